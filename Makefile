@@ -11,11 +11,12 @@ CORE := .venv/.core
 TEST := .venv/.test
 LINT := .venv/.lint
 DOCS := .venv/.docs
+RELEASE := .venv/.release
 TORCH := .venv/.torch
 # The frameworks disagree about versions of what they need, so that they come without it into an environment of their own.
 TARGETS := .venv-targets/.targets
 
-.PHONY: help demo test test-shapes test-full answers test-torch test-targets lint format bench accuracy schedules \
+.PHONY: help demo release test test-shapes test-full fuzz answers test-torch test-targets lint format bench accuracy page browser schedules \
 	models floors corpus docs \
 	clean
 
@@ -34,6 +35,11 @@ test-shapes: $(TEST)  ## the tests of the array code with every array held again
 
 test-full: $(TEST)  ## every test but those against PyTorch, with ten times the generated examples; hours on 2 cores
 	CHECK_SHAPES=1 HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -n $(WORKERS) --ignore=tests/torch --ignore=tests/frameworks
+
+FUZZ ?= --inputs 500000 --minutes 600 --seed 0
+
+fuzz: $(TEST)  ## drawn and damaged inputs through every door; goes on where it stopped, keeps what fails in .fuzz
+	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 answers: $(TEST)  ## every question of tests/answers still has its recorded numbers; minutes on 2 cores
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "" tests/answers
@@ -63,6 +69,14 @@ bench: $(CORE)  ## the speed table, written to docs/benchmarks.md
 accuracy: $(TEST)  ## predictions against public measurements, written to docs
 	$(BIN)/python -m benchmarks.accuracy
 
+page: $(TEST)  ## how quick the live page is, and its picture for the docs; needs a Chromium
+	$(BIN)/python -m benchmarks.page
+
+browser:  ## the Chromium that tests of pages drive, from the distribution where there is apt and leave to use it
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } || \
+		echo "no Chromium: tests of pages are skipped" >&2
+
 schedules: $(CORE)  ## the page of pipeline schedules, written to docs
 	$(BIN)/python -m benchmarks.schedules
 
@@ -74,6 +88,11 @@ floors: $(CORE)  ## the table of floors in CONTRIBUTING.md, from the import cont
 
 docs: $(DOCS)  ## the documentation as a web site in site/
 	$(BIN)/mkdocs build --strict
+
+release: $(RELEASE)  ## wheel, sdist and bill of materials in dist/, tried on every Python that is there
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m release.check dist
 
 clean:  ## remove everything that make made
 	rm -rf .venv .venv-targets site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -93,6 +112,6 @@ $(TARGETS): tests/frameworks/requirements.txt tests/frameworks/packages.txt
 		--no-build-isolation --ignore-requires-python -r tests/frameworks/packages.txt
 	@touch $@
 
-$(TEST) $(LINT) $(DOCS) $(TORCH): .venv/.%: pyproject.toml | .venv/bin/python
+$(TEST) $(LINT) $(DOCS) $(TORCH) $(RELEASE): .venv/.%: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
 	@touch $@

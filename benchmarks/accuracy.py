@@ -24,7 +24,7 @@ from benchmarks.accuracy_tuning import ADAPTERS, tuning_rows
 from benchmarks.kernels import kernels_section
 from benchmarks.peers import peers_text
 from benchmarks.scatter_svg import Dot, scatter_svg
-from meshwright.app.validate import Prediction, compare, predict
+from meshwright.app.validate import Prediction, compared_rows, predict
 from meshwright.formats.measured import REQUIRED, campaign, read_rows
 from meshwright.library.calibration import PACKAGED
 from meshwright.report.score_table import HEADINGS, Compared, score, score_by_group, score_cells
@@ -88,7 +88,7 @@ class Part:
 
     def compared(self, by: str) -> list[Compared]:
         """Its scored runs."""
-        return compare(self.records, self.predictions, FILES[self.name][0], by)
+        return compared_rows(self.records, self.predictions, FILES[self.name][0], by)
 
     @property
     def metric(self) -> str:

@@ -110,7 +110,7 @@ def _features(model: str, gpus: str) -> list[str]:
             dtype="bf16",
             optimizer="adam",
             attention_kernel="flash",
-            expert_imbalance=1.0,
+            expert_load=1.0,
             tokens=None,
             price=None,
         )
@@ -172,7 +172,7 @@ def _timed(model: str, gpus: str, batch: str, dtype: str) -> tuple[float, float,
             dtype=dtype,
             optimizer="adam",
             attention_kernel="flash",
-            expert_imbalance=1.0,
+            expert_load=1.0,
             tokens=None,
             price=None,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -80,14 +81,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(command: str, where: Path) -> subprocess.CompletedProcess[str]:
     program, *arguments = shlex.split(command)
     assert program == "meshwright"
-    return subprocess.run(
-        [sys.executable, "-m", "meshwright", *arguments],
-        cwd=where,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "120"},
-    )
+    words = [sys.executable, "-m", "meshwright", *arguments]
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "120"}
+    if arguments[:1] == ["web"]:
+        return served([*words, "--no-browser"], where, environment)
+    return subprocess.run(words, cwd=where, capture_output=True, text=True, check=False, env=environment)
+
+
+def served(words: list[str], where: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A command that serves until it is interrupted, which it is once it has said its address."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, cwd=where, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=30)
+    return subprocess.CompletedProcess(words, process.returncode, first + rest, errors)
 
 
 def matches(expected: tuple[str, ...], printed: list[str]) -> bool:

@@ -85,7 +85,7 @@ def test_no_module_but_those_that_run_steps_loads_an_accelerator_stack() -> None
         "import importlib, pkgutil, meshwright\n"
         "names = [m.name for m in pkgutil.walk_packages(meshwright.__path__, 'meshwright.')]\n"
         "assert 'meshwright.units' in names\n"
-        "runs = ('meshwright.compiler', 'meshwright.zoo', 'meshwright.runtime')\n"
+        "runs = ('meshwright.compiler', 'meshwright.zoo', 'meshwright.runtime', 'meshwright.xray')\n"
         "[importlib.import_module(name) for name in names if not name.startswith(runs)]"
     )
     assert not modules_after(walk) & HEAVY

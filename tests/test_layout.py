@@ -33,7 +33,7 @@ def test_every_folder_has_a_floor_and_every_planning_floor_is_free_of_accelerato
     assert on_disk <= on_a_floor
 
     planning = {module.removeprefix("meshwright.") for module in contracts["planning"]["source_modules"]}
-    assert planning == on_a_floor - {"cli", "__main__", "compiler", "zoo", "runtime", "ray_cluster"}
+    assert planning == on_a_floor - {"cli", "service", "__main__", "compiler", "zoo", "runtime", "xray", "ray_cluster"}
 
 
 def test_the_page_for_contributors_shows_every_floor_of_the_contract() -> None:

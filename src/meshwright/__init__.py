@@ -20,8 +20,8 @@ from types import ModuleType
 from typing import Any
 
 _VERBS = (
-    *("plan", "estimate", "check", "explain", "compare", "size", "trace", "tune", "export", "schedule"),
-    *("validate", "calibrate", "profile", "run", "verify"),
+    *("plan", "estimate", "check", "explain", "compare", "size", "trace", "report", "tune", "export", "schedule"),
+    *("validate", "calibrate", "profile", "run", "verify", "xray"),
 )
 """Verbs of the command that are functions here."""
 _HOMES = {
@@ -57,7 +57,7 @@ _WITH_JAX = {
     "plan_step": "compiler.stages.search",
 }
 """Likewise those that need JAX."""
-_ALSO_PACKAGES = ("estimate", "calibrate")
+_ALSO_PACKAGES = ("estimate", "calibrate", "report", "xray")
 """Verbs that packages are called by too: importing the package makes it callable."""
 _ELSEWHERE = {"train": "`meshwright.run` trains here; plans[0].export('megatron', 'launch') writes what starts a run"}
 """Names that are not there, and what to use instead."""

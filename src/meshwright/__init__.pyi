@@ -11,6 +11,7 @@ from meshwright.app.explain import Explanation
 from meshwright.app.export import Exported
 from meshwright.app.plan_set import PlanSet as PlanSet
 from meshwright.app.profile import Profile
+from meshwright.app.report import Report
 from meshwright.app.run import Run
 from meshwright.app.schedule import DrawnSchedules
 from meshwright.app.size import SizeAnswer
@@ -18,6 +19,7 @@ from meshwright.app.trace import Trace
 from meshwright.app.tune import TuneAnswer
 from meshwright.app.validate import Validation
 from meshwright.app.verify import Verified
+from meshwright.app.xray import Xray
 from meshwright.compiler.listing import Listing as Listing
 from meshwright.compiler.listing import difference as difference
 from meshwright.compiler.marking import grad as grad
@@ -45,6 +47,7 @@ from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.cluster import Island as Island
 from meshwright.specs.device import DeviceSpec
+from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.failures import Failures
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
@@ -90,7 +93,7 @@ def plan(
     attention_kernel: str | None = ...,
     loss_tiles: int | float | str | None = ...,
     mlp_tiles: int | float | str | None = ...,
-    expert_imbalance: float | None = ...,
+    expert_load: float | str | os.PathLike[str] | ExpertLoad | None = ...,
     tokens: int | float | str | None = ...,
     failures: str | Failures | None = ...,
     price: float | None = ...,
@@ -110,6 +113,8 @@ def plan(
     forbid: str | Iterable[str] = ...,
     schedule: str | Iterable[str] = ...,
     offload: str | None = ...,
+    time_limit: float | str | None = ...,
+    memory_limit: float | str | None = ...,
     target: str | None = ...,
     pareto: bool = ...,
     tolerance: float | None = ...,
@@ -154,7 +159,7 @@ def estimate(
     attention_kernel: str | None = ...,
     loss_tiles: int | float | str | None = ...,
     mlp_tiles: int | float | str | None = ...,
-    expert_imbalance: float | None = ...,
+    expert_load: float | str | os.PathLike[str] | ExpertLoad | None = ...,
     tokens: int | float | str | None = ...,
     failures: str | Failures | None = ...,
     price: float | None = ...,
@@ -200,7 +205,7 @@ def check(
     attention_kernel: str | None = ...,
     loss_tiles: int | float | str | None = ...,
     mlp_tiles: int | float | str | None = ...,
-    expert_imbalance: float | None = ...,
+    expert_load: float | str | os.PathLike[str] | ExpertLoad | None = ...,
     tokens: int | float | str | None = ...,
     failures: str | Failures | None = ...,
     price: float | None = ...,
@@ -218,6 +223,8 @@ def check(
     output: str | os.PathLike[str] | None = ...,
     oom_log: str | os.PathLike[str] | None = ...,
     search: bool = ...,
+    time_limit: float | str | None = ...,
+    memory_limit: float | str | None = ...,
 ) -> CheckReport: ...
 def explain(
     plan: PlanLike | None = ...,
@@ -259,7 +266,7 @@ def compare(
     attention_kernel: str | None = ...,
     loss_tiles: int | float | str | None = ...,
     mlp_tiles: int | float | str | None = ...,
-    expert_imbalance: float | None = ...,
+    expert_load: float | str | os.PathLike[str] | ExpertLoad | None = ...,
     power: float | str | None = ...,
     software: str | None = ...,
     calibration: Calibration | str | os.PathLike[str] | None = ...,
@@ -296,7 +303,7 @@ def size(
     attention_kernel: str | None = ...,
     loss_tiles: int | float | str | None = ...,
     mlp_tiles: int | float | str | None = ...,
-    expert_imbalance: float | None = ...,
+    expert_load: float | str | os.PathLike[str] | ExpertLoad | None = ...,
     tokens: int | float | str | None = ...,
     failures: str | Failures | None = ...,
     price: float | None = ...,
@@ -311,6 +318,8 @@ def size(
     max_price: float | None = ...,
     pin: str | Iterable[str] = ...,
     forbid: str | Iterable[str] = ...,
+    time_limit: float | str | None = ...,
+    memory_limit: float | str | None = ...,
 ) -> SizeAnswer: ...
 def trace(
     plan: PlanLike | PlanRow | None = ...,
@@ -348,9 +357,75 @@ def trace(
     attention_kernel: str | None = ...,
     loss_tiles: int | float | str | None = ...,
     mlp_tiles: int | float | str | None = ...,
-    expert_imbalance: float | None = ...,
+    expert_load: float | str | os.PathLike[str] | ExpertLoad | None = ...,
     software: str | None = ...,
 ) -> Trace: ...
+def report(
+    model: ModelSpec | str | os.PathLike[str] | None = ...,
+    *,
+    gpus: str | None = ...,
+    cluster: ClusterSpec | str | os.PathLike[str] | None = ...,
+    host_ram: float | str | None = ...,
+    nvme: str | None = ...,
+    pcie: float | str | None = ...,
+    seq_len: int | float | str | None = ...,
+    images: int | None = ...,
+    image_size: str | None = ...,
+    encoder_seq_len: int | float | str | None = ...,
+    global_batch: int | float | str | None = ...,
+    tokens_per_step: int | float | str | None = ...,
+    lengths: str | os.PathLike[str] | Iterable[tuple[int, float]] | None = ...,
+    packing: str | None = ...,
+    dynamic_cp: bool = ...,
+    dtype: str | None = ...,
+    weight_dtype: str | None = ...,
+    grad_dtype: str | None = ...,
+    reduce_dtype: str | None = ...,
+    gather_dtype: str | None = ...,
+    moment_dtype: str | None = ...,
+    main_copy: str | None = ...,
+    dispatch_dtype: str | None = ...,
+    bf16_first: int | None = ...,
+    bf16_last: int | None = ...,
+    optimizer: str | None = ...,
+    lora: Lora | str | None = ...,
+    freeze: str | Iterable[str] = ...,
+    attention_kernel: str | None = ...,
+    loss_tiles: int | float | str | None = ...,
+    mlp_tiles: int | float | str | None = ...,
+    expert_load: float | str | os.PathLike[str] | ExpertLoad | None = ...,
+    tokens: int | float | str | None = ...,
+    failures: str | Failures | None = ...,
+    price: float | None = ...,
+    prices: str | os.PathLike[str] | None = ...,
+    power: float | str | None = ...,
+    pue: float | None = ...,
+    carbon_intensity: float | str | None = ...,
+    software: str | None = ...,
+    calibration: Calibration | str | os.PathLike[str] | None = ...,
+    top: int = ...,
+    objective: str | None = ...,
+    max_step_time: float | str | None = ...,
+    max_price_per_step: int | float | str | None = ...,
+    days: int | float | str | None = ...,
+    max_price: int | float | str | None = ...,
+    pin: str | Iterable[str] = ...,
+    forbid: str | Iterable[str] = ...,
+    schedule: str | Iterable[str] = ...,
+    offload: str | None = ...,
+    time_limit: float | str | None = ...,
+    memory_limit: float | str | None = ...,
+    target: str | None = ...,
+    pareto: bool = ...,
+    tolerance: float | None = ...,
+    parallelizer: str | Parallelizer | Iterable[str | Parallelizer] = ...,
+    profiles: str | None = ...,
+    replan_from: str | None = ...,
+    lost: str | None = ...,
+    added: str | None = ...,
+    output: str | os.PathLike[str] | None = ...,
+    format: str | None = ...,
+) -> Report: ...
 def tune(
     model: ModelSpec | str | os.PathLike[str] | None = ...,
     *,
@@ -384,7 +459,7 @@ def tune(
     attention_kernel: str | None = ...,
     loss_tiles: int | float | str | None = ...,
     mlp_tiles: int | float | str | None = ...,
-    expert_imbalance: float | None = ...,
+    expert_load: float | str | os.PathLike[str] | ExpertLoad | None = ...,
     software: str | None = ...,
     pin: str | Iterable[str] = ...,
     forbid: str | Iterable[str] = ...,
@@ -398,6 +473,8 @@ def tune(
     repeats: int = ...,
     workers: int = ...,
     optimum: bool = ...,
+    time_limit: float | str | None = ...,
+    memory_limit: float | str | None = ...,
 ) -> TuneAnswer: ...
 def export(
     plan: PlanLike | None = ...,
@@ -437,6 +514,8 @@ def schedule(
     svg: str | os.PathLike[str] | None = ...,
     csv: str | os.PathLike[str] | None = ...,
     source: str | None = ...,
+    time_limit: float | str | None = ...,
+    memory_limit: float | str | None = ...,
 ) -> DrawnSchedules: ...
 def validate(
     measured: str | os.PathLike[str] | None = ...,
@@ -445,7 +524,7 @@ def validate(
     fail_above: float | None = ...,
 ) -> Validation: ...
 def calibrate(
-    measured: str | Iterable[str] = ...,
+    measured: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = ...,
     output: str | os.PathLike[str] | None = ...,
     *,
     from_log: str | os.PathLike[str] | None = ...,
@@ -498,6 +577,7 @@ def run(
     global_batch: int | None = ...,
     dtype: str = ...,
     seed: int = ...,
+    emulate: float | None = ...,
     timeout_s: float = ...,
     steps: int = ...,
     trace: str | None = ...,
@@ -520,7 +600,54 @@ def verify(
     global_batch: int | None = ...,
     dtype: str = ...,
     seed: int = ...,
+    emulate: float | None = ...,
     timeout_s: float = ...,
     steps: int = ...,
     tolerance: float | None = ...,
 ) -> Verified: ...
+def xray(
+    model: ModelSpec | str | os.PathLike[str] | None = ...,
+    source: str | os.PathLike[str] | None = ...,
+    cluster: ClusterSpec | str | os.PathLike[str] | None = ...,
+    *,
+    plan: PlanLike | ExecutionPlan | PlanRow | None = ...,
+    gpus: str | None = ...,
+    host_ram: float | str | None = ...,
+    nvme: str | None = ...,
+    pcie: float | str | None = ...,
+    seq_len: int | float | str | None = ...,
+    images: int | None = ...,
+    image_size: str | None = ...,
+    encoder_seq_len: int | float | str | None = ...,
+    global_batch: int | float | str | None = ...,
+    tokens_per_step: int | float | str | None = ...,
+    lengths: str | os.PathLike[str] | Iterable[tuple[int, float]] | None = ...,
+    packing: str | None = ...,
+    dynamic_cp: bool = ...,
+    dtype: str | None = ...,
+    weight_dtype: str | None = ...,
+    grad_dtype: str | None = ...,
+    reduce_dtype: str | None = ...,
+    gather_dtype: str | None = ...,
+    moment_dtype: str | None = ...,
+    main_copy: str | None = ...,
+    dispatch_dtype: str | None = ...,
+    bf16_first: int | None = ...,
+    bf16_last: int | None = ...,
+    optimizer: str | None = ...,
+    lora: Lora | str | None = ...,
+    freeze: str | Iterable[str] = ...,
+    attention_kernel: str | None = ...,
+    loss_tiles: int | float | str | None = ...,
+    mlp_tiles: int | float | str | None = ...,
+    expert_load: float | str | os.PathLike[str] | ExpertLoad | None = ...,
+    software: str | None = ...,
+    calibration: Calibration | str | os.PathLike[str] | None = ...,
+    framework: str | None = ...,
+    arguments: str | Iterable[str] = ...,
+    environment: str | Iterable[str] = ...,
+    stage: int | None = ...,
+    rank: int | None = ...,
+    micro_batches: int | None = ...,
+    python: str | None = ...,
+) -> Xray: ...

@@ -101,6 +101,13 @@ class LostError(MeshwrightError):
     """A worker of a run died, failed or hung; the problem says which mesh and at which instruction."""
 
     default_code = "MW150"
+    workers: tuple[int, ...] = ()
+    """Numbers of the workers that are the cause, host by host of every mesh."""
+
+    def of(self, workers: Iterable[int]) -> LostError:
+        """The same error, with the workers that are its cause."""
+        self.workers = tuple(workers)
+        return self
 
 
 class StoppedError(MeshwrightError):

@@ -14,6 +14,7 @@ MIB = 1024**2
 GIB = 1024**3
 KILO, MEGA, GIGA, TERA = 1e3, 1e6, 1e9, 1e12
 MILLI, MICRO = 1e-3, 1e-6
+HOUR_S = 3600.0
 DAY_S = 86_400.0
 JOULES_PER_KWH = 3.6e6
 
@@ -148,5 +149,7 @@ def signed_seconds(time_s: float) -> str:
 
 
 def slower(ratio: float) -> str:
-    """A relative difference of times: `21% slower`, `3.2% faster`."""
+    """A relative difference of times: `21% slower`, `3.2% faster`, `3.4x as slow`."""
+    if ratio > 1:
+        return f"{significant(1 + ratio, 2)}x as slow"
     return f"{percent(abs(ratio))} {'slower' if ratio > 0 else 'faster'}"

@@ -85,7 +85,7 @@ PLAN_SLOW = _lines("""
     plan mixtral-8x7b --gpus 32xH100 --gbs 256 --top 3
     plan experts.json --gpus 8xA100-80 --gbs 64 --top 3
     plan deepseek-v3 --gpus 256xH800 --pin ep=64 --top 2
-    plan deepseek-v2-lite --gpus 16xH100 --gbs 256 --expert-imbalance 1.4 --top 2
+    plan deepseek-v2-lite --gpus 16xH100 --gbs 256 --expert-load 1.4 --top 2
     plan gpt-oss-20b --gpus 16xH100 --gbs 256 --top 2
     plan llama-4-scout --gpus 64xH200 --gbs 256 --top 2
     plan grok-1 --gpus 128xH100 --gbs 512 --top 2
@@ -197,7 +197,7 @@ ESTIMATE = (
         "estimate mixtral-8x7b --gpus 16xH100 --gbs 64 --plan *", "ep8.dp16.z1 tp2.ep4.etp2.dp8.fsdp tp4.ep2.dp4.z1"
     ),
     *_lines("""
-    estimate mixtral-8x7b --plan tp2.ep4.dp4.z1.rc-full.gbs64 --gpus 8xH100 --expert-imbalance 2
+    estimate mixtral-8x7b --plan tp2.ep4.dp4.z1.rc-full.gbs64 --gpus 8xH100 --expert-load 2
     estimate mixtral-8x7b --plan tp2.ep4.dp4.z1.rc-full.gbs64 --gpus 8xH100 --attention-kernel materialised
     estimate experts.json --plan pp2.ep4.dp4.z1.mbs1.gbs64 --gpus 8xA100-80
     estimate deepseek-v3 --plan tp2.pp16.ep64.z1.mbs1.rc-full --gpus 1024xH800

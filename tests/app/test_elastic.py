@@ -11,6 +11,7 @@ from meshwright.runtime.timings import Machine
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow
 from meshwright.zoo.tiny import TINY
+from tests.runtime.mixed_plans import Line, plan_of, stage, training_of
 from tests.virtual_devices import eight_devices
 
 eight_devices()
@@ -58,3 +59,13 @@ def test_no_plan_is_said() -> None:
     for devices in (0, 1):
         with pytest.raises(InfeasibleError, match="no plan of 8 samples"):
             training_on(training(PlanRow(pp=2, dp=2, mbs=2, gbs=8)), devices, MACHINE)
+
+
+def test_a_mixed_plan_goes_on_without_the_devices_of_a_lost_worker() -> None:
+    """The third worker stands on two L40S and two A100-40: both are gone, the four A100-80 train the batch."""
+    before = training_of(plan_of(Line(1, 4, (stage(2, dp=2), stage(1, dp=2), stage(1, dp=4)))))
+    found = training_on(before, 4, MACHINE, lost=(2,))
+    assert found.global_batch == before.global_batch
+    assert found.devices <= 4
+    assert {group.device.name for group in found.job.cluster.groups} == {"A100-80"}  # type: ignore[attr-defined]
+    assert training_on(before, 8, MACHINE) is before

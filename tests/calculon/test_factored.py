@@ -10,7 +10,7 @@ import pytest
 from meshwright.calculon import factored, model
 from meshwright.calculon.acceptance import reject_factored
 from meshwright.calculon.executions import ExecutionColumns
-from meshwright.calculon.factored import Factored
+from meshwright.calculon.factored import FactoredRows
 from meshwright.calculon.inputs import NONE, Application, System
 from meshwright.calculon.legality import reject
 from meshwright.calculon.model import SearchColumns, price_for_search
@@ -47,7 +47,7 @@ def both(
     monkeypatch.setattr(model, "MANY_ROWS", columns.rows + 1)
     single = price_for_search(app, system, columns, fixed=fixed)
     monkeypatch.setattr(model, "MANY_ROWS", 1)
-    assert Factored.of(columns) is not None
+    assert FactoredRows.of(columns) is not None
     return single, price_for_search(app, system, columns, fixed=fixed)
 
 
@@ -90,7 +90,7 @@ def test_rejections_are_those_of_single_rows(case: str) -> None:
         seq_par_ag_redo=numbers.permutation(columns.seq_par_ag_redo),
         data_par=numbers.permutation(columns.data_par),
     )
-    rows = Factored.of(mixed)
+    rows = FactoredRows.of(mixed)
     assert rows is not None
     found = reject_factored(app, system, rows)
     assert found is not None
@@ -101,7 +101,7 @@ def test_rejections_are_those_of_single_rows(case: str) -> None:
 def test_values_without_meaning_are_left_to_single_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     app, system, columns = drawn("optimal")
     broken = replace(columns, tensor_par=np.where(np.arange(columns.rows) == 5, 0, columns.tensor_par))
-    rows = Factored.of(broken)
+    rows = FactoredRows.of(broken)
     assert rows is not None
     assert reject_factored(app, system, rows) is None
     single, shared = both(monkeypatch, app, system, broken, fixed=False)
@@ -112,5 +112,5 @@ def test_values_without_meaning_are_left_to_single_rows(monkeypatch: pytest.Monk
 def test_few_executions_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     _, _, columns = drawn("optimal")
-    assert Factored.of(columns.take(slice(0, 0))) is None
-    assert Factored.of(columns.take(slice(0, 64))) is None
+    assert FactoredRows.of(columns.take(slice(0, 0))) is None
+    assert FactoredRows.of(columns.take(slice(0, 64))) is None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.calculon.answer import Goal
+from meshwright.calculon.answer import SearchGoal
 from meshwright.calculon.axes import LARGEST
 from meshwright.calculon.model import price_for_search
 from meshwright.calculon.reading import read_application, read_system
@@ -52,7 +52,7 @@ def unbeaten(sample_s: np.ndarray, tier1: np.ndarray, tier2: np.ndarray) -> set[
 def test_best_front_and_counts_are_those_of_brute_force(name: str) -> None:
     space = SPACES[name]()
     number, sample_s, tier1, tier2 = brute(space)
-    part = search_part(space, Goal(top=25))
+    part = search_part(space, SearchGoal(top=25))
 
     order = np.lexsort((number, sample_s))[:25]
     assert part.best.number.tolist() == number[order].tolist()
@@ -84,7 +84,7 @@ def test_the_best_is_the_best_whatever_the_system(
     system = a100(tier1, tier2)
     space = space_of(SMALL, one_network(system, usage) if alone else system, procs, batch, "optimal-execution")
     number, sample_s, *_ = brute(space)
-    part = search_part(space, Goal(top=5))
+    part = search_part(space, SearchGoal(top=5))
     assert part.best.number.tolist() == number[np.lexsort((number, sample_s))[:5]].tolist()
     assert part.counts.feasible == len(number)
 
@@ -94,7 +94,7 @@ class TestExecutions(EngineCases):
         return SPACES["little memory"]()
 
     def search(self, top: int) -> tuple[list[float], Certificate]:
-        found = search(self.space(), Goal(top=top))
+        found = search(self.space(), SearchGoal(top=top))
         return [1.0 / one.sample_rate for one in found.best], found.certificate
 
     def everything(self) -> tuple[list[float], int]:
@@ -104,10 +104,10 @@ class TestExecutions(EngineCases):
 
 def test_parts_of_a_space_merge_to_the_whole() -> None:
     space = space_of(SMALL, a100(8.0), 8, 8, "full", pins={"fused_activation": (True,)})
-    whole = search_part(space, Goal(top=7))
+    whole = search_part(space, SearchGoal(top=7))
     merged = SearchedPart()
     for place in reversed(range(len(space.degrees))):
-        merged.merge(search_part(space, Goal(top=7), slice(place, place + 1)), top=7)
+        merged.merge(search_part(space, SearchGoal(top=7), slice(place, place + 1)), top=7)
     assert merged.best.number.tolist() == whole.best.number.tolist()
     assert merged.front.number.tolist() == whole.front.number.tolist()
     assert (merged.counts.space, merged.counts.feasible) == (whole.counts.space, whole.counts.feasible)
@@ -118,7 +118,7 @@ def test_calculons_own_search_gpt3_without_second_tier_and_overlap() -> None:
     system = replace(system, mem2=replace(system.mem2, capacity_bytes=0.0))
     app = read_application("gpt3-175B")
     space = space_of(app, system, 512, 512, "optimal-execution", tp_overlap=False, dp_overlap=False)
-    found = search(space, Goal(stop_microbatch=True))
+    found = search(space, SearchGoal(stop_microbatch=True))
     assert (found.certificate.space, found.certificate.feasible) == (69_160, 15_186)
     best = found.best[0]
     assert best.stats["sample_rate"] == pytest.approx(43.292484005332646, rel=1e-12)
@@ -133,14 +133,14 @@ def test_calculons_own_search_gpt3_without_second_tier_and_overlap() -> None:
     assert not execution["optimizer_sharding"]
     assert execution["fused_activation"]
     # Micro-batches that never stop growing add executions, none of them feasible.
-    grown = search(space, Goal())
+    grown = search(space, SearchGoal())
     assert (grown.certificate.space, grown.certificate.feasible) == (166_012, 15_186)
     assert grown.best == found.best
 
 
 def test_the_whole_space_of_gpt3_on_512_is_searched() -> None:
     space = space_of(read_application("gpt3-175B"), read_system("a100_80g"), 512, 512, "optimal-execution")
-    found = search(space, Goal())
+    found = search(space, SearchGoal())
     certificate = found.certificate
     assert certificate.space == 6_582_816
     assert certificate.optimal
@@ -155,14 +155,14 @@ def test_with_the_errors_mended_the_bounds_still_hold() -> None:
     columns = space.take(np.arange(space.size))
     priced = price_for_search(space.app, space.system, columns, fixed=True)
     best = np.min((priced.total_time_s / columns.batch_size)[priced.ok])
-    part = search_part(space, Goal(top=1, fixed=True))
+    part = search_part(space, SearchGoal(top=1, fixed=True))
     assert part.best.time_s[0] == pytest.approx(best, rel=1e-12)
     assert part.counts.feasible == int(priced.ok.sum())
 
 
 def test_nothing_fits_is_an_answer_with_its_rules() -> None:
     space = space_of(WIDE, a100(0.01, 0.0), 16, 16, "optimal-execution")
-    found = search(space, Goal())
+    found = search(space, SearchGoal())
     assert found.best == found.front == ()
     assert not found.certificate.optimal
     assert sum(dict(found.certificate.pruned).values()) == space.size
@@ -191,5 +191,5 @@ def test_a_front_holds_what_nothing_beats(points: list[tuple[int, int, int]]) ->
 def test_stopping_is_for_the_space_with_one_batch() -> None:
     space: ExecutionSpace = space_of(SMALL, a100(8.0), 8, 8, "full")
     assert space.axes.batches != LARGEST
-    part = search_part(space, Goal(top=1, stop_microbatch=True))
+    part = search_part(space, SearchGoal(top=1, stop_microbatch=True))
     assert part.counts.space == space.size

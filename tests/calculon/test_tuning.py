@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from meshwright.calculon.answer import Goal
+from meshwright.calculon.answer import SearchGoal
 from meshwright.calculon.axes import full, optimal_execution
 from meshwright.calculon.reading import read_application, read_system
 from meshwright.calculon.search import search
@@ -81,7 +81,7 @@ def test_a_trial_is_priced_as_the_model_prices_it() -> None:
     space = calculon_space(8, 8)
     best = space.optimum()
     assert best is not None
-    found = search(space.space, Goal(top=1, front=False)).best[0]
+    found = search(space.space, SearchGoal(top=1, front=False)).best[0]
     point = space.point(found.execution)
     assert space.execution(point) == found.execution
     outcome = space.evaluate(point)

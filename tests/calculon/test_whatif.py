@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.app.calculon import CalculonWhatIf
 from meshwright.app.verbs import python_verb
-from meshwright.calculon.answer import Goal
+from meshwright.calculon.answer import SearchGoal
 from meshwright.calculon.search import search
 from meshwright.calculon.whatif import system_numbers
 from meshwright.errors import InfeasibleError, InputError
@@ -45,7 +45,8 @@ def test_each_change_is_the_optimum_of_the_changed_system(found: CalculonWhatIf)
     for name, change in changed.items():
         for one in numbers[name].changes:
             best = search(
-                space_of(SMALL, change(one.factor), 16, 16, "optimal-execution", pins=PINS), Goal(top=1, front=False)
+                space_of(SMALL, change(one.factor), 16, 16, "optimal-execution", pins=PINS),
+                SearchGoal(top=1, front=False),
             ).best[0]
             assert one.rate == best.sample_rate
             assert one.repriced_rate is None or one.repriced_rate <= one.rate

@@ -396,15 +396,15 @@ def test_counts_that_are_none_say_the_rule(run: Run, option: str, value: str) ->
     assert "15T" not in ran.err
 
 
-def test_attention_kernel_and_expert_imbalance_are_options(run: Run) -> None:
+def test_attention_kernel_and_expert_load_are_options(run: Run) -> None:
     plan = ("estimate", "mixtral-8x7b", "--plan", "tp2.ep4.dp4.z1.rc-full.gbs64", "--gpus", "8xH100", "--json")
     usual = run(*plan).document["plans"][0]["estimate"]["step_time_s"]
-    skewed = run(*plan, "--expert-imbalance", "2").document["plans"][0]["estimate"]["step_time_s"]
+    skewed = run(*plan, "--expert-load", "2").document["plans"][0]["estimate"]["step_time_s"]
     kept = run(*plan, "--attention-kernel", "materialised").document["plans"][0]["estimate"]["step_time_s"]
     assert skewed > usual
     assert kept > usual
     assert run(*plan, "--attention-kernel", "flush").code == 2
-    assert run(*plan, "--expert-imbalance", "-1").code == 2
+    assert run(*plan, "--expert-load", "-1").code == 2
 
 
 @pytest.mark.parametrize(

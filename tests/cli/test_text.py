@@ -98,3 +98,16 @@ def test_your_own_device_and_model_are_used(run: Run, tmp_path: Path, monkeypatc
     monkeypatch.setenv("MESHWRIGHT_LIBRARY", str(tmp_path / "lib"))
     assert "my-gpu" in run("gpus", "list").out
     assert "gpt2 on 2 my-gpu" in run("estimate", "gpt2", "--gpus", "2xmy-gpu", "--gbs", "8", "--plan", "dp2").out
+
+
+def test_a_search_says_on_a_terminal_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["plan", "llama-3-8b", "--gpus", "8xH100", "--json"]) == 0
+    shown = [line.removeprefix("\x1b[2K") for line in capsys.readouterr().err.split("\r")]
+    assert shown[1] == "searching ..."
+    assert "of 73,768 plans decided, best so far" in shown[2]
+    assert all(len(line) < 100 for line in shown)
+    assert shown[-1] == ""

@@ -20,6 +20,7 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs.cluster import HostSpec, LinkSpec
+from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
@@ -113,6 +114,12 @@ def hosted(own: Job) -> Job:
     return replace(own, cluster=replace(own.cluster, groups=(replace(group, host=host),)))
 
 
+def crowded(own: Job) -> Job:
+    """The same with some experts more popular than others."""
+    load = ExpertLoad(zipf=1.0).of(own.model)
+    return replace(own, workload=replace(own.workload, expert_imbalance=1.0, expert_load=load))
+
+
 def jobs() -> dict[str, Job]:
     experts = ExpertParallel(ep=2, etp=2, capacity_factor=1.5, overlap_degree=2)
     rich = PlanRow(tp=2, cp=(("p2p", 2),), ep=2, etp=2, pp=2, dp=2, gbs=8, mbs=2).strategy()
@@ -141,6 +148,7 @@ def jobs() -> dict[str, Job]:
         "unequal": job(DENSE, "8xH100", PlanRow(dp=8, gbs=16), sequence_lengths=((512, 0.75), (8192, 0.25))),
         "short": job(DENSE, "1xH100", PlanRow(gbs=1), seq_len=512, software="megatron-lm"),
         "4 bits": job(DENSE, "8xGB300", PlanRow(tp=8, gbs=8), precision=PRECISIONS["nvfp4"]),
+        "crowded experts": crowded(job(MIXED, "8xH100", PlanRow(ep=4, dp=8, gbs=8, hot_experts="shadow2"))),
         "experts in fp32": job(MIXED, "8xH100", PlanRow(ep=8, dp=8, gbs=8), precision=PRECISIONS["fp32"]),
         "two pipelines": two_pipelines(),
         "adapters": job(replace(DENSE, tuning=Tuning(lora=LORA)), "2xH100", PlanRow(tp=2, gbs=2)),
@@ -287,7 +295,7 @@ def test_all_that_has_no_price_is_refused_together_with_reasons_and_remedies() -
     strategy = replace(
         own.plan.strategies[0],
         tensor=TensorPerOperator(mesh=(2,), reference="shards.json"),
-        expert=ExpertParallel(ep=2, shadowed=1, dispatcher="hierarchical"),
+        expert=ExpertParallel(ep=2, prioritised=True, expert_shards=2),
         recompute=Recompute(kind="optimal", reference="table.json"),
     )
     plan = replace(own.plan, strategies=(strategy,))
@@ -296,8 +304,8 @@ def test_all_that_has_no_price_is_refused_together_with_reasons_and_remedies() -
     assert caught.value.code == "MW406"
     assert {problem.field.rpartition("].")[2] for problem in caught.value.problems} == {
         "tensor.name",
-        "expert.shadowed",
-        "expert.dispatcher",
+        "expert.prioritised",
+        "expert.expert_shards",
         "recompute.kind",
         "recompute.reference",
     }

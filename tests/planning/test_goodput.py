@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from meshwright import estimate
 from meshwright.errors import InputError
-from meshwright.planning.goodput import HOUR_S, USUAL, goodput, staffed_share, training_share
+from meshwright.planning.goodput import USUAL, goodput, staffed_share, training_share
 from meshwright.specs.failures import NEVER, Failures
+from meshwright.units import HOUR_S
 
 
 def simulated_share(rate_per_s: float, restart_s: float, interval_s: float, stall_s: float, intervals: int) -> float:

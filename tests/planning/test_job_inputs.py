@@ -88,8 +88,8 @@ def test_a_stated_host_is_that_of_every_group() -> None:
 
 def test_the_load_of_experts_is_not_asked_of_a_dense_model() -> None:
     with pytest.raises(InputError) as caught:
-        job_inputs(JobFields(model="llama-3-8b", gpus="8xH100", expert_imbalance=2.0))
-    assert caught.value.problems[0].field == "expert_imbalance"
+        job_inputs(JobFields(model="llama-3-8b", gpus="8xH100", expert_load=2.0))
+    assert caught.value.problems[0].field == "expert_load"
     with pytest.raises(InputError, match="no experts"):
         job_inputs(JobFields(model="llama-3-8b", gpus="8xH100", dispatch_dtype="fp8"))
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from meshwright.report.regret import median_curve, regret_svg
-from meshwright.report.tuning import best_after, percent, render_comparison, render_tune
+from meshwright.report.tuning import best_after, regret_percent, render_tune, render_tuners
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -89,7 +89,7 @@ def test_a_median_begins_when_half_of_the_studies_have() -> None:
 def test_the_table_has_medians_and_says_where_nothing_was_found() -> None:
     console = Console(width=120, color_system=None)
     with console.capture() as capture:
-        console.print(render_comparison(DOCUMENT))
+        console.print(render_tuners(DOCUMENT))
     lines = {line.split()[0]: line.split() for line in capture.get().splitlines() if line.strip()}
     assert lines["random"][1] == "35%"
     assert lines["random"][4] == "60%"
@@ -101,7 +101,7 @@ def test_the_table_has_medians_and_says_where_nothing_was_found() -> None:
     ("regret", "text"), [(0.0, "0%"), (0.0042, "0.42%"), (0.13, "13%"), (None, "-"), (2.5, "250%")]
 )
 def test_a_regret_in_words(regret: float | None, text: str) -> None:
-    assert percent(regret) == text
+    assert regret_percent(regret) == text
 
 
 def test_the_best_after_some_trials() -> None:

@@ -84,3 +84,19 @@ def test_a_title_cannot_break_the_document() -> None:
     object.__setattr__(picture, "title", "<a & b>")
     assert "&lt;a &amp; b&gt;" in timeline_svg([picture])
     ET.fromstring(timeline_svg([picture]))
+
+
+@pytest.mark.parametrize(
+    ("name", "v", "note"),
+    [
+        ("1f1b", 1, None),
+        ("interleaved", 2, "paler: later chunks"),
+        ("dualpipe", 1, "paler: the pipeline in the other direction"),
+        ("dualpipev", 2, "paler: later chunks"),
+        ("chimera", 1, "paler: the pipeline in the other direction"),
+    ],
+)
+def test_the_legend_says_what_a_paler_colour_means(name: str, v: int, note: str | None) -> None:
+    svg = timeline_svg([unequal_picture(name, 4, 8, v)])
+    assert ("paler" in svg) == (note is not None)
+    assert note is None or f"numbers: micro-batches; {note}<" in svg

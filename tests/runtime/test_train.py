@@ -15,10 +15,12 @@ import pytest
 
 from meshwright.app.elastic import training_on
 from meshwright.errors import LostError
+from meshwright.runtime.mixed_training import MixedTraining
 from meshwright.runtime.timings import this_machine
 from meshwright.runtime.train import Loader, Recovery, Steps, train
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow
+from tests.runtime.mixed_plans import Line, plan_of, stage, training_of
 
 PLAN = PlanRow(pp=2, dp=2, mbs=2, gbs=8)
 
@@ -63,7 +65,7 @@ def test_a_killed_worker_costs_the_steps_since_the_checkpoint_and_its_devices(
     ended.step.close()
     (recovery,) = watched.recoveries
     assert (recovery.step, recovery.resumed, recovery.devices) == (3, 2, left)
-    assert recovery.plan.devices == 2
+    assert recovery.training.devices == 2
     assert "died" in recovery.why
     assert ended.number == 6
     for number, loss in expected.items():
@@ -109,3 +111,20 @@ def test_batches_are_made_ahead_in_order_from_any_step() -> None:
 def test_the_same_batches_come_each_time() -> None:
     one, again = training().batch(3), training().batch(3)
     assert all((np.asarray(one[key]) == np.asarray(again[key])).all() for key in one)
+
+
+def test_a_mixed_run_that_loses_a_worker_goes_on_with_another_plan(tmp_path: Path) -> None:
+    """The second worker dies; its two devices are gone, and what the first ones train then is the same run."""
+    plan = plan_of(Line(1, 2, (stage(2, dp=4), stage(2, dp=2))))
+    expected = losses_of(training_of(plan), Steps(count=3))  # type: ignore[arg-type]
+    there = training_of(plan, backend="processes")
+    watched = Watched(there, kill_after=0)  # type: ignore[arg-type]
+    steps = Steps(count=3, folder=tmp_path / "state", every=1, plan_again=partial(training_on, machine=this_machine()))
+    ended = train(there, jax.devices(), steps, on_step=watched.on_step, on_recovery=watched.recoveries.append)
+    ended.step.close()
+    (recovery,) = watched.recoveries
+    assert recovery.resumed == 1
+    assert isinstance(recovery.training, MixedTraining)
+    assert recovery.training.job.cluster.devices == 6
+    for number, loss in expected.items():
+        assert watched.losses[number] == pytest.approx(loss, abs=1e-5)

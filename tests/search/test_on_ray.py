@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.app.verbs import python_verb
-from meshwright.calculon.answer import Goal
+from meshwright.calculon.answer import SearchGoal
 from meshwright.calculon.axes import full
 from meshwright.calculon.reading import read_application, read_system
 from meshwright.calculon.space import ExecutionSpace
@@ -83,7 +83,7 @@ def merged(parts: list[SearchedPart], top: int) -> SearchedPart:
 
 def test_a_killed_node_changes_nothing_in_the_answer(cluster: tuple[str, list[Node]]) -> None:
     address, nodes = cluster
-    goal = Goal(top=5)
+    goal = SearchGoal(top=5)
     tasks = parts_of(design(), goal, 30_000)
     assert len(tasks) > 12
     expected = merged([part for _, part in run_here(tasks)], goal.top)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshwright.specs.strategy import DISPATCHERS, Dispatcher
 from meshwright.strategies import CONTEXTS
 from meshwright.strategies.base import OVERLAPS, StrategyColumns
 from meshwright.strategies.data import ShardingColumns
@@ -28,6 +29,8 @@ def columns(
     chunks: int = 1,
     imbalance: float = 1.0,
     tensor: str = "1d",
+    dispatcher: Dispatcher = "alltoall",
+    shadowed: int = 0,
 ) -> StrategyColumns:
     """One row, or one for each degree of a list."""
     rows = max(len(x) if isinstance(x, list) else 1 for x in (tp, ep))
@@ -50,6 +53,8 @@ def columns(
         offload_activations=np.zeros(rows),
         seq_len=seq_len,
         imbalance=imbalance,
+        dispatcher=None if dispatcher == "alltoall" else whole(DISPATCHERS.index(dispatcher)),
+        shadowed=whole(shadowed) if shadowed else None,
     )
 
 

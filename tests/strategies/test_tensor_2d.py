@@ -7,11 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.errors import UnsupportedError
 from meshwright.estimate.legality import row_problems
-from meshwright.runtime.plan_method import check_runs
 from meshwright.specs.operators import CoreAttention, Linear
-from meshwright.specs.row import PlanRow, parse_row
+from meshwright.specs.row import parse_row
 from meshwright.specs.strategy import TensorNamed
 from meshwright.strategies import TENSORS
 from meshwright.strategies.context import shard_attention
@@ -55,7 +53,7 @@ def test_attention_is_local() -> None:
 
 def test_plans_name_it_and_are_checked() -> None:
     row = parse_row("tp4-2d.dp2.mbs2", devices=8, global_batch=4, schedules=())
-    assert (row.tensor, row.tp, row.format()) == ("2d", 4, "tp4-2d.dp2.mbs2.gbs4")
+    assert (row.tensor, row.tp, row.format()) == ("2d", 4, "tp2d2.dp2.mbs2.gbs4")
     assert row.strategy().tensor == TensorNamed(name="2d", degree=4)
     assert not row_problems(row, DENSE, 4096, 8)
     wrong = replace(row, mbs=1, tp=2, dp=4)
@@ -73,8 +71,3 @@ def test_activations_and_weights_are_shared_by_the_whole_grid() -> None:
     for kind in ("weights", "activations"):
         assert memory(two.stages[0], kind) == pytest.approx(memory(one.stages[0], kind), rel=0.02)
     assert dict(two.breakdown_s)["tp"] != dict(one.breakdown_s)["tp"]
-
-
-def test_the_runtime_refuses_it() -> None:
-    with pytest.raises(UnsupportedError, match="2d does not run here"):
-        check_runs(PlanRow(tp=4, tensor="2d"))

@@ -23,9 +23,10 @@ class Answer(Record):
         Args:
             path: of the file; written over if there is one.
         """
-        target = Path(path)
-        target.write_text(as_json(self.to_dict()), encoding="utf-8")
-        return target
+        from meshwright.formats.writing import write_file
+
+        write_file(path, as_json(self.to_dict()))
+        return Path(path)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({getattr(self, 'text', '')})"

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshwright.app.answer import Answer
 from meshwright.app.requests.calculon import CalculonSearchRequest, CalculonWhatIfRequest
-from meshwright.calculon.answer import BOUND, TIER1, TIER2, ExecutionAnswer, Goal, Priced
+from meshwright.calculon.answer import BOUND, TIER1, TIER2, ExecutionAnswer, PricedExecution, SearchGoal
 from meshwright.calculon.choice import MOST_BEST, inputs_of, read_space
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Application, Execution, System
@@ -18,10 +18,11 @@ from meshwright.calculon.model import price
 from meshwright.calculon.reading import Source, read_application, read_execution, read_system
 from meshwright.calculon.search import search
 from meshwright.calculon.space import ExecutionSpace
-from meshwright.calculon.sweep import TASK_EXECUTIONS, Design, Found, sweep, why_nothing
+from meshwright.calculon.sweep import TASK_EXECUTIONS, Design, DesignResult, sweep, why_nothing
 from meshwright.calculon.whatif import WhatIf, what_if
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.fields.check import Check
+from meshwright.fields.limits import nothing_in_time
 from meshwright.search.on_cores import run_on_cores
 from meshwright.search.tasks import Runner
 
@@ -140,12 +141,12 @@ class CalculonSearch(Answer):
         return f"CalculonSearch({best.sample_rate:.6g} samples/s, best of {self.result.certificate.space:,})"
 
 
-def priced_dict(priced: Priced) -> dict[str, Any]:
+def priced_dict(priced: PricedExecution) -> dict[str, Any]:
     """An execution and its statistics as data."""
     return {"execution": asdict(priced.execution), "stats": priced.stats}
 
 
-def objectives(priced: Priced, num_procs: int) -> dict[str, float | int | None]:
+def objectives(priced: PricedExecution, num_procs: int) -> dict[str, float | int | None]:
     """What the front is about."""
     return {
         "sample_time_s": 1.0 / priced.sample_rate,
@@ -175,13 +176,15 @@ def calculon_search(request: CalculonSearchRequest) -> CalculonSearch:
     space, _ = read_space(request.space, check)
     space.require_executions()
     nodes = None
-    goal = Goal(top=options.top, stop_microbatch=options.stop_microbatch, fixed=request.space.options.fixed)
+    goal = SearchGoal(top=options.top, stop_microbatch=options.stop_microbatch, fixed=request.space.options.fixed)
     if options.ray is not None:
         result, nodes = _on_cluster(space, goal, options.ray)
     elif space.size > LARGE:
         result = _in_parts(space, goal, run_on_cores, TASK_EXECUTIONS)
     else:
         result = search(space, goal)
+    if not result.best and result.certificate.stopped:
+        raise nothing_in_time(result.certificate.stopped, "an execution")
     if not result.best:
         raise nothing_fits(space, result)
     system = space.system
@@ -193,7 +196,7 @@ def calculon_search(request: CalculonSearchRequest) -> CalculonSearch:
     )
 
 
-def _on_cluster(space: ExecutionSpace, goal: Goal, address: str) -> tuple[ExecutionAnswer, int]:
+def _on_cluster(space: ExecutionSpace, goal: SearchGoal, address: str) -> tuple[ExecutionAnswer, int]:
     from meshwright.search.on_ray import OnRay
 
     with OnRay(address) as runner:
@@ -201,8 +204,8 @@ def _on_cluster(space: ExecutionSpace, goal: Goal, address: str) -> tuple[Execut
         return _in_parts(space, goal, runner, min(TASK_EXECUTIONS, space.size // 16 + 1)), nodes
 
 
-def _in_parts(space: ExecutionSpace, goal: Goal, runner: Runner, executions: int) -> ExecutionAnswer:
-    found: Found = next(sweep([Design(number=0, space=space)], goal, runner, executions=executions))
+def _in_parts(space: ExecutionSpace, goal: SearchGoal, runner: Runner, executions: int) -> ExecutionAnswer:
+    found: DesignResult = next(sweep([Design(number=0, space=space)], goal, runner, executions=executions))
     assert found.result is not None, "the space was found not to be empty"
     return found.result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from meshwright.app.replan import replan
 from meshwright.errors import InfeasibleError, MeshwrightError, Problem
 from meshwright.estimate.layout import ModelLayout, expand
 from meshwright.formats.cluster import node_group
+from meshwright.report.words.titles import planned_title
+from meshwright.runtime.mixed_plan import check_plan_runs, model_form
 from meshwright.runtime.plan_method import check_runs, grid_of
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.cluster import ClusterSpec
@@ -22,6 +25,8 @@ from meshwright.units import GIGA
 from meshwright.zoo.tiny import TINY, scaled_model
 
 if TYPE_CHECKING:
+    from meshwright.runtime.mixed_training import MixedTraining
+    from meshwright.runtime.planned_training import PlannedTraining
     from meshwright.runtime.timings import Machine
     from meshwright.runtime.training_run import Training
 
@@ -32,19 +37,26 @@ MEMORY_BYTES_PER_S = 20 * GIGA
 """Assumed, as all of the device: only how it compares with the others decides between plans."""
 
 
-def training_on(training: Training, devices: int, machine: Machine) -> Training:
+def training_on(training: PlannedTraining, devices: int, machine: Machine, lost: Sequence[int] = ()) -> PlannedTraining:
     """A training of the same batch on fewer devices: of the plans that run here and use most, the quickest.
 
-    Workers are nodes of a cluster of equal devices.
+    Workers are nodes of a cluster of equal devices; those of a plan on several kinds stand where the plan put them.
 
     Args:
         training: what ran, under which plan; it goes on where as many devices are left.
         devices: that are left.
         machine: whose memory they share.
+        lost: meshes whose workers are gone.
 
     Raises:
         InfeasibleError: no plan of this batch fits.
     """
+    from meshwright.runtime.mixed_training import MixedTraining
+    from meshwright.runtime.training_run import Training
+
+    if isinstance(training, MixedTraining):
+        return _mixed_on(training, lost)
+    assert isinstance(training, Training)
     job, before = _job(training, machine), training.row
     if devices >= before.devices:
         return training
@@ -68,6 +80,43 @@ def training_on(training: Training, devices: int, machine: Machine) -> Training:
     row = max(found, key=lambda one: one.devices)
     stage_layers = ModelLayout.of(job.model, training.seq_len).split(row.pp * row.vpp)
     return replace(training, row=row, stage_layers=stage_layers)
+
+
+def _mixed_on(training: MixedTraining, lost: Sequence[int]) -> MixedTraining:
+    """A plan on several kinds again, for the cluster without the devices of lost workers; it may leave more idle."""
+    if not lost:
+        return training
+    job = training.job
+    workers = [worker for pipeline in job.plan.pipelines for worker in pipeline.workers]
+    gone = ",".join(f"{first}-{last}" for mesh in sorted(set(lost)) for first, last in workers[mesh].devices)
+    try:
+        moves = replan(job, lost=gone, top=TRIED).moves
+    except InfeasibleError as error:
+        raise _no_plan(job, error.problems[0].what) from None
+    for move in moves:
+        again = replace(move.plan.job, name=None)
+        if isinstance(again, Job) and again.plan.devices and _mixed_runs(again, training):
+            return replace(training, job=again, name=planned_title(again))
+    raise _no_plan(job, "none of the plans runs here")
+
+
+def _mixed_runs(job: Job, training: MixedTraining) -> bool:
+    try:
+        check_plan_runs(job.plan, training.seq_len)
+        for pipeline in job.plan.pipelines:
+            model_form(job.plan, pipeline)
+    except MeshwrightError:
+        return False
+    workers = (worker for pipeline in job.plan.pipelines for worker in pipeline.workers)
+    return all(worker.num_devices % training.hosts_per_mesh == 0 for worker in workers)
+
+
+def _no_plan(job: Job, why: str) -> InfeasibleError:
+    return InfeasibleError(
+        Problem(what=f"no plan of {job.plan.global_batch} samples a step for the devices that are left", why=why,
+                fix="start again with more devices, or another --gbs", field="devices"),
+        code="MW311",
+    )  # fmt: skip
 
 
 def _job(training: Training, machine: Machine) -> Job:

@@ -181,6 +181,8 @@ def _rungs(row: PlanRow, devices: int) -> Iterator[tuple[str, PlanRow]]:
         ("tp_overlap",),
         ("dispatcher",),
         ("ep_overlap",),
+        ("hot_experts",),
+        ("ep_chunks", "drop_duplicates", "stash_collectives"),
         ("offload",),
         ("dp_overlap",),
     )

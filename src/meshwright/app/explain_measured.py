@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from meshwright.estimate.result import StepPrice
-from meshwright.planning.compose.sources.profiles.improve import merged, similar
+from meshwright.planning.compose.sources.profiles.improve import merged_set, similar
 from meshwright.planning.compose.sources.profiles.job import costs_of, pipeline_shapes
 from meshwright.planning.compose.sources.profiles.pipeline_set import EqualPipelines, PipelineShape, ShapeSet
 from meshwright.planning.compose.sources.profiles.price import paced_pipelines, price_job, price_pipelines
@@ -71,7 +71,7 @@ class _Around:
         self.job, self.costs = job, costs_of(job)
         self.pricer = SetPricer(self.costs, job.global_batch)
         self.shapes = pipeline_shapes(job)
-        self.one_set = merged(EqualPipelines(shape, 1) for shape, _ in self.shapes)
+        self.one_set = merged_set(EqualPipelines(shape, 1) for shape, _ in self.shapes)
         self.chosen = price_job(job, self.costs)
 
     def price(self, one_set: ShapeSet) -> StepPrice | None:
@@ -128,11 +128,11 @@ class _Around:
             for shape in similar(part.shape):
                 yield (
                     f"{said}: {_difference(part.shape, shape)}",
-                    merged([*others, EqualPipelines(shape, part.pipelines)]),
+                    merged_set([*others, EqualPipelines(shape, part.pipelines)]),
                 )
             if len(parts) > 1 or part.pipelines > 1:
                 left = EqualPipelines(part.shape, part.pipelines - 1)
-                yield f"{said}: one pipeline less", merged([*others, left])
+                yield f"{said}: one pipeline less", merged_set([*others, left])
 
 
 def _pipelines(part: EqualPipelines) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from meshwright.app.plan_set import PlanSet, RankedPlan, identities, runner_up
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.fields.job import JobFields
+from meshwright.fields.limits import stopped_warning
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import inexact
 from meshwright.planning.job_inputs import JobInputs, job_inputs
@@ -127,6 +128,8 @@ def _reasons(one_kind: OneKindPlans, job: Job, aim: Aim) -> Iterator[Reason]:
 
 def _warnings(found: Found, plans: tuple[RankedPlan, ...]) -> Iterator[str]:
     """Tight memory, idle devices, groups that leave their domain, schedules that change the gradient."""
+    if found.result.certificate.stopped:
+        yield stopped_warning(found.result.certificate.stopped)
     if found.result.relaxed:
         yield "no plan leaves 8% of the memory free; these leave less"
     if found.idle:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from meshwright.app.plan_set import PlanSet, RankedPlan, runner_up
 from meshwright.app.requests.plan import PlanRequest
+from meshwright.budget import spent
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
 from meshwright.estimate.result import StepEstimate
+from meshwright.fields.limits import stopped_warning
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.profiles import read_profiles
 from meshwright.planning.axes import space_of, target_rule
@@ -263,7 +265,7 @@ def mixed_answer(
         ),
         plans=plans[: asked.top],
         aim=aim,
-        warnings=(*(tight if composition else ()), *idle),
+        warnings=(*((stopped_warning(limit),) if (limit := spent()) else ()), *(tight if composition else ()), *idle),
         run=whole_run(best.job, best.estimate),
         mixing=mixing,
         searched=searched,

@@ -112,9 +112,10 @@ class RankedPlan:
 
     def save(self, path: str | Path) -> Path:
         """Write the plan file."""
-        target = Path(path)
-        target.write_text(write_job(self.job), encoding="utf-8")
-        return target
+        from meshwright.formats.writing import write_file
+
+        write_file(path, write_job(self.job))
+        return Path(path)
 
     def to_dict(self) -> dict[str, object]:
         """An entry of `plans`; `plan` is a plan file of its own."""
@@ -311,6 +312,13 @@ def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:
     if expert.ep * expert.etp > 1:
         tensor = f" x etp{expert.etp}" if expert.etp > 1 else ""
         found.append(f"experts: {stage} ranks of a stage = ep{expert.ep}{tensor} x {stage // (expert.ep * expert.etp)}")
+    load = job.workload.expert_load if isinstance(job, Job) else None
+    if load is not None and expert.capacity_factor is not None:
+        from meshwright.kernels.expert_load import dropped_share  # few plans drop any
+        from meshwright.strategies.crowding import crowding_of
+
+        dropped = dropped_share(crowding_of(load).shares, expert.capacity_factor)
+        found.append(f"capacity {expert.capacity_factor:g}: {100 * dropped:.2g}% of what is routed is dropped")
     if plan.devices < job.cluster.devices:
         found.append(f"{plan.devices} of {job.cluster.devices} devices used")
     return tuple(found)

@@ -18,7 +18,9 @@ from meshwright.formats.writing import check_file, write_file
 from meshwright.records import Record
 
 if TYPE_CHECKING:
+    from meshwright.runtime.compiled import CompiledStep
     from meshwright.runtime.moments import Moments
+    from meshwright.runtime.planned_training import PlannedTraining
     from meshwright.runtime.train import Recovery
 
 STEPS = 10
@@ -70,8 +72,8 @@ class Run(Answer):
         return {
             "schema": "meshwright.run/1",
             "model": self.inputs.name,
-            "plan": self.inputs.row.format(),
-            "devices": self.inputs.row.devices,
+            "plan": self.inputs.title,
+            "devices": self.inputs.plan_devices,
             "backend": self.backend,
             "dtype": self.inputs.dtype,
             "seq_len": self.inputs.seq_len,
@@ -93,7 +95,7 @@ class Run(Answer):
         }
 
     def __repr__(self) -> str:
-        return f"Run({self.inputs.name}, {self.inputs.row.format()}, {len(self.steps)} steps)"
+        return f"Run({self.inputs.name}, {self.inputs.title}, {len(self.steps)} steps)"
 
 
 def run(
@@ -125,7 +127,6 @@ def run(
     from meshwright.runtime.profile import seconds_by_kind
     from meshwright.runtime.timings import this_machine
     from meshwright.runtime.train import Steps, train
-    from meshwright.runtime.training_run import predict_step
 
     plan_again = None
     if request.elastic:
@@ -159,7 +160,7 @@ def run(
                 raise _all_done(request.steps, checkpoint)
             batch = now.training.batch(now.number)
             compiled = now.step.lower(now.state, batch)
-            predicted = predict_step(compiled)
+            predicted_s, foreseen = _foreseen(now.training, compiled)
             measured: Moments | None = None
             if trace is not None:
                 _, measured = compiled.recorded(now.state, batch)
@@ -168,26 +169,41 @@ def run(
     if trace is not None and measured is not None:
         from meshwright.report.run_trace import run_trace
 
-        about = f"{inputs.name}, {inputs.row.format()}"
-        body = run_trace(about, compiled.program, {"predicted": predicted.moments, "measured": measured},
+        about = f"{inputs.name}, {inputs.title}"
+        body = run_trace(about, compiled.program, {"predicted": foreseen, "measured": measured},
                          compress=os.fspath(trace).endswith(".gz"))  # fmt: skip
         write_file(Path(trace), body)
     return Run(
         inputs=inputs,
         backend=options.backend,
         steps=tuple(done),
-        predicted_s=predicted.step_time_s,
+        predicted_s=predicted_s,
         seconds_by_kind=dict(seconds_by_kind(compiled.program, measured)) if measured is not None else {},
-        predicted_by_kind=dict(seconds_by_kind(compiled.program, predicted.moments)),
+        predicted_by_kind=dict(seconds_by_kind(compiled.program, foreseen)),
         recoveries=tuple(_recovery_text(one) for one in recoveries),
         trace=None if trace is None else os.fspath(trace),
     )
 
 
+def _foreseen(training: PlannedTraining, compiled: CompiledStep) -> tuple[float, Moments]:
+    """Seconds of a step and when its instructions run: planned where devices are emulated, else timed one by one."""
+    from meshwright.runtime.emulation import emulated_paces
+    from meshwright.runtime.mixed_training import MixedTraining
+    from meshwright.runtime.moments import replay_paced
+    from meshwright.runtime.training_run import predict_step
+
+    if isinstance(training, MixedTraining) and training.emulate:
+        planned, scale = training.planned_step, training.emulate
+        paces = emulated_paces(planned, compiled.program, scale=scale)
+        return planned.estimate.step_time_s * scale, replay_paced(compiled.program, paces)
+    found = predict_step(compiled)
+    return found.step_time_s, found.moments
+
+
 def _recovery_text(one: Recovery) -> str:
     again = one.step - one.resumed
     return (
-        f"{one.why}; on with {one.plan.format()} on {one.devices} devices from step {one.resumed},"
+        f"{one.why}; on with {one.training.title} on {one.devices} devices from step {one.resumed},"
         f" {again} step{'' if again == 1 else 's'} again"
     )
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshwright.app.requests.run import ExecutionFields
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.legality import row_problems
+from meshwright.planning.plan_shape import groups_of
 from meshwright.planning.plan_source import is_file, job_of
+from meshwright.report.words.titles import planned_title
 from meshwright.schedules import known_names, schedule_named
 from meshwright.schedules.plan_rows import row_of
+from meshwright.specs.job import Job
+from meshwright.specs.layers import Attention
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow, parse_row
+from meshwright.strategies import TENSORS
 
 if TYPE_CHECKING:
-    from meshwright.runtime.training_run import Training
+    from meshwright.runtime.planned_training import PlannedTraining
 
 DEVICES = 8
 SEQ_LEN = 64
@@ -31,7 +37,8 @@ class RunInputs:
     name: str
     spec: ModelSpec | None
     """None for the perceptron."""
-    row: PlanRow
+    row: PlanRow | None
+    """None for a plan of unlike stages or several pipelines, which is in `job`."""
     stage_layers: tuple[int, ...]
     seq_len: int
     devices: int
@@ -39,28 +46,49 @@ class RunInputs:
     hidden: int | None
     assumptions: tuple[str, ...]
     """Every default that shaped the run."""
+    job: Job | None = None
+    """The planned job of a plan that is no row."""
 
-    def training(self, options: ExecutionFields) -> Training:
+    @property
+    def title(self) -> str:
+        """What the plan is called: its one line, or its stages by the group they stand on."""
+        if self.row is not None:
+            return self.row.format()
+        assert self.job is not None
+        return planned_title(self.job)
+
+    @property
+    def plan_devices(self) -> int:
+        """Devices that the plan uses."""
+        if self.row is not None:
+            return self.row.devices
+        assert self.job is not None
+        return self.job.plan.devices
+
+    def training(self, options: ExecutionFields) -> PlannedTraining:
         """The training itself; loads JAX.
 
         Args:
             options: where it runs.
         """
+        from meshwright.runtime.mixed_training import MixedTraining
         from meshwright.runtime.training_run import Training
 
-        return Training(
-            spec=self.spec,
-            row=self.row,
-            stage_layers=self.stage_layers,
-            seq_len=self.seq_len,
-            hidden=self.hidden,
-            compute="bfloat16" if self.dtype == "bf16" else None,
-            seed=options.seed,
-            backend=options.backend,
-            ray=options.ray,
-            timeout_s=options.timeout_s,
-            hosts_per_mesh=options.hosts_per_mesh,
-        )
+        shared: dict[str, Any] = {
+            "spec": self.spec,
+            "seq_len": self.seq_len,
+            "hidden": self.hidden,
+            "compute": "bfloat16" if self.dtype == "bf16" else None,
+            "seed": options.seed,
+            "backend": options.backend,
+            "ray": options.ray,
+            "timeout_s": options.timeout_s,
+            "hosts_per_mesh": options.hosts_per_mesh,
+        }
+        if self.row is not None:
+            return Training(row=self.row, stage_layers=self.stage_layers, **shared)
+        assert self.job is not None
+        return MixedTraining(job=self.job, name=self.title, emulate=options.emulate or 0.0, **shared)
 
 
 def run_inputs(options: ExecutionFields) -> RunInputs:
@@ -81,6 +109,18 @@ def run_inputs(options: ExecutionFields) -> RunInputs:
     if options.dtype not in DTYPES:
         errors.append(UnsupportedError(unknown_name("dtype", options.dtype, DTYPES), code="MW403"))
     filed = _filed(options, notes) if is_file(options.plan) else None
+    if options.emulate is not None and filed is None:
+        errors.append(InputError(Problem(
+            what=f"--emulate {options.emulate:g} with a plan of one line", field="emulate",
+            why="the seconds of its tasks follow from devices, which a plan file names",
+            fix="meshwright plan ... -o plan.json, then --plan plan.json"), code="MW251"))  # fmt: skip
+    if options.emulate is not None and options.hosts_per_mesh > 1:
+        errors.append(InputError(Problem(
+            what=f"--emulate {options.emulate:g} with --hosts-per-mesh {options.hosts_per_mesh}", field="emulate",
+            why="one worker slows each mesh", fix="leave --hosts-per-mesh out"), code="MW251"))  # fmt: skip
+        _raise(errors)
+    if filed is not None and (filed.row is None or options.emulate is not None):
+        return _mixed_inputs(options, filed, notes)
     model = options.model if options.model is not None or filed is None else filed.model
     if model is None:
         raise InputError(Problem(what="no model is given", why="only a plan file carries its model",
@@ -91,7 +131,7 @@ def run_inputs(options: ExecutionFields) -> RunInputs:
     except MeshwrightError as error:
         errors.append(error)
     try:
-        row = filed.row if filed else _parsed(options, notes)
+        row = filed.row if filed and filed.row else _parsed(options, notes)
     except MeshwrightError as error:
         _raise([*errors, error])
     seq_len = options.seq_len or (filed.seq_len if filed else _default_length(spec, notes))
@@ -121,22 +161,87 @@ def run_inputs(options: ExecutionFields) -> RunInputs:
 class _Filed:
     """What a plan file says."""
 
-    model: ModelSpec
-    row: PlanRow
+    job: Job
+    row: PlanRow | None
+    """None where no row says it."""
     seq_len: int
+
+    @property
+    def model(self) -> ModelSpec:
+        """That the plan was made for."""
+        return self.job.model
 
 
 def _filed(options: ExecutionFields, notes: list[str]) -> _Filed:
     job, _ = job_of(options.plan)
-    row = row_of(job.plan, job.model)
-    if row is None:
-        raise UnsupportedError(
-            Problem(what=f"the plan in {options.plan} has no one-line form", why="plans of equal stages run here",
-                    fix="another plan of the set", field="plan"), code="MW411")  # fmt: skip
+    row = row_of(job.plan, job.model) if len(_kinds(job)) == 1 else None
     if options.seq_len is None:
         notes.append(f"{job.workload.seq_len:,} tokens a sample, from the plan file")
-    row = row if options.global_batch is None else replace(row, gbs=options.global_batch)
-    return _Filed(model=job.model, row=row, seq_len=job.workload.seq_len)
+    if row is not None and options.global_batch is not None:
+        row = replace(row, gbs=options.global_batch)
+    return _Filed(job=job, row=row, seq_len=job.workload.seq_len)
+
+
+def _kinds(job: Job) -> set[str]:
+    """Names of the groups whose devices a plan uses."""
+    return {name for pipeline in range(len(job.plan.pipelines)) for name in groups_of(job, pipeline)}
+
+
+def _mixed_inputs(options: ExecutionFields, filed: _Filed, notes: list[str]) -> RunInputs:
+    """A plan of unlike stages or several pipelines, for its own model or a narrower one of as many layers."""
+    from meshwright.runtime.mixed_plan import check_plan_runs, stage_layers
+    from meshwright.zoo.catalogue import spec_named
+
+    job, errors = filed.job, list[MeshwrightError]()
+    if options.dtype not in DTYPES:
+        errors.append(UnsupportedError(unknown_name("dtype", options.dtype, DTYPES), code="MW403"))
+    spec: ModelSpec | None = None
+    try:
+        spec = spec_named(options.model or job.model, layers=options.layers, hidden=options.hidden,
+                          vocab=options.vocab)  # fmt: skip
+    except MeshwrightError as error:
+        errors.append(error)
+    seq_len = options.seq_len or filed.seq_len
+    if problems := list(_mixed_problems(options, job, spec)):
+        errors.append(InputError(problems, code="MW251"))
+    try:
+        check_plan_runs(job.plan, seq_len)
+    except MeshwrightError as error:
+        errors.append(error)
+    _raise(errors)
+    assert spec is not None
+    return RunInputs(
+        name=spec.name,
+        spec=spec,
+        row=None,
+        job=job,
+        stage_layers=stage_layers(job.plan.pipelines[0]),
+        seq_len=seq_len,
+        devices=max(options.devices or 0, job.plan.devices),
+        dtype=options.dtype,
+        hidden=options.hidden,
+        assumptions=tuple(notes),
+    )
+
+
+def _mixed_problems(options: ExecutionFields, job: Job, spec: ModelSpec | None) -> Iterator[Problem]:
+    """What does not go together with a plan that says the layers, devices and micro-batches of every stage."""
+    if spec is None or spec.num_layers != job.model.num_layers:
+        have = "the perceptron" if spec is None else f"{spec.name} has {spec.num_layers} layers"
+        yield Problem(what=f"{have}, the plan places {job.model.num_layers}", field="layers",
+                      why="a plan of unlike stages says where each layer is",
+                      fix="leave --layers out; --hidden, --vocab and --seq make the model smaller")  # fmt: skip
+    elif spec.is_moe != job.model.is_moe:
+        yield Problem(what=f"{spec.name} for a plan of {job.model.name}", field="model",
+                      why="one of them has experts", fix="leave MODEL out")  # fmt: skip
+    if options.global_batch not in (None, job.plan.global_batch):
+        yield Problem(what=f"--gbs {options.global_batch} for a plan of {job.plan.global_batch} samples a step",
+                      why="its pipelines have their own micro-batches", fix="plan for that batch",
+                      field="global_batch")  # fmt: skip
+    if options.devices is not None and options.devices < job.plan.devices:
+        yield Problem(what=f"the plan needs {job.plan.devices} devices, --devices says {options.devices}",
+                      why="every rank of a plan is a device", fix=f"--devices {job.plan.devices}",
+                      field="devices")  # fmt: skip
 
 
 def _parsed(options: ExecutionFields, notes: list[str]) -> PlanRow:
@@ -162,13 +267,16 @@ def _parsed(options: ExecutionFields, notes: list[str]) -> PlanRow:
 def _problems(row: PlanRow, spec: ModelSpec | None, layers: int, seq_len: int) -> tuple[Problem, ...]:
     """What is wrong with a plan for a model; a perceptron has layers and a batch only."""
     if spec is not None:
-        return row_problems(row, spec, seq_len, row.devices)
+        return (*row_problems(row, spec, seq_len, row.devices), *_block_problems(row, spec))
     problems = [
         Problem(what=f"{name} {degree} for a perceptron", why=f"it has no {part}", fix=f"leave {name} out", field=name)
         for name, degree, part in (("cp", row.cp_degree, "tokens"), ("ep", row.ep, "experts"),
                                    ("etp", row.etp, "experts"))
         if degree > 1
     ]  # fmt: skip
+    if row.tensor != "1d" and row.tp > 1:
+        problems.append(Problem(what=f"tensor strategy {row.tensor} for a perceptron", why="it has no blocks to cut",
+                                fix=f"use tp{row.tp}, or llama-tiny", field="tensor"))  # fmt: skip
     if row.pp * row.vpp > layers:
         problems.append(Problem(what=f"pp {row.pp} x vpp {row.vpp} stages for {layers} layers",
                                 why="every stage has a layer", fix=f"pp of at most {layers}", field="pp"))  # fmt: skip
@@ -176,6 +284,25 @@ def _problems(row: PlanRow, spec: ModelSpec | None, layers: int, seq_len: int) -
         problems.append(Problem(what=f"gbs is {row.gbs}", fix="another --gbs", field="gbs",
                                 why=f"it is a multiple of dp {row.dp} x mbs {row.mbs}"))  # fmt: skip
     return tuple(problems)
+
+
+def _block_problems(row: PlanRow, spec: ModelSpec) -> list[Problem]:
+    """Sizes that the blocks of a tensor grid do not divide; prices round them up, programs cannot."""
+    blocks = TENSORS[row.tensor].blocks(row.tp) if row.tensor in TENSORS else None
+    if blocks is None:
+        return []
+    columns = (*blocks.into.columns, *blocks.into.column_shards)
+    shared = [("vocabulary", spec.vocab, blocks.size(blocks.table)), ("vocabulary", spec.vocab, blocks.size(columns))]
+    for layer in spec.kinds():
+        if isinstance(layer.attention, Attention):
+            shared += [("key-value heads", layer.attention.kv_heads, blocks.size(blocks.inner.width)),
+                       ("head width", layer.attention.head_dim, blocks.size(blocks.into.column_shards))]  # fmt: skip
+    return [
+        Problem(what=f"{name} {size} on {row.format().split('.', maxsplit=1)[0]}", why=f"{ranks} ranks share it evenly",
+                fix=f"use {-(-size // ranks) * ranks}, or another grid", field="tp")
+        for name, size, ranks in dict.fromkeys(shared)
+        if size % ranks
+    ]  # fmt: skip
 
 
 def _default_length(spec: ModelSpec | None, notes: list[str]) -> int:

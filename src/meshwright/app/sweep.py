@@ -16,7 +16,7 @@ import numpy as np
 
 from meshwright.app.answer import Answer
 from meshwright.app.requests.calculon import CalculonSweepRequest
-from meshwright.calculon.answer import Goal, Priced
+from meshwright.calculon.answer import PricedExecution, SearchGoal
 from meshwright.calculon.choice import (
     MOST_BATCH,
     MOST_BEST,
@@ -29,7 +29,7 @@ from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.sweep import (
     TASK_EXECUTIONS,
     Design,
-    Found,
+    DesignResult,
     designs_of,
     every_execution,
     fingerprint,
@@ -138,7 +138,7 @@ def calculon_sweep(request: CalculonSweepRequest, *, told: Told | None = None) -
             f"{len(designs):,} designs", f"a file holds at most {MOST_DESIGNS:,}", "sweep into several files", "designs"
         )
         check.done()
-    goal = Goal(top=options.top, stop_microbatch=options.stop_microbatch, fixed=request.options.fixed)
+    goal = SearchGoal(top=options.top, stop_microbatch=options.stop_microbatch, fixed=request.options.fixed)
     file = SweepFile(path=path, fingerprint=fingerprint(designs, goal, every=request.every))
     return _run(designs, goal, file, request, told=told)
 
@@ -153,7 +153,7 @@ def _check_output(path: Path, *, resume: bool, force: bool) -> None:
 
 def _run(
     designs: list[Design],
-    goal: Goal,
+    goal: SearchGoal,
     file: SweepFile,
     request: CalculonSweepRequest,
     *,
@@ -177,7 +177,7 @@ def _run(
             before = len(complete)
             todo = [design for design in designs if design.number not in complete]
             executions = 0
-            found: Iterator[Found] = sweep(
+            found: Iterator[DesignResult] = sweep(
                 todo, goal, runner if runner is not None else run_on_cores, executions=TASK_EXECUTIONS
             )
             with contextlib.closing(found):  # type: ignore[type-var]
@@ -213,12 +213,12 @@ def _run(
     )
 
 
-def _write(file: SweepFile, found: Found, *, every: bool, fixed: bool) -> None:
+def _write(file: SweepFile, found: DesignResult, *, every: bool, fixed: bool) -> None:
     """The rows of one design, and what it came to."""
     design, result = found.design, found.result
     names = design.to_dict()
     rows = 0
-    best: list[Priced] = list(result.best) if result else []
+    best: list[PricedExecution] = list(result.best) if result else []
     if result is not None:
         rank = {number: place for place, number in enumerate(result.best_numbers, 1)}
         front = frozenset(result.front_numbers)
@@ -242,7 +242,7 @@ def _write(file: SweepFile, found: Found, *, every: bool, fixed: bool) -> None:
     file.end(design.number, rows, about)
 
 
-def _values(rows: list[Priced]) -> dict[str, np.ndarray]:
+def _values(rows: list[PricedExecution]) -> dict[str, np.ndarray]:
     names = rows[0].stats if rows else {}
     return {
         name: np.array([np.nan if row.stats[name] is None else row.stats[name] for row in rows], dtype=np.float64)

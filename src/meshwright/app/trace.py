@@ -208,6 +208,8 @@ def _picture(found: Trace) -> Picture:
         ),
         memory=tuple(memory),
         noun="stage",
+        islands=tuple(stage.group for stage in stages),
+        parts_s=step.parts_s,
     )
 
 

@@ -17,7 +17,7 @@ from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.one_kind import require_homogeneous
 from meshwright.schedules import DEFAULT_SCHEDULES
 from meshwright.search.tuners.base import Optimum, Trial, TunableSpace
-from meshwright.search.tuners.options import Chosen, TuneOptions, tune_options
+from meshwright.search.tuners.options import ChosenOptions, TuneOptions, tune_options
 from meshwright.search.tuners.plan_space import PlanSpace
 from meshwright.search.tuners.run import TUNERS, run_study
 from meshwright.search.tuners.study import Study
@@ -221,7 +221,9 @@ def _tuned(
     )
 
 
-def _studies(space: TunableSpace, chosen: Chosen, options: TuneOptions, on_trial: OnTrial | None) -> Sequence[Judged]:
+def _studies(
+    space: TunableSpace, chosen: ChosenOptions, options: TuneOptions, on_trial: OnTrial | None
+) -> Sequence[Judged]:
     def told(trial: Trial) -> None:
         if on_trial is not None:
             on_trial(chosen.label, trial)

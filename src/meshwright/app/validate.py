@@ -18,6 +18,7 @@ from meshwright.formats.writing import write_file
 from meshwright.library.devices import device
 from meshwright.library.models import resolve
 from meshwright.library.software import software
+from meshwright.planning.batch_asked import check_batch
 from meshwright.report.score_table import Compared, Score, score_by_group
 from meshwright.specs.model import ModelSpec
 from meshwright.units import GIB
@@ -160,6 +161,7 @@ def predict(record: dict[str, str]) -> Prediction:
         run = read_run(record, device, named_model)
         if isinstance(run, str):
             return Prediction(id=name, why_not=run)
+        check_batch(run.workload.global_batch)
         return _predict_run(run)
     except MeshwrightError as error:
         return Prediction(id=name, why_not="; ".join(problem.what for problem in error.problems))
@@ -167,7 +169,7 @@ def predict(record: dict[str, str]) -> Prediction:
         return Prediction(id=name, why_not=f"internal: {type(error).__name__}: {error}")
 
 
-def compare(
+def compared_rows(
     records: Sequence[dict[str, str]], predictions: Sequence[Prediction], metric: str, by: str
 ) -> list[Compared]:
     """Usable rows that have a measurement of a metric, each with its prediction.
@@ -199,7 +201,7 @@ def scores(
     records: Sequence[dict[str, str]], predictions: Sequence[Prediction], *, by: str
 ) -> tuple[tuple[str, tuple[Score, ...]], ...]:
     """Scores of every metric the file has measurements of."""
-    compared = {metric: compare(records, predictions, metric, by) for metric in METRICS}
+    compared = {metric: compared_rows(records, predictions, metric, by) for metric in METRICS}
     return tuple((metric, score_by_group(runs)) for metric, runs in compared.items() if runs)
 
 

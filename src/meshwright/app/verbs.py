@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from meshwright.errors import nearest
 from meshwright.fields.request import Request, fields_of, loaded
+
+
+class _Unlimited:
+    """What a verb without a search may use."""
+
+    def budget(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+UNLIMITED = _Unlimited()
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +29,11 @@ class Verb:
     asks: str
     """`module:class` in `app.requests`."""
     use: str
-    """`module:function` in `app`."""
+    """`module:function` in its room."""
     apart: bool = False
     """Whether the function takes the fields by name rather than the request."""
+    home: str = "app"
+    """The room of the function."""
 
     @property
     def request(self) -> type[Request]:
@@ -35,17 +48,25 @@ class Verb:
             request: of this verb.
             told: functions that the use case calls while it works.
         """
-        use = loaded(f"app.{self.use}")
-        return use(**request.values(), **told) if self.apart else use(request, **told)
+        use = loaded(f"{self.home}.{self.use}")
+        if self.apart:
+            return use(**request.values(), **told)
+        with getattr(request, "limits", UNLIMITED).budget():
+            return use(request, **told)
 
 
 VERBS = {
     "plan": Verb("plan:PlanRequest", "plan:plan"),
     "estimate": Verb("estimate:EstimateRequest", "estimate:estimate"),
     "check": Verb("check:CheckRequest", "check:check"),
+    "xray": Verb("xray:XrayRequest", "xray:xray"),
     "explain": Verb("read:ExplainRequest", "explain:explain", apart=True),
     "compare": Verb("read:CompareRequest", "compare:compared"),
     "trace": Verb("read:TraceRequest", "trace:trace"),
+    "report": Verb("page:ReportRequest", "report:report"),
+    "web": Verb("page:WebRequest", "page:page_source"),
+    "serve": Verb("serve:ServeRequest", "serve:serve", home="service"),
+    "mcp": Verb("serve:McpRequest", "mcp:serve_mcp", home="service"),
     "size": Verb("size:SizeRequest", "size:size"),
     "tune": Verb("tune:TuneRequest", "tune:tune"),
     "export": Verb("read:ExportRequest", "export:export", apart=True),

@@ -35,8 +35,8 @@ class Verified(Answer):
             "schema": "meshwright.verify/1",
             "ok": self.ok,
             "model": self.inputs.name,
-            "plan": self.inputs.row.format(),
-            "devices": self.inputs.row.devices,
+            "plan": self.inputs.title,
+            "devices": self.inputs.plan_devices,
             "backend": self.backend,
             "dtype": self.inputs.dtype,
             "seq_len": self.inputs.seq_len,
@@ -57,7 +57,7 @@ class Verified(Answer):
         }
 
     def __repr__(self) -> str:
-        return f"Verified({self.inputs.row.format()}, {'ok' if self.ok else 'beyond tolerance'})"
+        return f"Verified({self.inputs.title}, {'ok' if self.ok else 'beyond tolerance'})"
 
 
 def verify(request: VerifyRequest) -> Verified:

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from meshwright.calculon.executions import KEYS, ExecutionColumns
-from meshwright.calculon.factored import LAYOUT_KEYS, SETTING_KEYS, Factored
+from meshwright.calculon.factored import LAYOUT_KEYS, SETTING_KEYS, FactoredRows
 from meshwright.calculon.inputs import Application, System
-from meshwright.calculon.legality import LATER, RULES, Rule, reject
+from meshwright.calculon.legality import LATER, RULES, AcceptanceRule, reject
 from meshwright.search.distinct import distinct
 from meshwright.search.parts import in_parts
 from meshwright.shapes import Int
 
 
-def reject_factored(app: Application, system: System, rows: Factored) -> Int[np.ndarray, "rows"] | None:
+def reject_factored(app: Application, system: System, rows: FactoredRows) -> Int[np.ndarray, "rows"] | None:
     """What `legality.reject` answers, row by row; none where a value makes rules meaningless, such as a degree of 0."""
     none = np.zeros(1, dtype=np.int64)
     # A layout with any setting, and a setting with any layout: rules that read one of the two are settled by them.
@@ -53,7 +53,7 @@ def reject_factored(app: Application, system: System, rows: Factored) -> Int[np.
     return reason
 
 
-def _unsound(app: Application, system: System, rows: Factored) -> bool:
+def _unsound(app: Application, system: System, rows: FactoredRows) -> bool:
     """Whether some layout or setting breaks a rule that makes the later ones meaningless."""
     layouts, settings = np.arange(rows.layouts.rows), np.arange(rows.settings.rows)
     return any(
@@ -81,7 +81,7 @@ class _Noted(ExecutionColumns):
         return super().__getattribute__(name)
 
 
-def _keys_read(rule: Rule, app: Application, system: System, columns: ExecutionColumns) -> set[str]:
+def _keys_read(rule: AcceptanceRule, app: Application, system: System, columns: ExecutionColumns) -> set[str]:
     """The keys a rule reads; they depend on application and system, not on the rows."""
     read: set[str] = set()
     rule.broken(app, system, _Noted(columns, read))

@@ -21,7 +21,7 @@ BOUNDED = "bounded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
+class SearchGoal:
     """What a search is asked for."""
 
     top: int = 10
@@ -35,7 +35,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
+class PricedExecution:
     """An execution with its statistics."""
 
     execution: Execution
@@ -51,9 +51,9 @@ class Priced:
 class ExecutionAnswer:
     """Best executions, front and certificate."""
 
-    best: tuple[Priced, ...]
+    best: tuple[PricedExecution, ...]
     """By sample rate, descending."""
-    front: tuple[Priced, ...]
+    front: tuple[PricedExecution, ...]
     """Executions that none beats in time per sample, tier-1 and tier-2 memory at once; quickest first."""
     best_numbers: tuple[int, ...]
     """Positions in the space."""
@@ -73,6 +73,8 @@ def answer_of(space: ExecutionSpace, part: SearchedPart, *, started: float, fixe
     best, front = (_priced(space, points, fixed=fixed) for points in (part.best, part.front))
     counts = part.counts
     pruned = counts.pruned + Counter({BOUND: counts.feasible - counts.priced})
+    if counts.stopped:
+        counts = replace(counts, space=space.size)
     return ExecutionAnswer(
         best=best,
         front=front,
@@ -82,9 +84,9 @@ def answer_of(space: ExecutionSpace, part: SearchedPart, *, started: float, fixe
     )
 
 
-def _priced(space: ExecutionSpace, points: Points, *, fixed: bool) -> tuple[Priced, ...]:
+def _priced(space: ExecutionSpace, points: Points, *, fixed: bool) -> tuple[PricedExecution, ...]:
     if not points.rows:
         return ()
     columns = space.take(points.number)
     values = price(space.app, space.system, columns, fixed=fixed)
-    return tuple(Priced(execution=columns.row(row), stats=values.stats(row)) for row in range(points.rows))
+    return tuple(PricedExecution(execution=columns.row(row), stats=values.stats(row)) for row in range(points.rows))

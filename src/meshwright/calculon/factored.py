@@ -39,14 +39,14 @@ class Combined:
     number: Int[np.ndarray, "possible"] | None
     """Where only combinations that occur are kept: the number of each."""
 
-    def of(self, rows: Factored) -> Int[np.ndarray, "rows"]:
+    def of(self, rows: FactoredRows) -> Int[np.ndarray, "rows"]:
         """Which one each row has."""
         code = self.start[rows.layout] + self.turn[rows.setting]
         return code if self.number is None else self.number[code]
 
 
 @dataclass(frozen=True)
-class Factored:
+class FactoredRows:
     """Executions by layout and setting."""
 
     layouts: ExecutionColumns
@@ -57,7 +57,7 @@ class Factored:
     setting: Int[np.ndarray, "rows"]
 
     @classmethod
-    def of(cls, columns: ExecutionColumns) -> Factored | None:
+    def of(cls, columns: ExecutionColumns) -> FactoredRows | None:
         """The layouts and settings of executions; none where few executions share one."""
         most = columns.rows // SHARED
         if not most:
@@ -78,9 +78,9 @@ class Factored:
         """A key that tells layouts apart."""
         return np.arange(self.layouts.rows)
 
-    def take(self, index: Int[np.ndarray, "chosen"] | slice) -> Factored:
+    def take(self, index: Int[np.ndarray, "chosen"] | slice) -> FactoredRows:
         """The executions of an index or a slice."""
-        return Factored(self.layouts, self.settings, self.layout[index], self.setting[index])
+        return FactoredRows(self.layouts, self.settings, self.layout[index], self.setting[index])
 
     def column(self, key: str) -> np.ndarray:
         """One of the executions' columns."""

@@ -59,7 +59,7 @@ class Application:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class EfficiencyCurve:
     """A step function of efficiency: of the thresholds at most x, the highest one's efficiency."""
 
     thresholds: tuple[float, ...]
@@ -79,7 +79,7 @@ class Rate:
 
     peak: float
     """flop/s of an engine, bytes/s of a memory."""
-    curve: Curve
+    curve: EfficiencyCurve
 
     def time_s(self, amount: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
         """Seconds of operations of these sizes: amount / (peak * efficiency)."""

@@ -28,7 +28,7 @@ Broken = Bool[np.ndarray, "rows"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AcceptanceRule:
     """One rule an execution must keep."""
 
     field: str
@@ -47,29 +47,29 @@ def blocks_per_stage(app: Application, columns: ExecutionColumns) -> Int[np.ndar
     return -(-app.num_blocks // columns.pipeline_par)
 
 
-def _choice(key: str) -> Rule:
+def _choice(key: str) -> AcceptanceRule:
     text = f"it is one of {', '.join(CHOICES[key])}"
-    return Rule(key, text, "choose one of them", lambda app, system, columns: getattr(columns, key) < 0)
+    return AcceptanceRule(key, text, "choose one of them", lambda app, system, columns: getattr(columns, key) < 0)
 
 
-def _positive(key: str) -> Rule:
+def _positive(key: str) -> AcceptanceRule:
     fix = "give a count of 1 or more"
-    return Rule(key, "it is 1 or more", fix, lambda app, system, columns: getattr(columns, key) < 1)
+    return AcceptanceRule(key, "it is 1 or more", fix, lambda app, system, columns: getattr(columns, key) < 1)
 
 
-def _network(key: str) -> Rule:
+def _network(key: str) -> AcceptanceRule:
     def unknown(app: Application, system: System, columns: ExecutionColumns) -> Broken:
         return (getattr(columns, key) >= len(system.networks)) | (getattr(columns, key) < 0)
 
     text = "it is the position of one of the system's networks, counted from 0"
-    return Rule(key, text, "name a network that the system has", unknown)
+    return AcceptanceRule(key, text, "name a network that the system has", unknown)
 
 
-def _divides(size: str) -> Rule:
+def _divides(size: str) -> AcceptanceRule:
     def uneven(app: Application, system: System, columns: ExecutionColumns) -> Broken:
         return getattr(app, size) % columns.tensor_par != 0
 
-    return Rule("tensor_par", f"it divides the application's {size}", f"choose a divisor of {size}", uneven)
+    return AcceptanceRule("tensor_par", f"it divides the application's {size}", f"choose a divisor of {size}", uneven)
 
 
 def _never(app: Application, system: System, columns: ExecutionColumns) -> Broken:
@@ -135,93 +135,93 @@ _FIRST = (
 """Broken, they make the rules below meaningless."""
 
 _LATER = (
-    Rule(
+    AcceptanceRule(
         "num_procs, tensor_par, pipeline_par, data_par",
         "num_procs = tensor_par x pipeline_par x data_par",
         "change one of them so that the product holds",
         lambda app, system, c: c.num_procs != c.tensor_par * c.pipeline_par * c.data_par,
     ),
-    Rule(
+    AcceptanceRule(
         "data_par",
         "it divides batch_size",
         "choose a divisor of batch_size",
         lambda app, system, c: c.batch_size % c.data_par != 0,
     ),
-    Rule(
+    AcceptanceRule(
         "microbatch_size",
         "it divides batch_size / data_par",
         "choose a divisor of batch_size / data_par",
         lambda app, system, c: c.batch_size // c.data_par % c.microbatch_size != 0,
     ),
-    Rule(
+    AcceptanceRule(
         "activation_recompute",
         "inference recomputes nothing",
         'set it to "none", or training to true',
         lambda app, system, c: ~c.training & (c.activation_recompute != NONE),
     ),
-    Rule(
+    AcceptanceRule(
         "pipeline_interleaving",
         "one pipeline stage is not interleaved: pipeline_par 1 needs pipeline_interleaving 1",
         "set it to 1",
         lambda app, system, c: (c.pipeline_par == 1) & (c.pipeline_interleaving > 1),
     ),
-    Rule(
+    AcceptanceRule(
         "optimizer_sharding",
         "it needs data_par > 1",
         "set it to false",
         lambda app, system, c: c.optimizer_sharding & (c.data_par == 1),
     ),
-    Rule(
+    AcceptanceRule(
         "tensor_par_overlap",
         "overlap needs tensor_par > 1",
         'set it to "none"',
         lambda app, system, c: (c.tensor_par_overlap != NO_OVERLAP) & (c.tensor_par == 1),
     ),
-    Rule(
+    AcceptanceRule(
         "seq_par_ag_redo",
         "only rs_ag traffic redoes its all-gather",
         "set it to false, or tensor_par_comm_type to rs_ag",
         lambda app, system, c: c.seq_par_ag_redo & (c.tensor_par_comm_type != RS_AG),
     ),
-    Rule(
+    AcceptanceRule(
         "seq_par_ag_redo",
         "full recompute already redoes the all-gather",
         "set it to false",
         lambda app, system, c: c.seq_par_ag_redo & (c.activation_recompute == FULL),
     ),
-    Rule(
+    AcceptanceRule(
         "data_par_overlap",
         "it needs training",
         "set it to false",
         lambda app, system, c: c.data_par_overlap & ~c.training,
     ),
-    Rule(
+    AcceptanceRule(
         "data_par_overlap",
         "it needs data_par > 1",
         "set it to false",
         lambda app, system, c: c.data_par_overlap & (c.data_par == 1),
     ),
-    Rule(
+    AcceptanceRule(
         "optimizer_offload",
         "it needs training",
         "set it to false",
         lambda app, system, c: c.optimizer_offload & ~c.training,
     ),
-    Rule(
+    AcceptanceRule(
         "pipeline_interleaving",
         "it is at most the blocks of a stage, ceil(num_blocks / pipeline_par)",
         "choose a divisor of the blocks of a stage",
         lambda app, system, c: c.pipeline_interleaving > blocks_per_stage(app, c),
         survivable=True,
     ),
-    Rule(
+    AcceptanceRule(
         "pipeline_interleaving",
         "it divides the blocks of a stage, ceil(num_blocks / pipeline_par)",
         "choose a divisor of the blocks of a stage",
         lambda app, system, c: blocks_per_stage(app, c) % c.pipeline_interleaving != 0,
         survivable=True,
     ),
-    Rule(
+    AcceptanceRule(
         "weight_offload, activations_offload, optimizer_offload",
         "offload needs more than 2 blocks per stage",
         "offload nothing, or use fewer pipeline stages",
@@ -230,14 +230,14 @@ _LATER = (
         ),
         survivable=True,
     ),
-    Rule(
+    AcceptanceRule(
         "tensor_par_net, pipeline_par_net, data_par_net",
         "the degrees mapped on a network multiply to at most its size",
         "map a degree on a larger network",
         _too_wide,
         survivable=True,
     ),
-    Rule(
+    AcceptanceRule(
         "tensor_par_net, pipeline_par_net, data_par_net",
         "the degrees mapped on a network that must be filled multiply to a divisor of its size",
         "map other degrees on it",
@@ -247,25 +247,25 @@ _LATER = (
     _divides("hidden"),
     _divides("feedforward"),
     _divides("attn_heads"),
-    Rule(
+    AcceptanceRule(
         "tensor_par",
         "with reduce-scatter and all-gather it divides microbatch_size x seq_size",
         'choose a divisor, or tensor_par_comm_type "ar"',
         lambda app, system, c: (c.tensor_par_comm_type != AR) & (c.microbatch_size * app.seq_size % c.tensor_par != 0),
     ),
-    Rule(
+    AcceptanceRule(
         "attention_type",
         "grouped needs the application's kv_heads",
         "add kv_heads to the application",
         _kv_heads,
     ),
-    Rule(
+    AcceptanceRule(
         "tensor_par",
         "it divides the application's kv_heads or is a multiple of them",
         "choose such a degree",
         _kv_split,
     ),
-    Rule(
+    AcceptanceRule(
         "datatype",
         "the system's matrix and vector engines have it",
         "choose a datatype of the system",
@@ -274,13 +274,13 @@ _LATER = (
 )
 
 
-def _memory(tier: int, fix: str) -> Rule:
+def _memory(tier: int, fix: str) -> AcceptanceRule:
     text = f"a processor's need of memory tier {tier} is at most the system's capacity"
-    return Rule(f"proc_mem_tier{tier}_cap_req", text, fix, _never, survivable=True)
+    return AcceptanceRule(f"proc_mem_tier{tier}_cap_req", text, fix, _never, survivable=True)
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("", "accepted", "", _never),
+RULES: tuple[AcceptanceRule, ...] = (
+    AcceptanceRule("", "accepted", "", _never),
     *_FIRST,
     *_LATER,
     _memory(1, "use more model parallelism, more recompute or a smaller microbatch_size"),
@@ -312,7 +312,12 @@ def reject(app: Application, system: System, columns: ExecutionColumns) -> Int[n
 
 
 def _mark(
-    found: np.ndarray, rules: tuple[Rule, ...], code: int, app: Application, system: System, columns: ExecutionColumns
+    found: np.ndarray,
+    rules: tuple[AcceptanceRule, ...],
+    code: int,
+    app: Application,
+    system: System,
+    columns: ExecutionColumns,
 ) -> None:
     for offset, rule in enumerate(rules):
         broken = rule.broken(app, system, columns)
@@ -363,7 +368,7 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _context(app: Application, system: System, execution: Execution, rule: Rule) -> str:
+def _context(app: Application, system: System, execution: Execution, rule: AcceptanceRule) -> str:
     """The numbers beside the field's that the rule compares it with."""
     text = rule.text
     shown: dict[str, object] = {}

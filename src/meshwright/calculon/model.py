@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.calculon.acceptance import reject_factored
 from meshwright.calculon.batch import batch, statistics
 from meshwright.calculon.executions import ExecutionColumns
-from meshwright.calculon.factored import Factored
+from meshwright.calculon.factored import FactoredRows
 from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.legality import MEMORY_TIER1, MEMORY_TIER2, reject
 from meshwright.calculon.memory import spaces
@@ -136,8 +136,8 @@ def price_for_search(
     )
 
 
-def _shared(columns: ExecutionColumns) -> Factored | None:
-    return Factored.of(columns) if columns.rows >= MANY_ROWS else None
+def _shared(columns: ExecutionColumns) -> FactoredRows | None:
+    return FactoredRows.of(columns) if columns.rows >= MANY_ROWS else None
 
 
 def _price_rows(columns: ExecutionColumns, prepare_rows: Prepare) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

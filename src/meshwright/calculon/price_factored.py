@@ -19,7 +19,7 @@ import numpy as np
 from meshwright.calculon.blocks import BLOCK_KEYS
 from meshwright.calculon.data_parallel import Room, hidden_s, reduction_s, room_of
 from meshwright.calculon.executions import ExecutionColumns
-from meshwright.calculon.factored import LAYOUT_KEYS, Factored
+from meshwright.calculon.factored import LAYOUT_KEYS, FactoredRows
 from meshwright.calculon.inputs import NO_OVERLAP
 from meshwright.calculon.memory import spaces
 from meshwright.calculon.pipeline import Flow, bubble_s, chunk_s, flow
@@ -45,7 +45,7 @@ Prepare = Callable[[ExecutionColumns], Prepared]
 Table = Mapping[str, Float[np.ndarray, "combinations"]]
 
 
-def price_factored(rows: Factored, prepare: Prepare) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def price_factored(rows: FactoredRows, prepare: Prepare) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Seconds per batch, and bytes of both memory tiers, of legal executions.
 
     Args:
@@ -166,7 +166,7 @@ class PairColumns(Gathered, ExecutionColumns):
 class PairRows(Gathered, Rows):
     """The counts of pairs, which are those of their layouts; blocks are not known."""
 
-    def __init__(self, layouts: Rows, rows: Factored, *, trains: bool) -> None:
+    def __init__(self, layouts: Rows, rows: FactoredRows, *, trains: bool) -> None:
         super().__init__(lambda name: getattr(layouts, name).take(rows.layout))
         self.prepared, self.uneven, self.trains = layouts.prepared, layouts.uneven, trains
         self.passes, self.inner_blocks, self.rounds = (

@@ -18,7 +18,7 @@ from meshwright.calculon.inputs import (
     PROCESSING_MODES,
     STRUCTURES,
     Application,
-    Curve,
+    EfficiencyCurve,
     Execution,
     Memory,
     Network,
@@ -31,6 +31,8 @@ from meshwright.formats.files import read_table
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
 DATA = Path(__file__).parent / "data"
+MOST = 1e60
+"""Of any number, so that products of some stay finite."""
 LARGEST = 2**40
 """Whole numbers above it are taken for mistakes; products of three of them still fit a float."""
 
@@ -187,9 +189,14 @@ class _Table:
         )  # fmt: skip
         return 0 if found is None else int(found)
 
+    def _plain(self, key: str) -> float:
+        value = self.data.get(key) if isinstance(self.data, dict) else None
+        return value if isinstance(value, (int, float)) else 0.0
+
     def number(self, key: str, test: Callable[[float], bool], rule: str) -> float:
+        rule = f"{rule}, and at most {MOST:g}" if abs(self._plain(key)) > MOST else rule
         fix = f"give a number that {rule.removeprefix('it ')}"
-        found = self.get(key, "number", fix, lambda x: math.isfinite(x) and test(x), rule)
+        found = self.get(key, "number", fix, lambda x: abs(x) <= MOST and test(x), rule)
         return 0.0 if found is None else float(found)
 
     def table(self, key: str) -> _Table:
@@ -309,7 +316,7 @@ def _memory(table: _Table) -> Memory:
     return Memory(capacity_bytes=capacity * 2**30, rate=Rate(peak=speed * 1e9, curve=curve))
 
 
-def _curve(table: _Table, key: str, unit: float) -> Curve:
+def _curve(table: _Table, key: str, unit: float) -> EfficiencyCurve:
     """Pairs of threshold and efficiency, from the highest threshold down to 0."""
     rows = table.get(key, "list", "[[1, 0.6], [0, 0.1]]", lambda x: len(x) > 0, "it has at least one pair")
     pairs: list[tuple[float, float]] = []
@@ -329,7 +336,7 @@ def _curve(table: _Table, key: str, unit: float) -> Curve:
         table.note(
             last, list(rows[-1]), "the last threshold is 0, so that every size has an efficiency", "add [0, ...]"
         )
-    return Curve(
+    return EfficiencyCurve(
         thresholds=tuple(threshold * unit for threshold, _ in pairs),
         efficiencies=tuple(efficiency for _, efficiency in pairs),
     )

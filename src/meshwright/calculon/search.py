@@ -14,7 +14,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from meshwright.calculon.answer import NETWORKS, TIER1, TIER2, ExecutionAnswer, Goal, answer_of
+from meshwright.budget import spent
+from meshwright.calculon.answer import NETWORKS, TIER1, TIER2, ExecutionAnswer, SearchGoal, answer_of
 from meshwright.calculon.axes import LARGEST
 from meshwright.calculon.bound import Relaxed
 from meshwright.calculon.layouts import Cells
@@ -22,7 +23,7 @@ from meshwright.calculon.legality import RULES
 from meshwright.calculon.model import price_for_search
 from meshwright.calculon.settings import SettingTable
 from meshwright.calculon.space import ExecutionSpace
-from meshwright.calculon.tables import CHUNK_ROWS, Chunk, Fitting, Run
+from meshwright.calculon.tables import CHUNK_ROWS, CellBlock, Fitting, SearchRun
 from meshwright.search.certificate import Counts
 from meshwright.search.engine import explore
 from meshwright.search.incumbents import BestAndFront, SearchedPart
@@ -33,7 +34,7 @@ SEED_ROWS = 8192
 """Executions drawn and priced before the search, to find times to beat."""
 
 
-def search(space: ExecutionSpace, goal: Goal) -> ExecutionAnswer:
+def search(space: ExecutionSpace, goal: SearchGoal) -> ExecutionAnswer:
     """The best executions of a space, its front, and the certificate.
 
     Args:
@@ -51,7 +52,7 @@ def search(space: ExecutionSpace, goal: Goal) -> ExecutionAnswer:
     return answer_of(space, search_part(space, goal), started=started, fixed=goal.fixed)
 
 
-def search_part(space: ExecutionSpace, goal: Goal, block: slice | None = None) -> SearchedPart:
+def search_part(space: ExecutionSpace, goal: SearchGoal, block: slice | None = None) -> SearchedPart:
     """Search some splits of the processors.
 
     Parts prune by nothing found elsewhere, so that their counts do not depend on where and when they are searched.
@@ -64,7 +65,7 @@ def search_part(space: ExecutionSpace, goal: Goal, block: slice | None = None) -
     Returns:
         The part's best and front, and its counts.
     """
-    run = Run(
+    run = SearchRun(
         space=space,
         relaxed=Relaxed(space, fixed=goal.fixed),
         incumbents=BestAndFront(goal.top, front=goal.front),
@@ -74,14 +75,17 @@ def search_part(space: ExecutionSpace, goal: Goal, block: slice | None = None) -
     if space.size > 4 * SEED_ROWS:
         _seed(run)
     stops = goal.stop_microbatch and space.axes.batches == LARGEST
-    for table, cells in _chunks(space, block, stops=stops):
+    for number, (table, cells) in enumerate(_chunks(space, block, stops=stops)):
+        if number and (limit := spent()):
+            run.counts.stop(limit, 0.0)
+            break
         fitting = _fitting(run, table, cells, stops=stops)
         if fitting is not None:
             explore(fitting, run.incumbents, run.counts)
     return SearchedPart(best=run.incumbents.best, front=run.incumbents.front, counts=run.counts)
 
 
-def _seed(run: Run) -> None:
+def _seed(run: SearchRun) -> None:
     """Price executions drawn at random, to find times to beat."""
     space = run.space
     numbers = np.random.default_rng(0).integers(0, space.size, SEED_ROWS)
@@ -120,7 +124,7 @@ def _cut(table: SettingTable, parts: list[Cells], *, stops: bool) -> Iterator[tu
         yield table, cells.take(slice(start, start + size))
 
 
-def _fitting(run: Run, table: SettingTable, cells: Cells, *, stops: bool) -> Fitting | None:
+def _fitting(run: SearchRun, table: SettingTable, cells: Cells, *, stops: bool) -> Fitting | None:
     """The cells and memory settings that are legal and fit; all others are counted under the rule they break."""
     memory, system = table.memory, run.space.system
     count, ways = cells.rows, memory.size
@@ -149,7 +153,7 @@ def _fitting(run: Run, table: SettingTable, cells: Cells, *, stops: bool) -> Fit
     row = np.flatnonzero(fit & some & alive[sound])
     if not len(row):
         return None
-    chunk = Chunk(run=run, table=table, cells=cells, split=split, allowed=allowed)
+    chunk = CellBlock(run=run, table=table, cells=cells, split=split, allowed=allowed)
     return Fitting.of(chunk, cell[row], kind[row], need.tier1_bytes[row], need.tier2_bytes[row])
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.calculon.answer import ExecutionAnswer, Goal, answer_of
+from meshwright.calculon.answer import ExecutionAnswer, SearchGoal, answer_of
 from meshwright.calculon.axes import Axes
 from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.legality import reject
@@ -60,7 +60,7 @@ class Design:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class DesignResult:
     """What came of a design."""
 
     design: Design
@@ -75,7 +75,7 @@ class DesignPart:
     """A part of a design's space as a task."""
 
     design: Design
-    goal: Goal
+    goal: SearchGoal
     block: tuple[int, int]
     """First of `space.degrees`, and after the last."""
 
@@ -95,7 +95,7 @@ def designs_of(
     ]
 
 
-def parts_of(design: Design, goal: Goal, executions: int = TASK_EXECUTIONS) -> list[DesignPart]:
+def parts_of(design: Design, goal: SearchGoal, executions: int = TASK_EXECUTIONS) -> list[DesignPart]:
     """A design's space in parts of about equal size, along its splits of the processors; none for an empty space."""
     space = design.space
     parts: list[DesignPart] = []
@@ -109,8 +109,8 @@ def parts_of(design: Design, goal: Goal, executions: int = TASK_EXECUTIONS) -> l
 
 
 def sweep(
-    designs: list[Design], goal: Goal, runner: Runner = run_here, *, executions: int = TASK_EXECUTIONS
-) -> Iterator[Found]:
+    designs: list[Design], goal: SearchGoal, runner: Runner = run_here, *, executions: int = TASK_EXECUTIONS
+) -> Iterator[DesignResult]:
     """Search every design.
 
     Args:
@@ -126,7 +126,7 @@ def sweep(
         yield from _sweep(designs[first : first + DESIGNS_AT_ONCE], goal, runner, executions)
 
 
-def _sweep(designs: list[Design], goal: Goal, runner: Runner, executions: int) -> Iterator[Found]:
+def _sweep(designs: list[Design], goal: SearchGoal, runner: Runner, executions: int) -> Iterator[DesignResult]:
     tasks: list[DesignPart] = []
     left: dict[int, int] = {}
     for design in designs:
@@ -146,12 +146,12 @@ def _sweep(designs: list[Design], goal: Goal, runner: Runner, executions: int) -
         yield _found(waiting.pop(), merged, goal, started)
 
 
-def _found(design: Design, merged: dict[int, SearchedPart], goal: Goal, started: float) -> Found:
+def _found(design: Design, merged: dict[int, SearchedPart], goal: SearchGoal, started: float) -> DesignResult:
     part = merged.pop(design.number, None)
     if part is None:
-        return Found(design=design, result=None, why_not=_why_empty(design))
+        return DesignResult(design=design, result=None, why_not=_why_empty(design))
     result = answer_of(design.space, part, started=started, fixed=goal.fixed)
-    return Found(design=design, result=result, why_not="" if result.best else why_nothing(result.certificate))
+    return DesignResult(design=design, result=result, why_not="" if result.best else why_nothing(result.certificate))
 
 
 def why_nothing(certificate: Certificate) -> str:
@@ -190,7 +190,7 @@ def every_execution(design: Design, *, fixed: bool = False) -> Iterator[tuple[np
             yield numbers[kept], columns.take(kept), accepted
 
 
-def fingerprint(designs: list[Design], goal: Goal, *, every: bool) -> str:
+def fingerprint(designs: list[Design], goal: SearchGoal, *, every: bool) -> str:
     """A digest of what a sweep asks, so that a file is only gone on with under the same question.
 
     Args:

@@ -31,7 +31,7 @@ SIZES = (512, CHUNK_ROWS // 8 // 512, CHUNK_ROWS // 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SearchRun:
     """One search: what it searches, what it has found, what it has counted."""
 
     space: ExecutionSpace
@@ -42,10 +42,10 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class CellBlock:
     """Cells looked at together, with the settings they have."""
 
-    run: Run
+    run: SearchRun
     table: SettingTable
     cells: Cells
     split: Int[np.ndarray, "cells"]
@@ -84,7 +84,7 @@ class Chunk:
 class Fitting(Table):
     """Cells with memory settings that fit."""
 
-    chunk: Chunk
+    chunk: CellBlock
     cell: Int[np.ndarray, "rows"]
     memory: Int[np.ndarray, "rows"]
     bound_s: Float[np.ndarray, "rows"]
@@ -95,7 +95,7 @@ class Fitting(Table):
     @classmethod
     def of(
         cls,
-        chunk: Chunk,
+        chunk: CellBlock,
         cell: Int[np.ndarray, "rows"],
         memory: Int[np.ndarray, "rows"],
         tier1_bytes: Float[np.ndarray, "rows"],
@@ -166,7 +166,7 @@ class Fitting(Table):
 class Bounded(Table):
     """Cells with bound settings, for every number of micro-batches of the cell or for one."""
 
-    chunk: Chunk
+    chunk: CellBlock
     cell: Int[np.ndarray, "rows"]
     kind: Int[np.ndarray, "rows"]
     """Which bound setting."""

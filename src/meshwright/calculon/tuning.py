@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.calculon.answer import Goal
+from meshwright.calculon.answer import SearchGoal
 from meshwright.calculon.axes import EVERY, Need
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Execution
@@ -200,7 +200,7 @@ class TunedExecutions(TableSpace):
     def optimum(self) -> Optimum | None:
         """The best execution of the space by the exact search."""
         try:
-            found = search(self.space, Goal(top=1, front=False, fixed=self.fixed))
+            found = search(self.space, SearchGoal(top=1, front=False, fixed=self.fixed))
         except InfeasibleError:
             return None
         if not found.best:

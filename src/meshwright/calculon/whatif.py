@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
-from meshwright.calculon.answer import ExecutionAnswer, Goal, Priced
+from meshwright.calculon.answer import ExecutionAnswer, PricedExecution, SearchGoal
 from meshwright.calculon.axes import Axes
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Application, Execution, System
@@ -22,7 +22,7 @@ MakeAxes = Callable[[System], Axes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Number:
+class SystemNumber:
     """One number of a system."""
 
     name: str
@@ -38,7 +38,7 @@ class Changed:
     """The answer for one changed number."""
 
     factor: float
-    best: Priced | None
+    best: PricedExecution | None
     """Of the changed system; None where nothing fits."""
     repriced_rate: float | None
     """Samples per second of the unchanged system's best execution; None where it no longer fits."""
@@ -76,7 +76,7 @@ class WhatIf:
     numbers: tuple[Sensitivity, ...]
 
 
-def system_numbers(system: System, datatypes: tuple[str, ...]) -> Iterator[Number]:
+def system_numbers(system: System, datatypes: tuple[str, ...]) -> Iterator[SystemNumber]:
     """The numbers of a system that its executions may read.
 
     Args:
@@ -84,8 +84,8 @@ def system_numbers(system: System, datatypes: tuple[str, ...]) -> Iterator[Numbe
         datatypes: that executions use; engines of others do not count.
     """
 
-    def number(name: str, value: float, unit: str, *path: str | int) -> Number:
-        return Number(name=name, value=value, unit=unit, scaled=lambda factor: _scaled(system, path, factor))
+    def number(name: str, value: float, unit: str, *path: str | int) -> SystemNumber:
+        return SystemNumber(name=name, value=value, unit=unit, scaled=lambda factor: _scaled(system, path, factor))
 
     for engine in ("matrix", "vector"):
         rates = getattr(system, engine)
@@ -148,7 +148,7 @@ def what_if(
     Raises:
         InfeasibleError: the space is empty.
     """
-    goal = Goal(top=1, front=False, fixed=fixed)
+    goal = SearchGoal(top=1, front=False, fixed=fixed)
     base = search(space, goal)
     best = base.best[0] if base.best else None
     datatypes = tuple(str(value) for value in space.axes.axis("datatype").values)
@@ -181,7 +181,7 @@ def _rate(app: Application, system: System, execution: Execution, *, fixed: bool
     return float(priced["sample_rate"][0]) if priced.ok[0] else None
 
 
-def _moved(before: Priced | None, after: Priced | None) -> tuple[str, ...]:
+def _moved(before: PricedExecution | None, after: PricedExecution | None) -> tuple[str, ...]:
     if before is None or after is None:
         return ()
     names = Execution.__slots__

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +36,25 @@ def plans(out: Output, request: Any, answer: Any) -> None:
         count = len(plan_set.get("plans", ()))
         out.note(f"{count} plan{'s' if count != 1 else ''} written to {request.output}")
     out.show(document, lambda _: answer.text if request.given & {"replan_from"} else answer)
+
+
+def searched(out: Output, request: Any, use: Callable[..., Any]) -> None:
+    """What share of the space is decided and the best plan so far on one line of stderr, then the plans."""
+    from meshwright.search.watching import SearchProgress, watched
+    from meshwright.units import count, percent, seconds
+
+    with _line(out) as show:
+        show("searching ...")
+
+        def tell(progress: SearchProgress) -> None:
+            share = percent(min(progress.decided / max(progress.space, 1), 1.0))
+            best = "" if progress.best_s is None else f", best so far {seconds(progress.best_s)}: {progress.best}"
+            line = f"searching: {share} of {count(progress.space)} plans decided{best}"
+            show(line[: shutil.get_terminal_size().columns - 1])
+
+        with watched(tell):
+            answer = use()
+    plans(out, request, answer)
 
 
 def checked(out: Output, request: Any, answer: Any) -> int:
@@ -72,6 +93,43 @@ def traced(out: Output, request: Any, answer: Any) -> None:
         out.print(answer.title)
     else:
         shown(out, request, answer)
+
+
+def reported(out: Output, request: Any, answer: Any) -> None:
+    """The file that was written, or the text itself."""
+    if answer.path is not None:
+        out.note(
+            f"report written to {answer.path}: open it in a browser"
+            if answer.format == "html"
+            else f"written to {answer.path}"
+        )
+    if out.as_json:
+        shown(out, request, answer)
+    elif answer.path is None:
+        write(answer.text)
+
+
+def served_page(out: Output, request: Any, use: Callable[..., Any]) -> None:
+    """The page's address, and the page until it is interrupted."""
+    from meshwright.service.local import serve_page
+
+    def tell(url: str) -> None:
+        document = {"schema": "meshwright.web/1", "url": url}
+        out.show(document, lambda _: url)
+        out.note("this machine alone can open it; Ctrl+C ends it")
+
+    with contextlib.suppress(KeyboardInterrupt):
+        serve_page(request, tell)
+
+
+def served(out: Output, request: Any, use: Callable[..., Any]) -> None:
+    """The address of a service, and the service until it is interrupted."""
+
+    def tell(url: str) -> None:
+        out.show({"schema": "meshwright.serve/1", "url": url}, lambda _: url)
+        out.note("Ctrl+C ends it")
+
+    use(tell=tell)
 
 
 def exported(out: Output, request: Any, answer: Any) -> None:

@@ -36,12 +36,17 @@ class Shown:
 
 
 SHOWN = {
-    "plan": Shown(doing="searching", show=answers.plans),
+    "plan": Shown(course=answers.searched),
     "estimate": Shown(show=answers.plans),
     "check": Shown(doing="checking", show=answers.checked),
+    "xray": Shown(doing="running one rank"),
     "explain": Shown(doing="explaining"),
     "compare": Shown(show=answers.compared),
     "trace": Shown(doing="simulating", show=answers.traced),
+    "report": Shown(doing="drawing", show=answers.reported),
+    "web": Shown(course=answers.served_page),
+    "serve": Shown(course=answers.served),
+    "mcp": Shown(course=answers.served),
     "size": Shown(doing="searching", show=answers.plans),
     "tune": Shown(course=answers.tuned),
     "export": Shown(show=answers.exported),

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.ranks.layout import Layout
 from meshwright.compiler.stage_programs import StageJaxprs
 from meshwright.compiler.traced_step import TracedStep
-from meshwright.shapes import Int
 
 
 class Finish:
@@ -94,27 +91,22 @@ class Finish:
         self.out.executables[name] = layout.totals(added, counts, self.parts)
         self.out.run(owner, name, name, reads, writes)
 
-    def results(self, copies: Int[np.ndarray, "chains stages"], chain_of: Sequence[int]) -> None:
-        """Put together what the loss returned for each micro-batch.
+    def results(self, makers: Mapping[int, Sequence[tuple[int, Sequence[int]]]]) -> None:
+        """Put together what the loss returned for each micro-batch, on the first mesh that makes it.
 
         Args:
-            copies: mesh of each stage, chain after chain.
-            chain_of: chain of each micro-batch.
+            makers: of each result: meshes that make it, and for which micro-batches, in order.
         """
-        for programs in self.programs:
-            meshes = copies[:, programs.stage.index].tolist()
-            home = meshes[0]
-            for place in programs.stage.results:
-                name = f"result{place}"
-                var = self.step.mark.outvars[place]
-                keys = [("result", place, unit) for unit in range(self.step.micro_batches)]
-                for chain, mesh in enumerate(meshes):
-                    if mesh != home:
-                        given = [key for key, its in zip(keys, chain_of, strict=True) if its == chain]
-                        self.out.send(mesh, home, name, given)
-                        held = self.layouts[home].result(place)
-                        self.out.receive(home, mesh, name, [(key, held.aval, held.spec) for key in given])
-                program = self.layouts[home].together(place, len(keys))
-                self.out.executables[name] = program
-                reads = [self.out.at(home, key) for key in keys]
-                self.out.run(home, name, name, reads, [self.out.new(home, ("value", var), program.out_avals[0])])
+        for place, meshes in makers.items():
+            home, name = meshes[0][0], f"result{place}"
+            for mesh, units in meshes:
+                if mesh != home:
+                    given = [("result", place, unit) for unit in units]
+                    self.out.send(mesh, home, name, given)
+                    held = self.layouts[home].result(place)
+                    self.out.receive(home, mesh, name, [(key, held.aval, held.spec) for key in given])
+            reads = [self.out.at(home, ("result", place, unit)) for _, units in meshes for unit in units]
+            program = self.layouts[home].together(place, len(reads))
+            self.out.executables[name] = program
+            var = self.step.mark.outvars[place]
+            self.out.run(home, name, name, reads, [self.out.new(home, ("value", var), program.out_avals[0])])

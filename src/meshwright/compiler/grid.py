@@ -26,6 +26,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from meshwright.compiler.shardings import DataSharding, Role
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
+from meshwright.strategies.blocks import SIDES, ActivationBlocks, Names, TensorBlocks
 
 Axes = tuple[str, ...]
 """Names of axes of a grid, the outermost first."""
@@ -56,6 +57,8 @@ class DeviceGrid:
     """Axes along which ZeRO splits weights and states of dense layers."""
     expert_shards: Axes
     """Axes along which ZeRO splits weights and states of experts."""
+    blocks: TensorBlocks | None = None
+    """How tensor ranks hold matrices and activations, where products are written block by block."""
 
     @classmethod
     def of(
@@ -67,6 +70,8 @@ class DeviceGrid:
         expert: int = 1,
         expert_tensor: int = 1,
         shard_group: int = 0,
+        domain: int = 1,
+        blocks: TensorBlocks | None = None,
     ) -> DeviceGrid:
         """The axes that degrees make.
 
@@ -77,6 +82,8 @@ class DeviceGrid:
             expert: ranks that share out the experts of a layer.
             expert_tensor: ranks that split each expert.
             shard_group: data x context ranks that ZeRO splits over (HSDP); 0 for all.
+            domain: expert ranks that exchange among themselves first; 1 for one exchange of all.
+            blocks: of the tensor ranks, whose axes are those of the grid.
 
         Raises:
             InputError: the two ways to share the devices have borders with no whole number of ranks between them.
@@ -85,8 +92,9 @@ class DeviceGrid:
         inner = tensor * prod(levels)
         whole = inner * data
         group = tensor * shard_group if shard_group else whole
+        sides = [size for _, size in reversed(blocks.axes)] if blocks else []
         dense, experts = _borders([tensor, *levels, data]), _borders([expert_tensor, expert])
-        borders = sorted({*dense, *experts, group})
+        borders = sorted({*dense, *experts, *_borders(sides), group, expert_tensor * domain})
         if borders[-1] != whole or any(outer % within for within, outer in pairwise(borders)):
             raise InputError(
                 Problem(
@@ -114,6 +122,7 @@ class DeviceGrid:
             expert_tensor=between(1, expert_tensor),
             shards=between(tensor, group),
             expert_shards=between(expert_tensor * expert, group),
+            blocks=blocks,
         )
 
     @property
@@ -125,6 +134,25 @@ class DeviceGrid:
     def tokens(self) -> Axes:
         """Along which the tokens of a sample are split, over all levels."""
         return tuple(axis for _, axes in reversed(self.context) for axis in axes)
+
+    def block_axes(self, names: Names) -> Axes:
+        """Axes of the grid of axes of a tensor group.
+
+        Args:
+            names: as `blocks` has them.
+        """
+        assert self.blocks is not None
+        found = dict(zip((name for name, size in self.blocks.axes if size > 1), self.tensor, strict=True))
+        return tuple(found[name] for name in names if name in found)
+
+    def activations(self, held: ActivationBlocks) -> PartitionSpec:
+        """How ranks of a grid with blocks split [samples, length, width].
+
+        Args:
+            held: by the ranks of a tensor group.
+        """
+        sides = [self.block_axes(held.over(side)) for side in SIDES]
+        return _spec([(*self.data, *sides[0]), (*self.tokens, *sides[1]), sides[2]])
 
     def size(self, axes: Axes) -> int:
         """Ranks along some axes.
@@ -140,12 +168,14 @@ class DeviceGrid:
         """The grid without devices, for what is written into a program."""
         return AbstractMesh(tuple(size for _, size in self.sizes), tuple(name for name, _ in self.sizes))
 
-    def along(self, ranks: Ranks) -> Axes:
+    def along(self, ranks: Ranks | Axes) -> Axes:
         """Axes along which ranks of a kind run.
 
         Args:
-            ranks: which.
+            ranks: which, or the axes themselves.
         """
+        if not isinstance(ranks, Ranks):
+            return ranks
         return {Ranks.TENSOR: self.tensor, Ranks.EXPERT: self.expert, Ranks.EXPERT_TENSOR: self.expert_tensor}[ranks]
 
     def dividing(self, shape: Sequence[int], axes: Mapping[int, Axes]) -> list[Axes]:
@@ -157,7 +187,7 @@ class DeviceGrid:
         """
         return [found if length % self.size(found := axes.get(at, ())) == 0 else () for at, length in enumerate(shape)]
 
-    def spec(self, ranks: Mapping[int, Ranks], shape: Sequence[int]) -> PartitionSpec:
+    def spec(self, ranks: Mapping[int, Ranks | Axes], shape: Sequence[int]) -> PartitionSpec:
         """How ranks split a weight.
 
         Args:
@@ -182,7 +212,7 @@ class GridSplit:
     """What is split along which axes of a grid."""
 
     grid: DeviceGrid
-    ranks_of: Callable[[str], Mapping[int, Ranks]]
+    ranks_of: Callable[[str], Mapping[int, Ranks | Axes]]
     """Axes of an input of the step that are split, by its path such as `0.weights.layers.3.mlp.up`. An axis that the
     ranks do not divide stays whole."""
     length: int = 0
@@ -195,7 +225,7 @@ class GridSharding:
 
     data: DataSharding
     split: GridSplit
-    axes: Mapping[core.Var, Mapping[int, Ranks]]
+    axes: Mapping[core.Var, Mapping[int, Ranks | Axes]]
     """Split axes of weights and states of the step, and of the operands of its loss."""
 
     @classmethod
@@ -208,7 +238,7 @@ class GridSharding:
             data: what ZeRO splits.
         """
         places = jax.tree.unflatten(step.in_tree, range(len(step.jaxpr.invars)))
-        axes: dict[core.Var, Mapping[int, Ranks]] = {}
+        axes: dict[core.Var, Mapping[int, Ranks | Axes]] = {}
         for path, place in jax.tree_util.tree_leaves_with_path(places):
             if place not in step.batch:
                 found = split.ranks_of(jax.tree_util.keystr(path, simple=True, separator="."))
@@ -229,6 +259,8 @@ class GridSharding:
         grid, shape = self.split.grid, list(var.aval.shape)
         if role is Role.SAMPLES:
             counted = len(shape) > 1 and shape[1] == self.split.length
+            if counted and len(shape) == 3 and grid.blocks is not None:
+                return grid.activations(grid.blocks.stream)
             return _spec(grid.dividing(shape, {0: grid.data, 1: grid.tokens if counted else ()}))
         if role is Role.OTHER:
             return PartitionSpec()

@@ -112,6 +112,8 @@ class Feed:
     input: int
     micro_batch: int | None = None
     """Part of a batch argument."""
+    samples: tuple[int, int] | None = None
+    """First sample and the number of them, where micro-batches are not equal parts of the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,7 @@ class Listing:
                     Buffer(**{**one, "shape": tuple(one["shape"]), "spec": _spec_of(one["spec"])})
                     for one in data["buffers"]
                 ),
-                feeds=tuple(Feed(**one) for one in data["feeds"]),
+                feeds=tuple(_feed(one) for one in data["feeds"]),
                 outcomes=tuple(StepResult(**one) for one in data["outcomes"]),
                 inexact=data["inexact"],
             )
@@ -100,7 +100,7 @@ class Listing:
             raise _unreadable(f"there is no file {path}", "lists are read from it")
         try:
             held = json.loads(Path(path).read_text())
-        except json.JSONDecodeError as wrong:
+        except (ValueError, RecursionError) as wrong:
             raise _unreadable(f"{path} is not JSON: {wrong}", "lists are saved as JSON") from wrong
         if not isinstance(held, dict) or not isinstance(held.get("program"), dict):
             raise _unreadable(f"{path} holds no lists", 'they are under "program"')
@@ -192,3 +192,9 @@ def _spec_of(data: Sequence[Any] | None) -> PartitionSpec | None:
 
 def _unreadable(what: str, why: str) -> InputError:
     return InputError(Problem(what=what, why=why, fix="save the compiled step again", field="program"))
+
+
+def _feed(data: dict[str, Any]) -> Feed:
+    """Of a file; JSON has no tuples, and files of before had no `samples`."""
+    samples = data.get("samples")
+    return Feed(**{**data, "samples": None if samples is None else tuple(samples)})

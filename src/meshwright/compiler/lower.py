@@ -112,17 +112,17 @@ def lower(
         InputError: the table has another number of stages or micro-batches than the step, or tasks that cannot be
             compiled.
     """
-    _check(step, programs, table)
+    check_stages(step, programs, table)
     out = ListBuilder(table.p)
     operands = Operands(step, out, shardings, devices)
     communicating = with_communication(table)
     tasks = StageTasks(step, programs, communicating, out, operands, layouts)
-    finish = Finish(step, programs, out, layouts, _owners(step, tasks))
+    finish = Finish(step, programs, out, layouts, owners_of(step, tasks))
     if table.version is None:
         for task in in_rounds(communicating):
             tasks.add(task)
         finish.gradients(list(tasks.counted))
-        finish.results(tasks.copies, tasks.chain_of)
+        finish.results(tasks.makers)
         updating = Updating(step, programs, out, operands, shardings, devices, layouts)
         outcomes = updating.outcomes(finish.owner, tasks.copies)
     else:
@@ -157,12 +157,17 @@ def _with_versions(
         else:
             tasks.add(task)
     tasks.operands.version = 0
-    finish.results(tasks.copies, tasks.chain_of)
+    finish.results(tasks.makers)
     return versioned.outcomes()
 
 
-def _owners(step: TracedStep, tasks: StageTasks) -> dict[int, int]:
-    """Mesh of each differentiated operand: that of the first stage that uses it, in the first chain."""
+def owners_of(step: TracedStep, tasks: StageTasks) -> dict[int, int]:
+    """Mesh of each differentiated operand: that of the first stage that uses it, in the first chain.
+
+    Args:
+        step: whose operands.
+        tasks: of its stages.
+    """
     owner: dict[int, int] = {}
     for programs in tasks.programs:
         for operand in programs.stage.parameters:
@@ -172,7 +177,17 @@ def _owners(step: TracedStep, tasks: StageTasks) -> dict[int, int]:
     return owner
 
 
-def _check(step: TracedStep, programs: Sequence[StageJaxprs], table: ScheduleTable) -> None:
+def check_stages(step: TracedStep, programs: Sequence[StageJaxprs], table: ScheduleTable) -> None:
+    """Whether a schedule can run the stages of a step.
+
+    Args:
+        step: what is run.
+        programs: of its stages, in order.
+        table: who runs which of them when.
+
+    Raises:
+        InputError: it has other numbers of stages or micro-batches, or tasks that cannot be compiled.
+    """
     problems = []
     depth = table.placement.stages // table.placement.chains
     if depth != len(programs):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Literal
 
+from jax.sharding import AbstractMesh
+
 from meshwright.compiler.grid import GridSharding, GridSplit
 from meshwright.compiler.planned_devices import Stated, recognised_hosts, stated_hosts
 from meshwright.compiler.shardings import DataSharding, MeshSharding
@@ -35,6 +37,11 @@ class Method:
     def sharding(self) -> DataSharding:
         """Shardings of values on each mesh."""
         return DataSharding()
+
+    @property
+    def own_mesh(self) -> AbstractMesh | None:
+        """Mesh whose axes a step may name, because each stage runs on devices that have them; None where none is."""
+        return None
 
     @property
     def pipeline(self) -> tuple[str, int, int]:
@@ -236,6 +243,11 @@ class PipeshardParallel(Method):
         if isinstance(self.num_stages, str):
             return self.schedule, 0, 1
         return self.schedule, self.num_stages, self.chunks or 0
+
+    @property
+    def own_mesh(self) -> AbstractMesh | None:
+        """Of a grid on which products are written block by block."""
+        return self.grid.grid.mesh if self.grid is not None and self.grid.grid.blocks is not None else None
 
     def sharding_of(self, step: TracedStep) -> MeshSharding:
         """Data parallel, and weights split where it is asked."""

@@ -30,7 +30,13 @@ class Operands:
     """Buffers of what a step is given, put on a mesh when something there first reads them."""
 
     def __init__(
-        self, step: TracedStep, lists: ListBuilder, shardings: Sequence[MeshSharding], devices: Sequence[int]
+        self,
+        step: TracedStep,
+        lists: ListBuilder,
+        shardings: Sequence[MeshSharding],
+        devices: Sequence[int],
+        samples: Mapping[int, tuple[int, int]] | None = None,
+        prefix: str = "",
     ) -> None:
         """No operand is anywhere yet.
 
@@ -39,7 +45,10 @@ class Operands:
             lists: to which the making of operands is added.
             shardings: of values, by mesh.
             devices: of each mesh.
+            samples: first sample and number of samples of each micro-batch, where they are not equal parts.
+            prefix: of the names of what makes operands, where several traces of a step write the same lists.
         """
+        self.samples, self.prefix = samples, prefix
         self.step, self.out, self.shardings, self.devices = step, lists, shardings, devices
         self.feeds: list[Feed] = []
         self.place_of = {var: place for place, var in enumerate(step.jaxpr.invars)}
@@ -112,7 +121,8 @@ class Operands:
                 role = Role.SAMPLES if split else role
                 spec = self.shardings[mesh].spec(role, atom, self.devices[mesh])
                 buffer = self.out.new(mesh, key, atom.aval, spec)
-                self.feeds.append(Feed(buffer=buffer, input=place, micro_batch=unit if split else None))
+                own = None if self.samples is None or not split or unit is None else self.samples[unit]
+                self.feeds.append(Feed(buffer=buffer, input=place, micro_batch=unit if split else None, samples=own))
             return self.out.at(mesh, key)
         return self._prepared(mesh, atom, unit, role)
 
@@ -171,7 +181,7 @@ class Operands:
         key = ("before", var, unit if of_batch else None, self.version if newer else 0)
         if (mesh, key) not in self.out.ids:
             number = list(self.made_before).index(var)
-            name = f"before{number}"
+            name = f"{self.prefix}before{number}"
             self.out.executables.setdefault(name, piece(self.step.jaxpr, eqns, inputs, [var]))
             reads = [self.value(mesh, one, unit, role) for one in inputs]
             label = f"{name}.{unit}" if of_batch else name

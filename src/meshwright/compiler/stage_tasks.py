@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ class StageTasks:
         lists: ListBuilder,
         operands: Operands,
         layouts: Sequence[Layout],
+        first_mesh: int = 0,
+        first_unit: int = 0,
     ) -> None:
         """Declare what the stages run.
 
@@ -40,13 +43,16 @@ class StageTasks:
             lists: to which the tasks are added.
             operands: of the loss.
             layouts: of values, by mesh.
+            first_mesh: number of the table's first worker among all meshes.
+            first_unit: number of its first micro-batch among all.
         """
+        self.first_mesh = first_mesh
         self.step, self.programs, self.table, self.out, self.operands = step, programs, table, lists, operands
         self.layouts = layouts
         self.depth = len(programs)
         # Bidirectional schedules hold every stage twice: `copies` are the meshes of each stage, chain after chain.
-        self.copies: Int[np.ndarray, "chains stages"] = table.placement.worker.reshape(-1, self.depth)
-        self.first_of_chain = np.append(0, np.cumsum(table.micro_batches))
+        self.copies: Int[np.ndarray, "chains stages"] = table.placement.worker.reshape(-1, self.depth) + first_mesh
+        self.first_of_chain = np.append(0, np.cumsum(table.micro_batches)) + first_unit
         self.splits: dict[int, SplitBackward] = {}
         self.counted: dict[tuple[int, int], int] = defaultdict(int)
         """Backwards by mesh and stage that the sums of gradients hold."""
@@ -54,9 +60,15 @@ class StageTasks:
             self._declare(one)
 
     @property
-    def chain_of(self) -> list[int]:
-        """Chain of each micro-batch."""
-        return np.repeat(range(len(self.table.micro_batches)), self.table.micro_batches).tolist()
+    def makers(self) -> dict[int, list[tuple[int, range]]]:
+        """Of each result of the loss: the meshes that make it, chain after chain, and for which micro-batches."""
+        first = self.first_of_chain.tolist()
+        units = [range(low, end) for low, end in pairwise(first)]
+        return {
+            place: list(zip(self.copies[:, local].tolist(), units, strict=True))
+            for local, programs in enumerate(self.programs)
+            for place in programs.stage.results
+        }
 
     def add(self, task: int) -> None:
         """Add one task; what it needs has been added.
@@ -67,10 +79,12 @@ class StageTasks:
         table = self.table
         kind = Kind(table.kind[task])
         chain, k = divmod(int(table.stage[task]), self.depth)
-        mesh = int(table.worker[task])
+        mesh = int(table.worker[task]) + self.first_mesh
         unit = int(self.first_of_chain[chain]) + int(table.micro_batch[task])
-        label = f"{kind.name}{k}.{unit}"
         programs = self.programs[k]
+        # What a stage makes is named by its number among the stages of all pipelines.
+        named = programs.stage.index
+        label = f"{kind.name}{named}.{unit}"
         self.operands.version = 0 if table.version is None else int(table.version[task])
         match kind:
             case Kind.F:
@@ -85,20 +99,20 @@ class StageTasks:
             case Kind.W:
                 self._weight_gradient(mesh, programs, unit, label)
             case Kind.SEND_F:
-                keys = [("carried", k, i, unit) for i in range(len(programs.stage.carried_out))]
+                keys = [("carried", named, i, unit) for i in range(len(programs.stage.carried_out))]
                 self.out.send(mesh, int(self.copies[chain, k + 1]), label, keys)
             case Kind.RECV_F:
                 values = [
-                    (("carried", k - 1, i, unit), *_buffer(self.layouts[mesh].carried(var)))
+                    (("carried", named - 1, i, unit), *_buffer(self.layouts[mesh].carried(var)))
                     for i, var in enumerate(programs.stage.carried_in)
                 ]
                 self.out.receive(mesh, int(self.copies[chain, k - 1]), label, values)
             case Kind.SEND_B:
-                keys = [("gradient", k - 1, i, unit) for i in programs.carried_in]
+                keys = [("gradient", named - 1, i, unit) for i in programs.carried_in]
                 self.out.send(mesh, int(self.copies[chain, k - 1]), label, keys)
             case Kind.RECV_B:
                 values = [
-                    (("gradient", k, i, unit), *_buffer(self.layouts[mesh].cotangent(var)))
+                    (("gradient", named, i, unit), *_buffer(self.layouts[mesh].cotangent(var)))
                     for i, var in enumerate(programs.stage.carried_out)
                     if i in programs.carried_out
                 ]
@@ -108,7 +122,7 @@ class StageTasks:
 
     def _declare(self, programs: StageJaxprs) -> None:
         k, kinds, stage = programs.stage.index, self.table.kinds, programs.stage
-        layout = self.layouts[int(self.copies[0, k])]
+        layout = self.layouts[int(self.copies[0, k - self.programs[0].stage.index])]
         operands = [
             *(layout.parameter(operand) for operand in stage.parameters),
             *(layout.carried(var) for var in stage.carried_in),

@@ -113,6 +113,35 @@ def trace_step(
     return replace(said, micro_batches=micro_batches, updates=updates)
 
 
+def step_of_samples(
+    fun: Callable[..., Any], arguments: Sequence[Any], *, batch_argnums: Sequence[int], samples: int, mean: bool
+) -> tuple[TracedStep, int]:
+    """Read a training step on so many samples of its batch, whether or not they divide it.
+
+    Args:
+        fun: of a state and a batch; it takes one gradient.
+        arguments: arrays, or shapes of arrays, of the whole batch.
+        batch_argnums: arguments whose arrays hold one sample per entry of their first axis.
+        samples: of a micro-batch.
+        mean: whether losses of micro-batches are averaged, else added.
+
+    Returns:
+        The step on one micro-batch, and the samples of the whole batch.
+
+    Raises:
+        NotStaged: it takes no gradient, several, or some in loops.
+        InputError: no argument holds samples, or a result of the loss is neither per sample nor a number.
+    """
+    given = flattened(fun, arguments, batch_argnums, 1)
+    whole = _traced(fun, given, 1)
+    (batch,) = {given.shapes[place].shape[0] for place in given.batch}
+    part = tuple(
+        jax.ShapeDtypeStruct((samples, *shape.shape[1:]), shape.dtype) if place in given.batch else shape
+        for place, shape in enumerate(given.shapes)
+    )
+    return as_said(whole, _traced(fun, replace(given, shapes=part), 1), mean), batch
+
+
 def _of_updates(step: TracedStep, micro_batches: int, updates: int) -> TracedStep:
     """A step that is done several times in one call; the numbers it returns are averaged, counts are added."""
     if updates > 1 and step.wholes:

@@ -7,7 +7,9 @@ the same comes of `vmap` over the blocks with axes of its names, which any numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -16,13 +18,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src.source_info_util import user_context
 from jax.extend import core
-from jax.sharding import Sharding
+from jax.sharding import AbstractMesh, Sharding
 
 from meshwright.compiler.inline import CALLS, programs_of
 from meshwright.compiler.marking import bind_gradient, gradient_p
 from meshwright.compiler.source_line import line_of
 from meshwright.compiler.users_mesh import mesh_aside
 from meshwright.errors import InputError, Problem
+
+_KEPT: ContextVar[AbstractMesh | None] = ContextVar("kept_mesh", default=None)
+
+
+@contextmanager
+def keeping(mesh: AbstractMesh | None) -> Iterator[None]:
+    """While it is open, a `shard_map` over this mesh stays: the method places the step on devices with its axes.
+
+    Args:
+        mesh: of the method; None keeps nothing.
+    """
+    token = _KEPT.set(mesh)
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
 
 PLACING = ("sharding_constraint", "shard_map")
 SAME = ("sharding_constraint", "reshard", "mesh_cast", "pvary", "pcast")
@@ -121,6 +140,8 @@ def _made(eqn: core.JaxprEqn, read: Sequence[Any]) -> Sequence[Any]:
     if name in PLAIN:
         return list(PLAIN[name](read, eqn.params))
     if name == "shard_map":
+        if eqn.params["mesh"] == _KEPT.get():
+            return list(eqn.primitive.bind(*read, **eqn.primitive.get_bind_params(eqn.params)))
         return _mapped(eqn, read)
     if name in CALLS:
         (inner,) = (held for held in eqn.params.values() if isinstance(held, core.ClosedJaxpr))

@@ -7,7 +7,6 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.work_seconds import Rows
 from meshwright.kernels import collectives
-from meshwright.kernels.exchange import token_exchange_s
 from meshwright.strategies import TENSORS, context
 from meshwright.strategies.base import Call, Group, StrategyColumns
 
@@ -15,6 +14,7 @@ _COLLECTIVES = {
     "all_gather": collectives.all_gather_s,
     "reduce_scatter": collectives.reduce_scatter_s,
     "all_reduce": collectives.all_reduce_s,
+    "broadcast": collectives.broadcast_s,
     "send": collectives.point_to_point_s,
 }
 
@@ -38,16 +38,34 @@ class Groups:
         payload = np.asarray(call.payload_bytes, dtype=float)
         if not payload.any():
             return None
-        if call.group not in self._spans:
-            stride, size = self._shapes[call.group]
-            self._spans[call.group] = collectives.group_span(stride, size, self._hardware.domain_sizes)
-        inside = self._spans[call.group]
+        inside = self._inside(call.group)
         if call.kind == "all_to_all":
             once = collectives.all_to_all_s(payload, inside=inside, rates=self._hardware.rates)
             if call.once is not None and call.routing is not None:
+                from meshwright.kernels.exchange import token_exchange_s  # few plans send tokens once
+
                 rates = self._hardware.exchange_rates
                 carried = token_exchange_s(payload, inside=inside, rates=rates, routing=call.routing)
                 once = np.where(call.once, carried, once)
+            if call.by_level is not None:
+                lines = collectives.all_to_all_lines(inside=inside, rates=self._hardware.rates)
+                once = np.where(call.by_level, lines.only("hierarchical").seconds(payload), once)
+            if call.leaving is not None:
+                rates = self._hardware.rates
+                kept = collectives.local_all_to_all_s(payload, call.leaving, inside=inside, rates=rates)
+                once = np.where(np.less(call.leaving, 1.0), kept, once)
         else:
             once = _COLLECTIVES[call.kind](payload, inside=inside, rates=self._hardware.rates)
         return np.asarray(once * call.repeats)
+
+    def members(self, call: Call) -> tuple[int, int]:
+        """Ranks of the group of a call in the first row, and the innermost level of links that holds all of them."""
+        size = int(np.ravel(self._shapes[call.group][1])[0])
+        inside = [float(np.ravel(level)[0]) for level in self._inside(call.group)]
+        return size, next(level for level, held in enumerate(inside) if held >= size)
+
+    def _inside(self, group: str) -> tuple[Rows | float, ...]:
+        if group not in self._spans:
+            stride, size = self._shapes[group]
+            self._spans[group] = collectives.group_span(stride, size, self._hardware.domain_sizes)
+        return self._spans[group]

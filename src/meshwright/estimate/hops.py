@@ -30,7 +30,7 @@ from meshwright.strategies.base import local_units
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class HopSide:
     """How activations lie on the devices of a stage."""
 
     tp: int
@@ -41,7 +41,7 @@ class Side:
     """Sequences of a rank, or of its section of them."""
 
     @classmethod
-    def of(cls, strategy: LayerStrategy, micro_batch: float) -> Side:
+    def of(cls, strategy: LayerStrategy, micro_batch: float) -> HopSide:
         """As the layers of a strategy leave and take them."""
         return cls(strategy.tp, strategy.cp, strategy.dp, strategy.tensor.shards_sequence, micro_batch)
 
@@ -68,7 +68,7 @@ class Hops:
     """The largest part a device sends."""
 
 
-class Links:
+class HopLinks:
     """Times of what passes between the workers of plans of one job."""
 
     def __init__(self, rows: Rows) -> None:
@@ -86,7 +86,7 @@ class Links:
             (model.vocab, model.hidden * workload.precision.bytes_of("reduce")) if model.sums_tied_table else None
         )
 
-    def hops(self, stages: Sequence[Site], sides: Sequence[Sequence[Sequence[Side]]], placement: Placement) -> Hops:
+    def hops(self, stages: Sequence[Site], sides: Sequence[Sequence[Sequence[HopSide]]], placement: Placement) -> Hops:
         """Everything between the layers of one pipeline.
 
         Args:
@@ -127,7 +127,7 @@ class Links:
             backward_s[here] += back
         return Hops(transfer_s=transfer_s, forward_s=forward_s, backward_s=backward_s * self._training, sent_bytes=sent)
 
-    def tied_s(self, stages: Sequence[Site], first: Side, last: Side) -> float:
+    def tied_s(self, stages: Sequence[Site], first: HopSide, last: HopSide) -> float:
         """Sum of a shared embedding's gradients between the first and the last worker.
 
         Args:
@@ -158,7 +158,7 @@ class Links:
             found.update(dict.fromkeys(pairs, hardware.rates[level]))
         return found
 
-    def _inside(self, site: Site, one: Side, other: Side) -> tuple[float, float]:
+    def _inside(self, site: Site, one: HopSide, other: HopSide) -> tuple[float, float]:
         """From one layout to another on the same devices: an all-to-all of the parts, and a gather, either way."""
         if one == other:
             return 0.0, 0.0
@@ -167,7 +167,7 @@ class Links:
         exchange_s = float(all_to_all_s(part, inside=inside, rates=site.hardware.rates))
         return exchange_s + self._gather_s(site, other), exchange_s + self._gather_s(site, one)
 
-    def _gather_s(self, site: Site, side: Side) -> float:
+    def _gather_s(self, site: Site, side: HopSide) -> float:
         """Whole sequences on every tensor rank, from the part each received."""
         if side.sp or side.tp == 1:
             return 0.0

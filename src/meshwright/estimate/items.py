@@ -157,7 +157,7 @@ def item_costs(
             else:
                 parts["dense_parameters"][:, number] = held
             continue
-        works = _works(item, model, workload)
+        works = works_of(item, model, workload)
         for work, quantised, recompute in works:
             _add_item(
                 parts,
@@ -207,7 +207,7 @@ def _add_extras(
             sums = [minus(Extras.nothing(columns.rows), table_of("head"))]
         else:
             # A prediction module shares the head's projection.
-            works = _works(item, model, workload)[: 2 if item.part == "mtp" else None]
+            works = works_of(item, model, workload)[: 2 if item.part == "mtp" else None]
             edge = item.part in ("embedding", "head")
             sums = [of(work, edge=edge, quantised=quantised) for work, quantised, _ in works]
         for one in sums:
@@ -215,7 +215,8 @@ def _add_extras(
                 parts[field.name][:, number] += getattr(one, field.name)
 
 
-def _works(item: Item, model: ModelSpec, workload: Workload) -> list[tuple[LayerWork, bool, Recompute]]:
+def works_of(item: Item, model: ModelSpec, workload: Workload) -> list[tuple[LayerWork, bool, Recompute]]:
+    """What an item computes: each work, whether in the compute format, and what of it is recomputed."""
     layer = work_of(model, item.layer, workload.attention_kernel) if item.layer else None
     if item.part == "layer" and layer is not None:
         return [(layer, True, item.recompute)]
@@ -243,7 +244,7 @@ def _add_item(
     training = workload.training and work.reached
     pieces = workload.mlp_tiles
     if pieces > 1:
-        recompute = _with_tiles(recompute)
+        recompute = with_tiles(recompute)
     repeated = _repeated(seconds, recompute, tiled=pieces > 1) if training else []
     backward = seconds.backward if training else ModuleSeconds.nothing(columns.rows)
     comm = {name: getattr(seconds.forward, name) + getattr(backward, name) for name in ("tp_s", "cp_s", "ep_s")}
@@ -251,19 +252,22 @@ def _add_item(
     backward_s = backward.compute_s + backward.tp_s + backward.cp_s + backward.ep_s
     recompute_s, recompute_flop = np.zeros(columns.rows), np.zeros(columns.rows)
     operators = backward.operators
+    again = 1.0 if columns.stashed is None else np.where(columns.stashed, 0.0, 1.0)
     for module in repeated:
         recompute_s = recompute_s + module.compute_s
         recompute_flop = recompute_flop + module.flop
-        backward_s = backward_s + module.compute_s + module.tp_s + module.cp_s + module.ep_s
+        backward_s = backward_s + module.compute_s + module.tp_s + module.cp_s + module.ep_s * again
         operators = operators + module.operators
         for name in comm:
-            comm[name] = comm[name] + getattr(module, name)
+            comm[name] = comm[name] + getattr(module, name) * (again if name == "ep_s" else 1.0)
 
     host_forward_s = np.maximum(seconds.forward.operators * hardware.operator_s - forward_s, 0.0)
     host_backward_s = np.maximum(operators * hardware.operator_s - backward_s, 0.0)
     forward_s, backward_s = forward_s + host_forward_s, backward_s + host_backward_s
 
     kept = kept_bytes(work, columns, workload.precision, recompute) * training
+    if columns.stashed is not None and repeated:
+        kept = kept + seconds.stashed_bytes
     weight_bytes = (seconds.dense_parameters + seconds.expert_parameters) * workload.precision.bytes_of("weights")
     weight_bytes = weight_bytes + seconds.frozen_dense_bytes + seconds.frozen_expert_bytes
     # Weights come once for each pass; activations leave in one and return in the other.
@@ -310,7 +314,7 @@ def _add_item(
     parts["transient_bytes"][:, number] = np.maximum(parts["transient_bytes"][:, number], transient)
 
 
-def _with_tiles(recompute: Recompute) -> Recompute:
+def with_tiles(recompute: Recompute) -> Recompute:
     """Recompute with feed-forward parts in tiles: backward makes each tile again, whatever else it repeats."""
     if recompute.kind == "none":
         return TILED
@@ -327,7 +331,19 @@ def _repeated(seconds: WorkSeconds, recompute: Recompute, *, tiled: bool) -> lis
     if recompute.kind in ("full", "grouped"):
         again = seconds.by_module.get("mlp") if tiled else None
         return [seconds.forward] if again is None else [seconds.forward, again]
+    return [module for name, module in seconds.by_module.items() if times_repeated(name, recompute, tiled=tiled)]
+
+
+def times_repeated(module: str, recompute: Recompute, *, tiled: bool) -> int:
+    """How often backward repeats the forward work of a module.
+
+    Args:
+        module: of an operator.
+        recompute: of its layer.
+        tiled: whether its feed-forward part is made in tiles.
+    """
+    if recompute.kind in ("full", "grouped"):
+        return 1 + (tiled and module == "mlp")
     if recompute.kind == "selective":
-        names = set(recompute.modules) | ({"moe_act"} if "moe" in recompute.modules else set())
-        return [module for name, module in seconds.by_module.items() if name in names]
-    return []
+        return int(module in recompute.modules or (module == "moe_act" and "moe" in recompute.modules))
+    return 0

@@ -184,7 +184,7 @@ def row_degrees(row: PlanRow) -> Degrees:
     """One row as columns."""
     values = {
         "tp": row.tp,
-        "sp": int(row.sp or row.tp == 1),
+        "sp": int(row.sp or row.tp == 1 or row.drop_duplicates),
         "cp": row.cp_degree,
         "cp_heads": math.prod(degree for kind, degree in row.cp if _swaps_heads(kind)),
         "pp": row.pp,
@@ -235,7 +235,7 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
     for rule in model_rules(model, seq_len, row.tensor):
         if not bool(rule.holds(degrees)[0]):
             value = degrees[rule.field][0] if rule.field in degrees else row.tensor
-            problems.append(Problem(what=_what(rule, value), why=rule.why, fix=rule.fix, field=rule.field))
+            problems.append(Problem(what=_what(rule, value), why=rule.why, fix=_fix(rule, degrees), field=rule.field))
     batch = batch_problem(row.gbs, row.dp, row.mbs)
     if batch:
         problems.append(batch)
@@ -298,13 +298,18 @@ def plan_problems(plan: ExecutionPlan, model: ModelSpec, seq_len: int) -> tuple[
                     if not bool(rule.holds(degrees)[0]):
                         value = degrees[rule.field][0] if rule.field in degrees else strategy.tensor.name
                         what = here + _what(rule, value)
-                        problems.append(Problem(what=what, why=rule.why, fix=rule.fix, field=rule.field))
+                        problems.append(Problem(what=what, why=rule.why, fix=_fix(rule, degrees), field=rule.field))
                 if strategy.expert.overlap != "none":
                     chunks = max(len(one.chunks) for one in pipeline.workers)
                     schedule = schedule_of(pipeline.schedule)
                     shape = (schedule, len(pipeline.workers), pipeline.num_micro_batches, chunks // schedule.chains)
                     problems += overlap_problems(strategy, model, shape)
     return tuple(dict.fromkeys(problems))
+
+
+def _fix(rule: Rule, degrees: Degrees) -> str:
+    """The remedy of a rule for one row."""
+    return rule.nearest({name: int(values[0]) for name, values in degrees.items()}) if rule.nearest else rule.fix
 
 
 def _uneven_share(here: str, dp: int, sequences: int) -> Problem:
@@ -320,7 +325,7 @@ def _strategy_degrees(strategy: LayerStrategy, micro_batch: int) -> Degrees:
     """One strategy as columns; what concerns whole pipelines is left at 1."""
     values = {
         "tp": strategy.tp,
-        "sp": int(strategy.tensor.shards_sequence or strategy.tp == 1),
+        "sp": int(strategy.tensor.shards_sequence or strategy.tp == 1 or strategy.expert.drop_duplicates),
         "cp": strategy.cp,
         "cp_heads": math.prod(c.degree for c in strategy.context if _swaps_heads(c.kind)),
         "pp": 1,

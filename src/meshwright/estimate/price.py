@@ -30,6 +30,7 @@ from meshwright.specs.device import Basis
 from meshwright.specs.lengths import DYNAMIC
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline
+from meshwright.specs.strategy import ExpertParallel
 from meshwright.specs.workload import Workload
 
 if TYPE_CHECKING:
@@ -191,6 +192,12 @@ def check_plan(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, work
             )
         )
     problems += _cut_towers(plan, model)
+    used = sorted({index for pipeline in plan.pipelines for index in strategies_of(pipeline)})
+    if model.is_moe or any(plan.strategies[index].expert != ExpertParallel() for index in used):
+        from meshwright.estimate.expert_rules import expert_problems  # dense models have none
+
+        for index in used:
+            problems += expert_problems(plan.strategies[index], model, workload, f"strategies[{index}]")
     if problems:
         raise InputError(problems, code="MW230")
     unsupported = (*unpriced(plan, workload), *away_problems(plan, cluster))

@@ -17,7 +17,7 @@ from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.held_up import held_up
 from meshwright.estimate.holdings import Holding, beside, holding, layouts, only, updates_of
-from meshwright.estimate.hops import Hops, Links, Side, with_hops
+from meshwright.estimate.hops import HopLinks, Hops, HopSide, with_hops
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import BoundaryColumns, PricedItems, StageCounts, pipeline_columns
 from meshwright.estimate.rows import RowKey, Rows, sharding_columns
@@ -72,7 +72,7 @@ class PlanPricer:
         self.layout = ModelLayout.of(model, workload.seq_len)
         self.sites = Sites(cluster, workload, hardware)
         self.rows = Rows(model, workload, self.sites)
-        self.links = Links(self.rows)
+        self.links = HopLinks(self.rows)
         self._sharding: dict[int, ShardingColumns] = {}
         self._pipelines: dict[object, RunPipeline] = {}
         self._partners: dict[object, list[Partners]] = {}
@@ -211,12 +211,12 @@ class PlanPricer:
         """What passes between workers, and the sum of a shared embedding's gradients."""
         schedule = schedule_of(pipeline.schedule)
         sequences = pipeline.micro_batch * plan.data_degree(pipeline)
-        known: dict[int, Side] = {}
+        known: dict[int, HopSide] = {}
 
-        def side(index: int) -> Side:
+        def side(index: int) -> HopSide:
             if index not in known:
                 strategy = plan.strategies[index]
-                known[index] = Side.of(strategy, _shared(sequences, strategy) / schedule.sections())
+                known[index] = HopSide.of(strategy, _shared(sequences, strategy) / schedule.sections())
             return known[index]
 
         sides = [

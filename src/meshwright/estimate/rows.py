@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -176,7 +177,18 @@ def strategy_columns(
         ep_overlap=np.array([EXPERT_OVERLAPS.index(s.expert.overlap) for s in strategies]),
         weights_on_disk=np.array([s.offload.tier == "nvme" for s in strategies]),
         data_ranks=np.array([s.dp for s in strategies]) if workload.sequence_lengths else None,
+        load=workload.expert_load,
+        shadowed=_where_any([s.expert.shadowed * (s.expert.ep > 1) for s in strategies]),
+        placed=_where_any([s.expert.placed_by_load for s in strategies]),
+        whole_tokens=_where_any([s.expert.drop_duplicates for s in strategies]),
+        leaving=_where_any([1.0 if s.expert.locality is None else s.expert.locality for s in strategies], neutral=1.0),
+        stashed=_where_any([s.expert.stash_collectives for s in strategies]),
     )
+
+
+def _where_any(values: list[Any], neutral: float = 0) -> np.ndarray | None:
+    """A column of settings, None where all are neutral."""
+    return None if all(value == neutral for value in values) else np.array(values)
 
 
 def fetched_share(strategy: LayerStrategy) -> float:

@@ -18,7 +18,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector
 from meshwright.specs.optimizers.base import Matrix, Product
 from meshwright.specs.workload import Workload
-from meshwright.strategies import TENSORS, expert
+from meshwright.strategies import TENSORS
 from meshwright.strategies.base import LocalGemm, StrategyColumns, full_width, local_units
 from meshwright.strategies.data import Z1, ShardingColumns
 
@@ -94,6 +94,8 @@ def extras(
             continue
         if isinstance(op, Linear):
             if op.experts:
+                from meshwright.strategies import expert  # dense layers have none
+
                 local = expert.shard_experts(op, columns, work.top_k)
             else:
                 local = TENSORS[columns.tensor].linear(op, columns, 0.0)
@@ -101,10 +103,11 @@ def extras(
                 _add_weights(found, local, _wide_bytes(workload, edge=edge))
             _matrices(found, op, local, columns, hardware, workload, edge=edge)
         else:
-            held = op.parameters + op.cut_parameters / columns.tp
+            sharing = TENSORS[columns.tensor].weight_ranks(columns.tp)
+            held = op.parameters + op.cut_parameters / sharing
             if op.table:
                 rows, width = op.table
-                local_rows = local_units(rows, columns.tp)
+                local_rows = local_units(rows, sharing)
                 held = held + local_rows * width
                 _table(found, Matrix(rows=local_rows, columns=width, whole_rows=rows, whole_columns=width), workload)
             found.dense_weight_bytes = found.dense_weight_bytes + _wide_bytes(workload, edge=True) * held

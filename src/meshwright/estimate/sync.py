@@ -274,8 +274,7 @@ def step_sync(
             continue
         shards = sharding.expert_shard if expert else sharding.shard
         replicas = sharding.expert_replicate if expert else sharding.replicate
-        bucket = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * shards * replicas)
-        buckets = np.maximum(np.ceil(parameters / bucket), 1.0)
+        buckets = buckets_of(parameters, shards * replicas)
         piece = parameters / buckets
         if workload.training:
             scattering = (zero == Z1) | (zero == Z2)
@@ -324,6 +323,17 @@ def step_sync(
         optimizer_s=np.broadcast_to(optimizer_s, shape),
         offload_s=np.broadcast_to(host_s, shape),
     )
+
+
+def buckets_of(parameters: Array, ranks: Array | Int[np.ndarray, "..."]) -> Array:
+    """Buckets in which gradients leave.
+
+    Args:
+        parameters: of one worker on one model-parallel rank.
+        ranks: that share their gradients.
+    """
+    bucket = np.maximum(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * ranks)
+    return np.maximum(np.ceil(parameters / bucket), 1.0)
 
 
 def _late_s(comm_s: Array, compute_s: Array, slowdown: float, on_time: float) -> Array:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 
 import numpy as np
@@ -62,6 +62,11 @@ class StepTimeline:
     transient_bytes: Float[np.ndarray, " workers"]
     activations: tuple[ActivationLine, ...]
     """What is kept for backwards, of each worker."""
+    parts_s: Mapping[str, Float[np.ndarray, " workers"]] = field(default_factory=dict)
+    """What each worker's tasks are made of: compute, recompute and the exposed communication of every kind; empty
+    where only whole tasks were measured."""
+    times: tuple[Times, ...] = ()
+    """Seconds of the tasks of one micro-batch, of each pipeline by its workers and chunks."""
 
 
 def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> StepTimeline:
@@ -91,10 +96,12 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
     return StepTimeline(
         estimate=estimate,
         timeline=timeline,
+        times=tuple(_first_row(task_times(columns)) for columns in pipelines),
         phases=_phases(
             timeline.worker_end_s,
             [
                 ("unequal micro-batches", _waits(pipelines)),
+                ("exchanges of unpaired passes", _alone(pipelines)),
                 ("gradient sum", sync.gradients_s[0]),
                 ("gradients to host", sync.copies_s[0]),
             ],
@@ -116,7 +123,15 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
             for columns, low in zip(pipelines, first, strict=False)
             for line in _activations(columns, timeline, low)
         ),
+        parts_s={
+            name: np.concatenate([_of_workers(columns.parts_s.get(name), columns.p) for columns in pipelines])
+            for name in dict.fromkeys(name for columns in pipelines for name in columns.parts_s)
+        },
     )
+
+
+def _of_workers(seconds: Float[np.ndarray, "plans workers"] | None, p: int) -> Float[np.ndarray, " workers"]:
+    return np.zeros(p) if seconds is None else np.broadcast_to(seconds[0], (p,))
 
 
 def _waits(pipelines: Sequence[PipelineColumns]) -> Float[np.ndarray, " workers"]:
@@ -148,6 +163,11 @@ def _times_of(pipelines: Sequence[PipelineColumns]) -> Times:
         weight_s=stacked("weight_s"),
         recompute_s=stacked("recompute_s"),
     )
+
+
+def _alone(pipelines: Sequence[PipelineColumns]) -> Float[np.ndarray, " workers"]:
+    """What exchanges take in the passes that no other one runs beside, where the drawn tasks are those of pairs."""
+    return np.concatenate([np.full(columns.p, columns.alone_s[0].max()) for columns in pipelines])
 
 
 def activation_line(
@@ -191,6 +211,13 @@ def _activations(columns: PipelineColumns, timeline: Timeline, first: int) -> tu
     kept = columns.kept_bytes[0]
     made = [None] * columns.p if columns.made_bytes is None else list(columns.made_bytes[0])
     lines = [activation_line(timeline, first + own, kept[own], made[own]) for own in range(columns.p)]
+    if columns.p > 1 and not columns.schedule.pairs_passes:
+        # Where forwards and backwards run together, one forward more is under way than in the order that is drawn.
+        more = kept.max(axis=1) * (columns.alone_s[0] > 0)
+        lines = [
+            replace(line, live_bytes=np.where(line.live_bytes > 1.0, line.live_bytes + bytes_, line.live_bytes))
+            for line, bytes_ in zip(lines, more, strict=True)
+        ]
     limits, guests = columns.schedule.parked(columns.p, columns.m).T
     if not guests.any():
         return tuple(lines)

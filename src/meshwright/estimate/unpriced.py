@@ -41,49 +41,22 @@ class Unpriced:
 OF_STRATEGY = (
     Unpriced("tensor.parameters", ((),), "no tensor strategy of the catalogue has parameters", "leave them out"),
     Unpriced(
-        "expert.dispatcher",
-        ("alltoall", "allgather", "deduplicated"),
-        "exchanges of tokens are priced as all-to-alls, as gathers, or with one copy of a token per domain",
-        "use alltoall, allgather or deduplicated",
-    ),
-    Unpriced(
         "expert.expert_shards",
         (1,),
         "experts' parameters are sharded as the data strategy says, by no degree of their own",
         "use 1, and zero 3 to shard experts over their data ranks",
     ),
     Unpriced(
-        "expert.shadowed",
-        (0,),
-        "copies of hot experts are neither counted in memory nor taken off the exchange",
-        "use 0, and state the load that is left as the workload's expert_imbalance",
-    ),
-    Unpriced(
         "expert.placement",
         ((),),
-        "every rank is taken to hold experts of equal load",
-        "leave it out, and state the load of the fullest rank as the workload's expert_imbalance",
-    ),
-    Unpriced(
-        "expert.drop_duplicates",
-        (False,),
-        "exchanges of tensor ranks that hold the same tokens have no rule",
-        "leave it out: with sequence parallelism tensor ranks hold no duplicates",
-    ),
-    Unpriced(
-        "expert.stash_collectives",
-        (False,),
-        "recomputation repeats the exchanges of what it recomputes",
-        "leave it out, or recompute modules other than moe",
+        "experts stand in blocks, or by the load of each layer",
+        "leave it out, or use placed_by_load with a load of experts",
     ),
     Unpriced(
         "expert.prioritised",
         (False,),
         "exchanges and gradient traffic are priced without an order between them",
         "leave it out",
-    ),
-    Unpriced(
-        "expert.locality", (None,), "tokens are taken to visit all experts alike", "leave it out: it changes routing"
     ),
     Unpriced(
         "data.secondary_shard",

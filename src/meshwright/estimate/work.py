@@ -17,17 +17,20 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.sequences import dynamic_levels, fullest_pairs, lockstep_pairs, pairs_of_row, scored_pairs
 from meshwright.estimate.work_seconds import ModuleSeconds, Rows, WorkSeconds
 from meshwright.kernels import compute
-from meshwright.kernels.exchange import Routing
 from meshwright.kernels.overlap import exposed_s
 from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Scores, Vector
 from meshwright.specs.precision import Precision
 from meshwright.specs.tuning import MADE_AGAIN_BYTES, STORED_BYTES
 from meshwright.specs.workload import Workload
-from meshwright.strategies import TENSORS, context, expert
+from meshwright.strategies import TENSORS, context
 from meshwright.strategies.base import (
     Call,
+    LocalAttention,
     LocalGemm,
+    LocalScan,
+    LocalScores,
     StrategyColumns,
+    WeightBytes,
     local_units,
     region_scale,
 )
@@ -51,10 +54,10 @@ def price_work(
     Returns:
         Seconds and bytes per row.
     """
-    return _Pricing(columns, hardware, workload, quantised=quantised and not work.wide).layer(work)
+    return LayerPricing(columns, hardware, workload, quantised=quantised and not work.wide).layer(work)
 
 
-class _Pricing:
+class LayerPricing:
     """Accumulates one layer, operator by operator."""
 
     def __init__(self, columns: StrategyColumns, hardware: Hardware, workload: Workload, *, quantised: bool) -> None:
@@ -64,6 +67,7 @@ class _Pricing:
         self.groups = Groups(columns, hardware)
         self.tensor = TENSORS[columns.tensor]
         self.activation_bytes = self.precision.bytes_of("activations")
+        self.formats = WeightBytes(self.precision.bytes_of("weights"), self.precision.bytes_of("gradients"))
         self.zero = np.zeros(columns.rows)
         self.forward, self.backward = self._module(), self._module()
         self.weight_gradient_s = self.zero
@@ -76,11 +80,16 @@ class _Pricing:
         self.tiles = {"loss": workload.loss_tiles, "mlp": workload.mlp_tiles}
         self.beside = LayerCompute(columns.rows)
         self.hidden = self.zero
+        self.stashed = self.zero
 
     def _module(self) -> ModuleSeconds:
         return ModuleSeconds.nothing(self.columns.rows)
 
+    def watch(self, op: CoreAttention | Scores | Scan, local: LocalAttention | LocalScores | LocalScan) -> None:
+        """For those who want to know what falls to one rank; sums do not need it."""
+
     def layer(self, work: LayerWork) -> WorkSeconds:
+        """All operators of a layer."""
         exchanges = []
         own = self.text.at(work.tokens)
         for op in work.ops:
@@ -91,7 +100,9 @@ class _Pricing:
                     local = self.tensor.linear(op, self.columns, self.activation_bytes)
                     self.gemm(op, local, module, self.tiles.get(op.module, 1))
                 case Linear():
-                    self.gemm(op, expert.shard_experts(op, self.columns, work.top_k), module)
+                    from meshwright.strategies import expert  # dense layers have none
+
+                    self.gemm(op, expert.shard_experts(op, self.columns, work.top_k, self.formats), module)
                 case CoreAttention():
                     self.attention(op, module)
                 case Scores():
@@ -117,14 +128,16 @@ class _Pricing:
             frozen_expert_bytes=self.frozen_experts,
             transient_bytes=self.transient,
             hidden_s=self.hidden,
+            stashed_bytes=self.stashed,
             lockstep_s=self.lockstep,
             uneven_s=self.uneven,
         )
 
     def gemm(self, op: Linear, local: LocalGemm, module: ModuleSeconds, tiles: int = 1) -> None:
+        """A product and its gradients."""
         quantised, m, written = self.quantised and not op.adapter, local.m / tiles, self.activation_bytes
-        forward = tiles * self._product(m, local.n, local.k, local.groups, written, quantised=quantised)
-        input_gradient = tiles * self._product(m, local.k, local.n, local.groups, written, quantised=quantised)
+        forward = tiles * self.product(m, local.n, local.k, local.groups, written, quantised=quantised)
+        input_gradient = tiles * self.product(m, local.k, local.n, local.groups, written, quantised=quantised)
         forward = forward / mixing.layout_share("forward", local.groups)
         input_gradient = input_gradient / mixing.layout_share("input_gradient", local.groups)
         if op.forward_weight_bytes:
@@ -133,9 +146,12 @@ class _Pricing:
             input_gradient = input_gradient + local.parameters * op.backward_weight_bytes / bandwidth
             self.transient = np.maximum(self.transient, self.zero + local.parameters * MADE_AGAIN_BYTES)
         weight_gradient = self._weight_gradient(local, tiles, quantised=quantised) if op.trained else self.zero
-        self._add(module, forward, input_gradient, weight_gradient)
+        self.add(module, forward, input_gradient, weight_gradient)
         phases = {"forward": forward, "input_gradient": input_gradient, "weight_gradient": weight_gradient}
         self.calls(local.calls, phases, module)
+        if local.expert:
+            here = local.fetched * (self.formats.weights + self.formats.gradients)
+            self.transient = np.maximum(self.transient, self.zero + here)
         if local.expert or op.module == "shared_experts":
             for phase, seconds in phases.items():
                 self.beside.add(self.beside.experts if local.expert else self.beside.shared, phase, seconds)
@@ -148,6 +164,9 @@ class _Pricing:
 
     def exchanges(self, exchanges: list[tuple[Exchange, ModuleSeconds]], work: LayerWork) -> None:
         """Dispatch and combine: chunks of them beside the experts, or whole ones beside what the strategy says."""
+        from meshwright.kernels.exchange import Routing  # dense layers exchange nothing
+        from meshwright.strategies import expert
+
         groups, chosen = work.router_groups
         routing = Routing(copies=work.top_k, groups=groups, chosen=chosen)
         own = self.columns
@@ -165,6 +184,16 @@ class _Pricing:
                     alone[place] = alone.get(place, self.zero) + found
                     modules[place] = module
                     self._issue(call, module)
+            if own.dispatches("hierarchical") is not None:
+                # Between the levels tokens are laid out anew: read and written.
+                laid_s = own.exchanged(work.top_k) / own.etp * (2 * op.width * self.activation_bytes)
+                laid_s = laid_s * own.dispatches("hierarchical") / self.hardware.achieved_memory_bytes_per_s
+                for phase in ("forward", "backward"):
+                    if (op.direction, phase) in alone:
+                        alone[op.direction, phase] = alone[op.direction, phase] + laid_s
+            if own.stashed is not None:
+                brought = own.received(work.top_k) if op.direction == "dispatch" else own.routed_tokens * work.top_k
+                self.stashed = self.stashed + brought * (op.width * self.activation_bytes) * own.stashed
             staged = own.received(work.top_k) * (2 * op.width * self.activation_bytes)
             self.transient = np.maximum(self.transient, staged * (own.ep > 1))
         whole = self.forward.compute_s, self.backward.compute_s
@@ -179,7 +208,7 @@ class _Pricing:
         # Gradients of weights are added to what is there: read and written.
         accumulated = 2 * self.precision.bytes_of("gradients")
         m = local.m / tiles
-        seconds = tiles * self._product(local.k, local.n, m, local.groups, accumulated, quantised=quantised)
+        seconds = tiles * self.product(local.k, local.n, m, local.groups, accumulated, quantised=quantised)
         seconds = seconds / mixing.layout_share("weight_gradient", local.groups)
         if self.hardware.software.adds_gradients:
             added = local.parameters * self.precision.adding_bytes
@@ -188,6 +217,9 @@ class _Pricing:
 
     def _hold(self, op: Linear, local: LocalGemm) -> None:
         """Its weights, as parameters where they are trained and as bytes where they are not."""
+        if local.expert and self.columns.shadowed is not None:
+            copies = local.fetched * (self.columns.shadowed > 0)
+            self.frozen_experts = self.frozen_experts + copies * self.formats.weights
         if op.trained:
             if local.expert:
                 self.experts = self.experts + local.parameters
@@ -202,9 +234,8 @@ class _Pricing:
         else:
             self.frozen_dense = self.frozen_dense + local.parameters * each
 
-    def _product(
-        self, m: object, n: object, k: object, groups: object, output_bytes: float, *, quantised: bool
-    ) -> Rows:
+    def product(self, m: object, n: object, k: object, groups: object, output_bytes: float, *, quantised: bool) -> Rows:
+        """Seconds of so many products of [m, k] and [k, n] in one launch."""
         hardware = self.hardware
         peak = hardware.gemm_flop_per_s if quantised else hardware.head_flop_per_s
         fraction = hardware.gemm_fraction if quantised else hardware.head_fraction
@@ -228,9 +259,10 @@ class _Pricing:
         passes = share * self.hardware.software.cast_passes / self.hardware.achieved_memory_bytes_per_s
         inputs = self.zero + local.m * local.k * local.groups * passes
         gradients = self.zero + local.m * local.n * local.groups * passes
-        self._add(module, inputs, gradients, self.zero)
+        self.add(module, inputs, gradients, self.zero)
 
     def attention(self, op: CoreAttention, module: ModuleSeconds) -> None:
+        """Attention between queries and keys."""
         columns = self.columns
         materialised = self.workload.attention_kernel == "materialised"
         seq = float(columns.seq_len)
@@ -245,6 +277,7 @@ class _Pricing:
         loaded = fullest_pairs(op, columns, self.workload) if uneven else self.zero + 1.0
         if uneven:
             local = replace(local, pairs=local.pairs * loaded)
+        self.watch(op, local)
         core_s = mixing.materialised_s if materialised else mixing.fused_s
         forward, backward = (
             self.zero + core_s(op, local, self.hardware, self.activation_bytes, backward=back) for back in (False, True)
@@ -252,7 +285,7 @@ class _Pricing:
         # Scores, softmax, dropout, values; with their gradients two products each. Fused: one kernel, and a second
         # backward that sums rows first.
         issued = (4.0, 6.0) if materialised else (1.0, 2.0)
-        self._add(module, forward, backward, self.zero, issued)
+        self.add(module, forward, backward, self.zero, issued)
         phases = {"forward": forward, "input_gradient": backward}
         if uneven:
             later = np.maximum(lockstep_pairs(op, columns, self.workload) / loaded - 1.0, 0.0)
@@ -272,23 +305,28 @@ class _Pricing:
         self.transient = np.maximum(self.transient, gathered * self.activation_bytes * context.gathered_keys(columns))
 
     def scores(self, op: Scores, module: ModuleSeconds) -> None:
+        """Scores that pick keys."""
         local = context.shard_scores(op, self.columns, scored_pairs(op, self.workload), self.activation_bytes)
+        self.watch(op, local)
         forward, backward = (self.zero + mixing.scores_s(op, local, self.hardware, back=back) for back in (False, True))
-        self._add(module, forward, backward, self.zero, (3.0, 3.0))
+        self.add(module, forward, backward, self.zero, (3.0, 3.0))
         self.calls(local.calls, {"forward": forward, "input_gradient": backward}, module)
         self._count(module, 2.0 * op.heads * op.dim * local.pairs)
 
     def scan(self, op: Scan, module: ModuleSeconds) -> None:
+        """A recurrence."""
         local = context.shard_scan(op, self.columns, self.activation_bytes)
+        self.watch(op, local)
         forward, backward = (
             self.zero + mixing.recurrence_s(op, local, self.hardware, self.activation_bytes, backward=back)
             for back in (False, True)
         )
-        self._add(module, forward, backward, self.zero, (op.kernels, 2 * op.kernels))
+        self.add(module, forward, backward, self.zero, (op.kernels, 2 * op.kernels))
         self.calls(local.calls, {"forward": forward, "input_gradient": backward}, module)
         self._count(module, local.tokens * local.heads * (op.forward_flop + op.forward_scalar_flop))
 
     def vector(self, op: Vector, top_k: float, module: ModuleSeconds) -> None:
+        """An operator that streams."""
         columns, hardware = self.columns, self.hardware
         size = 4.0 if op.fp32 else self.activation_bytes
         scale = region_scale(op.region, columns, top_k) * size
@@ -297,18 +335,19 @@ class _Pricing:
         passes = 1.0 if op.exact else hardware.software.vector_passes
         forward = scale * (op.forward_elements * passes / bandwidth) + launch
         backward = scale * (op.backward_elements * passes / bandwidth) + launch
-        self._add(module, forward, backward, self.zero, (op.kernels, op.kernels))
+        self.add(module, forward, backward, self.zero, (op.kernels, op.kernels))
         self.calls(self.tensor.vector_calls(op, columns, self.activation_bytes), {}, module)
-        held = self.zero + (op.parameters + op.cut_parameters / columns.tp)
+        sharing = self.tensor.weight_ranks(columns.tp)
+        held = self.zero + (op.parameters + op.cut_parameters / sharing)
         if op.table:
             rows, width = op.table
-            held = held + local_units(rows, columns.tp) * width
+            held = held + local_units(rows, sharing) * width
         if op.trained:
             self.dense = self.dense + held
         else:
             self.frozen_dense = self.frozen_dense + held * self.precision.bytes_of("weights")
 
-    def _add(
+    def add(
         self,
         module: ModuleSeconds,
         forward: Rows,
@@ -316,6 +355,7 @@ class _Pricing:
         weight_gradient: Rows,
         issued: tuple[float, float] | None = None,
     ) -> None:
+        """Count an operator's compute, by phase."""
         self.forward.compute_s = self.forward.compute_s + forward
         self.backward.compute_s = self.backward.compute_s + input_gradient + weight_gradient
         self.weight_gradient_s = self.weight_gradient_s + weight_gradient

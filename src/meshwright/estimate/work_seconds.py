@@ -53,6 +53,8 @@ class WorkSeconds:
     hidden_s: Rows
     """Of exchanges that run beside another micro-batch: what is exposed, too, forward and backward together, where a
     forward or a backward has no partner."""
+    stashed_bytes: Rows
+    """That exchanges brought and that stay for backward, instead of exchanges that are repeated."""
     lockstep_s: tuple[Rows, Rows]
     """Waiting for the rank with most attended pairs, forward and backward, where ranks go layer by layer."""
     uneven_s: tuple[Rows, Rows]

@@ -64,7 +64,7 @@ class FailureSpec(Kind):
             elif field in found:
                 gather.errors.append(self.wrong(name, part, f"{key} is there twice", "state it once"))
             else:
-                read = self._rate if key == "rate" else _KINDS.get(key, Duration()).read
+                read = self._rate if key == "rate" else _KINDS.get(key, Duration(stated=True)).read
                 found[field] = gather.attempt(partial(read, f"{name} {key}", text))
         gather.done()
         return Failures(**found)

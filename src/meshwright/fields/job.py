@@ -17,6 +17,7 @@ from meshwright.specs.precision import PRECISIONS, ROLES
 if TYPE_CHECKING:
     from meshwright.specs.calibration import Calibration
     from meshwright.specs.cluster import ClusterSpec
+    from meshwright.specs.expert_load import ExpertLoad
     from meshwright.specs.lengths import Lengths
     from meshwright.specs.model import ModelSpec
     from meshwright.specs.precision import Precision
@@ -158,8 +159,11 @@ class JobFields:
         usual="1",
         rare=True,
     )
-    expert_imbalance: float | None = ask(
-        "Tokens of the fullest expert rank over the mean.", Number(), usual="1", rare=True
+    expert_load: float | str | os.PathLike[str] | ExpertLoad | None = ask(
+        "Tokens of experts: balanced, 1.3 (fullest rank over mean), zipf:1.2, or counts per layer and expert.",
+        Kind(metavar="FILE|zipf:S", annotation="float | str | os.PathLike[str] | ExpertLoad"),
+        usual="balanced",
+        rare=True,
     )
     tokens: float | None = ask("Tokens of the whole run, for days and cost: 15e12.", Count())
     failures: Any = ask(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,16 @@ MOST = 2**31 - 1
 """Largest whole number an option takes; products of two still fit 64 bits."""
 MAX_WHOLE = 10**12
 MAX_NUMBER = 1e30
+TEXTS = "str | Iterable[str]"
+SEVERAL = re.compile(r"Iterable|Mapping|PlanLike|Source")
+"""In the annotation of a value that may also be a list or a table."""
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0, "h": 3600.0}
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Text, or an object that stands for it, taken as it is."""
+    """Text, or an object of ours that stands for it, taken as it is."""
 
     metavar: str = "TEXT"
     annotation: str = "str"
@@ -36,11 +39,28 @@ class Kind:
         Raises:
             InputError: it breaks the kind's rule.
         """
+        several = isinstance(value, (list, tuple, set, frozenset, Mapping))
+        numbers = isinstance(value, (int, float)) and not isinstance(value, bool) and "float" in self.annotation
+        if numbers:
+            return value
+        if isinstance(value, (bool, int, float, bytes)) or (several and not SEVERAL.search(self.annotation)):
+            raise self.wrong(name, value, "must be text", f"for example {name}='...'")
         return value
 
     def wrong(self, name: str, value: object, why: str, fix: str, code: str = "MW206") -> InputError:
         """The error of a value that breaks the rule."""
         return InputError(Problem(what=f"{name} is {shown(value)}", why=why, fix=fix, field=name), code=code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec(Kind):
+    """A record of ours, in Python alone."""
+
+    def read(self, name: str, value: Any) -> Any:
+        """The record."""
+        if type(value).__name__ != self.annotation:
+            raise self.wrong(name, value, f"must be a {self.annotation}", f"meshwright.specs has {self.annotation}")
+        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +70,24 @@ class Flag(Kind):
     metavar: str = ""
     annotation: str = "bool"
 
+    def read(self, name: str, value: Any) -> Any:
+        """As it is."""
+        return value
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts(Kind):
     """Several texts: an option that is repeated, one text or an iterable in Python; with `commas` also `a,b`."""
 
-    annotation: str = "str | Iterable[str]"
+    annotation: str = TEXTS
     commas: bool = False
     repeated: bool = True
 
     def read(self, name: str, value: str | Iterable[Any]) -> tuple[Any, ...]:
         """Texts in their order."""
         entries = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+        if self.annotation == TEXTS and not all(isinstance(entry, str) for entry in entries):
+            raise self.wrong(name, value, "must be text, or several texts", f"for example {name}='...'")
         if not self.commas:
             return tuple(entries)
         parts = (entry.split(",") if isinstance(entry, str) else [entry] for entry in entries)
@@ -85,7 +111,7 @@ class Whole(Kind):
             plain = value.strip().replace("_", "").replace(",", "")
             if re.fullmatch(r"[+-]?[0-9]{1,30}", plain):
                 found = int(plain)
-            elif re.fullmatch(r"[+-]?[0-9.]{1,30}e\+?[0-9]{1,2}", plain, re.IGNORECASE) and plain.count(".") < 2:
+            elif re.fullmatch(r"[+-]?[0-9]{1,30}(\.[0-9]{0,30})?e\+?[0-9]{1,2}", plain, re.IGNORECASE):
                 number = float(plain)
                 found = int(number) if number.is_integer() else None
         elif isinstance(value, int) and not isinstance(value, bool):
@@ -113,8 +139,8 @@ class Number(Kind):
                 found = float(value.strip().replace(",", ""))
             except ValueError:
                 found = math.nan
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            found = float(value)
+        else:
+            found = real(value)
         if not (found >= 0 if self.zero else found > 0) or found > self.high:
             why = f"must be a number {'of at least' if self.zero else 'above'} 0, at most {self.high:g}"
             raise self.wrong(name, value, why, f"for example {name} 2.5")
@@ -149,22 +175,26 @@ class Count(Kind):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duration(Kind):
-    """Seconds, or a number with its unit: `40`, `40s`, `500ms`, `2min`."""
+    """Seconds, or a number with its unit: `40`, `40s`, `500ms`, `2min`, `3d`."""
 
     metavar: str = "S"
     annotation: str = "float | str"
+    stated: bool = False
+    """Whether the unit must be there."""
 
     def read(self, name: str, value: Any) -> float:
         """In seconds."""
         number, scale = math.nan, 1.0
         if isinstance(value, str):
             match = re.fullmatch(r"\s*([0-9][0-9_,]*\.?[0-9]*(?:[eE][+-]?[0-9]{1,2})?)\s*([a-zµ]*)\s*", value[:64])
+            if match and self.stated and not match[2]:
+                raise self.wrong(name, value, "must name its unit", f"for example {value.strip()}s or {value.strip()}h")
             if match and match[2] in _SECONDS:
                 number, scale = float(match[1].replace("_", "").replace(",", "")), _SECONDS[match[2]]
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            number = float(value)
+        else:
+            number = real(value)
         if not 0 < number * scale < math.inf:
-            fix = "in seconds, or as 40s, 500ms or 2min"
+            fix = "as 40s, 2min, 12h or 3d" if self.stated else "in seconds, or as 40s, 500ms or 2min"
             raise self.wrong(name, value, "must be a finite number above 0", fix)
         return number * scale
 
@@ -215,12 +245,23 @@ class Numbers(Texts):
     def read(self, name: str, value: Any) -> tuple[Any, ...]:
         """Numbers in their order."""
         entries = value if isinstance(value, str) or not isinstance(value, (int, float)) else [value]
-        return tuple(self.each.read(name, part) for part in Texts(commas=True).read(name, entries))
+        return tuple(self.each.read(name, part) for part in Texts(commas=True, annotation="").read(name, entries))
+
+
+def real(value: object) -> float:
+    """A Python number as a float: infinite where it is too large for one, NaN for anything that is no number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def shown(value: object) -> str:
     """A value in a message, shortened."""
-    text = repr(value)
+    # Python refuses to write whole numbers of thousands of digits.
+    text = f"{real(value):g}" if isinstance(value, int) and abs(value) > MAX_NUMBER else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -230,6 +271,4 @@ def _scaled(value: object) -> float:
         match = re.fullmatch(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)\s*([kKmMbBgGtT]?)\s*", value[:64])
         if match and len(value) <= 64:
             return float(match[1].replace("_", "").replace(",", "")) * _SCALES[match[2].lower()]
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value) if abs(value) < MAX_NUMBER else math.inf
-    return math.nan
+    return real(value)

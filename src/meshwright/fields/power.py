@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.fields.kinds import Kind
+from meshwright.fields.kinds import Kind, real
 
 _WATTS = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(k?W)?\s*")
 _CARBON = re.compile(r"\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*(k?g)(?:\s*CO2e?)?\s*/\s*(k|M)Wh\s*")
@@ -25,7 +25,7 @@ class Watts(Kind):
     def read(self, name: str, value: Any) -> float:
         """In watts."""
         match = _WATTS.fullmatch(value[:40]) if isinstance(value, str) else None
-        found = float(match[1]) * (1e3 if match[2] == "kW" else 1.0) if match else _plain(value)
+        found = float(match[1]) * (1e3 if match[2] == "kW" else 1.0) if match else real(value)
         if not 0 < found <= MOST_W:
             why = f"must be the power of one device, above 0 and at most {MOST_W:,.0f} W"
             raise self.wrong(name, value, why, f"for example {name} 620W")
@@ -42,15 +42,11 @@ class CarbonIntensity(Kind):
     def read(self, name: str, value: Any) -> float:
         """In kg per kWh."""
         match = _CARBON.fullmatch(value[:40]) if isinstance(value, str) else None
-        found = _plain(value)
+        # A text without its unit could be grams or kilograms.
+        found = real(value)
         if match:
             found = float(match[1]) * (1.0 if match[2] == "kg" else 1e-3) / (1.0 if match[3] == "k" else 1e3)
         if not 0 <= found <= MOST_KG:
             why = f"must be the CO2-equivalent of a kWh with its unit, at most {MOST_KG:g} kg"
             raise self.wrong(name, value, why, f"for example {name} 380g/kWh or {name} 0.38kg/kWh")
         return found
-
-
-def _plain(value: object) -> float:
-    """A number as it is, NaN for anything else: a text without its unit could be grams or kilograms."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")

@@ -26,6 +26,8 @@ class Request:
 
     given: frozenset[str] = frozenset()
     """Names of the fields that the user gave."""
+    stated: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    """What the user gave, as it was given."""
 
     def rules(self, reading: Reading) -> None:
         """Note what is wrong between fields, and with values that other floors know."""
@@ -53,7 +55,7 @@ class Request:
                     found[one.name] = value
             elif one.required is not None:
                 reading.missing(one.name, one.required)
-        made = _made(cls, found, given=reading.given)
+        made = _made(cls, found, given=reading.given, stated=stated)
         made.rules(reading)
         reading.gather.done()
         return made

@@ -24,6 +24,8 @@ from meshwright.shapes import Float
 REQUIRED = ("forward_s", "input_s", "weight_s")
 OPTIONAL = ("recompute_s", "transfer_s", "activation_bytes", "capacity_bytes", "weight_bytes")
 PLACES = ("worker", "chunk")
+MOST_PLACES, MOST_SECONDS, MOST_BYTES = 1e15, 1e9, 1e18
+"""No stage takes thirty years or holds an exabyte: the numbers are in another unit, or slips."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -67,8 +69,10 @@ def read_stage_times(path: str | Path) -> StageTimes:
     for number, row in enumerate(rows, 1):
         for name, cell in cells.items():
             value = _number(row.get(name, ""))
-            if value is None or (name in PLACES and value % 1):
+            most = MOST_PLACES if name in PLACES else MOST_SECONDS if name.endswith("_s") else MOST_BYTES
+            if value is None or value > most or (name in PLACES and value % 1):
                 rule = "a whole number from 0" if name in PLACES else "a finite number, 0 or more"
+                rule += f", at most {most:g}" if value is not None and value > most else ""
                 what = f"row {number}: {name} is {str(row.get(name, ''))[:40]!r}"
                 problems.append(Problem(what=what, why=f"it must be {rule}", field=name))
             cell.append(math.nan if value is None else value)
@@ -104,7 +108,7 @@ def _rows(text: str, path: str) -> list[Mapping[str, Any]]:
     if text.lstrip()[:1] in ("[", "{"):
         try:
             rows = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise refuse(f"it is not JSON: {error}") from None
         if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
             raise refuse("JSON holds a list of objects, one per row")

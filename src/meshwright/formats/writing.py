@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from meshwright.errors import InputError, Problem
@@ -94,34 +96,47 @@ def check_file(path: str | Path) -> None:
 
 
 def write_file(path: str | Path, content: str | bytes, *, make_folder: bool = False) -> None:
-    """Write a file, whole or not at all.
+    """Write a file, whole or not at all, whatever happens meanwhile: a kill, a full disk, another writer.
+
+    The content goes into a file of its own in the same folder, reaches the disk, and takes the name in one step.
 
     Args:
-        path: the file; written over if it exists.
+        path: the file; written over if it exists. A symbolic link stays one, and what it names is written.
         content: text, in UTF-8, or bytes.
         make_folder: make the folder it goes into.
 
     Raises:
         InputError: the path cannot be written.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path)) if Path(path).is_symlink() else Path(path)
     if make_folder:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
             raise _refused(target, _reason(error), "name a folder you can write to") from None
-    check_file(path)
+    check_file(target)
     temporary = None
     try:
+        data = content.encode("utf-8") if isinstance(content, str) else content
+        if target.exists() and not target.is_file():
+            # A device or a pipe, such as /dev/stdout, has no content to lose and no name to give away.
+            target.write_bytes(data)
+            return
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=".part")
         with os.fdopen(handle, "wb") as stream:
-            stream.write(content.encode("utf-8") if isinstance(content, str) else content)
-        Path(temporary).chmod(0o644)
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).chmod(mode)
         Path(temporary).replace(target)
+        temporary = None
     except (OSError, ValueError) as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                Path(temporary).unlink(missing_ok=True)
 
 
 def _reason(error: OSError | ValueError) -> str:

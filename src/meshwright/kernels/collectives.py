@@ -259,6 +259,39 @@ def all_to_all_s(payload_bytes: Column, *, inside: Sequence[Column], rates: Sequ
     return all_to_all_lines(inside=inside, rates=rates).seconds(payload_bytes)
 
 
+def local_all_to_all_s(
+    payload_bytes: Column, leaving: Column, *, inside: Sequence[Column], rates: Sequence[LevelRates]
+) -> Seconds:
+    """Seconds per row of a direct all-to-all of which at most a share leaves the innermost domain.
+
+    Of n ranks h are in it. What would leave, 1 - h/n, is cut to phi; the rest is spread over the domain. Levels work
+    side by side: sum of (h-g) a + max of share S / B.
+
+    Args:
+        payload_bytes: S, per row.
+        leaving: phi, 0-1, per row.
+        inside: as above.
+        rates: as above.
+
+    Source: He et al. 2022, FasterMoE (PPoPP), section 4.3 (topology-aware gate).
+    """
+    ranks = np.asarray(inside[-1], dtype=float)
+    usual = 1.0 - inside[0] / ranks
+    out = np.minimum(usual, leaving)
+    latency_s: Seconds = 0.0
+    slowest: Seconds = 0.0
+    for depth, (below, here, level) in enumerate(zip((1, *inside), inside, rates, strict=False)):
+        of_level = (
+            (1.0 - out) * (here - 1) / here if depth == 0 else out * (here - below) / np.maximum(ranks * usual, 1)
+        )
+        latency_s = latency_s + (here - below) * level.latency_s
+        slowest = np.maximum(slowest, of_level / level.collective_bytes_per_s(here - below))
+    *_, base_s = _flat_ring(inside, rates)
+    moves = np.greater(payload_bytes, 0) * np.greater(ranks, 1)
+    seconds: Seconds = moves * (base_s + latency_s + slowest * payload_bytes)
+    return seconds
+
+
 def point_to_point_s(payload_bytes: Column, *, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Seconds:
     """Seconds per row of a message of S; see `point_to_point_lines`."""
     return point_to_point_lines(inside=inside, rates=rates).seconds(payload_bytes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import replace
+from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,10 @@ def generation_of(name: str) -> SoftwareGeneration:
     if not when:
         return known[-1]
     month = _month(line, when)
+    today = f"{date.today():%Y-%m}"
+    if month > today and when != today[:4]:
+        why, fix = "it lies in the future", f"--software {line} for the newest, {line}@{today} for this month"
+        raise InputError(Problem(what=f"--software {name[:80]}", why=why, fix=fix, field="software"))
     then = [one for one in known if one.since <= month]
     if not then:
         raise InputError(

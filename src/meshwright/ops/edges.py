@@ -97,6 +97,7 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
         split="column",
         gather=hidden,
         bias=vocab if model.head_bias else 0,
+        tied=model.tied_embeddings,
     )
     # Cross-entropy over the local vocabulary: read logits, write fp32, reduce, exponentiate; backward writes gradients.
     loss = Vector(

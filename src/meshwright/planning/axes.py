@@ -306,23 +306,10 @@ def _impossible(
 ) -> list[Problem]:
     """Pins that no legal plan has whatever the other axes are."""
     problems: list[Problem] = []
-    tensors = pins.get("tensor", ("1d",))
-    if len(tensors) > 1:
-        why, fix = "a search goes through plans of one tensor strategy", "plan with each and compare the answers"
-        problems.append(Problem(what=f"tensor={_listed(tensors)}", why=why, fix=fix, field="tensor"))
-    for axis in COUNTED:
-        found = [
-            _alone(axis, int(str(value)), str(tensors[0]), model, workload, devices) for value in pins.get(axis, ())
-        ]
-        if found and all(found):
-            problems += [problem for problem in found if problem][:2]
-    if tensors[0] != "1d" and not problems:
-        wide = [tp for tp in divisors(devices) if tp > 1 and tp in pins.get("tp", (tp,))]
-        found = [_alone("tp", tp, str(tensors[0]), model, workload, devices) for tp in wide]
-        if all(found):
-            reasons = "; ".join(list(dict.fromkeys(problem.why for problem in found if problem))[:2])
-            what, why = f"tensor={tensors[0]}", reasons or f"no tensor degree divides {devices} devices"
-            problems.append(Problem(what=what, why=why, fix="use tensor=1d", field="tensor"))
+    tensors = [str(name) for name in pins.get("tensor", ("1d",))]
+    # Of several strategies one that can have it is enough.
+    each = [_impossible_for(name, pins, model, workload, devices) for name in tensors]
+    problems += [] if not all(each) else each[0]
     least = {axis: min((int(str(v)) for v in pins.get(axis, ())), default=1) for axis in ("tp", "cp", "pp", "dp")}
     product = math.prod(least.values())
     if not problems:
@@ -335,6 +322,25 @@ def _impossible(
         ):
             why = f"tp x cp x pp x dp must use the {devices} devices"
             problems.append(Problem(what=f"{parts} = {product}", why=why, fix="free one of these axes", field="pin"))
+    return problems
+
+
+def _impossible_for(
+    tensor: str, pins: dict[str, tuple[object, ...]], model: ModelSpec, workload: Workload, devices: int
+) -> list[Problem]:
+    """Pins that no legal plan of a tensor strategy has."""
+    problems: list[Problem] = []
+    for axis in COUNTED:
+        found = [_alone(axis, int(str(value)), tensor, model, workload, devices) for value in pins.get(axis, ())]
+        if found and all(found):
+            problems += [problem for problem in found if problem][:2]
+    if tensor != "1d" and not problems:
+        wide = [tp for tp in divisors(devices) if tp > 1 and tp in pins.get("tp", (tp,))]
+        found = [_alone("tp", tp, tensor, model, workload, devices) for tp in wide]
+        if all(found):
+            reasons = "; ".join(list(dict.fromkeys(problem.why for problem in found if problem))[:2])
+            what, why = f"tensor={tensor}", reasons or f"no tensor degree divides {devices} devices"
+            problems.append(Problem(what=what, why=why, fix="use tensor=1d", field="tensor"))
     return problems
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from meshwright.errors import Problem
+from meshwright.errors import InputError, Problem
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
+from meshwright.library.software import canonical
 from meshwright.planning.one_kind import Found
 from meshwright.planning.used_nodes import on_used_nodes
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
+from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.targets import Target, target_named
 from meshwright.units import of_capacity, percent
 
@@ -101,6 +103,22 @@ def priced_as(job: JobFields, target: str | None) -> JobFields:
 
     Raises:
         UnsupportedError: for a target nobody taught us.
+        InputError: the framework named is JAX's and the target PyTorch's, or the other way round.
     """
-    software = None if target is None else target_named(target).software
-    return replace(job, software=software) if software is not None and job.software is None else job
+    if target is None:
+        return job
+    own = target_named(target).software
+    if job.software is None:
+        return job if own is None else replace(job, software=own)
+    line = canonical(job.software).partition("@")[0]
+    if (line == _JAX) != (own == _JAX):
+        why = f"{target_named(target).title} runs on {'JAX' if own == _JAX else 'PyTorch'}, {line} prices the other"
+        fix = f"leave it out, or use --software {own or DEFAULT_SOFTWARE}"
+        raise InputError(
+            Problem(what=f"--software is {job.software} for --target {target}", why=why, fix=fix, field="software"),
+            code="MW203",
+        )
+    return job
+
+
+_JAX = "xla"

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 from meshwright.records import Record
 from meshwright.specs.failures import Failures
+from meshwright.units import HOUR_S
 
-HOUR_S = 3600.0
 USUAL_NODE = 8
 """Devices of a node."""
 

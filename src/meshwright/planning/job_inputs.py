@@ -22,7 +22,6 @@ from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
 from meshwright.library.software import canonical, generation_of, generations_of
 from meshwright.planning.batch_asked import DEFAULT_SAMPLES, check_batch, default_batch, sequence_length
-from meshwright.planning.goodput import goodput
 from meshwright.planning.number_formats import (
     DEFAULT_DTYPE,
     asked_precision,
@@ -37,6 +36,7 @@ from meshwright.planning.tuned import trained_text, with_tuning
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.dtypes import DTYPE_BYTES
+from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.failures import Failures
 from meshwright.specs.lengths import DYNAMIC, Lengths
 from meshwright.specs.model import ModelSpec
@@ -128,8 +128,13 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     if spec is not None and first is not None:
         asked, shape = first.update, spec
         gather.attempt(lambda: require_rank(asked, shape))
-    if spec is not None and not spec.is_moe and job.expert_imbalance not in (None, 1.0):
-        gather.problem(_no_experts(spec, "the load of the fullest expert", "expert_imbalance"), "MW203")
+    if spec is not None and first is not None:
+        shape, spread = spec, first.expert_load
+        if not spec.is_moe and (spread is not None or first.expert_imbalance != 1):
+            gather.problem(_no_experts(spec, "a load of experts", "expert_load"), "MW203")
+        elif spread is not None:
+            known = gather.attempt(lambda: spread.of(shape))
+            first = first if known is None else replace(first, expert_load=known)
     if spec is not None and not spec.is_moe and job.dispatch_dtype is not None:
         gather.problem(_no_experts(spec, "a number format of tokens sent to experts", "dispatch_dtype"), "MW203")
     gather.done()
@@ -198,7 +203,7 @@ def job_fields(model: ModelSpec | None, cluster: ClusterSpec | None, workload: W
         attention_kernel=workload.attention_kernel,
         loss_tiles=workload.loss_tiles if workload.loss_tiles > 1 else None,
         mlp_tiles=workload.mlp_tiles if workload.mlp_tiles > 1 else None,
-        expert_imbalance=workload.expert_imbalance,
+        expert_load=workload.expert_load or workload.expert_imbalance,
         tokens=workload.tokens,
         failures=workload.failures,
         calibration=workload.calibration,
@@ -282,6 +287,11 @@ def _workload(policy: Precision | None, calibration: Calibration | None, job: Jo
         why = "must be flash or materialised"
         raise InputError(Problem(what=f"attention_kernel is {shown(kernel)}", why=why, field="attention_kernel"))
     measured = calibration_of(calibration).run
+    spread: float | ExpertLoad = 1.0
+    if job.expert_load is not None:
+        from meshwright.formats.expert_load import expert_load_of  # few jobs state one
+
+        spread = expert_load_of(job.expert_load)
     asked = str(job.software) if job.software is not None else measured.framework if measured else DEFAULT_SOFTWARE
     return Workload(
         seq_len=1,
@@ -291,7 +301,8 @@ def _workload(policy: Precision | None, calibration: Calibration | None, job: Jo
         attention_kernel=kernel,  # type: ignore[arg-type]
         loss_tiles=job.loss_tiles or 1,
         mlp_tiles=job.mlp_tiles or 1,
-        expert_imbalance=1.0 if job.expert_imbalance is None else job.expert_imbalance,
+        expert_imbalance=spread if isinstance(spread, float) else 1.0,
+        expert_load=None if isinstance(spread, float) else spread,
         tokens=job.tokens,
         failures=job.failures,
         sequence_lengths=lengths,
@@ -304,6 +315,8 @@ def _workload(policy: Precision | None, calibration: Calibration | None, job: Jo
 
 def _of_run(failures: Failures | None, devices: int) -> Iterator[Assumption]:
     """What interrupts the run, where nobody stated all of it."""
+    from meshwright.planning.goodput import goodput  # few questions name the tokens of a run
+
     found = goodput(devices, failures, 0.0)
     if not found.assumed:
         return
@@ -345,8 +358,9 @@ def _defaults(workload: Workload, model: ModelSpec, cluster: ClusterSpec, price:
     if workload.tokens is not None:
         found += _of_run(workload.failures, cluster.devices)
     if model.is_moe:
-        balance = significant(workload.expert_imbalance)
-        value = f"fullest expert rank has {balance}x the mean tokens, none dropped"
+        value = f"fullest expert rank has {significant(workload.expert_imbalance)}x the mean tokens, none dropped"
+        if workload.expert_load is not None:
+            value = f"{workload.expert_load.described}; the fullest rank of each layer counts, no token is dropped"
         found.append(Assumption(name="experts", value=value, basis="assumed"))
     efficiency = group.device.efficiency
     narrow = {0.5: efficiency.gemm_fraction_fp4, 1.0: efficiency.gemm_fraction_fp8}

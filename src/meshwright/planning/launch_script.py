@@ -10,10 +10,10 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.fields.job import JobFields
-from meshwright.formats.files import read_text
+from meshwright.formats.files import parsed, read_text
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron import model_facts
-from meshwright.formats.megatron.records import RECORDS, YAML, script_of
+from meshwright.formats.megatron.records import RECORDS, YAML, record_of, script_of
 from meshwright.formats.shell import read_script
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.plan_source import PlanQuestion, with_row
@@ -23,6 +23,7 @@ from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.model import ModelSpec
 from meshwright.targets import TARGETS, Target, readers, target_of_file
 
+_LANGUAGES = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML"}
 _SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash", ".job")
 
 
@@ -46,9 +47,11 @@ def format_of(source: str | os.PathLike[str]) -> str:
         return "megatron"
     path = Path(source)
     text = read_text(path, "launch script")
-    found = target_of_file(path.name, text)
+    found = target_of_file(path.name, text) or record_of(path.name, text)
     if found is None and (path.suffix in _SCRIPTS or text.startswith("#!")):
         found = "megatron"
+    if found is None and path.suffix in _LANGUAGES:
+        parsed(text, _LANGUAGES[path.suffix], "launch file")
     if found is None:
         why = "its text names none of the frameworks that are read, or several"
         fix = f"write --from with one of {', '.join((*readers(), *RECORDS))}"

@@ -77,11 +77,24 @@ def optimizer_said(workload: Workload) -> str:
 
 
 def check_computes(groups: tuple[NodeGroup, ...], precision: Precision) -> None:
-    """Whether any of the devices computes in a format; a warning names the others.
+    """Whether any of the devices computes in a format, and converts to the one that experts are sent tokens in.
 
     Raises:
         UnsupportedError: none does.
     """
+    sent = precision.dispatched
+    narrow = sent is not None and DTYPE_BYTES[sent] < DTYPE_BYTES[precision.activations]
+    if narrow and not any(group.device.peak(str(sent)) for group in groups):
+        names = ", ".join(dict.fromkeys(group.device.name for group in groups))
+        raise UnsupportedError(
+            Problem(
+                what=f"--dispatch-dtype {sent} on {names}",
+                why=f"its data sheet has no {sent}, so no kernel packs tokens in it",
+                fix="leave it out, or plan for a device that has it",
+                field="dispatch_dtype",
+            ),
+            code="MW403",
+        )
     refused = []
     for group in groups:
         try:

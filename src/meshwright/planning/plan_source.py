@@ -159,6 +159,15 @@ def is_file(text: str) -> bool:
     return text.lstrip()[:1] == "{" or path.endswith(".json") or os.sep in path or os.path.exists(path)
 
 
+def is_plan_file(text: str) -> bool:
+    """Whether text names a file that holds plans: a model's config.json is none."""
+    path = text.partition("#")[0]
+    if not path.endswith(".json") or not os.path.isfile(path):
+        return "#" in text and path.endswith(".json")
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        return re.search(r'"schema"\s*:\s*"meshwright\.plan(-set)?/', stream.read()) is not None
+
+
 def plan_question(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) -> PlanQuestion:
     """Bring a plan together with its model, cluster and workload.
 
@@ -275,7 +284,7 @@ def _carried(job: Job, warnings: tuple[str, ...], asked: JobFields) -> PlanQuest
         from meshwright.formats.lengths import lengths_of  # few questions state them
 
         asked = replace(asked, lengths=lengths_of(asked.lengths))
-    names = ("seq_len", "lengths", "packing", "dtype", *ROLES, "optimizer", "attention_kernel", "expert_imbalance")
+    names = ("seq_len", "lengths", "packing", "dtype", *ROLES, "optimizer", "attention_kernel")
     names = (*names, "loss_tiles", "mlp_tiles")
     if asked.dynamic_cp:
         replaced["dynamic_cp"] = True
@@ -283,7 +292,11 @@ def _carried(job: Job, warnings: tuple[str, ...], asked: JobFields) -> PlanQuest
         replaced["software"] = chosen = canonical(asked.software)
         if chosen != workload.software:
             warnings = (*warnings, f"{chosen} is used, the plan was made for {workload.software}")
-    for name in (*names, "tokens"):
+    if asked.expert_load is not None:
+        from meshwright.formats.expert_load import expert_load_of  # few questions state one
+
+        asked = replace(asked, expert_load=expert_load_of(asked.expert_load))
+    for name in (*names, "expert_load", "tokens"):
         value = getattr(asked, name)
         planned = getattr(workload.precision, ROLES[name].attribute) if name in ROLES else getattr(own, name)
         if value is not None:

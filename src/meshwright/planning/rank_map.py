@@ -11,7 +11,11 @@ from itertools import accumulate
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.job import Job
+from meshwright.specs.strategy import LayerStrategy
 from meshwright.units import GIGA, significant
+
+CROSSING = ("tp", "cp", "ep", "etp")
+"""Groups whose traffic wants to stay in the innermost domain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,21 @@ def rank_map(job: PlannedJob) -> RankMap:
         return RankMap(groups=(), stages=tuple(_stages_by_group(job)), warnings=())
     pipeline, cluster_group = job.plan.pipelines[0], job.cluster.groups[0]
     strategy = job.plan.strategies[job.plan.strategy_index(pipeline, pipeline.workers[0])]
+    kinds = [*stage_groups(strategy, experts=job.model.is_moe), ("pp", len(pipeline.workers), strategy.devices)]
+    groups = tuple(
+        _group(name, size, stride, job.plan.devices, cluster_group) for name, size, stride in kinds if size > 1
+    )
+    warnings = tuple(_warning(g, cluster_group) for g in groups if g.leaves and g.name.split()[0] in CROSSING)
+    return RankMap(groups=groups, stages=_stages(job, cluster_group.devices_per_node), warnings=warnings)
+
+
+def stage_groups(strategy: LayerStrategy, *, experts: bool) -> list[tuple[str, int, int]]:
+    """Name, size and stride of every kind of group among the ranks of a stage, tensor ranks first.
+
+    Args:
+        strategy: of the stage.
+        experts: whether the model has them.
+    """
     kinds: list[tuple[str, int, int]] = [("tp", strategy.tp, 1)]
     stride = strategy.tp
     for level in strategy.context:
@@ -88,15 +107,9 @@ def rank_map(job: PlannedJob) -> RankMap:
         kinds.append((name, level.degree, stride))
         stride *= level.degree
     kinds.append(("dp", strategy.dp, stride))
-    kinds.append(("etp", strategy.expert.etp if job.model.is_moe else 1, 1))
+    kinds.append(("etp", strategy.expert.etp if experts else 1, 1))
     kinds.append(("ep", strategy.expert.ep, strategy.expert.etp))
-    kinds.append(("pp", len(pipeline.workers), strategy.devices))
-    groups = tuple(
-        _group(name, size, stride, job.plan.devices, cluster_group) for name, size, stride in kinds if size > 1
-    )
-    crossing = ("tp", "cp", "ep", "etp")
-    warnings = tuple(_warning(g, cluster_group) for g in groups if g.leaves and g.name.split()[0] in crossing)
-    return RankMap(groups=groups, stages=_stages(job, cluster_group.devices_per_node), warnings=warnings)
+    return kinds
 
 
 def _group(name: str, size: int, stride: int, devices: int, where: NodeGroup) -> RankGroup:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Launch, Script, launches
-from meshwright.formats.shell.values import text_of, unknown_of
+from meshwright.formats.shell.values import known_text, unknown_of
 from meshwright.targets import Target
 
 ARGUMENTS = "training_args.json"
@@ -73,7 +73,7 @@ def _files(
             continue
         name = path.rpartition("/")[2]
         written = script.files.get(name)
-        text = read(path) if written is None else text_of(written)
+        text = read(path) if written is None else known_text(written)
         if text is None or not target.recognised(name, text):
             continue
         unknown = None if written is None else unknown_of(written)

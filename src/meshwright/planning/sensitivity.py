@@ -48,16 +48,16 @@ def effects(job: Job, rivals: Sequence[tuple[str, ExecutionPlan]] = ()) -> tuple
     """
     base_s = _time(job, job.plan, job.cluster)
     found = []
-    for name, basis, make in _numbers_of(job):
-        change = SURE_STEP if basis in SURE else UNSURE_STEP
-        worse, better = make(1 - change), make(1 + change)
+    for number in numbers_of(job):
+        change = SURE_STEP if number.basis in SURE else UNSURE_STEP
+        worse, better = number.make(1 - change), number.make(1 + change)
         worse_s, better_s = _time(job, job.plan, worse), _time(job, job.plan, better)
         if max(worse_s, better_s) - min(worse_s, better_s) < LEAST_EFFECT * base_s:
             continue
         found.append(
             Effect(
-                name=name,
-                basis=basis,
+                name=number.name,
+                basis=number.basis,
                 change=change,
                 step_time_worse_s=worse_s,
                 step_time_better_s=better_s,
@@ -67,7 +67,20 @@ def effects(job: Job, rivals: Sequence[tuple[str, ExecutionPlan]] = ()) -> tuple
     return tuple(sorted(found, key=lambda e: e.step_time_better_s - e.step_time_worse_s))
 
 
-def _numbers_of(job: Job) -> Iterator[tuple[str, Basis, Callable[[float], ClusterSpec]]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterNumber:
+    """One number of a cluster, and how to multiply it."""
+
+    name: str
+    basis: Basis
+    value: float
+    """As it is stated."""
+    unit: str
+    """`B/s`, or `share` of a peak."""
+    make: Callable[[float], ClusterSpec]
+
+
+def numbers_of(job: Job) -> Iterator[ClusterNumber]:
     """The numbers of every group that the plan uses, and of the links between them, each as a way to scale it."""
     cluster, plan = job.cluster, job.plan
     starts = list(accumulate((group.devices for group in cluster.groups), initial=0))
@@ -77,11 +90,18 @@ def _numbers_of(job: Job) -> Iterator[tuple[str, Basis, Callable[[float], Cluste
         group = cluster.groups[number]
         for name, basis, make in numbers(group):
             label = name if cluster.homogeneous else f"{group.name}: {name}"
-            yield label, basis, partial(_with_group, cluster, number, make)
+            scaled = partial(_with_group, cluster, number, make)
+            yield ClusterNumber(name=label, basis=basis, value=make.value, unit=make.unit, make=scaled)
     names = {cluster.groups[number].name for number in used}
     for number, link in enumerate(cluster.links):
         if names.issuperset(link.between):
-            yield f"link {' - '.join(link.between)}", link.basis, partial(_with_link, cluster, number)
+            yield ClusterNumber(
+                name=f"link {' - '.join(link.between)}",
+                basis=link.basis,
+                value=link.bandwidth_bytes_per_s,
+                unit="B/s",
+                make=partial(_with_link, cluster, number),
+            )
 
 
 def _with_group(cluster: ClusterSpec, number: int, make: _Scaled, factor: float) -> ClusterSpec:
@@ -114,6 +134,19 @@ class _Scaled:
 
     def __init__(self, group: NodeGroup, name: str, domain: int | None = None) -> None:
         self.group, self.name, self.domain = group, name, domain
+
+    @property
+    def value(self) -> float:
+        """As it is stated."""
+        if self.domain is not None:
+            return self.group.domains[self.domain].bandwidth_bytes_per_s
+        field = "flash_forward_fraction" if self.name == "flash" else self.name
+        return float(getattr(self.group.device.efficiency, field))
+
+    @property
+    def unit(self) -> str:
+        """Of the value."""
+        return "share" if self.domain is None else "B/s"
 
     def __call__(self, factor: float) -> NodeGroup:
         group = self.group

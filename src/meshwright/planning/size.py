@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from meshwright.budget import spent
 from meshwright.errors import InputError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.needed_flop import step_flop
 from meshwright.estimate.sequences import tokens_of_step
+from meshwright.fields.limits import nothing_in_time
 from meshwright.formats.cluster import node_group
 from meshwright.planning.axes import space_of
 from meshwright.planning.goodput import goodput
@@ -95,6 +97,8 @@ class Sizing:
             if devices < wait:
                 self.skipped += 1
                 continue
+            if limit := spent():
+                raise nothing_in_time(limit, f"the fewest {self.group.device.name}")
             point = self._search(devices)
             self.tried[devices] = point
             if point.meets:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.formats.plan_json import PlannedJob
-from meshwright.planning.goodput import HOUR_S, Goodput, goodput
 from meshwright.records import Record
 from meshwright.specs.failures import Failures
 from meshwright.specs.job import Job
-from meshwright.units import DAY_S, JOULES_PER_KWH
+from meshwright.units import DAY_S, HOUR_S, JOULES_PER_KWH
+
+if TYPE_CHECKING:
+    from meshwright.planning.goodput import Goodput
 
 NEVER_ENDS = 1e-9
 """Share of a run that trains, below which its days are a number of no use."""
@@ -49,6 +52,8 @@ def whole_run(job: PlannedJob, estimate: StepPrice, tokens: float | None = None)
     tokens = tokens if tokens is not None else job.workload.tokens
     if tokens is None:
         return None
+    from meshwright.planning.goodput import goodput  # few questions name the tokens of a run
+
     steps = tokens / tokens_of_step(job.workload)
     per_node = max(group.devices_per_node for group in job.cluster.groups)
     working = goodput(job.plan.devices, job.workload.failures, _snapshot_s(job, estimate), per_node)

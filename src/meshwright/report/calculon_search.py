@@ -64,9 +64,12 @@ def render_search(document: Mapping[str, Any]) -> RenderableType:
 
 def certificate_line(search: Mapping[str, Any], space: str) -> str:
     """`best of 6,582,816 executions of optimal-execution, ...`."""
+    others = "rules and bounds exclude the others"
+    if "stopped" in search:
+        others = f"stopped at its {search['stopped']} before it had looked at the others"
     return (
         f"best of {search['space']:,} executions of {space}, {search['feasible']:,} of them feasible, "
-        f"{search['priced']:,} priced; rules and bounds exclude the others:"
+        f"{search['priced']:,} priced; {others}:"
     )
 
 

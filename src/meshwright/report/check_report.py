@@ -22,7 +22,7 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
     """
     good = document["ok"]
     mark = Text("ok: " if good else "violations: ", style="bold green" if good else "bold red")
-    parts: list[RenderableType] = [*_as_read(document["read"]), Text.assemble(mark, document["text"])]
+    parts: list[RenderableType] = [*as_read(document["read"]), Text.assemble(mark, document["text"])]
     for violation in document["violations"]:
         parts.append(Text.assemble((f"{violation['code']} ", "red"), violation["what"]))
         parts += [
@@ -49,7 +49,7 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def _as_read(read: Mapping[str, Any] | None) -> list[RenderableType]:
+def as_read(read: Mapping[str, Any] | None) -> list[RenderableType]:
     """The plan as it was read, each value with the line it is written on."""
     if read is None:
         return []

@@ -6,7 +6,7 @@ The trace, the SVG and the text for terminals differ only in how they write thes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -75,6 +75,10 @@ class Picture:
 
     noun: str = "worker"
     """What a row is called."""
+    islands: tuple[str, ...] = ()
+    """The group of nodes that holds each worker; empty for a schedule of its own."""
+    parts_s: Mapping[str, Float[np.ndarray, " workers"]] = field(default_factory=dict)
+    """What each worker's tasks are made of, as `StepTimeline` has it."""
 
     @property
     def end_s(self) -> float:
@@ -96,6 +100,22 @@ class Picture:
         """True for tasks that run together with the one before them."""
         fused = self.timeline.table.fused
         return np.zeros(self.timeline.table.tasks, bool) if fused is None else fused
+
+
+def paler(picture: Picture) -> str:
+    """What a paler colour means: later chunks, another pipeline through the same workers, or nothing: "".
+
+    Args:
+        picture: the step.
+    """
+    table = picture.timeline.table
+    if table.v == 1:
+        return ""
+    chains = table.placement.chains
+    if chains == 1:
+        return "paler: later chunks"
+    several = "the pipeline in the other direction" if chains == 2 else f"the other {chains - 1} pipelines"
+    return f"paler: {several}" + ("" if table.v == chains else ", and later chunks")
 
 
 def schedule_picture(run: Mapping[str, Any], timeline: Timeline) -> Picture:

@@ -12,7 +12,7 @@ LANES = {"RUN": (0, "compute"), "SEND": (1, "send"), "RECV": (2, "receive")}
 """Thread of each kind of instruction; letting go of buffers takes no time and is not drawn."""
 
 
-class Instruction(Protocol):
+class TracedInstruction(Protocol):
     """What is drawn of an instruction."""
 
     @property
@@ -49,7 +49,7 @@ class Lists(Protocol):
     """Instruction lists."""
 
     @property
-    def lists(self) -> Sequence[Sequence[Instruction]]:
+    def lists(self) -> Sequence[Sequence[TracedInstruction]]:
         """Of each mesh."""
         ...
 

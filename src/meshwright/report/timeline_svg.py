@@ -11,7 +11,7 @@ from html import escape
 
 import numpy as np
 
-from meshwright.report.picture import WORDS, MemoryLine, Picture, ticks, time_unit
+from meshwright.report.picture import WORDS, MemoryLine, Picture, paler, ticks, time_unit
 from meshwright.schedules import Kind
 from meshwright.units import GIB, gib, significant
 
@@ -162,7 +162,6 @@ def _shade(colour: str, chunk: int, chunks: int) -> str:
 def _legend(pictures: Sequence[Picture], top: float) -> list[str]:
     kinds = sorted({kind for p in pictures for kind in p.timeline.table.kind[p.computed].tolist()})
     lanes = [name for name in SPAN_COLOURS if any(span.lane == name for p in pictures for span in p.spans)]
-    chunks = max(picture.timeline.table.v for picture in pictures)
     entries = [(COLOURS.get(Kind(kind), OTHER), WORDS.get(Kind(kind), Kind(kind).name)) for kind in kinds]
     entries += [(SPAN_COLOURS[name], name) for name in lanes] + [(IDLE, "idle")]
     parts, x = [], LEFT
@@ -170,7 +169,7 @@ def _legend(pictures: Sequence[Picture], top: float) -> list[str]:
         parts.append(f'<rect x="{_n(x)}" y="{_n(top + 2)}" width="12" height="10" fill="{colour}"/>')
         parts.append(_text(x + 16, top + 11, word))
         x += 16 + 5.6 * len(word) + 14
-    note = "numbers: micro-batches" + ("; paler: later chunks" if chunks > 1 else "")
+    note = "; ".join(["numbers: micro-batches", *dict.fromkeys(filter(None, map(paler, pictures)))])
     return [*parts, _text(x + 4, top + 11, note)]
 
 

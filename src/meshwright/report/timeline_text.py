@@ -92,7 +92,7 @@ class TimelineText:
         for worker in range(shown):
             line = Text(f"{worker:>{self._label}} |", no_wrap=True, overflow="crop")
             cells = _named(picture, worker, room, scale) if labelled else _sampled(picture, worker, room, scale)
-            _mark_spans(picture, worker, cells, scale)
+            _mark_spans(picture, worker, cells, room, scale)
             if gutter:
                 cells += [(" ", "")] * (room - len(cells)) + [(f"  {gutter[worker]}", "")]
             _append(line, cells)
@@ -136,7 +136,9 @@ def _readable(picture: Picture) -> float:
     lasting = timeline.end_s - timeline.start_s
     # Fused tasks share their time.
     lasting = np.where(picture.joined | np.append(picture.joined[1:], False), lasting / 2, lasting)
-    shortest_s = float(lasting[lasting > 0].min()) if (lasting > 0).any() else 1.0
+    # What takes less than a billionth of the whole is seen at no scale.
+    seen = lasting > 1e-9 * timeline.end_s
+    shortest_s = float(lasting[seen].min()) if seen.any() else 1.0
     return (label + 1) / shortest_s
 
 
@@ -161,7 +163,7 @@ def _named(picture: Picture, worker: int, room: int, scale: float) -> list[Cell]
             start_s = (start_s + end_s) / 2
         elif last:
             end_s = (start_s + end_s) / 2
-        begin, end = round(start_s * scale), round(end_s * scale)
+        begin, end = round(start_s * scale), min(round(end_s * scale), room)
         if begin >= room:
             break
         kind = Kind(int(table.kind[task]))
@@ -183,12 +185,13 @@ def _sampled(picture: Picture, worker: int, room: int, scale: float) -> list[Cel
     return [(" ", "") if kind < 0 else (_fill(kind), STYLES.get(Kind(kind), "")) for kind in kinds]
 
 
-def _mark_spans(picture: Picture, worker: int, cells: list[Cell], scale: float) -> None:
+def _mark_spans(picture: Picture, worker: int, cells: list[Cell], room: int, scale: float) -> None:
     """Write phases behind the pipeline into the cells, each in one column at least where it would be seen."""
     for span in picture.spans:
         if span.worker != worker:
             continue
-        begin, end = round(span.start_s * scale), round(span.end_s * scale)
+        # A line is cut off at its end, where a column more is of no use.
+        begin, end = round(span.start_s * scale), min(round(span.end_s * scale), room + 1)
         cells += [(" ", "")] * (end - len(cells))
         for at in range(begin, end):
             cells[at] = SPAN_MARKS[span.lane]

@@ -35,7 +35,7 @@ def render_tune(document: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def render_comparison(document: Mapping[str, Any]) -> RenderableType:
+def render_tuners(document: Mapping[str, Any]) -> RenderableType:
     """The page of a `meshwright.tune-comparison/1`.
 
     Args:
@@ -78,7 +78,7 @@ def best_after(study: Mapping[str, Any], trials: int) -> float | None:
     return value
 
 
-def percent(regret: float | None) -> str:
+def regret_percent(regret: float | None) -> str:
     """A regret as text: `0%`, `0.42%`, `13%`, `-` where unknown."""
     if regret is None or regret == float("inf"):
         return "-"
@@ -95,9 +95,9 @@ def _comparison_cells(studies: Sequence[Mapping[str, Any]], optimum: float) -> l
     walls, counts = [study["timing"]["wall_s"] for study in studies], [study["count"] for study in studies]
     ok = sum(study["counts"].get("ok", 0) for study in studies) / max(1, sum(counts))
     return [
-        percent(median(regret(value) for value in finals)),
+        regret_percent(median(regret(value) for value in finals)),
         seconds(median(known)) if known else "-",
-        *(percent(median(regret(best_after(study, trials)) for study in studies)) for trials in (10, 30)),
+        *(regret_percent(median(regret(best_after(study, trials)) for study in studies)) for trials in (10, 30)),
         f"{100 * ok:.0f}%",
         seconds(median(walls)),
         seconds(median(walls) / max(1, median(counts))),
@@ -109,7 +109,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
     if best is None:
         return f"None of {document['count']} trials with {document['label']} is ok."
     text = f"{best['name']}: {seconds(best['value'])}, the best of {document['count']} trials with {document['label']}"
-    return text + (f", {percent(document['regret'])} above the optimum." if optimum else ".")
+    return text + (f", {regret_percent(document['regret'])} above the optimum." if optimum else ".")
 
 
 def _facts(document: Mapping[str, Any]) -> list[str]:
@@ -132,7 +132,7 @@ def _trial_table(rows: Sequence[Mapping[str, Any]], optimum: Mapping[str, Any] |
         if row["name"] in seen or len(seen) == SHOWN:
             continue
         seen.add(row["name"])
-        regret = [percent(row["value"] / optimum["value"] - 1.0)] if optimum else []
+        regret = [regret_percent(row["value"] / optimum["value"] - 1.0)] if optimum else []
         table.add_row(str(row["trial"]), seconds(row["value"]), *regret, Text(row["name"], overflow="fold"))
     return table
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -60,6 +62,42 @@ class LocalChannel:
     def receive(self, forms: Sequence[HostForm]) -> list[Any]:
         """See `Channel`."""
         return self._incoming.get()
+
+
+class LateChannel:
+    """A channel whose messages are under way for a stated time, while their sender goes on."""
+
+    def __init__(self, channel: Channel, late_s: Callable[[], float]) -> None:
+        """Nothing is under way.
+
+        Args:
+            channel: that carries the messages.
+            late_s: asked for each message, how long it is under way.
+        """
+        self._channel, self._late_s = channel, late_s
+        self._waiting: SimpleQueue[tuple[float, Sequence[Any], Sequence[HostForm]]] = SimpleQueue()
+        self._carrier: threading.Thread | None = None
+
+    def send(self, values: Sequence[Any], forms: Sequence[HostForm]) -> None:
+        """See `Channel`."""
+        if self._carrier is None:
+            self._carrier = threading.Thread(target=self._carry, daemon=True)
+            self._carrier.start()
+        self._waiting.put((time.monotonic() + self._late_s(), values, forms))
+
+    def ready(self) -> bool:
+        """See `Channel`."""
+        return self._channel.ready()
+
+    def receive(self, forms: Sequence[HostForm]) -> list[Any]:
+        """See `Channel`."""
+        return self._channel.receive(forms)
+
+    def _carry(self) -> None:
+        while True:
+            arrival_s, values, forms = self._waiting.get()
+            time.sleep(max(arrival_s - time.monotonic(), 0.0))
+            self._channel.send(values, forms)
 
 
 def local_channels(meshes: int) -> list[dict[int, LocalChannel]]:

@@ -24,6 +24,7 @@ from meshwright.compiler.methods import (
     PipeshardParallel,
     ShardParallel,
 )
+from meshwright.compiler.pipeline_set import PipelineSet
 from meshwright.compiler.ranks.form import form_of
 from meshwright.compiler.sharding.apply import AXES, Setting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh
@@ -35,11 +36,12 @@ from meshwright.compiler.stages.search import StageSpace, plan_step
 from meshwright.compiler.staging import staged
 from meshwright.compiler.trace import trace_step
 from meshwright.compiler.traced_step import TracedStep
-from meshwright.compiler.unplaced import NotStaged
+from meshwright.compiler.unplaced import NotStaged, keeping
 from meshwright.compiler.verify import verify_lists
 from meshwright.compiler.whole import WholeStepWarning, lower_whole, trace_whole
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S, check_backend, runtime_of
+from meshwright.runtime.compile_pipelines import compile_pipelines
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.remote import RemoteRuntime
@@ -83,8 +85,15 @@ def compile_step(
     Raises:
         InputError: the step or the method cannot be compiled, with every reason.
     """
+    if isinstance(method, PipelineSet):
+        return compile_pipelines(
+            fun, arguments, method, batch_argnums, loss,
+            runtime=lambda program, meshes: _runtime(program, meshes, place, beside),
+            given=lambda step: state_places(step) if place.donate else (),
+        )  # fmt: skip
     try:
-        return _staged_step(fun, arguments, method, batch_argnums, loss, place, beside)
+        with keeping(method.own_mesh):
+            return _staged_step(fun, arguments, method, batch_argnums, loss, place, beside)
     except NotStaged as why:
         if isinstance(method, FromPlan):
             raise

@@ -21,6 +21,7 @@ from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.verify import VerifiedLists
 from meshwright.errors import InputError, Problem
+from meshwright.formats.writing import write_file
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.moments import Moments
 from meshwright.runtime.remote import RemoteRuntime
@@ -96,7 +97,7 @@ class CompiledStep:
         Args:
             path: of the file.
         """
-        Path(path).write_text(saved(self.program, None if self.plan is None else self.plan.to_json()) + "\n")
+        write_file(path, saved(self.program, None if self.plan is None else self.plan.to_json()) + "\n")
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the step.

@@ -158,7 +158,7 @@ def _lost(
         Problem(what=f"{_name(mesh, hosts)} {'died' if isinstance(one, Gone) else 'failed'} "
                      f"{_where(mesh, places, lists)}", why=one.why, fix=_FIX, field="backend")
         for mesh, one in sorted((causes or wrong).items())
-    ])  # fmt: skip
+    ]).of(sorted(causes or wrong))  # fmt: skip
 
 
 def _stalled(
@@ -176,4 +176,4 @@ def _stalled(
                 why=f"no worker has gone on for {limit_s:g} s", fix=f"{_FIX}; raise timeout_s if it only is slow",
                 field="timeout_s")
         for mesh in (at_work or waiting)
-    ])  # fmt: skip
+    ]).of(at_work or waiting)  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshwright.compiler.instructions import Buffer, Instruction, Op
-from meshwright.runtime.channels import Channel
+from meshwright.runtime.channels import Channel, LateChannel
 from meshwright.runtime.host_arrays import HostForm, host_form
 from meshwright.runtime.moments import TimedInstruction
 
@@ -58,11 +58,25 @@ class MeshExecutor:
         self._compiled: dict[Any, Any] = {}
         self._runs: dict[int, Any] = {}
         """Compiled function of each RUN, by its index in the list."""
+        self._pace: tuple[float, ...] = ()
         self._posted = -1
         """Place of the ALLREDUCE whose own part was sent last."""
         self._shardings: dict[int, NamedSharding] = {}
         self._forms = [self._of_message(one) for one in instructions]
         self._default = mesh.size == 1 and mesh.devices.flat[0] == jax.devices()[0]
+
+    def slow_down(self, pace: Sequence[float]) -> None:
+        """Let every instruction take as long as on another device: results are there, and messages arrive, no sooner.
+
+        Args:
+            pace: least seconds of each RUN, and of the way of each message.
+        """
+        self._pace = tuple(pace)
+        self._channels = {peer: LateChannel(channel, self._late_s) for peer, channel in self._channels.items()}
+
+    def _late_s(self) -> float:
+        """Of the message that is sent now."""
+        return self._pace[self.place]
 
     @property
     def ended(self) -> bool:
@@ -137,7 +151,11 @@ class MeshExecutor:
             case Op.RUN:
                 if (run := self._runs.get(self.place)) is None:
                     run = self._runs[self.place] = self.compiled(instruction)
+                begun = time.monotonic()
                 results = run(*[self.values[buffer] for buffer in instruction.reads])
+                if self._pace:
+                    jax.block_until_ready(results)
+                    time.sleep(max(begun + self._pace[self.place] - time.monotonic(), 0.0))
                 for buffer in instruction.donates:
                     del self.values[buffer]
                 self.values.update(zip(instruction.writes, results, strict=True))

@@ -27,7 +27,7 @@ LINKS = MeshLinks(cross_bytes_per_s=1e9, inside_bytes_per_s=10e9, latency_s=5e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class HostedPiece:
     """A part of a value that one host sends another."""
 
     box: Box
@@ -125,14 +125,14 @@ class HostedExecutor(MeshExecutor):
     def _held(self, numbers: Sequence[int]) -> list[Buffer]:
         return [self.buffers[number] for number in numbers]
 
-    def _senders(self, plans: Sequence[Mapping[tuple[int, int], Sequence[Piece]]]) -> list[int]:
+    def _senders(self, plans: Sequence[Mapping[tuple[int, int], Sequence[HostedPiece]]]) -> list[int]:
         own = self._part.host
         return sorted({source for plan in plans for source, target in plan if target == own})
 
     def _message(
         self,
         source: int,
-        plans: Sequence[Mapping[tuple[int, int], Sequence[Piece]]],
+        plans: Sequence[Mapping[tuple[int, int], Sequence[HostedPiece]]],
         given: Sequence[Buffer],
         wanted: Sequence[Buffer],
     ) -> list[Any]:
@@ -149,7 +149,7 @@ class HostedExecutor(MeshExecutor):
         self,
         own: Buffer,
         source: TileLayout,
-        plan: Mapping[tuple[int, int], Sequence[Piece]],
+        plan: Mapping[tuple[int, int], Sequence[HostedPiece]],
         arrived: Mapping[int, Iterator[Any]],
     ) -> Any:
         form, layout = host_form(own.shape, own.dtype), self._layout(own)
@@ -179,7 +179,7 @@ class HostedExecutor(MeshExecutor):
 
     def _pieces(
         self, form: HostForm, source: TileLayout, target: TileLayout
-    ) -> Mapping[tuple[int, int], tuple[Piece, ...]]:
+    ) -> Mapping[tuple[int, int], tuple[HostedPiece, ...]]:
         return _pieces(form.shape, form.dtype.itemsize, source, target, self._part.hosts)
 
 
@@ -221,9 +221,9 @@ def _planned(shape: tuple[int, ...], itemsize: int, source: TileLayout, target: 
 @lru_cache(maxsize=4096)
 def _pieces(
     shape: tuple[int, ...], itemsize: int, source: TileLayout, target: TileLayout, hosts: int
-) -> Mapping[tuple[int, int], tuple[Piece, ...]]:
+) -> Mapping[tuple[int, int], tuple[HostedPiece, ...]]:
     """By sending and receiving host, what goes there; devices of one host that want the same receive it once."""
-    found: dict[tuple[int, int], dict[Box, Piece]] = {}
+    found: dict[tuple[int, int], dict[Box, HostedPiece]] = {}
     from_one, to_one = source.devices // hosts, target.devices // hosts
     senders: dict[tuple[int, Box], int] = {}
     for one in _planned(shape, itemsize, source, target).transfers:
@@ -233,7 +233,7 @@ def _pieces(
         pieces = found.setdefault((sender // from_one, receiver), {})
         known = pieces.get(one.box)
         targets = (one.target,) if known is None else (*known.targets, one.target)
-        pieces[one.box] = Piece(one.box, sender, targets)
+        pieces[one.box] = HostedPiece(one.box, sender, targets)
     return {hosts_: tuple(pieces.values()) for hosts_, pieces in found.items()}
 
 

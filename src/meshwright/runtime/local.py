@@ -38,6 +38,7 @@ class LocalRuntime:
         """
         self.program = program
         self.meshes = tuple(meshes)
+        self._paced = False
         functions = {name: core.jaxpr_as_fun(closed) for name, closed in program.executables.items()}
         self.executors = [
             MeshExecutor(number, own, program.buffers, functions, mesh, channels)
@@ -45,6 +46,16 @@ class LocalRuntime:
                 zip(program.lists, self.meshes, local_channels(program.meshes), strict=True)
             )
         ]
+
+    def slow_down(self, paces: Sequence[Sequence[float]]) -> None:
+        """Let every instruction take as long as on another device.
+
+        Args:
+            paces: least seconds of each RUN and of the way of each message, by mesh.
+        """
+        self._paced = True
+        for executor, own in zip(self.executors, paces, strict=True):
+            executor.slow_down(own)
 
     def sharing(self, program: StepProgram) -> LocalRuntime:
         """Another program on the same meshes.
@@ -72,6 +83,9 @@ class LocalRuntime:
         Returns:
             The outputs of the step, flat.
         """
+        if self._paced:
+            # A mesh that waits for the end of its task holds up no other one.
+            return self.recorded(inputs, micro_batches)[0]
         self._begin(inputs, micro_batches)
         while any(executor.advance(wait=False) for executor in self.executors):
             pass
@@ -144,5 +158,8 @@ def part_of(inputs: Sequence[Any], feed: Feed, micro_batches: int) -> Any:
     value = inputs[feed.input]
     if feed.micro_batch is None:
         return value
+    if feed.samples is not None:
+        first, count = feed.samples
+        return value[first : first + count]
     size = value.shape[0] // micro_batches
     return value[feed.micro_batch * size : (feed.micro_batch + 1) * size]

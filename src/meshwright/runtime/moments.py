@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.compiler.instructions import Instruction, Op, StepProgram
 
@@ -44,6 +44,21 @@ def end_s(moments: Moments) -> float:
     return max((one.end_s for own in moments for one in own), default=0.0)
 
 
+def replay_paced(program: StepProgram, paces: Sequence[Sequence[float]]) -> Moments:
+    """When every instruction runs if it takes these seconds, and messages arrive so many after their SEND.
+
+    Args:
+        program: instruction lists.
+        paces: seconds of each instruction, by mesh.
+    """
+    numbered = [{str(place): one_s for place, one_s in enumerate(own)} for own in paces]
+    lists = tuple(
+        tuple(replace(one, executable=str(place)) if one.op is Op.RUN else one for place, one in enumerate(own))
+        for own in program.lists
+    )
+    return _replayed(replace(program, lists=lists), numbered, _PacedMail(program, paces))
+
+
 def replay(program: StepProgram, run_s: Sequence[Mapping[str, float]], hop_s: float, bytes_per_s: float) -> Moments:
     """When every instruction runs if executables take these seconds: each as soon as its mesh is free and, of RECV, the
     message has arrived, hop + bytes / speed after its SEND began.
@@ -54,7 +69,10 @@ def replay(program: StepProgram, run_s: Sequence[Mapping[str, float]], hop_s: fl
         hop_s: that a message takes whatever its size.
         bytes_per_s: of messages.
     """
-    mail = _Mail(program, hop_s, bytes_per_s)
+    return _replayed(program, run_s, _Mail(program, hop_s, bytes_per_s))
+
+
+def _replayed(program: StepProgram, run_s: Sequence[Mapping[str, float]], mail: _Mail) -> Moments:
     clock = [0.0] * program.meshes
     place = [0] * program.meshes
     found: list[list[TimedInstruction]] = [[] for _ in range(program.meshes)]
@@ -64,7 +82,11 @@ def replay(program: StepProgram, run_s: Sequence[Mapping[str, float]], hop_s: fl
         for mesh, instructions in enumerate(program.lists):
             while place[mesh] < len(instructions):
                 one, now = instructions[place[mesh]], clock[mesh]
-                end = now + run_s[mesh][one.executable or ""] if one.op is Op.RUN else mail.end_s(mesh, one, now)
+                end = (
+                    now + run_s[mesh][one.executable or ""]
+                    if one.op is Op.RUN
+                    else mail.end_s(mesh, place[mesh], one, now)
+                )
                 if end is None:
                     break
                 found[mesh].append(TimedInstruction(place[mesh], now, end))
@@ -83,12 +105,16 @@ class _Mail:
         self.posted: set[int] = set()
         """Meshes that have sent their part of the ALLREDUCE that they wait in."""
 
-    def end_s(self, mesh: int, one: Instruction, now_s: float) -> float | None:
-        """When a mesh has done an instruction that computes nothing; None while a message is missing."""
+    def seconds(self, mesh: int, place: int, one: Instruction) -> float:
+        """Of a message from its sending to its arrival."""
         size = sum(self.program.buffers[buffer].bytes for buffer in one.reads)
+        return self.hop_s + size / self.bytes_per_s
+
+    def end_s(self, mesh: int, place: int, one: Instruction, now_s: float) -> float | None:
+        """When a mesh has done an instruction that computes nothing; None while a message is missing."""
         if one.op is not Op.ALLREDUCE or mesh not in self.posted:
             for target in one.targets(mesh):
-                arrival = now_s + self.hop_s + size / self.bytes_per_s
+                arrival = now_s + self.seconds(mesh, place, one)
                 self.arriving.setdefault((mesh, target), deque()).append(arrival)
         self.posted.add(mesh)
         channels = [self.arriving.get((source, mesh)) for source in one.sources(mesh)]
@@ -96,3 +122,15 @@ class _Mail:
             return None
         self.posted.discard(mesh)
         return max([now_s, *(channel.popleft() for channel in channels if channel)])
+
+
+class _PacedMail(_Mail):
+    """Messages whose seconds are given one by one."""
+
+    def __init__(self, program: StepProgram, paces: Sequence[Sequence[float]]) -> None:
+        super().__init__(program, 0.0, float("inf"))
+        self.paces = paces
+
+    def seconds(self, mesh: int, place: int, one: Instruction) -> float:
+        """As given."""
+        return self.paces[mesh][place]

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshwright.runtime.training_run import Training
+from meshwright.runtime.planned_training import PlannedTraining
 
 TOLERANCE = {"fp64": 1e-9, "fp32": 1e-5, "bf16": 2e-2}
 """Largest difference of a tensor, after ten steps."""
@@ -85,7 +85,7 @@ class StepsOutcome:
     """Experts that the weights after the last step choose for the tokens of the first, where there are any."""
 
 
-def run_alone(training: Training, steps: int, state: Any = None) -> StepsOutcome:
+def run_alone(training: PlannedTraining, steps: int, state: Any = None) -> StepsOutcome:
     """The steps on one device.
 
     Args:
@@ -96,7 +96,7 @@ def run_alone(training: Training, steps: int, state: Any = None) -> StepsOutcome
     return outcome(training, training.alone(), steps, state)
 
 
-def run_parallel(training: Training, devices: Sequence[Any], steps: int, state: Any = None) -> StepsOutcome:
+def run_parallel(training: PlannedTraining, devices: Sequence[Any], steps: int, state: Any = None) -> StepsOutcome:
     """The steps under the plan.
 
     Args:
@@ -134,7 +134,7 @@ def parity_of(there: StepsOutcome, alone: StepsOutcome, dtype: str, tolerance: f
     )
 
 
-def outcome(training: Training, step: Callable[[Any, Any], Any], steps: int, state: Any = None) -> StepsOutcome:
+def outcome(training: PlannedTraining, step: Callable[[Any, Any], Any], steps: int, state: Any = None) -> StepsOutcome:
     """What some steps end with.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError
@@ -47,7 +48,18 @@ def grid_of(row: PlanRow) -> DeviceGrid | None:
     if (row.tp, row.cp, row.ep, row.etp, row.shard_group) == (1, (), 1, 1, 0):
         return None
     return DeviceGrid.of(data=row.dp, context=row.cp, tensor=row.tp, expert=row.ep, expert_tensor=row.etp,
-                   shard_group=row.shard_group)  # fmt: skip
+                   shard_group=row.shard_group, domain=_domain(row),
+                   blocks=TENSORS[row.tensor].blocks(row.tp))  # fmt: skip
+
+
+def _domain(row: PlanRow) -> int:
+    """Expert ranks of a domain where exchanges go level by level: as many as there are domains, or the next more.
+
+    The devices of one machine have no nodes; a plan's cluster is not what runs here.
+    """
+    if row.dispatcher != "hierarchical":
+        return 1
+    return next(degree for degree in range(1, row.ep + 1) if row.ep % degree == 0 and degree * degree >= row.ep)
 
 
 def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardParallel:
@@ -64,7 +76,7 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardPa
     """
     from meshwright.compiler.grid import GridSplit
     from meshwright.compiler.methods import PipeshardParallel
-    from meshwright.zoo.splits import split_axes
+    from meshwright.zoo.splits import block_split, split_axes
 
     check_runs(row)
     if row.devices > len(devices):
@@ -75,6 +87,7 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardPa
             code="MW251",
         )  # fmt: skip
     grid = grid_of(row)
+    ranks_of = split_axes if grid is None or grid.blocks is None else partial(block_split, grid)
     return PipeshardParallel(
         devices=list(devices[: row.devices]),
         num_micro_batches=row.micro_batches,
@@ -84,7 +97,7 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardPa
         zero=ZERO[row.sharding],
         keep_gathered=row.sharding == "fsdp-keep",
         split_sums=row.sharding == "z2",
-        grid=None if grid is None else GridSplit(grid=grid, ranks_of=split_axes, length=seq_len),
+        grid=None if grid is None else GridSplit(grid=grid, ranks_of=ranks_of, length=seq_len),
     )
 
 

@@ -33,6 +33,8 @@ class WorkerProgram:
     """Index of this host among the mesh's hosts."""
     hosts: int = 1
     """Number of hosts that share each mesh."""
+    pace: tuple[float, ...] = ()
+    """Least seconds of each RUN, and of the way of each message; empty where nothing is slowed down."""
     coordinator: str = ""
     """Address where the hosts of a mesh find each other."""
 

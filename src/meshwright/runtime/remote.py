@@ -167,6 +167,14 @@ class RemoteRuntime:
         self._beside = beside
         self._loaded: tuple[_Team, int] | None = None
 
+    def slow_down(self, paces: Sequence[Sequence[float]]) -> None:
+        """Let every instruction take as long as on another device, from the start of the workers on.
+
+        Args:
+            paces: least seconds of each RUN and of the way of each message, by mesh.
+        """
+        self._parts = [replace(part, pace=tuple(paces[part.mesh])) for part in self._parts]
+
     def sharing(self, program: StepProgram) -> RemoteRuntime:
         """Another program for the same workers, which may take what this one leaves there, and the other way round.
 

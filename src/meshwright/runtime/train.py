@@ -15,8 +15,7 @@ import jax
 from meshwright.errors import LostError
 from meshwright.runtime.checkpoint import TABLE, restore_checkpoint, save_checkpoint
 from meshwright.runtime.parallelize import ParallelizedStep
-from meshwright.runtime.training_run import Training
-from meshwright.specs.row import PlanRow
+from meshwright.runtime.planned_training import PlannedTraining
 
 POLL_S = 0.1
 
@@ -95,8 +94,8 @@ class Recovery:
     """Under way when it was lost."""
     resumed: int
     """Step with which it went on: those between were done again."""
-    plan: PlanRow
-    """Plan that the run continued with."""
+    training: PlannedTraining
+    """What the run continued with."""
     devices: int
     """Number of devices that were left."""
 
@@ -110,16 +109,16 @@ class Steps:
     """Folder of checkpoints; a run continues from one that is there."""
     every: int = 10
     """Steps from one checkpoint to the next."""
-    plan_again: Callable[[Training, int], Training] | None = None
-    """The same training on so many devices: how it goes on when workers are lost, which needs the folder; without it
-    a loss ends the run."""
+    plan_again: Callable[..., PlannedTraining] | None = None
+    """The same training on so many devices, without the workers of the meshes `lost`: how it goes on after a loss,
+    which needs the folder; without it a loss ends the run."""
 
 
 @dataclass(eq=False, slots=True)
 class Trained:
     """Where a run is."""
 
-    training: Training
+    training: PlannedTraining
     step: ParallelizedStep
     state: Any
     number: int
@@ -127,7 +126,7 @@ class Trained:
 
 
 def train(
-    training: Training,
+    training: PlannedTraining,
     devices: Sequence[Any],
     steps: Steps,
     *,
@@ -163,15 +162,14 @@ def train(
             if recovered is not None and now.number == recovered.resumed and time.monotonic() - since < SETTLE_S:
                 time.sleep(PAUSE_S)
                 continue
-            # Each problem is one worker, and the workers of a mesh share its devices.
-            row, hosts = now.training.row, now.training.hosts_per_mesh
-            lost = len(error.problems) * row.devices // (row.pp * hosts)
-            left = left[: max(len(left) - lost, 0)]
+            lost = [worker // now.training.hosts_per_mesh for worker in error.workers]
+            gone = sum(now.training.mesh_sizes[mesh] for mesh in lost) // now.training.hosts_per_mesh
+            left = left[: max(len(left) - gone, 0)]
             at, since = now.number, time.monotonic()
-            changed = steps.plan_again(now.training, len(left))
+            changed = steps.plan_again(now.training, len(left), lost=lost)
             now = Trained(changed, changed.step(left), *_begin(changed, steps.folder))
             why = "; ".join(problem.what for problem in error.problems)
-            recovered = Recovery(why=why, step=at, resumed=now.number, plan=changed.row, devices=len(left))
+            recovered = Recovery(why=why, step=at, resumed=now.number, training=changed, devices=len(left))
             on_recovery(recovered)
         except BaseException:
             now.step.close()
@@ -179,7 +177,7 @@ def train(
     return now
 
 
-def _begin(training: Training, folder: Path | None) -> tuple[Any, int]:
+def _begin(training: PlannedTraining, folder: Path | None) -> tuple[Any, int]:
     """State and number of steps so far: those of the checkpoint, where there is one."""
     if folder is None or not (folder / TABLE).is_file():
         return training.initial(), 0

@@ -161,6 +161,8 @@ class MeshWorker:
             {peer: self._wires.channel(peer) for peer in peers},
             self._watch,
         )
+        if part.pace:
+            one.slow_down(part.pace)
         self._executors.append(one)
 
     def step(self, orders: Orders) -> Done:

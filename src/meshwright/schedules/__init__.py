@@ -6,11 +6,12 @@ A schedule's file is read when the schedule is first asked for: a plan of 1F1B d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
 
+from meshwright.catalogue import Catalogue
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.parameters import Parameter, read_settings, together
@@ -49,43 +50,8 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
 
 
-class Catalogue(MutableMapping[str, Schedule]):
-    """Schedules by name, each read from its file when it is asked for."""
-
-    def __init__(self, places: dict[str, str]) -> None:
-        """Read nothing yet.
-
-        Args:
-            places: `file:Class` by the name of the schedule.
-        """
-        self._places = dict(places)
-        self._known: dict[str, Schedule] = {}
-
-    def __getitem__(self, name: str) -> Schedule:
-        if name not in self._known:
-            file, _, kind = self._places[name].partition(":")
-            self._known[name] = getattr(import_module(f"{__name__}.{file}"), kind)()
-        return self._known[name]
-
-    def __setitem__(self, name: str, schedule: Schedule) -> None:
-        self._places.setdefault(name, "")
-        self._known[name] = schedule
-
-    def __delitem__(self, name: str) -> None:
-        del self._places[name]
-        self._known.pop(name, None)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._places
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-
-SCHEDULES = Catalogue(
+SCHEDULES: Catalogue[Schedule] = Catalogue(
+    __name__,
     {
         "gpipe": "gpipe:GPipe",
         "1f1b": "one_f_one_b:OneFOneB",
@@ -114,7 +80,7 @@ SCHEDULES = Catalogue(
         "ftpipe": "ftpipe:FTPipe",
         "mobius": "mobius:Mobius",
         "dynapipe": "dynapipe:DynaPipe",
-    }
+    },
 )
 """Every schedule by its name."""
 

@@ -51,7 +51,8 @@ def run_best_schedule(
     """
     if times_file is None:
         assert p is not None
-        shape = p, 1
+        # More workers than tasks may be are refused below, with no array of them made.
+        shape = min(p, MOST_TASKS), 1
         seconds = [np.full(shape, given) for given in (forward_s, input_s, weight_s, recompute_s)]
         stages = StageTimes(
             forward_s=seconds[0],
@@ -62,6 +63,8 @@ def run_best_schedule(
     else:
         stages = read_stage_times(times_file)
     workers, given_chunks = stages.forward_s.shape
+    if times_file is None and p is not None:
+        workers = p
     problems = []
     if p is not None and p != workers:
         why = f"the file of stage times has {workers} workers"

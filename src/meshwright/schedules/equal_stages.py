@@ -107,16 +107,14 @@ def run_schedule(
             parameter.
     """
     schedule = _with_parameters(schedule_named(name), parameters or {})
+    if p * m > MOST_TASKS:
+        raise InputError(_too_many(schedule, p, m, v or 1), code="MW240")
     schedule = schedule.made_for(p, forward_s, input_s, weight_s, transfer_s)
     if v is None:
         v = schedule.fewest_chunks(max(p, 2), m)
     problems = list(schedule.problems(p, m, v))
-    parts = schedule.sections()
-    if not problems and (count := p * m * v * parts * 2) > MOST_TASKS:
-        segments = f" x {parts} segments" if parts > 1 else ""
-        tasks = f"p {p} x m {m} x v {v}{segments} x 2 = {count:,} tasks"
-        rule = f"at most {MOST_TASKS:,} are listed"
-        problems.append(Problem(what=f"{schedule.name}: {tasks}", why=rule, fix="fewer micro-batches", field="m"))
+    if not problems and p * m * v * schedule.sections() * 2 > MOST_TASKS:
+        problems.append(_too_many(schedule, p, m, v))
     if problems:
         raise InputError(problems, code="MW240")
     return run_table(
@@ -128,6 +126,14 @@ def run_schedule(
         recompute_s=recompute_s,
         transfer_s=transfer_s,
     )
+
+
+def _too_many(schedule: Schedule, p: int, m: int, v: int) -> Problem:
+    parts = schedule.sections()
+    segments = f" x {parts} segments" if parts > 1 else ""
+    tasks = f"p {p} x m {m} x v {v}{segments} x 2 = {p * m * v * parts * 2:,} tasks"
+    rule = f"at most {MOST_TASKS:,} are listed"
+    return Problem(what=f"{schedule.name}: {tasks}", why=rule, fix="fewer micro-batches", field="m")
 
 
 def run_table(schedule: Schedule, table: ScheduleTable, **seconds: float) -> ScheduleRun:

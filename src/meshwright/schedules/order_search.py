@@ -8,6 +8,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from meshwright.budget import spent
 from meshwright.schedules.list_scheduling import Greedy, Ranked, Work, list_schedule
 from meshwright.schedules.lists import Task
 from meshwright.schedules.table import Kind, ScheduleTable
@@ -69,7 +70,7 @@ def search_orders(
     best: dict[int, Order] = {}
     placed = 0
     for number, (work, choice) in enumerate(pairs):
-        if number >= 2 and placed > FULL_TASKS:
+        if (number >= 2 and placed > FULL_TASKS) or (number and spent()):
             break
         lists, makespan_s = list_schedule(work, choice.rule())
         placed += work.tasks
@@ -80,7 +81,7 @@ def search_orders(
     fastest = min(best.values(), key=lambda order: order.makespan_s)
     placed = 0
     for order in sorted([*best.values(), *starts], key=lambda order: order.makespan_s):
-        if fastest.makespan_s <= least_s or placed + order.work.tasks > FULL_TASKS:
+        if fastest.makespan_s <= least_s or placed + order.work.tasks > FULL_TASKS or spent():
             break
         better = improved(order)
         placed += 2 * order.work.tasks

@@ -122,10 +122,10 @@ class Timeline:
         """Every result that goes from one worker to another, and when."""
         events = self.solution.events
         table, node = events.table, events.table.node
-        receiver, sender, _ = events.messages
+        receiver, sender, way = events.messages
         start_s, end_s = self.solution.end_s - self.solution.event_s, self.solution.end_s
         sends = LANE[table.kind[sender]] == Lane.SEND
-        way_s = np.zeros(len(receiver)) if not len(receiver) else self._way_s(receiver, sender)
+        way_s = np.zeros(len(receiver)) if not len(receiver) else self._way_s(receiver, sender, way)
         leaves_s = np.where(sends, start_s[node[sender]], end_s[node[sender]])
         arrives_s = np.where(sends, end_s[node[receiver]], leaves_s + way_s)
         producer, consumer = sender.copy(), receiver.copy()
@@ -184,11 +184,12 @@ class Timeline:
         lane = LANE[self.table.kind]
         return (lane == Lane.SEND) | (lane == Lane.RECEIVE)
 
-    def _way_s(self, receiver: np.ndarray, sender: np.ndarray) -> np.ndarray:
+    def _way_s(self, receiver: np.ndarray, sender: np.ndarray, way: np.ndarray) -> np.ndarray:
         """Seconds from the end of each sender to the arrival at its receiver."""
         node = self.solution.events.table.node
-        reads, _ = self.solution.events.gates
-        gate = (reads[node[receiver]] == node[sender][:, None])[:, 1:].argmax(axis=1) + 1
+        reads, ways = (gates[node[receiver]] for gates in self.solution.events.gates)
+        # A pair of passes that run as one event may send another two results, each on a way of its own.
+        gate = ((reads == node[sender][:, None]) & (ways == way[:, None]))[:, 1:].argmax(axis=1) + 1
         return self.solution.way_s[node[receiver], gate]
 
 

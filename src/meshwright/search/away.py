@@ -39,6 +39,21 @@ def offload_spaces(space: Space, cluster: ClusterSpec, workload: Workload) -> li
     return found
 
 
+def tensor_spaces(space: Space) -> list[Space]:
+    """Spaces of one tensor strategy each: bounds of a row are those of its strategy.
+
+    Args:
+        space: that may name several.
+    """
+    values = space.pinned("tensor") or ("1d",)
+    if len(values) == 1:
+        return [space]
+    return [
+        replace(space, pins=tuple((axis, (value,) if axis == "tensor" else held) for axis, held in space.pins))
+        for value in values
+    ]
+
+
 def joined(results: Sequence[SearchResult], top: int) -> SearchResult:
     """The answers of disjoint spaces as one: the best plan of each layout, counts added up.
 

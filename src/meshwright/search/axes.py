@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from meshwright.schedules import PLAN_SCHEDULES
-from meshwright.specs.row import EXPERT_TOKENS, SHARDINGS, offload_tokens
+from meshwright.specs.row import EXPERT_TOKENS, HOT_EXPERTS, SHARDINGS, HotExperts, offload_tokens
 from meshwright.specs.strategy import EXPERT_OVERLAPS, Dispatcher, ExpertOverlap
 from meshwright.strategies import CONTEXTS, TENSORS
 
@@ -41,16 +41,24 @@ class Axis:
         return tuple(self.words()) if self.words else ()
 
 
-DISPATCHED: tuple[Dispatcher, ...] = ("alltoall", "allgather", "deduplicated")
+DISPATCHED: tuple[Dispatcher, ...] = ("alltoall", "allgather", "deduplicated", "hierarchical", "move-experts")
 """Dispatchers that are priced."""
-WAYS: tuple[tuple[Dispatcher, ExpertOverlap], ...] = tuple(itertools.product(DISPATCHED, EXPERT_OVERLAPS))
-"""How tokens reach their experts and what runs beside; the first is what a plan without experts has."""
-SEARCHED_WAYS: tuple[tuple[Dispatcher, ...], tuple[ExpertOverlap, ...]] = (
+WAYS: tuple[tuple[Dispatcher, ExpertOverlap, HotExperts], ...] = tuple(
+    itertools.product(DISPATCHED, EXPERT_OVERLAPS, HOT_EXPERTS)
+)
+"""How tokens reach their experts, what runs beside, and what is done about hot experts; the first is what a plan
+without experts has."""
+WAY_AXES = ("dispatcher", "ep_overlap", "hot_experts")
+"""Axes that a way has a value of, in order."""
+SEARCHED_WAYS: tuple[tuple[Dispatcher, ...], tuple[ExpertOverlap, ...], tuple[HotExperts, ...]] = (
     ("alltoall", "deduplicated"),
     ("none", "paired-wgrad"),
+    ("kept",),
 )
 """Those that a search goes through unless others are named, but for pairs with a plain exchange: of two dispatchers
 the one that sends less hides more."""
+SKEWED_HOT: tuple[HotExperts, ...] = HOT_EXPERTS
+"""What a search goes through where a load of experts is stated: nothing is gained where none is."""
 _EXPERT_TOKENS = {stated: token for token, stated in EXPERT_TOKENS.items()}
 
 
@@ -82,6 +90,13 @@ AXES: dict[str, Axis] = {
             words=lambda: EXPERT_OVERLAPS,
             neutral="none",
             token=lambda word: _EXPERT_TOKENS.get(("ep_overlap", word), ""),
+        ),
+        Axis(
+            name="hot_experts",
+            default="kept; with a load of experts: balanced, and copies of 1, 2, 4, 8 of each layer",
+            words=lambda: HOT_EXPERTS,
+            neutral="kept",
+            token=lambda word: _EXPERT_TOKENS.get(("hot_experts", word), ""),
         ),
         Axis(name="dp", default="what is left of the devices"),
         Axis(
@@ -134,7 +149,7 @@ AXES: dict[str, Axis] = {
         ),
         Axis(
             name="tensor",
-            default="1d; another one where it is named, for plans with tensor groups",
+            default="1d; others where they are named, for plans with tensor groups",
             words=lambda: tuple(TENSORS),
             neutral="1d",
         ),

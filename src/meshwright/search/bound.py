@@ -6,6 +6,7 @@ Each factor is priced once per distinct value and gathered, so a million rows co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -28,16 +29,41 @@ EXPERT_MODULES = ("moe", "moe_act")
 
 
 @dataclass(frozen=True, slots=True)
-class PartCosts:
-    """Forward and backward seconds and parameters of one layer kind or edge, per row; nothing recomputed."""
+class Factors:
+    """A column of the rows as the sum of a dense and an expert factor, each once per distinct value.
 
-    forward_s: PerRow
-    backward_s: PerRow
-    dense_parameters: PerRow
-    expert_parameters: PerRow
-    frozen_dense_bytes: PerRow
+    Sums and multiples are taken of thousands of factors, before they are gathered into millions of rows.
+    """
+
+    dense: Float[np.ndarray, "dense"]
+    experts: Float[np.ndarray, "experts"]
+
+    def __add__(self, other: Factors) -> Factors:
+        return Factors(self.dense + other.dense, self.experts + other.experts)
+
+    def __mul__(self, count: float) -> Factors:
+        return Factors(self.dense * count, self.experts * count)
+
+
+def _summed(counts: Sequence[float], columns: Sequence[Factors]) -> Factors:
+    """The sum of so many of each column."""
+    first, *others = (column * count for count, column in zip(counts, columns, strict=True))
+    for other in others:
+        first = first + other
+    return first
+
+
+@dataclass(frozen=True, slots=True)
+class PartCosts:
+    """Forward and backward seconds and parameters of one layer kind or edge; nothing recomputed."""
+
+    forward_s: Factors
+    backward_s: Factors
+    dense_parameters: Factors
+    expert_parameters: Factors
+    frozen_dense_bytes: Factors
     """Of weights that are not trained, as they are stored."""
-    frozen_expert_bytes: PerRow
+    frozen_expert_bytes: Factors
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,44 +122,41 @@ class Factored:
         """One layer kind or edge."""
         experts = tuple(op for op in work.ops if op.module in EXPERT_MODULES)
         dense = tuple(op for op in work.ops if op.module not in EXPERT_MODULES)
-        costs = self._price(replace(work, ops=dense, kept=()), self.dense_rows, self.dense_of, quantised=quantised)
-        if not experts:
-            return costs
-        more = self._price(replace(work, ops=experts, kept=()), self.expert_rows, self.expert_of, quantised=quantised)
-        return PartCosts(
-            costs.forward_s + more.forward_s,
-            costs.backward_s + more.backward_s,
-            costs.dense_parameters + more.dense_parameters,
-            costs.expert_parameters + more.expert_parameters,
-            costs.frozen_dense_bytes + more.frozen_dense_bytes,
-            costs.frozen_expert_bytes + more.frozen_expert_bytes,
-        )
+        of_dense = self._price(replace(work, ops=dense, kept=()), self.dense_rows, quantised=quantised)
+        none = np.zeros(len(self.expert_rows))
+        of_experts = [none] * len(of_dense)
+        if experts:
+            of_experts = self._price(replace(work, ops=experts, kept=()), self.expert_rows, quantised=quantised)
+        return PartCosts(*(Factors(*both) for both in zip(of_dense, of_experts, strict=True)))
+
+    def per_row(self, column: Factors, rows: Int[np.ndarray, "picked"] | slice = slice(None)) -> PerRow:
+        """A column of the rows, or of some of them."""
+        return column.dense[self.dense_of[rows]] + column.experts[self.expert_of[rows]]
 
     def _price(
-        self, work: LayerWork, rows: Int[np.ndarray, "distinct"], of: Int[np.ndarray, "rows"], *, quantised: bool
-    ) -> PartCosts:
+        self, work: LayerWork, rows: Int[np.ndarray, "distinct"], *, quantised: bool
+    ) -> list[Float[np.ndarray, "distinct"]]:
+        """The fields of `PartCosts` for distinct values."""
         # Rows of other data degrees share these: no rank is fuller than the mean.
         columns = replace(self.grid.take(rows).strategies(self.workload), data_ranks=None)
         if columns.ep_overlap is not None:
             # What runs beside an exchange stands in the other factor: as much as can hide it.
             columns = replace(columns, ep_overlap=np.where(columns.ep_overlap > 0, BEST_OVERLAP, 0))
         seconds = price_work(work, columns, self.hardware, self.workload, quantised=quantised)
-        forward, backward = (
-            side.compute_s + side.tp_s + side.cp_s + side.ep_s for side in (seconds.forward, seconds.backward)
-        )
-        return PartCosts(
-            forward[of],
-            backward[of],
-            seconds.dense_parameters[of],
-            seconds.expert_parameters[of],
-            seconds.frozen_dense_bytes[of],
-            seconds.frozen_expert_bytes[of],
-        )
+        sides = [side.compute_s + side.tp_s + side.cp_s + side.ep_s for side in (seconds.forward, seconds.backward)]
+        return [
+            *sides,
+            seconds.dense_parameters,
+            seconds.expert_parameters,
+            seconds.frozen_dense_bytes,
+            seconds.frozen_expert_bytes,
+        ]
 
 
 def _joined(parts: list[PartCosts]) -> PartCosts:
     """The sum of parts."""
-    return PartCosts(*(sum(getattr(part, f.name) for part in parts) for f in fields(PartCosts)))
+    once = [1.0] * len(parts)
+    return PartCosts(*(_summed(once, [getattr(part, f.name) for part in parts]) for f in fields(PartCosts)))
 
 
 def row_bounds(
@@ -165,22 +188,41 @@ def row_bounds(
     head_work_s = head.forward_s + head.backward_s
     if model.mtp_layers:
         last = factored.part(work_of(model, model.mtp_kind, workload.attention_kernel))
-        head_work_s = head_work_s + model.mtp_layers * (head_work_s + last.forward_s + last.backward_s)
+        head_work_s = head_work_s + (head_work_s + last.forward_s + last.backward_s) * model.mtp_layers
 
     work_s = [part.forward_s + part.backward_s for part in parts]
     training = 1.0 if workload.training else 0.0
     if not training:
         work_s = [part.forward_s for part in parts]
         head_work_s = head.forward_s
-    total_s = sum(count * work for count, work in zip(counts, work_s, strict=True)) + head_work_s
-    total_s = total_s + embedding.forward_s + training * embedding.backward_s
-    mean_s = grid.m * total_s / grid.pp
-    time_s = mean_s if any_order else np.maximum(mean_s, _last_worker_s(grid, model, workload, work_s, head_work_s))
+    total_s = _summed(counts, work_s) + head_work_s + embedding.forward_s + embedding.backward_s * training
+    time_s = grid.m * factored.per_row(total_s) / grid.pp
+    if not any_order:
+        time_s = np.maximum(time_s, _last_worker_s(factored, model, work_s, head_work_s))
+    fixed_bytes = hardware.efficiency.context_bytes + hardware.software.engine_bytes
+    every = [*zip(counts, parts, strict=True), (1, head), (0 if model.tied_embeddings else 1, embedding)]
+    states = _least_states(factored, model, every)
+    return RowBounds(time_s, states * (1.0 + hardware.software.fragmentation) + fixed_bytes)
 
-    dense = sum(count * part.dense_parameters for count, part in zip(counts, parts, strict=True))
-    dense = dense + head.dense_parameters + (0.0 if model.tied_embeddings else embedding.dense_parameters)
-    experts = sum(count * part.expert_parameters for count, part in zip(counts, parts, strict=True))
-    stage = grid.tp * grid.cp * grid.dp
+
+def _least_states(factored: Factored, model: ModelSpec, every: list[tuple[int, PartCosts]]) -> PerRow:
+    """Bytes of weights, gradients and optimizer states sharded over every rank that can share them, mean over workers.
+
+    Args:
+        factored: the rows, priced.
+        model: says whether parts are frozen.
+        every: each part of the model, and how many there are.
+    """
+    grid, workload = factored.grid, factored.workload
+    counts, parts = zip(*every, strict=True)
+
+    def per_stage(dense: str, experts: str) -> PerRow:
+        dense_sum, expert_sum = (
+            factored.per_row(_summed(counts, [getattr(part, name) for part in parts])) for name in (dense, experts)
+        )
+        return (dense_sum / (grid.cp * grid.dp) + expert_sum / shards) / grid.pp
+
+    shards = np.maximum(grid.tp * grid.cp * grid.dp // (grid.ep * grid.etp), 1)
     precision = workload.precision
     least = precision.bytes_of("weights")
     if workload.training:
@@ -192,39 +234,33 @@ def row_bounds(
     if grid.offload:
         here = 1.0 - offload_of(grid.offload).weights
         least = precision.bytes_of("weights") * here
-    shards = np.maximum(stage // (grid.ep * grid.etp), 1)
-    states = least * (dense / (grid.cp * grid.dp) + experts / shards) / grid.pp
+    states = least * per_stage("dense_parameters", "expert_parameters")
     if model.tuning is not None:
-        every = [*zip(counts, parts, strict=True), (1, head), (0 if model.tied_embeddings else 1, embedding)]
-        frozen = sum(count * part.frozen_dense_bytes for count, part in every) / (grid.cp * grid.dp)
-        frozen = frozen + sum(count * part.frozen_expert_bytes for count, part in every) / shards
-        states = states + here * frozen / grid.pp
-    fixed_bytes = hardware.efficiency.context_bytes + hardware.software.engine_bytes
-    return RowBounds(time_s, states * (1.0 + hardware.software.fragmentation) + fixed_bytes)
+        states = states + here * per_stage("frozen_dense_bytes", "frozen_expert_bytes")
+    return states
 
 
-def _last_worker_s(
-    grid: Grid, model: ModelSpec, workload: Workload, work_s: list[PerRow], head_work_s: PerRow
-) -> PerRow:
+def _last_worker_s(factored: Factored, model: ModelSpec, work_s: list[Factors], head_work_s: Factors) -> PerRow:
     """Upstream once, m times the last worker's own work; the least over the numbers of chunks a pipeline may have."""
-    layout = ModelLayout.of(model, workload.seq_len)
+    grid = factored.grid
+    layout = ModelLayout.of(model, factored.workload.seq_len)
     bound = np.zeros(grid.rows)
     for pp in np.flatnonzero(np.bincount(grid.pp)).tolist():
-        rows = np.flatnonzero(grid.pp == pp)
         if pp == 1:
             continue
-        works = [work[rows] for work in work_s]
+        rows = np.flatnonzero(grid.pp == pp)
+        m = grid.m[rows]
         least = np.full(len(rows), np.inf)
         for chunks in range(1, model.most_stages // pp + 1):
             # Chunks beyond one need at least as many micro-batches as workers.
-            legal = np.ones(len(rows), dtype=bool) if chunks == 1 else grid.m[rows] >= pp
+            legal = np.ones(len(rows), dtype=bool) if chunks == 1 else m >= pp
             if not legal.any():
                 break
             ranges = np.array(layout.ranges(pp, chunks))
             before = layout.kinds_before[ranges[-1, 0, 0]]
             own = layout.counts(ranges[-1, :, 0], ranges[-1, :, 1] + 1).sum(axis=0)
-            once = sum(count * work for count, work in zip(before.tolist(), works, strict=True))
-            each = sum(count * work for count, work in zip(own.tolist(), works, strict=True)) + head_work_s[rows]
-            least = np.minimum(least, np.where(legal, once + grid.m[rows] * each, np.inf))
+            once_s = factored.per_row(_summed(before.tolist(), work_s), rows)
+            each_s = factored.per_row(_summed(own.tolist(), work_s) + head_work_s, rows)
+            least = np.minimum(least, np.where(legal, once_s + m * each_s, np.inf))
         bound[rows] = least
     return bound

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class Certificate:
     optimal: bool
     """No member of the space is quicker than the best one."""
     search_s: float
+    stopped: str = ""
+    """The limit at which the search ended before it had looked at every member; empty for a whole search."""
 
     def to_dict(self) -> dict[str, object]:
         """As data, without the time."""
@@ -34,6 +37,7 @@ class Certificate:
             **dict(self.effort),
             "pruned": dict(self.pruned),
             "optimal": self.optimal,
+            **({"stopped": self.stopped} if self.stopped else {}),
         }
 
 
@@ -46,6 +50,15 @@ class Counts:
     feasible: int = 0
     effort: Counter[str] = field(default_factory=Counter)
     pruned: Counter[str] = field(default_factory=Counter)
+    stopped: str = ""
+    """The limit that was reached."""
+    unseen_s: float = inf
+    """No member that was not looked at takes fewer seconds."""
+
+    def stop(self, limit: str, unseen_s: float) -> None:
+        """Note that members were left whose time is at least this."""
+        self.stopped = self.stopped or limit
+        self.unseen_s = min(self.unseen_s, unseen_s)
 
     def add(self, other: Counts) -> None:
         """Take another part in."""
@@ -54,6 +67,8 @@ class Counts:
         self.feasible += other.feasible
         self.effort.update(other.effort)
         self.pruned.update(other.pruned)
+        if other.stopped:
+            self.stop(other.stopped, other.unseen_s)
 
     def certificate(self, *, optimal: bool, started: float) -> Certificate:
         """The certificate of the whole space.
@@ -62,12 +77,16 @@ class Counts:
             optimal: whether something was found.
             started: reading of `time.perf_counter` when the search began.
         """
+        pruned = dict(self.pruned)
+        if self.stopped:
+            pruned[f"not looked at: {self.stopped}"] = self.space - self.priced - sum(pruned.values())
         return Certificate(
             space=self.space,
             priced=self.priced,
             feasible=self.feasible,
             effort=tuple(self.effort.items()),
-            pruned=tuple(sorted((rule, count) for rule, count in self.pruned.items() if count)),
-            optimal=optimal,
+            pruned=tuple(sorted((rule, count) for rule, count in pruned.items() if count)),
+            optimal=optimal and not self.stopped,
             search_s=time.perf_counter() - started,
+            stopped=self.stopped,
         )

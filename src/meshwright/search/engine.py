@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from meshwright.budget import spent
 from meshwright.search.certificate import Counts
 from meshwright.shapes import Bool, Float, Int
 
@@ -64,13 +65,32 @@ def explore(columns: Columns, incumbents: Incumbents[Any], counts: Counts) -> No
         counts: takes what is dropped.
     """
     left = _hopeful(columns, incumbents, counts)
-    left = left.take(np.argsort(left.bound_s, kind="stable"))
     size, growth, most = columns.sizes
     while len(left.bound_s):
-        for finer in left.take(slice(0, size)).refine():
+        first = _least(left.bound_s, size)
+        for finer in left.take(first).refine():
             explore(finer, incumbents, counts)
-        left = _hopeful(left.take(slice(size, None)), incumbents, counts)
+        least_s = float(left.bound_s.min())
+        others = np.ones(len(left.bound_s), dtype=bool)
+        others[first] = False
+        left = _hopeful(left.take(others), incumbents, counts)
+        if counts.stopped:
+            counts.stop(counts.stopped, least_s)
+            return
+        if len(left.bound_s) and (limit := spent()):
+            # What has been found stands; nothing that is left is quicker than the least of its bounds.
+            counts.stop(limit, float(left.bound_s.min()))
+            return
         size = min(size * growth, most)
+
+
+def _least(bound_s: Float[np.ndarray, "rows"], size: int) -> Int[np.ndarray, "first"]:
+    """The rows of the least bounds in ascending order, of equal ones the first."""
+    candidates = np.arange(len(bound_s))
+    if len(bound_s) > size:
+        # Most rows are dropped after the first few are refined: sorting them all would be in vain.
+        candidates = np.flatnonzero(bound_s <= np.partition(bound_s, size - 1)[size - 1])
+    return candidates[np.argsort(bound_s[candidates], kind="stable")][:size]
 
 
 def _hopeful(columns: Columns, incumbents: Incumbents[Any], counts: Counts) -> Columns:

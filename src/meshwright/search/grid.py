@@ -11,11 +11,12 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from meshwright.estimate.legality import model_rules
-from meshwright.search.axes import AXES, SEARCHED_WAYS, WAYS
+from meshwright.search.axes import AXES, SEARCHED_WAYS, SKEWED_HOT, WAY_AXES, WAYS
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Int
+from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import offload_of
+from meshwright.specs.row import about_hot_experts, offload_of
 from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
@@ -24,6 +25,8 @@ from meshwright.strategies.context import head_ranks
 
 Ints = Int[np.ndarray, "rows"]
 Folds = Int[np.ndarray, "folds"]
+CHECKED_TOGETHER = 1 << 16
+"""Rows checked for legality at a time: their columns stay in the cache, and what is illegal never fills the memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +105,20 @@ class Grid:
             imbalance=workload.expert_imbalance,
             dispatcher=_CODES[self.way, 0] if several else None,
             ep_overlap=_CODES[self.way, 1] if several else None,
+            load=workload.expert_load,
+            shadowed=_SHADOWED[self.way] if _SHADOWED[self.way].any() else None,
+            placed=_PLACED[self.way] if _PLACED[self.way].any() else None,
             data_ranks=self.dp if workload.sequence_lengths else None,
         )
 
 
-_CODES = np.array([(DISPATCHERS.index(how), EXPERT_OVERLAPS.index(beside)) for how, beside in WAYS])
+_CODES = np.array([(DISPATCHERS.index(how), EXPERT_OVERLAPS.index(beside)) for how, beside, _ in WAYS])
 
-_PAIRED = np.array([beside.startswith("paired") for _, beside in WAYS])
+_PAIRED = np.array([beside.startswith("paired") for _, beside, _ in WAYS])
+
+_SHADOWED = np.array([about_hot_experts(hot).get("shadowed", 0) for *_, hot in WAYS])
+
+_PLACED = np.array([hot == "balanced" for *_, hot in WAYS])
 
 COLUMNS = tuple(f.name for f in fields(Grid) if f.name not in ("tensor", "offload"))
 """Fields with one entry per row."""
@@ -145,7 +155,7 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space)
     wide = wide if tensor == "1d" else [tp for tp in wide if tp > 1]
     tps = _pinned(space, "tp", wide)
     experts = _expert_degrees(model, space)
-    pieces: list[dict[str, Ints]] = []
+    legal = _Legal(rules, tensor, most_offload(space))
     for tp in tps:
         for cp in _pinned(space, "cp", divisors(devices // tp)):
             if devices % (tp * cp) or workload.seq_len % cp:
@@ -157,19 +167,45 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space)
                     continue
                 if not _allowed(space, "dp", dp):
                     continue
-                pieces.append(_mesh((tp, cp, pp, dp), tensor, levels, experts, workload, space))
-    if not pieces:
-        empty = dict.fromkeys(COLUMNS, np.zeros(0, dtype=np.int64))
-        return Grid(**empty | {"context": np.zeros((0, len(CONTEXTS)), dtype=np.int64)}, tensor=tensor, offload="")
-    offload = most_offload(space)
-    grid = Grid(
-        **{name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMNS}, tensor=tensor, offload=offload
-    )
-    legal = np.ones(grid.rows, dtype=bool)
-    degrees = grid_degrees(grid)
-    for rule in rules:
-        legal &= rule.holds(degrees)
-    return grid.take(legal)
+                legal.add(_mesh((tp, cp, pp, dp), tensor, levels, experts, workload, space))
+    return legal.grid()
+
+
+class _Legal:
+    """Collects the legal rows among those added, checked in parts that stay in the cache."""
+
+    def __init__(self, rules: tuple[Rule, ...], tensor: str, offload: str) -> None:
+        self.rules, self.tensor, self.offload = rules, tensor, offload
+        self.waiting: list[dict[str, np.ndarray]] = []
+        self.found: list[Grid] = []
+
+    def add(self, rows: dict[str, np.ndarray]) -> None:
+        """Add rows as columns."""
+        self.waiting.append(rows)
+        if sum(len(piece["tp"]) for piece in self.waiting) >= CHECKED_TOGETHER:
+            self._check()
+
+    def grid(self) -> Grid:
+        """The legal ones of all rows added, in their order."""
+        if self.waiting:
+            self._check()
+        if not self.found:
+            empty = dict.fromkeys(COLUMNS, np.zeros(0, dtype=np.int64))
+            return self._joined([empty | {"context": np.zeros((0, len(CONTEXTS)), dtype=np.int64)}])
+        return self._joined([{name: getattr(part, name) for name in COLUMNS} for part in self.found])
+
+    def _check(self) -> None:
+        grid = self._joined(self.waiting)
+        self.waiting = []
+        legal = np.ones(grid.rows, dtype=bool)
+        degrees = grid_degrees(grid)
+        for rule in self.rules:
+            legal &= rule.holds(degrees)
+        self.found.append(grid.take(legal))
+
+    def _joined(self, pieces: list[dict[str, np.ndarray]]) -> Grid:
+        columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMNS}
+        return Grid(**columns, tensor=self.tensor, offload=self.offload)
 
 
 def grid_degrees(grid: Grid) -> Degrees:
@@ -220,26 +256,35 @@ def context_levels(cp: int, space: Space, *, hierarchical: bool = True) -> list[
     return found
 
 
-def _ways(space: Space) -> Ints:
-    """Codes of the ways to reach experts on other ranks."""
-    wanted = [
-        space.pinned(axis) or searched
-        for axis, searched in zip(("dispatcher", "ep_overlap"), SEARCHED_WAYS, strict=True)
-    ]
+def _ways(space: Space, load: ExpertLoad | None) -> Ints:
+    """Codes of the ways to reach experts on other ranks.
+
+    With a load, experts may also move to the tokens: no rank is fuller than another then.
+    """
+    dispatchers, overlaps, _ = SEARCHED_WAYS
+    searched = SEARCHED_WAYS
+    if load is not None:
+        # A rank that holds copies of all experts exchanges nothing, as where they move.
+        hot = tuple(word for word in SKEWED_HOT if about_hot_experts(word).get("shadowed", 0) < load.width)
+        searched = ((*dispatchers, "move-experts"), overlaps, hot)
+    wanted = [space.pinned(axis) or free for axis, free in zip(WAY_AXES, searched, strict=True)]
     free = space.pinned("dispatcher") is None and space.pinned("ep_overlap") is None
+    stated = space.pinned("hot_experts") is not None
     found = [
         number
-        for number, (how, beside) in enumerate(WAYS)
-        if how in wanted[0] and beside in wanted[1] and not (free and beside != "none" and how == "alltoall")
+        for number, (how, beside, about) in enumerate(WAYS)
+        if how in wanted[0]
+        and beside in wanted[1]
+        and about in wanted[2]
+        and not (free and beside != "none" and how != "deduplicated")
+        and not (not stated and about != "kept" and (how == "move-experts" or beside != "none"))
     ]
     return np.array(found, dtype=np.int64)
 
 
 def only_way(space: Space) -> int:
     """The first way that a space is held to, plain exchanges with nothing beside them where it is free."""
-    wanted = tuple(
-        (space.pinned(axis) or (WAYS[0][place],))[0] for place, axis in enumerate(("dispatcher", "ep_overlap"))
-    )
+    wanted = tuple((space.pinned(axis) or (WAYS[0][place],))[0] for place, axis in enumerate(WAY_AXES))
     return next(number for number, way in enumerate(WAYS) if way == wanted)
 
 
@@ -273,7 +318,7 @@ def _mesh(
     fold = stage % (experts[0] * experts[1]) == 0
     ep, etp = experts[0][fold], experts[1][fold]
     # Experts on one rank are reached in one way; plain exchanges stand for it.
-    ways = _ways(space)
+    ways = _ways(space, workload.expert_load)
     each = np.where(ep > 1, len(ways), 1)
     way = np.concatenate([ways if spread else ways[:1] * 0 for spread in (ep > 1).tolist()] or [ways[:0]])
     ep, etp = np.repeat(ep, each), np.repeat(etp, each)

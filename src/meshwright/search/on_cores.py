@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator, Sequence
 
 from meshwright.search.parts import threads
-from meshwright.search.tasks import Part, Task, do_task, run_here
+from meshwright.search.tasks import Part, PricingTask, do_task, run_here
 
 
-def run_on_cores(tasks: Sequence[Task[Part]]) -> Iterator[tuple[int, Part]]:
+def run_on_cores(tasks: Sequence[PricingTask[Part]]) -> Iterator[tuple[int, Part]]:
     """Do tasks in as many processes as there are cores; a `tasks.Runner`.
 
     In this process where there is one core or one task, or where processes cannot be forked safely.

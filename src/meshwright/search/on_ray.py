@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.ray_cluster import CODE, connect, ray_module
-from meshwright.search.tasks import Part, Task, do_task
+from meshwright.search.tasks import Part, PricingTask, do_task
 
 WAITING_PER_PROCESSOR = 3
 """Tasks handed to the cluster per processor, so that none waits for the next and few are lost at once."""
@@ -50,7 +50,7 @@ class OnRay:
         """Nodes of the cluster that are alive."""
         return sum(1 for node in self._ray.nodes() if node["Alive"])
 
-    def __call__(self, tasks: Sequence[Task[Part]]) -> Iterator[tuple[int, Part]]:
+    def __call__(self, tasks: Sequence[PricingTask[Part]]) -> Iterator[tuple[int, Part]]:
         """Do tasks; see `tasks.Runner`.
 
         Raises:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from meshwright.budget import spent
 from meshwright.estimate.held_up import held_up
 from meshwright.estimate.pipeline import PricedItems, pipeline_columns, sync_layers
 from meshwright.estimate.step import Workers, run_pipeline, step_of
@@ -95,7 +96,8 @@ class Queue:
         number = 0
         while self.waiting and (rounds is None or number < rounds):
             picked = self._next()
-            if not len(picked):
+            # One round is run at any rate, so that a search out of time has an answer where there is one.
+            if not len(picked) or (self.best_of_layout and spent()):
                 return
             self._run(picked)
             number += 1
@@ -173,6 +175,11 @@ class Queue:
                 self.best_of_layout[plan.row.layout] = plan
         if self.slack > 1.0:
             self.front = pareto_front([*self.front, *plans])
+
+    @property
+    def least_waiting_s(self) -> float:
+        """No plan that still waits takes fewer seconds."""
+        return min((float(entry.found.bound_s.min()) for entry in self.waiting if len(entry.found.row)), default=np.inf)
 
     def best(self) -> list[Simulated]:
         """The best plan of each of the best layouts."""

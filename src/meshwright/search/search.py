@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshwright.budget import spent
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
 from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
-from meshwright.search.away import joined, offload_spaces
+from meshwright.search.away import joined, offload_spaces, tensor_spaces
 from meshwright.search.block import Block, PricedRows
 from meshwright.search.bound import row_bounds
 from meshwright.search.certificate import Counts
@@ -37,6 +38,7 @@ from meshwright.search.shape_tables import ShapeTables
 from meshwright.search.shardings import shardings_for
 from meshwright.search.space import Space
 from meshwright.search.table import Table
+from meshwright.search.watching import SearchProgress, watcher
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.lengths import DYNAMIC
@@ -90,17 +92,17 @@ def search(
     """
     started = time.perf_counter()
     space = space or Space()
-    spaces = offload_spaces(space, cluster, workload)
+    spaces = [one for own in tensor_spaces(space) for one in offload_spaces(own, cluster, workload)]
     if len(spaces) > 1:
         each = {"top": top, "pareto": pareto, "refine": refine}
         return joined([search(model, cluster, workload, one, **each) for one in spaces], top)  # type: ignore[arg-type]
     space = spaces[0]
     result = _Search(model, cluster, workload, space, top, pareto=pareto).run(started)
-    if not result.plans and not space.tight:
+    if not result.plans and not space.tight and not result.certificate.stopped:
         # Nothing leaves the usual reserve free: better a tight plan that says so than none.
         relaxed = _Search(model, cluster, workload, replace(space, tight=True), top, pareto=pareto).run(started)
         return replace(relaxed, relaxed=bool(relaxed.plans))
-    if refine and result.plans and workload.packing != DYNAMIC and space.pinned("recompute") is None:
+    if refine and result.plans and not spent() and workload.packing != DYNAMIC and space.pinned("recompute") is None:
         plans = _refined(result.plans, model, cluster, workload)[:top]
         # A plan whose layers recompute one by one lies outside the space; nothing inside is quicker than it either.
         bound_s = min(result.certificate.bound_step_time_s or np.inf, plans[0].estimate.step_time_s)
@@ -167,6 +169,10 @@ class _Search:
         """Price rows, and simulate the best of them."""
         kept = []
         for rows in self.rows(grid):
+            if self.queue.best_of_layout and (limit := spent()):
+                # The rows that are left are bounded where they are explored.
+                self.counts.stop(limit, np.inf)
+                break
             block = self.block(rows)
             if block is not None:
                 self._price_block(block, block.plans())
@@ -177,11 +183,15 @@ class _Search:
             if not self.in_order:
                 kept.append(rows)
         self.queue.simulate(rounds=2)
+        self._tell()
         if kept:
             from meshwright.search.sketch import sketches
 
             sketched = [found for rows in kept for found in sketches(rows, self.factory, self.workload)]
             for sketch in sorted(sketched, key=lambda found: found.least_s):
+                if limit := spent():
+                    self.counts.stop(limit, float(sketch.least_s))
+                    break
                 self._price_sketch(sketch)
 
     def rows(self, grid: Grid) -> Iterator[PricedRows]:
@@ -210,6 +220,16 @@ class _Search:
             return
         self._price_block(Block(sketch.rows.take(open_rows), sketch.build(self.factory)), plans)
         self.queue.simulate(rounds=1)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tell whoever watches how far this is."""
+        told = watcher()
+        if told is not None:
+            best = next(iter(self.queue.best()), None)
+            decided = self.counts.priced + self.counts.pruned.total()
+            name, time_s = (None, None) if best is None else (best.row.format(), best.time_s)
+            told(SearchProgress(space=self.counts.space, decided=decided, best=name, best_s=time_s))
 
     def _price_block(self, block: Block, plans: int) -> None:
         """Price what a block's bounds leave of so many plans."""
@@ -225,6 +245,10 @@ class _Search:
         plans = tuple(self._found(plan) for plan in self.queue.best())
         front = tuple(self._found(plan) for plan in self.queue.front) if self.queue.slack > 1.0 else ()
         self.counts.effort[SIMULATED] = self.queue.simulated
+        if limit := spent():
+            waiting_s = self.queue.least_waiting_s
+            if self.counts.stopped or waiting_s <= self.queue.threshold_s:
+                self.counts.stop(limit, waiting_s)
         grouped = self.workload.packing == DYNAMIC
         if grouped:
             # Searched with packed rows; ranked by the micro-batches that each plan would run.
@@ -232,7 +256,9 @@ class _Search:
         proven = self.counts.certificate(optimal=bool(plans) and not grouped, started=started)
         certificate = PlanCertificate(
             **{field.name: getattr(proven, field.name) for field in fields(proven)},
-            bound_step_time_s=plans[0].estimate.step_time_s if plans and not grouped else None,
+            bound_step_time_s=min(plans[0].estimate.step_time_s, self.counts.unseen_s)
+            if plans and not grouped
+            else None,
         )
         return SearchResult(plans=plans, pareto=front, certificate=certificate, relaxed=False)
 

@@ -10,7 +10,7 @@ Answer = TypeVar("Answer", covariant=True)
 
 
 @runtime_checkable
-class Task(Protocol[Answer]):
+class PricingTask(Protocol[Answer]):
     """A part of a space, small enough to be done again if it is lost; it can be pickled."""
 
     def __call__(self) -> Answer:
@@ -21,12 +21,12 @@ Runner = Callable[[Sequence[Any]], Iterator[tuple[int, Any]]]
 """Does tasks in any order; gives position and answer of every task once, as they end."""
 
 
-def do_task(task: Task[Part]) -> Part:
+def do_task(task: PricingTask[Part]) -> Part:
     """Do one task; Ray shows this name."""
     return task()
 
 
-def run_here(tasks: Sequence[Task[Part]]) -> Iterator[tuple[int, Part]]:
+def run_here(tasks: Sequence[PricingTask[Part]]) -> Iterator[tuple[int, Part]]:
     """The runner of this process.
 
     Args:

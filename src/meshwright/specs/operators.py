@@ -55,6 +55,8 @@ class Linear:
     """Routed experts that each hold such a matrix; 0 for none."""
     of_heads: bool = False
     """Makes or takes tensors of attention heads, which ranks can exchange for tokens."""
+    tied: bool = False
+    """Its matrix is the embedding's table."""
     trained: bool = True
     """Whether its weights have gradients."""
     adapter: bool = False

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal, get_args
 
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.specs.strategy import (
@@ -29,9 +29,24 @@ from meshwright.specs.strategy import (
 SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp")
 OFFLOAD_LETTERS = {"w": "weights", "a": "activations", "o": "optimizer", "g": "gradients"}
 """Letters of `off-waog`, and the states that they move."""
-EXPERT_TOKENS: dict[str, tuple[str, str]] = {
+HotExperts = Literal["kept", "balanced", "shadow1", "shadow2", "shadow4", "shadow8"]
+"""What is done about experts with many tokens: nothing, experts placed by load, so many copied to every rank."""
+HOT_EXPERTS: tuple[HotExperts, ...] = get_args(HotExperts)
+EXPERT_TOKENS: dict[str, tuple[str, str | int]] = {
     "epdedup": ("dispatcher", "deduplicated"),
     "epag": ("dispatcher", "allgather"),
+    "ep2h": ("dispatcher", "hierarchical"),
+    "epmove": ("dispatcher", "move-experts"),
+    "epbal": ("hot_experts", "balanced"),
+    "epshadow1": ("hot_experts", "shadow1"),
+    "epshadow2": ("hot_experts", "shadow2"),
+    "epshadow4": ("hot_experts", "shadow4"),
+    "epshadow8": ("hot_experts", "shadow8"),
+    "epdtd": ("drop_duplicates", True),
+    "epstash": ("stash_collectives", True),
+    "epc2": ("ep_chunks", 2),
+    "epc4": ("ep_chunks", 4),
+    "epc8": ("ep_chunks", 8),
     "epov-shared": ("ep_overlap", "shared"),
     "epov": ("ep_overlap", "paired"),
     "epov-wgrad": ("ep_overlap", "paired-wgrad"),
@@ -57,6 +72,11 @@ class PlanRow:
     etp: int = 1
     dispatcher: Dispatcher = "alltoall"
     ep_overlap: ExpertOverlap = "none"
+    hot_experts: HotExperts = "kept"
+    ep_chunks: int = 1
+    """Pieces in which dispatch, experts and combine follow each other: 1, 2, 4 or 8."""
+    drop_duplicates: bool = False
+    stash_collectives: bool = False
     dp: int = 1
     sharding: str = "z0"
     shard_group: int = 0
@@ -106,13 +126,14 @@ class PlanRow:
         """The one-line form; defaults are left out, batch and data degree are always there."""
         tokens = []
         if self.tp > 1:
-            tokens.append(f"tp{self.tp}" if self.tensor == "1d" else f"tp{self.tp}-{self.tensor}")
+            tokens.append(_format_tensor(self.tensor, self.tp))
             if not self.sp:
                 tokens.append("nosp")
         if self.cp_degree > 1:
             tokens.append(_format_cp(self.cp))
         tokens += [f"{name}{degree}" for name in ("pp", "vpp", "ep", "etp") if (degree := getattr(self, name)) > 1]
-        tokens += [token for token, stated in EXPERT_TOKENS.items() if getattr(self, stated[0]) == stated[1]]
+        tokens += [token for token, stated in EXPERT_TOKENS.items() if (value := getattr(self, stated[0])) == stated[1]
+                   and isinstance(value, type(stated[1]))]  # fmt: skip
         tokens.append(f"dp{self.dp}")
         if self.sharding == "hsdp":
             tokens.append(f"hsdp{self.shard_group}")
@@ -149,7 +170,16 @@ class PlanRow:
         return LayerStrategy(
             tensor=tensor,
             context=tuple(ContextParallel(kind=kind, degree=degree) for kind, degree in self.cp),
-            expert=ExpertParallel(ep=self.ep, etp=self.etp, dispatcher=self.dispatcher, overlap=self.ep_overlap),
+            expert=ExpertParallel(
+                ep=self.ep,
+                etp=self.etp,
+                dispatcher=self.dispatcher,
+                overlap=self.ep_overlap,
+                overlap_degree=self.ep_chunks,
+                drop_duplicates=self.drop_duplicates,
+                stash_collectives=self.stash_collectives,
+                **about_hot_experts(self.hot_experts),
+            ),
             data=self.data(),
             recompute=recompute,
             offload=offload_of(self.offload),
@@ -174,6 +204,21 @@ class PlanRow:
             shard = max(1, self.shard_group // self.cp_degree)
             return DataParallel(replicate=max(1, self.dp // shard), shard=shard, zero=3, family="fsdp", overlap=overlap)
         return DataParallel(shard=self.dp, zero=3, family="fsdp", reshard=self.sharding == "fsdp", overlap=overlap)
+
+
+def about_hot_experts(word: HotExperts) -> dict[str, Any]:
+    """Fields of an expert strategy that the word states."""
+    if word.startswith("shadow"):
+        return {"shadowed": int(word.removeprefix("shadow"))}
+    return {"placed_by_load": True} if word == "balanced" else {}
+
+
+def hot_experts_of(expert: ExpertParallel) -> HotExperts:
+    """The word of an expert strategy; of one that no word says whole, the nearest."""
+    for word in HOT_EXPERTS:
+        if word == f"shadow{expert.shadowed}":
+            return word
+    return "balanced" if expert.placed_by_load else "kept"
 
 
 def offload_of(token: str) -> Offload:
@@ -211,6 +256,14 @@ def default_schedule(vpp: int) -> str:
     return "interleaved" if vpp > 1 else "1f1b"
 
 
+def _format_tensor(name: str, degree: int) -> str:
+    if name == "1d":
+        return f"tp{degree}"
+    from meshwright.specs.tensor_grids import GRIDS  # few plans have one
+
+    return GRIDS[name].token(degree) if name in GRIDS else f"tp{degree}-{name}"
+
+
 def _format_cp(levels: tuple[tuple[str, int], ...]) -> str:
     degree = 1
     for _, level in levels:
@@ -223,12 +276,15 @@ def _format_cp(levels: tuple[tuple[str, int], ...]) -> str:
 
 _COUNTED = re.compile(r"^(tp|pp|vpp|ep|etp|dp|mbs|gbs)([0-9]{1,9})$")
 _TENSOR = re.compile(r"^tp([0-9]{1,9})-([a-z0-9][a-z0-9.-]{0,30})$")
+_GRID = re.compile(r"^tp[0-9]{1,2}d[0-9]")
 _CP = re.compile(r"^cp([0-9]{1,9})(?:-([a-z0-9]{1,60}))?$")
 _LEVEL = re.compile(r"^([a-z0-9]*[a-z])([0-9]{1,9})$")
 _RECOMPUTE = re.compile(r"^rc-(none|sel|full|block([0-9]{1,9})|uni([0-9]{1,9}))$")
 _MODULES = re.compile(rf"^rc-sel((?:-(?:{'|'.join(RECOMPUTE_MODULES)}))+)$")
 _HSDP = re.compile(r"^hsdp([0-9]{1,9})$")
 _OFFLOAD = re.compile(r"^off-([waog]{1,4})(-nvme)?(-dpu)?$")
+MAX_TEXT = 500
+"""Characters of the one-line form; every token there is, each once, takes fewer."""
 _WORDS = ("nosp", "tpov", "nodpov", "z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")
 _EXAMPLES = (
     *_WORDS,
@@ -243,6 +299,9 @@ _EXAMPLES = (
     "off-og",
     "off-og-nvme",
     "tp8",
+    "tp2d2",
+    "tp25d2x2",
+    "tp3d2",
     "cp2",
     "pp4",
     "vpp2",
@@ -265,6 +324,10 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
     Raises:
         InputError: all unknown, repeated and contradictory tokens together.
     """
+    if len(text) > MAX_TEXT:
+        what = f"plan {text[:60]!r}... has {len(text):,} characters"
+        fix = "write each degree and setting once, such as tp8.pp4.vpp2.dp16.z1.mbs1.rc-sel"
+        raise InputError(Problem(what=what, why=f"at most {MAX_TEXT} are read", fix=fix, field="plan"), code="MW210")
     fields: dict[str, Any] = {}
     problems: list[Problem] = []
 
@@ -279,6 +342,9 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
         elif match := _TENSOR.match(token):
             put("tp", int(match[1]), token)
             fields["tensor"] = match[2]
+        elif _GRID.match(token):
+            degree, fields["tensor"] = _parse_grid(token, text, problems)
+            put("tp", degree, token)
         elif match := _CP.match(token):
             put("cp", _parse_cp(match, text, problems), token)
         elif match := _RECOMPUTE.match(token):
@@ -338,6 +404,24 @@ def offload_problems(token: str, where: str = "") -> list[Problem]:
         fix = "add o, or leave it out"
         return [replace(one, what=f"{where}{one.what}", fix=one.fix or fix, field="offload") for one in error.problems]
     return []
+
+
+def _parse_grid(token: str, text: str, problems: list[Problem]) -> tuple[int, str]:
+    """Ranks and strategy of a tensor group that is a grid."""
+    from meshwright.specs.tensor_grids import GRIDS, grid_problem, grid_token
+
+    named = grid_token(token)
+    if named is None:
+        grids = ", ".join(grid.token(grid.nearest(4)) for grid in GRIDS.values())
+        what, why = f"plan {text!r}: unknown token {token!r}", "no tensor grid has this name"
+        problems.append(Problem(what=what, why=why, fix=f"write one such as {grids}", field="plan"))
+        return 1, "1d"
+    grid, sides = named
+    if wrong := grid_problem(grid, sides):
+        why, fix = wrong
+        problems.append(Problem(what=f"plan {text!r}: {token!r}", why=why, fix=fix, field="tp"))
+        return 1, grid.name
+    return grid.degree(*sides), grid.name
 
 
 def _parse_cp(match: re.Match[str], text: str, problems: list[Problem]) -> tuple[tuple[str, int], ...]:

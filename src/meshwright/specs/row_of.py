@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.specs.plan import ExecutionPlan, Pipeline
-from meshwright.specs.row import PlanRow, offload_token
+from meshwright.specs.row import PlanRow, hot_experts_of, offload_token
 from meshwright.specs.strategy import DataParallel, LayerStrategy, Recompute, Tensor1D
 
 
@@ -57,6 +57,10 @@ def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
         etp=strategy.expert.etp,
         dispatcher=strategy.expert.dispatcher,
         ep_overlap=strategy.expert.overlap,
+        hot_experts=hot_experts_of(strategy.expert),
+        ep_chunks=strategy.expert.overlap_degree if strategy.expert.overlap_degree in (2, 4, 8) else 1,
+        drop_duplicates=strategy.expert.drop_duplicates,
+        stash_collectives=strategy.expert.stash_collectives,
         dp=strategy.dp,
         sharding=sharding,
         shard_group=group,

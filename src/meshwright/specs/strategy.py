@@ -121,7 +121,8 @@ class ExpertParallel:
     """Tensor degree inside an expert."""
     dispatcher: Dispatcher = "alltoall"
     """`alltoall` sends every copy of a token to its expert; `allgather` gives all tokens to all ranks; `deduplicated`
-    sends a token once to a domain and there once to a rank (DeepEP, HybridEP)."""
+    sends a token once to a domain and there once to a rank (DeepEP, HybridEP); `hierarchical` exchanges inside domains
+    first, then between them (DeepSpeed-MoE, Tutel's 2DH); `move-experts` leaves tokens and gathers weights (Janus)."""
     capacity_factor: float | None = None
     """None drops no token."""
     expert_shards: int = 1
@@ -133,9 +134,11 @@ class ExpertParallel:
     run together, each beside the exchanges of the other (combined 1F1B, DualPipe); `paired-wgrad`: likewise, with
     gradients of weights put off until an exchange has nothing else beside it."""
     shadowed: int = 0
-    """Hot experts copied to every rank (FasterMoE)."""
+    """Hottest experts of each layer that are copied to every rank (FasterMoE)."""
     placement: tuple[int, ...] = ()
-    """Rank of each expert, empty for blocks in order (SmartMoE)."""
+    """Rank of each expert, the same in all layers; empty for blocks in order."""
+    placed_by_load: bool = False
+    """In each layer the most loaded expert goes first, to the least loaded rank with a free slot (SmartMoE)."""
     drop_duplicates: bool = False
     """Drop the copies tensor ranks hold before dispatch (DeepSpeed-TED)."""
     stash_collectives: bool = False
@@ -143,7 +146,7 @@ class ExpertParallel:
     prioritised: bool = False
     """Exchanges cut in micro-operations that go before gradient traffic (Lina)."""
     locality: float | None = None
-    """Largest share of tokens that may leave the node; changes routing (FasterMoE)."""
+    """Largest share of tokens that may leave the innermost domain; changes routing (FasterMoE)."""
 
     def __post_init__(self) -> None:
         check = Check("expert")
@@ -151,6 +154,9 @@ class ExpertParallel:
             check.whole(name, getattr(self, name))
         check.one_of("overlap", self.overlap, EXPERT_OVERLAPS)
         check.one_of("dispatcher", self.dispatcher, DISPATCHERS)
+        check.whole("shadowed", self.shadowed, 0)
+        if self.locality is not None and check.positive("locality", self.locality):
+            check.that(self.locality <= 1, "locality", self.locality, "is a share of the tokens, at most 1")
         if self.capacity_factor is not None:
             check.positive("capacity_factor", self.capacity_factor)
         check.done()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from meshwright.errors import InputError, Problem
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.check import Check
+from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.failures import Failures
 from meshwright.specs.lengths import Packing, check_lengths, describe_lengths
 from meshwright.specs.optimizers import optimizer_named
@@ -32,7 +33,9 @@ class Workload:
     software: str = DEFAULT_SOFTWARE
     """The framework, by its name in the library; `NAME@2025-06` as it was then."""
     expert_imbalance: float = 1.0
-    """Tokens of the fullest expert rank over the mean."""
+    """Tokens of the fullest expert rank over the mean, in every layer and however many ranks there are."""
+    expert_load: ExpertLoad | None = None
+    """How tokens spread over the experts of each layer, in place of that one number."""
     tokens: float | None = None
     """Tokens of the whole run, for days and cost."""
     sequence_lengths: tuple[tuple[int, float], ...] = ()
@@ -59,6 +62,13 @@ class Workload:
         if check.positive("expert_imbalance", self.expert_imbalance):
             check.that(
                 self.expert_imbalance >= 1, "expert_imbalance", self.expert_imbalance, "is at least 1 (balanced)"
+            )
+            check.that(
+                self.expert_load is None or self.expert_imbalance == 1,
+                "expert_imbalance",
+                self.expert_imbalance,
+                "and a load of experts both say how full the fullest rank is",
+                "leave it out",
             )
         if self.tokens is not None:
             check.positive("tokens", self.tokens)
@@ -111,6 +121,7 @@ class Workload:
             "training": self.training,
             "attention_kernel": self.attention_kernel,
             "expert_imbalance": self.expert_imbalance,
+            **({} if self.expert_load is None else {"expert_load": self.expert_load.described}),
             "tokens": self.tokens,
             **unequal,
             **({"dynamic_cp": True} if self.dynamic_cp else {}),

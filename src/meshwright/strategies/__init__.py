@@ -7,26 +7,27 @@ which are refused by name.
 from __future__ import annotations
 
 import re
+from collections.abc import MutableMapping
 from typing import Any
 
+from meshwright.catalogue import Catalogue
 from meshwright.errors import InputError, Problem
 from meshwright.strategies.base import ContextStrategy, TensorStrategy
 from meshwright.strategies.gathered import Gathered
-from meshwright.strategies.heads import Heads
 from meshwright.strategies.ring import Ring
-from meshwright.strategies.tensor_1d import OneDimension
-from meshwright.strategies.tensor_2d import TwoDimensions
 from meshwright.strategies.ulysses import Ulysses
 
-TENSORS: dict[str, TensorStrategy] = {
-    strategy.name: strategy
-    for strategy in (
-        OneDimension(),
-        TwoDimensions(),
-        Heads(),
-    )
-}
-"""Tensor strategies by name; the first is what a plan has that names none."""
+TENSORS: Catalogue[TensorStrategy] = Catalogue(
+    __name__,
+    {
+        "1d": "tensor_1d:OneDimension",
+        "2d": "tensor_2d:TwoDimensions",
+        "25d": "tensor_2d:Deep",
+        "3d": "tensor_3d:ThreeDimensions",
+        "heads": "heads:Heads",
+    },
+)
+"""Tensor strategies by name, `file:Class`; the first is what a plan has that names none."""
 
 CONTEXTS: dict[str, ContextStrategy] = {
     strategy.name: strategy
@@ -48,7 +49,7 @@ def register(strategy: TensorStrategy | ContextStrategy) -> None:
     Raises:
         InputError: the name is taken, or the one-line form of plans cannot hold it.
     """
-    known: dict[str, Any] = TENSORS if isinstance(strategy, TensorStrategy) else CONTEXTS
+    known: MutableMapping[str, Any] = TENSORS if isinstance(strategy, TensorStrategy) else CONTEXTS
     name, problems = strategy.name, []
     if name in known:
         why, fix = "a strategy of that name exists", "choose another name"

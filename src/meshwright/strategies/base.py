@@ -11,22 +11,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import reduce
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from meshwright.kernels.exchange import Routing
 from meshwright.shapes import Bool, Float, Int
+from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear, Region, StreamTokens, Vector
 from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS, Dispatcher, ExpertOverlap, TensorOverlap
+
+if TYPE_CHECKING:
+    from meshwright.kernels.exchange import Routing
+    from meshwright.strategies.blocks import TensorBlocks
 
 Column = Float[np.ndarray, "rows"] | Int[np.ndarray, "rows"] | float
 """A number per row, or one for all rows."""
 
 Phase = Literal["forward", "input_gradient", "weight_gradient"]
 Category = Literal["tp", "cp", "ep"]
-Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send"]
+Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send"]
 
 OVERLAPS: tuple[TensorOverlap, ...] = ("none", "bulk", "ring")
 """Codes of `StrategyColumns.tp_overlap`."""
@@ -58,7 +62,7 @@ class StrategyColumns:
     offload_activations: Float[np.ndarray, "rows"]
     seq_len: int
     imbalance: float
-    """Tokens of the fullest expert rank over the mean."""
+    """Tokens of the fullest expert rank over the mean, where `load` does not say it."""
     tensor: str = "1d"
     """Tensor strategy of all rows, by its name in `TENSORS`."""
     dispatcher: Int[np.ndarray, "rows"] | None = None
@@ -69,6 +73,18 @@ class StrategyColumns:
     """Weights that are away are on disks, not in host memory; None where no row's are."""
     data_ranks: Int[np.ndarray, "rows"] | None = None
     """Ranks that wait for the one with most attended pairs; None where all rows of a step are alike."""
+    load: ExpertLoad | None = None
+    """How tokens spread over experts; None where `imbalance` says it."""
+    shadowed: Int[np.ndarray, "rows"] | None = None
+    """Hottest experts of each layer that every expert rank holds; None where no row has any."""
+    placed: Bool[np.ndarray, "rows"] | None = None
+    """Experts are placed by load instead of in blocks; None where no row's are."""
+    whole_tokens: Bool[np.ndarray, "rows"] | None = None
+    """Tensor ranks that hold the same tokens send each its part of them alone; None where no row's do."""
+    leaving: Float[np.ndarray, "rows"] | None = None
+    """Largest share of tokens that leave the innermost domain, 1 for any; None where no row states one."""
+    stashed: Bool[np.ndarray, "rows"] | None = None
+    """What exchanges brought is kept for backward; None where no row's is."""
 
     @property
     def rows(self) -> int:
@@ -113,13 +129,40 @@ class StrategyColumns:
         alone = np.ones_like(self.context)
         return replace(self, mbs=fullest, seq_len=tokens.length, context=alone, data_ranks=None)
 
+    @property
+    def routed_tokens(self) -> Float[np.ndarray, "rows"]:
+        """Tokens that a rank sends to experts: those of its sequence region, its part where tensor ranks hold the same.
+
+        Source: Singh et al. 2023 (DeepSpeed-TED, arXiv 2303.06318), section 5.1 (duplicate token dropping).
+        """
+        if self.whole_tokens is None:
+            return self.sequence_tokens
+        return self.sequence_tokens / np.where(self.whole_tokens & ~self.sp, self.tp, 1)
+
     def received(self, top_k: float) -> Float[np.ndarray, "rows"]:
         """Token copies at the fullest rank's experts: T k times imbalance, or capacity's padding, times etp.
 
-        With capacity c every expert computes c times its balanced share whatever it gets.
+        With capacity c every expert computes c times its balanced share whatever it gets. Where experts move to the
+        tokens, a rank computes its own tokens, and none is fuller.
         """
-        load = np.where(np.isnan(self.capacity), self.imbalance, self.capacity)
-        return self.sequence_tokens * top_k * load * self.etp
+        return self._at_experts(top_k, arriving=False)
+
+    def exchanged(self, top_k: float) -> Float[np.ndarray, "rows"]:
+        """Token copies that reach the fullest rank over the network: received ones, less those of shadowed experts."""
+        return self._at_experts(top_k, arriving=True)
+
+    def _at_experts(self, top_k: float, *, arriving: bool) -> Float[np.ndarray, "rows"]:
+        pairs = self.routed_tokens * top_k * self.etp
+        # No rank can hold more than the tokens of all.
+        full: Float[np.ndarray, "rows"] | float = 1.0 if self.imbalance == 1 else np.minimum(self.imbalance, self.ep)
+        if self.load is not None:
+            from meshwright.strategies.crowding import crowding_of  # few jobs state one
+
+            both = crowding_of(self.load).rows(self.ep, pairs * self.ep, self.shadowed, self.placed)
+            full = both[0 if arriving else 1]
+        load = np.where(np.isnan(self.capacity), full, self.capacity)
+        moved = self.dispatches("move-experts")
+        return pairs * (load if moved is None else np.where(moved, 1.0, load))
 
     def dispatches(self, how: Dispatcher) -> Bool[np.ndarray, "rows"] | None:
         """Rows with this dispatcher, None where no row has it."""
@@ -139,7 +182,7 @@ class StrategyColumns:
         columns = {
             f.name: value[index]
             for f in fields(self)
-            if f.name not in ("seq_len", "imbalance", "tensor") and (value := getattr(self, f.name)) is not None
+            if f.name not in ("seq_len", "imbalance", "tensor", "load") and (value := getattr(self, f.name)) is not None
         }
         return replace(self, **columns)
 
@@ -159,6 +202,10 @@ class Call:
     """Rows of an all-to-all of tokens in which one copy of a token enters a domain, and there a rank."""
     routing: Routing | None = None
     """How the copies of a token are spread, where some rows send one."""
+    by_level: Bool[np.ndarray, "rows"] | None = None
+    """Rows of an all-to-all that goes level by level, first inside domains; None where no row's must."""
+    leaving: Column | None = None
+    """Largest share of an all-to-all that leaves the innermost domain; None where none is stated."""
     repeats: Column = 1.0
     beside: Phase | None = None
     """The compute of the same operator that may hide it; None exposes it."""
@@ -180,6 +227,8 @@ class LocalGemm:
     expert: bool
     replicated: Column = 0.0
     """Of the parameters: whole on every tensor rank, each with the gradient of its own tokens, to be summed."""
+    fetched: Column = 0.0
+    """Weights of other ranks that are here while it computes."""
     calls: tuple[Call, ...] = ()
 
 
@@ -230,6 +279,8 @@ class Rule:
     why: str
     fix: str
     field: str
+    nearest: Callable[[Mapping[str, int]], str] | None = None
+    """The remedy for the degrees of one row, where it depends on them; `fix` elsewhere."""
 
 
 Group = tuple[Int[np.ndarray, "rows"], Int[np.ndarray, "rows"]]
@@ -264,9 +315,44 @@ class TensorStrategy(ABC):
         """Ranks among which attention heads are shared; the others of a tensor group share sequences."""
         return tp
 
+    def weight_ranks(self, tp: Int[np.ndarray, "rows"]) -> Int[np.ndarray, "rows"]:
+        """Ranks that share tables and cut vectors of weights; groups of them hold the same."""
+        return tp
+
+    def kept_beside(self, op: Linear, columns: StrategyColumns) -> Float[np.ndarray, "rows"] | None:
+        """Elements that a product keeps from forward to backward beyond a rank's own input; None where none."""
+        return None
+
+    def blocks(self, tp: int) -> TensorBlocks | None:
+        """How ranks hold the operands of products, from which the runtime writes them; None where nothing runs them."""
+        return None
+
     def rules(self, model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
         """What a model and a sequence length ask of the degrees beyond what holds for every strategy."""
         return ()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBytes:
+    """Bytes of an element that crosses the network."""
+
+    weights: float = 0.0
+    gradients: float = 0.0
+
+
+class ExpertMethod(ABC):
+    """A way in which weights of experts come to ranks that do not own them."""
+
+    holds: ClassVar[bool] = False
+    """Whether what came stays on the device until backward."""
+
+    @abstractmethod
+    def visitors(self, op: Linear, columns: StrategyColumns) -> Float[np.ndarray, "rows"] | None:
+        """Experts of others that a rank computes; None where no row has any."""
+
+    @abstractmethod
+    def calls(self, op: Linear, columns: StrategyColumns, one: Column, formats: WeightBytes) -> tuple[Call, ...]:
+        """The collectives of one matrix, of `one` elements per expert, forward and backward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

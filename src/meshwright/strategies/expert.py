@@ -7,39 +7,81 @@ Source: Lepikhin et al. 2020 (arXiv 2006.16668); Liu et al. 2025, MoE parallel f
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
 from typing import Literal
 
 import numpy as np
 
 from meshwright.kernels.exchange import Routing
 from meshwright.specs.operators import Exchange, Linear
-from meshwright.strategies.base import Call, Column, Kind, LocalGemm, Phase, StrategyColumns, full_width, local_width
+from meshwright.strategies.base import (
+    Call,
+    Column,
+    ExpertMethod,
+    Kind,
+    LocalGemm,
+    Phase,
+    StrategyColumns,
+    WeightBytes,
+    full_width,
+    local_width,
+)
+
+SIZES_ALONE = WeightBytes()
+"""For those who ask for sizes, not for traffic."""
+METHODS = ("experts_moved:MovedExperts", "experts_shadowed:ShadowedExperts")
+"""What brings weights of experts to ranks that do not own them: a method is one file of this folder, read where a layer
+has experts, and one line here."""
 
 
-def shard_experts(op: Linear, columns: StrategyColumns, top_k: float) -> LocalGemm:
+def shard_experts(op: Linear, columns: StrategyColumns, top_k: float, formats: WeightBytes = SIZES_ALONE) -> LocalGemm:
     """One matrix of all local experts on one rank: a grouped product.
 
     Args:
         op: the operator of one expert, with the number of experts.
         columns: strategies, one per row.
         top_k: experts a token visits.
+        formats: bytes of weights and gradients that cross the network; none where sizes alone are asked for.
 
     Returns:
-        `groups` = E / ep products of received / groups tokens, widths cut by etp.
+        `groups` = E / ep products of received / groups tokens, widths cut by etp; more groups where a rank computes
+        experts of others, or in chunks.
     """
     local_experts = np.maximum(op.experts / columns.ep, 1.0)
     column = op.split == "expert-column"
     width_in: Column = full_width(op.inputs) if column else local_width(op.inputs, columns.etp)
     width_out: Column = local_width(op.outputs, columns.etp) if column else full_width(op.outputs)
     bias: Column = op.bias / columns.etp if column else float(op.bias)
+    one = width_in * width_out + bias
+    visiting = np.zeros(columns.rows)
+    calls: tuple[Call, ...] = ()
+    for method in _methods():
+        visitors = method.visitors(op, columns)
+        if visitors is not None:
+            visiting = visiting + visitors
+            calls = (*calls, *method.calls(op, columns, one, formats))
+    groups = (local_experts + visiting) * columns.ep_chunks
     return LocalGemm(
-        m=columns.received(top_k) / local_experts,
+        m=columns.received(top_k) / groups,
         n=width_out,
         k=width_in,
-        groups=local_experts,
-        parameters=local_experts * (width_in * width_out + bias),
+        groups=groups,
+        parameters=local_experts * one,
+        fetched=visiting * one,
         expert=True,
+        calls=calls,
     )
+
+
+@cache
+def _methods() -> tuple[ExpertMethod, ...]:
+    """Those of `METHODS`."""
+    found = []
+    for place in METHODS:
+        module, _, name = place.partition(":")
+        found.append(getattr(import_module(f"meshwright.strategies.{module}"), name)())
+    return tuple(found)
 
 
 def exchange_calls(
@@ -62,11 +104,14 @@ def exchange_calls(
     Returns:
         An all-to-all of T k h bytes per rank over ep, and over etp a gather before (scatter after) the experts.
         With a deduplicating dispatcher a token enters each domain, and there each rank, once; with one that gathers,
-        all ranks of ep get all tokens, and sums of their results are scattered.
-        Pipelined in c chunks, all but 1/c of the exchange hides behind the experts.
+        all ranks of ep get all tokens, and sums of their results are scattered. Where experts move nothing is sent;
+        where tensor ranks that hold the same tokens send their parts, results are gathered over them (gradients where
+        dispatch goes back). Pipelined in c chunks, all but 1/c of the exchange hides behind the experts.
     """
-    elements = columns.received(routing.copies) / columns.etp * op.width
+    elements = columns.exchanged(routing.copies) / columns.etp * op.width
     gathers, once = columns.dispatches("allgather"), columns.dispatches("deduplicated")
+    moved, by_level = columns.dispatches("move-experts"), columns.dispatches("hierarchical")
+    chunks = columns.ep_chunks
     calls: tuple[Call, ...] = ()
     phases: tuple[tuple[Literal["forward", "backward"], Phase], ...] = (
         ("forward", "forward"),
@@ -77,6 +122,8 @@ def exchange_calls(
         element = dispatched_bytes or activation_bytes if gather else activation_bytes
         per_rank = elements * element
         exchanged = per_rank * (columns.ep > 1)
+        if moved is not None:
+            exchanged = exchanged * ~moved
         kind: Kind = "all_gather" if gather else "reduce_scatter"
         calls += (
             Call(
@@ -84,13 +131,16 @@ def exchange_calls(
                 category="ep",
                 phase=phase,
                 group="ep",
-                payload_bytes=exchanged if gathers is None else exchanged * ~gathers,
+                payload_bytes=(exchanged if gathers is None else exchanged * ~gathers) / chunks,
+                repeats=chunks,
                 once=once,
                 routing=routing,
+                by_level=by_level,
+                leaving=columns.leaving,
                 beside=compute,
                 # Dispatch and combine share the experts' time.
-                beside_share=np.where(columns.ep_chunks > 1, 0.5, 0.0),
-                head_share=1.0 / columns.ep_chunks,
+                beside_share=np.where(chunks > 1, 0.5, 0.0),
+                head_share=1.0 / chunks,
             ),
             Call(
                 kind=kind,
@@ -103,4 +153,9 @@ def exchange_calls(
         if gathers is not None:
             whole = columns.sequence_tokens * columns.ep * (op.width * element) * (columns.ep > 1) * gathers
             calls += (Call(kind=kind, category="ep", phase=phase, group="ep", payload_bytes=whole),)
+        if columns.whole_tokens is not None and not gather:
+            # What comes back is of a rank's own part of the tokens, which all of them hold again.
+            shared = columns.whole_tokens & ~columns.sp & (columns.tp > 1) & (columns.ep * columns.etp > 1)
+            back = columns.tokens * (op.width * activation_bytes) * shared
+            calls += (Call(kind="all_gather", category="ep", phase=phase, group="tp", payload_bytes=back),)
     return calls

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwright.shapes import Float
-from meshwright.specs.operators import Kept, LayerWork, Region, StreamTokens
+from meshwright.specs.operators import Kept, LayerWork, Linear, Region, StreamTokens
 from meshwright.specs.precision import Precision
 from meshwright.specs.strategy import Recompute
+from meshwright.strategies import TENSORS
 from meshwright.strategies.base import StrategyColumns, region_scale
 
 
@@ -35,7 +36,13 @@ def kept_bytes(
         share = 1.0 / recompute.group if recompute.kind == "grouped" else 1.0
         return columns.at(work.tokens).sequence_tokens * (work.input_width * precision.bytes_of("activations") * share)
     freed = set(recompute.modules) if recompute.kind == "selective" else set()
-    return tensor_bytes([kept for kept in work.kept if not freed & set(kept.freed_by)], work, columns, precision)
+    own = tensor_bytes([kept for kept in work.kept if not freed & set(kept.freed_by)], work, columns, precision)
+    for op in work.ops:
+        if isinstance(op, Linear) and not op.experts and op.trained and op.module not in freed:
+            beside = TENSORS[columns.tensor].kept_beside(op, columns)
+            if beside is not None:
+                own = own + beside * precision.bytes_of("activations")
+    return own
 
 
 def tensor_bytes(

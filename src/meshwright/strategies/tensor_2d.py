@@ -1,14 +1,16 @@
-"""2D tensor parallelism (Optimus): SUMMA on a q x q grid; matrices and activations are both cut in blocks.
+"""2D and 2.5D tensor parallelism: SUMMA on a square grid of ranks, or on several of them one behind the other.
 
-Device (i, j) holds rows i of the tokens, columns j of every width, and block (i, j) of every matrix [K, N]:
+Rank (i, j) of a q x q grid holds block (i, j) of every matrix and of every activation, rows by sequences and columns by
+hidden width. The product of an input [M, K] by a matrix [K, N] takes q steps, each with one block of the rank's row and
+one of its column; per rank and product, received:
 
-    Y = X W       for l: X_il to row i, W_lj to column j, Y_ij += X_il W_lj
-    dX = dY W'    for l: W_lj to column j, dY_ij W_lj' summed over row i
-    dW = X' dY    for l: X_il to row i, X_il' dY_ij summed over column j
+    forward     (q-1)/q^2 M K   +   (q-1)/q^2 K N
+    backward    twice that: the gradients of input and matrix each take as much as their operands
 
-A product receives (q-1)/q^2 (M K + K N) elements forward and twice that backward; q broadcasts of a block move what one
-all-gather of the strip does. Nothing hides them. Sequences are shared by the rows, so that attention is local.
-Source: Xu et al. 2021 (arXiv 2104.05343), sections 3.1 and 3.2.
+All exposed: the next block is needed before anything can be computed with it. Attention is local: heads are shared by
+the columns, sequences by the rows. In 2.5D, d such grids share the sequences and hold the same blocks of matrices, so
+that activations are a d-th, and gradients of the blocks are summed over the depth: 2(d-1)/d K N / q^2 more backward.
+Sources: Xu et al. 2021 (arXiv 2104.05343), sections 3.1 and 3.2; Wang et al. 2022 (Tesseract, arXiv 2105.14500).
 """
 
 from __future__ import annotations
@@ -20,25 +22,14 @@ import numpy as np
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear, Vector
-from meshwright.strategies.base import (
-    Call,
-    Degrees,
-    Group,
-    Kind,
-    LocalGemm,
-    Rule,
-    StrategyColumns,
-    TensorStrategy,
-    full_width,
-)
+from meshwright.strategies.base import Call, Group, Kind, LocalGemm, Rule, StrategyColumns, TensorStrategy, full_width
+from meshwright.strategies.blocks import ActivationBlocks, BlockProduct, TensorBlocks
+from meshwright.strategies.grid_rules import grid_rules, sides
 
-STATISTICS = 2
-"""Numbers per token that a norm sums over its columns: mean and variance."""
+Ranks = Int[np.ndarray, "rows"]
 
-
-def side(tp: Int[np.ndarray, "rows"]) -> Int[np.ndarray, "rows"]:
-    """Ranks of a row or column of the grid: q, with q q = tp."""
-    return np.rint(np.sqrt(tp)).astype(np.int64)
+FP32_BYTES = 4.0
+"""Statistics of norms and of the loss are summed in 32 bits at least."""
 
 
 class TwoDimensions(TensorStrategy):
@@ -46,14 +37,32 @@ class TwoDimensions(TensorStrategy):
 
     name = "2d"
     summary = "blocks of matrices and activations on a q x q grid (Optimus)"
+    runs = True
+
+    def side(self, tp: Ranks) -> Ranks:
+        """Ranks of a row or column of a grid: q."""
+        return sides(self.name, tp)[:, 0]
+
+    def depth(self, tp: Ranks) -> Ranks:
+        """Grids that hold the same matrices."""
+        return np.maximum(np.asarray(tp) // self.side(tp) ** 2, 1)
 
     def linear(self, op: Linear, columns: StrategyColumns, activation_bytes: float) -> LocalGemm:
         """q products of blocks, and the strips of the input and of the matrix that cross rows and columns."""
-        q = side(columns.tp)
-        tokens, width_in, width_out = columns.tokens / q, full_width(op.inputs) / q, full_width(op.outputs) / q
+        q, d = self.side(columns.tp), self.depth(columns.tp)
+        tokens, width_in, width_out = columns.tokens / (q * d), full_width(op.inputs) / q, full_width(op.outputs) / q
         several = activation_bytes * (q > 1)
         strip = tokens * width_in * q * several
         matrix = width_in * width_out * q * several
+        block = width_in * width_out * activation_bytes * (d > 1)
+        beside: tuple[Call, ...] = (exposed_call("all_reduce", "backward", "tp_depth", block),) if np.any(d > 1) else ()
+        if op.tied:
+            # The block of the table goes to the rank across the diagonal, and its gradient comes back.
+            across = width_in * width_out * several
+            beside += (
+                exposed_call("send", "forward", "tp_column", across),
+                exposed_call("send", "backward", "tp_column", across),
+            )
         return LocalGemm(
             m=tokens,
             n=width_out,
@@ -62,92 +71,97 @@ class TwoDimensions(TensorStrategy):
             parameters=width_in * width_out + op.bias / q,
             expert=False,
             calls=(
-                _call("all_gather", "forward", "tp_row", strip),
-                _call("all_gather", "forward", "tp_column", matrix),
-                _call("all_gather", "backward", "tp_column", matrix),
-                _call("reduce_scatter", "backward", "tp_row", strip),
-                _call("all_gather", "backward", "tp_row", strip),
-                _call("reduce_scatter", "backward", "tp_column", matrix),
+                exposed_call("all_gather", "forward", "tp_row", strip),
+                exposed_call("all_gather", "forward", "tp_column", matrix),
+                exposed_call("all_gather", "backward", "tp_column", matrix),
+                exposed_call("reduce_scatter", "backward", "tp_row", strip),
+                exposed_call("all_gather", "backward", "tp_row", strip),
+                exposed_call("reduce_scatter", "backward", "tp_column", matrix),
+                *beside,
             ),
         )
 
     def vector_calls(self, op: Vector, columns: StrategyColumns, activation_bytes: float) -> tuple[Call, ...]:
-        """Sums over a row for a norm's statistics; over a column for rows of a table that other ranks hold."""
-        q = side(columns.tp)
-        tokens = columns.tokens / q * (q > 1)
+        """Sums over a row for statistics of norms and of the loss; over a column for rows of a table of other ranks."""
+        q, d = self.side(columns.tp), self.depth(columns.tp)
+        tokens = columns.tokens / (q * d) * (q > 1)
         if op.reduce:
             found = tokens * q * (op.reduce / q) * activation_bytes
+            rows, width = op.table or (0, 0)
+            table = rows * width / q**2 * activation_bytes * (d > 1) * op.trained
             return (
-                _call("reduce_scatter", "forward", "tp_column", found),
-                _call("all_gather", "backward", "tp_column", found),
+                exposed_call("reduce_scatter", "forward", "tp_column", found),
+                exposed_call("all_gather", "backward", "tp_column", found),
+                *((exposed_call("all_reduce", "backward", "tp_depth", table),) if np.any(d > 1) else ()),
             )
-        if op.module != "layernorm":
-            return ()
-        sums = tokens * (STATISTICS * activation_bytes)
-        return (
-            _call("all_reduce", "forward", "tp_row", sums),
-            _call("all_reduce", "backward", "tp_row", sums),
-        )
+        return statistics_calls(op, tokens, "tp_row", activation_bytes)
 
     def groups(self, columns: StrategyColumns) -> dict[str, Group]:
-        """Rows are consecutive ranks, columns stand q apart."""
-        q = side(columns.tp)
-        return {"tp_row": (np.ones(columns.rows, dtype=np.int64), q), "tp_column": (q, q)}
+        """Rows are consecutive ranks, columns stand q apart, grids of a depth q x q."""
+        q = self.side(columns.tp)
+        one = np.ones(columns.rows, dtype=np.int64)
+        return {"tp_row": (one, q), "tp_column": (q, q), "tp_depth": (q * q, self.depth(columns.tp))}
 
-    def head_ranks(self, tp: Int[np.ndarray, "rows"]) -> Int[np.ndarray, "rows"]:
+    def head_ranks(self, tp: Ranks) -> Ranks:
         """A row of the grid."""
-        return side(tp)
+        return self.side(tp)
+
+    def weight_ranks(self, tp: Ranks) -> Ranks:
+        """One grid."""
+        return self.side(tp) ** 2
 
     def rules(self, model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
-        """A square grid whose side divides widths, heads and the sequences of a micro-batch; dense models without cp.
-
-        Heads are shared by q ranks where other strategies share them by tp, so that no more is asked of them here.
-        """
-
-        def whole(width: int) -> Rule:
-            return Rule(
-                "2d width",
-                lambda d: width % side(d["tp"]) == 0,
-                f"a row of the 2d grid shares a width of {width}",
-                f"use a grid whose side divides {width}",
-                "tp",
-            )
-
-        def square(d: Degrees) -> Float[np.ndarray, "rows"] | Int[np.ndarray, "rows"]:
-            return side(d["tp"]) ** 2 == d["tp"]
-
-        return (
-            Rule("2d grid", square, "a 2d tensor group is a q x q grid", "use tp 4, 9, 16, 64 ...", "tp"),
-            whole(model.hidden),
-            Rule(
-                "2d sequences",
-                lambda d: d["mbs"] % side(d["tp"]) == 0,
-                "the rows of a 2d grid share the sequences of a micro-batch",
-                "use a micro-batch that the side of the grid divides",
-                "mbs",
-            ),
-            Rule(
-                "2d context",
-                lambda d: d["cp"] == 1,
-                "a 2d grid already spreads sequences over its rows; its exchanges with context ranks have no rule",
-                "leave cp at 1",
-                "cp",
-            ),
-            Rule(
-                "2d experts",
-                lambda d: np.full(len(d["tp"]), not model.is_moe),
-                "how tokens on a 2d grid reach experts has no rule",
-                "use a 1d tensor strategy",
-                "tensor",
-            ),
+        """As `grid_rules`."""
+        return grid_rules(
+            self.name, model, sequences=lambda tp: self.side(tp) * self.depth(tp), width=lambda tp: self.side(tp)
         )
 
+    def blocks(self, tp: int) -> TensorBlocks | None:
+        """Blocks (i, j) on rank (i, j); a strip of the input along its row, one of the matrix along its column."""
+        ranks = np.array([tp])
+        q, d = int(self.side(ranks)[0]), int(self.depth(ranks)[0])
+        held = ActivationBlocks(samples=("depth", "row"), width=("column",))
+        product = BlockProduct(row_shards=("row",), columns=("column",), gather=("width", ("column",)))
+        axes = (("depth", d), ("row", q), ("column", q))
+        return TensorBlocks(axes=axes, stream=held, inner=held, into=product, out=product, table=("row",))
 
-def _call(
-    kind: Kind,
-    phase: Literal["forward", "backward"],
-    group: Literal["tp_row", "tp_column"],
-    payload_bytes: Float[np.ndarray, "rows"],
+
+class Deep(TwoDimensions):
+    """d square grids with the same blocks of matrices, which share the sequences."""
+
+    name = "25d"
+    summary = "d square grids with the same blocks of matrices (Tesseract)"
+
+
+def statistics_calls(
+    op: Vector, tokens: Float[np.ndarray, "rows"], group: str, activation_bytes: float
+) -> tuple[Call, ...]:
+    """Sums of statistics over the ranks that share the width of a norm, or the vocabulary.
+
+    A norm sums one number per token, or two where it has a shift as well as a scale (mean and variance), forward and
+    backward; the loss three, forward: the largest logit, the sum of exponentials, and the logit of the wanted token.
+
+    Args:
+        op: memory-bound operator.
+        tokens: of a rank, 0 where a group has one rank.
+        group: of the ranks.
+        activation_bytes: per element.
+    """
+    each = max(activation_bytes, FP32_BYTES)
+    if op.module == "loss":
+        return (exposed_call("all_reduce", "forward", group, tokens * (LOSS_STATISTICS * each)),)
+    if op.module != "layernorm":
+        return ()
+    shifted = 2 * op.parameters > op.forward_elements
+    sums = tokens * ((2 if shifted else 1) * each)
+    return exposed_call("all_reduce", "forward", group, sums), exposed_call("all_reduce", "backward", group, sums)
+
+
+LOSS_STATISTICS = 3
+
+
+def exposed_call(
+    kind: Kind, phase: Literal["forward", "backward"], group: str, payload_bytes: Float[np.ndarray, "rows"]
 ) -> Call:
     """A collective that nothing hides."""
     return Call(kind=kind, category="tp", phase=phase, group=group, payload_bytes=payload_bytes)

@@ -158,6 +158,20 @@ class KeyReader:
 
     def said(self) -> tuple[Said, ...]:
         """The values that were read, with where they are written."""
+        return self._placed({path: value for path, value in self.seen.items() if not isinstance(value, Mapping)})
+
+    def unpriced(self) -> tuple[Said, ...]:
+        """The values that nothing was read from."""
+        tables = tuple(f"{path}." for path, value in self.seen.items() if isinstance(value, Mapping))
+        return self._placed(
+            {
+                path: value
+                for path, value in leaves(self.keys)
+                if path not in self.seen and not path.startswith(tables) and value not in (None, {})
+            }
+        )
+
+    def _placed(self, values: Mapping[str, Any]) -> tuple[Said, ...]:
         name, text = self.file
         lines = [line.strip().lstrip("\"'") for line in text.splitlines()]
 
@@ -168,11 +182,7 @@ class KeyReader:
             number = next(iter(own or within), None)
             return name if number is None else f"{name}:{number}"
 
-        return tuple(
-            Said(option=path, value=f"{value}"[:60], place=place(path))
-            for path, value in self.seen.items()
-            if not isinstance(value, Mapping)
-        )
+        return tuple(Said(option=path, value=f"{value}"[:60], place=place(path)) for path, value in values.items())
 
     def degree(self, path: str, default: int = 1) -> int:
         """A whole number of at least 1; a problem and the default otherwise."""
@@ -180,6 +190,14 @@ class KeyReader:
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 10**9:
             self.refuse(path, value, "must be a whole number of at least 1")
             return max(1, default)
+        return value
+
+    def number(self, path: str, default: int = 0) -> int:
+        """A whole number; a problem and the default otherwise."""
+        value = self.get(path, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 10**9:
+            self.refuse(path, value, "must be a whole number", "write the number that the run takes")
+            return default
         return value
 
     def switch(self, path: str, default: bool = False) -> bool:
@@ -199,10 +217,13 @@ class KeyReader:
             layout: layers of each virtual stage.
             more: other fields of a `LaunchFile`.
         """
-        return LaunchFile(row=row, layout=layout, said=self.said(), problems=tuple(self.problems), **more)
+        problems = tuple(self.problems)
+        return LaunchFile(row=row, layout=layout, said=self.said(), unpriced=self.unpriced(), problems=problems, **more)
 
     def refuse(self, path: str, value: object, why: str, fix: str = "") -> None:
-        """Note a value that a plan cannot hold, or that is wrong."""
+        """Note a value that a plan cannot hold, or that is wrong; once for each key."""
+        if any(problem.field == path for problem in self.problems):
+            return
         self.problems.append(Problem(what=f"{path} is {value!r:.80}", why=why, fix=fix, field=path))
 
 

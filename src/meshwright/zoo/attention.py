@@ -11,6 +11,8 @@ from jax.sharding import PartitionSpec
 
 from meshwright.compiler.grid import Axes, DeviceGrid
 from meshwright.specs.layers import Attention
+from meshwright.zoo.blocks import WHOLE, Whole
+from meshwright.zoo.feed_forward import biased
 from meshwright.zoo.parts import EPSILON, drawn
 
 Levels = tuple[tuple[str, Axes], ...]
@@ -140,8 +142,9 @@ def attention_weights(spec: Attention, hidden: int, key: jax.Array, scale: float
 
 
 def attention(
-    spec: Attention, weights: Weights, x: jax.Array, *, rotary: bool, core_again: bool, grid: DeviceGrid | None = None
-) -> jax.Array:
+    spec: Attention, weights: Weights, x: jax.Array, *, rotary: bool, core_again: bool, grid: DeviceGrid | None = None,
+    held: Whole = WHOLE,
+) -> jax.Array:  # fmt: skip
     """Attention of every sample to itself.
 
     Args:
@@ -151,21 +154,16 @@ def attention(
         rotary: whether positions turn queries and keys.
         core_again: whether the backward computes scores again instead of keeping them.
         grid: of the devices that share the work; its context ranks split the tokens of a sample.
+        held: how ranks hold the matrices.
     """
-    q, k, v = (_projected(weights, name, x) for name in "qkv")
+    projected = held.into(x, *(weights[name] for name in "qkv"))
+    q, k, v = (biased(weights, name, one) for name, one in zip("qkv", projected, strict=True))
     if spec.qk_norm:
         q, k = (_unit(one) * weights[f"{name}_norm"] for name, one in (("q", q), ("k", k)))
     if rotary:
         q, k = _turned(q), _turned(k)
     core = partial(mixed, spec, grid)
-    out = jnp.einsum("bqnd,ndh->bqh", (jax.checkpoint(core) if core_again else core)(q, k, v), weights["out"])
-    return out + weights["out_bias"] if spec.out_bias else out
-
-
-def _projected(weights: Weights, name: str, x: jax.Array) -> jax.Array:
-    projected = jnp.einsum("bsh,hnd->bsnd", x, weights[name])
-    bias = weights.get(f"{name}_bias")
-    return projected if bias is None else projected + bias
+    return biased(weights, "out", held.out((jax.checkpoint(core) if core_again else core)(q, k, v), weights["out"]))
 
 
 def _unit(x: jax.Array) -> jax.Array:

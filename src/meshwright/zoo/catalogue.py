@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest, unknown_name
 from meshwright.library import models
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.strategy import ExpertParallel
 from meshwright.zoo.tiny import TINY, scaled_model
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def _of_library(text: str | os.PathLike[str]) -> ModelSpec:
 def model_of(
     spec: ModelSpec | None, *, seq_len: int, layers: int | None = None, hidden: int | None = None,
     compute: str | None = None, recompute: tuple[tuple[int, Recompute], ...] = (), grid: DeviceGrid | None = None,
+    experts: ExpertParallel | None = None,
 ) -> Model:  # fmt: skip
     """A model that can be trained.
 
@@ -84,6 +86,7 @@ def model_of(
         compute: format of products; None for the weights'.
         recompute: runs of layers, as `Decoder.recompute`.
         grid: of the devices that share its work; the perceptron needs none.
+        experts: how tokens and experts meet on them; None for one exchange.
 
     Raises:
         UnsupportedError: not all of its weights are trained.
@@ -99,4 +102,5 @@ def model_of(
         raise UnsupportedError(Problem(what=what, why=why, fix=fix, field="model"), code="MW406")
     from meshwright.zoo.decoder import Decoder
 
-    return Decoder(spec=spec, seq_len=seq_len, compute=compute, recompute=recompute, grid=grid)
+    decoder = Decoder(spec=spec, seq_len=seq_len, compute=compute, recompute=recompute, grid=grid)
+    return decoder if experts is None else replace(decoder, experts=experts)

@@ -12,12 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshwright.compiler.grid import DeviceGrid
+from meshwright.compiler.marking import layer_boundary
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
 from meshwright.specs.model import LayerSpec, ModelSpec
+from meshwright.specs.strategy import ExpertParallel
 from meshwright.zoo.attention import attention, attention_weights
+from meshwright.zoo.blocks import WHOLE, Blocked, Whole
+from meshwright.zoo.expert_exchange import PLAIN
 from meshwright.zoo.experts import CAPACITY_FACTOR, expert_weights, experts, routed
 from meshwright.zoo.feed_forward import mlp, mlp_weights
+from meshwright.zoo.gates import Gate
+from meshwright.zoo.on_blocks import OnBlocks
 from meshwright.zoo.parts import cast, drawn, dropout, norm, norm_weights, sample_keys
 
 
@@ -73,6 +79,9 @@ DROPOUT = 0.1
 BALANCE_WEIGHT = 0.01
 """Of the routers' imbalance beside the cross entropy."""
 
+FIRST_GATE = 1 << 20
+"""Number of the first layer's random gate; smaller ones are those of dropout."""
+
 Recompute = Literal["none", "selective", "full"]
 
 
@@ -92,6 +101,14 @@ class Decoder:
     (selective), or all but what enters the run (full); layers behind the runs keep everything."""
     grid: DeviceGrid | None = None
     """Grid of the devices that share its work; None: one device."""
+    experts: ExpertParallel = PLAIN
+    """How tokens and experts meet on them."""
+    gate: Gate = "top-k"
+    """Which experts take which tokens."""
+    grids: tuple[DeviceGrid | None, ...] = ()
+    """Grid of each layer, where those of stages differ; empty where all have `grid`."""
+    ends: frozenset[int] = frozenset()
+    """Layers before each place where a stage has to end; without it the compiler finds where."""
 
     def __post_init__(self) -> None:
         check_supported(self.spec, self.seq_len)
@@ -137,8 +154,14 @@ class Decoder:
             batch: tokens [samples, length + 1] and the samples' numbers.
             key: of the step's dropout.
         """
-        logits, balance = self.logits(weights, batch["tokens"][:, :-1], sample_keys(key, batch["sample"]))
-        wanted = jnp.take_along_axis(jax.nn.log_softmax(logits), batch["tokens"][:, 1:, None], axis=-1)
+        keys, tokens = sample_keys(key, batch["sample"]), batch["tokens"]
+        if on_blocks := OnBlocks.of(self.grid):
+            weights = cast(weights, self.compute)
+            x, _ = self._stream(weights, tokens[:, :-1], keys)
+            ends = {name: weights[name] for name in ("embedding", "head")}
+            return on_blocks.losses(self._losses, ends, x, tokens[:, 1:]).mean()
+        logits, balance = self.logits(weights, tokens[:, :-1], keys)
+        wanted = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[:, 1:, None], axis=-1)
         loss = -wanted.mean()
         return loss + BALANCE_WEIGHT * balance if self.spec.is_moe else loss
 
@@ -151,9 +174,17 @@ class Decoder:
             keys: of dropout, one per sample.
         """
         weights = cast(weights, self.compute)
-        x = self._embedded(weights["embedding"], tokens)
-        if self.grid is not None and self.grid.tokens:
-            x = self.grid.held(x, self.grid.data, self.grid.tokens)
+        x, balance = self._stream(weights, tokens, keys)
+        return self._logits(weights, x), balance
+
+    def _stream(self, weights: dict[str, Any], tokens: jax.Array, keys: jax.Array) -> tuple[jax.Array, Any]:
+        """What the layers make of tokens."""
+        grid, embedding = self._grid(0), weights["embedding"]
+        on_blocks = OnBlocks.of(grid)
+        x = on_blocks.embedded(self._embedded, embedding, tokens) if on_blocks else self._embedded(embedding, tokens)
+        if grid is not None and grid.tokens:
+            x = grid.held(x, grid.data, grid.tokens)
+        x = self._ended(0, x)
         balance: Any = 0.0
         numbered = list(enumerate(zip(self.spec.layers(), weights["layers"], strict=True)))
         for first, end, kind in self._runs():
@@ -161,7 +192,8 @@ class Decoder:
             whole = jax.checkpoint(run) if kind == "full" else run
             x, added = whole([one for _, (_, one) in numbered[first:end]], x, keys)
             balance = balance + added
-        return self._logits(weights, x), balance
+            x = self._ended(end, x)
+        return x, balance
 
     def routes(self, weights: dict[str, Any], tokens: jax.Array, keys: jax.Array) -> jax.Array:
         """Experts of every token on every layer that has some: [layers, samples, length, top-k].
@@ -208,11 +240,18 @@ class Decoder:
         names = ("attention_norm", "mlp_norm")[: layer.norms]
         return made | {name: norm_weights(layer.norm, hidden) for name in names}
 
-    def _embedded(self, weights: dict[str, Any], tokens: jax.Array) -> jax.Array:
-        x = weights["tokens"][tokens]
+    def _embedded(self, weights: dict[str, Any], tokens: jax.Array, held: Whole = WHOLE) -> jax.Array:
+        x = held.looked_up(weights["tokens"], tokens)
         if "positions" in weights:
-            x = x + weights["positions"][: tokens.shape[1]]
-        return norm(weights["norm"], x) if "norm" in weights else x
+            x = x + held.part(weights["positions"][None, : tokens.shape[1]], width=False)[0]
+        return norm(weights["norm"], x, held) if "norm" in weights else x
+
+    def _grid(self, layer: int) -> DeviceGrid | None:
+        return self.grids[layer] if self.grids else self.grid
+
+    def _ended(self, layers: int, x: jax.Array) -> jax.Array:
+        """What passes on behind so many layers, marked where a stage ends there."""
+        return layer_boundary(x) if layers in self.ends else x
 
     def _runs(self) -> Iterator[tuple[int, int, Recompute]]:
         """First layer, the one behind the last, and what is computed again; a run of its own for each layer kept."""
@@ -225,11 +264,23 @@ class Decoder:
         def run(weights: list[dict[str, Any]], x: jax.Array, keys: jax.Array) -> tuple[jax.Array, Any]:
             balance: Any = 0.0
             for (number, layer), own in zip(layers, weights, strict=True):
-                x, added = self._layer(number, layer, own, x, keys, core_again=kind == "selective")
+                x, added = self._placed_layer(number, layer, own, x, keys, core_again=kind == "selective")
                 balance = balance + added
             return x, balance
 
         return run
+
+    def _placed_layer(
+        self, number: int, layer: LayerSpec, weights: dict[str, Any], x: jax.Array, keys: jax.Array, *, core_again: bool
+    ) -> tuple[jax.Array, Any]:
+        """A layer on the blocks of a tensor grid, or as the partitioner splits it."""
+        if on_blocks := OnBlocks.of(self.grid):
+
+            def part(weights: Any, x: jax.Array, keys: jax.Array, held: Whole) -> jax.Array:
+                return self._layer(number, layer, weights, x, keys, core_again=core_again, held=held)[0]
+
+            return on_blocks.layer(part, weights, x, keys), 0.0
+        return self._layer(number, layer, weights, x, keys, core_again=core_again)
 
     def _layer(
         self,
@@ -241,31 +292,50 @@ class Decoder:
         *,
         core_again: bool,
         routes: list[jax.Array] | None = None,
+        held: Whole = WHOLE,
     ) -> tuple[jax.Array, Any]:
         rate = self.dropout if layer.dropout else 0.0
         rotary = not self.spec.learned_positions
         assert isinstance(layer.attention, Attention)
-        entering = norm(weights["attention_norm"], x)
+        entering = norm(weights["attention_norm"], x, held)
         seen = attention(
-            layer.attention, weights["attention"], entering, rotary=rotary, core_again=core_again, grid=self.grid
+            layer.attention,
+            weights["attention"],
+            entering,
+            rotary=rotary,
+            core_again=core_again,
+            grid=self._grid(number),
+            held=held,
         )
-        after = x + dropout(keys, 2 * number, rate, seen)
+        after = x + dropout(keys, 2 * number, rate, seen, held)
         given = x if layer.parallel_block else after
-        shared = entering if layer.norms == 1 else norm(weights["mlp_norm"], given)
+        shared = entering if layer.norms == 1 else norm(weights["mlp_norm"], given, held)
         balance: Any = 0.0
         if isinstance(layer.mlp, MoeMlp):
             if routes is not None:
                 routes.append(routed(layer.mlp, weights["experts"], shared))
             made, balance = experts(
-                layer.mlp, weights["experts"], shared, capacity_factor=self.capacity_factor, grid=self.grid
+                layer.mlp,
+                weights["experts"],
+                shared,
+                capacity_factor=self.capacity_factor,
+                grid=self._grid(number),
+                how=self.experts,
+                gate=self.gate,
+                keys=jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, FIRST_GATE + number),
             )
         else:
-            made = mlp(weights["mlp"], shared)
-        return after + dropout(keys, 2 * number + 1, rate, made), balance
+            made = mlp(weights["mlp"], shared, held)
+        return after + dropout(keys, 2 * number + 1, rate, made, held), balance
 
-    def _logits(self, weights: dict[str, Any], x: jax.Array) -> jax.Array:
+    def _losses(self, weights: dict[str, Any], x: jax.Array, wanted: jax.Array, held: Blocked) -> jax.Array:
+        """Of every token, on one rank of a tensor grid."""
+        return held.loss(self._logits(weights, x, held), wanted)
+
+    def _logits(self, weights: dict[str, Any], x: jax.Array, held: Whole = WHOLE) -> jax.Array:
         head = weights["head"]
-        x = norm(head["norm"], x) if "norm" in head else x
-        logits = x @ (weights["embedding"]["tokens"].T if self.spec.tied_embeddings else head["projection"])
+        x = norm(head["norm"], x, held) if "norm" in head else x
+        matrix = held.tied(weights["embedding"]["tokens"]) if self.spec.tied_embeddings else head["projection"]
+        (logits,) = held.into(x, matrix)
         logits = logits + head["bias"] if "bias" in head else logits
         return logits.astype(jnp.promote_types(logits.dtype, jnp.float32))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from meshwright.specs.layers import DenseMlp
+from meshwright.zoo.blocks import WHOLE, Whole
 from meshwright.zoo.parts import drawn
 
 Weights = dict[str, jax.Array]
@@ -32,18 +33,30 @@ def mlp_weights(spec: DenseMlp, hidden: int, key: jax.Array, scale: float) -> We
     return weights
 
 
-def mlp(weights: Weights, x: jax.Array) -> jax.Array:
+def mlp(weights: Weights, x: jax.Array, held: Whole = WHOLE) -> jax.Array:
     """down(gelu(up x)), or down(silu(gate x) * up x) (Shazeer 2020, GLU variants).
 
     Args:
         weights: of `mlp_weights`.
         x: [..., hidden].
+        held: how ranks hold the matrices.
     """
+    names = [name for name in ("gate", "up") if name in weights]
+    *gate, wide = (
+        biased(weights, name, made)
+        for name, made in zip(names, held.into(x, *(weights[name] for name in names)), strict=True)
+    )
+    wide = jax.nn.silu(gate[0]) * wide if gate else jax.nn.gelu(wide)
+    return biased(weights, "down", held.out(wide, weights["down"]))
 
-    def through(name: str, values: jax.Array) -> jax.Array:
-        product = values @ weights[name]
-        bias = weights.get(f"{name}_bias")
-        return product if bias is None else product + bias
 
-    wide = jax.nn.silu(through("gate", x)) * through("up", x) if "gate" in weights else jax.nn.gelu(through("up", x))
-    return through("down", wide)
+def biased(weights: Weights, name: str, made: jax.Array) -> jax.Array:
+    """A product with its bias, where there is one.
+
+    Args:
+        weights: of a part of a layer.
+        name: of the matrix.
+        made: by it.
+    """
+    bias = weights.get(f"{name}_bias")
+    return made if bias is None else made + bias

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from meshwright.zoo.blocks import WHOLE, Whole
+
 EPSILON = 1e-5
 """Under the square root of a norm."""
 
@@ -34,17 +36,18 @@ def norm_weights(kind: str, width: int) -> dict[str, jax.Array]:
     return weights | {"shift": jnp.zeros(width)} if kind == "layernorm" else weights
 
 
-def norm(weights: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+def norm(weights: dict[str, jax.Array], x: jax.Array, held: Whole = WHOLE) -> jax.Array:
     """RMSNorm, or LayerNorm where there is a shift: both over the last axis, in at least float32.
 
     Args:
         weights: of `norm_weights`.
         x: any values.
+        held: how ranks hold the stream.
     """
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     if "shift" in weights:
-        wide = wide - wide.mean(-1, keepdims=True)
-    wide = wide * jax.lax.rsqrt((wide**2).mean(-1, keepdims=True) + EPSILON) * weights["scale"]
+        wide = wide - held.mean(wide)
+    wide = wide * jax.lax.rsqrt(held.mean(wide**2) + EPSILON) * weights["scale"]
     return (wide + weights["shift"] if "shift" in weights else wide).astype(x.dtype)
 
 
@@ -58,7 +61,7 @@ def sample_keys(key: jax.Array, samples: jax.Array) -> jax.Array:
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, samples)
 
 
-def dropout(keys: jax.Array, place: int, rate: float, x: jax.Array) -> jax.Array:
+def dropout(keys: jax.Array, place: int, rate: float, x: jax.Array, held: Whole = WHOLE) -> jax.Array:
     """Values kept with probability 1 - rate and scaled by its inverse.
 
     Args:
@@ -66,11 +69,12 @@ def dropout(keys: jax.Array, place: int, rate: float, x: jax.Array) -> jax.Array
         place: of this dropout in the model.
         rate: of what is dropped; 0 returns the values.
         x: one row per sample.
+        held: how ranks hold the stream; each draws the whole of a sample's, so that they agree.
     """
     if not rate:
         return x
     own = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, place)
-    kept = jax.vmap(lambda one: jax.random.bernoulli(one, 1.0 - rate, x.shape[1:]))(own)
+    kept = held.part(jax.vmap(lambda one: jax.random.bernoulli(one, 1.0 - rate, held.full(x.shape[1:])))(own))
     return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 

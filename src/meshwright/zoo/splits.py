@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from meshwright.compiler.grid import Ranks
+from meshwright.compiler.grid import Axes, DeviceGrid, Ranks
+from meshwright.strategies.blocks import Names, TensorBlocks
 
 AXES: dict[tuple[str, str], Mapping[int, Ranks]] = {
     ("attention", "q"): {1: Ranks.TENSOR},
@@ -62,3 +63,53 @@ def expert_axes(name: str) -> Mapping[int, Ranks]:
         name: of the weight.
     """
     return AXES.get(("experts", name), {})
+
+
+INTO = (
+    ("attention", "q"),
+    ("attention", "k"),
+    ("attention", "v"),
+    ("mlp", "up"),
+    ("mlp", "gate"),
+    ("head", "projection"),
+)
+OUT = (("attention", "out"), ("mlp", "down"))
+INNER = ("q_bias", "k_bias", "v_bias", "up_bias", "gate_bias", "bias")
+"""Vectors added to inner tensors; others are of the width of the stream, in their last axis."""
+OF_HEADS = ("q_norm", "k_norm")
+"""Vectors of one head, whole on every rank."""
+
+
+def block_split(grid: DeviceGrid, path: str) -> Mapping[int, Axes]:
+    """Axes of the grid along each axis of a value of the state, where products are written block by block.
+
+    Args:
+        grid: with blocks.
+        path: as `split_axes` takes it.
+    """
+    *_, owner, name = ("", *path.split("."))
+    assert grid.blocks is not None
+    return {at: axes for at, names in _names(grid.blocks, owner, name).items() if (axes := grid.block_axes(names))}
+
+
+def _names(blocks: TensorBlocks, owner: str, name: str) -> Mapping[int, Names]:
+    """Likewise, axes of the tensor group."""
+    into, out = blocks.into, blocks.out
+    if (owner, name) in INTO:
+        rows = (*into.rows, *into.row_shards)
+        # Heads are shared among ranks whole; what shards columns besides takes a part of each head.
+        return (
+            {0: rows, 1: into.columns, 2: into.column_shards}
+            if owner == "attention"
+            else {0: rows, 1: (*into.columns, *into.column_shards)}
+        )
+    if (owner, name) in OUT:
+        columns = (*out.columns, *out.column_shards)
+        return {0: (*out.rows, *out.row_shards), (2 if owner == "attention" else 1): columns}
+    if (owner, name) == ("embedding", "tokens"):
+        return {0: blocks.table, 1: blocks.stream.width}
+    if name in INNER:
+        return {0: blocks.inner.width}
+    if name in OF_HEADS or owner not in ("embedding", "attention", "mlp", "attention_norm", "mlp_norm", "norm"):
+        return {}
+    return {int(name == "positions"): blocks.stream.width}

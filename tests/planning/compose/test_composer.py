@@ -44,7 +44,7 @@ def asked(gpus: str, batch: int, layers: int) -> JobInputs:
             dtype="bf16",
             optimizer="adam",
             attention_kernel="flash",
-            expert_imbalance=1.0,
+            expert_load=1.0,
             tokens=None,
             price=None,
         )

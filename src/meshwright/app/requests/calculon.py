@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import NAME
 from meshwright.fields.kinds import Flag, Kind, Number, Numbers, OutputFile, Texts, Whole
+from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
 APP_HELP, SYSTEM_HELP = "Application: gpt3-175B, or a JSON file.", "System: a100_80g, or a JSON file."
 OBJECT = Kind(annotation="Source")
-NAMES = Texts(commas=True, repeated=False)
+NAMES = Texts(commas=True, repeated=False, annotation="str | Iterable[Any]")
 SWEEP = "`meshwright calculon sweep --help` has examples"
 
 
@@ -112,6 +113,7 @@ class CalculonSearchRequest(Request):
 
     space: CalculonSpace = group(CalculonSpace)
     search: SearchOptions = group(SearchOptions)
+    limits: LimitFields = group(LimitFields)
 
     def rules(self, reading: Reading) -> None:
         """What is wrong with the space comes with what is wrong elsewhere."""

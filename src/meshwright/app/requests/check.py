@@ -10,6 +10,7 @@ from meshwright.app.requests.estimate import PLAN_KIND
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import PLAN_HELP, JobFields
 from meshwright.fields.kinds import Flag, Kind, Texts
+from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
 
@@ -58,6 +59,7 @@ class CheckRequest(Request):
         "Of a run that ran out of memory: why it did.", Kind(metavar="LOG", annotation="str | os.PathLike[str]")
     )
     search: bool = ask("Also look for a better plan in the default space.", Flag(), default=True, cli=False)
+    limits: LimitFields = group(LimitFields)
 
     def rules(self, reading: Reading) -> None:
         """Exactly one of a plan and a launch script."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from meshwright.app.requests.plan import PLAN_SET_FILE
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import PLAN_HELP, JobFields
-from meshwright.fields.kinds import Kind, OutputFile, Texts
+from meshwright.fields.kinds import Kind, OutputFile, Spec, Texts
 from meshwright.fields.request import Reading, Request
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ class EstimateRequest(Request):
 
     plan: Any = ask(PLAN_HELP, PLAN_KIND, required="--plan tp8.pp4.mbs1.z1, or a plan file")
     job: JobFields = group(JobFields)
-    workload: Workload | None = ask("A spec, instead of the fields of a workload.", cli=False, annotation="Workload")
+    workload: Workload | None = ask(
+        "A spec, instead of the fields of a workload.", Spec(annotation="Workload"), cli=False
+    )
     schedule: tuple[str, ...] = ask(
         "Compare the plan under these pipeline schedules.", Texts(metavar="NAME,...|all", repeated=False)
     )

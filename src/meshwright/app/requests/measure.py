@@ -52,7 +52,11 @@ class CalibrateRequest(Request):
     positional: ClassVar = ("measured", "output")
 
     measured: tuple[Any, ...] = ask(
-        "Measured runs, one a row.", Texts(), metavar=f"{MEASURED}...", argument=True, words=True
+        "Measured runs, one a row.",
+        Texts(annotation="str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"),
+        metavar=f"{MEASURED}...",
+        argument=True,
+        words=True,
     )
     output: Any = ask("Where the numbers go, as JSON.", PATH, short="-o")
     from_log: Any = ask("Instead: a training log, or a CSV of steps, of --plan.", PATH)
@@ -75,7 +79,7 @@ class CalibrateRequest(Request):
             "attention_kernel",
             "loss_tiles",
             "mlp_tiles",
-            "expert_imbalance",
+            "expert_load",
             "tokens",
             "failures",
             "price",

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import NAME, AimFields, JobFields, SpaceFields
 from meshwright.fields.kinds import Flag, Kind, Number, OutputFile, Texts, Whole
+from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
 PLAN_SET_FILE = "Also write the plan set there."
-REPLANNING = frozenset(("replan_from", "lost", "added", "top", "pin", "forbid", "output"))
+REPLANNING = frozenset(("replan_from", "lost", "added", "top", "pin", "forbid", "output", "time_limit", "memory_limit"))
 MEASURED = frozenset(
     (
         "profiles",
@@ -24,7 +25,7 @@ MEASURED = frozenset(
         "max_step_time",
         "max_price_per_step",
     )
-) | {"output", "top"}
+) | {"output", "top", "time_limit", "memory_limit"}
 
 
 def _objectives() -> str:
@@ -42,7 +43,7 @@ class PlanRequest(Request):
     that are left.
     """
 
-    examples: ClassVar = (
+    examples: ClassVar[tuple[str, ...]] = (
         "plan llama-3.1-70b --gpus 64xH100",
         "plan ./config.json --cluster cluster.toml --seq 8192 --gbs 1024 -o plans.json",
         "plan deepseek-v3 --gpus 2048xH800 --pin ep=64 --target megatron --tokens 15T",
@@ -58,6 +59,7 @@ class PlanRequest(Request):
     top: int = ask("How many plans.", Whole(metavar="K", high=1000), default=5, usual="5")
     aim: AimFields = group(AimFields, objective={"help": _objectives})
     space: SpaceFields = group(SpaceFields)
+    limits: LimitFields = group(LimitFields)
     target: str | None = ask("Only plans this framework runs, as `export --to` names it.", NAME, rare=True)
     pareto: bool = ask("Also the front of time, memory, devices and cost; takes longer.", Flag(), rare=True)
     tolerance: float | None = ask(

@@ -35,6 +35,10 @@ class ExecutionFields:
     global_batch: int | None = ask("Global batch in sequences.", Whole(), option="--gbs")
     dtype: str = ask("fp32, fp64 or bf16 products.", NAME, default="fp32", usual="fp32")
     seed: int = ask("Of weights, data, dropout.", Whole(low=0), default=0, usual="0")
+    emulate: float | None = ask(
+        "Let tasks and messages take what the plan's devices take: S seconds of the run for each planned one.",
+        Number(metavar="S"),
+    )
     timeout_s: float = ask(
         "In which a worker in another process goes on to its next instruction.", Number(), default=300.0, cli=False
     )

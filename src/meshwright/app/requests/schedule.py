@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from meshwright.fields.field import Field, ask, settings
+from meshwright.fields.field import Field, ask, group, settings
 from meshwright.fields.kinds import Flag, Kind, Number, OutputFile, Texts, Whole
+from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
 if TYPE_CHECKING:
     from meshwright.schedules import Parameter
 
 OF_BEST = ("times", "room", "allow", "split")
-SECONDS = Number(metavar="S", zero=True)
+SECONDS = Number(metavar="S", zero=True, high=1e9)
 NOT_WANTED = "is given"
 
 
@@ -85,6 +86,7 @@ class ScheduleRequest(Request):
     svg: str | None = ask("Write the drawing as a figure.", OutputFile())
     csv: str | None = ask("Write it as PyTorch loads it.", OutputFile())
     source: str | None = ask("Read such a CSV instead of NAME, --p and --m.", Kind(metavar="FILE"), option="--from")
+    limits: LimitFields = group(LimitFields)  # of best
 
     @property
     def listed(self) -> bool:

@@ -9,6 +9,7 @@ from meshwright.app.requests.plan import PLAN_SET_FILE
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.fields.kinds import Kind, Number, OutputFile
+from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class SizeRequest(Request):
     step_time: float | None = ask("Longest step time in seconds.", Number(metavar="S"))
     max_price: float | None = ask("Upper limit on the cost of the run; needs --tokens.", Number(metavar="USD"))
     space: SpaceFields = group(SpaceFields, without=("schedule", "offload"))
+    limits: LimitFields = group(LimitFields)
     output: str | None = ask(PLAN_SET_FILE, OutputFile(), short="-o", python=False)
 
     def rules(self, reading: Reading) -> None:

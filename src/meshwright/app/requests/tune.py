@@ -8,6 +8,7 @@ from typing import ClassVar
 from meshwright.app.requests.calculon import CalculonSpace
 from meshwright.fields.field import group
 from meshwright.fields.job import MONEY_AND_POWER, JobFields, SpaceFields
+from meshwright.fields.limits import StudyLimitFields
 from meshwright.fields.request import Reading, Request
 from meshwright.fields.study import StudyFields
 
@@ -39,6 +40,7 @@ class TuneRequest(Request):
         SpaceFields, without=("offload",), schedule={"usual": "1f1b, gpipe, interleaved, which are all it can"}
     )
     study: StudyFields = group(StudyFields)
+    limits: StudyLimitFields = group(StudyLimitFields, time_limit={"usual": "none"})
 
     def rules(self, reading: Reading) -> None:
         """Axes that exist, and a study that can be made."""
@@ -60,6 +62,7 @@ class CalculonTuneRequest(Request):
 
     space: CalculonSpace = group(CalculonSpace)
     study: StudyFields = group(StudyFields)
+    limits: StudyLimitFields = group(StudyLimitFields, time_limit={"usual": "none"})
 
     def rules(self, reading: Reading) -> None:
         """A study that can be made, in a space that is there."""

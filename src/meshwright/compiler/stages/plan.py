@@ -11,6 +11,7 @@ from typing import Any
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands, islands_of
 from meshwright.errors import InputError, Problem
+from meshwright.formats.writing import write_file
 from meshwright.specs.cluster import LinkSpec
 
 VERSION = 1
@@ -102,7 +103,7 @@ class StagesPlan:
         """
         try:
             held = json.loads(text)
-        except json.JSONDecodeError as wrong:
+        except (ValueError, RecursionError) as wrong:
             raise _unreadable(f"the plan is not JSON: {wrong}", "plans are saved by to_json") from wrong
         if not isinstance(held, dict) or held.get("version") != VERSION:
             found = held.get("version") if isinstance(held, dict) else None
@@ -125,7 +126,7 @@ class StagesPlan:
         Args:
             path: of the file.
         """
-        Path(path).write_text(self.to_json() + "\n")
+        write_file(path, self.to_json() + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> StagesPlan:

@@ -16,7 +16,7 @@ from meshwright.formats.logs.record import NUMBER
 from meshwright.units import GIB
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_SIZE = rf"({NUMBER})\s*([KMGT]i?B|bytes|B)"
+_SIZE = rf"({NUMBER.removeprefix('[-+]?')})\s*([KMGT]i?B|bytes|B)"
 _UNITS = {"b": 1.0, "k": GIB / 1024**2, "m": GIB / 1024, "g": GIB, "t": GIB * 1024}
 _RANK = re.compile(r"^\W{0,3}(?:(?:rank|default|ip-[\w-]+|worker)[ -]?)?(\d+)\]?:|\brank[ =:]+(\d+)", re.IGNORECASE)
 _HEAD = re.compile(rf"out of memory\.? *Tried to allocate {_SIZE}", re.IGNORECASE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterator
 
 from meshwright.errors import Problem
 from meshwright.formats.logs.record import LoggedStep, LoggedTerm, LogReader, LogReading, number
@@ -23,13 +24,17 @@ MEASURES = (*TIMES, "tokens_per_s_per_device", "samples_per_s")
 def _read(reading: LogReading, lines: list[str]) -> None:
     """One step a row."""
     rows = csv.DictReader(lines, skipinitialspace=True)
-    columns = [name.strip() for name in rows.fieldnames or ()]
+    try:
+        columns = [name.strip() for name in rows.fieldnames or ()]
+    except csv.Error as error:
+        reading.problems.append(_not_csv(1, error))
+        return
     rows.fieldnames = columns
     terms = {name: parts for name in columns if (parts := _parts(name))}
     if wrong := _wrong_columns(columns, terms):
         reading.problems.append(wrong)
         return
-    for row_number, row in enumerate(rows):
+    for row_number, row in enumerate(_readable(reading, rows)):
         at = rows.line_num
 
         def value(name: str, row: dict[str, str | None] = row, at: int = at) -> float | None:
@@ -68,6 +73,19 @@ def _read(reading: LogReading, lines: list[str]) -> None:
                 LoggedTerm(name=name.removesuffix("_s"), parts=terms[name], seconds=seconds or 0.0)
                 for name, seconds in stated.items()
             ]
+
+
+def _readable(reading: LogReading, rows: csv.DictReader[str]) -> Iterator[dict[str, str | None]]:
+    """Rows up to the first that is no CSV."""
+    try:
+        yield from rows
+    except csv.Error as error:
+        reading.problems.append(_not_csv(rows.line_num + 1, error))
+
+
+def _not_csv(line: int, error: csv.Error) -> Problem:
+    fix = "write one row a line, cells apart by commas"
+    return Problem(what=f"line {line} is no row of a CSV", why=str(error), fix=fix, field="steps")
 
 
 def _wrong_columns(columns: list[str], terms: dict[str, tuple[str, ...]]) -> Problem | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from meshwright.errors import MeshwrightError
+from meshwright.formats.huggingface.fields import MAX_LAYERS
 from meshwright.formats.measured.record import MeasuredRecord
 from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
@@ -39,6 +40,9 @@ class _Shape:
 
     def __init__(self, record: MeasuredRecord) -> None:
         self.layers, self.hidden = record.needed("n_layers"), record.needed("hidden")
+        if self.layers > MAX_LAYERS:
+            record.reasons.append(f"{self.layers:,} layers; at most {MAX_LAYERS:,} are read")
+            self.layers = MAX_LAYERS
         self.heads, self.vocab = record.needed("n_heads"), record.needed("vocab")
         self.kv_heads = record.whole("n_kv_heads") or self.heads
         self.head_dim = record.whole("head_dim") or max(1, self.hidden // self.heads)

@@ -9,7 +9,7 @@ from importlib.resources import files
 
 from meshwright.errors import Problem, nearest
 from meshwright.formats.megatron.earlier import EARLIER
-from meshwright.formats.shell import Place, Unknown, Word, word
+from meshwright.formats.shell import ScriptLine, Unknown, Word, word
 
 ASKED_FOR = ("--norm-epsilon", "--rotary-base")
 """Options that written scripts leave to a variable where a model's config does not state the constant."""
@@ -55,11 +55,11 @@ class Values:
     given: dict[str, tuple[str, ...]]
     problems: tuple[Problem, ...]
     """Missing values, wrong types and choices, words that belong to no option."""
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, ScriptLine] = field(default_factory=dict)
     """Where the value of each was written, or the option itself."""
     hidden: dict[str, Unknown] = field(default_factory=dict)
     """Options whose value, or presence, nobody can know."""
-    strays: tuple[tuple[Place, Unknown], ...] = ()
+    strays: tuple[tuple[ScriptLine, Unknown], ...] = ()
     """Words that could be any option."""
     unknown: tuple[Problem, ...] = ()
     """Options that Megatron-LM does not have."""
@@ -130,9 +130,9 @@ class _Reader:
     def __init__(self, words: list[Word]) -> None:
         self.words, self.at = words, 0
         self.given: dict[str, tuple[str, ...]] = {}
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, ScriptLine] = {}
         self.hidden: dict[str, Unknown] = {}
-        self.strays: list[tuple[Place, Unknown]] = []
+        self.strays: list[tuple[ScriptLine, Unknown]] = []
         self.problems: list[Problem] = []
         self.unknown: list[Problem] = []
         self.notes: list[str] = []

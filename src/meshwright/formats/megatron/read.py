@@ -15,8 +15,8 @@ from meshwright.formats.megatron.optimizers import read_optimizer
 from meshwright.formats.megatron.options import Values, known_options, read_options
 from meshwright.formats.megatron.precision import read_precision
 from meshwright.formats.megatron.row import read_row
-from meshwright.formats.megatron.script import Chosen, chosen
-from meshwright.formats.shell import Place, Script, Unknown, Word, processes, read_script, word
+from meshwright.formats.megatron.script import ChosenCommand, chosen
+from meshwright.formats.shell import Script, ScriptLine, Unknown, Word, processes, read_script, word
 from meshwright.specs.row import PlanRow, default_schedule
 
 _LAYERS_OF_STAGES = (
@@ -107,12 +107,14 @@ _NO_OPTIONS = (
 )
 
 
-def _of_words(words: list[str]) -> Chosen:
+def _of_words(words: list[str]) -> ChosenCommand:
     at = next((at for at, one in enumerate(words) if one.endswith(".py")), None)
     if at is not None:
-        return Chosen(launcher=tuple(map(word, words[:at])), words=tuple(map(word, words[at + 1 :])), program=words[at])
+        return ChosenCommand(
+            launcher=tuple(map(word, words[:at])), words=tuple(map(word, words[at + 1 :])), program=words[at]
+        )
     first = next((at for at, one in enumerate(words) if one.startswith("--")), len(words))
-    return Chosen(words=tuple(map(word, words[first:])))
+    return ChosenCommand(words=tuple(map(word, words[first:])))
 
 
 def _unread(script: Script) -> Iterator[Problem]:
@@ -153,7 +155,7 @@ def _slip(problem: Problem) -> bool:
     return bool(close) and SequenceMatcher(None, problem.field, close[0]).ratio() > 0.9
 
 
-def _asked(what: str, unknown: Unknown, place: Place | None, field: str) -> Problem:
+def _asked(what: str, unknown: Unknown, place: ScriptLine | None, field: str) -> Problem:
     """The question for what would settle an unknown."""
     ways = [f"--arg (argument {name})" if name.isdigit() else f"--env {name}=VALUE" for name in unknown.names[:3]]
     ways = ["--arg VALUE ..." if name == "--env @=VALUE" else name for name in ways]

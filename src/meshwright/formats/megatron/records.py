@@ -35,6 +35,23 @@ _NEMO = {
 _OF_A_PLAN = ("micro_batch_size", "tensor_model_parallel_size", "num_layers", "global_batch_size")
 
 
+def record_of(name: str, text: str) -> str | None:
+    """Which record a file is, by its name and text; None where it is none of them.
+
+    Args:
+        name: of the file.
+        text: of the file.
+    """
+    dumped = sum(_DUMPED.match(line) is not None for line in text.splitlines()[:MAX_KEYS])
+    if dumped >= len(_OF_A_PLAN):
+        return "args"
+    if not name.endswith(YAML):
+        return None
+    if re.search(r"^_wandb:|^wandb_version:", text, re.MULTILINE):
+        return "wandb"
+    return "hydra" if re.search(r"^\s+(?:tensor_model_parallel_size|micro_batch_size):", text, re.MULTILINE) else None
+
+
 def script_of(text: str, kind: str) -> str:
     """The command that a record stands for.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from meshwright.errors import Problem
 from meshwright.formats.megatron.earlier import EARLIER
 from meshwright.formats.megatron.options import known_options
-from meshwright.formats.shell import Launch, Place, Script, Unknown, Word, launches
+from meshwright.formats.shell import Launch, Script, ScriptLine, Unknown, Word, launches
 
 _OTHER_MODELS = {
     "bert": "an encoder that fills in masked words",
@@ -41,20 +41,20 @@ _NO_TRAINING = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ChosenCommand:
     """The words that say a plan."""
 
     launcher: tuple[Word, ...] = ()
     words: tuple[Word, ...] = ()
     program: str = ""
-    place: Place | None = None
+    place: ScriptLine | None = None
     problems: tuple[Problem, ...] = ()
     """Why there is none, or what it is instead."""
     questions: tuple[Problem, ...] = ()
     """What only the user can say."""
 
 
-def chosen(script: Script) -> Chosen:
+def chosen(script: Script) -> ChosenCommand:
     """The launch that trains; its options where a text has nothing but options."""
     found = [launch for launch in launches(script.commands) if _score(launch.words)]
     most = max((_score(launch.words) for launch in found), default=0)
@@ -65,9 +65,9 @@ def chosen(script: Script) -> Chosen:
         return _options_alone(script)
     last = found[-1]
     if len({_same(launch) for launch in found}) > 1:
-        return Chosen(program=last.program, questions=(_several(found),))
+        return ChosenCommand(program=last.program, questions=(_several(found),))
     problems = list(_other_model(last))
-    return Chosen(
+    return ChosenCommand(
         launcher=last.launcher,
         words=last.words,
         program=last.program,
@@ -132,13 +132,13 @@ def _other_model(launch: Launch) -> Iterator[Problem]:
             return
 
 
-def _options_alone(script: Script) -> Chosen:
+def _options_alone(script: Script) -> ChosenCommand:
     """A text of options; else why nothing was found."""
     words = [word for command in script.commands for word in command.words]
     first = next((at for at, word in enumerate(words) if word.text.startswith("--")), None)
     started = launches(script.commands)
     if first is not None and not started and not script.missing:
-        return Chosen(words=tuple(words[first:]))
+        return ChosenCommand(words=tuple(words[first:]))
     why = "a launch script names them after a .py file"
     fix = "name the script that starts pretrain_gpt.py"
     if started:
@@ -149,4 +149,4 @@ def _options_alone(script: Script) -> Chosen:
         why = f"it calls {path[-80:]} at {place}, which is not here"
         fix = "put that file beside the script"
     problem = Problem(what="there are no options", why=why, fix=fix, field="options")
-    return Chosen(problems=(problem,))
+    return ChosenCommand(problems=(problem,))

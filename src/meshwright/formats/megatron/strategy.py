@@ -114,6 +114,7 @@ def _expert_problems(strategy: LayerStrategy) -> Iterator[Problem]:
         ("expert_shards", "use 1, and z3 to shard experts over their data ranks"),
         ("shadowed", "use 0"),
         ("placement", "leave the experts in order"),
+        ("placed_by_load", "leave the experts in order"),
         ("drop_duplicates", "sequence parallelism already leaves no duplicates"),
         ("stash_collectives", "recompute the layers without their experts"),
         ("prioritised", "leave it out"),

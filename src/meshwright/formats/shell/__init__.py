@@ -10,13 +10,24 @@ from meshwright.formats.shell.evaluate import Evaluator
 from meshwright.formats.shell.launches import Launch, launches, processes
 from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.source import Source
-from meshwright.formats.shell.state import Command, Record, Shell, TooMuch
-from meshwright.formats.shell.values import Place, Unknown, Value, Word, literal, word
+from meshwright.formats.shell.state import Command, ScriptState, Shell, TooMuch
+from meshwright.formats.shell.values import ScriptLine, Unknown, Value, Word, literal, word
 
 MAX_TEXT = 2_000_000
 """Letters of a script; launch scripts have thousands."""
 
-__all__ = ["Command", "Launch", "Place", "Script", "Unknown", "Word", "launches", "processes", "read_script", "word"]
+__all__ = [
+    "Command",
+    "Launch",
+    "Script",
+    "ScriptLine",
+    "Unknown",
+    "Word",
+    "launches",
+    "processes",
+    "read_script",
+    "word",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +35,11 @@ class Script:
     """What a script starts."""
 
     commands: tuple[Command, ...]
-    assumed: Mapping[str, Place]
+    assumed: Mapping[str, ScriptLine]
     """Names taken as not set, with where they are first used; `@` stands for the script's arguments."""
-    missing: tuple[tuple[str, Place], ...]
+    missing: tuple[tuple[str, ScriptLine], ...]
     """Scripts it sources or calls that are not here."""
-    broken: tuple[tuple[str, Place], ...]
+    broken: tuple[tuple[str, ScriptLine], ...]
     """What could not be read, and where."""
     files: Mapping[str, Value]
     """What it writes to files, by the last part of their path."""
@@ -51,16 +62,16 @@ def read_script(
         environment: what is known of the environment; every other name is not set.
         read: the text of a file that the script sources or calls, by its path; None where it is not here.
     """
-    record = Record()
+    record = ScriptState()
     shown = name.replace("\\", "/").rpartition("/")[2] or "script"
-    start = Place(shown, 1)
+    start = ScriptLine(shown, 1)
     if len(text) > MAX_TEXT:
         record.break_off(f"it has {len(text):,} letters; at most {MAX_TEXT:,} are read", start)
     else:
         shell = Shell(
             record=record,
             given=dict(environment or {}),
-            positional=tuple(literal(word, Place("--arg", 1)) for word in arguments or ()),
+            positional=tuple(literal(word, ScriptLine("--arg", 1)) for word in arguments or ()),
             open_ended=arguments is None,
             name=literal(name, start),
         )

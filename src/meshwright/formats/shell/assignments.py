@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from meshwright.formats.shell.closing import closing, closing_brace, closing_quote
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import Shell
-from meshwright.formats.shell.values import Piece, Value, Variable, text_of, unknown_of
+from meshwright.formats.shell.values import Fragment, Value, Variable, known_text, unknown_of
 from meshwright.formats.shell.words import Expander
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[A-Za-z_]\w*")
 
 
-def spans(text: str, start: int, end: int) -> list[tuple[int, int]]:
+def word_spans(text: str, start: int, end: int) -> list[tuple[int, int]]:
     """Words of a stretch, divided at blanks outside quotes and expansions."""
     found = []
     at = start
@@ -64,7 +64,7 @@ def assign(expander: Expander, node: Node, shell: Shell, *, flags: str = "") -> 
         inner = expander.of(Source(index, [0], [source.place(target.start_byte)]))
         held = shell.variable(name)
         keyed = held is not None and held.keyed
-        key = text_of(inner.string(0, len(index)) if keyed else inner.arithmetic(0, len(index), source.place(0)))
+        key = known_text(inner.string(0, len(index)) if keyed else inner.arithmetic(0, len(index), source.place(0)))
         if not keyed and not key.lstrip("-").isdigit():
             return
     if "i" in flags and unknown_of(found) is None:
@@ -97,11 +97,11 @@ def _assign_array(expander: Expander, name: str, start: int, end: int, *, append
         elif text[at] in " \t\n" or text.startswith("\\\n", at):
             at += 2 if text[at] == "\\" else 1
         else:
-            first, last = spans(text, at, end)[0] if text[at] not in "'\"" else (at, _word_end(text, at, end))
+            first, last = word_spans(text, at, end)[0] if text[at] not in "'\"" else (at, _word_end(text, at, end))
             match = re.match(r"\[([^\]]+)\]=", text[first:last])
             if match:
                 inner = expander.source.part(match[1], first)
-                key = text_of(expander.of(inner).string(0, len(match[1])))
+                key = known_text(expander.of(inner).string(0, len(match[1])))
                 is_keyed = shell.variables.get(name, Variable()).keyed
                 if is_keyed or key.isdigit():
                     entries.append((key, expander.string(first + match.end(), last)))
@@ -112,7 +112,7 @@ def _assign_array(expander: Expander, name: str, start: int, end: int, *, append
 
 
 def _word_end(text: str, at: int, end: int) -> int:
-    return spans(text, at, end)[0][1]
+    return word_spans(text, at, end)[0][1]
 
 
 def declare(expander: Expander, node: Node, shell: Shell) -> None:
@@ -140,7 +140,7 @@ def declare(expander: Expander, node: Node, shell: Shell) -> None:
             _export(text, kind, flags, shell)
         elif child.is_named:
             for word in expander.fields(child.start_byte, child.end_byte):
-                name, equals, _ = text_of(word).partition("=")
+                name, equals, _ = known_text(word).partition("=")
                 if unknown_of(word) is not None and not equals:
                     return  # `export $(...)`: names nobody knows
                 if equals and NAME.fullmatch(name):
@@ -149,7 +149,7 @@ def declare(expander: Expander, node: Node, shell: Shell) -> None:
 
 
 def _behind_equals(word: Value) -> Value:
-    found: list[Piece] = []
+    found: list[Fragment] = []
     seen = False
     for piece in word:
         if seen:

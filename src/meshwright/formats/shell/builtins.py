@@ -13,12 +13,12 @@ from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import Shell
 from meshwright.formats.shell.values import (
-    Piece,
-    Place,
+    Fragment,
+    ScriptLine,
     Unknown,
     Value,
+    known_text,
     literal,
-    text_of,
     unknown_of,
 )
 
@@ -49,15 +49,15 @@ _HARMLESS = re.compile(
 )
 
 
-def outcome(words: list[Value], place: Place) -> bool | Unknown:
+def exit_status(words: list[Value], place: ScriptLine) -> bool | Unknown:
     """The status a program leaves: jobs go on, so success, except where a program is asked a question."""
-    name = text_of(words[0]).rpartition("/")[2]
+    name = known_text(words[0]).rpartition("/")[2]
     if name in _PROBES:
         return Unknown(why=f"whether {name} succeeds", place=place)
     return True
 
 
-def run(evaluator: Interpreter, name: str, words: list[Value], place: Place, shell: Shell) -> bool:
+def run_builtin(evaluator: Interpreter, name: str, words: list[Value], place: ScriptLine, shell: Shell) -> bool:
     """Run a command that the shell does itself; whether it is one."""
     found = _BUILTINS.get(name)
     if found is None:
@@ -72,46 +72,48 @@ def _say(shell: Shell, value: Value) -> None:
         shell.output.append(value)
 
 
-def _echo(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def _echo(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     rest = words[1:]
     newline, escapes = True, False
-    while rest and re.fullmatch(r"-[neE]+", text_of(rest[0])):
-        newline = newline and "n" not in text_of(rest[0])
-        escapes = escapes or "e" in text_of(rest[0])
+    while rest and re.fullmatch(r"-[neE]+", known_text(rest[0])):
+        newline = newline and "n" not in known_text(rest[0])
+        escapes = escapes or "e" in known_text(rest[0])
         rest = rest[1:]
-    pieces: list[Piece] = []
+    pieces: list[Fragment] = []
     for number, word in enumerate(rest):
         if number:
-            pieces.append(Piece(" ", place))
+            pieces.append(Fragment(" ", place))
         pieces += word
     if escapes:
         pieces = [replace(piece, text=piece.text.replace("\\n", "\n").replace("\\t", "\t")) for piece in pieces]
-    _say(shell, (*pieces, *((Piece("\n", place),) if newline else ())))
+    _say(shell, (*pieces, *((Fragment("\n", place),) if newline else ())))
 
 
-def _printf(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def _printf(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     rest, target = words[1:], ""
-    if rest and text_of(rest[0]) == "-v" and len(rest) > 1:
-        target, rest = text_of(rest[1]), rest[2:]
+    if rest and known_text(rest[0]) == "-v" and len(rest) > 1:
+        target, rest = known_text(rest[1]), rest[2:]
     unknown = next((unknown_of(word) for word in rest if unknown_of(word) is not None), None)
     value: Value
     if unknown is not None:
-        value = (Piece("", place, unknown),)
+        value = (Fragment("", place, unknown),)
     else:
-        value = literal(filters.printf(text_of(rest[0]) if rest else "", [text_of(word) for word in rest[1:]]), place)
+        value = literal(
+            filters.printf(known_text(rest[0]) if rest else "", [known_text(word) for word in rest[1:]]), place
+        )
     if target:
         shell.assign(target, value)
     else:
         _say(shell, value)
 
 
-def _pure(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def _pure(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     """Programs whose output is a function of their words and what they read."""
     unknown = next((unknown_of(word) for word in words if unknown_of(word) is not None), None)
-    name = text_of(words[0])
+    name = known_text(words[0])
     given = shell.stdin
-    if name == "cat" and len(words) > 1 and text_of(words[1]) != "-":
-        given = evaluator.record.files.get(text_of(words[1]).rpartition("/")[2])
+    if name == "cat" and len(words) > 1 and known_text(words[1]) != "-":
+        given = evaluator.record.files.get(known_text(words[1]).rpartition("/")[2])
     if name == "cat" and given is not None:
         _say(shell, given)
         return
@@ -120,42 +122,46 @@ def _pure(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell
     text = (
         None
         if unknown is not None
-        else filters.output(name, [text_of(word) for word in words[1:]], None if given is None else text_of(given))
+        else filters.output(
+            name, [known_text(word) for word in words[1:]], None if given is None else known_text(given)
+        )
     )
     if text is None:
         why = f"what {name} prints" if unknown is None else unknown.why
         names = () if unknown is None else unknown.names
-        _say(shell, (Piece("", place, Unknown(why=why, place=place, names=names)),))
+        _say(shell, (Fragment("", place, Unknown(why=why, place=place, names=names)),))
         if shell.output is None:
             shell.status = True
         return
     _say(shell, literal(text, place))
 
 
-def _cd(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def _cd(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     target = words[1] if len(words) > 1 else None
     if target is None or unknown_of(target) is not None:
         shell.directory = None
-    elif text_of(target).startswith("/") or shell.directory is None:
-        shell.directory = literal(text_of(target), place) if text_of(target)[:1] in ("/",) else _beside(target, shell)
+    elif known_text(target).startswith("/") or shell.directory is None:
+        shell.directory = (
+            literal(known_text(target), place) if known_text(target)[:1] in ("/",) else _beside(target, shell)
+        )
     else:
-        shell.directory = literal(filters.join(text_of(shell.directory), text_of(target)), place)
+        shell.directory = literal(filters.join(known_text(shell.directory), known_text(target)), place)
 
 
 def _beside(target: Value, shell: Shell) -> Value | None:
     """A folder named from the script's own, which is known by its name alone."""
-    return target if text_of(target) == (text_of(shell.name).rpartition("/")[0] or ".") else None
+    return target if known_text(target) == (known_text(shell.name).rpartition("/")[0] or ".") else None
 
 
-def _pwd(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def _pwd(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     if shell.directory is not None:
-        _say(shell, (*shell.directory, Piece("\n", place)))
+        _say(shell, (*shell.directory, Fragment("\n", place)))
     else:
-        _say(shell, (Piece("", place, shell.unset("PWD", place)),))
+        _say(shell, (Fragment("", place, shell.unset("PWD", place)),))
 
 
-def _shift(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
-    count = text_of(words[1]) if len(words) > 1 else "1"
+def _shift(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
+    count = known_text(words[1]) if len(words) > 1 else "1"
     number = int(count) if count.isdigit() and len(count) < 6 else 1
     if number > len(shell.positional):
         shell.status = False
@@ -163,24 +169,24 @@ def _shift(evaluator: Interpreter, words: list[Value], place: Place, shell: Shel
     shell.positional = shell.positional[number:]
 
 
-def _set(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def _set(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     for at, word in enumerate(words[1:], 1):
-        text = text_of(word)
+        text = known_text(word)
         if text == "--":
             shell.positional, shell.open_ended = tuple(words[at + 1 :]), False
             return
         if re.fullmatch(r"[-+][a-zA-Z]+", text):
             if "a" in text[1:]:
                 shell.export_all = text[0] == "-"
-        elif text and not text.startswith("-") and text_of(words[at - 1])[-1:] != "o":
+        elif text and not text.startswith("-") and known_text(words[at - 1])[-1:] != "o":
             shell.positional, shell.open_ended = tuple(words[at:]), False
             return
 
 
-def _leave(kind: str) -> Callable[[Any, list[Value], Place, Shell], None]:
-    def leave(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def _leave(kind: str) -> Callable[[Any, list[Value], ScriptLine, Shell], None]:
+    def leave(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
 
-        count = text_of(words[1]) if len(words) > 1 else ""
+        count = known_text(words[1]) if len(words) > 1 else ""
         if kind in ("return", "exit"):
             shell.status = count in ("", "0") if len(words) < 2 or unknown_of(words[1]) is None else True
             raise Left(kind)
@@ -189,34 +195,34 @@ def _leave(kind: str) -> Callable[[Any, list[Value], Place, Shell], None]:
     return leave
 
 
-def _test(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def _test(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     inner = words[1:]
-    if text_of(words[0]) == "[" and inner and text_of(inner[-1]) == "]":
+    if known_text(words[0]) == "[" and inner and known_text(inner[-1]) == "]":
         inner = inner[:-1]
     shell.status = conditions.single(inner, shell, place)
 
 
-def _let(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def _let(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     for word in words[1:]:
         source = Source.of_value(word, place)
         expander = evaluator.expander(source, shell)
         shell.status = expander.condition(0, len(source.text))
 
 
-def _eval(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
-    pieces: list[Piece] = []
+def _eval(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
+    pieces: list[Fragment] = []
     for number, word in enumerate(words[1:]):
         if number:
-            pieces.append(Piece(" ", place))
+            pieces.append(Fragment(" ", place))
         pieces += word
     evaluator.script(Source.of_value(tuple(pieces), place), shell)
 
 
-def _source(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def _source(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
 
     if len(words) < 2:
         return
-    path = text_of(words[1])
+    path = known_text(words[1])
     source = evaluator.file(words[1], place, shell)
     if source is None:
         if not _HARMLESS.search(path):
@@ -234,33 +240,33 @@ def _source(evaluator: Interpreter, words: list[Value], place: Place, shell: She
         shell.positional, shell.open_ended = held
 
 
-def _prefix(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def _prefix(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     """`exec`, `command`, `time`, `builtin`: what follows is run."""
     rest = words[1:]
-    if text_of(words[0]) == "command" and rest and text_of(rest[0]) in ("-v", "-V"):
+    if known_text(words[0]) == "command" and rest and known_text(rest[0]) in ("-v", "-V"):
         shell.status = Unknown(
-            why=f"whether {text_of(rest[1])[:40] if len(rest) > 1 else ''} is installed", place=place
+            why=f"whether {known_text(rest[1])[:40] if len(rest) > 1 else ''} is installed", place=place
         )
-        why = f"where {text_of(rest[1])[:40] if len(rest) > 1 else 'it'} is installed"
-        _say(shell, (Piece("", place, Unknown(why=why, place=place)),))
+        why = f"where {known_text(rest[1])[:40] if len(rest) > 1 else 'it'} is installed"
+        _say(shell, (Fragment("", place, Unknown(why=why, place=place)),))
         return
-    while rest and text_of(rest[0]).startswith("-"):
+    while rest and known_text(rest[0]).startswith("-"):
         rest = rest[1:]
     if rest:
         evaluator.call(rest, [], place, Source("", [0], [place]), shell)
-    if text_of(words[0]) == "exec" and rest:
+    if known_text(words[0]) == "exec" and rest:
         raise Left("exit")
 
 
-def _true(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def _true(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     shell.status = True
 
 
-def _false(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def _false(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     shell.status = False
 
 
-_BUILTINS: dict[str, Callable[[Any, list[Value], Place, Shell], None]] = {
+_BUILTINS: dict[str, Callable[[Any, list[Value], ScriptLine, Shell], None]] = {
     "echo": _echo,
     "printf": _printf,
     "cd": _cd,
@@ -278,7 +284,7 @@ _BUILTINS: dict[str, Callable[[Any, list[Value], Place, Shell], None]] = {
     "eval": _eval,
     "source": _source,
     ".": _source,
-    "read": reading.read,
+    "read": reading.run_read,
     "mapfile": reading.mapfile,
     "readarray": reading.mapfile,
     "exec": _prefix,

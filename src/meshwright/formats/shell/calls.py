@@ -9,7 +9,7 @@ from meshwright.formats.shell.interpreter import Interpreter
 from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import Shell
-from meshwright.formats.shell.values import Piece, Place, Unknown, Value, Variable, literal, text_of
+from meshwright.formats.shell.values import Fragment, ScriptLine, Unknown, Value, Variable, known_text, literal
 
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(--?[A-Za-z-]+)[ =]?[ \t]*([^\s#]*)", re.MULTILINE)
@@ -40,17 +40,17 @@ def slurm_variables(source: Source, shell: Shell) -> None:
         place = source.place(0)
         cause = Unknown(why="Slurm sets it", place=place, names=("SLURM_JOB_ID",), single=True)
         if "SLURM_JOB_ID" not in shell.given:
-            shell.variables["SLURM_JOB_ID"] = Variable(entries={"0": (Piece("", place, cause),)}, exported=True)
-        held = {name: text_of(v.scalar) for name, v in shell.variables.items() if name.startswith("SLURM_")}
+            shell.variables["SLURM_JOB_ID"] = Variable(entries={"0": (Fragment("", place, cause),)}, exported=True)
+        held = {name: known_text(v.scalar) for name, v in shell.variables.items() if name.startswith("SLURM_")}
         nodes, per_node = held.get("SLURM_NNODES", "1"), held.get("SLURM_NTASKS_PER_NODE", "")
         if "SLURM_NTASKS" not in held and per_node.isdigit() and nodes.isdigit():
             total = literal(str(int(nodes) * int(per_node)), place)
             shell.variables["SLURM_NTASKS"] = Variable(entries={"0": total}, exported=True)
 
 
-def inner_scripts(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> bool:
+def inner_scripts(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> bool:
     """Read the script that a program's words run, if there is one; whether there was."""
-    texts = [text_of(word) for word in words]
+    texts = [known_text(word) for word in words]
     name = texts[0].rpartition("/")[2]
     if name in ("ssh", "pdsh") and len(words) > 2:
         return _remote(evaluator, words, texts, place, shell)
@@ -101,7 +101,7 @@ _STARTERS = frozenset(
 )
 
 
-def _shell(evaluator: Interpreter, words: list[Value], texts: list[str], place: Place, shell: Shell) -> bool:
+def _shell(evaluator: Interpreter, words: list[Value], texts: list[str], place: ScriptLine, shell: Shell) -> bool:
     at = 1
     while at < len(texts) and texts[at].startswith(("-", "+")) and texts[at] not in ("-", "--"):
         if re.fullmatch(r"-[a-zA-Z]*c[a-zA-Z]*", texts[at]):
@@ -125,28 +125,28 @@ def _shell(evaluator: Interpreter, words: list[Value], texts: list[str], place: 
 
 
 def _behind(word: Value) -> Value:
-    found: list[Piece] = []
+    found: list[Fragment] = []
     seen = False
     for piece in word:
         if seen:
             found.append(piece)
         elif "=" in piece.text:
-            found.append(Piece(piece.text.partition("=")[2], piece.place, piece.unknown))
+            found.append(Fragment(piece.text.partition("=")[2], piece.place, piece.unknown))
             seen = True
     return tuple(found)
 
 
-def _remote(evaluator: Interpreter, words: list[Value], texts: list[str], place: Place, shell: Shell) -> bool:
+def _remote(evaluator: Interpreter, words: list[Value], texts: list[str], place: ScriptLine, shell: Shell) -> bool:
     at = 1
     while at < len(texts) and texts[at].startswith("-"):
         at += 2 if len(texts[at]) == 2 and texts[at][1] in "wpiloFxJ" else 1
     at += texts[0].rpartition("/")[2] == "ssh"
     if at >= len(words):
         return False
-    pieces: list[Piece] = []
+    pieces: list[Fragment] = []
     for number, word in enumerate(words[at:]):
         if number:
-            pieces.append(Piece(" ", place))
+            pieces.append(Fragment(" ", place))
         pieces += word
     twin = _child(shell)
     twin.variables = {}
@@ -160,7 +160,7 @@ def _child(shell: Shell) -> Shell:
     return shell.fork(variables=exported, functions={}, local=None, stdin=None, open_ended=False, positional=())
 
 
-def _text(evaluator: Interpreter, value: Value, arguments: tuple[Value, ...], place: Place, shell: Shell) -> None:
+def _text(evaluator: Interpreter, value: Value, arguments: tuple[Value, ...], place: ScriptLine, shell: Shell) -> None:
     """A script that is a string: words behind it are its `$0`, `$1` and on."""
     twin = _child(shell)
     twin.positional = arguments[1:]
@@ -170,12 +170,12 @@ def _text(evaluator: Interpreter, value: Value, arguments: tuple[Value, ...], pl
     _run(evaluator, source, twin)
 
 
-def _file(evaluator: Interpreter, path: Value, arguments: list[Value], place: Place, shell: Shell) -> None:
+def _file(evaluator: Interpreter, path: Value, arguments: list[Value], place: ScriptLine, shell: Shell) -> None:
     twin = _child(shell)
     twin.positional, twin.name = tuple(arguments), path
     source = evaluator.file(path, place, shell)
     if source is None:
-        evaluator.record.missing.append((text_of(path), place))
+        evaluator.record.missing.append((known_text(path), place))
         return
     slurm_variables(source, twin)
     _run(evaluator, source, twin)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from meshwright.formats.shell import patterns
 from meshwright.formats.shell.closing import closing, closing_brace, closing_quote
 from meshwright.formats.shell.state import Shell
-from meshwright.formats.shell.values import Place, Unknown, Value, only_unset, text_of, unknown_of
+from meshwright.formats.shell.values import ScriptLine, Unknown, Value, known_text, only_unset, unknown_of
 from meshwright.formats.shell.words import Expander
 
 Truth = bool | Unknown
@@ -62,7 +62,7 @@ class Operand:
 class _Grammar:
     """`!`, `-a`/`&&`, `-o`/`||` and brackets over tests of one or two words."""
 
-    def __init__(self, operands: list[Operand], shell: Shell, place: Place, *, double: bool) -> None:
+    def __init__(self, operands: list[Operand], shell: Shell, place: ScriptLine, *, double: bool) -> None:
         self.operands, self.shell, self.place, self.double, self.at = operands, shell, place, double, 0
 
     def bare(self, ahead: int = 0) -> str:
@@ -108,7 +108,7 @@ class _Grammar:
 
     def filled(self, value: Value) -> Truth:
         """Whether a value has letters; names nobody set are taken as not set."""
-        if text_of(value):
+        if known_text(value):
             return True
         unknown = unknown_of(value)
         if unknown is None:
@@ -125,7 +125,7 @@ class _Grammar:
             return negated(self.filled(operand.value))
         unknown = unknown_of(operand.value)
         if mark == "-v" and unknown is None:
-            name = text_of(operand.value)
+            name = known_text(operand.value)
             if self.shell.variable(name) is not None:
                 return True
             found = self.shell.unset(name, self.place)
@@ -134,7 +134,7 @@ class _Grammar:
                 return False
             return True
         if mark in _FILES:
-            shown = text_of(operand.value)[-60:]
+            shown = known_text(operand.value)[-60:]
             names = unknown.names if unknown is not None else ()
             return Unknown(why=f"whether {shown or 'a file'} is there", place=self.place, names=names)
         return Unknown(why=f"what {mark} says", place=self.place)
@@ -147,7 +147,7 @@ class _Grammar:
             return self.filled(whole) if mark == "!=" else negated(self.filled(whole))
         if unknown is not None:
             return unknown
-        one, other = text_of(left.value), text_of(right.value)
+        one, other = known_text(left.value), known_text(right.value)
         if mark in _WHOLE:
             try:
                 return bool(_WHOLE[mark](_whole(one), _whole(other)))
@@ -199,13 +199,13 @@ def either(one: Truth, other: Truth) -> Truth:
     return other if one is False else one
 
 
-def single(words: list[Value], shell: Shell, place: Place) -> Truth:
+def single(words: list[Value], shell: Shell, place: ScriptLine) -> Truth:
     """What `[ words ]` or `test words` says."""
-    operands = [Operand(word, patterns.quoted(text_of(word)), text_of(word)) for word in words]
+    operands = [Operand(word, patterns.quoted(known_text(word)), known_text(word)) for word in words]
     return _decided(operands, shell, place, double=False)
 
 
-def double(expander: Expander, start: int, end: int, place: Place) -> Truth:
+def double(expander: Expander, start: int, end: int, place: ScriptLine) -> Truth:
     """What `[[ ... ]]` says of the text between its brackets."""
     operands = []
     text = expander.source.text
@@ -231,11 +231,11 @@ def _regex(expander: Expander, first: int, last: int) -> str:
     if "$" not in raw and '"' not in raw and "'" not in raw:
         return raw
     for part in expander.parts(first, last, pattern=True):
-        out.append(re.escape(text_of(part.value)) if part.quoted else text_of(part.value))
+        out.append(re.escape(known_text(part.value)) if part.quoted else known_text(part.value))
     return "".join(out)
 
 
-def _decided(operands: list[Operand], shell: Shell, place: Place, *, double: bool) -> Truth:
+def _decided(operands: list[Operand], shell: Shell, place: ScriptLine, *, double: bool) -> Truth:
     grammar = _Grammar(operands, shell, place, double=double)
     try:
         found = grammar.either()

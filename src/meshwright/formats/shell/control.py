@@ -17,7 +17,7 @@ from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import Shell, TooMuch
 from meshwright.formats.shell.syntax import between, text_at, trimmed
-from meshwright.formats.shell.values import Piece, Unknown, Value, only_unset, text_of, unknown_of
+from meshwright.formats.shell.values import Fragment, Unknown, Value, known_text, only_unset, unknown_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -26,7 +26,7 @@ Truth = bool | Unknown
 MAX_ROUNDS = 1_000
 
 
-def listed(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> None:
+def run_list(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> None:
     parts = [child for child in node.children if child.type != "comment"]
     evaluator.run(parts[0], source, shell)
     for mark, right in zip(parts[1::2], parts[2::2], strict=False):
@@ -44,7 +44,7 @@ def chain(evaluator: Interpreter, mark: str, right: Node, source: Source, shell:
     evaluator.fork(shell, truth, [lambda twin: evaluator.run(right, source, twin), lambda twin: None])
 
 
-def negated(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> None:
+def run_negated(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> None:
     evaluator.all(node, source, shell)
     shell.status = conditions.negated(shell.status)
 
@@ -101,7 +101,7 @@ def case(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> No
             ways.append(lambda twin: None)
         evaluator.fork(shell, unknown, ways)
         return
-    text = text_of(subject)
+    text = known_text(subject)
     falling = False
     for item in items:
         try:
@@ -210,11 +210,11 @@ def each(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> No
     for value in values:
         evaluator.record.step()
         unknown = unknown_of(value)
-        if unknown is not None and not text_of(value) and not unknown.single:
+        if unknown is not None and not known_text(value) and not unknown.single:
             if only_unset(value):
                 shell.assume_unset(value)
                 continue
-            shell.assign(name, (Piece("", place, replace(unknown, flags=None)),))
+            shell.assign(name, (Fragment("", place, replace(unknown, flags=None)),))
             evaluator.forget(body, source, shell, unknown)
             evaluator.fork(shell, unknown, [lambda twin: once(evaluator, body, source, twin), lambda twin: None])
             evaluator.forget(body, source, shell, unknown)
@@ -228,7 +228,7 @@ def each(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> No
     shell.unsure = held
 
 
-def counted(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> None:
+def run_counted_loop(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> None:
     """`for ((a; b; c))`."""
     start, end = between(node, source, "((", "))")
     parts = source.text[start:end].split(";")
@@ -297,5 +297,5 @@ def test(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> No
         shell.status = conditions.double(expander, start, end, place)
     else:
         start, end = between(node, source, "[", "]")
-        words = [word for span in assignments.spans(source.text, start, end) for word in expander.fields(*span)]
+        words = [word for span in assignments.word_spans(source.text, start, end) for word in expander.fields(*span)]
         shell.status = conditions.single(words, shell, place)

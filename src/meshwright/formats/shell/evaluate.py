@@ -16,17 +16,17 @@ from meshwright.formats.shell.calls import inner_scripts
 from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.parameters import parameter
 from meshwright.formats.shell.source import Source
-from meshwright.formats.shell.state import MAX_DEPTH, Command, Record, Shell, TooMuch
+from meshwright.formats.shell.state import MAX_DEPTH, Command, ScriptState, Shell, TooMuch
 from meshwright.formats.shell.syntax import assigned, file_name, parse, text_at, torn_at
 from meshwright.formats.shell.values import (
-    Piece,
-    Place,
+    Fragment,
+    ScriptLine,
     Unknown,
     Value,
     Variable,
     Word,
+    known_text,
     only_unset,
-    text_of,
     unknown_of,
 )
 from meshwright.formats.shell.words import Expander
@@ -45,7 +45,7 @@ class Evaluator:
         read: the text of a script beside this one, or None where there is none.
     """
 
-    def __init__(self, record: Record, read: Callable[[str], str | None]) -> None:
+    def __init__(self, record: ScriptState, read: Callable[[str], str | None]) -> None:
         self.record, self.read = record, read
 
     def script(self, source: Source, shell: Shell) -> None:
@@ -66,9 +66,9 @@ class Evaluator:
         finally:
             shell.depth -= 1
 
-    def file(self, path: Value, place: Place, shell: Shell) -> Source | None:
+    def file(self, path: Value, place: ScriptLine, shell: Shell) -> Source | None:
         """A script that another one runs: written by it, or beside it."""
-        name = text_of(path)
+        name = known_text(path)
         written = self.record.files.get(file_name(name))
         if written is not None:
             return Source.of_value(written, place)
@@ -88,7 +88,7 @@ class Evaluator:
         """Expands words with this shell's variables."""
         return Expander(shell, source, lambda inner, place, shown: self.printed(inner, shell, place, shown), parameter)
 
-    def printed(self, source: Source, shell: Shell, place: Place, shown: str) -> Value:
+    def printed(self, source: Source, shell: Shell, place: ScriptLine, shown: str) -> Value:
         """What `$(...)` gives where the shell alone prints it."""
         twin = shell.fork(output=[], depth=shell.depth + 1)
         with suppress(Left):
@@ -98,7 +98,7 @@ class Evaluator:
         if any(piece.unknown is not None and not piece.unknown.unset for piece in pieces):
             names = tuple(dict.fromkeys(name for p in pieces if p.unknown for name in p.unknown.names))
             why = f"{' '.join(shown.split())[:60]} is not run"
-            return (Piece("", place, Unknown(why=why, place=place, names=names)),)
+            return (Fragment("", place, Unknown(why=why, place=place, names=names)),)
         while pieces and pieces[-1].unknown is None and not pieces[-1].text.rstrip("\n"):
             pieces.pop()
         if pieces:
@@ -150,7 +150,7 @@ class Evaluator:
             alive.append(twin)
             if twin.output:
                 assert shell.output is not None
-                shell.output.append((Piece("", cause.place, cause),))
+                shell.output.append((Fragment("", cause.place, cause),))
         if not alive:
             assert left is not None
             raise left
@@ -170,7 +170,7 @@ class Evaluator:
             if held is not None and held.array:
                 shell.variables[name] = replace(held, entries={}, hidden=replace(cause, flags=None))
             else:
-                shell.variables[name] = Variable(entries={"0": (Piece("", cause.place, cause),)})
+                shell.variables[name] = Variable(entries={"0": (Fragment("", cause.place, cause),)})
 
     def define(self, node: Node, source: Source, shell: Shell) -> None:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
@@ -227,7 +227,7 @@ class Evaluator:
             if redirect.type == "heredoc_redirect":
                 for argument in redirect.children_by_field_name("argument"):
                     words += expander.fields(argument.start_byte, argument.end_byte)
-        while words and not text_of(words[0]) and words[0] and only_unset(words[0]):
+        while words and not known_text(words[0]) and words[0] and only_unset(words[0]):
             shell.assume_unset(words[0])  # `$LAUNCHER python ...`
             words = words[1:]
         stdin, target, append, rest = streams.streams(self, inner, source, shell)
@@ -242,20 +242,20 @@ class Evaluator:
             if stdin is not None:
                 shell.stdin = held_in
         if target is not None:
-            streams.write(self, target, tuple(p for value in printed or () for p in value), append)
+            streams.write_stream(self, target, tuple(p for value in printed or () for p in value), append)
         piped = next((child for r in inner for child in r.children if child.type == "pipeline"), None)
         if piped is not None:
             self.run(piped, source, shell)
         for mark, right in rest:
             control.chain(self, mark, right, source, shell)
 
-    def call(self, words: list[Value], prefix: list[Node], place: Place, source: Source, shell: Shell) -> None:
+    def call(self, words: list[Value], prefix: list[Node], place: ScriptLine, source: Source, shell: Shell) -> None:
         """Run a command whose words are known."""
         if not words:
             for node in prefix:
                 self.assignment(node, source, shell)
             return
-        name = text_of(words[0]) if unknown_of(words[0]) is None else ""
+        name = known_text(words[0]) if unknown_of(words[0]) is None else ""
         held = {}
         for node in prefix:
             child = node.child_by_field_name("name")
@@ -267,7 +267,7 @@ class Evaluator:
         try:
             if name in shell.functions:
                 self.function(name, words[1:], shell)
-            elif not builtins.run(self, name, words, place, shell):
+            elif not builtins.run_builtin(self, name, words, place, shell):
                 self.program(words, place, shell)
         finally:
             for key, variable in held.items():
@@ -300,12 +300,12 @@ class Evaluator:
                 self.forget(body, source, shell, shell.unsure[-1])
             shell.positional, shell.open_ended, shell.local, shell.unsure = held
 
-    def program(self, words: list[Value], place: Place, shell: Shell) -> None:
+    def program(self, words: list[Value], place: ScriptLine, shell: Shell) -> None:
         """A program that is started: noted, and read in turn where it is a shell."""
-        shell.status = builtins.outcome(words, place)
+        shell.status = builtins.exit_status(words, place)
         if shell.output is not None:
-            why = f"{text_of(words[0])[:40]} is not run"
-            shell.output.append((Piece("", place, Unknown(why=why, place=place)),))
+            why = f"{known_text(words[0])[:40]} is not run"
+            shell.output.append((Fragment("", place, Unknown(why=why, place=place)),))
             if not isinstance(shell.status, Unknown):
                 shell.status = True
         if inner_scripts(self, words, place, shell):
@@ -321,15 +321,15 @@ class Evaluator:
 
 _STATEMENTS: dict[str, Callable[[Evaluator, Any, Source, Shell], None]] = {
     "program": Evaluator.all,
-    "list": control.listed,
+    "list": control.run_list,
     "do_group": Evaluator.all,
     "else_clause": Evaluator.all,
-    "negated_command": control.negated,
+    "negated_command": control.run_negated,
     "if_statement": control.conditional,
     "case_statement": control.case,
     "while_statement": control.loop,
     "for_statement": control.each,
-    "c_style_for_statement": control.counted,
+    "c_style_for_statement": control.run_counted_loop,
     "function_definition": Evaluator.define,
     "subshell": control.subshell,
     "pipeline": control.pipeline,

@@ -26,11 +26,11 @@ def printf(form: str, words: list[str]) -> str:
         if len(width) > 4:
             return word
         if kind in "di":
-            return f"%{width}d" % int(word or 0)
+            return f"%{width}d" % _leading(word)
         if kind == "f":
-            return f"%{width}f" % float(word or 0)
+            return f"%{width}f" % float(_NUMBER.match(word)[0] or 0)  # type: ignore[index]
         if kind == "x":
-            return f"%{width}x" % int(word or 0)
+            return f"%{width}x" % _leading(word)
         return f"%{width}s" % word
 
     out = []
@@ -39,6 +39,14 @@ def printf(form: str, words: list[str]) -> str:
         if not rest or not takes:
             break
     return "".join(out)
+
+
+_NUMBER = re.compile(r"\s*(?:[-+]?\d{1,18}(?:\.\d{0,18})?)?")
+
+
+def _leading(word: str) -> int:
+    """The whole number that a word begins with, as printf takes it; 0 for none."""
+    return int((_NUMBER.match(word)[0] or "0").partition(".")[0] or 0)  # type: ignore[index]
 
 
 def join(folder: str, path: str) -> str:

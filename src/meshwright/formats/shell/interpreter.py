@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from meshwright.formats.shell.source import Source
-from meshwright.formats.shell.state import Record, Shell
-from meshwright.formats.shell.values import Place, Unknown, Value
+from meshwright.formats.shell.state import ScriptState, Shell
+from meshwright.formats.shell.values import ScriptLine, Unknown, Value
 from meshwright.formats.shell.words import Expander
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 class Interpreter(Protocol):
     """Runs nodes of a syntax tree; `evaluate.Evaluator` is the one."""
 
-    record: Record
+    record: ScriptState
 
     def script(self, source: Source, shell: Shell) -> None:
         """Run a whole text in a shell."""
 
-    def file(self, path: Value, place: Place, shell: Shell) -> Source | None:
+    def file(self, path: Value, place: ScriptLine, shell: Shell) -> Source | None:
         """A script that another one runs."""
 
     def expander(self, source: Source, shell: Shell) -> Expander:
@@ -46,5 +46,5 @@ class Interpreter(Protocol):
     def command(self, node: Node, source: Source, shell: Shell, redirects: list[Node] | None = None) -> None:
         """Run a simple command."""
 
-    def call(self, words: list[Value], prefix: list[Node], place: Place, source: Source, shell: Shell) -> None:
+    def call(self, words: list[Value], prefix: list[Node], place: ScriptLine, source: Source, shell: Shell) -> None:
         """Run a command whose words are known."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.formats.shell.state import Command
-from meshwright.formats.shell.values import Place, Unknown, Value, Word
+from meshwright.formats.shell.values import ScriptLine, Unknown, Value, Word
 
 _LAUNCHERS = re.compile(r"(torchrun|deepspeed|accelerate|srun|mpirun|mpiexec|horovodrun|ds|torchx)$")
 _MODULES = (
@@ -34,7 +34,7 @@ class Launch:
     """The file, or the module behind `-m`."""
     words: tuple[Word, ...]
     """Behind the program."""
-    place: Place
+    place: ScriptLine
     environment: Mapping[str, Value]
     unsure: tuple[Unknown, ...]
     """Conditions nobody can know on which it depends."""

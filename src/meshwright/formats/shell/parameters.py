@@ -8,14 +8,14 @@ from meshwright.formats.shell import patterns
 from meshwright.formats.shell.arithmetic import NotArithmetic, evaluate
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.values import (
-    Piece,
-    Place,
+    Fragment,
+    ScriptLine,
     Unknown,
     Value,
     Variable,
+    known_text,
     literal,
     only_unset,
-    text_of,
     unknown_of,
 )
 from meshwright.formats.shell.words import NAME, Expander, _joined
@@ -38,10 +38,10 @@ def parameter(expander: Expander, start: int, end: int) -> Values:
         return _parameter(expander, start, end, place)
     except (NotArithmetic, patterns.BadPattern, ValueError) as error:
         why = f"${{{text[start:end][:60]}}} cannot be read: {error}"
-        return [(Piece("", place, Unknown(why=why, place=place)),)], False
+        return [(Fragment("", place, Unknown(why=why, place=place)),)], False
 
 
-def _parameter(expander: Expander, start: int, end: int, place: Place) -> Values:
+def _parameter(expander: Expander, start: int, end: int, place: ScriptLine) -> Values:
     text, shell, at = expander.source.text, expander.shell, start
     length = text[at : at + 1] == "#" and at + 1 < end
     indirect = text[at : at + 1] == "!" and at + 1 < end
@@ -64,7 +64,7 @@ def _parameter(expander: Expander, start: int, end: int, place: Place) -> Values
         value = shell.value(name, place)
         if unknown_of(value) is not None:
             return [value], False
-        name, index = text_of(value), None
+        name, index = known_text(value), None
         if not NAME.fullmatch(name):
             raise ValueError("it points to no variable")
     values, many, is_set = _values(expander, name, index, place)
@@ -75,7 +75,7 @@ def _parameter(expander: Expander, start: int, end: int, place: Place) -> Values
     return _operated(expander, (name, index), (values, many, is_set), at, end)
 
 
-def _values(expander: Expander, name: str, index: str | None, place: Place) -> tuple[list[Value], bool, bool]:
+def _values(expander: Expander, name: str, index: str | None, place: ScriptLine) -> tuple[list[Value], bool, bool]:
     """Values of a parameter, whether they are words of an array, and whether it is set."""
     shell = expander.shell
     if not NAME.fullmatch(name):
@@ -96,16 +96,16 @@ def _values(expander: Expander, name: str, index: str | None, place: Place) -> t
         set_by_system = found is None and not only_unset(value)
         return [value], False, found is not None or set_by_system
     if found is None:
-        return [(Piece("", place, shell.unset(name, place)),)], False, False
+        return [(Fragment("", place, shell.unset(name, place)),)], False, False
     key = _key(expander, found, index, place)
     if isinstance(key, Unknown):
-        return [(Piece("", place, key),)], False, True
+        return [(Fragment("", place, key),)], False, True
     if key not in found.entries and found.hidden is not None:
-        return [(Piece("", place, found.hidden),)], False, True
+        return [(Fragment("", place, found.hidden),)], False, True
     return [found.entries.get(key, ())], False, key in found.entries
 
 
-def _key(expander: Expander, variable: Variable, index: str, place: Place) -> str | Unknown:
+def _key(expander: Expander, variable: Variable, index: str, place: ScriptLine) -> str | Unknown:
     """The key that an index means."""
     inner = expander.of(Source(index, [0], [place]))
     value = inner.string(0, len(index))
@@ -113,23 +113,23 @@ def _key(expander: Expander, variable: Variable, index: str, place: Place) -> st
     if unknown is not None:
         return unknown
     if variable.keyed:
-        return text_of(value)
-    number = text_of(inner.arithmetic(0, len(index), place))
+        return known_text(value)
+    number = known_text(inner.arithmetic(0, len(index), place))
     if number.startswith("-") and variable.entries:
         return str(max(map(int, variable.entries)) + 1 + int(number))
     return number
 
 
-def _length(values: list[Value], many: bool, place: Place) -> Value:
+def _length(values: list[Value], many: bool, place: ScriptLine) -> Value:
     if many:
         unknown = next((unknown_of(value) for value in values if unknown_of(value)), None)
         if unknown is not None:
-            return (Piece("", place, unknown),)
+            return (Fragment("", place, unknown),)
         return literal(str(len(values)), place)
     unknown = unknown_of(values[0]) if values else None
     if unknown is not None:
-        return (Piece("", place, unknown),)
-    return literal(str(len(text_of(values[0])) if values else 0), place)
+        return (Fragment("", place, unknown),)
+    return literal(str(len(known_text(values[0])) if values else 0), place)
 
 
 def _operated(
@@ -147,17 +147,17 @@ def _operated(
     unknown = next((unknown_of(value) for value in values if unknown_of(value)), None)
     if unknown is not None:
         if not all(only_unset(value) for value in values):
-            return [(Piece("", unknown.place, unknown),)], False
+            return [(Fragment("", unknown.place, unknown),)], False
         return values, many
     if match[2]:
         glob, hidden = expander.glob(at, end)
         _known(hidden)
         cut = patterns.without_start if mark[0] == "#" else patterns.without_end
-        return [_changed(value, cut(text_of(value), glob, longest=len(mark) == 2)) for value in values], many
+        return [_changed(value, cut(known_text(value), glob, longest=len(mark) == 2)) for value in values], many
     if match[3]:
         return [_replaced(expander, value, mark, at, end) for value in values], many
     if match[4]:
-        return [_changed(value, _cased(text_of(value), mark)) for value in values], many
+        return [_changed(value, _cased(known_text(value), mark)) for value in values], many
     if match[5]:
         return _sliced(expander, values, many, at, end)
     raise ValueError("its operator is not known")
@@ -190,7 +190,7 @@ def _replaced(expander: Expander, value: Value, mark: str, at: int, end: int) ->
     _known(hidden)
     by = expander.string(middle + 1, end) if middle < end else ()
     _known(unknown_of(by))
-    return _changed(value, patterns.replaced(text_of(value), glob, text_of(by), mark[1:]))
+    return _changed(value, patterns.replaced(known_text(value), glob, known_text(by), mark[1:]))
 
 
 def _sliced(expander: Expander, values: list[Value], many: bool, at: int, end: int) -> Values:
@@ -202,7 +202,7 @@ def _sliced(expander: Expander, values: list[Value], many: bool, at: int, end: i
         def value_of(name: str) -> int:
             value = expander.shell.value(name, expander.source.place(at))
             _known(unknown_of(value))
-            return evaluate(text_of(value), lambda _: 0)
+            return evaluate(known_text(value), lambda _: 0)
 
         return evaluate(text.replace("$", ""), value_of)
 
@@ -214,7 +214,7 @@ def _sliced(expander: Expander, values: list[Value], many: bool, at: int, end: i
             values = [expander.shell.name, *values]
         last = None if count is None else max(offset, 0) + count
         return values[offset:last], many
-    text = text_of(values[0]) if values else ""
+    text = known_text(values[0]) if values else ""
     start = offset if offset >= 0 else max(0, len(text) + offset)
     last = None if count is None else start + count if count >= 0 else len(text) + count
     return [_changed(values[0], text[start:last]) if values else ()], False
@@ -232,8 +232,8 @@ def _default(
     if unknown is not None and not only_unset(whole):
         if mark != "+":
             return values, many
-        return [expander.string(at, end) if unknown.single else (Piece("", unknown.place, unknown),)], False
-    empty = not text_of(whole) if colon else not is_set
+        return [expander.string(at, end) if unknown.single else (Fragment("", unknown.place, unknown),)], False
+    empty = not known_text(whole) if colon else not is_set
     if empty and mark != "?":
         shell.assume_unset(whole)
         if not values and index is None and not is_set:
@@ -246,10 +246,10 @@ def _default(
         names = (name,)
         why = f"{name} must be given: the script stops without it"
         place = expander.source.place(at)
-        return [(Piece("", place, Unknown(why=why, place=place, names=names)),)], False
+        return [(Fragment("", place, Unknown(why=why, place=place, names=names)),)], False
     if mark == "=":
         value = expander.string(at, end)
-        key = None if index is None else text_of(expander.string(at, at)) or index
+        key = None if index is None else known_text(expander.string(at, at)) or index
         shell.assign(name, value, key=key)
         return [value], False
     return _alternative(expander, at, end)

@@ -7,18 +7,27 @@ import re
 from meshwright.formats.shell.assignments import NAME
 from meshwright.formats.shell.interpreter import Interpreter
 from meshwright.formats.shell.state import Shell
-from meshwright.formats.shell.values import Piece, Place, Unknown, Value, Variable, literal, text_of, unknown_of
+from meshwright.formats.shell.values import (
+    Fragment,
+    ScriptLine,
+    Unknown,
+    Value,
+    Variable,
+    known_text,
+    literal,
+    unknown_of,
+)
 
 
-def read(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def run_read(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     """`read`, from a here-string at most: else what comes in is unknown."""
     names, array, mark, at = [], False, "\n", 1
     while at < len(words):
-        text = text_of(words[at])
+        text = known_text(words[at])
         if text.startswith("-") and len(text) > 1:
             array = array or "a" in text
             if text[-1] == "d" and at + 1 < len(words):
-                mark = text_of(words[at + 1])[:1]
+                mark = known_text(words[at + 1])[:1]
             at += 2 if text[-1] in "dnNptu" else 1
             continue
         names.append(text)
@@ -30,10 +39,10 @@ def read(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell)
         why = unknown.why if unknown is not None else "what is read"
         for name in names:
             cause = Unknown(why=why, place=place, names=unknown.names if unknown is not None else ())
-            shell.variables[name] = Variable(entries={"0": (Piece("", place, cause),)})
+            shell.variables[name] = Variable(entries={"0": (Fragment("", place, cause),)})
         shell.status = Unknown(why=why, place=place)
         return
-    whole = text_of(given)
+    whole = known_text(given)
     if not whole:
         shell.status = False
         for name in names:
@@ -42,7 +51,7 @@ def read(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell)
     line, found, rest = whole.partition(mark) if mark else (whole.strip(), "", "")
     shell.stdin = literal(rest, place)
     shell.status = bool(found)
-    marks = text_of(shell.value("IFS", place)) or " \t"
+    marks = known_text(shell.value("IFS", place)) or " \t"
     parts = [part for part in re.split(f"[{re.escape(marks)}]", line) if part or marks.strip()]
     if array:
         shell.assign_array(names[0], [(None, literal(part, place)) for part in parts], append=False)
@@ -55,25 +64,25 @@ def read(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell)
         shell.assign(name, literal(parts[number] if number < len(parts) else "", place))
 
 
-def mapfile(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def mapfile(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     """`mapfile`: the lines that come in become an array."""
-    name = text_of(words[-1])
+    name = known_text(words[-1])
     name = name if NAME.fullmatch(name) and len(words) > 1 else "MAPFILE"
     given = shell.stdin
     if given is None or unknown_of(given) is not None:
         hidden = Unknown(why="what is read", place=place, names=(name,))
         shell.variables[name] = Variable(array=True, hidden=hidden)
         return
-    lines = text_of(given).splitlines()
+    lines = known_text(given).splitlines()
     shell.assign_array(name, [(None, literal(line, place)) for line in lines], append=False)
 
 
-def getopts(evaluator: Interpreter, words: list[Value], place: Place, shell: Shell) -> None:
+def getopts(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     """Short options of the positional parameters, one a call."""
-    letters, name = text_of(words[1]).lstrip(":"), text_of(words[2])
-    held = text_of(shell.value("OPTIND", place)) or "1"
+    letters, name = known_text(words[1]).lstrip(":"), known_text(words[2])
+    held = known_text(shell.value("OPTIND", place)) or "1"
     at = int(held) if held.isdigit() else 1
-    word = text_of(shell.positional[at - 1]) if at <= len(shell.positional) else ""
+    word = known_text(shell.positional[at - 1]) if at <= len(shell.positional) else ""
     if not re.fullmatch(r"-[A-Za-z].*", word) or word == "--":
         if shell.open_ended and not shell.positional:
             shell.record.assumed.setdefault("@", place)

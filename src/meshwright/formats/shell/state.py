@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from meshwright.formats.shell.values import Piece, Place, Unknown, Value, Variable, Word, literal, merged, text_of
+from meshwright.formats.shell.values import (
+    Fragment,
+    ScriptLine,
+    Unknown,
+    Value,
+    Variable,
+    Word,
+    either_variable,
+    known_text,
+    literal,
+)
 
 SET_BY_THE_SYSTEM = frozenset(
     [
@@ -70,7 +80,7 @@ class Command:
     """A program that the script starts."""
 
     words: tuple[Word, ...]
-    place: Place
+    place: ScriptLine
     environment: Mapping[str, Value]
     """Exported variables."""
     unsure: tuple[Unknown, ...] = ()
@@ -78,15 +88,15 @@ class Command:
 
 
 @dataclass(slots=True)
-class Record:
+class ScriptState:
     """What all shells of a script have in common: commands in their order, and what had to be assumed."""
 
     commands: list[Command] = field(default_factory=list)
-    assumed: dict[str, Place] = field(default_factory=dict)
+    assumed: dict[str, ScriptLine] = field(default_factory=dict)
     """Variables taken as not set."""
-    missing: list[tuple[str, Place]] = field(default_factory=list)
+    missing: list[tuple[str, ScriptLine]] = field(default_factory=list)
     """Scripts that are sourced or called and are not here."""
-    broken: list[tuple[str, Place]] = field(default_factory=list)
+    broken: list[tuple[str, ScriptLine]] = field(default_factory=list)
     """What cannot be read, and where."""
     files: dict[str, Value] = field(default_factory=dict)
     """Files that the script writes, by name."""
@@ -102,7 +112,7 @@ class Record:
         if self.steps > MAX_STEPS:
             raise TooMuch("it goes on without end")
 
-    def break_off(self, why: str, place: Place) -> None:
+    def break_off(self, why: str, place: ScriptLine) -> None:
         """Note what could not be read."""
         if (why, place) not in self.broken:
             self.broken.append((why, place))
@@ -112,7 +122,7 @@ class Record:
 class Shell:
     """One shell: a fork has a copy."""
 
-    record: Record
+    record: ScriptState
     given: Mapping[str, str]
     """What the user says of the environment."""
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -152,13 +162,13 @@ class Shell:
     def join(self, other: Shell, cause: Unknown) -> None:
         """Go on after two ways of which one was taken."""
         for name in self.variables.keys() | other.variables.keys():
-            found = merged(self.variables.get(name), other.variables.get(name), cause)
+            found = either_variable(self.variables.get(name), other.variables.get(name), cause)
             if found is None:
                 self.variables.pop(name, None)
             else:
                 self.variables[name] = found
         self.functions = {**other.functions, **self.functions}
-        if [text_of(word) for word in self.positional] != [text_of(word) for word in other.positional]:
+        if [known_text(word) for word in self.positional] != [known_text(word) for word in other.positional]:
             self.positional, self.open_ended = (), True
         if self.directory != other.directory:
             self.directory = None
@@ -169,19 +179,19 @@ class Shell:
         if name in self.variables:
             return self.variables[name]
         if name in self.given:
-            return Variable(entries={"0": literal(self.given[name], Place("--env", 1))}, exported=True)
+            return Variable(entries={"0": literal(self.given[name], ScriptLine("--env", 1))}, exported=True)
         return None
 
-    def value(self, name: str, place: Place) -> Value:
+    def value(self, name: str, place: ScriptLine) -> Value:
         """What `$NAME` gives: of a name nobody set, an unknown."""
         found = self.variable(name)
         if found is not None:
             if found.hidden is not None and not found.entries:
-                return (Piece("", place, found.hidden),)
+                return (Fragment("", place, found.hidden),)
             return found.scalar
-        return (Piece("", place, self.unset(name, place)),)
+        return (Fragment("", place, self.unset(name, place)),)
 
-    def unset(self, name: str, place: Place) -> Unknown:
+    def unset(self, name: str, place: ScriptLine) -> Unknown:
         """The unknown of a name nobody set."""
         if name in SET_BY_THE_SYSTEM or (name.startswith(("SLURM_", "PBS_", "LSB_", "OMPI_")) and self.in_a_job):
             why = f"the machine sets {name}"
@@ -212,7 +222,7 @@ class Shell:
             held = self.variable(name)
         if name in self.given and key is None and not append and any(p.unknown and not p.unknown.unset for p in value):
             # The user says what only a run of the command would.
-            value = literal(self.given[name], Place("--env", 1))
+            value = literal(self.given[name], ScriptLine("--env", 1))
         if append and held is not None:
             value = (*held.entries.get(key or "0", ()), *value)
         letters = sum(len(piece.text) for piece in value)
@@ -243,7 +253,7 @@ class Shell:
             if key is None:
                 if hidden is not None:
                     # Behind entries nobody can know: their flags stay visible as words of their own.
-                    found[str(following)] = ((Piece("", hidden.place, hidden)),)
+                    found[str(following)] = ((Fragment("", hidden.place, hidden)),)
                     following, hidden = following + 1, None
                 key = str(following)
             found[key] = value

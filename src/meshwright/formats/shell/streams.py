@@ -10,7 +10,7 @@ from meshwright.formats.shell.interpreter import Interpreter
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import Shell
 from meshwright.formats.shell.syntax import file_name, redirects_of, text_at
-from meshwright.formats.shell.values import Piece, Unknown, Value, text_of, unknown_of
+from meshwright.formats.shell.values import Fragment, Unknown, Value, known_text, unknown_of
 from meshwright.formats.shell.words import Expander
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def redirected(evaluator: Interpreter, node: Node, source: Source, shell: Shell)
     finally:
         printed, shell.output, shell.stdin = shell.output, held, twin_in
     if target is not None:
-        write(evaluator, target, tuple(p for value in printed or () for p in value), append)
+        write_stream(evaluator, target, tuple(p for value in printed or () for p in value), append)
     for mark, right in rest:
         chain(evaluator, mark, right, source, shell)
 
@@ -51,7 +51,7 @@ def streams(
     for node in redirects_of(redirects):
         if node.type == "herestring_redirect":
             word = node.children[-1]
-            stdin = (*expander.string(word.start_byte, word.end_byte), Piece("\n", source.place(node.start_byte)))
+            stdin = (*expander.string(word.start_byte, word.end_byte), Fragment("\n", source.place(node.start_byte)))
         elif node.type == "heredoc_redirect":
             stdin = heredoc(evaluator, node, source, expander)
             marks = [child for child in node.children if child.type in ("&&", "||")]
@@ -66,10 +66,10 @@ def streams(
                 continue
             name = expander.string(where.start_byte, where.end_byte)
             if mark == "<":
-                stdin = evaluator.record.files.get(file_name(text_of(name)))
+                stdin = evaluator.record.files.get(file_name(known_text(name)))
                 if stdin is None:
                     place = source.place(node.start_byte)
-                    stdin = (Piece("", place, Unknown(why=f"what {text_of(name)[-40:]} holds", place=place)),)
+                    stdin = (Fragment("", place, Unknown(why=f"what {known_text(name)[-40:]} holds", place=place)),)
             elif number is None or text_at(number, source) == "1":
                 target, append = name, mark == ">>"
     return stdin, target, append, rest
@@ -102,10 +102,10 @@ def heredoc(evaluator: Interpreter, node: Node, source: Source, expander: Expand
     return tuple(stripped)
 
 
-def write(evaluator: Interpreter, target: Value, printed: Value, append: bool) -> None:
+def write_stream(evaluator: Interpreter, target: Value, printed: Value, append: bool) -> None:
     """Keep what a command prints to a file."""
-    name = file_name(text_of(target))
-    if unknown_of(target) is not None and "/" not in text_of(target).strip("/") and not name:
+    name = file_name(known_text(target))
+    if unknown_of(target) is not None and "/" not in known_text(target).strip("/") and not name:
         return
     held = evaluator.record.files.get(name, ()) if append else ()
     evaluator.record.files[name] = (*held, *printed)

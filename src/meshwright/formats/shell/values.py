@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class ScriptLine:
     """A line of a file."""
 
     file: str
@@ -22,7 +22,7 @@ class Unknown:
 
     why: str
     """As a sentence goes on after "it is not known": `$(hostname) is not run`."""
-    place: Place
+    place: ScriptLine
     names: tuple[str, ...] = ()
     """Variables and positions that would settle it: `NNODES`, `1`."""
     unset: bool = False
@@ -34,15 +34,15 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Fragment:
     """Part of a string that was written in one place."""
 
     text: str
-    place: Place
+    place: ScriptLine
     unknown: Unknown | None = None
 
 
-Value = tuple[Piece, ...]
+Value = tuple[Fragment, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Variable:
         if self.array and not self.keyed:
             found = [value for _, value in sorted(self.entries.items(), key=lambda entry: int(entry[0]))]
         if self.hidden is not None:
-            found.append((Piece("", self.hidden.place, self.hidden),))
+            found.append((Fragment("", self.hidden.place, self.hidden),))
         return found
 
 
@@ -81,7 +81,7 @@ class Word:
     @property
     def text(self) -> str:
         """Its letters; what is unknown is left out."""
-        return text_of(self.pieces)
+        return known_text(self.pieces)
 
     @property
     def unknown(self) -> Unknown | None:
@@ -89,18 +89,18 @@ class Word:
         return unknown_of(self.pieces)
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> ScriptLine | None:
         """Where the last of its letters were written."""
         places = (piece.place for piece in reversed(self.pieces) if piece.text or piece.unknown)
         return next((place for place in places if place.line), None)
 
 
-def word(text: str, place: Place | None = None) -> Word:
+def word(text: str, place: ScriptLine | None = None) -> Word:
     """A word whose text is known."""
-    return Word(literal(text, place or Place("", 0)))
+    return Word(literal(text, place or ScriptLine("", 0)))
 
 
-def text_of(value: Value) -> str:
+def known_text(value: Value) -> str:
     """Letters of a value; what is unknown is left out."""
     return "".join(piece.text for piece in value)
 
@@ -116,12 +116,12 @@ def only_unset(value: Value) -> bool:
     return all(piece.unknown is None or piece.unknown.unset for piece in value)
 
 
-def literal(text: str, place: Place) -> Value:
+def literal(text: str, place: ScriptLine) -> Value:
     """Text written at one place."""
-    return (Piece(text, place),) if text else ()
+    return (Fragment(text, place),) if text else ()
 
 
-def merged(one: Variable | None, other: Variable | None, cause: Unknown) -> Variable | None:
+def either_variable(one: Variable | None, other: Variable | None, cause: Unknown) -> Variable | None:
     """What a variable can be after two ways of which one was taken: what they share, and the rest unknown."""
     if one == other:
         return one
@@ -138,20 +138,20 @@ def merged(one: Variable | None, other: Variable | None, cause: Unknown) -> Vari
     left, right = list(first.scalar), list(second.scalar)  # type: ignore[arg-type]
     shared = _shared([(piece,) for piece in first.scalar], [(piece,) for piece in second.scalar])
     rest = _either(cause, [first.scalar[shared:]], [second.scalar[shared:]])
-    entries = {"0": (*first.scalar[:shared], Piece("", cause.place, rest))}
+    entries = {"0": (*first.scalar[:shared], Fragment("", cause.place, rest))}
     return Variable(entries=entries, exported=exported)
 
 
 def _texts(variable: Variable) -> object:
     unknowns = [piece.unknown for value in variable.words() for piece in value if piece.unknown]
-    return variable.array, [text_of(value) for value in variable.words()], unknowns
+    return variable.array, [known_text(value) for value in variable.words()], unknowns
 
 
 def _shared(left: list[Value], right: list[Value]) -> int:
     """How many entries agree from the first."""
     count = 0
     for one, other in zip(left, right, strict=False):
-        if text_of(one) != text_of(other) or unknown_of(one) != unknown_of(other):
+        if known_text(one) != known_text(other) or unknown_of(one) != unknown_of(other):
             break
         count += 1
     return count
@@ -163,7 +163,7 @@ def _either(cause: Unknown, *ways: list[Value]) -> Unknown:
     known = True
     single = True
     for way in ways:
-        texts = [word for value in way for word in text_of(value).split()]
+        texts = [word for value in way for word in known_text(value).split()]
         single = single and len(texts) == 1
         flags.update(word.partition("=")[0] for word in texts if word.startswith("--"))
         inner = [piece.unknown for value in way for piece in value if piece.unknown]

@@ -12,7 +12,7 @@ from meshwright.formats.shell.braces import braces
 from meshwright.formats.shell.closing import BLANKS, closing, closing_brace, closing_quote
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import MAX_DEPTH, MAX_FIELDS, Shell, TooMuch
-from meshwright.formats.shell.values import Piece, Place, Unknown, Value, text_of, unknown_of
+from meshwright.formats.shell.values import Fragment, ScriptLine, Unknown, Value, known_text, unknown_of
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -50,7 +50,7 @@ class Expander:
         self,
         shell: Shell,
         source: Source,
-        substitute: Callable[[Source, Place, str], Value],
+        substitute: Callable[[Source, ScriptLine, str], Value],
         parameter: Callable[[Expander, int, int], tuple[list[Value], bool]],
     ) -> None:
         self.shell, self.source, self.substitute, self.parameter = shell, source, substitute, parameter
@@ -63,7 +63,7 @@ class Expander:
     def marks(self) -> str | None:
         """Letters of IFS, where the script sets it."""
         found = self.shell.variables.get("IFS")
-        return None if found is None or unknown_of(found.scalar) is not None else text_of(found.scalar)
+        return None if found is None or unknown_of(found.scalar) is not None else known_text(found.scalar)
 
     def fields(self, start: int, end: int) -> list[Value]:
         """Words of an unquoted stretch, divided at blanks; braces are opened first."""
@@ -78,14 +78,14 @@ class Expander:
 
     def string(self, start: int, end: int) -> Value:
         """One string, as on the right of an assignment: nothing is divided."""
-        found: list[Piece] = []
+        found: list[Fragment] = []
         for part in self.parts(start, end):
             found += _joined(part.words) if part.words is not None else part.value
         return tuple(found)
 
     def heredoc(self, start: int, end: int) -> Value:
         """Text between the marks of a heredoc: variables are filled in, quotes are letters."""
-        found: list[Piece] = []
+        found: list[Fragment] = []
         for part in self.scan(start, end, "heredoc"):
             found += _joined(part.words) if part.words is not None else part.value
         return tuple(found)
@@ -97,7 +97,7 @@ class Expander:
         for part in self.parts(start, end, pattern=True):
             value = _joined(part.words) if part.words is not None else part.value
             unknown = unknown or unknown_of(value)
-            out.append(patterns.quoted(text_of(value)) if part.quoted else text_of(value))
+            out.append(patterns.quoted(known_text(value)) if part.quoted else known_text(value))
         return "".join(out), unknown
 
     def parts(self, start: int, end: int, *, pattern: bool = False) -> Iterator[Part]:
@@ -114,7 +114,7 @@ class Expander:
                 yield Part(self.source.pieces(text[from_:until], from_), quoting)
 
         if mode == "word" and text.startswith("~", start) and (end == start + 1 or text[start + 1] in "/:"):
-            yield Part((Piece("", self.source.place(at), self.shell.unset("HOME", self.source.place(at))),), True)
+            yield Part((Fragment("", self.source.place(at), self.shell.unset("HOME", self.source.place(at))),), True)
             at = from_ = start + 1
         while at < end:
             char = text[at]
@@ -205,7 +205,7 @@ class Expander:
             return self.special(following, place), at + 2
         return None, at + 1
 
-    def special(self, name: str, place: Place) -> tuple[list[Value], bool]:
+    def special(self, name: str, place: ScriptLine) -> tuple[list[Value], bool]:
         """Positional and special parameters."""
         shell = self.shell
         if name in "@*":
@@ -217,44 +217,44 @@ class Expander:
         if name == "#":
             if shell.open_ended and not shell.positional:
                 shell.record.assumed.setdefault("@", place)
-            return [(Piece(str(len(shell.positional)), place),)], False
+            return [(Fragment(str(len(shell.positional)), place),)], False
         if name == "0":
             return [shell.name], False
         if name.isdigit():
             return [self.positional(int(name), place)], False
         if name == "?":
             if isinstance(shell.status, bool):
-                return [(Piece("0" if shell.status else "1", place),)], False
-            return [(Piece("", place, shell.status),)], False
+                return [(Fragment("0" if shell.status else "1", place),)], False
+            return [(Fragment("", place, shell.status),)], False
         if name == "-":
-            return [(Piece("hB", place),)], False
-        return [(Piece("", place, Unknown(why=f"${name} is a process number", place=place, single=True)),)], False
+            return [(Fragment("hB", place),)], False
+        return [(Fragment("", place, Unknown(why=f"${name} is a process number", place=place, single=True)),)], False
 
-    def positional(self, number: int, place: Place) -> Value:
+    def positional(self, number: int, place: ScriptLine) -> Value:
         """`$1` and on; one that is not there is empty, or unknown where nobody said the arguments."""
         if number == 0:
             return self.shell.name
         if number <= len(self.shell.positional):
             return self.shell.positional[number - 1]
         if self.shell.open_ended:
-            return (Piece("", place, self.shell.unset(str(number), place)),)
+            return (Fragment("", place, self.shell.unset(str(number), place)),)
         return ()
 
-    def run(self, inner: str, place: Place, at: int, shown: str) -> Value:
+    def run(self, inner: str, place: ScriptLine, at: int, shown: str) -> Value:
         """What a substitution prints, where that is known without running anything but the shell itself."""
         pieces = self.source.pieces(inner, at)
         return self.substitute(Source.of_value(pieces, place), place, shown)
 
-    def arithmetic(self, start: int, end: int, place: Place) -> Value:
+    def arithmetic(self, start: int, end: int, place: ScriptLine) -> Value:
         """The value of `$((...))`."""
         try:
-            return (Piece(str(self.number(start, end)), place),)
+            return (Fragment(str(self.number(start, end)), place),)
         except _Undecided as undecided:
             found = undecided.unknown
-            return (Piece("", place, Unknown(why=found.why, place=found.place, names=found.names, single=True)),)
+            return (Fragment("", place, Unknown(why=found.why, place=found.place, names=found.names, single=True)),)
         except (NotArithmetic, ValueError, patterns.BadPattern) as error:
             why = f"`{self.source.text[start:end].strip()[:40]}` has no value: {error}"
-            return (Piece("", place, Unknown(why=why, place=place, single=True)),)
+            return (Fragment("", place, Unknown(why=why, place=place, single=True)),)
 
     def number(self, start: int, end: int) -> int:
         """The value of arithmetic.
@@ -278,14 +278,14 @@ class Expander:
             found = unknown_of(value)
             if found is not None:
                 raise _Undecided(found)
-            number = evaluate(text_of(value), value_of)
+            number = evaluate(known_text(value), value_of)
             depth -= 1
             return number
 
         def assign(name: str, value: int) -> None:
-            self.shell.assign(name, (Piece(str(value), place),))
+            self.shell.assign(name, (Fragment(str(value), place),))
 
-        return evaluate(text_of(filled).replace('"', ""), value_of, assign)
+        return evaluate(known_text(filled).replace('"', ""), value_of, assign)
 
     def condition(self, start: int, end: int) -> bool | Unknown:
         """Whether `((...))` is not 0."""
@@ -302,10 +302,10 @@ def _joined(values: tuple[Value, ...] | list[Value], mark: str = " ") -> Value:
     """Words with a blank, or another mark, between them."""
     if len(values) == 1:
         return values[0]
-    found: list[Piece] = []
+    found: list[Fragment] = []
     for number, value in enumerate(values):
         if number:
-            found.append(Piece(mark, value[0].place if value else Place("", 0)))
+            found.append(Fragment(mark, value[0].place if value else ScriptLine("", 0)))
         found += value
     return tuple(found)
 
@@ -320,7 +320,7 @@ def _divided(parts: Iterator[Part], marks: str | None) -> list[Value]:
     letters = re.escape(marks) if marks else BLANKS
     chunks = re.compile(r"(?s).+" if marks == "" else f"[{letters}]+|[^{letters}]+")
     done: list[Value] = []
-    current: list[Piece] | None = None
+    current: list[Fragment] | None = None
     for part in parts:
         if part.words is not None:
             for number, word in enumerate(part.words):
@@ -335,7 +335,7 @@ def _divided(parts: Iterator[Part], marks: str | None) -> list[Value]:
                     continue
                 for chunk in chunks.findall(piece.text):
                     if marks == "" or chunk[0] not in (marks or BLANKS):
-                        current = [*(current or []), Piece(chunk, piece.place)]
+                        current = [*(current or []), Fragment(chunk, piece.place)]
                     elif current is not None:
                         done.append(tuple(current))
                         current = None

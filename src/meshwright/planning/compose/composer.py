@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from meshwright.budget import spent
 from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.divided import AROUND, Divided
 from meshwright.planning.compose.island_part import IslandPart
@@ -92,7 +93,7 @@ class Composer:
         """With whole micro-batches; where those are few, some pipeline sets lose much that promise to be quick."""
         found: list[PipelineSet[SplitPipeline]] = []
         for number, one_set in enumerate(sets):
-            if number >= ROUNDED and len(found) >= most:
+            if (number >= ROUNDED and len(found) >= most) or (found and spent()):
                 break
             one = whole(one_set, self.workload.global_batch)
             if one is not None:

@@ -29,7 +29,7 @@ class Subset(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place(Record):
+class StagePlacement(Record):
     """Neighbouring stages of a pipeline on one group."""
 
     group: str
@@ -103,7 +103,7 @@ class Mixing:
     frameworks: tuple[tuple[str, str], ...]
     """Names, and why each cannot run the plan; no reason where it can."""
     idle: tuple[IdleDevices, ...]
-    places: tuple[Place, ...]
+    places: tuple[StagePlacement, ...]
     """Which nodes hold which stages."""
     searched: SearchRecord
     kinds: int = 2
@@ -240,7 +240,7 @@ def _slowest(estimate: StepPrice) -> Bottleneck:
     )
 
 
-def _places(job: PlannedJob, estimate: StepPrice) -> Iterator[Place]:
+def _places(job: PlannedJob, estimate: StepPrice) -> Iterator[StagePlacement]:
     """The nodes of every run of stages."""
     groups = job.cluster.groups
     ends = accumulate((group.devices for group in groups), initial=0)
@@ -250,7 +250,7 @@ def _places(job: PlannedJob, estimate: StepPrice) -> Iterator[Place]:
         group, workers = run[0].group, job.plan.pipelines[run[0].pipeline].workers
         devices = [device for stage in run for pair in workers[stage.stage].devices for device in pair]
         first, last = ((end - starts[group]) // per_node[group] for end in (min(devices), max(devices)))
-        yield Place(
+        yield StagePlacement(
             group=group,
             pipeline=run[0].pipeline,
             stages=(run[0].stage, run[-1].stage),

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from meshwright.errors import InfeasibleError, MeshwrightError, Problem
+from meshwright.errors import InfeasibleError, MeshwrightError, Problem, UnsupportedError
 from meshwright.formats.profiles import ProfileSet
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.profiles.bounds import compute_bound_s
 from meshwright.planning.compose.sources.profiles.cluster import measured_kinds
-from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
+from meshwright.planning.compose.sources.profiles.costs import ProfileCosts, UnmeasuredLinkError
 from meshwright.planning.compose.sources.profiles.execution import execution_plan
 from meshwright.planning.compose.sources.profiles.job import measured_job, pipeline_shapes
 from meshwright.planning.compose.sources.profiles.price import paced_pipelines, price_pipelines
@@ -57,9 +57,12 @@ class ProfileSource:
         key = tuple(counts.items())
         if key not in self._best:
             every = thorough and len(counts) == len(names)
-            composed = self.composer.best(None if every else counts)
-            self._whole = composed if every else self._whole
-            self._best[key] = None if composed is None else self._candidate(composed)
+            try:
+                composed = self.composer.best(None if every else counts)
+                self._whole = composed if every else self._whole
+                self._best[key] = None if composed is None else self._candidate(composed)
+            except UnmeasuredLinkError as unmeasured:
+                raise UnsupportedError(unmeasured.problem(), code="MW261") from None
         one = self._best[key]
         return [] if one is None else [one]
 

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
+from meshwright.budget import spent
 from meshwright.errors import Problem, UnsupportedError
+from meshwright.fields.limits import nothing_in_time
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.costing import Counts, Offer, rented
 from meshwright.planning.mixed.joinable import joinable
@@ -64,10 +66,10 @@ def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | No
     several = len(every) > 1
     mixed = _together(source, every, thorough=True) if refuses is None or not several else []
     alone = {part.group: source.alone(part) for part in every} if several else {}
-    if several:
+    if several and not spent():
         alone |= _searched_where_close(source, every, alone, mixed)
     without: dict[int, PricedPlan | None] = {}
-    if len(every) > 2 and refuses is None and source.compares_rest:
+    if len(every) > 2 and refuses is None and source.compares_rest and not spent():
         without = {part.group: _without(source, part, every, alone) for part in every}
     found = [*mixed, *(one for own in alone.values() for one in own), *(one for one in without.values() if one)]
     if refuses is not None:
@@ -79,6 +81,8 @@ def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | No
             )
     candidates = _ordered(source, found, aim)
     if not candidates:
+        if limit := spent():
+            raise nothing_in_time(limit, "a plan over several kinds of devices")
         raise source.nothing_fits()
     quickest = min(candidates, key=lambda one: one.step_time_s)
     if aim.limited:

@@ -72,7 +72,8 @@ def with_data_degree(row: PlanRow, devices: int) -> PlanRow:
     if changed.tp == 1:
         changed = replace(changed, tp_overlap="bulk", sp=True)
     if changed.ep == 1:
-        changed = replace(changed, dispatcher="alltoall", ep_overlap="none")
+        changed = replace(changed, dispatcher="alltoall", ep_overlap="none", hot_experts="kept", ep_chunks=1)
+        changed = replace(changed, drop_duplicates=False, stash_collectives=False)
     default = changed.schedule in (default_schedule(1), default_schedule(2))
     return replace(changed, schedule=default_schedule(changed.vpp)) if default else changed
 
@@ -86,7 +87,7 @@ def describe(before: PlanRow, after: PlanRow) -> str:
             numbers = new.removeprefix(name).isdigit()
             old, new = (old.removeprefix(name), new.removeprefix(name)) if numbers else (old, new)
             parts.append(f"{name} {old} -> {new}" if numbers else f"{old} -> {new}")
-    for name in ("tp_overlap", "sp", "dispatcher", "ep_overlap", "schedule", "dp_overlap"):
+    for name in ("tp_overlap", "sp", "dispatcher", "ep_overlap", "hot_experts", "schedule", "dp_overlap"):
         if getattr(before, name) != getattr(after, name):
             follows = all(row.schedule == default_schedule(row.vpp) for row in (before, after))
             if name != "schedule" or not follows:
@@ -105,6 +106,8 @@ def _switch(name: str, row: PlanRow) -> str:
         return f"schedule {row.schedule}"
     if name == "dispatcher":
         return f"{row.dispatcher} dispatcher"
+    if name == "hot_experts":
+        return f"hot experts {row.hot_experts}"
     if name == "ep_overlap":
         return "exchanges exposed" if row.ep_overlap == "none" else f"exchanges hidden: {row.ep_overlap}"
     return "overlap data-parallel traffic" if row.dp_overlap else "nodpov"
@@ -187,10 +190,10 @@ def _chunk_variants(row: PlanRow, model: ModelSpec) -> Iterator[tuple[str, PlanR
         return
     most = model.most_stages // row.pp
     for vpp in sorted({1, row.vpp - 1, row.vpp + 1, row.vpp // 2, row.vpp * 2} & set(range(1, most + 1))):
-        yield "vpp", _with_chunks(row, vpp)
+        yield "vpp", with_chunks(row, vpp)
 
 
-def _with_chunks(row: PlanRow, vpp: int) -> PlanRow:
+def with_chunks(row: PlanRow, vpp: int) -> PlanRow:
     """So many chunks per worker, in the row's schedule where it takes them."""
     refused = schedule_named(row.schedule).problems(row.pp, row.micro_batches, vpp)
     return replace(row, vpp=vpp, schedule=default_schedule(vpp) if refused else row.schedule)
@@ -221,7 +224,7 @@ def _nearest_degrees(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[t
         for mbs in sorted(divisors(local), key=lambda d: abs(d - row.mbs))[:3]:
             yield "mbs", replace(row, mbs=mbs)
     if row.vpp > 1:
-        yield "vpp", _with_chunks(row, 1)
+        yield "vpp", with_chunks(row, 1)
 
 
 def distance(before: PlanRow, after: PlanRow) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.budget import spent
 from meshwright.errors import InputError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.layout import expand
@@ -14,7 +15,7 @@ from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.schedules import Schedule
-from meshwright.search.away import offload_spaces
+from meshwright.search.away import offload_spaces, tensor_spaces
 from meshwright.search.axes import WAYS
 from meshwright.search.bound import row_bounds
 from meshwright.search.geometry import ShapeFactory
@@ -60,7 +61,7 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
         space: pinned axes hold here too; of several values of what is away, the one that moves the most.
     """
     try:
-        space = offload_spaces(space, cluster, workload)[-1]
+        space = offload_spaces(tensor_spaces(space)[0], cluster, workload)[-1]
     except InputError:
         return []
     grid = build_grid(model, workload, cluster.devices, space)
@@ -84,12 +85,15 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
             etp=int(grid.etp[index]),
             dispatcher=WAYS[int(grid.way[index])][0],
             ep_overlap=WAYS[int(grid.way[index])][1],
+            hot_experts=WAYS[int(grid.way[index])][2],
             dp=int(grid.dp[index]),
             mbs=int(grid.mbs[index]),
             gbs=workload.global_batch,
             offload=grid.offload,
         )
         for row in _lean_settings(plain, space, factory):
+            if found and spent():
+                break
             lean = priced(row, model, cluster, workload)
             if lean:
                 found.append(lean)

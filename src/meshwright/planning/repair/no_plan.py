@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from meshwright.errors import InfeasibleError, Problem
+from meshwright.fields.limits import nothing_in_time
 from meshwright.planning.one_kind import Found, SpaceFor
 from meshwright.planning.repair.leanest import Leanest, leanest
 from meshwright.planning.repair.of_job import JobRepair, repairs_of_job
@@ -80,6 +81,8 @@ def no_plan(
     """
     space = space_for(cluster)
     certificate = found.result.certificate
+    if certificate.stopped:
+        return NoPlanError(nothing_in_time(certificate.stopped, f"a plan of {model.name}").problems, (), code="MW320")
     if not certificate.space:
         return NoPlanError((_nothing_legal(model, cluster, workload, space),), (), code="MW301")
     tried = leanest(model, cluster, workload, space)

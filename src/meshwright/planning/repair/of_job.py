@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from meshwright.budget import spent
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.away import HOST_SHARE
 from meshwright.estimate.away_rules import host_problems, update_problems
@@ -326,6 +327,8 @@ def _searched(
 
     No schedule keeps less alive at the same speed, so what fits at all fits with 1F1B; chunks may make it quicker.
     """
+    if spent():
+        return None
     try:
         result = search(model, cluster, workload, _quick(space_for(cluster)), top=1, refine=False)
     except MeshwrightError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from meshwright.budget import spent
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.pricing import Pricer
 from meshwright.planning.repair.changes import Change, describe, distance, repairs
@@ -54,6 +55,8 @@ def repairs_of_plan(row: PlanRow, inputs: JobInputs, short_bytes: float = 0.0) -
 def _good(row: PlanRow, changes: Iterable[Change], pricer: Pricer, short_bytes: float) -> list[Repair]:
     found: dict[PlanRow, Repair] = {}
     for change in changes:
+        if spent():
+            break
         priced = pricer.price(change.row)
         if not priced.fits or priced.estimate is None or change.row in found:
             continue

@@ -64,6 +64,18 @@ def settings(one: PlannedJob, two: PlannedJob) -> Iterator[Setting]:
     return ((name, a, b) for name, a, b in found if a != b)
 
 
+def stated(job: PlannedJob) -> Iterator[tuple[str, str]]:
+    """Every setting of one plan by the names that `settings` has for them."""
+    facts = _MEASURED if isinstance(job, MeasuredJob) else _MODELLED
+    yield from ((name, show(job)) for name, show in facts.items())
+    row = _row(job)
+    if row is None:
+        yield from ((name, show(job)) for name, show in _STAGES.items())
+        return
+    yield from ((shown, str(getattr(row, name))) for name, shown in DEGREES.items())
+    yield from (("recompute", _recompute(job, row)), ("offload", row.offload or "none"))
+
+
 def memory_notes(a: StepPrice, b: StepPrice) -> Iterator[str]:
     """Where the fullest stages are, and which kind of memory differs most."""
     places = a.place(a.fullest), b.place(b.fullest)

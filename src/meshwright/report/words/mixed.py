@@ -11,7 +11,7 @@ from meshwright.planning.mixed.source import SearchRecord
 from meshwright.planning.reason import idle_reason
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import shortened, strategy_text
-from meshwright.units import percent, seconds, significant
+from meshwright.units import percent, seconds, significant, slower
 
 MOST_HELD = 12
 """Runs of stages whose layers are told one by one; all of them are in the data."""
@@ -66,7 +66,7 @@ def _mixing_lines(mixing: Mixing, *, held: bool) -> Iterator[str]:
             yield f"without {name}: nothing fits"
         else:
             loss = rest.step_time_s / mixing.step_time_s - 1.0
-            change = f"{percent(loss)} slower" if loss > 0 else "no slower"
+            change = slower(loss) if loss > 0 else "no slower"
             yield f"without {name}: {seconds(rest.step_time_s)}, {change}"
     for one in mixing.alone:
         said = "does not fit" if one.step_time_s is None else seconds(one.step_time_s)
@@ -184,7 +184,7 @@ def composition_lines(one: Composition) -> Iterator[str]:
         )
     if one.own_s is not None:
         change = one.own_s / one.step_time_s - 1.0
-        than = "no slower" if abs(change) < 0.0005 else f"{percent(abs(change))} {'slower' if change > 0 else 'faster'}"
+        than = "no slower" if abs(change) < 0.0005 else slower(change)
         kept = ", more memory left" if one.tight else ""
         yield f"meshwright's own search: {seconds(one.own_s)}, {than}{kept}: {one.own}"
     yield from (f"skipped: {line}" for line in one.skips[:MOST_SKIPS])

@@ -196,9 +196,7 @@ IDLE: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "link between both, through a transport of your own, has them planned together"
     ),
     "no better plan": lambda facts: "no plan found that uses them is better for its price",
-    "slower": lambda facts: (
-        f"the best plan of all {facts['devices']:,} ({facts['plan']}) is {percent(facts['ratio'])} slower"
-    ),
+    "slower": lambda facts: f"the best plan of all {facts['devices']:,} ({facts['plan']}) is {slower(facts['ratio'])}",
     "too large": lambda facts: (
         f"none of the {facts['space']:,} legal plans of all {facts['devices']:,} fits the memory"
     ),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.plan_json import PlannedJob
-from meshwright.planning.goodput import Goodput
 from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import plan_reasons
 from meshwright.planning.ties import time_difference
@@ -18,6 +18,9 @@ from meshwright.report.words.reasons import reason_text
 from meshwright.search.result import PlanCertificate
 from meshwright.specs.job import Job
 from meshwright.units import energy, of_capacity, percent, rounded, scaled, seconds, significant
+
+if TYPE_CHECKING:
+    from meshwright.planning.goodput import Goodput
 
 FITS_WORDS = {"yes": "fits", "tight": "fits tightly", "no": "does not fit"}
 
@@ -85,9 +88,10 @@ def sentence(job: PlannedJob, estimate: StepPrice) -> str:
         return measured_sentence(job, estimate)
     names = {group.name: group.device.name for group in job.cluster.groups}
     low, high = (seconds_like(estimate.step_time_s, s) for s in (estimate.step_time_low_s, estimate.step_time_high_s))
+    each = "chip" if all(name.startswith("TPU") for name in names.values()) else "GPU"
     return (
         f"{job.model.name} on {devices_text(estimate, names)}: {seconds(estimate.step_time_s)} per step "
-        f"({low}-{high}), {rounded(estimate.tokens_per_s_per_device)} tokens/s per GPU{_padding(estimate)}, "
+        f"({low}-{high}), {rounded(estimate.tokens_per_s_per_device)} tokens/s per {each}{_padding(estimate)}, "
         f"{percent(estimate.mfu)} MFU, {peak_text(estimate)}: {FITS_WORDS[estimate.fits]}."
     )
 

@@ -12,7 +12,7 @@ from meshwright.search.tuners.store import storage_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ChosenOptions:
     """A tuner as the user says it: `optuna`, `optuna:gp`, `ray-tune:optuna+asha`."""
 
     label: str
@@ -21,7 +21,7 @@ class Chosen:
     scheduler: str | None
 
     @classmethod
-    def of(cls, text: str) -> Chosen:
+    def of(cls, text: str) -> ChosenOptions:
         """Read `NAME[:ALGORITHM][+SCHEDULER]`."""
         front, _, scheduler = text.strip().partition("+")
         name, _, algorithm = front.partition(":")
@@ -32,7 +32,7 @@ class Chosen:
 class TuneOptions:
     """How to tune, whatever the space."""
 
-    tuners: tuple[Chosen, ...]
+    tuners: tuple[ChosenOptions, ...]
     trials: int
     seeds: tuple[int, ...]
     storage: str | None
@@ -76,15 +76,15 @@ def tune_options(study: StudyFields) -> TuneOptions:
     )
 
 
-def _chosen(study: StudyFields) -> tuple[tuple[Chosen, ...], tuple[tuple[str, str], ...]]:
+def _chosen(study: StudyFields) -> tuple[tuple[ChosenOptions, ...], tuple[tuple[str, str], ...]]:
     """The tuners, and those that a comparison of all leaves out."""
-    named = tuple(Chosen.of(part) for text in study.tuners for part in text.split(",") if part.strip())
+    named = tuple(ChosenOptions.of(part) for text in study.tuners for part in text.split(",") if part.strip())
     if named or not study.compare:
-        return named or (Chosen.of("random"),), ()
-    installed = tuple(Chosen.of(name) for name, tuner in TUNERS.items() if tuner.installed)
+        return named or (ChosenOptions.of("random"),), ()
+    installed = tuple(ChosenOptions.of(name) for name, tuner in TUNERS.items() if tuner.installed)
     missing = {name: tuner.extra for name, tuner in TUNERS.items() if not tuner.installed}
     left_out = tuple((name, f"not installed: pip install 'meshwright[{extra}]'") for name, extra in missing.items())
-    return installed or (Chosen.of("random"),), left_out
+    return installed or (ChosenOptions.of("random"),), left_out
 
 
 def _conflicts(study: StudyFields, tuners: int) -> Iterator[tuple[str, str, str, str]]:

@@ -61,7 +61,8 @@ class PlanSpace(TableSpace):
             what, why = f"ep_overlap={overlaps[0]} in a study", "tuners try plans whose exchanges are exposed"
             problem = Problem(what=what, why=why, fix="drop it, or use plan", field="ep_overlap")
             raise UnsupportedError(problem, code="MW406")
-        fixed = {"dispatcher": dispatchers[:1] or WAYS[0][:1], "ep_overlap": ("none",)}
+        hot = (self.space.pinned("hot_experts") or ("kept",))[:1]
+        fixed = {"dispatcher": dispatchers[:1] or WAYS[0][:1], "ep_overlap": ("none",), "hot_experts": hot}
         object.__setattr__(self, "space", replace(self.space, pins=tuple((dict(self.space.pins) | fixed).items())))
 
     @property
@@ -167,6 +168,7 @@ class PlanSpace(TableSpace):
             ep=number["ep"],
             etp=number["etp"],
             dispatcher=WAYS[only_way(self.space)][0] if number["ep"] > 1 else WAYS[0][0],
+            hot_experts=WAYS[only_way(self.space)][2] if number["ep"] > 1 else WAYS[0][2],
             dp=self.cluster.devices // (tp * cp * pp),
             sharding=sharding,
             shard_group=number["hsdp_ranks"] * cp if sharding == "hsdp" else 0,
@@ -206,7 +208,7 @@ class PlanSpace(TableSpace):
             "overlap": OVERLAPS.index(row.tp_overlap),
             "m": row.micro_batches,
         }
-        values["way"] = WAYS.index((row.dispatcher, row.ep_overlap))
+        values["way"] = WAYS.index((row.dispatcher, row.ep_overlap, row.hot_experts))
         grid = Grid(
             **{name: np.array([value], dtype=np.int64) for name, value in values.items()},
             context=np.array([[level.get(kind, 1) for kind in CONTEXTS]], dtype=np.int64),

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from meshwright.budget import spent
 from meshwright.search.tuners.base import STATUSES, Outcome, Point, Rules, Trial, TunableSpace
 from meshwright.search.tuners.store import TrialStore
 
@@ -77,7 +78,7 @@ class TrialLog:
     @property
     def left(self) -> int:
         """Trials still to make."""
-        return max(0, self.target - len(self.trials))
+        return 0 if self.trials and spent() else max(0, self.target - len(self.trials))
 
     def judge(self, point: Point) -> Outcome:
         """Price a point; see `judged`."""

@@ -144,11 +144,12 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     sharded = kind == "fsdp"
     tp, cp = reader.degree(f"{_SIZES}tp_size"), reader.degree(f"{_SIZES}cp_size")
     if kind not in ("fsdp", "multi_gpu", "no"):
-        reader.refuse("distributed_type", kind, "FSDP and MULTI_GPU can be planned", "give the file of that engine")
-    if sharded and int(reader.get("fsdp_config.fsdp_version", 1)) != 2:
-        reader.refuse(
-            "fsdp_config.fsdp_version", reader.get("fsdp_config.fsdp_version", 1), "FSDP2 is planned", "use 2"
-        )
+        fix = "check the JSON of DeepSpeed" if kind == "deepspeed" else "give the file of that engine"
+        reader.refuse("distributed_type", kind.upper(), "FSDP and MULTI_GPU can be planned", fix)
+        return reader.launch(None, unresolved=trainer.unresolved)
+    version = reader.number("fsdp_config.fsdp_version", 1) if sharded else 2
+    if version != 2:
+        reader.refuse("fsdp_config.fsdp_version", version, "FSDP2 is planned", "use 2")
     if world % (tp * cp):
         reader.refuse("num_processes", world, f"must be a multiple of tp {tp} x cp {cp}")
         return reader.launch(None, unresolved=trainer.unresolved)

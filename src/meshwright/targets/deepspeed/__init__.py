@@ -157,7 +157,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     """
     reader = FILE.read(files)
     trainer = hugging_face.read_arguments(files, reader)
-    tp, cp = max(1, int(reader.get("tensor_parallel.autotp_size", 0) or 0)), reader.degree("sequence_parallel_size")
+    tp, cp = max(1, reader.number("tensor_parallel.autotp_size")), reader.degree("sequence_parallel_size")
     ep = reader.degree("expert_parallel.autoep_size") if reader.switch("expert_parallel.enabled") else 1
     etp = reader.degree("expert_parallel.expert_tensor_parallel_size")
     batch, mbs, steps = _batches(reader, devices, tp * cp, trainer)

@@ -49,6 +49,13 @@ RULES = (
         fix="use pp1, or a config without num_nextn_predict_layers",
         source="torchtitan/models/deepseek_v3/mtp.py of torchtitan 0.3.0",
     ),
+    Rule(
+        field="pp",
+        holds=lambda plan: plan.found.pp == 1 or not plan.model.tied_embeddings,
+        why="a head that is the embedding's table is not cut into pipeline stages",
+        fix="use pp1",
+        source="torchtitan/models/common/decoder.py of torchtitan 0.3.0",
+    ),
 )
 
 

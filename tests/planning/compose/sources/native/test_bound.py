@@ -20,7 +20,7 @@ PLANS = (
     ("llama-3-8b", "tp1.pp8.dp1.mbs1.gbs32.vpp4", "8xH100", {"seq_len": 16384}),
     ("llama-3-8b", "tp4.pp2.dp1.z1.mbs8.gbs256", "8xB200", {"optimizer": "sgd"}),
     ("mixtral-8x22b", "tp2.pp8.dp4.ep4.z1.mbs1.gbs128", "64xH100", {}),
-    ("mixtral-8x22b", "tp1.pp8.dp8.ep8.z1.mbs1.gbs128", "64xH100", {"expert_imbalance": 1.4}),
+    ("mixtral-8x22b", "tp1.pp8.dp8.ep8.z1.mbs1.gbs128", "64xH100", {"expert_load": 1.4}),
     ("deepseek-v3", "tp2.pp16.dp16.ep32.z1.mbs1.gbs512", "512xH100", {"dtype": "fp8"}),
 )
 

@@ -26,7 +26,7 @@ def inputs() -> JobInputs:
             dtype="bf16",
             optimizer="adam",
             attention_kernel="flash",
-            expert_imbalance=1.0,
+            expert_load=1.0,
             tokens=None,
             price=None,
         )

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.sailor_rule import Replica, UniformStage, uniform_step
 from meshwright.planning.compose.sources.profiles.columns import ShapeColumns, joined_columns, split_columns
 from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
-from meshwright.planning.compose.sources.profiles.improve import merged
+from meshwright.planning.compose.sources.profiles.improve import merged_set
 from meshwright.planning.compose.sources.profiles.pipeline_set import (
     EqualPipelines,
     PipelineShape,
@@ -69,7 +69,7 @@ def brute_force_s(pricer: SetPricer) -> float:
     def extend(parts: list[EqualPipelines], start: int, left: tuple[int, ...]) -> None:
         nonlocal best
         if parts:
-            time = pricer.price(merged(parts))
+            time = pricer.price(merged_set(parts))
             assert time is not None
             best = min(best, time.step_time_s)
         for index in range(start, len(shapes)):

@@ -107,6 +107,7 @@ class StageOptions:
             etp=int(grid.etp[row]),
             dispatcher=WAYS[int(grid.way[row])][0],
             ep_overlap=WAYS[int(grid.way[row])][1],
+            hot_experts=WAYS[int(grid.way[row])][2],
             dp=int(grid.dp[row]),
             sharding=choice.name,
             shard_group=choice.shard * int(grid.cp[row]) if choice.name == "hsdp" else 0,

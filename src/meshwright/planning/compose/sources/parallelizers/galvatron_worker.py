@@ -123,6 +123,13 @@ def searched(module: Any, asked: dict[str, Any], devices: int, folder: Path) -> 
     found: list[dict[str, Any]] = []
 
     class Engine(module.GalvatronSearchEngine):  # type: ignore[misc]
+        def dynamic_programming(
+            self, strategies: Any, batch: Any, chunk: Any, waves: Any, stages: Any, min_tp: int, max_tp: int, *more: Any
+        ) -> dict[str, Any]:
+            result = super().dynamic_programming(strategies, batch, chunk, waves, stages, min_tp, max_tp, *more)
+            # The memory of a strategy depends on the tensor degrees that the engine allowed beside it.
+            return {**result, "tensor_limits": (min_tp, max_tp)}
+
         def save_results(self, results: dict[str, Any], *_: Any) -> None:
             found.append(results)
 
@@ -137,11 +144,14 @@ def searched(module: Any, asked: dict[str, Any], devices: int, folder: Path) -> 
     chosen = found[0]["min_res_list"]
     while isinstance(chosen[0][0], list):
         chosen = [strategy for stage in chosen for strategy in stage]
-    return answer_of(module, engine, asked, chosen, float(found[0]["min_cost"]))
+    limits = dict(zip(("min_tp", "max_tp"), found[0]["tensor_limits"], strict=True))
+    return answer_of(module, engine, asked, chosen, float(found[0]["min_cost"]), limits)
 
 
-def answer_of(module: Any, engine: Any, asked: dict[str, Any], chosen: list[Any], whole_s: float) -> dict[str, Any]:
-    """Times and bytes of the chosen strategies by Galvatron's own cost models."""
+def answer_of(
+    module: Any, engine: Any, asked: dict[str, Any], chosen: list[Any], whole_s: float, limits: dict[str, int]
+) -> dict[str, Any]:
+    """Times and bytes of the chosen strategies by Galvatron's own cost models, under the limits it chose them with."""
     wave = asked["micro_batch"]
     models = {
         "model_args": engine.model_args_list[0],
@@ -161,7 +171,7 @@ def answer_of(module: Any, engine: Any, asked: dict[str, Any], chosen: list[Any]
         forward_s += once_s
         backward_s += alone_s - once_s
         sync_s += with_s - alone_s
-        memory = module.MemoryCostModel(strategy, wave, mbsz=wave, min_tp=1, max_tp=strategy[1], **models)
+        memory = module.MemoryCostModel(strategy, wave, mbsz=wave, **limits, **models)
         state_mib += memory.model_states_size
         kept_mib += memory.activation_size
     rest_s = max(0.0, whole_s - forward_s - backward_s - sync_s)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.calculon.executions import ExecutionColumns
-from meshwright.calculon.inputs import Application, Curve, Memory, Network, Rate, System
+from meshwright.calculon.inputs import Application, EfficiencyCurve, Memory, Network, Rate, System
 from meshwright.calculon.model import price
 from meshwright.calculon.statistics import CalculonColumns
 from meshwright.errors import Problem, UnsupportedError
@@ -41,7 +41,7 @@ _OPERATIONS = {
 }  # fmt: skip
 """Bytes sent are size x scalar x (1 + offset / group): rings."""
 _RECOMPUTES = {"full": "full", "attn_only": "sel", "none": "none"}
-_FULL_SIZE = Curve(thresholds=(0.0,), efficiencies=(1.0,))
+_FULL_SIZE = EfficiencyCurve(thresholds=(0.0,), efficiencies=(1.0,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

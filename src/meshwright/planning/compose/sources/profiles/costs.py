@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from meshwright.errors import Problem
 from meshwright.formats.profiles import End, LayerSizes, LayerTimes, LinkFit, ModelProfile, Point, ProfileSet, Route
 from meshwright.planning.compose.sources.profiles.kinds import DeviceKind
 from meshwright.shapes import Float
@@ -30,6 +31,21 @@ FIXED_BYTES = {1: 2e9}
 FIXED_SHARDED_BYTES = 3e9
 """What Sailor's planner keeps free for the context and libraries: 2 GB, 3 GB with tensor parallelism."""
 BETWEEN = "inter_node_het"
+
+
+class UnmeasuredLinkError(KeyError):
+    """The profiles have no link between two kinds of devices, in neither direction."""
+
+    def problem(self) -> Problem:
+        """What the user reads."""
+        route: Route = self.args[0]
+        ends = [f"{end.device}{f' in {end.zone}' if end.zone else ''}" for end in (route.source, route.target)]
+        return Problem(
+            what=f"no link between {ends[0]} and {ends[1]} was measured",
+            why="devices that hold the same layers, or layers next to each other, exchange data",
+            fix="measure it, or put the devices into zones that the profiles have links of",
+            field="profiles",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -122,7 +138,7 @@ class ProfileCosts:
         """The fit of a route, or of its other direction where only that was measured."""
         fit = self._links.get(route) or self._links.get(Route(route.kind, route.target, route.source))
         if fit is None:
-            raise KeyError(route)
+            raise UnmeasuredLinkError(route)
         return fit
 
     def joined_columns(self, source: str, target: str) -> bool:

@@ -69,7 +69,7 @@ def improved_set(
     return one_set, best_s
 
 
-def merged(parts: Iterable[EqualPipelines]) -> ShapeSet:
+def merged_set(parts: Iterable[EqualPipelines]) -> ShapeSet:
     """A pipeline set of some parts; equal shapes are one part."""
     counts: dict[PipelineShape, int] = {}
     for part in parts:
@@ -83,16 +83,16 @@ def _neighbours(pricer: SetPricer, one_set: ShapeSet, shapes: Sequence[PipelineS
         for shape in similar(part.shape):
             if pricer.pace(shape) is not None:
                 for count in sorted({part.pipelines, part.pipelines // 2, 1} - {0}):
-                    yield merged(
+                    yield merged_set(
                         [*others, EqualPipelines(shape, count), EqualPipelines(part.shape, part.pipelines - count)]
                     )
         for shape in shapes:
             for given_up in sorted({0, 1, 2, part.pipelines}):
                 if given_up <= part.pipelines:
                     left = EqualPipelines(part.shape, part.pipelines - given_up)
-                    added = _most(pricer, merged([*others, left]), shape)
+                    added = _most(pricer, merged_set([*others, left]), shape)
                     if added > 0:
-                        yield merged([*others, left, EqualPipelines(shape, added)])
+                        yield merged_set([*others, left, EqualPipelines(shape, added)])
 
 
 def similar(shape: PipelineShape) -> Iterator[PipelineShape]:

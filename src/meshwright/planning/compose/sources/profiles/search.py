@@ -14,7 +14,7 @@ from meshwright.planning.compose.sources.profiles.beam import grow, ring_gb_s
 from meshwright.planning.compose.sources.profiles.bounds import shapes_bound_s
 from meshwright.planning.compose.sources.profiles.columns import ShapeColumns, joined_columns, split_columns
 from meshwright.planning.compose.sources.profiles.costs import ELEMENT_BYTES, ProfileCosts
-from meshwright.planning.compose.sources.profiles.improve import best_improved, merged
+from meshwright.planning.compose.sources.profiles.improve import best_improved, merged_set
 from meshwright.planning.compose.sources.profiles.pipeline_set import EqualPipelines, ShapeSet
 from meshwright.planning.compose.sources.profiles.pruning import Prices, device_prices, least_times, undominated_shapes
 from meshwright.planning.compose.sources.profiles.seeds import seeds
@@ -144,7 +144,7 @@ class ShapeComposer:
             shares=effort.shares,
         )[: effort.priced * max(1, int(np.count_nonzero(limits)) - FEW_KINDS)]
         shapes = {row: columns.shape(row, self._kinds) for rows in (*full, *grown) for row, _ in rows}
-        sets = [alone[0], *(merged(EqualPipelines(shapes[row], n) for row, n in rows) for rows in (*full, *grown))]
+        sets = [alone[0], *(merged_set(EqualPipelines(shapes[row], n) for row, n in rows) for rows in (*full, *grown))]
         # Of both ways, since sets that grew are many and alike.
         both = {one: None for some in (sets[: 1 + len(full)], sets) for one in _quickest(pricer, some, USEFUL // 2)}
         ranked = _quickest(pricer, list(both), USEFUL)

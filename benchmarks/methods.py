@@ -1,0 +1,237 @@
+"""The table of methods in docs/methods.md: how each is stated, what prices it, what runs it, and what is left out.
+
+python -m benchmarks.methods
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = Path(__file__).parents[1] / "docs/methods.md"
+BEGIN, END = "<!-- methods -->\n", "<!-- end of methods -->\n"
+SYSTEMS, RUN = "tests/estimate/test_expert_systems.py", "tests/zoo/test_expert_exchange.py"
+LOAD, EXCHANGE = "tests/kernels/test_expert_load.py", "tests/kernels/test_exchange.py"
+PARITY = "tests/runtime/test_parity.py"
+COVER = "test_a_cover_of_all_pairs_ends_where_one_device_ends"
+GRIDS = "tests/runtime/test_tensor_grids.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """One method of the literature."""
+
+    name: str
+    year: int
+    stated: tuple[str, ...]
+    """Tokens of a plan, or options."""
+    priced: tuple[str, str]
+    """File and name of the test that holds its price."""
+    run: tuple[str, str] | None = None
+    """Likewise of the test that runs it on 8 devices against one; None where nothing runs it."""
+    left_out: str = ""
+
+
+METHODS = (
+    Method(
+        name="GShard",
+        year=2020,
+        stated=("ep", "capacity_factor"),
+        priced=(LOAD, "test_gates_count_the_room_of_an_expert_their_own_way"),
+        run=(RUN, "test_gates_with_capacity_route_alike_on_8_devices"),
+        left_out="dispatch as one-hot products is not priced; the share of dropped tokens is not in answers",
+    ),
+    Method(
+        name="Switch Transformers",
+        year=2021,
+        stated=("ep", "capacity_factor"),
+        priced=(LOAD, "test_a_capacity_drops_what_is_over_the_room_of_an_expert"),
+        run=(RUN, "test_gates_with_capacity_route_alike_on_8_devices"),
+    ),
+    Method(
+        name="FastMoE",
+        year=2021,
+        stated=("ep",),
+        priced=("tests/strategies/test_expert.py", "test_imbalance_fills_the_fullest_rank"),
+        run=(PARITY, "test_a_cover_of_all_pairs_ends_where_one_device_ends"),
+        left_out="the exchange of counts is part of an exchange's latency",
+    ),
+    Method(
+        name="Expert choice",
+        year=2022,
+        stated=("ep", "capacity_factor=1"),
+        priced=(LOAD, "test_gates_count_the_room_of_an_expert_their_own_way"),
+        run=(RUN, "test_gates_with_capacity_route_alike_on_8_devices"),
+    ),
+    Method(
+        name="FasterMoE: shadowed experts",
+        year=2022,
+        stated=("epshadow2",),
+        priced=(SYSTEMS, "test_two_shadows_are_fastest_in_the_model_of_fastermoe"),
+        run=(RUN, "test_copies_of_hot_experts_are_sums_of_as_many_bytes_as_are_broadcast"),
+        left_out="as many in every layer; the exchange of a program with a capacity is padded, and stays whole",
+    ),
+    Method(
+        name="FasterMoE: chunks, topology-aware gate",
+        year=2022,
+        stated=("epc4", "locality"),
+        priced=("tests/kernels/test_collectives.py", "test_fewer_tokens_that_leave_a_domain_take_less_time"),
+        left_out="chunks and the gate do not run here",
+    ),
+    Method(
+        name="DeepSpeed-MoE",
+        year=2022,
+        stated=("ep2h", "etp2"),
+        priced=(RUN, "test_exchanges_of_the_compiled_program_have_the_priced_bytes"),
+        run=(RUN, "test_every_way_ends_where_one_device_ends"),
+        left_out="a pyramid of experts needs a load for each number of experts",
+    ),
+    Method(
+        name="SmartMoE",
+        year=2023,
+        stated=("epbal",),
+        priced=(LOAD, "test_pools_of_smartmoe_put_the_heaviest_expert_beside_a_light_one"),
+        left_out="the cost of moving to another placement; a placement is for the stated load, all the time",
+    ),
+    Method(
+        name="DeepSpeed-TED",
+        year=2023,
+        stated=("nosp.epdtd", "epstash"),
+        priced=(SYSTEMS, "test_stashed_exchanges_are_not_repeated_and_take_memory"),
+        left_out="an update in tiles is refused; programs split tokens over tensor ranks whether nosp is stated or not",
+    ),
+    Method(
+        name="Tutel",
+        year=2023,
+        stated=("epc2", "ep2h"),
+        priced=(SYSTEMS, "test_chunks_hide_exchanges_beside_the_experts"),
+        run=(RUN, "test_every_way_ends_where_one_device_ends"),
+        left_out="chunks do not run here",
+    ),
+    Method(
+        name="Janus",
+        year=2023,
+        stated=("epmove",),
+        priced=(SYSTEMS, "test_experts_move_where_tokens_outweigh_them"),
+        run=(RUN, "test_weights_that_move_have_the_priced_bytes"),
+        left_out="its cache in host memory, which saves the second gather",
+    ),
+    Method(
+        name="Lina",
+        year=2023,
+        stated=("epbal", "prioritised"),
+        priced=(LOAD, "test_placement_fills_no_rank_more_and_shadows_send_less"),
+        left_out="an order between exchanges and gradient traffic is refused, not priced",
+    ),
+    Method(
+        name="MoE parallel folding",
+        year=2025,
+        stated=("tp2.cp2.dp2.ep8",),
+        priced=("tests/strategies/test_expert.py", "test_folding"),
+        run=(RUN, "test_every_way_ends_where_one_device_ends"),
+    ),
+    Method(
+        name="DeepEP, node-limited routing",
+        year=2025,
+        stated=("epdedup",),
+        priced=(EXCHANGE, "test_dispatch_of_deepep_on_h800"),
+        left_out="runs as a plain exchange here, with the same values",
+    ),
+    *(
+        Method(
+            name=name,
+            year=year,
+            stated=stated,
+            priced=(f"tests/strategies/{priced[0]}.py", priced[1]),
+            run=(GRIDS, "test_steps_equal_one_device") if grid else (PARITY, COVER),
+            left_out=left_out,
+        )
+        for name, year, stated, priced, grid, left_out in (
+            (
+                "Megatron 1D",
+                2019,
+                ("tp4.nosp",),
+                ("test_tensor_1d", "test_volume_per_layer"),
+                False,
+                "XLA's partitioner writes its collectives",
+            ),
+            (
+                "Megatron sequence parallelism",
+                2022,
+                ("tp4", "tp4.tpov"),
+                ("test_tensor_1d", "test_megatron_sequence_parallel_forward_of_a_long_sequence"),
+                False,
+                "programs run as without it, and overlap is the partitioner's",
+            ),
+            (
+                "Optimus (2D)",
+                2021,
+                ("tp2d2",),
+                ("test_tensor_families", "test_elements_received"),
+                True,
+                "blocks are gathered at once, not broadcast step by step",
+            ),
+            (
+                "Tesseract (2.5D)",
+                2022,
+                ("tp25d2x2",),
+                ("test_tensor_families", "test_elements_received"),
+                True,
+                "likewise",
+            ),
+            ("Colossal-AI 3D", 2021, ("tp3d2",), ("test_tensor_families", "test_elements_received"), True, ""),
+            (
+                "Ulysses",
+                2023,
+                ("cp4-a2a",),
+                ("test_context", "test_ulysses_volume"),
+                False,
+                "XLA's partitioner writes its collectives",
+            ),
+            (
+                "Ring attention, Megatron CP",
+                2023,
+                ("cp4", "cp4-ag"),
+                ("test_context", "test_ring_volume"),
+                False,
+                "priced in zigzag order, run in contiguous pieces; striped is refused",
+            ),
+            (
+                "USP",
+                2024,
+                ("cp4-a2a2xp2p2",),
+                ("test_context", "test_hierarchy_is_an_exchange_inside_and_a_ring_outside"),
+                False,
+                "exchanges of heads are the inner level",
+            ),
+        )
+    ),
+)
+
+
+def table() -> str:
+    """One row per method."""
+    rows = ["| method | year | stated as | | priced, by | run, by | left out |", "|---|---|---|---|---|---|---|"]
+    for one in METHODS:
+        marks = "p m x" if one.run else "p m"
+        stated = ", ".join(f"`{word}`" for word in one.stated)
+        run = f"`{one.run[1]}`" if one.run else ""
+        rows.append(f"| {one.name} | {one.year} | {stated} | {marks} | `{one.priced[1]}` | {run} | {one.left_out} |")
+    return "\n".join(rows) + "\n"
+
+
+def page(text: str) -> str:
+    """The page with its table written anew."""
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + table() + END + rest.split(END)[1]
+
+
+def main() -> int:
+    """Write the table."""
+    PAGE.write_text(page(PAGE.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Load on a service: estimates a second, their latency, and processor time: `python -m benchmarks.service_load`.
+
+Starts a service of its own, asks it estimates over connections that stay open, each another question, and with
+`--plans N` that many searches at the same time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PLANS = ("tp8.pp4.mbs1.z1.rc-full", "tp8.pp2.mbs1.z1.rc-full", "tp4.pp4.mbs1.z1.rc-full", "tp8.pp8.mbs1.z1.rc-sel")
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Load:
+    """What was measured."""
+
+    seconds: list[float] = field(default_factory=list)
+    statuses: dict[int, int] = field(default_factory=dict)
+    plans_s: list[float] = field(default_factory=list)
+
+
+async def ask(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], verb: str, body: object) -> int:
+    """One request on an open connection; its status."""
+    reader, writer = stream
+    content = json.dumps(body).encode()
+    head = f"POST /v1/{verb} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(content)}\r\n\r\n"
+    writer.write(head.encode() + content)
+    lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+    length = next(int(line.partition(":")[2]) for line in lines if line.startswith("content-length"))
+    await reader.readexactly(length)
+    return int(lines[0].split()[1])
+
+
+async def estimates(port: int, number: int, connections: int, until: float, load: Load) -> None:
+    """Estimates on one connection until a time, no question twice."""
+    stream = await asyncio.open_connection("127.0.0.1", port)
+    count = number
+    while time.monotonic() < until:
+        seq_len = 1024 + 8 * (count % 4000)
+        body = {"model": "llama-3.1-70b", "plan": PLANS[count % 4], "gpus": "64xH100", "seq_len": seq_len}
+        started = time.perf_counter()
+        status = await ask(stream, "estimate", body)
+        load.seconds.append(time.perf_counter() - started)
+        load.statuses[status] = load.statuses.get(status, 0) + 1
+        count += connections
+    stream[1].close()
+
+
+async def plan(port: int, number: int, load: Load) -> None:
+    """One search of 64 devices."""
+    stream = await asyncio.open_connection("127.0.0.1", port)
+    started = time.perf_counter()
+    status = await ask(stream, "plan", {"model": "llama-3.1-70b", "gpus": "64xH100", "seq_len": 4096 + 512 * number})
+    load.plans_s.append(time.perf_counter() - started if status == 200 else float("nan"))
+    stream[1].close()
+
+
+async def measured(port: int, connections: int, seconds: float, plans: int) -> Load:
+    """Ask from all connections at once."""
+    load, until = Load(), time.monotonic() + seconds
+    tasks = [estimates(port, number, connections, until, load) for number in range(connections)]
+    await asyncio.gather(*tasks, *(plan(port, number, load) for number in range(plans)))
+    return load
+
+
+def processor_s(process: int) -> float:
+    """Processor time of a process and of those it started."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return (int(fields[11]) + int(fields[12])) / TICKS + sum(processor_s(int(child)) for child in children)
+
+
+def main() -> int:
+    """Start, ask, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--connections", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--plans", type=int, default=0)
+    parser.add_argument("--workers", default="2")
+    asked = parser.parse_args()
+    command = [
+        sys.executable,
+        "-m",
+        "meshwright",
+        "serve",
+        "--json",
+        "-q",
+        "--port",
+        "8455",
+        "--workers",
+        asked.workers,
+    ]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        ready(8455)
+        asyncio.run(measured(8455, 1, 1.0, 0))
+        before, started, load_average = processor_s(server.pid), time.monotonic(), os.getloadavg()[0]
+        load = asyncio.run(measured(8455, asked.connections, asked.seconds, asked.plans))
+        spent_s, elapsed_s = processor_s(server.pid) - before, time.monotonic() - started
+        times = sorted(load.seconds)
+        found = {
+            "estimates": len(times),
+            "statuses": load.statuses,
+            "estimates_per_s": round(len(times) / asked.seconds, 1),
+            "p50_ms": round(1e3 * times[len(times) // 2], 1),
+            "p99_ms": round(1e3 * times[int(len(times) * 0.99)], 1),
+            "cpu_ms_per_estimate": round(1e3 * spent_s / len(times), 2) if not asked.plans else None,
+            "cpu_s": round(spent_s, 2),
+            "elapsed_s": round(elapsed_s, 2),
+            "plans_s": [round(one, 2) for one in sorted(load.plans_s)],
+            "load_average_before": round(load_average, 2),
+            "processors": os.cpu_count(),
+        }
+        print(json.dumps(found, indent=1))
+    finally:
+        server.terminate()
+        server.wait(10)
+    return 0
+
+
+def ready(port: int) -> None:
+    """Wait until the service answers."""
+    from urllib.request import urlopen
+
+    for _ in range(600):
+        try:
+            with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit("the service did not start")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""An answer as the source of a page: its plans as data, simulated and explained when a view asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from meshwright.app.estimate import priced_set
+from meshwright.app.plan_set import PlanSet, RankedPlan, ranked
+from meshwright.app.requests.page import NOT_OF_THE_ANSWER, PageRequest
+from meshwright.errors import UnsupportedError
+from meshwright.estimate.price import estimate_plan
+from meshwright.fields.command_line import command_line, stated_texts
+from meshwright.formats.files import read_table
+from meshwright.formats.plan_json import PLAN_SET_SCHEMA, read_document, with_model
+from meshwright.planning.plan_source import job_of
+from meshwright.report.page.source import PageSource, PlanOnPage
+from meshwright.report.picture import Picture
+
+
+def page_source(request: PageRequest) -> PageSource:
+    """What a page draws: the plans of a file, priced again, or those that the question finds.
+
+    Args:
+        request: of `report` or `web`.
+
+    Raises:
+        InputError: malformed or contradictory input, all problems together.
+        UnsupportedError: an unknown name, or plans that no model prices.
+        InfeasibleError: no plan fits, or none keeps to the limits.
+    """
+    file = request.plan_file
+    if file is not None:
+        return _of_file(file, command_line("report", request, without=("format", "port", "no_browser")))
+    return answered(request, planned(request))
+
+
+def answered(request: PageRequest, answer: PlanSet) -> PageSource:
+    """The answer to a question as the source of a page.
+
+    Args:
+        request: the question.
+        answer: of it.
+    """
+    command = command_line("plan", request, without=NOT_OF_THE_ANSWER)
+    return replace(source_of(answer, command), asked=stated_texts(request, without=NOT_OF_THE_ANSWER))
+
+
+def planned(request: PageRequest) -> PlanSet:
+    """The plans that the question finds."""
+    from meshwright.app.plan import plan
+
+    answer = plan(request)
+    return answer if isinstance(answer, PlanSet) else answer.answer
+
+
+def source_of(answer: PlanSet, command: str = "") -> PageSource:
+    """An answer as the source of a page.
+
+    Args:
+        answer: of `plan` or `estimate`.
+        command: gives it again.
+    """
+    return _source(answer.to_dict(), answer.plans, command)
+
+
+def on_page(plan: RankedPlan) -> PlanOnPage:
+    """One plan, with what is made only where a view asks for it."""
+
+    @cache
+    def picture() -> Picture:
+        return plan.trace().picture
+
+    @cache
+    def explanation() -> Mapping[str, Any]:
+        return plan.explain().to_dict()
+
+    return PlanOnPage(
+        entry=plan.to_dict(),
+        job=plan.job,
+        row=plan.row,
+        estimate=plan.estimate,
+        picture=picture,
+        explanation=explanation,
+    )
+
+
+def _source(document: Mapping[str, Any], plans: tuple[RankedPlan, ...], command: str) -> PageSource:
+    shown = tuple(on_page(plan) for plan in plans)
+    return PageSource(document={**document, "plans": [one.entry for one in shown]}, plans=shown, command=command)
+
+
+def _of_file(text: str, command: str) -> PageSource:
+    """The plans of a file by the model of this version; the rest of a plan set as it was found."""
+    path, _, place = text.partition("#")
+    data: Mapping[str, Any] = {} if place else read_table(Path(path), "plan")
+    if data.get("schema") != PLAN_SET_SCHEMA:
+        job, warnings = job_of(text)
+        return source_of(priced_set(job, warnings=warnings), command)
+    plans, moved = [], False
+    for place_in_file, entry in enumerate(data["plans"], start=1):
+        job = with_model(read_document(data, place_in_file).planned)
+        priced = estimate_plan(job.plan, job.model, job.cluster, job.workload)
+        before_s = entry.get("estimate", {}).get("step_time_s", 0.0)
+        moved = moved or abs(priced.step_time_s - before_s) > 1e-3 * priced.step_time_s
+        plans.append(replace(ranked(job, priced), rank=place_in_file))
+    if not plans:
+        raise UnsupportedError(_empty(path), code="MW408")
+    warning = ["the plans are priced again by this version, which differs from the file's by more than 0.1%"]
+    document = {**data, "warnings": [*data.get("warnings", ()), *(warning if moved else ())]}
+    return _source(document, tuple(plans), command)
+
+
+def _empty(path: str) -> Any:
+    from meshwright.errors import Problem
+
+    return Problem(
+        what=f"{path!r} holds no plan", why="a page draws plans", fix="plan again, with looser limits", field="model"
+    )

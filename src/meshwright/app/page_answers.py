@@ -1,0 +1,166 @@
+"""What a live page asks of its answers: one view, one plan changed, several plans beside each other, a run's log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from meshwright.app.page import on_page
+from meshwright.app.plan_set import RankedPlan
+from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.estimate.price import estimate_plan
+from meshwright.formats.plan_json import with_model
+from meshwright.planning.what_if import changed_job, changed_plan, describe_change, quantities_of, settings_of
+from meshwright.records import as_json, plain
+from meshwright.report.page.document import page_document, view_data
+from meshwright.report.page.source import PageSource, PlanOnPage
+from meshwright.specs.job import Job
+
+MOST_ANSWERS = 32
+MOST_CHANGED = 64
+"""Plans with what was simulated of them: a few of a pull at a slider, and those that are compared."""
+
+
+class PageAnswers:
+    """The answers of one page, by the name that its address has for them."""
+
+    def __init__(self) -> None:
+        self._answers: OrderedDict[str, PageSource] = OrderedDict()
+        self._changed: OrderedDict[str, PlanOnPage] = OrderedDict()
+        self._lock = Lock()
+
+    def add(self, source: PageSource) -> str:
+        """Keep an answer; equal questions have one name."""
+        name = hashlib.sha256(source.command.encode()).hexdigest()[:12]
+        with self._lock:
+            self._answers[name] = source
+            self._answers.move_to_end(name)
+            while len(self._answers) > MOST_ANSWERS:
+                self._answers.popitem(last=False)
+        return name
+
+    def page(self, name: str) -> dict[str, Any]:
+        """The document that the page draws, without views."""
+        return page_document(self._answer(name), live=True) | {"answer": name}
+
+    def what_if(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """A plan with what is changed: its entry, what that changes of it, and the values that settings may now have.
+
+        Args:
+            asked: `answer`, `plan` from 0, `changes`; whether `settings` are wanted, unseen while a slider is
+                held, and whether `quantities` are.
+        """
+        base, shown = self._plan(asked, {}), self._plan(asked)
+        job = with_model(shown.job)
+        found = {
+            "entry": shown.entry,
+            "change": describe_change(base.row, shown.row),
+            "settings": plain(settings_of(job, shown.row)) if asked.get("settings", True) else None,
+            "workload": {
+                "seq_len": job.workload.seq_len,
+                "global_batch": job.workload.global_batch,
+                "expert_load": None if job.workload.expert_load else job.workload.expert_imbalance,
+            },
+            "price": job.cluster.groups[0].price_per_hour,
+        }
+        if asked.get("quantities"):
+            found["quantities"] = _that_matter(job)
+        return found
+
+    def view(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """What a view draws of a plan.
+
+        Args:
+            asked: `answer`, `plan`, `changes`, the `name` of the view, and what it asks besides.
+        """
+        source, plan = self._answer(str(asked.get("answer", ""))), self._plan(asked)
+        more = asked.get("asked")
+        if more is not None and not isinstance(more, Mapping):
+            raise InputError(Problem(what="asked is no table", why="it has values by name", field="asked"))
+        return view_data(str(asked.get("name", "")), source, plan, more)
+
+    def run(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """A plan and its run: a `meshwright.run-comparison/1`.
+
+        Args:
+            asked: `answer`, `plan`, `changes`, the `log` as text and its file's `name`.
+        """
+        from meshwright.app.compare_with_run import compare_with_run
+        from meshwright.fields.job import JobFields
+
+        plan, log = self._plan(asked), str(asked.get("log", ""))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / (Path(str(asked.get("name") or "run.log")).name or "run.log")
+            path.write_text(log, encoding="utf-8")
+            return compare_with_run(plan.job, str(path), None, asked=JobFields()).to_dict()
+
+    def plan_file(self, asked: Mapping[str, Any]) -> str:
+        """A plan as the file that other verbs take."""
+        return as_json(plain(self._plan(asked).entry["plan"]))
+
+    def _answer(self, name: str) -> PageSource:
+        with self._lock:
+            found = self._answers.get(name)
+        if found is None:
+            why = "it is of another start of `meshwright web`, or many answers ago"
+            problem = Problem(what="this answer is not kept", why=why, fix="ask the question again", field="answer")
+            raise InputError(problem, code="MW240")
+        return found
+
+    def _plan(self, asked: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> PlanOnPage:
+        """The plan that is meant, priced anew where something is changed."""
+        name, place = str(asked.get("answer", "")), asked.get("plan", 0)
+        source = self._answer(name)
+        if not isinstance(place, int) or not 0 <= place < len(source.plans):
+            why = f"the answer has {len(source.plans)}"
+            raise InputError(Problem(what=f"plan {str(place)[:20]}", why=why, fix="count from 0", field="plan"))
+        wanted = asked.get("changes") if changes is None else changes
+        base = source.plans[place]
+        if not wanted:
+            return base
+        if not isinstance(wanted, Mapping):
+            raise InputError(Problem(what="changes is no table", why="it has values by name", field="changes"))
+        key = f"{name} {place} {json.dumps(wanted, sort_keys=True)}"
+        with self._lock:
+            kept = self._changed.get(key)
+        if kept is None:
+            kept = on_page(_changed(base, wanted))
+            with self._lock:
+                self._changed[key] = kept
+                while len(self._changed) > MOST_CHANGED:
+                    self._changed.popitem(last=False)
+        return kept
+
+
+def _changed(base: PlanOnPage, changes: Mapping[str, Any]) -> RankedPlan:
+    if not isinstance(base.job, Job):
+        problem = Problem(
+            what="a plan of measured layers is changed",
+            why="its layers were measured as they are",
+            fix="plan again with --profiles",
+            field="changes",
+        )
+        raise UnsupportedError(problem, code="MW421")
+    job, row = changed_plan(base.job, base.row, changes)
+    estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
+    return RankedPlan(rank=0, job=job, row=row, estimate=estimate)
+
+
+def _that_matter(job: Job) -> list[dict[str, Any]]:
+    """Numbers of the cluster that move the step of this plan, or what fits."""
+    from meshwright.planning.what_if import MEMORY
+
+    before_s = estimate_plan(job.plan, job.model, job.cluster, job.workload).step_time_s
+    found = []
+    for one in quantities_of(job):
+        half = changed_job(job, {"numbers": {one.name: 0.5}})
+        after_s = estimate_plan(half.plan, half.model, half.cluster, half.workload).step_time_s
+        if one.name == MEMORY or abs(after_s - before_s) > 1e-4 * before_s:
+            found.append(plain(one))
+    return found

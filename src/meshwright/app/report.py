@@ -1,0 +1,96 @@
+"""Plans as one file to mail and keep: a page, text, or a fragment for notebooks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.app.answer import Answer
+from meshwright.app.page import page_source
+from meshwright.app.requests.page import ReportRequest
+from meshwright.formats.writing import write_file
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from meshwright.report.page.source import PageSource
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Report(Answer):
+    """A report, written or not."""
+
+    source: PageSource
+    format: str
+    text: str
+    """The whole content."""
+    path: str | None = None
+    """Where it was written."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data: `meshwright.report/1`; the content is in the file where one was named."""
+        document: dict[str, Any] = {
+            "schema": "meshwright.report/1",
+            "format": self.format,
+            "path": self.path,
+            "size_bytes": len(self.text.encode()),
+            "plans": [plan.entry["title"] for plan in self.source.plans],
+            "command": self.source.command,
+        }
+        return document if self.path else document | {"content": self.text}
+
+    def save(self, path: str | Path) -> Path:
+        """Write the report's content.
+
+        Args:
+            path: of the file; written over if there is one.
+        """
+        write_file(path, self.text)
+        return Path(path)
+
+    def __repr__(self) -> str:
+        return f"Report({self.format}, {len(self.text):,} characters)"
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __rich__(self) -> RenderableType:
+        from rich.text import Text
+
+        return Text(self.text)
+
+    def _repr_html_(self) -> str:
+        from meshwright.report.html import plan_set_html
+
+        return plan_set_html(self.source.document)
+
+
+def report(request: ReportRequest) -> Report:
+    """One file that shows plans.
+
+    Raises:
+        InputError: malformed or contradictory input, or a file that cannot be written.
+        UnsupportedError: an unknown name, or plans that no model prices.
+        InfeasibleError: no plan fits, or none keeps to the limits.
+    """
+    source, form = page_source(request), request.format or "html"
+    text = _written(source, form)
+    if request.output is not None:
+        write_file(Path(request.output), text)
+    path = None if request.output is None else str(request.output)
+    return Report(source=source, format=form, text=text, path=path)
+
+
+def _written(source: PageSource, form: str) -> str:
+    if form == "html":
+        from meshwright.report.page.document import page_document, page_html
+
+        return page_html(page_document(source))
+    if form == "cell":
+        from meshwright.report.html import plan_set_html
+
+        return plan_set_html(source.document) + "\n"
+    from meshwright.report.markdown import plan_set_markdown
+
+    return plan_set_markdown(source)

@@ -1,0 +1,106 @@
+"""What may be asked of `report` and `web`: what `plan` is asked, or the plans of a file, and how they are shown."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.app.requests.plan import PlanRequest
+from meshwright.fields.field import ask, group
+from meshwright.fields.job import MODEL_HELP, JobFields
+from meshwright.fields.kinds import Choice, Flag, OutputFile, Whole
+from meshwright.fields.request import Reading
+
+FORMATS = ("html", "md", "cell")
+NOT_OF_THE_ANSWER = ("output", "format", "port", "no_browser")
+"""Fields of a page that change no number of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRequest(PlanRequest):
+    """A question of `plan`, or the file that holds its answer."""
+
+    job: JobFields = group(
+        JobFields,
+        model={
+            "help": f"A plan file or a plan set, as `plan -o` writes it, or {MODEL_HELP[0].lower()}{MODEL_HELP[1:]}"
+        },
+    )
+
+    @property
+    def plan_file(self) -> str | None:
+        """The file, where the first word names one that holds plans."""
+        from meshwright.planning.plan_source import is_plan_file
+
+        model = self.job.model
+        return os.fspath(model) if isinstance(model, (str, os.PathLike)) and is_plan_file(os.fspath(model)) else None
+
+    def rules(self, reading: Reading) -> None:
+        """Those of `plan`; a file has its question in it."""
+        if self.plan_file is None:
+            PlanRequest.rules(self, reading)
+            return
+        own = {"model", "output", "format", "port", "no_browser"}
+        why = "the plan file says model, cluster and workload, and holds its plans"
+        reading.refuse(tuple(name for name in reading.fields if name not in own), "beside a plan file", why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportRequest(PageRequest):
+    """One file that shows plans: opened from a disk, mailed, kept; nothing in it asks a network.
+
+    The page has the verdict and the same views as `web`. As md it is text for a merge request, as cell a fragment for
+    notebooks, without scripts.
+    """
+
+    examples: ClassVar = (
+        "plan llama-3.1-70b --gpus 64xH100 -o plans.json",
+        "report plans.json -o plan.html",
+        "report llama-3-8b --gpus 8xH100 --format md",
+    )
+    returns: ClassVar = "The report; `text` is its content."
+
+    format: str | None = ask(
+        "html: one page with all drawings; md: text; cell: a fragment for notebooks.",
+        Choice(names=FORMATS, noun="format"),
+        usual="html",
+    )
+    output: Any = ask("The file; without it the text is printed, but for html.", OutputFile(), short="-o")
+
+    def rules(self, reading: Reading) -> None:
+        """A page is a file."""
+        PageRequest.rules(self, reading)
+        if reading.typed and (self.format or "html") == "html" and "output" not in self.given:
+            reading.problem("-o FILE is missing", "a page is opened by a browser", "-o plan.html", "output")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebRequest(PageRequest):
+    """Plans to look at and to change in a browser, on this machine alone.
+
+    The page is served to 127.0.0.1 under an address that nobody can guess, asks nothing of any network, and stays until
+    it is interrupted. Without a question it shows an example.
+    """
+
+    examples: ClassVar[tuple[str, ...]] = (
+        "web",
+        "web llama-3.1-70b --gpus 64xH100 --seq 8192",
+        "web plans.json",
+    )
+    returns: ClassVar[str] = "The page's address."
+
+    port: int | None = ask(
+        "The port; without it one that is free.", Whole(high=65_535), usual="8417 or the next free one"
+    )
+    no_browser: bool = ask("Print the address, open no browser.", Flag())
+
+    @property
+    def example(self) -> bool:
+        """Whether nothing is asked: the page then shows a plan of its own."""
+        return not self.given - {"port", "no_browser"}
+
+    def rules(self, reading: Reading) -> None:
+        """Those of `plan` where anything is asked."""
+        if not self.example:
+            PageRequest.rules(self, reading)

@@ -1,0 +1,105 @@
+"""What may be asked of `serve` and `mcp`: where they listen, for whom, within which limits."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.fields.field import ask
+from meshwright.fields.host import MemorySize
+from meshwright.fields.kinds import Duration, Flag, Kind, Whole
+from meshwright.fields.request import Reading, Request
+
+HERE = "127.0.0.1"
+TOKEN = "MESHWRIGHT_TOKEN"
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenRequest(Request):
+    """Where a service listens, and for whom."""
+
+    host: str = ask(
+        "The address to listen on; another than this machine's own needs --open and a token.",
+        Kind(metavar="ADDRESS"),
+        default=HERE,
+        usual=HERE,
+    )
+    port: int | None = ask("The port; without it one that is free.", Whole(high=65_535), usual="8417 or the next free")
+    open: bool = ask("Let other machines ask.", Flag())
+    token: str | None = ask(
+        f"What callers show as `Authorization: Bearer`; {TOKEN} says it without showing it in a list of processes.",
+        Kind(metavar="TEXT"),
+    )
+
+    def rules(self, reading: Reading) -> None:
+        """Other machines are let in by a flag and a token, and never by mistake."""
+        shown = self.token or os.environ.get(TOKEN)
+        if is_own_address(self.host):
+            reading.refuse(("open",), f"with {reading.called('host')} {self.host}", "only this machine reaches it")
+            return
+        why = f"{self.host[:80]} is reached by other machines"
+        if not self.open:
+            reading.problem(
+                f"{reading.called('open')} is missing", why, f"add it, or leave out {reading.called('host')}"
+            )
+        if not shown:
+            reading.problem(f"{reading.called('token')} is missing", why, f"set {TOKEN}, or say --token", "token")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeRequest(ListenRequest):
+    """Answer over HTTP what the command line answers, until interrupted.
+
+    POST /v1/plan, /v1/estimate and so on take the fields of the verb as JSON and give what --json prints; long
+    questions are jobs. GET /openapi.json describes all of it.
+    """
+
+    examples: ClassVar[tuple[str, ...]] = (
+        "serve",
+        "serve --port 8080 --workers 4 --queue jobs.db",
+        "serve --host 0.0.0.0 --open",
+    )
+    returns: ClassVar[str] = "The service's address."
+
+    workers: int = ask("Processes that search; estimates have one of their own.", Whole(high=256), default=2, usual="2")
+    time_limit: float = ask("Longest time of one request.", Duration(), default=60.0, usual="60s")
+    job_time_limit: float = ask("Longest time of one job.", Duration(), default=3600.0, usual="1h")
+    memory_limit: float = ask("Most memory of one request.", MemorySize(), default=4.0 * GIB, usual="4GiB")
+    body_limit: float = ask("Largest body.", MemorySize(), default=8.0 * 2**20, usual="8MiB")
+    queue: Any = ask(
+        "The file that holds jobs, so that they outlive the service.",
+        Kind(metavar="FILE", annotation="str | os.PathLike[str]"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpRequest(ListenRequest):
+    """Answer over the Model Context Protocol: on stdin and stdout, or with --http on a port."""
+
+    examples: ClassVar[tuple[str, ...]] = ("mcp", "mcp --http --port 8418")
+    returns: ClassVar[str] = "Nothing; it ends with its caller."
+
+    http: bool = ask("Streamable HTTP instead of stdin and stdout.", Flag())
+    workers: int = ask("Processes that search.", Whole(high=256), default=1, usual="1")
+    time_limit: float = ask("Longest time of one question.", Duration(), default=300.0, usual="5min")
+    memory_limit: float = ask("Most memory of one question.", MemorySize(), default=4.0 * GIB, usual="4GiB")
+
+    def rules(self, reading: Reading) -> None:
+        """Only what listens has an address."""
+        if self.http:
+            ListenRequest.rules(self, reading)
+        else:
+            called = reading.called("http")
+            why = "stdin and stdout have no address"
+            reading.refuse(("host", "port", "open", "token"), f"without {called}", why)
+
+
+def is_own_address(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

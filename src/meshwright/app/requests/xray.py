@@ -1,0 +1,78 @@
+"""What may be asked of `xray`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwright.app.requests.estimate import PLAN_KIND
+from meshwright.fields.field import ask, group
+from meshwright.fields.job import MONEY_AND_POWER, PLAN_HELP, JobFields
+from meshwright.fields.kinds import Kind, Texts, Whole
+from meshwright.fields.request import Reading, Request
+
+FRAMEWORKS = ("megatron", "torchtitan", "module")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XrayRequest(Request):
+    """Run one rank of a job by the framework's own code, without a GPU, and hold it against ours.
+
+    Tensors are fake and nothing is sent: operators, collectives and live bytes are those of the framework.
+    """
+
+    examples: ClassVar = (
+        "xray llama-3.1-8b train.sh --gpus 16xH100",
+        "xray llama-3.1-70b --plan tp8.pp4.z1.mbs1 --gpus 64xH100 --stage 3",
+    )
+    returns: ClassVar = "Operators, collectives and live bytes of the rank, ours beside them."
+    positional: ClassVar = ("model", "source", "cluster")
+
+    plan: Any = ask(PLAN_HELP, PLAN_KIND)
+    job: JobFields = group(JobFields, without=("tokens", "failures", "price", *MONEY_AND_POWER))
+    source: Any = ask(
+        "A launch script, instead of --plan.",
+        Kind(annotation="str | os.PathLike[str]"),
+        metavar="FILE",
+        argument=True,
+    )
+    framework: str | None = ask(
+        "Whose code runs: Megatron-Core, torchtitan, or the model's class in Transformers.",
+        Kind(metavar="|".join(FRAMEWORKS)),
+        usual="that of the script, else megatron",
+    )
+    arguments: tuple[str, ...] = ask(
+        "With a script: what it is started with, its $1 and on. Repeatable.", Texts(metavar="VALUE"), option="--arg"
+    )
+    environment: tuple[str, ...] = ask(
+        "With a script: a variable of its environment. Repeatable.",
+        Texts(metavar="NAME=VALUE", annotation="str | Iterable[str]"),
+        option="--env",
+    )
+    stage: int | None = ask("The pipeline stage whose first rank runs.", Whole(low=0), usual="0")
+    rank: int | None = ask("The rank itself, instead of --stage.", Whole(low=0))
+    micro_batches: int | None = ask("How many of them to run.", Whole(), usual="as many as fill the pipeline")
+    python: str | None = ask(
+        "An interpreter that has the framework.", Kind(metavar="PATH"), usual="this one", option="--python"
+    )
+
+    def rules(self, reading: Reading) -> None:
+        """One of a plan and a script; a stage or a rank."""
+        planned, scripted = "plan" in self.given, "source" in self.given
+        if not planned and not scripted:
+            reading.missing("plan", "--plan tp2.pp2.z1.mbs1, a plan file, or `xray MODEL FILE`")
+        if planned and scripted:
+            what = f"both {reading.called('plan')} and {reading.called('source')} are given"
+            reading.problem(what, "one plan runs", "keep one")
+        if not scripted:
+            reading.refuse(("arguments", "environment"), "is given without a script", "it is started with it")
+        if self.stage is not None and self.rank is not None:
+            reading.problem("both --stage and --rank are given", "one rank runs", "keep one")
+        if self.framework is not None and self.framework not in FRAMEWORKS:
+            what = f"--framework is {self.framework[:40]!r}"
+            reading.problem(what, f"must be one of {', '.join(FRAMEWORKS)}", "write --framework megatron")
+
+    @property
+    def outside(self) -> dict[str, str]:
+        """The environment by name."""
+        return dict(str(text).partition("=")[::2] for text in self.environment)

@@ -1,0 +1,94 @@
+"""How long a question may take and how much memory it may use: what searches look at before they go on.
+
+A search that finds its budget spent stops in order: it answers with the best it has, and says that it was stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+TIME_LIMIT, MEMORY_LIMIT = "time limit", "memory limit"
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one question may use."""
+
+    end_s: float
+    """Reading of `time.monotonic` when the time is over."""
+    memory_bytes: float
+    """Of the process."""
+    used_bytes: float = 0.0
+    """At the last look."""
+    step_bytes: float = 0.0
+    """The most that was taken between two looks: as much may be wanted until the next one."""
+    reached: str = ""
+    """Which limit; once it is reached it stays so."""
+
+    def look(self) -> str:
+        """The limit that is reached, or that the next step might pass; empty while there is room for another."""
+        if not self.reached and time.monotonic() >= self.end_s:
+            self.reached = TIME_LIMIT
+        if not self.reached and self.memory_bytes < float("inf"):
+            used = resident_bytes()
+            if self.used_bytes:
+                self.step_bytes = max(self.step_bytes, used - self.used_bytes)
+            self.used_bytes = used
+            if used + self.step_bytes > self.memory_bytes:
+                self.reached = MEMORY_LIMIT
+        return self.reached
+
+
+_CURRENT: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+
+@contextmanager
+def within(time_s: float | None = None, memory_bytes: float | None = None) -> Iterator[None]:
+    """Answer a question within limits.
+
+    Args:
+        time_s: from now on; None for no limit.
+        memory_bytes: of the process; None for no limit.
+    """
+    if time_s is None and memory_bytes is None:
+        yield
+        return
+    end_s = float("inf") if time_s is None else time.monotonic() + time_s
+    token = _CURRENT.set(Budget(end_s, float("inf") if memory_bytes is None else memory_bytes))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def spent() -> str:
+    """`time limit` or `memory limit` where the question at hand has used up its budget, empty otherwise."""
+    current = _CURRENT.get()
+    return "" if current is None else current.look()
+
+
+def left_s() -> float | None:
+    """Seconds that the question at hand has left; None without a limit."""
+    current = _CURRENT.get()
+    return None if current is None or current.end_s == float("inf") else max(0.0, current.end_s - time.monotonic())
+
+
+def resident_bytes() -> float:
+    """Memory of this process: what it has now where the system says it, else the most it ever had."""
+    try:
+        with open("/proc/self/statm", "rb") as status:
+            return int(status.read().split()[1]) * float(os.sysconf("SC_PAGE_SIZE"))
+    except (OSError, ValueError, IndexError, AttributeError):
+        pass
+    try:
+        import resource
+    except ImportError:
+        return 0.0
+    unit = 1.0 if sys.platform == "darwin" else 1024.0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,46 @@
+"""Entries by name, each read from its file when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import TypeVar
+
+Entry = TypeVar("Entry")
+
+
+class Catalogue(MutableMapping[str, Entry]):
+    """Entries of a package by name."""
+
+    def __init__(self, package: str, places: dict[str, str]) -> None:
+        """Read nothing yet.
+
+        Args:
+            package: that has the files.
+            places: `file:Class` by the name of the entry.
+        """
+        self._package, self._places = package, dict(places)
+        self._known: dict[str, Entry] = {}
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self._known:
+            file, _, kind = self._places[name].partition(":")
+            self._known[name] = getattr(import_module(f"{self._package}.{file}"), kind)()
+        return self._known[name]
+
+    def __setitem__(self, name: str, entry: Entry) -> None:
+        self._places.setdefault(name, "")
+        self._known[name] = entry
+
+    def __delitem__(self, name: str) -> None:
+        del self._places[name]
+        self._known.pop(name, None)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)

@@ -1,0 +1,61 @@
+"""The command line that asks what a request asks."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from meshwright.fields.field import Field
+from meshwright.fields.request import Request, fields_of
+
+
+def command_line(verb: str, request: Request, *, without: tuple[str, ...] = ()) -> str:
+    """The line, with what was given as it was given; an object that was passed stands by its name.
+
+    Args:
+        verb: that is called.
+        request: whose stated fields are its options.
+        without: names of fields that are left out.
+    """
+    words = [*verb.split()]
+    for one in fields_of(type(request)):
+        if one.name in request.stated and one.cli and one.name not in without:
+            words += _words(one, request.stated[one.name])
+    return shlex.join(["meshwright", *words])
+
+
+def stated_texts(request: Request, *, without: tuple[str, ...] = ()) -> dict[str, str | bool]:
+    """What was given, by the names of fields, as a form takes it: texts, and True for switches.
+
+    Args:
+        request: whose stated fields are taken.
+        without: names of fields that are left out.
+    """
+    found: dict[str, str | bool] = {}
+    for one in fields_of(type(request)):
+        if one.name in request.stated and one.cli and one.name not in without:
+            value = request.stated[one.name]
+            several = isinstance(value, (list, tuple))
+            found[one.name] = True if one.flag else ",".join(map(_text, value)) if several else _text(value)
+    return found
+
+
+def _words(one: Field, value: Any) -> Iterator[str]:
+    if one.argument and not one.words:
+        yield _text(value)
+    elif one.flag:
+        yield one.spelled
+    elif one.repeated and not isinstance(value, str):
+        for each in value:
+            yield from (one.spelled, _text(each))
+    else:
+        values = value if isinstance(value, (list, tuple)) else [value]
+        yield from (one.spelled, ",".join(_text(each) for each in values))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)
+    return str(getattr(value, "name", value))

@@ -1,0 +1,306 @@
+"""What if: one plan with settings, workload or numbers of its cluster changed, and which values each setting may take.
+
+Nothing is searched. A value that is not legal keeps the rule that it breaks beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from meshwright.errors import InputError, Problem
+from meshwright.estimate.layout import expand
+from meshwright.estimate.legality import plan_problems, row_problems
+from meshwright.fields.gather import Gather
+from meshwright.fields.kinds import Choice, Count, Kind, Number, Whole
+from meshwright.planning.repair.changes import describe, with_chunks, with_data_degree, with_degree
+from meshwright.planning.sensitivity import numbers_of
+from meshwright.records import Record
+from meshwright.schedules import PLAN_SCHEDULES, known_names, schedule_named
+from meshwright.schedules.plan_rows import row_of
+from meshwright.search.grid import divisors
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import RECOMPUTES, SHARDINGS, PlanRow, parse_row
+
+DEGREES = ("tp", "cp", "pp", "ep", "etp")
+AXES = (*DEGREES, "vpp", "mbs", "recompute", "sharding", "schedule")
+"""Settings of a row that change by themselves; the data degree takes what they leave of the devices."""
+MOST_CHOICES = 9
+MOST_DEGREE = {"tp": 64, "cp": 64, "pp": 128, "ep": 512, "etp": 64}
+"""Beyond them nobody runs a degree, and the choices would be too many to look at."""
+WORKLOAD: dict[str, Kind] = {
+    "seq_len": Count(whole=True, example="8192"),
+    "global_batch": Count(whole=True, example="1024"),
+    "expert_load": Number(),
+}
+PRICE = Number(metavar="USD", zero=True)
+FACTOR = Number(high=100)
+MEMORY = "memory of a device"
+"""A number of the cluster that changes what fits, not the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value(Record):
+    """One value of a setting."""
+
+    value: int | str
+    problem: Problem | None = None
+    """Why it is not legal beside the other settings."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data, the problem with its rule and remedy."""
+        problem = self.problem
+        said = None if problem is None else {"what": problem.what, "why": problem.why, "fix": problem.fix}
+        return {"value": self.value, "problem": said}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting(Record):
+    """One setting of the plan with the values near it."""
+
+    name: str
+    value: int | str
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity(Record):
+    """One number of the cluster as the plan was priced with it."""
+
+    name: str
+    value: float
+    unit: str
+    """`B/s`, `B`, or `share` of a peak."""
+    basis: str
+
+
+def changed_plan(job: Job, row: PlanRow | None, changes: Mapping[str, Any]) -> tuple[Job, PlanRow | None]:
+    """The plan with what is said changed, and its row; everything else as it was.
+
+    Args:
+        job: the plan.
+        row: that says it; None where none does.
+        changes: by name: `row`, a plan in one line that the others then change; `AXES`; `seq_len`, `global_batch` and
+            `expert_load` as one number; `price` in USD per device and hour; `numbers`, factors by the name of a number
+            of the cluster.
+
+    Raises:
+        InputError: a value breaks its rule, or the settings do not go together; all problems at once.
+    """
+    gather = Gather()
+    known = {*AXES, *WORKLOAD, "price", "numbers", "row"}
+    for name in changes.keys() - known:
+        what, why = f"{name[:60]!r} is changed", "nothing of a plan is called so"
+        gather.problem(Problem(what=what, why=why, fix=f"one of {', '.join(sorted(known))}", field=name))
+    read: dict[str, Any] = {}
+    for name, kind in WORKLOAD.items():
+        if name in changes:
+            read[name] = gather.attempt(partial(kind.read, name, changes[name]))
+    cluster = gather.attempt(lambda: _changed_cluster(job, changes))
+    gather.done()
+    assert cluster is not None
+    batch = read.pop("global_batch", None)
+    load = read.pop("expert_load", None)
+    workload = replace(job.workload, **read)
+    if load is not None:
+        workload = replace(workload, expert_imbalance=load, expert_load=None)
+    workload = workload if batch is None else workload.with_batch(batch)
+    asked = {name: changes[name] for name in AXES if name in changes}
+    own = row
+    row = _stated_row(job, changes["row"]) if "row" in changes else own
+    if not asked and row == own and "global_batch" not in changes and "seq_len" not in changes:
+        return replace(job, workload=workload, cluster=cluster), own
+    if row is None and not asked and "global_batch" not in changes:
+        problems = plan_problems(job.plan, job.model, workload.seq_len)
+        if problems:
+            raise InputError(problems, code="MW231")
+        return replace(job, workload=workload, cluster=cluster), None
+    if row is None:
+        problem = Problem(
+            what=f"{', '.join(asked) or 'global_batch'} of a plan whose stages differ",
+            why="no one row of degrees says it",
+            fix="change its sequence length, or numbers of its devices and links, or plan again",
+            field=next(iter(asked), "global_batch"),
+        )
+        raise InputError(problem, code="MW231")
+    if batch is None:
+        workload = workload.with_batch(row.gbs)
+    changed = changed_row(replace(row, gbs=workload.global_batch), asked, job.model, row.devices)
+    problems = row_problems(changed, job.model, workload.seq_len, row.devices)
+    if problems:
+        raise InputError(problems, code="MW231")
+    plan = job.plan if changed == own else expand(changed, job.model, workload.seq_len)
+    found = Job(model=job.model, cluster=cluster, workload=workload, plan=plan, name=changed.format())
+    return found, changed
+
+
+def changed_job(job: Job, changes: Mapping[str, Any]) -> Job:
+    """As `changed_plan`, of a plan whose row is not at hand."""
+    return changed_plan(job, row_of(job.plan, job.model), changes)[0]
+
+
+def _stated_row(job: Job, text: Any) -> PlanRow:
+    """A plan that was written in one line, on as many devices as this one uses."""
+    row = parse_row(
+        str(text), devices=job.plan.devices, global_batch=job.workload.global_batch, schedules=known_names()
+    )
+    return replace(row, schedule=schedule_named(row.schedule).token)
+
+
+def changed_row(row: PlanRow, asked: Mapping[str, Any], model: ModelSpec, devices: int) -> PlanRow:
+    """A row with settings changed one after the other, its data degree what they leave.
+
+    Raises:
+        InputError: a value of another kind than the setting's.
+    """
+    gather = Gather()
+    for name in AXES:
+        if name in asked:
+            row = gather.attempt(lambda n=name, r=row: _moved(r, n, asked[n], devices)) or row  # type: ignore[misc]
+    gather.done()
+    return with_data_degree(row, devices)
+
+
+def changes_to(job: Job, name: str) -> dict[str, int | str] | None:
+    """The settings that make another plan of the same devices and batch out of this one; None where they do not do.
+
+    Args:
+        job: the plan.
+        name: of the other, in one line.
+    """
+    before = row_of(job.plan, job.model)
+    after = parse_row(name, devices=job.plan.devices, global_batch=job.workload.global_batch, schedules=known_names())
+    after = replace(after, schedule=schedule_named(after.schedule).token)
+    if before is None or after.gbs != before.gbs:
+        return None
+    changes = {axis: _value_of(after, axis) for axis in AXES if _value_of(after, axis) != _value_of(before, axis)}
+    try:
+        return changes if changed_row(before, changes, job.model, job.plan.devices) == after else None
+    except InputError:
+        return None
+
+
+def describe_change(before: PlanRow | None, after: PlanRow | None) -> str:
+    """What changed of the row: `tp 4 -> 8 (dp 4 -> 2)`; empty where no row says it."""
+    return "" if before is None or after is None or before == after else describe(before, after)
+
+
+def settings_of(job: Job, row: PlanRow | None) -> tuple[Setting, ...]:
+    """Settings of a plan with the values each could have beside the others; none where no row says the plan."""
+    if row is None:
+        return ()
+    return tuple(_setting(name, row, job) for name in AXES if name not in ("ep", "etp") or job.model.is_moe)
+
+
+def quantities_of(job: Job) -> tuple[Quantity, ...]:
+    """Numbers of the cluster that the plan uses, and the memory of its devices."""
+    found = [Quantity(name=one.name, value=one.value, unit=one.unit, basis=one.basis) for one in numbers_of(job)]
+    smallest = min(group.device.memory_bytes for group in job.cluster.groups)
+    return (*found, Quantity(name=MEMORY, value=smallest, unit="B", basis="datasheet"))
+
+
+def _setting(name: str, row: PlanRow, job: Job) -> Setting:
+    own = _value_of(row, name)
+    values = []
+    for value in _values(name, row, job.model):
+        changed = _moved(row, name, value, row.devices)
+        problems = () if value == own else row_problems(changed, job.model, job.workload.seq_len, row.devices)
+        values.append(Value(value=value, problem=problems[0] if problems else None))
+    return Setting(name=name, value=own, values=tuple(values))
+
+
+def _value_of(row: PlanRow, name: str) -> int | str:
+    if name == "cp":
+        return row.cp_degree
+    if name == "recompute":
+        return f"{row.recompute}{row.recompute_layers or ''}"
+    found: int | str = getattr(row, name)
+    return found
+
+
+def _values(name: str, row: PlanRow, model: ModelSpec) -> list[int | str]:
+    """Values near a row's own, whether legal or not."""
+    own = _value_of(row, name)
+    if name == "recompute":
+        return _with(own, ("none", "sel", "full"))
+    if name == "sharding":
+        return _with(own, (one for one in SHARDINGS if one != "hsdp"))
+    if name == "schedule":
+        return _with(own, PLAN_SCHEDULES)
+    if name == "vpp":
+        return _near(own, range(1, max(model.most_stages // row.pp, 1) + 1))
+    if name == "mbs":
+        return _near(own, divisors(max(row.gbs // row.dp, 1)))
+    limit = min(MOST_DEGREE[name], model.most_stages if name == "pp" else row.devices)
+    return _near(own, (degree for degree in divisors(row.devices) if degree <= limit))
+
+
+def _with(own: int | str, names: Iterable[str]) -> list[int | str]:
+    found: list[int | str] = list(names)
+    return found if own in found else [own, *found]
+
+
+def _near(own: int | str, numbers: Iterable[int]) -> list[int | str]:
+    """The own value and the least others, powers of two before other numbers."""
+    candidates = sorted(set(numbers) - {own}, key=lambda n: (n & (n - 1) != 0, n))
+    return sorted([own, *candidates[: MOST_CHOICES - 1]], key=int)
+
+
+def _moved(row: PlanRow, name: str, value: Any, devices: int) -> PlanRow:
+    """One setting changed, those that follow from it too.
+
+    Raises:
+        InputError: the value is of another kind.
+    """
+    if name in DEGREES:
+        return with_degree(row, name, Whole().read(name, value), devices)
+    if name == "vpp":
+        return with_chunks(row, Whole().read(name, value))
+    if name == "mbs":
+        return replace(row, mbs=Whole().read(name, value))
+    text = str(value)
+    if name == "recompute":
+        kind, layers = text.rstrip("0123456789"), text[len(text.rstrip("0123456789")) :]
+        kind = Choice(names=RECOMPUTES, noun="recompute").read(name, kind)
+        return replace(row, recompute=kind, recompute_layers=int(layers or 0))
+    if name == "sharding":
+        text = Choice(names=SHARDINGS, noun="sharding").read(name, text)
+        return replace(row, sharding=text, shard_group=row.shard_group if text == "hsdp" else 0)
+    schedule = schedule_named(text)
+    least = schedule.fewest_chunks(row.pp, row.micro_batches)
+    fits = not schedule.problems(row.pp, row.micro_batches, row.vpp)
+    vpp = row.vpp if fits or least is None else least
+    return replace(row, schedule=schedule.token, vpp=vpp)
+
+
+def _changed_cluster(job: Job, changes: Mapping[str, Any]) -> ClusterSpec:
+    cluster = job.cluster
+    if "price" in changes:
+        price = PRICE.read("price", changes["price"])
+        cluster = replace(cluster, groups=tuple(replace(g, price_per_device_hour=price) for g in cluster.groups))
+    wanted = changes.get("numbers", {})
+    if not isinstance(wanted, Mapping):
+        problem = Problem(what="numbers is no table", why="it has factors by name", field="numbers")
+        raise InputError(problem, code="MW206")
+    for name, factor in wanted.items():
+        cluster = _scaled(replace(job, cluster=cluster), name, FACTOR.read(name, factor))
+    return cluster
+
+
+def _scaled(job: Job, name: str, factor: float) -> ClusterSpec:
+    """The cluster with one number multiplied."""
+    if name == MEMORY:
+        groups = tuple(
+            replace(group, device=replace(group.device, memory_bytes=group.device.memory_bytes * factor))
+            for group in job.cluster.groups
+        )
+        return replace(job.cluster, groups=groups)
+    makes: dict[str, Callable[[float], ClusterSpec]] = {one.name: one.make for one in numbers_of(job)}
+    if name not in makes:
+        what, fix = f"no number is called {name[:60]!r}", f"one of {', '.join((*makes, MEMORY))}"
+        raise InputError(Problem(what=what, why="the cluster says what has one", fix=fix, field=name), code="MW206")
+    return makes[name](factor)

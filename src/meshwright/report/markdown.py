@@ -1,0 +1,83 @@
+"""Plans as Markdown: what a merge request, a ticket or a chat shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from meshwright.report.page.source import PageSource
+from meshwright.report.plan_tables import RATES, UNTOLD, bottleneck, fullest, stage_name
+from meshwright.units import of_capacity, percent, seconds
+
+
+def plan_set_markdown(source: PageSource) -> str:
+    """Verdict, reasons, plans, parts of the best one's step, memory of its stages, assumptions, command.
+
+    Args:
+        source: the answer.
+    """
+    document = source.document
+    best, verdict = document["plans"][0], document["verdict"]
+    name = f"## {document['inputs']['model']['name']} on {document['inputs']['cluster']['name']}"
+    lines = [
+        name,
+        "",
+        f"**{verdict['text']}**",
+        "",
+        *(f"* {line}" for line in [*best["identities"], *verdict["why"][1:]]),
+    ]
+    if verdict["runner_up"]:
+        other = verdict["runner_up"]
+        lines.append(f"* runner-up: `{other['title']}`, {seconds(other['step_time_s'])}: {other['loses_because']}")
+    lines += [f"* warning: {text}" for text in document["warnings"]]
+    lines += [
+        "",
+        *_table(("#", "plan", "step", "tok/s/GPU", "MFU", "memory", "bottleneck"), map(_plan, document["plans"])),
+    ]
+    lines += ["", *_table(("part of the step", "time", "share"), _parts(best["estimate"]))]
+    lines += ["", *_table(("memory", "peak", "at"), _stages(best["estimate"]["stages"]))]
+    assumed = [(one["name"], one["value"], one["basis"]) for one in document["inputs"]["assumptions"]]
+    lines += [
+        "",
+        "<details><summary>Assumed</summary>",
+        "",
+        *_table(("what", "value", "basis"), assumed),
+        "",
+        "</details>",
+    ]
+    made = f"meshwright {source.version}"
+    lines += ["", f"{made}: `{source.command}`" if source.command else made]
+    return "\n".join(lines) + "\n"
+
+
+def _plan(entry: Mapping[str, Any]) -> Sequence[str]:
+    estimate = entry["estimate"]
+    full = fullest(estimate["stages"])
+    name, share = bottleneck(estimate)
+    return (
+        str(entry["rank"]),
+        f"`{entry['title']}`",
+        seconds(estimate["step_time_s"]),
+        *(show(estimate[key]) if key in estimate else UNTOLD for key, show in RATES.items()),
+        of_capacity(full["peak_memory_bytes"], full["capacity_bytes"]),
+        f"{name} {percent(share)}",
+    )
+
+
+def _parts(estimate: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    for name, time_s in sorted(estimate["breakdown_s"].items(), key=lambda pair: -pair[1]):
+        if time_s > 0:
+            yield name, seconds(time_s), percent(time_s / estimate["step_time_s"])
+
+
+def _stages(stages: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    for stage in stages:
+        peak = of_capacity(stage["peak_memory_bytes"], stage["capacity_bytes"])
+        yield stage_name(stage, stages), peak, stage["peak_moment"]
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(names)} |"
+    yield f"|{'|'.join('---' for _ in names)}|"
+    for row in rows:
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"

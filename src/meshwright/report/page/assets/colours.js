@@ -1,0 +1,37 @@
+// Colours by what they stand for. The values are variables of CSS, so that light, dark and print share every drawing.
+
+const dashed = (name) => String(name).replaceAll("_", "-");
+
+export const part = (name) => `var(--part-${dashed(name)}, var(--muted))`;
+export const memory = (name) => `var(--memory-${dashed(name)}, var(--muted))`;
+export const task = (kind) => `var(--task-${dashed(kind)}, var(--muted))`;
+export const span = (lane) => `var(--span-${dashed(lane)}, var(--muted))`;
+
+// Plans that stand side by side.
+export const series = (at) => `var(--series-${(at % 4) + 1})`;
+
+// Stages: those that follow each other are far apart in hue, by the golden angle.
+export const stage = (at, of) => `hsl(${Math.round(of > 6 ? 205 + 137.5 * at : 205 + (360 * at) / Math.max(of, 1)) % 360} 55% var(--stage-lightness))`;
+
+// What a variable is at this moment, for canvas: "var(--ink)" gives "rgb(26, 29, 33)".
+export function computed(colour) {
+  const probe = document.createElement("span");
+  probe.style.color = colour;
+  probe.hidden = true;
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
+
+export const PARTS = {
+  compute: "compute", recompute: "recompute", bubble: "pipeline bubble", tp: "tensor parallel", cp: "context parallel",
+  ep: "expert parallel", pp: "pipeline transfers", dp: "data parallel", optimizer: "optimizer", offload: "offload", host: "host",
+};
+export const MEMORY = {
+  weights: "weights", gradients: "gradients", optimizer: "optimizer states", activations: "activations",
+  transient: "working memory", comm_buffers: "communication buffers", overhead: "context and reserve",
+};
+export const TASKS = {
+  F: "forward", B: "backward", I: "input gradient", W: "weight gradient", R: "recompute", X: "redundant forward", OPT: "optimizer",
+};

@@ -1,0 +1,383 @@
+// What a page with a server behind it can do besides: what if, searches, comparing, undo. Every state is in the address.
+import { problems, start } from "page/main.js";
+import { html } from "page/svg.js";
+import { bytes, count, percent, rate, seconds, significant } from "page/units.js";
+
+const NAMES = {
+  tp: "Tensor parallel", cp: "Context parallel", pp: "Pipeline stages", ep: "Expert parallel", etp: "Tensor within experts",
+  vpp: "Chunks per stage", mbs: "Micro-batch", recompute: "Recompute", sharding: "Sharding", schedule: "Schedule",
+};
+const RECOMPUTE = { none: "none", sel: "selective", full: "full" };
+// Fields of a form by what the errors of their parts are about.
+const ASKED_AS = { device: "gpus", dtypes: "dtype" };
+const MOST_COMPARED = 4;
+const STEPS_PER_OCTAVE = 6;
+
+export async function live(root) {
+  const given = JSON.parse(document.getElementById("document").textContent);
+  const own = new Live(given.answer);
+  const wanted = new URLSearchParams(location.hash.slice(1));
+  const shell = start(root, own);
+  if (wanted.get("answer") && wanted.get("answer") !== given.answer) await own.open(shell, wanted.get("answer"), wanted.get("ask"));
+  own.restore(shell);
+}
+
+class Live {
+  constructor(answer) {
+    Object.assign(this, { answer, changes: {}, busy: false, again: false, touched: null, depth: 0, knobs: null, quantities: null, search: null });
+  }
+
+  async post(path, body) {
+    const answer = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+    return this.read(answer);
+  }
+
+  async read(answer) {
+    const found = await answer.json();
+    if (!answer.ok) throw Object.assign(new Error(found.problems?.[0]?.what ?? "refused"), found);
+    return found;
+  }
+
+  question(shell, more = {}) {
+    return { answer: this.answer, plan: shell.index, changes: this.changes, ...more };
+  }
+
+  view(shell, name, more = {}) { return this.post("view", this.question(shell, { name, ...more })); }
+
+  data(shell, name, { original, index }) {
+    const changes = original || index !== shell.index ? {} : this.changes;
+    return this.view(shell, name, { plan: index, changes });
+  }
+
+  // The address says another state: after undo, or when a link is opened.
+  restore(shell) {
+    const text = shell.address.get("changes");
+    try {
+      this.changes = text ? JSON.parse(text) : {};
+    } catch {
+      this.changes = {};
+    }
+    if (!this.changed) shell.changed = null;
+    this.price(shell, { first: !this.knobs });
+  }
+
+  get changed() { return Object.keys(this.changes).length > 0; }
+
+  chosen(shell) {
+    this.changes = {};
+    this.quantities = null;
+    shell.address.set("changes", null);
+    this.price(shell, { first: true });
+  }
+
+  // Change settings: a value of null goes back to the plan's own.
+  apply(shell, changes, { settled = true } = {}) {
+    const numbers = { ...this.changes.numbers, ...changes.numbers };
+    for (const [name, value] of Object.entries(numbers)) if (value === null || value === 1) delete numbers[name];
+    const kept = "row" in changes ? Object.fromEntries(Object.entries(this.changes).filter(([name]) => !(name in NAMES))) : this.changes;
+    this.changes = { ...kept, ...changes, numbers };
+    for (const [name, value] of Object.entries(this.changes)) if (value === null) delete this.changes[name];
+    if (!Object.keys(numbers).length) delete this.changes.numbers;
+    if (settled) {
+      this.depth += 1;
+      shell.address.set("changes", this.changed ? JSON.stringify(this.changes) : null, { enters: true });
+    }
+    this.touched = Object.keys(changes.numbers ?? changes)[0] ?? null;
+    this.price(shell);
+  }
+
+  // Ask for the changed plan; while one is on its way, only the newest state is asked next.
+  async price(shell, { first = false } = {}) {
+    if (this.busy) { this.again = true; this.first ||= first; return; }
+    this.busy = true;
+    const begun = performance.now();
+    const [asked, touched] = [this.changed, this.touched];
+    try {
+      const found = await this.post("what-if", this.question(shell, { quantities: first || !this.quantities, settings: !this.dragging }));
+      shell.changed = asked ? { entry: found.entry, text: found.change } : null;
+      if (found.settings) this.knobs = found;
+      this.quantities = found.quantities ?? this.quantities;
+      this.failed = null;
+    } catch (failed) {
+      this.failed = { failed, touched };
+    }
+    this.busy = false;
+    if (this.again) {
+      const next = this.first;
+      this.again = this.first = false;
+      return this.price(shell, { first: next });
+    }
+    this.tookMs = performance.now() - begun;
+    this.draw(shell);
+    await shell.draw();
+    document.documentElement.dataset.priced = String(Number(document.documentElement.dataset.priced ?? 0) + 1);
+  }
+
+  build(shell, aside) {
+    this.aside = aside;
+    this.draw(shell);
+  }
+
+  draw(shell) {
+    const held = document.activeElement?.id;
+    const knobs = this.knobs;
+    const parts = [html("h2", {}, "What if", html("span", {}, this.changed
+      ? html("button", { type: "button", class: "button", onclick: () => { this.changes = {}; this.apply(shell, {}); } }, "Reset")
+      : null))];
+    if (!knobs) parts.push(html("p", { class: "muted" }, "…"));
+    else {
+      parts.push(this.line(shell, knobs), ...this.workload(shell, knobs), ...knobs.settings.map((one) => this.setting(shell, one)), ...this.numbers(shell), this.price_(shell, knobs));
+    }
+    if (this.failed && !this.placed) parts.splice(1, 0, ...problems(this.failed.failed));
+    this.placed = false;
+    this.aside.replaceChildren(...parts.filter(Boolean));
+    if (held) document.getElementById(held)?.focus({ preventScroll: true });
+  }
+
+  // The error of a field stands below it.
+  problemOf(name) {
+    const { failed, touched } = this.failed ?? {};
+    if (!failed || (touched !== name && !failed.problems?.some((one) => one.field === name))) return null;
+    this.placed = true;
+    return problems(failed);
+  }
+
+  // The whole plan in one line, to read, copy and write.
+  line(shell, knobs) {
+    const own = knobs.settings.length > 0;
+    if (!own && shell.document.inputs.cluster.groups.length > 1) return null;
+    return html("div", { class: "row" in this.changes ? "knob changed" : "knob" }, html("label", { for: "knob-row" }, html("span", {}, "Plan in one line")),
+      html("input", { id: "knob-row", class: "button mono", style: { width: "100%" }, spellcheck: "false", value: own ? knobs.entry.name ?? knobs.entry.title : "", placeholder: own ? null : "tp8.pp4.mbs1.z1",
+        onchange: (event) => this.apply(shell, { row: event.target.value.trim() || null }) }),
+      own ? null : html("p", { class: "muted", style: { margin: "4px 0 0", "font-size": "12px" } }, "This plan chooses per layer or stage what no line says: its degrees stay as they are."), this.problemOf("row"));
+  }
+
+  setting(shell, { name, value, values }) {
+    const own = name in this.changes;
+    const shown = (one) => (name === "recompute" ? RECOMPUTE[one] ?? one : String(one));
+    const id = `knob-${name}`;
+    const head = (output) => [html("span", {}, NAMES[name] ?? name), output];
+    let control;
+    if (name === "schedule") {
+      const options = values.map((one) => html("option", { value: one.value, selected: one.value === value, disabled: Boolean(one.problem), title: one.problem?.what },
+        one.problem ? `${one.value} (${one.problem.what})` : String(one.value)));
+      control = [html("label", { for: id }, ...head(html("output", {}, String(value)))),
+        html("select", { id, onchange: (event) => this.apply(shell, { schedule: event.target.value }) }, ...options)];
+    } else {
+      const buttons = values.map((one) => html("button", {
+        type: "button", id: `${id}-${one.value}`, "aria-pressed": String(one.value === value), "aria-disabled": one.problem ? "true" : null,
+        title: one.problem ? `${one.problem.what}: ${one.problem.why}` : null,
+        onclick: () => (one.problem ? this.refuse(shell, name, one.problem) : this.apply(shell, { [name]: one.value })),
+      }, shown(one.value)));
+      control = [html("div", { class: "label", id }, ...head(null)), html("div", { class: "choices", role: "group", "aria-labelledby": id }, ...buttons)];
+    }
+    return html("div", { class: own ? "knob changed" : "knob" }, ...control, this.problemOf(name));
+  }
+
+  // A value that is not legal is not asked for: its reason is known.
+  refuse(shell, name, problem) {
+    this.failed = { failed: { problems: [{ ...problem, field: name }] }, touched: name };
+    this.draw(shell);
+  }
+
+  slider(shell, { id, name, shown, values, at, change, own, field }) {
+    const output = html("output", { for: id }, shown(values[at]));
+    const input = html("input", { type: "range", id, min: 0, max: values.length - 1, step: 1, value: at, "aria-valuetext": shown(values[at]),
+      oninput: (event) => {
+        const value = values[Number(event.target.value)];
+        output.textContent = shown(value);
+        event.target.setAttribute("aria-valuetext", shown(value));
+        this.dragging = id;
+        this.quick(shell, change(value));
+      },
+      onchange: (event) => { this.dragging = null; this.apply(shell, change(values[Number(event.target.value)])); } });
+    return html("div", { class: own ? "knob changed" : "knob" }, html("label", { for: id }, html("span", {}, name), output), input, this.problemOf(field));
+  }
+
+  // While a slider is held the plan is priced, and the panel stays as it is under the pointer.
+  quick(shell, changes) {
+    const [draw, apply] = [this.draw, this.apply];
+    this.draw = () => {};
+    apply.call(this, shell, changes, { settled: false });
+    this.draw = draw;
+  }
+
+  workload(shell, knobs) {
+    const { seq_len: length, global_batch: batch, expert_load: load } = knobs.workload;
+    const lengths = near(length, Array.from({ length: 11 }, (_, at) => 1024 * 2 ** at));
+    const base = shell.document.inputs.workload.global_batch ?? batch;
+    const batches = near(batch, [-3, -2, -1, 0, 1, 2, 3].map((power) => base * 2 ** power).filter((one) => Number.isInteger(one)));
+    const found = [
+      this.slider(shell, { id: "knob-seq_len", name: "Sequence length", shown: whole, values: lengths, at: lengths.indexOf(length), change: (value) => ({ seq_len: value }), own: "seq_len" in this.changes, field: "seq_len" }),
+      knobs.settings.length === 0 ? null : this.slider(shell, { id: "knob-global_batch", name: "Global batch", shown: whole, values: batches, at: batches.indexOf(batch), change: (value) => ({ global_batch: value }), own: "global_batch" in this.changes, field: "global_batch" }),
+    ];
+    const { active_parameters: active, parameters: whole_ } = shell.document.inputs.model;
+    if (active < whole_ && load !== null) {
+      const loads = near(load, Array.from({ length: 21 }, (_, at) => 1 + at / 10));
+      found.push(this.slider(shell, { id: "knob-expert_load", name: "Fullest expert over mean", shown: (value) => `${significant(value)}×`, values: loads, at: loads.indexOf(load), change: (value) => ({ expert_load: value }), own: "expert_load" in this.changes, field: "expert_load" }));
+    }
+    return found;
+  }
+
+  numbers(shell) {
+    const factors = Array.from({ length: 4 * STEPS_PER_OCTAVE + 1 }, (_, at) => 2 ** (at / STEPS_PER_OCTAVE - 2));
+    return (this.quantities ?? []).map((one) => {
+      const now = this.changes.numbers?.[one.name] ?? 1;
+      const at = factors.reduce((best, factor, place) => (Math.abs(Math.log(factor / now)) < Math.abs(Math.log(factors[best] / now)) ? place : best), 0);
+      const own = one.name in (this.changes.numbers ?? {});
+      return this.slider(shell, {
+        id: `knob-${one.name.replaceAll(/\W+/g, "-")}`, name: one.name, values: factors, at, own, field: one.name,
+        shown: (factor) => quantity(one, factor), change: (factor) => ({ numbers: { [one.name]: Math.abs(factor - 1) < 1e-9 ? null : factor } }),
+      });
+    });
+  }
+
+  price_(shell, knobs) {
+    return html("div", { class: "price" in this.changes ? "knob changed" : "knob" }, html("label", { for: "knob-price" }, html("span", {}, "USD per GPU and hour")),
+      html("input", { id: "knob-price", type: "number", min: 0, step: "0.1", class: "button", style: { width: "100%" }, value: knobs.price ?? "", placeholder: "not said",
+        onchange: (event) => this.apply(shell, { price: event.target.value === "" ? null : Number(event.target.value) }) }), this.problemOf("price"));
+  }
+
+  tools(shell) {
+    const kept = this.kept(shell).length;
+    return [
+      html("button", { type: "button", class: "button", disabled: !this.depth, onclick: () => { this.depth -= 1; history.back(); } }, "Undo"),
+      html("button", { type: "button", class: "button", disabled: kept >= MOST_COMPARED - 1, title: "Keep this plan beside others in Compare", onclick: () => this.keep(shell) }, kept ? `Keep (${kept})` : "Keep"),
+      html("button", { type: "button", class: "button", onclick: () => this.download(shell) }, "Plan file"),
+      html("button", { type: "button", class: "button first", onclick: () => this.form(shell) }, "New question"),
+    ];
+  }
+
+  async download(shell) {
+    const text = await this.post("plan-file", this.question(shell));
+    const link = html("a", { href: URL.createObjectURL(new Blob([text], { type: "application/json" })), download: "plan.json" });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  kept(shell) {
+    try {
+      return JSON.parse(shell.address.get("kept") ?? "[]");
+    } catch {
+      return [];
+    }
+  }
+
+  keep(shell) {
+    const { answer, plan, changes } = this.question(shell);
+    shell.address.set("kept", JSON.stringify([...this.kept(shell), { answer, plan, changes }].slice(0, MOST_COMPARED - 1)), { enters: true });
+    shell.draw();
+  }
+
+  // The plan on show, and those that were kept; without any the best others of the answer.
+  async compared(shell) {
+    const own = this.question(shell);
+    let others = this.kept(shell).filter((one) => JSON.stringify(one) !== JSON.stringify({ answer: own.answer, plan: own.plan, changes: own.changes }));
+    if (!others.length && this.changed) others = [{ ...own, changes: {} }];
+    else if (!others.length) others = shell.document.plans.map((_, plan) => ({ answer: own.answer, plan, changes: {} })).filter((one) => one.plan !== own.plan);
+    return Promise.all([own, ...others.slice(0, MOST_COMPARED - 1)].map(async (one) => {
+      const [priced, data] = await Promise.all([this.post("what-if", one), this.post("view", { ...one, name: "compare" })]);
+      return { title: priced.entry.title, entry: priced.entry, settings: data.settings };
+    }));
+  }
+
+  // Another question: the fields of `plan`, a search behind the page, its answer in place of this one.
+  async form(shell, { fields = null, failed = null } = {}) {
+    this.asks ??= await this.post("fields", {});
+    const asked = fields ?? JSON.parse(shell.address.get("ask") ?? "null") ?? shell.given.asked;
+    const row = (one) => {
+      const id = `ask-${one.name}`;
+      const own = failed?.problems?.filter((problem) => [one.name, one.spelled].includes(ASKED_AS[problem.field] ?? problem.field)) ?? [];
+      const value = asked[one.name] ?? "";
+      const choice = one.choices && html("select", { id, name: one.name }, html("option", { value: "" }, ""), ...one.choices.map((name) => html("option", { value: name, selected: name === value }, name)));
+      const input = one.flag ? html("input", { id, name: one.name, type: "checkbox", checked: Boolean(value), style: { width: "auto" } })
+        : choice || html("input", { id, name: one.name, value, placeholder: one.placeholder, autocomplete: "off", spellcheck: "false", list: one.name === "model" ? "models" : null });
+      return html("div", { class: "field" }, html("label", { for: id }, html("b", {}, one.spelled), " ", html("span", { class: "muted" }, one.help)), input, ...(own.length ? problems({ ...failed, problems: own }) : []));
+    };
+    const usual = this.asks.fields.filter((one) => !one.rare);
+    const rare = this.asks.fields.filter((one) => one.rare);
+    const names = new Set(this.asks.fields.flatMap((one) => [one.name, one.spelled]));
+    const rest = failed ? { ...failed, problems: (failed.problems ?? [failed]).filter((one) => !names.has(ASKED_AS[one.field] ?? one.field)) } : null;
+    const dialog = html("dialog", { "aria-label": "New question", onclose: () => dialog.remove() },
+      html("form", { method: "dialog", onsubmit: (event) => {
+        event.preventDefault();
+        const found = Object.fromEntries([...new FormData(event.target)].filter(([, value]) => value !== "").map(([name, value]) => [name, value === "on" ? true : value]));
+        dialog.close();
+        this.ask(shell, found);
+      } },
+      html("h2", { style: { "margin-bottom": "10px" } }, "New question"),
+      html("datalist", { id: "models" }, ...this.asks.models.map((name) => html("option", { value: name }))),
+      ...(rest?.problems.length ? problems(rest) : []), ...usual.map(row),
+      html("details", { open: rare.some((one) => asked[one.name]) }, html("summary", {}, "More"), ...rare.map(row)),
+      html("div", { class: "actions" }, html("button", { type: "submit", class: "button first" }, "Search"), html("button", { type: "button", class: "button", onclick: () => dialog.close() }, "Leave"))));
+    document.body.append(dialog);
+    dialog.showModal();
+  }
+
+  async ask(shell, fields) {
+    let search;
+    try {
+      search = await this.post("searches", { fields });
+    } catch (failed) {
+      return this.form(shell, { fields, failed });
+    }
+    document.querySelector("p.panel.because")?.remove();
+    if (search.answer) return this.show(shell, search.answer, fields);
+    const bar = html("div", { class: "panel progress", role: "status", style: { padding: "12px 16px", "margin-bottom": "16px" } });
+    shell.parts.verdict.before(bar);
+    const stop = html("button", { type: "button", class: "button", onclick: () => fetch(`searches/${search.search}`, { method: "DELETE" }) }, "Cancel");
+    const [said, moving] = [html("span", {}), html("progress", { "aria-label": "Search" })];
+    bar.append(html("code", {}, search.command), html("div", {}, said), moving, html("div", { class: "actions" }, stop));
+    let state = { state: "searching" };
+    while (state.state === "searching") {
+      await new Promise((done) => setTimeout(done, 150));
+      state = await this.read(await fetch(`searches/${search.search}`)).catch((failed) => ({ state: "failed", error: failed }));
+      const { space, decided, best, best_s: time } = state.progress ?? {};
+      const share = space ? `; ${percent(Math.min(decided / space, 1))} of ${count(space)} plans decided` : "";
+      if (space) moving.value = Math.min(decided / space, 1);
+      said.textContent = `searching, ${significant(state.elapsed_s ?? 0, 2)} s${share}${best ? `; best so far ${best}, ${seconds(time)}` : ""}`;
+    }
+    bar.remove();
+    if (state.state === "done") return this.show(shell, state.answer, fields);
+    if (state.state === "failed") return this.form(shell, { fields, failed: state.error });
+    const best = state.progress?.best;
+    if (best) shell.parts.verdict.before(html("p", { class: "panel because", role: "status", style: { padding: "8px 16px" } }, "Cancelled; the best so far was ", html("code", {}, best), `, ${seconds(state.progress.best_s)}.`));
+    return null;
+  }
+
+  async show(shell, answer, fields) {
+    const found = await this.post("page", { answer });
+    Object.assign(this, { answer, changes: {}, quantities: null, depth: 0 });
+    Object.assign(shell, { given: found, document: found.document, index: 0, changed: null });
+    shell.address.set("plan", null);
+    shell.address.set("changes", null);
+    shell.address.set("ask", fields ? JSON.stringify(fields) : null);
+    shell.address.set("answer", answer, { enters: true });
+    shell.foot();
+    await this.price(shell, { first: true });
+  }
+
+  // A link of another start of the server holds the question itself.
+  async open(shell, answer, ask) {
+    try {
+      const found = await this.post("page", { answer });
+      Object.assign(this, { answer, quantities: null });
+      Object.assign(shell, { given: found, document: found.document });
+      shell.index = shell.placeOf(shell.address.get("plan"));
+      shell.foot();
+    } catch {
+      if (ask) await this.ask(shell, JSON.parse(ask));
+    }
+  }
+}
+
+const whole = (value) => value.toLocaleString("en-US");
+
+const near = (own, values) => [...new Set([...values, own])].sort((a, b) => a - b);
+
+function quantity({ value, unit }, factor) {
+  const now = value * factor;
+  const changed = Math.abs(factor - 1) < 1e-9 ? "" : ` (×${significant(factor)})`;
+  if (unit === "share") return `${percent(Math.min(now, 1))} of peak${changed}`;
+  return (unit === "B/s" ? rate(now) : bytes(now)) + changed;
+}

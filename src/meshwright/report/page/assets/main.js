@@ -1,0 +1,334 @@
+// The shell: what was asked, the verdict, tabs. A view is a module of its own that exports
+//
+//   const view = { name, title, lede?, draw(root, data, page) }
+//
+// and fills `root` from `data`, which `report/page/views/NAME.py` made. `page` is:
+//
+//   document, entry, index   the answer (meshwright.plan-set/1), the shown entry of `plans`, its place
+//   ghost                    the entry that a what-if started from, null where nothing was changed
+//   ghostData()              data of the same view for the ghost: a promise, null where there is none
+//   live                     a server answers; a file has none
+//   table(root, columns, rows, options)      the table behind a picture (table.js)
+//   choose(index)            show another plan of the answer
+//   apply(changes)           live: what if, by field of a row or job: { tp: 4, recompute: "full", seq_len: 8192 }
+//   search(fields)           live: the same question with more fields of `plan`, in place of this answer
+//   ask(settings)            live: data of this view by `live_data(plan, source, settings)` of its Python module; a
+//                            promise that rejects with { problems } where the server refuses
+//   compared()               a promise of the plans kept to compare, this one first: [{ title, entry, settings }]
+//   get(key), set(key, text) what a view wants to keep in the address
+import { table } from "page/table.js";
+import { html, svg } from "page/svg.js";
+import { gib, percent, seconds, significant, signedPercent, ofCapacity, usd, count } from "page/units.js";
+import { views } from "page/views.js";
+
+export function start(root, live = null) {
+  const given = JSON.parse(document.getElementById("document").textContent);
+  const shell = new Shell(root, given, live);
+  shell.draw();
+  return shell;
+}
+
+// What is in the address behind #: keys of the shell and of the views.
+class Address {
+  constructor() { this.read(); }
+  read() { this.kept = new URLSearchParams(location.hash.slice(1)); }
+  get(key) { return this.kept.get(key); }
+  set(key, text, { enters = false } = {}) {
+    if (text === null || text === undefined || text === "") this.kept.delete(key);
+    else this.kept.set(key, text);
+    const next = `#${this.kept}`;
+    if (next === location.hash || (next === "#" && !location.hash)) return;
+    try {
+      history[enters ? "pushState" : "replaceState"](null, "", next === "#" ? location.pathname + location.search : next);
+    } catch { /* a page inside another one may have no history of its own */ }
+  }
+}
+
+class Shell {
+  constructor(root, given, live) {
+    Object.assign(this, { root, given, live, address: new Address(), changed: null, drawn: 0 });
+    this.document = given.document;
+    this.index = this.placeOf(this.address.get("plan"));
+    const theme = this.address.get("theme");
+    if (theme) document.documentElement.dataset.theme = theme;
+    addEventListener("popstate", () => {
+      this.address.read();
+      this.index = this.placeOf(this.address.get("plan"));
+      if (this.live) this.live.restore(this);
+      this.draw();
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.drawView());
+    addEventListener("beforeprint", () => this.printing(true));
+    addEventListener("afterprint", () => this.printing(false));
+  }
+
+  placeOf(text) {
+    const place = Number(text ?? 1) - 1;
+    return Number.isInteger(place) && this.document.plans[place] ? place : 0;
+  }
+
+  // The entry on show: of the answer, or what a what-if made of it.
+  get entry() { return this.changed?.entry ?? this.document.plans[this.index]; }
+  get ghost() { return this.changed ? this.document.plans[this.index] : null; }
+
+  page() {
+    const shell = this;
+    return {
+      document: this.document, entry: this.entry, index: this.index, ghost: this.ghost, live: Boolean(this.live),
+      table,
+      ghostData: () => (shell.ghost ? shell.dataOf(shell.view.name, { original: true }) : Promise.resolve(null)),
+      choose: (index) => shell.choose(index),
+      show: (name) => shell.open(name),
+      apply: (changes) => shell.live?.apply(shell, changes),
+      ask: (asked) => (shell.live ? shell.live.view(shell, shell.view.name, { asked }) : Promise.reject(new Error("no server"))),
+      post: (path, body) => shell.live.post(path, shell.live.question(shell, body)),
+      search: (fields) => shell.live?.ask(shell, { ...shell.given.asked, ...fields }),
+      problems,
+      compared: () => (shell.live ? shell.live.compared(shell) : Promise.resolve(comparedInFile(shell))),
+      get: (key) => shell.address.get(`${shell.view.name}.${key}`),
+      set: (key, text) => shell.address.set(`${shell.view.name}.${key}`, text),
+    };
+  }
+
+  get view() { return views.find((one) => one.name === this.address.get("view")) ?? views[0]; }
+
+  choose(index) {
+    this.index = index;
+    this.changed = null;
+    this.address.set("plan", index ? String(index + 1) : null, { enters: true });
+    if (this.live) this.live.chosen(this);
+    this.draw();
+  }
+
+  open(name) {
+    this.address.set("view", name, { enters: true });
+    this.drawTabs();
+    this.drawView();
+  }
+
+  async dataOf(name, { original = false, index = this.index } = {}) {
+    if (this.live) return this.live.data(this, name, { original, index });
+    return this.given.data[name]?.[index] ?? null;
+  }
+
+  draw() {
+    if (!this.parts) this.build();
+    this.parts.head.replaceChildren(...head(this));
+    this.parts.verdict.replaceChildren(...verdict(this));
+    this.drawTabs();
+    return this.drawView();
+  }
+
+  build() {
+    const parts = this.parts = {
+      head: html("header", { class: "top" }),
+      verdict: html("section", { class: "panel verdict", "aria-label": "Verdict" }),
+      tabs: html("div", { class: "tabs", role: "tablist", "aria-label": "Views" }),
+      view: html("div", { class: "view", role: "tabpanel", id: "view", tabindex: "-1" }),
+      asking: this.live ? html("aside", { class: "panel asking", "aria-label": "What if" }) : null,
+    };
+    parts.foot = html("footer");
+    this.foot();
+    const main = html("main", { id: "main" }, parts.verdict, html("section", { class: "panel", "aria-label": "Views" }, parts.tabs, parts.view));
+    this.root.append(
+      html("a", { class: "skip", href: "#main", onclick: (event) => { event.preventDefault(); parts.view.focus(); } }, "Skip to the view"),
+      parts.head,
+      html("div", { class: this.live ? "below asked" : "below" }, parts.asking, main),
+      parts.foot,
+    );
+    if (this.live) this.live.build(this, parts.asking);
+  }
+
+  foot() { this.parts?.foot.replaceChildren(...footer(this)); }
+
+  drawTabs() {
+    const chosen = this.view;
+    const tabs = views.map((one) => html("button", {
+      type: "button", role: "tab", id: `tab-${one.name}`, "aria-controls": "view", "aria-selected": String(one === chosen),
+      tabindex: one === chosen ? "0" : "-1", onclick: () => this.open(one.name),
+      onkeydown: (event) => this.alongTabs(event, one),
+    }, one.title));
+    this.parts.tabs.replaceChildren(...tabs);
+  }
+
+  alongTabs(event, one) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const next = views[(views.indexOf(one) + step + views.length) % views.length];
+    this.open(next.name);
+    document.getElementById(`tab-${next.name}`).focus();
+  }
+
+  async drawView() {
+    if (this.live?.dragging && this.view.slow) return;
+    const [view, turn, root] = [this.view, ++this.drawn, this.parts.view];
+    root.setAttribute("aria-labelledby", `tab-${view.name}`);
+    let data;
+    const patience = view.slow ? setTimeout(() => turn === this.drawn && root.setAttribute("aria-busy", "true"), 150) : null;
+    try {
+      data = await this.dataOf(view.name);
+    } catch (failed) {
+      if (turn === this.drawn) root.replaceChildren(...problems(failed));
+      return;
+    }
+    if (turn !== this.drawn) return;
+    clearTimeout(patience);
+    root.removeAttribute("aria-busy");
+    this.drawInto(root, view, data);
+    document.documentElement.dataset.drawn = `${view.name}:${turn}`;
+  }
+
+  drawInto(root, view, data) {
+    const top = scrollY;
+    root.replaceChildren(...(view.lede ? [html("p", { class: "lede" }, view.lede)] : []));
+    if (data === null) {
+      const asked = `meshwright report plans.json#${this.index + 1}`;
+      root.append(html("p", { class: "absent" }, "This file draws it for the first plan alone. ", html("code", {}, `${asked} -o plan.html`), " draws it for this one."));
+    } else {
+      const inner = html("div");
+      root.append(inner);
+      view.draw(inner, data, this.page());
+    }
+    scrollTo({ top });
+  }
+
+  // All views below each other on paper, in a file whose data are all here.
+  printing(on) {
+    this.printed?.remove();
+    if (!on || this.live) return;
+    this.printed = html("div");
+    for (const view of views) {
+      const data = this.given.data[view.name]?.[this.index];
+      if (view === this.view || !data) continue;
+      const root = html("div", { class: "view" }, html("h2", {}, view.title));
+      this.printed.append(root);
+      this.parts.view.after(this.printed);
+      view.draw(root.appendChild(html("div")), data, this.page());
+    }
+  }
+}
+
+const MOST_COMPARED = 4;
+
+// In a file: the plan on show and the best others, whose data are here.
+function comparedInFile(shell) {
+  const order = [shell.index, ...shell.document.plans.keys()].filter((at, place, all) => all.indexOf(at) === place);
+  return order.slice(0, MOST_COMPARED).map((at) => ({
+    title: shell.document.plans[at].title, entry: shell.document.plans[at], settings: shell.given.data.compare?.[at]?.settings ?? {},
+  }));
+}
+
+export function problems(failed) {
+  const found = failed?.problems ?? [{ what: String(failed?.message ?? failed) }];
+  return found.map((one) => html("p", { class: "problem", role: "alert" },
+    failed.code ? `error[${failed.code}]: ` : "", one.what,
+    one.why ? html("span", { class: "why" }, `why: ${one.why}`) : null, one.fix ? html("span", { class: "fix" }, `fix: ${one.fix}`) : null));
+}
+
+function head(shell) {
+  const { model, cluster, workload } = shell.document.inputs;
+  const devices = `${cluster.devices.toLocaleString("en-US")} GPUs${cluster.groups.length > 1 ? `, ${cluster.groups.length} groups` : ""}`;
+  const facts = [["Model", model.name, model.parameters ? count(model.parameters) : null], ["Cluster", cluster.name, devices]];
+  if (workload.seq_len) facts.push(["Sequence", workload.seq_len.toLocaleString("en-US")]);
+  if (workload.global_batch) facts.push(["Batch", workload.global_batch.toLocaleString("en-US"), workload.tokens_per_step ? `${count(workload.tokens_per_step)} tokens` : null]);
+  if (workload.dtype) facts.push(["Format", workload.dtype]);
+  const mark = svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" },
+    svg("path", { d: "M1 2h8v4H1zM7 10h8v4H7z", fill: "var(--task-F)" }), svg("path", { d: "M4 6h8v4H4z", fill: "var(--task-B)" }));
+  return [
+    html("h1", { class: "mark" }, mark, "meshwright"),
+    html("div", { class: "facts" }, ...facts.map(([name, value, more]) => html("span", {}, `${name} `, html("b", {}, value), more ? ` · ${more}` : ""))),
+    html("div", { class: "tools" }, ...(shell.live ? shell.live.tools(shell) : []), themeButton(shell)),
+  ];
+}
+
+function planPicker(shell) {
+  const { plans } = shell.document;
+  if (plans.length < 2) return null;
+  const options = plans.map((plan, at) => html("option", { value: String(at), selected: at === shell.index }, at === shell.index ? `plan ${plan.rank} of ${plans.length}` : `${plan.rank}. ${plan.title}`));
+  return html("label", {}, html("span", { class: "unseen" }, "Plan"),
+    html("select", { class: "button", onchange: (event) => shell.choose(Number(event.target.value)) }, ...options));
+}
+
+function themeButton(shell) {
+  const root = document.documentElement;
+  return html("button", { type: "button", class: "button", title: "Light or dark", "aria-label": "Light or dark", onclick: () => {
+    const dark = getComputedStyle(root).colorScheme === "dark" || (!root.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
+    root.dataset.theme = dark ? "light" : "dark";
+    shell.address.set("theme", root.dataset.theme);
+    shell.drawView();
+  } }, "◐");
+}
+
+const FIRST_REASONS = 4;
+const FITS = { yes: ["good", "fits"], tight: ["warn", "tight"], no: ["bad", "does not fit"] };
+
+function delta(now, before, less = true) {
+  if (before === undefined || before === null || !before || Math.abs(now / before - 1) < 5e-4) return null;
+  const better = now < before === less;
+  return html("span", { class: `badge ${better ? "down" : "up"}` }, signedPercent(now / before - 1));
+}
+
+// What a number is, as formula and basis: shown below the tiles by a click.
+function explained(estimate, workload) {
+  const parts = Object.entries(estimate.breakdown_s).filter(([, value]) => value > 0).map(([name, value]) => `${name} ${seconds(value)}`);
+  const basis = { datasheet: "device numbers from data sheets", fitted: "device numbers fitted to public runs", measured: "device numbers measured" };
+  const range = `${seconds(estimate.step_time_low_s)} to ${seconds(estimate.step_time_high_s)}`;
+  return {
+    step: [`step = ${parts.join(" + ")}`, `Range ${range}; basis: ${basis[estimate.basis] ?? estimate.basis}. The overview has the parts, the timeline the order.`],
+    rate: [`tokens/s/GPU = ${count(workload.tokens_per_step ?? 0)} tokens of a step / (${seconds(estimate.step_time_s)} × GPUs of the plan)`],
+    mfu: ["MFU = FLOP that the model needs / (step × GPUs × peak FLOP/s of the format); recomputed work does not count.",
+      `HFU counts it too: ${percent(estimate.hfu ?? 0)}. Both count attention as the mask needs it.`],
+    memory: ["peak = weights + gradients + optimizer states + activations in flight + working memory + buffers + context and reserve",
+      "Of the fullest stage, at its fullest moment; the memory view has every stage."],
+    price: ["price of a step = GPU hours of the step × price per GPU and hour"],
+  };
+}
+
+function verdict(shell) {
+  const { entry, ghost } = shell;
+  const { verdict: said, tie, inputs } = shell.document;
+  if (!entry) return [html("p", {}, said?.text ?? "no plan")];
+  const now = entry.estimate;
+  const before = ghost?.estimate;
+  const full = now.stages.reduce((a, b) => (b.peak_memory_bytes / b.capacity_bytes > a.peak_memory_bytes / a.capacity_bytes ? b : a));
+  const fullBefore = before ? Math.max(...before.stages.map((stage) => stage.peak_memory_bytes)) : null;
+  const [tone, word] = FITS[now.fits];
+  const formulas = explained(now, inputs.workload);
+  const told = html("div", { class: "formula", hidden: true, "aria-live": "polite" });
+  let shown = null;
+  const tile = (key, name, value, more, badge, lead) => html("div", { class: lead ? "tile lead" : "tile" },
+    html("div", { class: "name" }, name),
+    html("button", { type: "button", class: "value", "aria-label": `${name}: ${value}; how it is made`, onclick: () => {
+      shown = shown === key ? null : key;
+      told.hidden = shown === null;
+      told.replaceChildren(...formulas[key].map((line) => html("p", {}, line)));
+    } }, value),
+    html("div", { class: "more" }, more, badge ? [" ", badge] : null));
+  const tiles = [
+    tile("step", "Step", seconds(now.step_time_s), `${significant(now.step_time_low_s)} to ${seconds(now.step_time_high_s)}`, delta(now.step_time_s, before?.step_time_s), true),
+    now.tokens_per_s_per_device ? tile("rate", "Tokens/s per GPU", significant(now.tokens_per_s_per_device), "", delta(now.tokens_per_s_per_device, before?.tokens_per_s_per_device, false)) : null,
+    now.mfu ? tile("mfu", "MFU", percent(now.mfu), `HFU ${percent(now.hfu)}`, null) : null,
+    tile("memory", "Memory", gib(full.peak_memory_bytes), html("span", { class: `state ${tone}` }, `${word}, ${gib(full.capacity_bytes - full.peak_memory_bytes)} spare of ${gib(full.capacity_bytes)}`), delta(full.peak_memory_bytes, fullBefore)),
+    now.price_per_step !== null && now.price_per_step !== undefined ? tile("price", "Step costs", usd(now.price_per_step), "", delta(now.price_per_step, before?.price_per_step)) : null,
+  ];
+  const lines = [];
+  if (ghost) lines.push(html("p", { class: "because" }, `What if${shell.changed.text ? ` ${shell.changed.text}` : ""}: changed from `, html("code", {}, ghost.title), ", which takes ", seconds(ghost.estimate.step_time_s), "."));
+  else if (entry.rank === 1 && said) {
+    const tied = tie?.ranks?.includes(2) ? html("span", { class: "badge" }, `tie: plans ${tie.ranks.join(", ")} are within ${percent(tie.within)}`) : null;
+    const [whys, more] = [said.why.slice(1, 1 + FIRST_REASONS), said.why.slice(1 + FIRST_REASONS)];
+    lines.push(html("ul", { class: "because" }, ...whys.map((line, at) => html("li", {}, line, at === whys.length - 1 ? [" ", tied] : null))));
+    if (more.length) lines.push(html("details", { class: "more-reasons" }, html("summary", {}, `${more.length} more`), html("ul", { class: "because" }, ...more.map((line) => html("li", {}, line)))));
+    if (said.runner_up) lines.push(html("p", { class: "because", style: { "margin-top": "2px" } }, "runner-up ", html("code", {}, said.runner_up.title), `, ${seconds(said.runner_up.step_time_s)}: ${said.runner_up.loses_because}`));
+  } else lines.push(html("p", { class: "because" }, entry.identities.join("; ")));
+  return [html("div", { class: "named" }, html("p", { class: "plan" }, entry.title), planPicker(shell)), html("div", { class: "tiles" }, ...tiles), told, ...lines,
+    ...(shell.document.warnings ?? []).map((text) => html("p", { class: "because warn" }, `warning: ${text}`))];
+}
+
+function footer(shell) {
+  const { command, version } = shell.given;
+  return [
+    ...(command ? [html("div", {}, "The same answer on a command line:"), html("pre", { tabindex: "0", "aria-label": "Command" }, command)] : []),
+    html("div", {}, `meshwright ${version}. Predictions are models: `, "each number above has its range and its basis, and a plan's file keeps all of them."),
+  ];
+}

@@ -1,0 +1,17 @@
+// Columns of numbers as Python's `packed` writes them: one behind the other, deflated, in characters.
+
+const TYPES = { i1: Int8Array, u1: Uint8Array, i2: Int16Array, u2: Uint16Array, i4: Int32Array, u4: Uint32Array, f4: Float32Array, f8: Float64Array };
+
+export async function unpacked({ columns, deflated }) {
+  const packed = Uint8Array.from(atob(deflated), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const whole = await new Response(stream).arrayBuffer();
+  const found = {};
+  let at = 0;
+  for (const [name, type, length] of columns) {
+    const bytes = length * TYPES[type].BYTES_PER_ELEMENT;
+    found[name] = new TYPES[type](whole.slice(at, at + bytes));
+    at += bytes;
+  }
+  return found;
+}

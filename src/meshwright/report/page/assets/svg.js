@@ -1,0 +1,24 @@
+// Elements of HTML and SVG made in one call. Text is set as text, never parsed.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style" && typeof value === "object") for (const [key, one] of Object.entries(value)) element.style.setProperty(key, one);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child !== null && child !== undefined && child !== false) element.append(child);
+  }
+  return element;
+}
+
+// html("p", { class: "note" }, "text", html("b", {}, "more"))
+export const html = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+export const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+// A drawing that scales with its box and has a name for those who do not see it.
+export const drawing = (width, height, label, ...children) =>
+  svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, class: "drawing" }, ...children);

@@ -1,0 +1,104 @@
+import { MEMORY, PARTS, memory, part, series } from "page/colours.js";
+import { explains } from "page/card.js";
+import { html, svg } from "page/svg.js";
+import { gib, percent, seconds, signedPercent, signedSeconds } from "page/units.js";
+
+export const view = {
+  name: "compare",
+  title: "Compare",
+  lede: "The plan on show against others: those that were kept, or the best of the same answer. Only settings that differ are listed.",
+  async draw(root, data, page) {
+    const waiting = html("p", { class: "muted" }, "…");
+    root.append(waiting);
+    let found;
+    try {
+      found = await page.compared();
+    } catch (failed) {
+      waiting.replaceWith(...page.problems(failed));
+      return;
+    }
+    waiting.remove();
+    if (found.length < 2) {
+      root.append(html("p", { class: "absent" }, "There is no other plan to compare with."));
+      return;
+    }
+    root.append(summary(found, page), html("div", { class: "grid" }, ...found.slice(1).map((other, at) => waterfall(other, found[0], at + 1, page))), memories(found, page));
+  },
+};
+
+const letter = (at) => "ABCD"[at];
+const peakOf = (entry) => entry.estimate.stages.reduce((a, b) => (b.peak_memory_bytes / b.capacity_bytes > a.peak_memory_bytes / a.capacity_bytes ? b : a));
+
+// One column a plan: step and memory first, then what differs.
+function summary(found, page) {
+  const first = found[0].entry.estimate;
+  const rows = [
+    { name: "step", show: (one) => withChange(seconds(one.entry.estimate.step_time_s), one.entry.estimate.step_time_s / first.step_time_s - 1) },
+    { name: "tokens/s per GPU", show: (one) => (one.entry.estimate.tokens_per_s_per_device ?? 0).toLocaleString("en-US", { maximumSignificantDigits: 3 }) },
+    { name: "memory", show: (one) => withChange(gib(peakOf(one.entry).peak_memory_bytes), peakOf(one.entry).peak_memory_bytes / peakOf(found[0].entry).peak_memory_bytes - 1) },
+    { name: "fits", show: (one) => one.entry.estimate.fits },
+  ];
+  const names = [...new Set(found.flatMap((one) => Object.keys(one.settings)))];
+  const differing = names.filter((name) => new Set(found.map((one) => one.settings[name] ?? "–")).size > 1);
+  const head = html("tr", {}, html("th", { scope: "col" }, ""), ...found.map((one, at) => html("th", { scope: "col" }, html("span", { class: "badge", style: { color: series(at) } }, letter(at)), " ", html("code", {}, one.title))));
+  const lines = [...rows.map((row) => [row.name, found.map(row.show)]), ...differing.map((name) => [name, found.map((one) => one.settings[name] ?? "–")])];
+  return html("div", { class: "scrolled beside", tabindex: "0", role: "region", "aria-label": "Plans beside each other" }, html("table", {}, html("caption", { class: "unseen" }, "Plans beside each other"), html("thead", {}, head),
+    html("tbody", {}, ...lines.map(([name, cells]) => html("tr", {}, html("th", { scope: "row" }, name), ...cells.map((cell) => html("td", {}, cell)))))));
+}
+
+const withChange = (text, share) => (Math.abs(share) < 5e-4 ? text : [text, " ", html("span", { class: `badge ${share < 0 ? "down" : "up"}` }, signedPercent(share))]);
+
+// From one step to the other, part by part, the largest first.
+function waterfall(from, to, at, page) {
+  const [a, b] = [from.entry.estimate, to.entry.estimate];
+  const moved = Object.keys(a.breakdown_s).map((name) => ({ name, change: (b.breakdown_s[name] ?? 0) - a.breakdown_s[name], before: a.breakdown_s[name], after: b.breakdown_s[name] ?? 0 }))
+    .filter((one) => Math.abs(one.change) > 5e-4 * a.step_time_s).sort((x, y) => Math.abs(y.change) - Math.abs(x.change));
+  const root = html("section", { style: { "margin-top": "16px" } }, html("h2", {}, `From ${letter(at)} to A: ${signedSeconds(b.step_time_s - a.step_time_s)}`));
+  let level = a.step_time_s;
+  const levels = [a.step_time_s, ...moved.map((one) => (level += one.change)), b.step_time_s];
+  const [low, high] = [Math.min(...levels), Math.max(...levels)];
+  const spread = Math.max(high - low, 1e-12);
+  const [left, width, row] = [140, 480, 26];
+  const x = (value) => left + ((value - low + 0.12 * spread) / (1.24 * spread)) * (width - left - 76);
+  let reached = a.step_time_s;
+  const line = (text, y, from, to, colour, said, card) => explains(svg("g", { tabindex: "0", role: "img", "aria-label": `${text} ${said}` },
+    svg("text", { x: left - 8, y: y + 16, "text-anchor": "end" }, text),
+    svg("rect", { x: Math.min(x(from), x(to)), y: y + 4, width: Math.max(Math.abs(x(to) - x(from)), 1.5), height: 17, rx: 2, fill: colour }),
+    svg("text", { x: Math.max(x(from), x(to)) + 6, y: y + 16, class: "muted" }, said)), card);
+  const bars = [line(letter(at), 0, low - 0.12 * spread, a.step_time_s, series(at), seconds(a.step_time_s), [from.title, ["step", seconds(a.step_time_s)]])];
+  moved.forEach((one, place) => {
+    bars.push(line(PARTS[one.name] ?? one.name, (place + 1) * row, reached, reached + one.change, part(one.name), signedSeconds(one.change),
+      [PARTS[one.name] ?? one.name, [letter(at), seconds(one.before)], ["A", seconds(one.after)]]));
+    reached += one.change;
+  });
+  bars.push(line("A", (moved.length + 1) * row, low - 0.12 * spread, b.step_time_s, series(0), seconds(b.step_time_s), [to.title, ["step", seconds(b.step_time_s)]]));
+  root.append(svg("svg", { viewBox: `0 0 ${width} ${(moved.length + 2) * row}`, class: "drawing", role: "group", "aria-label": `Waterfall from ${from.title} to ${to.title}` }, ...bars));
+  page.table(root, [{ name: "Part", key: "part" }, { name: letter(at), key: "before", number: true, show: seconds }, { name: "A", key: "after", number: true, show: seconds }, { name: "Change", key: "change", number: true, show: signedSeconds }],
+    Object.keys(a.breakdown_s).map((name) => ({ part: PARTS[name] ?? name, before: a.breakdown_s[name], after: b.breakdown_s[name] ?? 0, change: (b.breakdown_s[name] ?? 0) - a.breakdown_s[name] })), { title: "Waterfall as a table" });
+  return root;
+}
+
+// Memory of the fullest stage of each, on one scale.
+function memories(found, page) {
+  const root = html("section", { style: { "margin-top": "20px" } }, html("h2", {}, "Memory of the fullest stage"));
+  const most = Math.max(...found.map((one) => Math.max(peakOf(one.entry).capacity_bytes, peakOf(one.entry).peak_memory_bytes)));
+  const width = 1100;
+  found.forEach((one, at) => {
+    const stage = peakOf(one.entry);
+    let reached = 28;
+    const scale = (value) => (value / most) * (width - 130);
+    const boxes = Object.entries(stage.memory_bytes).filter(([, value]) => value > 0).map(([name, value]) => {
+      const box = svg("rect", { x: reached, y: 4, width: Math.max(scale(value) - 1, 0.5), height: 20, fill: memory(name), tabindex: "0", role: "img", "aria-label": `${letter(at)}: ${MEMORY[name] ?? name} ${gib(value)}` });
+      reached += scale(value);
+      return explains(box, [MEMORY[name] ?? name, [gib(value), percent(value / stage.capacity_bytes)]]);
+    });
+    const limit = 28 + scale(stage.capacity_bytes);
+    root.append(svg("svg", { viewBox: `0 0 ${width} 30`, class: "drawing", role: "group", "aria-label": `Memory of ${one.title}` },
+      svg("text", { x: 0, y: 19 }, letter(at)), ...boxes, svg("line", { x1: limit, x2: limit, y1: 0, y2: 28, stroke: "var(--bad)", "stroke-width": 2 }),
+      svg("text", { x: Math.max(reached, limit) + 6, y: 19, class: "muted" }, gib(stage.peak_memory_bytes))));
+  });
+  const kinds = Object.keys(peakOf(found[0].entry).memory_bytes);
+  page.table(root, [{ name: "Kind", key: "kind" }, ...found.map((_, at) => ({ name: letter(at), key: letter(at), number: true, show: gib }))],
+    kinds.map((kind) => ({ kind: MEMORY[kind] ?? kind, ...Object.fromEntries(found.map((one, at) => [letter(at), peakOf(one.entry).memory_bytes[kind] ?? 0])) })), { title: "Memory as a table" });
+  return root;
+}

@@ -1,0 +1,49 @@
+"""What the views of a page are made from: the answer as data, and what only the plan's own objects know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import metadata
+from typing import Any
+
+from meshwright.estimate.result import StepPrice
+from meshwright.formats.plan_json import PlannedJob
+from meshwright.report.picture import Picture
+from meshwright.specs.row import PlanRow
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlanOnPage:
+    """One plan of the answer."""
+
+    entry: Mapping[str, Any]
+    """As data: an entry of `plans`."""
+    job: PlannedJob
+    row: PlanRow | None
+    """The plan as one row of degrees; None where it needs more."""
+    estimate: StepPrice
+    picture: Callable[[], Picture]
+    """One step of it, simulated when it is asked for."""
+    explanation: Callable[[], Mapping[str, Any]]
+    """Why it is what it is, priced when it is asked for: a `meshwright.explanation/1`."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PageSource:
+    """A whole answer."""
+
+    document: Mapping[str, Any]
+    """A `meshwright.plan-set/1`."""
+    plans: tuple[PlanOnPage, ...]
+    """In the order of `plans`."""
+    command: str = ""
+    """Gives the same answer again on a command line."""
+    asked: Mapping[str, str | bool] = field(default_factory=dict)
+    """The question, as a form would have it: texts by the names of fields of `plan`."""
+
+    @cached_property
+    def version(self) -> str:
+        """Of the package that made it."""
+        return metadata.version("meshwright")

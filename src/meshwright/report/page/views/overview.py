@@ -1,0 +1,16 @@
+"""The overview: where the step goes, why this plan, what else was found. All of it is in the answer itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.report.page.source import PageSource, PlanOnPage
+
+
+def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
+    """Reasons and assumptions of the answer; the page has the rest."""
+    document = source.document
+    return {
+        "why": list(document["verdict"]["why"]) if plan.entry["rank"] == 1 else [],
+        "assumptions": list(document["inputs"]["assumptions"]),
+    }

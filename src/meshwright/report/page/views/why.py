@@ -1,0 +1,15 @@
+"""Why this plan: the ladder up to it, plans one change away, what it is sensitive to, as `explain` prices them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.report.page.source import PageSource, PlanOnPage
+
+FIRST_ALONE = True
+"""In a file: some hundred plans are priced for it, so that only the first plan of an answer has it."""
+
+
+def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
+    """The `meshwright.explanation/1`."""
+    return dict(plan.explanation())

@@ -1,0 +1,268 @@
+"""A plan of unlike stages or of several pipelines as a method of `parallelize`; what does not run here is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.runtime.plan_method import ZERO, check_runs, grid_of
+from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, Worker
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_of import Homogeneous, plain, row_from
+from meshwright.specs.strategy import ExpertParallel, LayerStrategy, Recompute
+
+if TYPE_CHECKING:
+    from meshwright.compiler.grid import DeviceGrid
+    from meshwright.compiler.instructions import StepProgram
+    from meshwright.compiler.pipeline_set import PipelineSet
+    from meshwright.zoo.decoder import Recompute as Again
+
+RECOMPUTED: dict[str, Again] = {"none": "none", "selective": "selective", "full": "full", "grouped": "full"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelForm:
+    """How one pipeline runs the layers of a model."""
+
+    ends: frozenset[int]
+    """Layers before the end of each virtual stage but the last."""
+    recompute: tuple[tuple[int, Again], ...]
+    grids: tuple[DeviceGrid | None, ...]
+    """Of each layer."""
+    experts: ExpertParallel
+    """How tokens reach experts, on all stages that share them out; its degrees are those of one of them."""
+
+
+def check_plan_runs(plan: ExecutionPlan, seq_len: int) -> None:
+    """Whether this runtime runs what a plan of several pipelines or unlike stages says.
+
+    Args:
+        plan: the plan.
+        seq_len: tokens of a sample.
+
+    Raises:
+        UnsupportedError: it does not, with every reason.
+    """
+    problems = list(dict.fromkeys(_refused(plan, seq_len)))
+    if problems:
+        raise UnsupportedError(problems, code="MW411")
+
+
+def samples_of(plan: ExecutionPlan, pipeline: Pipeline) -> int:
+    """Samples of one micro-batch of a pipeline, over all data ranks.
+
+    Args:
+        plan: that holds it.
+        pipeline: of the plan.
+    """
+    return pipeline.micro_batch * plan.data_degree(pipeline)
+
+
+def model_form(plan: ExecutionPlan, pipeline: Pipeline) -> ModelForm:
+    """How a pipeline runs the layers of its model.
+
+    Args:
+        plan: that holds it.
+        pipeline: of the plan.
+    """
+    chunks = sorted(pipeline.chunks(), key=lambda chunk: chunk.virtual_stage)
+    grid = {id(chunk): grid_of(_row(plan, pipeline, worker)) for worker in pipeline.workers for chunk in worker.chunks}
+    ends, recompute, grids, done = [], [], [], 0
+    for chunk in chunks:
+        done += chunk.num_layers
+        ends.append(done)
+        grids += [grid[id(chunk)]] * chunk.num_layers
+        for run in chunk.runs:
+            again = plan.strategies[run.strategy].recompute
+            size = again.group if again.kind == "grouped" else 1
+            whole, rest = divmod(run.layers, size)
+            recompute += [(part, RECOMPUTED[again.kind]) for part in (*[size] * whole, rest) if part]
+    shared = [expert for expert in _experts(plan, pipeline) if expert.ep > 1]
+    return ModelForm(ends=frozenset(ends[:-1]), recompute=tuple(recompute), grids=tuple(grids),
+                     experts=shared[0] if shared else ExpertParallel())  # fmt: skip
+
+
+def _experts(plan: ExecutionPlan, pipeline: Pipeline) -> list[ExpertParallel]:
+    return [plan.strategies[run.strategy].expert for chunk in pipeline.chunks() for run in chunk.runs]
+
+
+def pipeline_set(
+    plan: ExecutionPlan,
+    devices: Sequence[Any],
+    seq_len: int,
+    steps: Sequence[Callable[..., Any]],
+    paces: Callable[[StepProgram], Sequence[Sequence[float]]] | None = None,
+) -> PipelineSet:
+    """How `parallelize` runs a plan.
+
+    Args:
+        plan: whose device numbers count from the first of `devices`.
+        devices: of JAX.
+        seq_len: tokens of a sample.
+        steps: the training step as each pipeline runs it.
+        paces: least seconds of each instruction, to emulate slower devices.
+
+    Raises:
+        InputError: too few devices.
+    """
+    from meshwright.compiler.grid import GridSplit
+    from meshwright.compiler.pipeline_set import PipelineSet, StageDevices, StagedPipeline
+    from meshwright.compiler.shardings import DataSharding
+    from meshwright.zoo.splits import split_axes
+
+    numbers = used_devices(plan)
+    if len(numbers) > len(devices):
+        raise InputError(
+            Problem(what=f"the plan needs {len(numbers)} devices, there are {len(devices)}",
+                    why="every rank of a plan is a device", fix=f"--devices {len(numbers)}, or a smaller plan",
+                    field="devices"),
+            code="MW251",
+        )  # fmt: skip
+    place = {number: at for at, number in enumerate(numbers)}
+
+    def stage(pipeline: Pipeline, worker: Worker) -> StageDevices:
+        row = _row(plan, pipeline, worker)
+        grid = grid_of(row)
+        return StageDevices(
+            devices=tuple(place[number] for first, last in worker.devices for number in range(first, last + 1)),
+            data=DataSharding(stage=ZERO[row.sharding], keep=row.sharding == "fsdp-keep"),
+            split=None if grid is None else GridSplit(grid=grid, ranks_of=split_axes, length=seq_len),
+        )
+
+    return PipelineSet(
+        devices=list(devices[: len(numbers)]),
+        paces=paces,
+        pipelines=tuple(
+            StagedPipeline(
+                workers=tuple(stage(pipeline, worker) for worker in pipeline.workers),
+                samples=samples_of(plan, pipeline),
+                micro_batches=pipeline.num_micro_batches,
+                schedule=pipeline.schedule.token,
+                chunks=len(pipeline.workers[0].chunks),
+                step=step,
+            )
+            for pipeline, step in zip(plan.pipelines, steps, strict=True)
+        ),
+    )
+
+
+def used_devices(plan: ExecutionPlan) -> list[int]:
+    """Numbers of the devices that a plan uses, in the cluster's order.
+
+    Args:
+        plan: any.
+    """
+    return sorted(
+        number
+        for pipeline in plan.pipelines
+        for worker in pipeline.workers
+        for first, last in worker.devices
+        for number in range(first, last + 1)
+    )
+
+
+def _strategy(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> LayerStrategy:
+    """Of the layers of a worker, whatever is recomputed."""
+    found = plan.strategies[plan.strategy_index(pipeline, worker)]
+    return replace(plain(found), recompute=Recompute())
+
+
+def _said(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> PlanRow | None:
+    """The degrees and settings of a worker as a plan of one stage says them; None where no such plan says them all."""
+    alone = Homogeneous(
+        strategy=_strategy(plan, pipeline, worker), block=0, pp=1, vpp=1, layers=(), held=(),
+        pipeline=replace(pipeline, shapes=(), schedule=Schedule()),
+    )  # fmt: skip
+    return row_from(alone, gbs=plan.global_batch)
+
+
+def _row(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> PlanRow:
+    row = _said(plan, pipeline, worker)
+    assert row is not None, "checked by check_plan_runs"
+    return row
+
+
+def _refused(plan: ExecutionPlan, seq_len: int) -> Iterator[Problem]:
+    for number, pipeline in enumerate(plan.pipelines):
+        yield from _of_pipeline(plan, number, pipeline)
+        for at, worker in enumerate(pipeline.workers):
+            yield from _of_worker(plan, pipeline, worker, f"stage {at} of pipeline {number}", seq_len)
+
+
+def _of_pipeline(plan: ExecutionPlan, number: int, pipeline: Pipeline) -> Iterator[Problem]:
+    where = f"pipeline {number}"
+    if pipeline.shapes:
+        yield Problem(what=f"{where} has micro-batches that differ in size", field="plan",
+                      why="the micro-batches of one pipeline run one program",
+                      fix="a plan from data sheets")  # fmt: skip
+    if pipeline.schedule.orders:
+        yield Problem(what=f"{where} has an order of tasks of its own", field="plan",
+                      why="the orders of named schedules run here", fix="1f1b or interleaved")  # fmt: skip
+    if len({len(worker.chunks) for worker in pipeline.workers}) > 1:
+        yield Problem(what=f"{where} has workers of different numbers of chunks", field="plan",
+                      why="a schedule gives every worker as many",
+                      fix="another plan of the set")  # fmt: skip
+    if any(chunk.copy != "primary" or len(chunk.layers) > 1 for chunk in pipeline.chunks()):
+        yield Problem(what=f"{where} holds layers twice, or scattered ones", field="plan",
+                      why="a virtual stage is one run of layers, held once", fix="1f1b or interleaved")  # fmt: skip
+    exchanges = {replace(expert, ep=1, etp=1) for expert in _experts(plan, pipeline) if expert.ep > 1}
+    if len(exchanges) > 1:
+        yield Problem(what=f"stages of {where} whose tokens reach experts in unlike ways", field="plan",
+                      why="a model exchanges tokens one way", fix="another plan of the set")  # fmt: skip
+    split = {plan.strategies[run.strategy].dp for chunk in pipeline.chunks() for run in chunk.runs}
+    samples = samples_of(plan, pipeline)
+    if odd := sorted(degree for degree in split if samples % degree):
+        yield Problem(what=f"micro-batches of {samples} samples on {odd[0]} data ranks in {where}", field="plan",
+                      why="every data rank has as many samples of a micro-batch",
+                      fix="another plan of the set")  # fmt: skip
+
+
+def _of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker, where: str, seq_len: int) -> Iterator[Problem]:
+    runs = [plan.strategies[run.strategy] for chunk in worker.chunks for run in chunk.runs]
+    kinds = {strategy.recompute.kind for strategy in runs}
+    if wrong := sorted(kinds - set(RECOMPUTED)):
+        yield Problem(what=f"recompute {wrong[0]} in {where}", field="plan",
+                      why="layers are recomputed whole, in groups, or their attention's core",
+                      fix="rc-full")  # fmt: skip
+    alike = [key for key, _ in groupby(replace(plain(strategy), recompute=Recompute()) for strategy in runs)]
+    if len(alike) > 1:
+        yield Problem(what=f"layers of {where} under unlike degrees", field="plan",
+                      why="the devices of a stage share all of its layers one way",
+                      fix="another plan of the set")  # fmt: skip
+    if plan.strategies[plan.strategy_index(pipeline, worker)].devices != worker.num_devices:
+        yield Problem(what=f"{where} has {worker.num_devices} devices and no layers that say how they share work",
+                      why="a stage of embedding or head alone runs as the first layers do", field="plan",
+
+                      fix="another plan of the set")  # fmt: skip
+        return
+    row = _said(plan, pipeline, worker)
+    if row is None:
+        yield Problem(what=f"{where} has settings that no line of degrees says", field="plan",
+                      why="what is run here is what a plan's one line can say of a stage",
+                      fix="another plan of the set")  # fmt: skip
+        return
+    try:
+        check_runs(row)
+    except MeshwrightError as error:
+        yield from error.problems
+    if row.tensor != "1d":
+        yield Problem(what=f"tensor strategy {row.tensor} in {where}", field="plan",
+                      why="stages of unlike devices split matrices in one dimension",
+                      fix="use 1d there, or a plan of equal stages")  # fmt: skip
+    if seq_len % row.cp_degree:
+        yield Problem(what=f"{seq_len} tokens on {row.cp_degree} context ranks in {where}", field="seq_len",
+                      why="every context rank has as many tokens of a sample",
+                      fix=f"--seq {-(-seq_len // row.cp_degree) * row.cp_degree}")  # fmt: skip
+
+
+def stage_layers(pipeline: Pipeline) -> tuple[int, ...]:
+    """Layers of each virtual stage of a pipeline.
+
+    Args:
+        pipeline: of a plan.
+    """
+    chunks: list[Chunk] = sorted(pipeline.chunks(), key=lambda chunk: chunk.virtual_stage)
+    return tuple(chunk.num_layers for chunk in chunks)

@@ -1,0 +1,131 @@
+"""What is trained under a plan, whatever the plan's form: its model, its data, and the same step on one device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshwright.runtime.backends import TIMEOUT_S
+from meshwright.runtime.parallelize import ParallelizedStep
+from meshwright.specs.model import ModelSpec
+from meshwright.zoo.decoder import Decoder
+from meshwright.zoo.model import Model
+from meshwright.zoo.parts import sample_keys
+from meshwright.zoo.training import Adam, State, initial_state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTraining(ABC):
+    """What is trained, and how."""
+
+    spec: ModelSpec | None
+    """None for the perceptron."""
+    seq_len: int
+    hidden: int | None = None
+    """Width of the perceptron."""
+    compute: str | None = None
+    """Format of products; None for that of the weights."""
+    seed: int = 0
+    backend: str = "local"
+    ray: str | None = None
+    timeout_s: float = TIMEOUT_S
+    hosts_per_mesh: int = 1
+    """Workers that share the devices of each mesh."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """What the plan is called."""
+
+    @property
+    @abstractmethod
+    def mesh_sizes(self) -> tuple[int, ...]:
+        """Devices of each mesh."""
+
+    @property
+    @abstractmethod
+    def shares(self) -> tuple[tuple[int, int], ...]:
+        """Micro-batches and samples of each, of every pipeline in the order of their samples."""
+
+    @abstractmethod
+    def plain_model(self) -> Model:
+        """The model as one device runs it."""
+
+    @abstractmethod
+    def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> ParallelizedStep:
+        """The step under the plan.
+
+        Args:
+            devices: at least as many as the plan has.
+            gradients_too: whether it returns the gradients behind state and loss.
+        """
+
+    @property
+    def devices(self) -> int:
+        """Devices of the plan."""
+        return sum(self.mesh_sizes)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of a step."""
+        return sum(count * samples for count, samples in self.shares)
+
+    def alone(self) -> Callable[[State, Any], tuple[State, jax.Array, Any]]:
+        """The same step on one device, with the gradients of its micro-batches added one after the other.
+
+        Returns:
+            A function of state and batch; its third result is the gradients.
+        """
+        model, update, whole = self.plain_model(), Adam().update, self.global_batch
+
+        def step(state: State, batch: Any) -> tuple[State, jax.Array, Any]:
+            key = jax.random.fold_in(jax.random.key(self.seed), state["step"])
+            both = jax.value_and_grad(model.loss)
+
+            def added(total: Any, part: Any) -> tuple[Any, None]:
+                return jax.tree.map(jnp.add, total, both(state["weights"], part, key)), None
+
+            sums, first = [], 0
+            for count, samples in self.shares:
+                own = jax.tree.map(lambda leaf: leaf[first : first + count * samples], batch)  # noqa: B023 (read at once)
+                split = jax.tree.map(lambda leaf: leaf.reshape(count, samples, *leaf.shape[1:]), own)  # noqa: B023
+                begun = both(state["weights"], jax.tree.map(lambda leaf: leaf[0], split), key)
+                total, _ = jax.lax.scan(added, begun, jax.tree.map(lambda leaf: leaf[1:], split))
+                sums.append(jax.tree.map(lambda leaf: leaf * (samples / whole), total))  # noqa: B023
+                first += count * samples
+            value, gradients = jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *sums)
+            weights, moments = update(state["weights"], state["moments"], gradients, state["step"])
+            return {"weights": weights, "moments": moments, "step": state["step"] + 1}, value, gradients
+
+        return jax.jit(step)
+
+    def initial(self) -> State:
+        """The state before the first step."""
+        return initial_state(self.plain_model(), Adam(), self.seed)
+
+    def routes(self, weights: Any) -> np.ndarray | None:
+        """Experts that weights choose for the tokens of the first step; None for a model without experts.
+
+        Args:
+            weights: of the model.
+        """
+        model = self.plain_model()
+        if not isinstance(model, Decoder) or not model.spec.is_moe:
+            return None
+        batch = self.batch(0)
+        keys = sample_keys(jax.random.key(self.seed), batch["sample"])
+        return np.asarray(jax.jit(model.routes)(weights, batch["tokens"][:, :-1], keys))
+
+    def batch(self, step: int) -> dict[str, np.ndarray]:
+        """The samples of a step.
+
+        Args:
+            step: counted from 0.
+        """
+        return self.plain_model().batch(step, self.global_batch, self.seed)

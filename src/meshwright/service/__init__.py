@@ -1,0 +1,1 @@
+"""Answers over HTTP and MCP: the service, its workers and jobs, and the page of `web`."""

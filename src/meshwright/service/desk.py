@@ -1,0 +1,80 @@
+"""Where questions arrive: each goes to the lane of its kind, and comes back as a reply."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from meshwright.errors import MeshwrightError, Problem
+from meshwright.service.answering import Reply, problem_reply
+from meshwright.service.catalogue import VERSION, is_quick
+from meshwright.service.lanes import BusyError, Lane, LostWorkerError, Tell, TooSlowError
+from meshwright.service.settings import Settings
+from meshwright.service.worker import NICENESS, Role
+
+MOST_QUICK = 2
+"""Workers of quick questions, fewer where there are fewer processors."""
+ATTEMPTS = 3
+"""A question whose workers die so often is given up."""
+
+
+class Desk:
+    """The lanes of a service."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        memory = int(settings.memory_limit_bytes)
+        self.quick = Lane(Role(memory_bytes=memory), min(MOST_QUICK, os.cpu_count() or 1))
+        self.searches = Lane(Role(warm="plan", nice=NICENESS, memory_bytes=memory), settings.workers)
+
+    async def open(self) -> None:
+        """Start the workers."""
+        await self.quick.open()
+        await self.searches.open()
+
+    async def close(self) -> None:
+        """End the workers."""
+        await self.quick.close()
+        await self.searches.close()
+
+    async def ask(self, verb: str, body: Mapping[str, Any], *, limit_s: float = 0.0, tell: Tell | None = None) -> Reply:
+        """The reply to a question, within its time.
+
+        Args:
+            verb: one that is served.
+            body: as it was parsed.
+            limit_s: of its time; that of a request unless it is given.
+            tell: called with how far the search is.
+        """
+        lane = self.quick if is_quick(verb, body) else self.searches
+        limit_s = limit_s or self.settings.time_limit_s
+        for _ in range(ATTEMPTS):
+            try:
+                return await lane.ask(verb, body, limit_s, tell)
+            except LostWorkerError:
+                continue
+            except BusyError:
+                return problem_reply(_busy(), 503)
+            except TooSlowError:
+                return problem_reply(too_slow(verb, limit_s), 408)
+        return problem_reply(lost(), 503)
+
+
+def too_slow(verb: str, limit_s: float) -> MeshwrightError:
+    """The error of a question that was not answered in its time."""
+    what, why = f"{verb} took longer than {limit_s:g} s", "that is the service's limit for one request"
+    fix = f'ask it as a job: POST /{VERSION}/jobs {{"verb": "{verb}", ...}}'
+    return MeshwrightError(Problem(what=what, why=why, fix=fix), code="MW272")
+
+
+def _busy() -> MeshwrightError:
+    fix = f"ask again later, or as a job: POST /{VERSION}/jobs"
+    return MeshwrightError(Problem(what="all workers are busy", why="others asked first", fix=fix), code="MW273")
+
+
+def lost() -> MeshwrightError:
+    """The error of a question whose workers died."""
+    why = f"its process was killed {ATTEMPTS} times, as a system does that runs out of memory"
+    fix = "ask for fewer devices, or give the service more memory"
+    return MeshwrightError(Problem(what="the worker was lost", why=why, fix=fix), code="MW274")

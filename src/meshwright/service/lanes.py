@@ -1,0 +1,209 @@
+"""Workers that wait to be asked: a lane for quick questions, one for searches, so that neither waits for the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import pickle
+import socket
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from meshwright.service.answering import Reply
+from meshwright.service.framing import framed, next_message
+from meshwright.service.worker import DONE, READY, TOLD, Role, reply_of, told, work
+
+Tell = Callable[[Any], None]
+STARTING_S = 60.0
+"""A worker that is not ready by then is started again."""
+
+
+class TooSlowError(Exception):
+    """A question was not answered within its time."""
+
+
+class BusyError(Exception):
+    """No worker was free within the time of a question, or too many wait already."""
+
+
+class LostWorkerError(Exception):
+    """The worker of a question died."""
+
+
+class Worker:
+    """One process, asked by this one."""
+
+    def __init__(self, role: Role) -> None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = socket.socketpair()
+        self.process: BaseProcess = context.Process(target=work, args=(theirs, role), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.alive = True
+        """Whether it can be asked."""
+        self._reply: asyncio.Future[Reply] | None = None
+        self._tell: Tell | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._listening = asyncio.get_running_loop().create_task(self._listen(ours))
+
+    async def ask(self, verb: str, body: Mapping[str, Any], tell: Tell | None = None) -> Reply:
+        """The reply to a body.
+
+        Raises:
+            LostWorkerError: the process died.
+        """
+        if not self.alive or self._writer is None:
+            raise LostWorkerError
+        self._reply, self._tell = asyncio.get_running_loop().create_future(), tell
+        self._writer.write(framed(pickle.dumps((verb, body))))
+        return await self._reply
+
+    def end(self) -> None:
+        """Kill the process."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.process.kill()
+        self._listening.cancel()
+        for waiting in (self.ready, self._reply):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(LostWorkerError())
+                waiting.exception()
+
+    async def _listen(self, connection: socket.socket) -> None:
+        """Hear the process until it dies."""
+        try:
+            reader, self._writer = await asyncio.open_connection(sock=connection)
+            while True:
+                self._hear(await next_message(reader))
+        except (EOFError, OSError):
+            self.end()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
+
+    def _hear(self, message: bytes) -> None:
+        kind, content = message[:1], message[1:]
+        if kind == READY and not self.ready.done():
+            self.ready.set_result(None)
+        elif kind == DONE and self._reply is not None and not self._reply.done():
+            self._reply.set_result(reply_of(content))
+        elif kind == TOLD and self._tell is not None:
+            self._tell(told(content))
+
+
+class Lane:
+    """Workers of one role; questions wait for the first that is free."""
+
+    def __init__(self, role: Role, count: int, *, most_waiting: int = 256) -> None:
+        self.role, self.count, self.most_waiting = role, count, most_waiting
+        self.waiting = self.busy = self.started = 0
+        self.busy_s = 0.0
+        self._free: asyncio.LifoQueue[Worker] = asyncio.LifoQueue()
+        self._workers: set[Worker] = set()
+        self._closed = False
+        self._starting: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Start the workers, and wait until one is ready."""
+        for _ in range(self.count):
+            self._start()
+        first = await self._free.get()
+        self._free.put_nowait(first)
+
+    @property
+    def alive(self) -> int:
+        """Workers that can be asked, or are."""
+        return sum(worker.alive and worker.ready.done() for worker in self._workers)
+
+    def pids(self) -> list[int]:
+        """The processes of its workers."""
+        return sorted(worker.process.pid or 0 for worker in self._workers)
+
+    async def close(self) -> None:
+        """Kill the workers."""
+        self._closed = True
+        for task in self._starting:
+            task.cancel()
+        for worker in list(self._workers):
+            worker.end()
+            await asyncio.to_thread(worker.process.join, 5.0)
+
+    async def ask(self, verb: str, body: Mapping[str, Any], limit_s: float, tell: Tell | None = None) -> Reply:
+        """The reply of a worker.
+
+        Args:
+            verb: one that is served.
+            body: as it was parsed.
+            limit_s: for the wait, and again for the answer.
+            tell: called with what the worker says of how far it is.
+
+        Raises:
+            BusyError: no worker was free in time.
+            TooSlowError: the answer took longer; its worker was killed.
+            LostWorkerError: its worker died.
+        """
+        worker = await self._next(limit_s)
+        started = time.monotonic()
+        self.busy += 1
+        try:
+            return await asyncio.wait_for(worker.ask(verb, body, tell), limit_s)
+        except TimeoutError:
+            worker.end()
+            raise TooSlowError from None
+        except asyncio.CancelledError:
+            worker.end()
+            raise
+        finally:
+            self.busy -= 1
+            self.busy_s += time.monotonic() - started
+            self._back(worker)
+
+    async def _next(self, limit_s: float) -> Worker:
+        if self.waiting >= self.most_waiting:
+            raise BusyError
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(limit_s):
+                while not (worker := await self._free.get()).alive:
+                    self._replace(worker)
+                return worker
+        except TimeoutError:
+            raise BusyError from None
+        finally:
+            self.waiting -= 1
+
+    def _back(self, worker: Worker) -> None:
+        if worker.alive:
+            self._free.put_nowait(worker)
+        else:
+            self._replace(worker)
+
+    def _replace(self, worker: Worker) -> None:
+        self._workers.discard(worker)
+        if not self._closed:
+            self._start()
+
+    def _start(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._begin())
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def _begin(self) -> None:
+        worker = Worker(self.role)
+        self.started += 1
+        self._workers.add(worker)
+        try:
+            await asyncio.wait_for(asyncio.shield(worker.ready), STARTING_S)
+        except (TimeoutError, LostWorkerError):
+            worker.end()
+            self._workers.discard(worker)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1.0)
+                self._replace(worker)
+            return
+        self._free.put_nowait(worker)

@@ -1,0 +1,113 @@
+"""`web`: the page on this machine alone, until it is interrupted."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import webbrowser
+from collections.abc import Callable
+from typing import Any
+
+from meshwright.app.page import page_source
+from meshwright.app.page_answers import PageAnswers
+from meshwright.app.requests.page import WebRequest
+from meshwright.errors import InputError, Problem
+
+ADDRESS = "127.0.0.1"
+FIRST_PORT, PORTS = 8417, 100
+EXAMPLE = {"model": "llama-3.1-70b", "gpus": "64xH100", "seq_len": 8192}
+"""What the page shows where nothing is asked."""
+
+
+def serve_page(request: WebRequest, tell: Callable[[str], None]) -> None:
+    """Answer the question, say the page's address, and serve it until an interrupt.
+
+    Args:
+        request: what is shown first.
+        tell: is given the address.
+
+    Raises:
+        InputError: the question is malformed, the port is taken, or the extra is not installed.
+        UnsupportedError: an unknown name.
+        InfeasibleError: no plan fits.
+    """
+    try:
+        import uvicorn
+
+        from meshwright.service.page import page_app
+    except ModuleNotFoundError:
+        raise needs_web("the page") from None
+    listener = listening(request.port)
+    answers = PageAnswers()
+    asked = WebRequest.read(EXAMPLE) if request.example else request
+    first = answers.add(page_source(asked))
+    key = secrets.token_urlsafe(18)
+    app = page_app(answers, first, key)
+    url = f"http://{ADDRESS}:{listener.getsockname()[1]}/{key}/"
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="on"))
+    tell(url)
+    if not request.no_browser:
+        webbrowser.open(url)
+    server.run(sockets=[listener])
+
+
+def needs_web(what: str) -> InputError:
+    """The error of a package that was installed without what the page needs."""
+    problem = Problem(
+        what=f"{what} needs FastAPI and uvicorn",
+        why="they are not installed with meshwright alone",
+        fix="pip install 'meshwright[web]'",
+    )
+    return InputError(problem, code="MW241")
+
+
+def listening(port: int | None, host: str = ADDRESS) -> socket.socket:
+    """A socket on this machine's own address.
+
+    Args:
+        port: that is asked for; None for the first that is free.
+        host: the address that it belongs to.
+
+    Raises:
+        InputError: the host has no address here; or the port is taken, with the next one that is free.
+    """
+    try:
+        socket.getaddrinfo(host, None, socket.AF_INET)
+    except OSError:
+        problem = Problem(what=f"host {host[:80]!r} has no address", why="it does not resolve to an IPv4 address",
+                          fix="--host 127.0.0.1, or an address of this machine", field="host")  # fmt: skip
+        raise InputError(problem, code="MW242") from None
+    free = next((found for at in ([port] if port else _usual()) if (found := _bound(at, host)) is not None), None)
+    if free is not None:
+        return free
+    start = port or FIRST_PORT
+    following = (at for at in range(start + 1, min(start + PORTS, 65_536)) if _is_free(at, host))
+    nearest = next(following, None)
+    fix = f"--port {nearest}" if nearest else "leave --port out"
+    raise InputError(
+        Problem(what=f"port {start} is in use", why="one program listens on a port", fix=fix, field="port"),
+        code="MW242",
+    )
+
+
+def _usual() -> Any:
+    return (*range(FIRST_PORT, FIRST_PORT + PORTS), 0)
+
+
+def _bound(port: int, host: str) -> socket.socket | None:
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        found.bind((host, port))
+        found.listen(128)
+    except OSError:
+        found.close()
+        return None
+    return found
+
+
+def _is_free(port: int, host: str) -> bool:
+    found = _bound(port, host)
+    if found is None:
+        return False
+    found.close()
+    return True

@@ -1,0 +1,124 @@
+"""The routes of the page: its files, and what it asks while somebody moves a slider.
+
+They lie below a path that nobody can guess, and answer only requests to this machine by its own name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+
+from meshwright.app.page_answers import PageAnswers
+from meshwright.errors import InfeasibleError, InputError, MeshwrightError
+from meshwright.report.page.document import index_html, module_texts, styles
+from meshwright.service.searches import Searches
+
+LIVE_POLICY = (
+    "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; connect-src 'self'; form-action 'none'; base-uri 'none'"
+)
+MOST_BYTES = 64 * 1024**2
+"""Of a request: a log that is dropped on the page."""
+OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+
+def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
+    """The page as an application.
+
+    Args:
+        answers: what it shows.
+        first: name of the answer that is painted first.
+        key: the path that it lies below.
+    """
+    searches = Searches(answers)
+    app = FastAPI(title="meshwright web", openapi_url=None, docs_url=None, redoc_url=None)
+    texts = module_texts(live=True)
+
+    @app.middleware("http")
+    async def only_from_here(request: Request, call_next: Callable[[Request], Any]) -> Response:
+        host = request.headers.get("host", "").rsplit(":", 1)[0]
+        origin = request.headers.get("origin")
+        foreign = origin is not None and origin != f"http://{request.headers.get('host')}"
+        if host not in OWN_NAMES or foreign or not request.url.path.startswith(f"/{key}/"):
+            return Response("not found\n", status_code=404)
+        found: Response = await call_next(request)
+        found.headers["Cache-Control"] = "no-store"
+        found.headers["X-Content-Type-Options"] = "nosniff"
+        found.headers["Referrer-Policy"] = "no-referrer"
+        return found
+
+    @app.get(f"/{key}/")
+    def index(answer: str = first) -> HTMLResponse:
+        try:
+            document = answers.page(answer)
+        except InputError:
+            document = answers.page(first)
+        imports = {f"page/{name}": f"./assets/{name}" for name in texts}
+        style = '<link rel="stylesheet" href="./assets/style.css">'
+        title = f"{document['document']['inputs']['model']['name']} · meshwright"
+        text = index_html(title=title, imports=imports, style=style, document=document, policy=LIVE_POLICY)
+        return HTMLResponse(text)
+
+    @app.get(f"/{key}/assets/{{name:path}}")
+    def assets(name: str) -> Response:
+        if name == "style.css":
+            return Response(styles(), media_type="text/css")
+        if name not in texts:
+            return Response("not found\n", status_code=404)
+        return Response(texts[name], media_type="text/javascript")
+
+    @app.get(f"/{key}/searches/{{name}}")
+    def progress(name: str) -> JSONResponse:
+        return _answered(lambda _: searches.state(name), {}, JSONResponse)
+
+    @app.delete(f"/{key}/searches/{{name}}")
+    def cancel(name: str) -> JSONResponse:
+        return _answered(lambda _: searches.cancel(name), {}, JSONResponse)
+
+    asks: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+        "what-if": answers.what_if,
+        "view": answers.view,
+        "run": answers.run,
+        "page": lambda asked: answers.page(str(asked.get("answer", ""))),
+        "plan-file": answers.plan_file,
+        "searches": searches.start,
+        "fields": lambda _: searches.fields(),
+    }
+
+    @app.post(f"/{key}/{{what}}")
+    async def ask(what: str, request: Request) -> JSONResponse:
+        if what not in asks:
+            return JSONResponse({"problems": [{"what": f"nothing is called {what[:40]!r}"}]}, status_code=404)
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MOST_BYTES:
+                return JSONResponse({"problems": [{"what": "the request is too large"}]}, status_code=413)
+        try:
+            asked = json.loads(body or b"{}", parse_constant=_no_number)
+        except (ValueError, RecursionError):
+            asked = None
+        if not isinstance(asked, dict):
+            return JSONResponse({"problems": [{"what": "the request is no JSON object"}]}, status_code=400)
+        return await run_in_threadpool(_answered, asks[what], asked, JSONResponse)
+
+    app.router.on_shutdown = [searches.stop]
+    _ = index, assets, progress, cancel, ask, only_from_here
+    return app
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _answered(use: Callable[[Mapping[str, Any]], Any], asked: Mapping[str, Any], response: type[Any]) -> Any:
+    """The answer, or the error that a command line would show."""
+    try:
+        return response(use(asked))
+    except MeshwrightError as error:
+        return response(error.to_dict(), status_code=409 if isinstance(error, InfeasibleError) else 422)

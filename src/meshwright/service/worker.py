@@ -1,0 +1,103 @@
+"""A process that answers questions one after the other, within a limit of memory, in a folder of its own."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from meshwright.service.answering import Reply, reply_to
+from meshwright.service.confined import Confinement
+from meshwright.service.framing import framed, receive
+
+READY, TOLD, DONE = b"r", b"t", b"d"
+"""First bytes of what a worker sends: it can be asked; how far it is; the reply."""
+MANY_OBJECTS = 50_000
+"""New ones after which Python looks for cycles."""
+NICENESS = 10
+"""Of workers that search, so that estimates come first where processors are few."""
+_WARM: dict[str, dict[str, Any]] = {
+    "estimate": {"model": "llama-3.1-8b", "gpus": "8xH100", "plan": "tp2.mbs1.z1"},
+    "plan": {"model": "llama-3.1-8b", "gpus": "2xH100", "top": 1},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What a worker is for."""
+
+    warm: str = "estimate"
+    """The verb it answers once before it is asked, so that everything is loaded."""
+    nice: int = 0
+    memory_bytes: int | None = None
+    """Above what it has when it is ready; None for no limit."""
+
+
+def work(connection: socket.socket, role: Role) -> None:
+    """Answer questions until the other end is closed.
+
+    Args:
+        connection: questions come in, replies and how far they are go out.
+        role: what the worker is for.
+    """
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory(prefix="meshwright-") as name:
+        folder = Path(name).resolve()
+        os.chdir(folder)
+        sys.path[:] = [place for place in sys.path if place]
+        sys.stdin = open(os.devnull)  # noqa: SIM115
+        if role.nice:
+            os.nice(role.nice)
+        confinement = Confinement(folder)
+        reply_to(role.warm, _WARM[role.warm], folder)
+        # What is loaded stays; looking through it for cycles costs estimates some percent.
+        gc.freeze()
+        gc.set_threshold(MANY_OBJECTS, *gc.get_threshold()[1:])
+        if role.memory_bytes:
+            _limit(role.memory_bytes)
+        try:
+            connection.sendall(framed(READY))
+            while True:
+                verb, body = pickle.loads(receive(connection))
+                with confinement.shut():
+                    reply = reply_to(verb, body, folder, **_telling(verb, connection))
+                connection.sendall(framed(DONE + pickle.dumps(reply)))
+        except (EOFError, OSError, KeyboardInterrupt):
+            return
+
+
+def _telling(verb: str, connection: socket.socket) -> Mapping[str, Any]:
+    """Functions that a search calls while it works."""
+    return {}
+
+
+def told(content: bytes) -> Any:
+    """What a worker said of how far it is."""
+    return pickle.loads(content)
+
+
+def reply_of(content: bytes) -> Reply:
+    """The reply that a worker sent."""
+    found: Reply = pickle.loads(content)
+    return found
+
+
+def _limit(more_bytes: int) -> None:
+    """Let this process have so much more memory than it has."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except OSError:
+        return
+    most = pages * resource.getpagesize() + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))

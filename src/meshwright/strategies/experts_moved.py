@@ -1,0 +1,40 @@
+"""Experts move to the tokens instead of tokens to the experts.
+
+Every rank gathers the weights of all experts of a layer for its own tokens, again for backward, and sends their
+gradients home: three passes of E W bytes, whatever the tokens are. Level by level a domain gets each expert once. Ranks
+compute their own tokens, so that none is fuller than another. Pulls run beside the experts that are there already.
+Source: Liu et al. 2023, Janus (SIGCOMM), sections 3 to 5; its cache in host memory saves the second gather.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshwright.shapes import Float
+from meshwright.specs.operators import Linear
+from meshwright.strategies.base import Call, Column, ExpertMethod, StrategyColumns, WeightBytes
+
+
+class MovedExperts(ExpertMethod):
+    """Janus: weights are gathered, tokens stay."""
+
+    def visitors(self, op: Linear, columns: StrategyColumns) -> Float[np.ndarray, "rows"] | None:
+        """All experts of other ranks, where they move."""
+        moved = columns.dispatches("move-experts")
+        return None if moved is None else moved * (op.experts - np.maximum(op.experts / columns.ep, 1.0))
+
+    def calls(self, op: Linear, columns: StrategyColumns, one: Column, formats: WeightBytes) -> tuple[Call, ...]:
+        """Gathers before both passes; gradients are scattered after theirs."""
+        moved = columns.dispatches("move-experts")
+        assert moved is not None
+        elements = op.experts * one * (moved & (columns.ep > 1))
+        weights, gradients = elements * formats.weights, elements * formats.gradients
+        first = 1.0 / columns.ep
+        return (
+            Call(kind="all_gather", category="ep", phase="forward", group="ep", payload_bytes=weights,
+                 beside="forward", head_share=first),
+            Call(kind="all_gather", category="ep", phase="backward", group="ep", payload_bytes=weights,
+                 beside="input_gradient", head_share=first),
+            Call(kind="reduce_scatter", category="ep", phase="backward", group="ep", payload_bytes=gradients,
+                 beside="weight_gradient", head_share=first),
+        )  # fmt: skip

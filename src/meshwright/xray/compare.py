@@ -1,0 +1,185 @@
+"""What was seen beside what our operator list says, and what the products seen cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.estimate import mixing
+from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.items import WORKSPACE_BYTES
+from meshwright.estimate.result import StageEstimate
+from meshwright.kernels import compute
+from meshwright.records import Record
+from meshwright.specs.precision import Precision
+from meshwright.xray.ours import RankWork, gemm_of
+from meshwright.xray.traced import Traced
+
+PADDING = 0.005
+"""Relative difference of bytes that buckets of gradients may be padded by."""
+STEPWISE = ("dp", "edp")
+"""Groups whose collectives are cut into buckets as the framework likes: their bytes are compared, not their number."""
+KINDS = ("weights", "gradients", "optimizer", "activations", "transient")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductRow(Record):
+    """Products of one shape."""
+
+    phase: str
+    groups: int
+    result: tuple[int, int]
+    """Sizes of the result, the smaller first."""
+    inner: int
+    """What is summed over."""
+    seen: int
+    ours: int
+    seconds: float | None
+    """Of those seen, by our kernels; None where the format of the products is not known."""
+
+    @property
+    def same(self) -> bool:
+        """Whether both have as many."""
+        return self.seen == self.ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRow(Record):
+    """Collectives of one kind, group and size; those of a step's gradients together."""
+
+    kind: str
+    group: str
+    ranks: int
+    phase: str
+    payload_bytes: int
+    """Of each; of all where they are a step's."""
+    seen: int
+    ours: int | None
+    """None where only the bytes are known."""
+    ours_bytes: int
+
+    @property
+    def same(self) -> bool:
+        """Whether both have as many, or for a step as many bytes."""
+        if self.ours is not None:
+            return self.seen == self.ours
+        return abs(self.payload_bytes - self.ours_bytes) <= PADDING * max(self.payload_bytes, self.ours_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRow(Record):
+    """Bytes of one kind when most live."""
+
+    kind: str
+    seen_bytes: int
+    ours_bytes: float
+
+
+def product_rows(seen: Traced, ours: RankWork, hardware: Hardware, precision: Precision) -> tuple[ProductRow, ...]:
+    """Products of all shapes, most work first."""
+    counts: Counter[tuple[str, int, int, int, int]] = Counter()
+    seconds: dict[tuple[str, int, int, int, int], float] = {}
+    for one in seen.operators:
+        if one.is_gemm:
+            groups, m, n, k = one.shape
+            key = gemm_of(one.phase, groups, m, n, k)
+            counts[key] += one.count
+            seconds[key] = seconds.get(key, 0.0) + one.count * _gemm_s(one.shape, hardware, precision)
+    keys = sorted(set(counts) | set(ours.gemms), key=lambda key: (-_work(key), key[0], key))
+    return tuple(
+        ProductRow(
+            phase=key[0],
+            groups=key[1],
+            result=(key[2], key[3]),
+            inner=key[4],
+            seen=counts[key],
+            ours=ours.gemms[key],
+            seconds=seconds.get(key),
+        )
+        for key in keys
+    )
+
+
+def _work(key: tuple[str, int, int, int, int]) -> int:
+    return key[1] * key[2] * key[3] * key[4]
+
+
+def _gemm_s(shape: tuple[int, ...], hardware: Hardware, precision: Precision) -> float:
+    groups, m, n, k = (np.array([float(one)]) for one in shape)
+    seconds = compute.gemm_s(
+        m,
+        n,
+        k,
+        groups=groups,
+        roof=mixing.roof(hardware, hardware.head_flop_per_s, hardware.head_fraction),
+        tiles=mixing.tiles(hardware, precision.activations),
+        input_bytes=precision.bytes_of("activations"),
+        output_bytes=precision.bytes_of("activations"),
+    )
+    return float(np.asarray(seconds).reshape(-1)[0])
+
+
+def collective_rows(seen: Traced, ours: RankWork) -> tuple[CollectiveRow, ...]:
+    """Collectives by group and kind."""
+    counts: Counter[tuple[str, str, int, str, int]] = Counter()
+    step: dict[tuple[str, str, int], tuple[int, int]] = {}
+    for one in seen.collectives:
+        if one.group in STEPWISE:
+            count, size = step.get((one.kind, one.group, one.ranks), (0, 0))
+            step[(one.kind, one.group, one.ranks)] = count + one.count, size + one.count * one.payload_bytes
+        else:
+            counts[(one.kind, one.group, one.ranks, one.phase, one.payload_bytes)] += one.count
+    own = {key: count for key, count in ours.collectives.items() if count}
+    return tuple(
+        sorted([*_counted(counts, own), *_stepwise(step, own)], key=lambda row: (row.group, row.kind, row.phase))
+    )
+
+
+def _counted(
+    counts: Counter[tuple[str, str, int, str, int]], own: dict[tuple[str, str, int, str, int], int]
+) -> Iterator[CollectiveRow]:
+    for key in sorted(set(counts) | {key for key in own if key[3] != "step"}):
+        kind, group, ranks, phase, size = key
+        yield CollectiveRow(
+            kind=kind,
+            group=group,
+            ranks=ranks,
+            phase=phase,
+            payload_bytes=size,
+            seen=counts[key],
+            ours=own.get(key, 0),
+            ours_bytes=size,
+        )
+
+
+def _stepwise(
+    step: dict[tuple[str, str, int], tuple[int, int]], own: dict[tuple[str, str, int, str, int], int]
+) -> Iterator[CollectiveRow]:
+    expected = {key[:3]: key[4] for key in own if key[3] == "step"}
+    for key in sorted(set(step) | set(expected)):
+        count, size = step.get(key, (0, 0))
+        yield CollectiveRow(
+            kind=key[0],
+            group=key[1],
+            ranks=key[2],
+            phase="step",
+            payload_bytes=size,
+            seen=count,
+            ours=None,
+            ours_bytes=expected.get(key, 0),
+        )
+
+
+def memory_rows(seen: Traced, stage: StageEstimate) -> tuple[MemoryRow, ...]:
+    """Bytes by kind at the fullest moment.
+
+    What lives only in the backward pass is transient; so is the scratch memory of matrix libraries, which lies in no
+    tensor and is added as we count it.
+    """
+    peak = {**seen.peak.by_kind}
+    peak["transient"] = peak.pop("backward", 0) + WORKSPACE_BYTES
+    ours = dict(stage.memory_bytes)
+    return tuple(MemoryRow(kind=kind, seen_bytes=peak.get(kind, 0), ours_bytes=ours[kind]) for kind in KINDS)

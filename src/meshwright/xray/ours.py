@@ -1,0 +1,257 @@
+"""What our own operator list says one rank does: products and collectives, in the words of `traced`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from meshwright.estimate.rows import strategy_columns
+from meshwright.kernels.exchange import Routing
+from meshwright.ops.edges import edge_works
+from meshwright.ops.layers import work_of
+from meshwright.specs.job import Job
+from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Vector
+from meshwright.specs.plan import Worker
+from meshwright.specs.strategy import LayerStrategy, Recompute
+from meshwright.strategies import TENSORS, context, expert
+from meshwright.strategies.base import Call, Column, LocalGemm, StrategyColumns
+
+Gemm = tuple[str, int, int, int, int]
+"""Phase, groups, and the sizes of a product: the two of its result, smaller first, and the one summed over."""
+Exchanged = tuple[str, str, int, str, int]
+"""Kind, group, ranks, phase, bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """How a framework runs operators of our list."""
+
+    gated_apart: bool = False
+    """The two matrices of a gated function are two products."""
+    qkv_apart: bool = False
+    """Queries, keys and values are three."""
+    loss_pieces: int = 1
+    """In which logits are made, one after the other."""
+    regathers: bool = True
+    """What a column-split product gathered is gathered again in the backward pass, else kept whole."""
+    vocab_multiple: int = 1
+    """A rank's part of the vocabulary is padded to a multiple of so many entries."""
+    sends_parts: bool = True
+    """Without sequence parallelism, too, a tensor rank sends its part of the tokens to the next stage, else all."""
+
+
+FORMS = {
+    "megatron": Form(vocab_multiple=128, sends_parts=False),
+    "torchtitan": Form(gated_apart=True, loss_pieces=8, regathers=False),
+    "module": Form(gated_apart=True, qkv_apart=True),
+}
+"""By framework. Source: Megatron-Core 0.16.1: `get_tensor_shapes` of its schedules, `--make-vocab-size-divisible-by`;
+torchtitan 0.3.0 (2026-11): FeedForward, ChunkedLossWrapper, tensor parallelism by DTensor;
+Transformers 5.23.0 (2026-11): LlamaAttention, LlamaMLP."""
+
+
+@dataclass(slots=True)
+class RankWork:
+    """Products and collectives of one rank, as often as a step of so many micro-batches has them."""
+
+    gemms: Counter[Gemm] = field(default_factory=Counter)
+    collectives: Counter[Exchanged] = field(default_factory=Counter)
+    dense: float = 0.0
+    """Parameters of the rank that its data ranks share gradients of."""
+    experts: float = 0.0
+    """Likewise of routed experts."""
+
+
+def gemm_of(phase: str, groups: float, m: float, n: float, k: float) -> Gemm:
+    """A product under a name that does not say which side was transposed."""
+    low, high = sorted((round(m), round(n)))
+    return phase, round(groups), low, high, round(k)
+
+
+def rank_work(job: Job, stage: int, micro_batches: int, form: Form = Form()) -> RankWork:
+    """The work of a rank of one stage.
+
+    Args:
+        job: the plan, of one pipeline.
+        stage: of the pipeline.
+        micro_batches: that pass it.
+        form: how the framework runs operators.
+    """
+    pipeline = job.plan.pipelines[0]
+    worker = pipeline.workers[stage]
+    found = RankWork()
+    tp = job.plan.strategies[job.plan.strategy_index(pipeline, worker)].tp
+    multiple = form.vocab_multiple * tp
+    job = replace(job, model=replace(job.model, vocab=math.ceil(job.model.vocab / multiple) * multiple))
+    for strategy, work, recompute in _works(job, worker):
+        columns = strategy_columns([strategy], pipeline.micro_batch, job.workload)
+        _add(found, work, columns, recompute, job, micro_batches, form)
+    _add_transfers(found, job, stage, micro_batches, form)
+    _add_gradients(found, job, stage, micro_batches)
+    return found
+
+
+def _add_gradients(found: RankWork, job: Job, stage: int, micro_batches: int) -> None:
+    """Bytes of a step that data ranks sum and gather; in how many pieces is the framework's choice."""
+    pipeline = job.plan.pipelines[0]
+    worker = pipeline.workers[stage]
+    strategy = job.plan.strategies[job.plan.strategy_index(pipeline, worker)]
+    precision, zero = job.workload.precision, strategy.data.zero
+    replicas = strategy.devices // (strategy.expert.ep * strategy.expert.etp)
+    for parameters, group, ranks in (
+        (found.dense, "dp", strategy.dp * strategy.cp),
+        (found.experts, "edp", replicas),
+    ):
+        if ranks == 1 or not parameters:
+            continue
+        reduced, gathered = parameters * precision.bytes_of("reduce"), parameters * precision.bytes_of("weights")
+        if zero == 0:
+            found.collectives[("all_reduce", group, ranks, "step", round(reduced))] += 1
+            continue
+        times = micro_batches if zero == 3 else 1
+        found.collectives[("reduce_scatter", group, ranks, "step", round(reduced * times))] += 1
+        gathers = times * (2 if zero == 3 and strategy.data.reshard else 1)
+        found.collectives[("all_gather", group, ranks, "step", round(gathered * gathers))] += 1
+
+
+def _works(job: Job, worker: Worker) -> Iterator[tuple[LayerStrategy, LayerWork, Recompute]]:
+    """What stands on a worker, layer by layer and with its ends."""
+    layers, kernel = list(job.model.layers()), job.workload.attention_kernel
+    pipeline = job.plan.pipelines[0]
+    for chunk in worker.chunks:
+        edge = job.plan.strategies[job.plan.strategy_index(pipeline, worker, chunk)]
+        if chunk.embedding:
+            for work in edge_works(job.model, "embedding"):
+                yield edge, work, Recompute()
+        places = [place for first, last in chunk.layers for place in range(first, last + 1)]
+        runs = [job.plan.strategies[run.strategy] for run in chunk.runs for _ in range(run.layers)]
+        for place, strategy in zip(places, runs, strict=True):
+            yield strategy, work_of(job.model, layers[place], kernel), strategy.recompute
+        if chunk.head:
+            for work in edge_works(job.model, "head"):
+                yield edge, work, Recompute()
+
+
+def _add(
+    found: RankWork,
+    work: LayerWork,
+    columns: StrategyColumns,
+    recompute: Recompute,
+    job: Job,
+    micro_batches: int,
+    form: Form,
+) -> None:
+    activation_bytes = job.workload.precision.bytes_of("activations")
+    tensor = TENSORS[columns.tensor]
+    groups = {
+        **tensor.groups(columns),
+        **context.context_groups(columns),
+        "etp": (np.ones(1, dtype=np.int64), columns.etp),
+        "ep": (columns.etp, columns.ep),
+    }
+    for op in work.ops:
+        again = recompute.kind in ("full", "grouped") or (
+            recompute.kind == "selective" and op.module in recompute.modules
+        )
+        calls: tuple[Call, ...] = ()
+        if isinstance(op, Linear):
+            local = (
+                expert.shard_experts(op, columns, work.top_k)
+                if op.experts
+                else tensor.linear(op, columns.at(op.tokens or work.tokens), activation_bytes)
+            )
+            _add_products(found, op, local, form, micro_batches, again=again, reached=work.reached)
+            calls = local.calls if form.regathers else tuple(_once(local.calls))
+            if local.expert:
+                found.experts += _number(local.parameters)
+            else:
+                found.dense += _number(local.parameters)
+        elif isinstance(op, Vector):
+            rows, width = op.table or (0, 0)
+            found.dense += op.parameters + op.cut_parameters / columns.tp[0] + rows / columns.tp[0] * width
+            calls = tensor.vector_calls(op, columns, activation_bytes)
+        elif isinstance(op, Exchange):
+            routing = Routing(copies=work.top_k)
+            calls = expert.exchange_calls(op, columns, routing, activation_bytes)
+        elif isinstance(op, CoreAttention):
+            local_ = context.shard_attention(op, columns, 1.0, activation_bytes, materialised=False)
+            calls = local_.calls
+        elif isinstance(op, Scan):
+            calls = context.shard_scan(op, columns, activation_bytes).calls
+        for call in calls:
+            _add_call(found, call, int(groups[call.group][1][0]), micro_batches, again=again)
+
+
+def _add_products(
+    found: RankWork, op: Linear, local: LocalGemm, form: Form, micro_batches: int, *, again: bool, reached: bool
+) -> None:
+    """A product forward, again where it is made again, and its two gradients."""
+    groups, m, n, k = (_number(one) for one in (local.groups, local.m, local.n, local.k))
+    for width, count in _pieces(op, n, form):
+        rows, times = (m / form.loss_pieces, count * form.loss_pieces) if op.module == "loss" else (m, count)
+        times *= micro_batches
+        found.gemms[gemm_of("forward", groups, rows, width, k)] += times
+        if again:
+            found.gemms[gemm_of("recompute", groups, rows, width, k)] += times
+        if reached:
+            found.gemms[gemm_of("backward", groups, rows, k, width)] += times
+            found.gemms[gemm_of("backward", groups, width, k, rows)] += times * op.trained
+
+
+def _pieces(op: Linear, n: float, form: Form) -> list[tuple[float, int]]:
+    """Widths of the products that a product of our list is run as, and how often."""
+    gated = len(op.outputs) == 1 and op.outputs[0][1] == 2
+    if form.gated_apart and gated:
+        return [(n / 2, 2)]
+    if form.qkv_apart and op.name == "qkv":
+        (heads, dim), (kv_heads, columns) = op.outputs[:2]
+        share = n / (heads * dim + kv_heads * columns)
+        return [(heads * dim * share, 1), (kv_heads * columns / 2 * share, 2)]
+    return [(n, 1)]
+
+
+def _once(calls: tuple[Call, ...]) -> Iterator[Call]:
+    """Calls of a product without the gather that makes its input again for the gradient of the weights."""
+    gathered = any(call.kind == "all_gather" and call.phase == "forward" for call in calls)
+    for call in calls:
+        if not (gathered and call.kind == "all_gather" and call.phase == "backward"):
+            yield call
+
+
+def _number(column: Column) -> float:
+    """The only row of a column."""
+    return float(np.asarray(column).reshape(-1)[0])
+
+
+def _add_call(found: RankWork, call: Call, ranks: int, micro_batches: int, *, again: bool) -> None:
+    payload = _number(call.payload_bytes)
+    if not payload or ranks == 1:
+        return
+    count = round(_number(call.repeats) * micro_batches)
+    group = "cp" if call.group.startswith("cp_") else call.group
+    found.collectives[(call.kind, group, ranks, call.phase, round(payload))] += count
+    if again and call.phase == "forward":
+        found.collectives[(call.kind, group, ranks, "recompute", round(payload))] += count
+
+
+def _add_transfers(found: RankWork, job: Job, stage: int, micro_batches: int, form: Form) -> None:
+    """Activations to the next chunk and gradients to the one before."""
+    pipeline = job.plan.pipelines[0]
+    stages = len(pipeline.workers)
+    if stages == 1:
+        return
+    worker = pipeline.workers[stage]
+    strategy = job.plan.strategies[job.plan.strategy_index(pipeline, worker)]
+    columns = strategy_columns([strategy], pipeline.micro_batch, job.workload)
+    width = job.model.boundary_width(job.workload.seq_len) * job.workload.precision.bytes_of("activations")
+    tokens = columns.boundary_tokens if form.sends_parts else columns.sequence_tokens
+    sent = round(float(tokens[0]) * width)
+    chunks = [chunk.virtual_stage for one in pipeline.workers for chunk in one.chunks]
+    for chunk in worker.chunks:
+        ends = (chunk.virtual_stage == min(chunks)) + (chunk.virtual_stage == max(chunks))
+        for kind in ("send", "recv"):
+            found.collectives[(kind, "pp", stages, "forward", sent)] += micro_batches * (2 - ends)

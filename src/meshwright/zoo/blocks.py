@@ -1,0 +1,170 @@
+"""Matrix products on blocks of a tensor grid, inside of a `shard_map`: what `strategies.blocks` says, in JAX.
+
+Gathers before a product and the reduce-scatter behind it are written here, so that the compiled program has these
+collectives and no others; their transposes make the backward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from meshwright.compiler.grid import Axes, DeviceGrid
+from meshwright.strategies.blocks import SIDES, BlockProduct, Names, Side, TensorBlocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """Products and means where a device has whole tensors."""
+
+    def into(self, x: jax.Array, *matrices: jax.Array) -> list[jax.Array]:
+        """Products of the stream with matrices that lead to the inner tensor."""
+        return [jnp.tensordot(x, w, 1) for w in matrices]
+
+    def out(self, x: jax.Array, w: jax.Array) -> jax.Array:
+        """The product that leads from the inner tensor back to the stream."""
+        return jnp.tensordot(x, w, w.ndim - 1)
+
+    def mean(self, values: jax.Array) -> jax.Array:
+        """Over the width of the stream, which is kept as an axis of one."""
+        return values.mean(-1, keepdims=True)
+
+    def part(self, whole: jax.Array, *, width: bool = True) -> jax.Array:
+        """Of a tensor [samples, length, hidden] that every rank has whole, its block; or only of its length."""
+        return whole
+
+    def looked_up(self, table: jax.Array, tokens: jax.Array) -> jax.Array:
+        """Rows of a table: the stream [samples, length, hidden] of tokens [samples, length]."""
+        return table[tokens]
+
+    def tied(self, table: jax.Array) -> jax.Array:
+        """The embedding table [tokens, hidden] as the matrix of the head."""
+        return table.T
+
+    def full(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of a sample of the stream over all ranks, of the block that this device holds."""
+        return shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked(Whole):
+    """The same on blocks; used inside of a `shard_map` over the grid."""
+
+    grid: DeviceGrid
+    blocks: TensorBlocks
+
+    def into(self, x: jax.Array, *matrices: jax.Array) -> list[jax.Array]:
+        """From the stream to the inner tensor; the input is gathered once for all of them."""
+        return self._products(self.blocks.into, x, *matrices)
+
+    def out(self, x: jax.Array, w: jax.Array) -> jax.Array:
+        """From the inner tensor back to the stream."""
+        return self._products(self.blocks.out, x, w)[0]
+
+    def mean(self, values: jax.Array) -> jax.Array:
+        """Of all columns of the grid."""
+        mean, names = values.mean(-1, keepdims=True), self.blocks.stream.width
+        return jax.lax.pmean(mean, self.axes(names)) if names else mean
+
+    def part(self, whole: jax.Array, *, width: bool = True) -> jax.Array:
+        """The block of this rank along length, and width."""
+        for side in ("length", "width") if width else ("length",):
+            at, names = SIDES.index(side), self.blocks.stream.over(side)
+            if names:
+                size = whole.shape[at] // self.blocks.size(names)
+                start = jax.lax.axis_index(self.axes(names)) * size
+                whole = jax.lax.dynamic_slice_in_dim(whole, start, size, axis=at)
+        return whole
+
+    def full(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Blocks times ranks."""
+        stream = self.blocks.stream
+        return tuple(size * self.blocks.size(stream.over(side)) for size, side in zip(shape, SIDES[1:], strict=True))
+
+    def axes(self, names: Names) -> Axes:
+        """Axes of the mesh of axes of the group."""
+        return self.grid.block_axes(names)
+
+    def looked_up(self, table: jax.Array, tokens: jax.Array) -> jax.Array:
+        """Rows of a table, of which each rank has some: [samples, length, hidden] blocks of the stream.
+
+        Args:
+            table: the rank's rows and columns.
+            tokens: of all ranks that share the rows.
+        """
+        names = self.blocks.table
+        axes, count = self.axes(names), table.shape[0]
+        own = tokens - jax.lax.axis_index(axes) * count
+        held = (own >= 0) & (own < count)
+        table = self._own(table, (*names, *self.blocks.stream.width))
+        found = jnp.where(held[..., None], table[own % count], 0)
+        side: Side = "samples" if set(names) <= set(self.blocks.stream.samples) else "length"
+        onto = self.axes(tuple(name for name in self.blocks.stream.over(side) if name in names))
+        return jax.lax.psum_scatter(found, onto, scatter_dimension=SIDES.index(side), tiled=True)
+
+    def loss(self, logits: jax.Array, wanted: jax.Array) -> jax.Array:
+        """-log softmax of the wanted tokens [samples, length], of logits whose columns ranks share.
+
+        Args:
+            logits: [samples, length, the rank's tokens].
+            wanted: [samples, length].
+        """
+        axes = self.axes(self.blocks.inner.width)
+        count = logits.shape[-1]
+        largest = jax.lax.pmax(jax.lax.stop_gradient(logits).max(-1), axes)
+        own = wanted - jax.lax.axis_index(axes) * count
+        held = (own >= 0) & (own < count)
+        found = jnp.take_along_axis(logits, (own % count)[..., None], axis=-1)[..., 0]
+        total, found = jax.lax.psum(
+            (jnp.exp(logits - largest[..., None]).sum(-1), jnp.where(held, found - largest, 0.0)), axes
+        )
+        return jnp.log(total) - found
+
+    def tied(self, table: jax.Array) -> jax.Array:
+        """The embedding table as the matrix of the head: its block goes to the rank across the diagonal where rows and
+        columns of the grid change places."""
+        into, width = self.blocks.into, self.blocks.stream.width
+        if (*into.rows, *into.row_shards) == width:
+            return table.T
+        sizes = [self.blocks.size(names) for names in (self.blocks.table, width)]
+        across = [(i * sizes[1] + j, j * sizes[1] + i) for i in range(sizes[0]) for j in range(sizes[1])]
+        return jax.lax.ppermute(table.T, self.axes((*self.blocks.table, *width)), across)
+
+    def _products(self, how: BlockProduct, x: jax.Array, *matrices: jax.Array) -> list[jax.Array]:
+        # Sums of the gradient over ranks that hold the same block come before those that scatter it, on less.
+        split = (*how.rows, *how.row_shards, *how.columns, *how.column_shards)
+        local = partial(self._gathered, how)
+        made = (jax.checkpoint(local) if how.again else local)(x, *(self._own(w, split) for w in matrices))
+        side, names = how.scatter
+        if not names:
+            return made
+        return [
+            jax.lax.psum_scatter(y, self.axes(names), scatter_dimension=SIDES.index(side), tiled=True) for y in made
+        ]
+
+    def _gathered(self, how: BlockProduct, x: jax.Array, *matrices: jax.Array) -> list[jax.Array]:
+        side, names = how.gather
+        if names:
+            x = jax.lax.all_gather(x, self.axes(names), axis=SIDES.index(side), tiled=True)
+        axes = x.ndim - 2  # those of x [samples, length, ...] that are the first of the matrices
+        return [jnp.tensordot(x, self._whole(how, w), axes) for w in matrices]
+
+    def _whole(self, how: BlockProduct, w: jax.Array) -> jax.Array:
+        """The part of a matrix that the rank multiplies, from the shards of it."""
+        if how.row_shards:
+            w = jax.lax.all_gather(w, self.axes(how.row_shards), axis=0, tiled=True)
+        if how.column_shards:
+            w = jax.lax.all_gather(w, self.axes(how.column_shards), axis=w.ndim - 1, tiled=True)
+        return w
+
+    def _own(self, value: jax.Array, split: Names) -> jax.Array:
+        """A value that ranks along all axes but some hold alike, as one of each rank: its gradient is summed here."""
+        others = tuple(name for name, _ in self.blocks.axes if name not in split)
+        alike = (*self.grid.data, *self.axes(others))
+        return jax.lax.pcast(value, alike, to="varying") if alike else value
+
+
+WHOLE = Whole()

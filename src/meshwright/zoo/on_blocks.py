@@ -1,0 +1,90 @@
+"""Parts of a decoder on a tensor grid: each a `shard_map` in which ranks work on their blocks of weights and tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from meshwright.compiler.grid import DeviceGrid
+from meshwright.strategies.blocks import Names, TensorBlocks
+from meshwright.zoo.blocks import Blocked
+from meshwright.zoo.splits import block_split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnBlocks:
+    """Runs parts of a model on the blocks of a grid."""
+
+    grid: DeviceGrid
+    blocks: TensorBlocks
+
+    @classmethod
+    def of(cls, grid: DeviceGrid | None) -> OnBlocks | None:
+        """Of a grid whose tensor ranks hold blocks; None of others.
+
+        Args:
+            grid: of the devices.
+        """
+        return None if grid is None or grid.blocks is None else cls(grid=grid, blocks=grid.blocks)
+
+    def embedded(self, part: Callable[..., jax.Array], weights: Any, tokens: jax.Array) -> jax.Array:
+        """The stream of tokens; those of all ranks that share the table's rows go to each of these.
+
+        Args:
+            part: of weights, tokens and what is held.
+            weights: of the embedding.
+            tokens: [samples, length].
+        """
+        stream = self.blocks.stream
+        samples = self._rows(tuple(name for name in stream.samples if name not in self.blocks.table))
+        return self._mapped(part, "embedding", weights, [samples], self.grid.activations(stream))(weights, tokens)
+
+    def layer(self, part: Callable[..., jax.Array], weights: Any, x: jax.Array, keys: jax.Array) -> jax.Array:
+        """The stream behind a layer.
+
+        Args:
+            part: of weights, the stream, keys of dropout and what is held.
+            weights: of the layer.
+            x: [samples, length, hidden].
+            keys: one per sample.
+        """
+        stream = self.grid.activations(self.blocks.stream)
+        rows = self._rows(self.blocks.stream.samples)
+        return self._mapped(part, "", weights, [stream, rows], stream)(weights, x, keys)
+
+    def losses(self, part: Callable[..., jax.Array], weights: Any, x: jax.Array, wanted: jax.Array) -> jax.Array:
+        """The loss of every token [samples, length].
+
+        Args:
+            part: of weights, the stream, the wanted tokens and what is held.
+            weights: of embedding and head.
+            x: [samples, length, hidden].
+            wanted: [samples, length].
+        """
+        rows = self._rows(self.blocks.inner.samples, self.blocks.inner.length)
+        stream = self.grid.activations(self.blocks.stream)
+        return self._mapped(part, "", weights, [stream, rows], rows)(weights, x, wanted)
+
+    def _mapped(
+        self, part: Callable[..., jax.Array], owner: str, weights: Any, given: list[PartitionSpec], made: PartitionSpec
+    ) -> Callable[..., jax.Array]:
+        held = Blocked(grid=self.grid, blocks=self.blocks)
+
+        def placed(path: Any, _: Any) -> PartitionSpec:
+            axes = block_split(self.grid, f"{owner}.{jax.tree_util.keystr(path, simple=True, separator='.')}")
+            return PartitionSpec(*(axes.get(at) for at in range(max(axes, default=-1) + 1)))
+
+        specs = jax.tree_util.tree_map_with_path(placed, weights)
+        return jax.shard_map(
+            lambda *values: part(*values, held), mesh=self.grid.mesh, in_specs=(specs, *given), out_specs=made
+        )
+
+    def _rows(self, samples: Names, length: Names = ()) -> PartitionSpec:
+        """How ranks share samples, and the tokens of each."""
+        axes = (*self.grid.data, *self.grid.block_axes(samples))
+        within = self.grid.block_axes(length)
+        return PartitionSpec(axes or None, within) if within else PartitionSpec(axes or None)

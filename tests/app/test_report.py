@@ -1,0 +1,75 @@
+"""`report`: one file that shows plans, of a question or of a plan file, with nothing in it that asks a network."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import meshwright as mw
+from meshwright.cli import main
+from meshwright.errors import InputError
+
+MOST_BYTES = 1_500_000
+
+
+def document_of(page: str) -> dict[str, object]:
+    found = re.search(r'<script type="application/json" id="document">(.*?)</script>', page, re.S)
+    assert found is not None
+    read: dict[str, object] = json.loads(found[1])
+    return read
+
+
+def test_a_page_holds_its_modules_its_data_and_the_command_that_gives_it_again(tmp_path: Path) -> None:
+    asked = ["report", "llama-3-8b", "--gpus", "8xH100", "--top", "2", "-o", str(tmp_path / "plan.html")]
+    assert main(asked) == 0
+    page = (tmp_path / "plan.html").read_text()
+    held = document_of(page)
+    assert held["command"] == "meshwright plan llama-3-8b --gpus 8xH100 --top 2"
+    assert held["version"] == mw.__version__
+    assert not re.findall(r"""(?:src|href|url\()\s*=?\s*["']?https?:""", page)
+    modules = json.loads(re.search(r'<script type="importmap">(.*?)</script>', page, re.S)[1])["imports"]  # type: ignore[index]
+    imported = set(re.findall(r'"(page/[^"]+)"', page)) - {"page/main.js"}
+    assert imported <= set(modules)
+    assert all(address.startswith("data:text/javascript;base64,") for address in modules.values())
+
+
+def test_a_plan_set_file_is_shown_as_it_was_found(tmp_path: Path) -> None:
+    answer = mw.plan("llama-3-8b", gpus="8xH100", top=3)
+    file = answer.save(tmp_path / "plans.json")
+    shown = mw.report(str(file))
+    found = document_of(shown.text)["document"]
+    assert [one["title"] for one in found["plans"]] == [plan.title for plan in answer]
+    assert found["search"] == answer.to_dict()["search"]
+    second = document_of(mw.report(f"{file}#2").text)["document"]
+    assert [one["title"] for one in second["plans"]] == [answer[1].title]
+
+
+def test_text_for_a_merge_request_has_verdict_plans_and_command() -> None:
+    text = mw.report("llama-3-8b", gpus="8xH100", format="md").text
+    assert text.startswith("## llama-3-8b on 8xH100\n\n**llama-3-8b on 8 H100: ")
+    assert "| # | plan | step |" in text
+    assert text.endswith("`meshwright plan llama-3-8b --gpus 8xH100`\n")
+
+
+def test_a_cell_is_the_fragment_that_notebooks_show() -> None:
+    shown = mw.report("llama-3-8b", gpus="8xH100", format="cell")
+    assert shown.text.strip() == shown._repr_html_()
+    assert "<script" not in shown.text
+
+
+def test_a_page_is_written_to_a_file_and_a_plan_file_has_its_own_question(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "llama-3-8b", "--gpus", "8xH100"]) == 2
+    assert "-o FILE is missing" in capsys.readouterr().err
+    file = mw.plan("llama-3-8b", gpus="8xH100", top=1).save(tmp_path / "plans.json")
+    with pytest.raises(InputError, match="gpus beside a plan file"):
+        mw.report(str(file), gpus="16xH100")
+
+
+def test_a_plan_of_405b_stays_small_enough_to_mail() -> None:
+    text = mw.report("llama-3.1-405b", gpus="1024xH100", top=2).text
+    assert len(text.encode()) < MOST_BYTES

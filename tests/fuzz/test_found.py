@@ -1,0 +1,185 @@
+"""Inputs that once ended in a traceback, a hang or a file cut off: each is refused with its rule, or answered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.cli import main
+from meshwright.errors import InputError, UnsupportedError
+from meshwright.fields.kinds import Number, Whole, shown
+from meshwright.formats.shell.filters import printf
+from meshwright.library.devices import device
+from tests.fuzz import samples
+
+HUGE = "9" * 4400
+"""More digits than Python turns into an integer."""
+
+
+@pytest.fixture(autouse=True)
+def _uncaught_errors_are_raised(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MESHWRIGHT_DEBUG", "1")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("option", ["--gpus", "--cluster", "--plan", "--calibration", "--lengths", "--prices"])
+@pytest.mark.parametrize("text", ["x" * 5000, "x/" * 3000], ids=["long", "deep"])
+def test_texts_longer_than_a_file_name_are_refused(option: str, text: str) -> None:
+    words = {"--plan": "tp2", "--gpus": "8xH100"} | {option: text}
+    if option == "--cluster":
+        del words["--gpus"]
+    assert main(["estimate", "llama-3.1-8b", *(word for pair in words.items() for word in pair)]) in (2, 4)
+
+
+@pytest.mark.parametrize("words", [["models", "show"], ["explain"], ["calculon", "search"], ["check"]])
+def test_names_longer_than_a_file_name_are_refused(words: list[str]) -> None:
+    assert main([*words, "x" * 5000]) in (2, 4)
+
+
+@pytest.mark.parametrize("text", [".e5", "e5", "1.2.3e4", "1e", "--1", "0x10", HUGE, " ", "1e400"])
+def test_a_whole_number_is_refused_by_its_rule(text: str) -> None:
+    with pytest.raises(InputError, match="must be a whole number from 1 to 1,000"):
+        Whole(high=1000).read("--repeats", text)
+
+
+@pytest.mark.parametrize("text", ["1,000", "1e3", "1_000", "+1000", " 1000 ", "1.0e3", "1.e3"])
+def test_a_thousand_is_read_as_people_write_it(text: str) -> None:
+    assert Whole(high=1000).read("--repeats", text) == 1000
+
+
+def test_more_trials_than_allowed_are_not_started(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "llama-3.1-8b", "--gpus", "8xH100", "--repeats", "1e+5"]) == 2
+    assert "from 1 to 1,000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 2**63, float("inf"), float("nan")])
+def test_numbers_beyond_every_float_are_refused(value: Any) -> None:
+    for kind in (Number(), Whole()):
+        with pytest.raises(InputError):
+            kind.read("x", value)
+    assert len(shown(value)) <= 80
+    assert len(shown(10**5000)) <= 80
+
+
+def test_a_plan_of_thousands_of_tokens_is_refused_in_a_few_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "llama-3.1-8b", "--gpus", "8xH100", "--plan", "tp2." * 5000]) == 2
+    assert len(capsys.readouterr().err) < 1000
+
+
+@pytest.mark.parametrize("cell", [HUGE, str(2**64), "1e400", "nan", "-1", "1\r1"])
+def test_a_time_of_a_stage_that_is_no_number_is_refused(tmp_path: Path, cell: str) -> None:
+    table = tmp_path / "stages.csv"
+    table.write_bytes(samples.STAGES.replace("0,0,1.0,", f"{cell},0,1.0,").encode())
+    assert main(["schedule", "best", "--m", "4", "--times", str(table)]) == 2
+    (tmp_path / "stages.json").write_text(f'[{{"forward_s": {cell}, "input_s": 1, "weight_s": 1, "worker": 0.5}}]')
+    assert main(["schedule", "best", "--m", "4", "--times", str(tmp_path / "stages.json")]) == 2
+
+
+def test_a_carriage_return_within_a_row_of_a_log_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "run.csv"
+    for text in (samples.LOGS[3].replace(",256,", ",256\r,", 1), samples.LOGS[3].replace("\n", "\r\n")):
+        log.write_bytes(text.encode())
+        asked = ["--model", "llama-3.1-8b", "--gpus", "8xH100", "--gbs", "256", "--seq", "4096"]
+        assert main(["compare", "tp8.mbs1", "--with-run", str(log), *asked]) in (0, 2)
+
+
+CHANGES: list[tuple[str, Any, str]] = [
+    ("numbers", [], "numbers is"),
+    ("numbers", {"device.hopper.banana": {"value": 1, "low": 1, "high": 1, "prior": 1}}, "no number that a fit finds"),
+    ("numbers", {"device.hopper.gemm_fraction": {"value": "x", "low": 1, "high": 1, "prior": 1}}, "must be a number"),
+    ("numbers", {"device.hopper.gemm_fraction": 3}, "must be a table"),
+    ("numbers", {"device.hopper.gemm_fraction": {"value": 2, "low": 0.1, "high": 1, "prior": 1}}, "not between low"),
+    ("numbers", {"device.hopper.gemm_fraction": {"value": float("nan"), "low": 1, "high": 1, "prior": 1}}, "nan"),
+    ("spread", {"all": float("inf")}, "inf"),
+    ("spread", {"all": -1}, "at least 0"),
+    ("source", {"a": 1}, "must be text"),
+    ("ranges", {"weights": {}, "seen": {}}, "base is missing"),
+    ("run", {"model": "x"}, "plan is missing"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "why"), CHANGES, ids=range(len(CHANGES)))
+def test_a_calibration_that_is_none_is_refused_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: Any, why: str
+) -> None:
+    file = tmp_path / "calibration.json"
+    file.write_text(json.dumps(samples.calibration() | {key: value}))
+    words = ["estimate", "llama-3.1-8b", "--plan", "tp8", "--gpus", "8xH100", "--calibration", str(file)]
+    assert main(words) == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "estimate llama-3.1-70b --plan tp8.pp4.vpp8 --gpus 128xH100 --schedule zb-h2",
+        "estimate llama-3.1-70b --plan tp64.pp2.vpp8 --gpus 128xH100 --schedule 1f1b,interleaved,zb-h2",
+        "check llama-3.1-8b --plan tp8.mbs1.z1 --gpus 8xH100 --seq 1048576",
+        "schedule ftpipe --p 4 --m 8 --v 100",
+        "schedule ftpipe --p 4 --m 800 --v 100",
+    ],
+)
+def test_questions_that_once_took_minutes_are_answered(words: str) -> None:
+    assert main(words.split()) in (0, 2, 3, 5)
+
+
+def test_a_number_between_blanks_is_a_number() -> None:
+    assert main(["calculon", "search", "gpt3-13B", "a100_80g", "--procs", " 3 ", "--batch", "16"]) in (0, 3)
+
+
+def test_zones_without_a_measured_link_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "profiles").mkdir()
+    for name, text in samples.profiles().items():
+        (tmp_path / "profiles" / name).write_text(text)
+    (groups,) = (one for one in samples.MEASURED_GROUPS if "z9" in one and "Beta-12" in one)
+    (tmp_path / "cluster.toml").write_text(groups)
+    words = ["plan", "tiny", "--cluster", "cluster.toml", "--profiles", "profiles", "--gbs", "8"]
+    assert main(words) in (2, 3, 4)
+    assert "z9" in capsys.readouterr().err
+
+
+def test_a_device_of_thousands_of_letters_is_unknown() -> None:
+    with pytest.raises(UnsupportedError):
+        device("x" * 5000)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "schedule zb-auto --p 2147483647 --m 100 --v 1000",
+        "schedule best --p 2147483647 --m 2",
+        "schedule gpipe --p 1 --m 2147483647",
+        "schedule zb-auto --p 8 --m 2 --tw 2147483648",
+    ],
+)
+def test_sizes_beyond_what_is_listed_are_refused_before_anything_is_built(words: str) -> None:
+    assert main(words.split()) == 2
+
+
+@pytest.mark.parametrize("seconds", ["1e9", "1e-300", "5e-324", "0"])
+def test_tasks_of_any_length_are_drawn(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedule", "zb-h1", "--p", "2", "--m", "2", "--tw", seconds]) == 0
+    assert len(capsys.readouterr().out) < 5000
+
+
+def test_a_measured_run_of_too_large_a_batch_is_not_predicted(tmp_path: Path) -> None:
+    (tmp_path / "measured.csv").write_text(
+        samples.measured().replace(",4,4,fp16,full", ",1000000000000,4,fp16,full", 1)
+    )
+    assert main(["validate", "measured.csv"]) == 0
+
+
+def test_printf_takes_the_number_that_a_word_begins_with() -> None:
+    assert printf("%d %x %.1f %d", ["118.25", "16", "2.5", "x"]) == "118 10 2.5 0"
+
+
+def test_numbers_of_calculon_stay_where_products_are_finite(tmp_path: Path) -> None:
+    app, execution, system = samples.calculon()[0]
+    system = json.loads(json.dumps(system))
+    system["mem1"]["GBps"] = 1e308
+    for name, part in (("a.json", app), ("e.json", execution), ("s.json", system)):
+        (tmp_path / name).write_text(json.dumps(part))
+    assert main(["calculon", "estimate", "a.json", "e.json", "s.json"]) == 2

@@ -1,0 +1,113 @@
+"""What if: a plan with settings, workload or numbers changed is the plan that `estimate` prices."""
+
+from __future__ import annotations
+
+import pytest
+
+import meshwright as mw
+from meshwright.errors import InputError
+from meshwright.estimate.price import estimate_plan
+from meshwright.planning.what_if import MEMORY, changed_job, describe_change, quantities_of, settings_of
+from meshwright.schedules.plan_rows import row_of
+from meshwright.specs.job import Job
+from meshwright.specs.row import PlanRow
+
+PLAN = "tp4.pp4.vpp2.dp4.z1.mbs1.gbs512"
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    found = mw.estimate("llama-3.1-70b", PLAN, gpus="64xH100").best.job
+    assert isinstance(found, Job)
+    return found
+
+
+def row(job: Job) -> PlanRow | None:
+    return row_of(job.plan, job.model)
+
+
+def step_s(job: Job) -> float:
+    return estimate_plan(job.plan, job.model, job.cluster, job.workload).step_time_s
+
+
+@pytest.mark.parametrize(
+    ("changes", "plan"),
+    [
+        ({"tp": 8}, "tp8.pp4.vpp2.dp2.z1.mbs1.gbs512"),
+        ({"recompute": "full", "mbs": 2}, "tp4.pp4.vpp2.dp4.z1.mbs2.gbs512.rc-full"),
+        ({"schedule": "zb-h1"}, "tp4.pp4.dp4.z1.mbs1.gbs512.zb-h1"),
+        ({"global_batch": 1024}, "tp4.pp4.vpp2.dp4.z1.mbs1.gbs1024"),
+        ({"row": "tp8.pp2.dp4.fsdp.mbs2.gbs512"}, "tp8.pp2.dp4.fsdp.mbs2.gbs512"),
+        ({"row": "tp8.pp2.dp4.mbs2", "mbs": 1}, "tp8.pp2.dp4.mbs1.gbs512"),
+    ],
+)
+def test_a_changed_plan_is_the_one_that_estimate_prices(job: Job, changes: dict[str, object], plan: str) -> None:
+    changed = changed_job(job, changes)
+    assert changed.name == plan
+    expected = mw.estimate("llama-3.1-70b", plan, gpus="64xH100").best.estimate.step_time_s
+    assert step_s(changed) == pytest.approx(expected)
+
+
+def test_sequence_price_and_numbers_change_what_they_say(job: Job) -> None:
+    longer = changed_job(job, {"seq_len": 8192, "price": "2.5"})
+    assert (longer.workload.seq_len, longer.cluster.groups[0].price_per_hour) == (8192, 2.5)
+    assert longer.plan == job.plan
+    names = [one.name for one in quantities_of(job)]
+    slower = changed_job(job, {"numbers": {"NVLink4 bandwidth": 0.5}})
+    assert "NVLink4 bandwidth" in names
+    assert step_s(slower) > step_s(job)
+    smaller = changed_job(job, {"numbers": {MEMORY: 0.5}})
+    assert smaller.cluster.groups[0].device.memory_bytes == job.cluster.groups[0].device.memory_bytes / 2
+    assert step_s(smaller) == step_s(job)
+
+
+def test_experts_that_get_more_tokens_take_longer() -> None:
+    even = mw.estimate("mixtral-8x7b", "tp2.pp2.ep4.dp4.z1.mbs1.gbs64", gpus="16xH100").best.job
+    assert isinstance(even, Job)
+    assert step_s(changed_job(even, {"expert_load": 1.5})) > step_s(even)
+    with pytest.raises(InputError, match="at least 1"):
+        changed_job(even, {"expert_load": 0.5})
+
+
+def test_what_follows_is_said(job: Job) -> None:
+    assert describe_change(row(job), row(changed_job(job, {"tp": 8}))) == "tp 4 -> 8 (dp 4 -> 2)"
+    assert describe_change(row(job), row(changed_job(job, {"seq_len": 8192}))) == ""
+
+
+def test_settings_have_legal_values_and_the_rule_of_the_others(job: Job) -> None:
+    settings = {one.name: one for one in settings_of(job, row(job))}
+    assert settings["tp"].value == 4
+    legal = [one.value for one in settings["tp"].values if one.problem is None]
+    assert legal == [1, 2, 4, 8, 16]
+    (too_large,) = [one.problem for one in settings["tp"].values if one.value == 64]
+    assert too_large is not None
+    assert "64 devices" in too_large.what
+    for setting in settings.values():
+        for one in setting.values:
+            if one.problem is None and one.value != setting.value:
+                assert changed_job(job, {setting.name: one.value}).plan != job.plan
+
+
+def test_all_that_is_wrong_is_refused_together(job: Job) -> None:
+    with pytest.raises(InputError) as refused:
+        changed_job(job, {"colour": 1, "seq_len": -1, "numbers": {"NVLink9 bandwidth": 2}})
+    assert {problem.field for problem in refused.value.problems} == {"colour", "seq_len", "NVLink9 bandwidth"}
+    with pytest.raises(InputError, match="not a multiple"):
+        changed_job(job, {"global_batch": 1001})
+    with pytest.raises(InputError, match="unknown recompute 'most'"):
+        changed_job(job, {"recompute": "most"})
+    with pytest.raises(InputError, match="unknown sharding 'z9'"):
+        changed_job(job, {"sharding": "z9"})
+    with pytest.raises(InputError, match="tp is 'x'"):
+        changed_job(job, {"tp": "x"})
+
+
+def test_a_plan_whose_stages_differ_keeps_its_settings() -> None:
+    mixed = mw.plan("llama-3-8b", gpus="8xH100,8xA100-80", top=1)[0].job
+    assert isinstance(mixed, Job)
+    assert settings_of(mixed, row(mixed)) == ()
+    with pytest.raises(InputError, match="stages differ"):
+        changed_job(mixed, {"tp": 2})
+    assert step_s(changed_job(mixed, {"seq_len": mixed.workload.seq_len * 2})) > step_s(mixed)
+    name = quantities_of(mixed)[0].name
+    assert step_s(changed_job(mixed, {"numbers": {name: 0.5}})) > step_s(mixed)

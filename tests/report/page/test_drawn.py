@@ -1,0 +1,128 @@
+"""Every view in a real browser, with real answers: what is drawn, what is logged, what the keys do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from meshwright.report.page.document import VIEWS, page_document, page_html
+from tests.report.page.chromium import Shown, chromium
+from tests.report.page.sources import NAMES, source
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Shown]:
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    for name in NAMES:
+        (folder / f"{name}.html").write_text(page_html(page_document(source(name))), encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in NAMES}
+
+
+DRAWN = {
+    "timeline": "canvas.pipeline-base",
+    "memory": ".memory-row",
+    "cluster": ".cluster-host canvas",
+    "operators": ".drawing .axis",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_view_is_drawn_for_everyone_without_a_complaint(shown: Shown, files: dict[str, Path], name: str) -> None:
+    # What keeps people out takes long to look for: once a view, in either scheme.
+    schemes = ("light", "dark") if NAMES.index(name) % 2 else ("dark", "light")
+    for scheme in schemes:
+        shown.page.emulate_media(color_scheme=scheme)
+        for view in VIEWS:
+            shown.open(files[name], view)
+            shown.page.wait_for_selector(DRAWN.get(view, "#view *"))
+            assert shown.page.locator("#view table").count() >= (view in DRAWN)
+            if scheme == schemes[-1]:
+                assert shown.serious() == []
+    assert shown.complaints == []
+
+
+def _timeline(shown: Shown, file: Path) -> None:
+    shown.open(file, "timeline")
+    shown.page.wait_for_selector(".toolbar .button")
+    shown.evaluate("() => { window.pipeline = document.querySelector('#view > div').pipeline; }")
+    shown.page.wait_for_function("window.pipeline.state.frames > 0")
+
+
+def test_the_timeline_has_the_tasks_of_the_schedule_and_zooms_to_one(shown: Shown, files: dict[str, Path]) -> None:
+    _timeline(shown, files["mixed"])
+    timeline = source("mixed").plans[0].picture().timeline
+    tasks, end_s = shown.evaluate("() => [pipeline.step.count, pipeline.step.end.reduce((a, b) => Math.max(a, b))]")
+    assert tasks == timeline.table.tasks
+    assert end_s == pytest.approx(timeline.makespan_s)
+    found = shown.evaluate("() => { pipeline.zoomTo(700); const { from, to } = pipeline.shown; return [from, to]; }")
+    assert found[0] < timeline.start_s[700] < timeline.end_s[700] < found[1]
+    assert found[1] - found[0] < 1.5 * (timeline.end_s[700] - timeline.start_s[700])
+
+
+def test_keys_walk_along_tasks_and_say_what_they_are(shown: Shown, files: dict[str, Path]) -> None:
+    _timeline(shown, files["mixed"])
+    shown.page.locator(".pipeline-host").focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        shown.page.keyboard.press(key)
+    said = shown.page.locator("#view [aria-live]").inner_text()
+    assert said.startswith("forward, micro-batch 0, stage, 1: layers 11-21")
+    assert "bound by, compute" in said
+    shown.page.keyboard.press("Enter")
+    followed = shown.evaluate("() => pipeline.state.picked.passes.map((task) => pipeline.step.worker[task])")
+    assert followed == [0, 1, 2, 3, 3, 2, 1, 0]
+    shown.page.keyboard.press("c")
+    assert shown.page.locator("button[aria-pressed=true]").inner_text() == "Critical path"
+    shown.page.keyboard.press("w")
+    assert shown.evaluate("() => pipeline.shown.to - pipeline.shown.from") < source("mixed").plans[0].picture().end_s
+    shown.page.keyboard.press("Escape")
+    assert shown.evaluate("() => pipeline.state.picked") is None
+
+
+def test_a_stage_is_chosen_and_its_parts_are_a_table(shown: Shown, files: dict[str, Path]) -> None:
+    shown.open(files["mixed"], "memory")
+    shown.page.locator(".memory-row").nth(1).click()
+    assert shown.page.locator(".two h3").all_inner_texts() == ["Over the step", "stage 1 by part"]
+    assert shown.page.locator(".memory-row[aria-pressed=true]").count() == 1
+    assert "memory.stage=1" in shown.page.url
+
+
+def test_what_does_not_fit_is_marked_and_has_a_remedy(shown: Shown, files: dict[str, Path]) -> None:
+    shown.open(files["overfull"], "memory")
+    shown.page.wait_for_selector(".chip")
+    assert shown.page.locator(".memory-row .beyond").count() == 2
+    assert "too much" in shown.page.locator(".memory-row .size").first.inner_text()
+
+
+def test_a_device_lights_the_ranks_it_talks_to(shown: Shown, files: dict[str, Path]) -> None:
+    shown.open(files["experts"], "cluster")
+    shown.page.wait_for_selector(".cluster-host canvas")
+    assert "ep64 leaves its NVLink4 (8 links) domain of 8" in shown.page.locator(".notice").inner_text()
+    found = dict(shown.evaluate("() => document.querySelector('#view > div').cluster.groups(5)"))
+    assert found["tp"] == [4, 5, 6, 7]
+    assert found["dp"][:3] == [1, 5, 9]
+    assert found["ep"] == list(range(64))
+    assert found["pp"] == [5, 517, 1029, 1541]
+    shown.page.locator(".cluster-host").focus()
+    for key in ("ArrowRight", "ArrowDown"):
+        shown.page.keyboard.press(key)
+    said = shown.page.locator("#view [aria-live]").inner_text()
+    assert said.startswith("device 8, H800, node, 1 of H800, place 0, works for, stage 0")
+    assert "ep, 64 ranks, 8 in its NVLink4 (8 links) domain" in said
+
+
+def test_operators_of_each_device_are_sorted_by_what_they_lose(shown: Shown, files: dict[str, Path]) -> None:
+    shown.open(files["mixed"], "operators")
+    shown.page.get_by_role("button", name="H100", exact=True).click()
+    assert shown.page.locator("#view h2").first.inner_text() == "Roofline of H100"
+    head = shown.page.locator("#view th", has_text="time").first
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    assert "operators.group=H100" in shown.page.url

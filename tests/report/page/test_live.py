@@ -1,0 +1,51 @@
+"""The playground in a real browser, with its server: schedules moved by hand, sizes refused with their rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Thread
+from time import sleep
+
+import pytest
+
+from meshwright.app.page_answers import PageAnswers
+from tests.report.page.chromium import chromium
+from tests.report.page.sources import source
+
+uvicorn = pytest.importorskip("uvicorn")
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    from meshwright.service.page import page_app
+
+    answers = PageAnswers()
+    app = page_app(answers, answers.add(source("mixed")), "key")
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    thread = Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/key/"
+    server.should_exit = True
+    thread.join(10)
+
+
+def test_a_schedule_follows_the_hand(address: str) -> None:
+    with chromium(own=address) as shown:
+        shown.page.goto(f"{address}#view=playground")
+        shown.page.wait_for_selector(".playground-shown canvas.pipeline-base")
+        title = shown.page.locator(".playground-shown h2")
+        assert title.first.inner_text().startswith("1f1b ")
+        shown.page.select_option("#playground-name", "zb-h1")
+        shown.page.select_option("#playground-below", "dualpipe")
+        title.nth(1).filter(has_text="dualpipe ").wait_for()
+        title.first.filter(has_text="zb-h1 ").wait_for()
+        quicker = title.first.inner_text()
+        shown.page.locator("#playground-weight_s").fill("90")
+        title.first.filter(has_not_text=quicker).wait_for()
+        assert shown.complaints == []
+        shown.page.fill("#playground-p", "7")
+        shown.page.locator(".notice", has_text="p is even").wait_for()
+        # The refusal is an answer of the server, which a browser's console counts as an error of its own.
+        assert all("422" in text for text in shown.complaints)

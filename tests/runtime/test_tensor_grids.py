@@ -1,0 +1,118 @@
+"""Tensor groups that are grids: products and whole steps run on virtual devices, and send what is priced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from meshwright.compiler.grid import DeviceGrid
+from meshwright.compiler.sharding.hlo_collectives import count_collectives
+from meshwright.runtime.devices import jax_precision
+from meshwright.runtime.parity import parity_of, run_alone, run_parallel
+from meshwright.runtime.step_collectives import step_collectives
+from meshwright.runtime.training_run import Training
+from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
+from meshwright.specs.row import parse_row
+from meshwright.strategies import TENSORS
+from meshwright.zoo.blocks import Blocked
+from meshwright.zoo.splits import block_split
+from meshwright.zoo.tiny import TINY
+from tests.runtime.priced_collectives import tensor_bytes
+
+M, K, N = 64, 64, 256
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "forward", "backward"), [("2d", 4, 5120, 10240), ("25d", 8, 4608, 13312), ("3d", 8, 4608, 4608)]
+)
+def test_a_product_sends_the_elements_of_its_paper(name: str, tp: int, forward: float, backward: float) -> None:
+    """M = K = 64, N = 256: out of one device in the compiled programs, equal to the product of one device."""
+    blocks = TENSORS[name].blocks(tp)
+    assert blocks is not None
+    grid = DeviceGrid.of(tensor=tp, blocks=blocks)
+    mesh = jax.make_mesh(*zip(*((size, axis) for axis, size in grid.sizes), strict=True), devices=jax.devices()[:tp])  # type: ignore[arg-type]
+    axes = block_split(grid, "mlp.up")
+    given, matrix, made = (
+        grid.activations(blocks.stream),
+        PartitionSpec(axes[0], axes[1]),
+        grid.activations(blocks.inner),
+    )
+    held = Blocked(grid=grid, blocks=blocks)
+    product = jax.jit(
+        jax.shard_map(lambda x, w: held.into(x, w)[0], mesh=mesh, in_specs=(given, matrix), out_specs=made)
+    )
+    rng = np.random.default_rng(0)
+
+    def placed(shape: tuple[int, ...], spec: PartitionSpec) -> Any:
+        return jax.device_put(rng.normal(size=shape), NamedSharding(mesh, spec))
+
+    with jax_precision("fp64"):
+        x, w, slope = placed((M // 2, 2, K), given), placed((K, N), matrix), placed((M // 2, 2, N), made)
+        ahead = count_collectives(product.lower(x, w).compile().as_text())
+        y, pull = jax.vjp(product, x, w)
+        back = jax.jit(lambda pull, slope: pull(slope)).lower(pull, slope).compile()
+        assert ahead.sent_bytes / 8 == forward
+        assert count_collectives(back.as_text()).sent_bytes / 8 == backward
+        found = y, *back(pull, slope)
+        flat, steep = np.asarray(x).reshape(M, K), np.asarray(slope).reshape(M, N)
+        for got, expected in zip(found, (flat @ w, steep @ np.asarray(w).T, flat.T @ steep), strict=True):
+            np.testing.assert_allclose(np.asarray(got).reshape(expected.shape), expected, atol=1e-12)
+
+
+def training(plan: str, model: str = "llama-tiny", seq_len: int = 16) -> Training:
+    row = parse_row(plan, devices=8, global_batch=0, schedules=())
+    return Training(spec=_one_layer(model), row=replace(row, gbs=row.gbs or row.dp * row.mbs), stage_layers=(1,),
+                    seq_len=seq_len)  # fmt: skip
+
+
+def _one_layer(model: str) -> ModelSpec:
+    spec = TINY[model]
+    return replace(spec, runs=(replace(spec.runs[0], repeats=1),))
+
+
+@pytest.mark.parametrize("plan", ["tp2d2.dp1.mbs2", "tp25d2x2.dp1.mbs4", "tp3d2.dp1.mbs4"])
+def test_a_step_sends_what_is_priced(plan: str) -> None:
+    one = training(plan, seq_len=128)
+    assert one.spec is not None
+    compiled: Any = one.step(jax.devices()).lower(one.initial(), one.batch(0))
+    found = step_collectives(compiled.runtime)
+    for program, phase in (("F0", "forward"), ("B0", "backward")):
+        priced = tensor_bytes(one.spec, one.row, one.seq_len, phase, 4.0)  # type: ignore[arg-type]
+        assert found[program].sent_bytes == pytest.approx(priced, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("plan", "model"),
+    [
+        ("tp2d2.dp2.z1.mbs2.gbs8", "llama-tiny"),
+        ("tp25d2x2.dp1.mbs4.rc-full", "gpt-tiny"),
+        ("tp3d2.dp1.mbs4.gbs8", "gpt-tiny"),
+        ("tp3d2.dp1.mbs4.rc-sel", "llama-tiny"),
+    ],
+)
+def test_steps_equal_one_device(plan: str, model: str) -> None:
+    """Dropout, learned positions, tied embeddings and biases of GPT; grouped queries and gates of Llama."""
+    with jax_precision("fp64"):
+        one = training(plan, model)
+        state = one.initial()
+        there = run_parallel(one, jax.devices(), 5, state)
+        parity = parity_of(there, run_alone(one, 5, state), "fp64", None)
+    assert parity.holds
+    assert parity.tolerance <= 1e-9
+
+
+def test_layers_of_a_pipeline_hand_on_their_blocks() -> None:
+    layer = LayerSpec(attention=Attention(heads=4, kv_heads=2, head_dim=4), mlp=DenseMlp(ffn_hidden=32, gated=True))
+    small = replace(TINY["llama-tiny"], hidden=16, vocab=24, runs=(LayerRun(layers=(layer,), repeats=2),))
+    with jax_precision("fp64"):
+        row = parse_row("tp2d2.pp2.dp1.mbs2.gbs8", devices=8, global_batch=0, schedules=())
+        one = Training(spec=small, row=row, stage_layers=(1, 1), seq_len=8)
+        state = one.initial()
+        parity = parity_of(run_parallel(one, jax.devices(), 2, state), run_alone(one, 2, state), "fp64", None)
+    assert parity.holds

@@ -1,0 +1,244 @@
+"""The live page: served to this machine under its own path, changed and searched in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from meshwright.app.page import page_source
+from meshwright.app.page_answers import PageAnswers
+from meshwright.app.requests.page import WebRequest
+from meshwright.cli import main
+from meshwright.errors import InputError
+from meshwright.report.page.document import LIVE_VIEWS, VIEWS
+from meshwright.service.local import listening
+from tests.report.page.chromium import Shown, chromium
+
+uvicorn = pytest.importorskip("uvicorn")
+KEY = "a-path-nobody-knows"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    from meshwright.service.page import page_app
+
+    answers = PageAnswers()
+    first = answers.add(page_source(WebRequest.read({"model": "llama-3-8b", "gpus": "16xH100", "seq_len": 8192})))
+    listener = listening(None)
+    config = uvicorn.Config(page_app(answers, first, KEY), log_level="error", access_log=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}/{KEY}/"
+    server.should_exit = True
+    thread.join(10)
+    listener.close()
+
+
+@pytest.fixture(scope="module")
+def browser(address: str) -> Iterator[Shown]:
+    with chromium(own=address) as shown:
+        yield shown
+
+
+@pytest.fixture
+def page(browser: Shown, address: str) -> Any:
+    browser.complaints.clear()
+    browser.page.set_viewport_size({"width": 1280, "height": 900})
+    browser.page.goto("about:blank")
+    browser.page.goto(address)
+    browser.page.wait_for_selector("html[data-priced]", state="attached")
+    return browser.page
+
+
+def asked(url: str, body: Any = None, method: str | None = None, **headers: str) -> tuple[int, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=30) as found:
+            text = found.read().decode()
+            return found.status, json.loads(text) if "json" in found.headers["content-type"] else text
+    except urllib.error.HTTPError as refused:
+        with refused:
+            text = refused.read().decode()
+        return refused.code, json.loads(text) if text.startswith("{") else text
+
+
+def priced(page: Any, act: Any) -> None:
+    """Do something that has a plan priced, and wait for it."""
+    before = int(page.evaluate("document.documentElement.dataset.priced"))
+    act()
+    page.wait_for_selector(f"html[data-priced='{before + 1}']", state="attached")
+
+
+def plan_line(page: Any) -> str:
+    found: str = page.inner_text(".verdict .plan")
+    return found
+
+
+def test_only_this_machine_under_the_secret_path_is_answered(address: str) -> None:
+    root = address.removesuffix(f"{KEY}/")
+    assert asked(address)[0] == 200
+    assert asked(root)[0] == asked(f"{root}another/")[0] == 404
+    assert asked(address, Host="evil.example")[0] == 404
+    assert asked(f"{address}what-if", {}, Origin="http://evil.example")[0] == 404
+    assert asked(f"{address}assets/../../secrets")[0] == 404
+
+
+def test_requests_that_make_no_sense_are_refused_with_a_sentence(address: str) -> None:
+    assert asked(f"{address}nothing", {})[0] == 404
+    assert asked(f"{address}what-if", [1])[0] == 400
+    for body in ({}, {"answer": "x"}, {"answer": 3, "plan": "x"}):
+        code, found = asked(f"{address}what-if", body)
+        assert (code, bool(found["problems"][0]["what"])) == (422, True)
+    code, found = asked(f"{address}searches", {"fields": {"model": "gpt2", "gpus": "8xH100", "output": "x"}})
+    assert (code, "output" in found["problems"][0]["what"]) == (422, True)
+    for fields in ([], {"model": {}}, {"model": "gpt2", "seq_len": "x"}):
+        assert asked(f"{address}searches", {"fields": fields})[0] == 422
+    assert asked(f"{address}searches/x")[0] == 422
+    first = re.search(r'"answer":"(\w+)"', asked(address)[1])
+    assert first is not None
+    wrong: tuple[Any, ...] = ({"numbers": {"x": "y"}}, {"recompute": {"a": 1}}, {"row": 5}, {"tp": 10**30}, [1], "tp")
+    for changes in wrong:
+        assert asked(f"{address}what-if", {"answer": first[1], "plan": 0, "changes": changes})[0] == 422
+    for body in ({"name": "nothing"}, {"name": "why", "asked": {"x": 1}}, {"name": "why", "asked": 3}):
+        assert asked(f"{address}view", {"answer": first[1], **body})[0] == 422
+    for text in (b'{"answer": NaN}', b"[" * 100_000, b"\xff"):
+        request = urllib.request.Request(f"{address}what-if", text, method="POST")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=30)
+        with refused.value:
+            assert refused.value.code == 400
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_view_is_drawn_and_open_to_everyone(browser: Shown, page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    for view in (*VIEWS, *LIVE_VIEWS):
+        page.click(f"#tab-{view}")
+        page.wait_for_selector(f"html[data-drawn^='{view}:']", state="attached")
+        page.wait_for_selector("#view > div > *")
+        assert browser.serious() == []
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert browser.complaints == []
+
+
+def test_a_setting_prices_the_plan_again_and_undo_goes_back(browser: Shown, page: Any) -> None:
+    before = plan_line(page)
+    priced(page, lambda: page.click("#knob-recompute-full"))
+    assert plan_line(page) == f"{before}.rc-full"
+    assert re.search(r"\+\d", page.inner_text(".tiles"))
+    assert before in page.inner_text(".verdict")
+    assert "changes=" in page.url
+    priced(page, lambda: page.get_by_role("button", name="Undo").click())
+    assert plan_line(page) == before
+    assert browser.complaints == []
+
+
+def test_a_slider_is_moved_by_keys_and_a_link_says_the_same(browser: Shown, page: Any, address: str) -> None:
+    page.focus("#knob-seq_len")
+    priced(page, lambda: page.keyboard.press("ArrowRight"))
+    shown = page.inner_text(".tiles")
+    assert page.locator("output[for=knob-seq_len]").inner_text() == "16,384"
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)
+    page.wait_for_selector(".tiles .badge")
+    assert page.inner_text(".tiles") == shown
+    assert browser.complaints == []
+
+
+def test_an_illegal_value_says_its_rule_beside_it(browser: Shown, page: Any) -> None:
+    value = page.locator(".choices [aria-disabled=true]").first
+    rule = value.get_attribute("title")
+    value.click(force=True)
+    what, why, fix = page.locator("aside .knob .problem").inner_text().split("\n")
+    assert f"{what}: {why.removeprefix('why: ')}" == rule
+    assert fix.startswith("fix: ")
+    priced(page, lambda: (page.fill("#knob-row", "tp3.pp7.mbs1"), page.keyboard.press("Tab")))
+    assert "error[MW" in page.locator("aside .knob .problem").first.inner_text()
+
+
+def test_a_kept_plan_stands_beside_the_changed_one(browser: Shown, page: Any) -> None:
+    page.get_by_role("button", name="Keep", exact=True).click()
+    priced(page, lambda: page.click("#knob-recompute-full"))
+    page.click("#tab-compare")
+    page.wait_for_selector("text=From B to A")
+    table = page.locator(".beside")
+    assert table.locator("th[scope=col]").count() == 3
+    assert "recompute" in table.inner_text()
+    assert browser.complaints == []
+
+
+def test_another_question_is_searched_and_wrong_ones_are_said_at_their_fields(browser: Shown, page: Any) -> None:
+    page.get_by_role("button", name="New question").click()
+    page.fill("#ask-gpus", "8xH101")
+    page.get_by_role("button", name="Search").click()
+    field = page.locator("dialog .field", has=page.locator("#ask-gpus"))
+    page.wait_for_selector("dialog .problem")
+    assert "unknown device 'H101'" in field.locator(".problem").inner_text()
+    page.fill("#ask-gpus", "8xH100")
+    page.get_by_role("button", name="Search").click()
+    page.wait_for_selector(".facts:has-text('8xH100')")
+    assert "meshwright plan llama-3-8b --gpus 8xH100 --seq 8192" in page.inner_text("footer")
+    assert [text for text in browser.complaints if "422" not in text] == []
+
+
+def test_a_log_that_is_dropped_is_compared(browser: Shown, page: Any, tmp_path: Any) -> None:
+    lines = ["step,step_time_s"] + [f"{step},{9 + step % 3 / 10}" for step in range(1, 30)]
+    (tmp_path / "steps.csv").write_text("\n".join(lines))
+    page.click("#tab-run")
+    page.set_input_files("#log", str(tmp_path / "steps.csv"))
+    page.wait_for_selector("#view table")
+    assert "measured" in page.inner_text("#view").lower()
+    assert browser.complaints == []
+
+
+def test_a_search_is_cancelled(address: str) -> None:
+    question = {"model": "deepseek-v3", "gpus": "2048xH800", "schedule": "all"}
+    _, begun = asked(f"{address}searches", {"fields": question})
+    assert begun["command"].startswith("meshwright plan deepseek-v3")
+    state: dict[str, Any] = {"state": "searching", "progress": None}
+    while state["progress"] is None and state["state"] == "searching":
+        time.sleep(0.05)
+        state = asked(f"{address}searches/{begun['search']}")[1]
+    assert state["state"] == "searching"
+    assert 0 < state["progress"]["decided"] <= state["progress"]["space"]
+    assert asked(f"{address}searches/{begun['search']}", method="DELETE")[1]["state"] == "cancelled"
+
+
+def test_without_the_extra_its_name_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["web", "llama-3-8b", "--gpus", "8xH100"]) == 2
+    assert "pip install 'meshwright[web]'" in capsys.readouterr().err
+
+
+def test_a_port_in_use_names_the_next_one() -> None:
+    with listening(None) as first, pytest.raises(InputError) as refused:
+        listening(first.getsockname()[1])
+    assert re.search(r"fix: --port \d+", str(refused.value))
+
+
+def test_the_command_says_its_address_and_ends_at_an_interrupt() -> None:
+    command = [sys.executable, "-c", "import sys; from meshwright.cli import main; sys.exit(main())"]
+    words = [*command, "web", "--no-browser"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        code, text = asked(url)
+        assert (code, "llama-3.1-70b" in text) == (200, True)
+        process.send_signal(2)
+        assert process.wait(20) == 0

@@ -1,0 +1,54 @@
+"""The commands and programs of docs/service.md run against a service, as they stand there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.service.conftest import Service
+
+PAGE = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+EXAMPLES = Path(__file__).parents[2] / "examples" / "service"
+CURL = [
+    command
+    for block in re.findall(r"^```bash\n(.*?)^```", PAGE, re.M | re.S)
+    for command in re.split(r"\n(?=curl )", block.strip())
+]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+@pytest.mark.parametrize("command", CURL)
+def test_a_command_of_the_page_is_answered(command: str, service: Service) -> None:
+    done = subprocess.run(
+        ["bash", "-c", command], env={"SERVICE": service.url, "PATH": "/usr/bin:/bin"}, capture_output=True, check=True
+    )
+    answer = json.loads(done.stdout)
+    assert answer["schema"].startswith("meshwright.")
+    assert "problems" not in answer
+
+
+def test_the_program_of_the_page_runs(service: Service) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    text = f"SERVICE = {service.url!r}\n{program}"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    first, *states, last = done.stdout.strip().splitlines()
+    assert "llama-3.1-70b" in first
+    assert states[-1] == "done"
+    assert "gpt2" in last
+
+
+def test_the_container_starts_with_options_that_the_command_has() -> None:
+    from meshwright.app.requests.serve import ServeRequest
+    from meshwright.fields.request import fields_of
+
+    known = {one.spelled for one in fields_of(ServeRequest)}
+    for name in ("Dockerfile", "kubernetes.yaml"):
+        used = set(re.findall(r"--(?:host|open|port|workers|queue|token)\b", (EXAMPLES / name).read_text()))
+        assert used
+        assert used <= known

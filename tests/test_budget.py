@@ -1,0 +1,111 @@
+"""A question ends within its limits, with the best so far and its gap, or one error; else nothing changes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import meshwright as mw
+from meshwright.budget import TIME_LIMIT, left_s, spent, within
+from meshwright.cli import main
+from meshwright.errors import InfeasibleError
+
+QUESTION = {"model": "llama-3.1-8b", "gpus": "16xH100"}
+
+
+def test_a_budget_is_spent_when_its_time_is_over_and_stays_so() -> None:
+    assert not spent()
+    with within(time_s=1e-9):
+        assert spent() == TIME_LIMIT
+        assert left_s() == 0.0
+        with within(time_s=100.0):
+            assert not spent()
+        assert spent() == TIME_LIMIT
+    assert not spent()
+    assert left_s() is None
+
+
+def test_memory_is_told_before_it_is_reached() -> None:
+    # In an interpreter of its own: what other tests freed would be handed out again and not count as growth.
+    program = """
+from meshwright.budget import MEMORY_LIMIT, resident_bytes, spent, within
+
+held, most_bytes = [], resident_bytes() + 400e6
+with within(memory_bytes=most_bytes):
+    assert not spent()
+    while not spent() and len(held) < 40:
+        held.append(b"x" * 50_000_000)
+    assert spent() == MEMORY_LIMIT
+    assert resident_bytes() < most_bytes
+print(len(held))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert 3 <= int(run.stdout) <= 8
+
+
+def test_a_search_out_of_time_answers_with_the_best_so_far_and_its_gap() -> None:
+    whole, part = mw.plan(**QUESTION), mw.plan(**QUESTION, time_limit=1e-6)
+    assert whole.certificate.optimal
+    assert not whole.certificate.stopped
+    assert part.certificate.stopped == TIME_LIMIT
+    assert not part.certificate.optimal
+    best_s, bound_s = part.plans[0].estimate.step_time_s, part.certificate.bound_step_time_s
+    assert bound_s <= whole.plans[0].estimate.step_time_s <= best_s
+    assert any("time limit" in warning for warning in part.warnings)
+
+
+@pytest.mark.parametrize("limits", [{"time_limit": 1e-6}, {"memory_limit": 1.0}])
+def test_members_of_a_stopped_search_are_all_accounted_for(limits: dict[str, float]) -> None:
+    certificate = mw.plan(**QUESTION, **limits).certificate
+    assert certificate.stopped
+    assert certificate.priced + sum(count for _, count in certificate.pruned) == certificate.space
+    assert all(count >= 0 for _, count in certificate.pruned)
+
+
+def test_a_limit_that_is_not_reached_changes_no_byte(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = []
+    for limits in ([], ["--time-limit", "10min", "--memory-limit", "64GiB"]):
+        assert main(["plan", "llama-3.1-8b", "--gpus", "16xH100", "--json", *limits]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        del answer["timing"]
+        answers.append(answer)
+    assert answers[0] == answers[1]
+
+
+def test_calculon_stops_with_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "calculon",
+        "search",
+        "gpt3-13B",
+        "a100_80g",
+        "--procs",
+        "256",
+        "--batch",
+        "256",
+        "--space",
+        "full",
+        "--json",
+    ]
+    assert main([*words, "--time-limit", "1e-3"]) == 0
+    search = json.loads(capsys.readouterr().out)["search"]
+    assert search["stopped"] == TIME_LIMIT
+    assert search["priced"] + sum(search["pruned"].values()) == search["space"]
+    assert not search["optimal"]
+
+
+def test_a_size_out_of_time_says_so() -> None:
+    with pytest.raises(InfeasibleError, match="reached its time limit"):
+        mw.size("llama-3.1-8b", "H100", step_time=0.5, time_limit=1e-6)
+
+
+def test_a_study_out_of_time_keeps_its_trials() -> None:
+    studies = mw.tune("llama-3.1-8b", gpus="8xH100", trials=100_000, time_limit=0.2, optimum=False)
+    assert studies.to_dict()
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon", "3 fortnights"])
+def test_a_limit_is_a_time_above_0(text: str) -> None:
+    assert main(["plan", "llama-3.1-8b", "--gpus", "8xH100", "--time-limit", text]) == 2

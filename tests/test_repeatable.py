@@ -1,0 +1,31 @@
+"""The same question gives the same bytes in every process, whatever the hash seed and the threads of BLAS."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+QUESTIONS = (
+    "plan llama-3.1-8b --gpus 16xH100 --top 3 --tokens 1T",
+    "plan llama-3.1-8b --gpus 4xH100,4xA100-80 --gbs 32 --seq 2048",
+    "calculon search gpt3-13B a100_80g --procs 64 --batch 64",
+)
+TIMING = re.compile(r'\n "timing": \{[^}]*\},?')
+"""How long the search took, which is the one thing that differs."""
+
+
+def answer(words: str, seed: str, threads: str) -> str:
+    environment = {**os.environ, "PYTHONHASHSEED": seed, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
+    command = [sys.executable, "-m", "meshwright", *words.split(), "--json"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode in (0, 5), ran.stdout + ran.stderr
+    return TIMING.sub("", ran.stdout)
+
+
+@pytest.mark.parametrize("words", QUESTIONS)
+def test_an_answer_has_the_same_bytes_every_time(words: str) -> None:
+    assert answer(words, "1", "1") == answer(words, "4242", "2")

@@ -1,0 +1,155 @@
+"""Tokens and experts on 8 devices: every way ends where one device ends, and sends the bytes that are priced."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from meshwright.compiler.grid import DeviceGrid
+from meshwright.compiler.sharding.hlo_collectives import Collectives, count_collectives
+from meshwright.kernels.exchange import Routing
+from meshwright.runtime.devices import jax_precision
+from meshwright.specs.layers import MoeMlp
+from meshwright.specs.layers.base import LayerContext
+from meshwright.specs.operators import Exchange, Linear
+from meshwright.specs.strategy import ExpertParallel
+from meshwright.strategies.base import WeightBytes
+from meshwright.strategies.expert import exchange_calls, shard_experts
+from meshwright.zoo.expert_exchange import through_experts
+from meshwright.zoo.experts import expert_weights, experts
+from meshwright.zoo.gates import Gate
+from meshwright.zoo.splits import expert_axes
+from tests.strategies.columns import columns
+
+HIDDEN, WIDTH, EXPERTS, SAMPLES, LENGTH, ELEMENT = 16, 24, 16, 16, 32, 8
+SPEC = MoeMlp(experts=EXPERTS, top_k=2, ffn_hidden=WIDTH, gated=True)
+SWITCH = MoeMlp(experts=EXPERTS, top_k=1, ffn_hidden=WIDTH, gated=False)
+EP = 8
+GRIDS = {
+    "data": DeviceGrid.of(data=8, expert=8),
+    "two levels": DeviceGrid.of(data=8, expert=8, domain=4),
+    "folded": DeviceGrid.of(data=2, context=(("p2p", 2),), tensor=2, expert=8),
+    "parts": DeviceGrid.of(data=4, tensor=2, expert=4, expert_tensor=2),
+}
+
+
+def both(
+    spec: MoeMlp, grid: DeviceGrid, how: ExpertParallel, *, gate: Gate = "top-k", capacity: float | None = 2.0
+) -> tuple[float, Collectives]:
+    """Largest difference of loss and gradients from one device, and what the compiled program sends."""
+    with jax_precision("fp64"):
+        x = jax.random.normal(jax.random.key(1), (SAMPLES, LENGTH, HIDDEN))
+        weights = expert_weights(spec, HIDDEN, jax.random.key(0), 1.0)
+        # Experts 3 and 5 are hot.
+        weights["router"] = weights["router"].at[:, jnp.array([3, 5])].multiply(3.0)
+        keys = jax.vmap(jax.random.key)(jnp.arange(SAMPLES))
+
+        def loss(weights: dict[str, jax.Array], x: jax.Array, grid: DeviceGrid | None) -> jax.Array:
+            run = partial(experts, spec, capacity_factor=capacity, grid=grid, how=how, gate=gate, keys=keys)
+            made, balance = run(weights, x)
+            return (made**2).sum() + balance
+
+        alone = jax.jit(jax.value_and_grad(partial(loss, grid=None), (0, 1)))(weights, x)
+        names, sizes = zip(*grid.sizes, strict=True)
+        mesh = Mesh(np.array(jax.devices()[:8]).reshape(sizes), names)
+        split = NamedSharding(mesh, PartitionSpec(grid.data or None, (*grid.tokens, *grid.tensor) or None))
+        placed = {name: NamedSharding(mesh, grid.spec(expert_axes(name), matrix.shape))
+                  for name, matrix in weights.items()}  # fmt: skip
+        step = jax.jit(jax.value_and_grad(partial(loss, grid=grid), (0, 1)), out_shardings=(None, (placed, split)))
+        given = jax.device_put((weights, x), (placed, split))
+        compiled = step.lower(*given).compile()
+        there = compiled(*given)
+        apart = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), there, alone)
+        size = max(float(np.abs(np.asarray(leaf)).max()) for leaf in jax.tree.leaves(alone))
+    return max(jax.tree.leaves(apart)) / size, count_collectives(compiled.as_text())
+
+
+@pytest.mark.parametrize(
+    ("spec", "gate", "grid"),
+    [
+        (SPEC, "gshard", "data"),
+        (SWITCH, "switch", "folded"),
+        (SPEC, "expert-choice", "parts"),
+        (SPEC, "gshard", "folded"),
+    ],
+)
+def test_gates_with_capacity_route_alike_on_8_devices(spec: MoeMlp, gate: Gate, grid: str) -> None:
+    assert both(spec, GRIDS[grid], ExpertParallel(), gate=gate, capacity=1.0)[0] < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("how", "grid"),
+    [
+        (ExpertParallel(dispatcher="hierarchical"), "two levels"),
+        (ExpertParallel(dispatcher="hierarchical"), "parts"),
+        (ExpertParallel(dispatcher="move-experts"), "folded"),
+        (ExpertParallel(dispatcher="move-experts"), "parts"),
+        (ExpertParallel(shadowed=3), "folded"),
+        (ExpertParallel(shadowed=3), "parts"),
+    ],
+)
+def test_every_way_ends_where_one_device_ends(how: ExpertParallel, grid: str) -> None:
+    assert both(SPEC, GRIDS[grid], how, capacity=None)[0] < 1e-9
+
+
+def priced(how: str, shadowed: int = 0) -> dict[str, float]:
+    """Bytes by kind of collective, forward and backward, as the calls of the strategy state them."""
+    work = SPEC.work(LayerContext(hidden=HIDDEN, kernel="flash", dropout=False))
+    rows = columns(ep=EP, dispatcher=how, mbs=SAMPLES // EP, seq_len=LENGTH, capacity=2.0, shadowed=shadowed)
+    found: dict[str, float] = {}
+    for op in work.ops:
+        calls = ()
+        if isinstance(op, Exchange):
+            calls = exchange_calls(op, rows, Routing(copies=SPEC.top_k), ELEMENT)
+        elif isinstance(op, Linear) and op.experts:
+            calls = shard_experts(op, rows, SPEC.top_k, WeightBytes(ELEMENT, ELEMENT)).calls
+        for call in calls:
+            bytes_ = float(np.sum(np.asarray(call.payload_bytes) * np.asarray(call.repeats)))
+            levels = 2 if call.by_level is not None and call.kind == "all_to_all" else 1
+            found[call.kind] = found.get(call.kind, 0.0) + levels * bytes_
+    return {kind: size for kind, size in found.items() if size}
+
+
+@pytest.mark.parametrize(("how", "grid"), [(ExpertParallel(), "data"),
+                                           (ExpertParallel(dispatcher="hierarchical"), "two levels")])  # fmt: skip
+def test_exchanges_of_the_compiled_program_have_the_priced_bytes(how: ExpertParallel, grid: str) -> None:
+    sent = both(SPEC, GRIDS[grid], how)[1].result_bytes["all-to-all"]
+    assert priced(how.dispatcher) == {"all_to_all": pytest.approx(sent, rel=0.01)}
+
+
+def test_weights_that_move_have_the_priced_bytes() -> None:
+    """Gradients are scattered once; weights are gathered for forward and again for backward.
+
+    Where both are one program for CPUs, XLA merges the two gathers, so that half of what is priced is left.
+    """
+    plain, moved = (both(SPEC, GRIDS["data"], how)[1].result_bytes
+                    for how in (ExpertParallel(), ExpertParallel(dispatcher="move-experts")))  # fmt: skip
+    gathered = moved["all-gather"] - plain.get("all-gather", 0)
+    scattered = moved["reduce-scatter"] * EP
+    assert "all-to-all" not in moved
+    wanted = priced("move-experts")
+    assert wanted == {"all_gather": pytest.approx(2 * gathered, rel=0.01),
+                      "reduce_scatter": pytest.approx(scattered, rel=0.01)}  # fmt: skip
+
+
+def test_weights_that_move_are_not_kept_for_backward() -> None:
+    """Each of the three matrices is gathered twice in the program that is handed to XLA."""
+    grid, how = GRIDS["data"], ExpertParallel(dispatcher="move-experts")
+    weights = {name: matrix for name, matrix in expert_weights(SPEC, HIDDEN, jax.random.key(0), 1.0).items()
+               if name in ("up", "down", "gate")}  # fmt: skip
+    x = jnp.ones((EXPERTS, SAMPLES, 4, HIDDEN))
+    both_gradients = jax.grad(lambda own, x: (through_experts(grid, own, x, how) ** 2).sum(), (0, 1))
+    program = jax.make_jaxpr(both_gradients)(weights, x)
+    assert str(program).count("all_gather[") == 6
+
+
+def test_copies_of_hot_experts_are_sums_of_as_many_bytes_as_are_broadcast() -> None:
+    """XLA has no broadcast from one rank: weights come as a sum with zeros, and gradients go back as one."""
+    plain, shadowed = (both(SPEC, GRIDS["data"], ExpertParallel(shadowed=count))[1] for count in (0, 3))
+    more = shadowed.result_bytes["all-reduce"] - plain.result_bytes["all-reduce"]
+    assert more == pytest.approx(priced("alltoall", 3)["broadcast"], rel=0.01)
