@@ -78,7 +78,7 @@ def test_an_interrupted_sweep_is_valid_and_goes_on(tmp_path: Path) -> None:
     expected = swept(whole)
     assert list(read_sweep(path)) == list(read_sweep(whole))
     assert found.designs == expected.designs
-    assert not list(tmp_path.glob(".*part"))
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_rows_of_an_incomplete_design_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_a_file_that_cannot_be_gone_on_with_is_refused_and_kept(tmp_path: Path, 
     with pytest.raises(InputError, match="cannot be used"):
         swept(path, **asked, resume=True)
     assert path.read_bytes() == harmed
-    assert not list(tmp_path.glob(".*part"))
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_all_problems_of_a_sweep_are_told_together(tmp_path: Path) -> None:
@@ -159,17 +159,71 @@ def test_empty_and_hopeless_designs_say_why(tmp_path: Path) -> None:
     assert all(design["why_not"] for design in found.designs)
 
 
-def test_what_killed_sweeps_left_is_removed_and_what_runs_is_not(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "pass"]) as gone:
-        gone.wait()
-    left, running = tmp_path / f".s.parquet.{gone.pid}.part", tmp_path / f".s.parquet.{os.getppid()}.part"
-    other = tmp_path / f".t.parquet.{gone.pid}.part"
-    for path in (left, running, other):
-        path.touch()
-    swept(tmp_path / "s.parquet", apps=[SMALL], procs=[8])
+def killed_sweep(path: Path, designs: int) -> None:
+    """A sweep of the question whose process is killed as soon as so many designs are done."""
+    code = (
+        "import os, signal, sys; from pathlib import Path; import meshwright.calculon.sweep_parts as parts\n"
+        "from tests.calculon.test_sweep import swept\n"
+        "parts.PART_S = parts.PART_SHARE = 0.0\n"
+        "def told(progress):\n"
+        f"    if progress.designs == {designs}: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "swept(Path(sys.argv[1]), told=told)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, str(path)], check=False, capture_output=True)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr.decode()
+
+
+def test_a_killed_sweep_loses_nothing_that_was_done(tmp_path: Path) -> None:
+    path, whole = tmp_path / "s.parquet", tmp_path / "whole.parquet"
+    killed_sweep(path, 2)
+    assert not path.exists()
+    with pytest.raises(InputError, match="was killed") as caught:
+        swept(path)
+    assert "--resume" in caught.value.problems[0].fix
+    again: list[int] = []
+    found = swept(path, resume=True, told=lambda progress: again.append(progress.designs))
+    assert (found.before, again) == (2, [3, 4])
+    expected = swept(whole)
+    assert list(read_sweep(path)) == list(read_sweep(whole))
+    assert found.designs == expected.designs
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+
+
+def test_what_a_killed_sweep_left_goes_only_with_force_and_when_nobody_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "s.parquet"
+    killed_sweep(path, 1)
+    (left,) = tmp_path.glob(".s.parquet.*.parts")
+    lock = (
+        f"import fcntl; f = open({str(left / 'lock')!r}, 'r+')\n"
+        "fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writes:
+        assert writes.stdout is not None
+        writes.stdout.readline()
+        assert swept(path, resume=True).before == 0
+        assert left.exists()
+        writes.communicate(b"\n")
+    swept(path, force=True)
     assert not left.exists()
-    assert running.exists()
-    assert other.exists()
+
+
+def test_parts_that_ask_something_else_are_not_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "s.parquet"
+    killed_sweep(path, 1)
+    with pytest.raises(InputError, match="another question"):
+        swept(path, procs=[8], resume=True)
+    assert swept(path, resume=True).before == 1
+
+
+def test_a_sweep_goes_through_a_symbolic_link_and_into_no_device(tmp_path: Path) -> None:
+    link, target = tmp_path / "link.parquet", tmp_path / "far" / "s.parquet"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    swept(link, apps=[SMALL], procs=[8])
+    assert link.is_symlink()
+    assert list(read_sweep(target))
+    with pytest.raises(InputError, match="no file"):
+        swept(Path(os.devnull), force=True)
 
 
 def test_tasks_cut_a_design_along_its_splits() -> None:
@@ -192,7 +246,10 @@ def test_the_command_stops_with_130_and_a_valid_file(tmp_path: Path, number: int
         env={**os.environ, "NO_COLOR": "1"},
     ) as process:  # fmt: skip
         deadline = time.monotonic() + 60
-        while not any(part.stat().st_size > 1000 for part in tmp_path.glob(".*part")) and time.monotonic() < deadline:
+        while (
+            not any(rows.stat().st_size > 1000 for rows in tmp_path.glob(".*parts/begun"))
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.05)
         process.send_signal(number)
         _, error = process.communicate(timeout=60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -36,6 +37,7 @@ from meshwright.calculon.sweep import (
     sweep,
 )
 from meshwright.calculon.sweep_file import SweepFile
+from meshwright.calculon.sweep_parts import PartsFolder, left_of
 from meshwright.errors import InputError, Problem, StoppedError
 from meshwright.fields.check import Check
 from meshwright.formats.writing import check_file
@@ -103,7 +105,8 @@ class CalculonSweep(Answer):
 def calculon_sweep(request: CalculonSweepRequest, *, told: Told | None = None) -> CalculonSweep:
     """Search every combination, and stream the front and the best of each into a Parquet file.
 
-    The file is valid whenever this ends, complete or stopped; `resume` goes on with what it lacks.
+    The file is valid whenever this ends, complete or stopped. Where it was killed, all but the last seconds stay beside
+    the file. `resume` goes on with what is there.
 
     Args:
         request: applications, systems, processors, batches and spaces, and the file.
@@ -145,10 +148,25 @@ def calculon_sweep(request: CalculonSweepRequest, *, told: Told | None = None) -
 
 def _check_output(path: Path, *, resume: bool, force: bool) -> None:
     check_file(path)
-    if path.exists() and not resume and not force:
-        what = f"{str(path)[:200]!r} exists"
+    if path.exists() and not path.is_file():
+        what, why = f"{str(path)[:200]!r} cannot be written", "it is no file, and a sweep reads again what it wrote"
+        raise InputError(Problem(what=what, why=why, fix="name a file", field="--output"), code="MW208")
+    if resume or force:
+        return
+    left = [folder for folder in left_of(Path(os.path.realpath(path))) if _has_parts(folder)]
+    if path.exists() or left:
+        what = f"{str(path)[:200]!r} exists" if path.exists() else f"a sweep into {str(path)[:200]!r} was killed"
         fix = "go on with it with --resume, write over it with --force, or name another file"
         raise InputError(Problem(what=what, why="a sweep may be long work", fix=fix, field="--output"), code="MW208")
+
+
+def _has_parts(folder: PartsFolder) -> bool:
+    """Whether a sweep that was killed left anything; where not, the folder goes."""
+    if folder.parts:
+        folder.leave()
+        return True
+    folder.remove()
+    return False
 
 
 def _run(
@@ -159,7 +177,7 @@ def _run(
     *,
     told: Told | None,
 ) -> CalculonSweep:
-    ray, resume = request.search.ray, request.resume and file.path.exists()
+    ray = request.search.ray
     started = time.perf_counter()
     runner: Any = None
     with contextlib.ExitStack() as stack:
@@ -167,12 +185,10 @@ def _run(
             from meshwright.search.on_ray import OnRay
 
             runner = stack.enter_context(OnRay(ray))
-        file.open()
+        file.open(resume=request.resume)
         kept = False
         try:
             stack.enter_context(ending_politely())
-            if resume:
-                file.go_on()
             complete = {one.design for one in file.complete}
             before = len(complete)
             todo = [design for design in designs if design.number not in complete]

@@ -3,12 +3,12 @@
     rows       one execution each: design, rank, whether on the front, its keys, all statistics
     metadata   under `meshwright.sweep`: what was asked, which designs are complete, their certificates or why not
 
-While a sweep runs its rows go to a hidden file beside the output, which takes the output's place at the end.
+While a sweep runs its rows go to parts of the same form in a hidden folder beside the output (`sweep_parts`). They
+become the output at the end; of a sweep that was killed they stay, and going on takes them in.
 """
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -23,6 +23,7 @@ import numpy as np
 from meshwright.calculon.executions import COUNTS, FLAGS, KEYS, ExecutionColumns
 from meshwright.calculon.inputs import CHOICES
 from meshwright.calculon.statistics import STATISTICS
+from meshwright.calculon.sweep_parts import PartsFolder, left_of
 from meshwright.errors import InputError, Problem, UnsupportedError
 
 METADATA = "meshwright.sweep"
@@ -69,41 +70,71 @@ class Complete:
 
 @dataclass(slots=True)
 class SweepFile:
-    """Writes one sweep's file; `close` makes it valid, complete or not."""
+    """Writes one sweep's file: parts as designs end, and the file itself, complete or not, when it is closed."""
 
     path: Path
     fingerprint: str
     complete: list[Complete] = field(default_factory=list)
+    """Designs whose rows are on the disk or will be, those of earlier runs included."""
+    _own: PartsFolder | None = None
+    _left: list[PartsFolder] = field(default_factory=list)
+    _earlier: list[tuple[Path, list[Complete]]] = field(default_factory=list)
+    """Files of earlier runs, and the designs that are taken of each."""
     _writer: Any = None
-    _held: dict[str, list[Any]] = field(default_factory=dict)
-    _rows: int = 0
+    _ended: list[Complete] = field(default_factory=list)
+    """Designs of the part that is begun."""
+    _loose_rows: int = 0
+    """Rows of a design that has not ended."""
 
     @property
-    def partial(self) -> Path:
-        """Where rows go until the end."""
-        return self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
+    def place(self) -> Path:
+        """Where the file is: what the path names, should it be a symbolic link."""
+        return Path(os.path.realpath(self.path))
 
-    def open(self) -> None:
+    def open(self, *, resume: bool) -> None:
         """Begin.
 
+        Args:
+            resume: go on with the file that is there, and with what a sweep that was killed left; both go otherwise.
+
         Raises:
-            InputError: the file cannot be written.
+            InputError: the file cannot be written; what is there is no sweep, corrupt, or asks something else.
         """
-        _, module = parquet()
-        self._tidy()
+        parquet()
         try:
-            self._writer = module.ParquetWriter(str(self.partial), arrow_schema(), compression="zstd")
+            self._left += left_of(self.place)
+            if resume:
+                whole = [self.place] if self.place.exists() else []
+                for file in (*whole, *(part for left in self._left for part in left.parts)):
+                    self._take_in(file)
+            self._own = PartsFolder.make(self.place)
         except OSError as error:
+            self.abandon()
             raise _unusable(
                 self.path, error.strerror or str(error), "name a file in a folder you can write to"
             ) from None
+        except BaseException:
+            self.abandon()
+            raise
 
-    def _tidy(self) -> None:
-        """Remove what sweeps that were killed left of this file."""
-        for left in self.path.parent.glob(f".{glob.escape(self.path.name)}.*.part"):
-            process = left.suffixes[-2].removeprefix(".")
-            if process.isdigit() and not alive(int(process)):
-                left.unlink(missing_ok=True)
+    def _take_in(self, file: Path) -> None:
+        """Count the complete designs of an earlier run, which `close` copies."""
+        pyarrow, module = parquet()
+        try:
+            with module.ParquetFile(str(file)) as old:
+                seen = {one.design for one in self.complete}
+                new = [one for one in _read_metadata(self.path, old, self.fingerprint) if one.design not in seen]
+                for _ in old.iter_batches(batch_size=ROWS_AT_ONCE, columns=["design"]):
+                    pass  # a file cut short says so here, before hours of work
+        except InputError:
+            raise
+        except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
+            reason = (
+                f"it is corrupt or truncated: {str(error).splitlines()[0][:200]}" if str(error) else "it is corrupt"
+            )
+            raise _unusable(self.path, reason, _AGAIN) from None
+        self._earlier.append((file, new))
+        self.complete += new
 
     def add(self, design: Mapping[str, Any], numbers: np.ndarray, columns: ExecutionColumns, values: Mapping[str, Any],
             rank: Mapping[int, int], front: frozenset[int]) -> int:  # fmt: skip
@@ -122,65 +153,91 @@ class SweepFile:
         """
         rows = len(numbers)
         if rows:
-            self._writer.write_table(
-                table_of(design, numbers, columns, values, rank, front), row_group_size=ROWS_AT_ONCE
-            )
+            table = table_of(design, numbers, columns, values, rank, front)
+            self._begin().write_table(table, row_group_size=ROWS_AT_ONCE)
+            self._loose_rows += rows
         return rows
 
     def end(self, design: int, rows: int, about: Mapping[str, Any]) -> None:
         """All rows of a design are added."""
-        self.complete.append(Complete(design=design, rows=rows, about=about))
+        one = Complete(design=design, rows=rows, about=about)
+        self.complete.append(one)
+        self._ended.append(one)
+        self._loose_rows = 0
+        if self._folder.due:
+            self._finish_part()
 
     def close(self) -> None:
-        """Make the file valid and put it in its place."""
-        data = {
-            "schema": SCHEMA,
-            "fingerprint": self.fingerprint,
-            "designs": [one.to_dict() for one in sorted(self.complete, key=lambda one: one.design)],
-        }
-        self._writer.add_key_value_metadata({METADATA: json.dumps(data, sort_keys=True)})
-        self._writer.close()
-        self.partial.replace(self.path)
+        """Put all that is complete into the file, in one step."""
+        self._finish_part()
+        parts = self._folder.parts
+        if len(parts) == 1 and not self._earlier and not self._loose_rows:
+            self._replace(parts[0])
+        else:
+            self._replace(self._joined(parts))
 
     def abandon(self) -> None:
-        """Leave nothing behind but what was in place before."""
+        """Leave what was in place before, and parts that are complete for a later run."""
         if self._writer is not None:
             with suppress(Exception):
                 self._writer.close()
-        self.partial.unlink(missing_ok=True)
+            self._writer = None
+        for left in self._left:
+            left.leave()
+        if self._own is not None:
+            self._own.begun.unlink(missing_ok=True)
+            if self._own.parts:
+                self._own.leave()
+            else:
+                self._own.remove()
 
-    def go_on(self) -> None:
-        """Take in the complete designs of the file that is there.
+    @property
+    def _folder(self) -> PartsFolder:
+        assert self._own is not None, "the file is open"
+        return self._own
 
-        Raises:
-            InputError: it is no sweep, it is corrupt or truncated, or it asks something else.
-        """
+    def _begin(self) -> Any:
+        """What writes the part that is begun."""
+        if self._writer is None:
+            _, module = parquet()
+            self._writer = module.ParquetWriter(str(self._folder.begun), arrow_schema(), compression="zstd")
+        return self._writer
+
+    def _finish_part(self) -> None:
+        writer = self._begin()
+        writer.add_key_value_metadata({METADATA: self._metadata(self._ended)})
+        writer.close()
+        self._writer, self._ended = None, []
+        self._folder.keep()
+
+    def _metadata(self, designs: list[Complete]) -> str:
+        ordered = sorted(designs, key=lambda one: one.design)
+        data = {"schema": SCHEMA, "fingerprint": self.fingerprint, "designs": [one.to_dict() for one in ordered]}
+        return json.dumps(data, sort_keys=True)
+
+    def _joined(self, parts: list[Path]) -> Path:
+        """One file of the complete designs of earlier files and of the parts of this run."""
         pyarrow, module = parquet()
-        try:
-            with module.ParquetFile(str(self.path)) as old:
-                self.complete = _read_metadata(self.path, old, self.fingerprint)
-                kept = pyarrow.array([one.design for one in self.complete], type=pyarrow.int32())
-                for batch in old.iter_batches(batch_size=ROWS_AT_ONCE):
-                    wanted = pyarrow.compute.is_in(batch.column("design"), value_set=kept)
-                    self._writer.write_batch(batch.filter(wanted).cast(arrow_schema()), row_group_size=ROWS_AT_ONCE)
-        except InputError:
-            raise
-        except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
-            reason = (
-                f"it is corrupt or truncated: {str(error).splitlines()[0][:200]}" if str(error) else "it is corrupt"
-            )
-            raise _unusable(self.path, reason, _AGAIN) from None
+        files = list(self._earlier)
+        for part in parts:
+            with module.ParquetFile(str(part)) as own:
+                files.append((part, _read_metadata(self.path, own, self.fingerprint)))
+        with module.ParquetWriter(str(self._folder.begun), arrow_schema(), compression="zstd") as writer:
+            for path, designs in files:
+                kept = pyarrow.array([one.design for one in designs], type=pyarrow.int32())
+                with module.ParquetFile(str(path)) as old:
+                    for batch in old.iter_batches(batch_size=ROWS_AT_ONCE):
+                        wanted = pyarrow.compute.is_in(batch.column("design"), value_set=kept)
+                        writer.write_batch(batch.filter(wanted).cast(arrow_schema()), row_group_size=ROWS_AT_ONCE)
+            writer.add_key_value_metadata({METADATA: self._metadata(self.complete)})
+        return self._folder.begun
 
-
-def alive(process: int) -> bool:
-    """Whether there is such a process, of whatever user."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+    def _replace(self, file: Path) -> None:
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+        file.replace(self.place)
+        for folder in (*self._left, self._folder):
+            folder.remove()
 
 
 _AGAIN = "sweep again without --resume, into another file or with --force"
