@@ -14,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.errors import InputError
-from meshwright.formats.plan_json import PLAN_SET_SCHEMA, content_hash, job_document, read_document, read_job, write_job
+from meshwright.formats.plan_json import (
+    PLAN_SET_SCHEMA,
+    MadeWith,
+    content_hash,
+    job_document,
+    read_document,
+    read_job,
+    record_hash,
+    write_job,
+)
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import PlanRow, Schedule
 from meshwright.specs.job import Job
@@ -272,3 +281,37 @@ def test_infinity_is_not_written() -> None:
     pipeline = replace(made.plan.pipelines[0], schedule=schedule)
     with pytest.raises(InputError, match="finite"):
         write_job(replace(made, plan=replace(made.plan, pipelines=(pipeline,))))
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).with_name("plans").glob("*.json")), ids=lambda path: path.stem)
+def test_a_file_that_an_earlier_version_wrote_is_read_as_it_was_written(path: Path) -> None:
+    read = read_job(path)
+    assert (read.hash, read.warnings, read.made_with) == (json.loads(path.read_text())["hash"], (), None)
+
+
+@pytest.mark.parametrize("schema", ["meshwright.plan/2", "meshwright.plan-set/12"])
+def test_a_file_of_a_later_version_says_to_upgrade(schema: str) -> None:
+    (problem,) = refused(json.dumps(job_document(example()) | {"schema": schema})).problems
+    assert "pip install -U meshwright" in problem.fix
+    (problem,) = refused(json.dumps(job_document(example()) | {"schema": "meshwright.plans/1"})).problems
+    assert "pip" not in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("edits", "says"),
+    [
+        ([(["model", "vocab"], 1000)], "its model was changed"),
+        ([(["cluster", "name"], "other")], "its cluster was changed"),
+        ([(["model", "vocab"], 1000), (["cluster", "name"], "other")], "its model and its cluster were changed"),
+        ([(["workload", "seq_len"], 512)], "its workload or plan was changed"),
+    ],
+)
+def test_what_was_changed_in_a_file_is_named(edits: list[tuple[list[Any], Any]], says: str) -> None:
+    made = example()
+    document = job_document(
+        made, MadeWith(model=record_hash(made.model), cluster=record_hash(made.cluster), calibration="")
+    )
+    assert read_document(document).warnings == ()
+    for path, value in edits:
+        edit(document, path, value)
+    assert says in read_document(document).warnings[0]

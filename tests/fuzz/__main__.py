@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 
 from meshwright.formats.writing import write_file
-from tests.fuzz.cases import Door, case_of, fault_of
+from tests.fuzz.cases import WAITING, Door, case_of, fault_of
 from tests.fuzz.doors import DOORS
 
 BATCH = 250
@@ -73,7 +73,7 @@ def _asked() -> argparse.Namespace:
     words.add_argument("--inputs", type=int, default=500_000, help="of all doors together")
     words.add_argument("--minutes", type=float, default=600.0, help="at most")
     words.add_argument("--seed", type=int, default=0)
-    words.add_argument("--budget", type=float, default=20.0, help="seconds of an input")
+    words.add_argument("--budget", type=float, default=20.0, help="processor seconds of an input")
     words.add_argument("--doors", default="", help="names, with commas; all of them otherwise")
     words.add_argument("--folder", default=".fuzz", help="where failures and progress are kept")
     return words.parse_args()
@@ -91,7 +91,7 @@ def _batch(door: Door, numbers: range, asked: argparse.Namespace, folder: Path, 
         os.close(writer)
         with os.fdopen(reader, "rb") as stream:
             while at < numbers.stop and time.monotonic() < end:
-                ready, _, _ = select.select([stream], [], [], asked.budget + GRACE_S)
+                ready, _, _ = select.select([stream], [], [], WAITING * asked.budget + GRACE_S)
                 line = stream.readline() if ready else b""
                 fault = (
                     json.loads(line) if line else "killed: " + ("its process died" if ready else "no alarm stops it")

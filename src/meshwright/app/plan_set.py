@@ -11,6 +11,7 @@ from meshwright.app.answer import Answer
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, PlannedJob, content_hash, job_document, write_job
+from meshwright.library.made_with import made_with
 from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.plan_shape import bare_row, title
 from meshwright.planning.rank_map import RankMap, rank_map
@@ -114,7 +115,7 @@ class RankedPlan:
         """Write the plan file."""
         from meshwright.formats.writing import write_file
 
-        write_file(path, write_job(self.job))
+        write_file(path, write_job(self.job, made_with(self.job)))
         return Path(path)
 
     def to_dict(self) -> dict[str, object]:
@@ -124,7 +125,7 @@ class RankedPlan:
             "name": self.name,
             "title": self.title,
             "identities": list(self.identities()),
-            "plan": job_document(self.job),
+            "plan": job_document(self.job, made_with(self.job)),
             "estimate": self.estimate.to_dict(),
         }
 

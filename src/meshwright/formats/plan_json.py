@@ -1,10 +1,12 @@
 """Plan files: a job as JSON without loss, versioned and hashed by content.
 
-    {schema: "meshwright.plan/1", name, hash: "sha256:...", model, cluster, workload, strategies, pipelines}
+    {schema: "meshwright.plan/1", name, hash: "sha256:...", made_with, model, cluster, workload, strategies, pipelines}
 
 A plan of measured layers has `profile` (what it uses of them) and `global_batch` in place of model and workload.
 A plan set (`meshwright.plan-set/1`) holds such documents in `plans[i].plan`. Equal jobs give equal bytes and equal
 hashes on every machine: keys are sorted, defaults left out, numbers that may have a fraction always written with one.
+`made_with` holds hashes of what the plan rests on, so that a reader can say what has changed since; it is no part of
+the content that `hash` is of. Files without it, of versions up to 0.5, are read too.
 """
 
 from __future__ import annotations
@@ -35,6 +37,23 @@ PLAN_SET_SCHEMA = "meshwright.plan-set/1"
 MAX_FILE_BYTES = 64 * 2**20
 
 
+NEWER = re.compile(r"meshwright\.plan(-set)?/[0-9]{1,6}")
+"""A schema of plans; those that this version does not know are of later ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeWith:
+    """Hashes of what a plan rests on, as it was when the plan was made."""
+
+    model: str
+    """Of the model, or of the measured layers, that the document holds."""
+    cluster: str
+    calibration: str
+    """Of the calibration that priced it."""
+    library: tuple[tuple[str, str], ...] = ()
+    """What the library holds under the names of the plan: `model llama-3.1-8b`, `device H100`, each with its hash."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Document:
     """The keys of a plan document."""
@@ -42,6 +61,7 @@ class _Document:
     schema: str
     name: str | None = None
     hash: str | None = None
+    made_with: MadeWith | None = None
     model: ModelSpec
     cluster: ClusterSpec
     workload: Workload
@@ -62,6 +82,7 @@ class _MeasuredDocument:
     schema: str
     name: None = None
     hash: str | None = None
+    made_with: MadeWith | None = None
     profile: MeasuredModel
     cluster: ClusterSpec
     global_batch: int
@@ -85,6 +106,8 @@ class PlanFile:
     planned: PlannedJob
     hash: str
     """Hash of the content as read."""
+    made_with: MadeWith | None = None
+    """What it was made with, where the file says so."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -122,19 +145,34 @@ def content_hash(job: PlannedJob) -> str:
     return _hash(_content(job))
 
 
-def job_document(job: PlannedJob) -> dict[str, Any]:
+def record_hash(record: Any) -> str:
+    """`sha256:` and the digest of a record's canonical JSON.
+
+    Args:
+        record: a frozen dataclass, or plain data.
+    """
+    return _hash(_plain(record))
+
+
+def job_document(job: PlannedJob, made_with: MadeWith | None = None) -> dict[str, Any]:
     """The plan document of a job, as data.
+
+    Args:
+        job: the plan and what it is for.
+        made_with: what it rests on; None leaves it out.
 
     Raises:
         InputError: if a number in it is not finite.
     """
     content = _content(job)
-    return {"schema": PLAN_SCHEMA, "name": job.name, "hash": _hash(content), **content}
+    rests = {} if made_with is None else {"made_with": _plain(made_with)}
+    return {"schema": PLAN_SCHEMA, "name": job.name, "hash": _hash(content), **rests, **content}
 
 
-def write_job(job: PlannedJob) -> str:
-    """The plan document of a job, as text with sorted keys and a final newline."""
-    return json.dumps(job_document(job), sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+def write_job(job: PlannedJob, made_with: MadeWith | None = None) -> str:
+    """The plan document of a job, as text with sorted keys and a final newline; arguments as `job_document` takes."""
+    document = job_document(job, made_with)
+    return json.dumps(document, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def read_job(source: str | Path, index: int | None = None) -> PlanFile:
@@ -168,6 +206,8 @@ def read_document(document: Any, index: int | None = None) -> PlanFile:
     if schema != PLAN_SCHEMA:
         close = nearest(schema, [PLAN_SCHEMA, PLAN_SET_SCHEMA]) if isinstance(schema, str) else []
         fix = f"this version reads {' and '.join(close or [PLAN_SCHEMA, PLAN_SET_SCHEMA])}"
+        if isinstance(schema, str) and NEWER.fullmatch(schema):
+            fix += "; a later one wrote this file: pip install -U meshwright"
         what = f"schema is {schema!r}" if "schema" in document else "schema is missing"
         raise _fail(what, "the version of a plan file must be known", fix, "schema", "MW222")
     if index not in (None, 1):
@@ -294,7 +334,9 @@ def _from_set(document: Mapping[str, Any], index: int | None) -> PlanFile:
     read = _from_plan(plan, f"{where}.plan")
     if index is None and len(plans) > 1:
         first = f"the set holds {len(plans)} plans and none was named; this is the first (#1)"
-        return PlanFile(planned=read.planned, hash=read.hash, warnings=(*read.warnings, first))
+        return PlanFile(
+            planned=read.planned, hash=read.hash, made_with=read.made_with, warnings=(*read.warnings, first)
+        )
     return read
 
 
@@ -314,5 +356,15 @@ def _from_plan(document: Mapping[str, Any], path: str) -> PlanFile:
     found = content_hash(read.job)
     warnings: tuple[str, ...] = ()
     if read.hash is not None and read.hash != found:
-        warnings = (f"the file says hash {read.hash}, its content has {found}: it was changed after it was written",)
-    return PlanFile(planned=read.job, hash=found, warnings=warnings)
+        changed = _changed_parts(read.job, read.made_with)
+        warnings = (f"the file says hash {read.hash}, its content has {found}: {changed} changed after it was written",)
+    return PlanFile(planned=read.job, hash=found, made_with=read.made_with, warnings=warnings)
+
+
+def _changed_parts(job: PlannedJob, made_with: MadeWith | None) -> str:
+    """What was changed by hand, as the subject of a sentence with its verb."""
+    if made_with is None:
+        return "it was"
+    held = {"model": job.profile if isinstance(job, MeasuredJob) else job.model, "cluster": job.cluster}
+    parts = [f"its {name}" for name, record in held.items() if record_hash(record) != getattr(made_with, name)]
+    return " and ".join(parts) + (" was" if len(parts) == 1 else " were") if parts else "its workload or plan was"

@@ -17,6 +17,7 @@ from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PlannedJob, read_job, with_model
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
+from meshwright.library.made_with import changes_since
 from meshwright.library.software import canonical
 from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs, resolve_cluster, with_rest
 from meshwright.planning.tuned import trained_text, with_tuning
@@ -103,7 +104,7 @@ def planned_job(plan: PlanLike) -> tuple[PlannedJob, tuple[str, ...]]:
     if not isinstance(plan, (str, os.PathLike)):
         raise _no_plan(plan)
     read = read_job(plan if isinstance(plan, str) else Path(plan))
-    return read.planned, read.warnings
+    return read.planned, (*read.warnings, *changes_since(read))
 
 
 def _no_plan(value: object) -> InputError:

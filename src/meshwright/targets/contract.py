@@ -11,6 +11,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.plan_json import write_job
 from meshwright.formats.shell import Script
+from meshwright.library.made_with import made_with
 from meshwright.specs.job import Job
 
 Files = Mapping[str, str]
@@ -62,7 +63,7 @@ class Target:
 
 def target_files(job: Job, files: tuple[tuple[str, str], ...], *, notes: tuple[str, ...], start: str) -> TargetFiles:
     """A job in the words of a target: its files, and the plan itself before them."""
-    return TargetFiles(files=((PLAN_FILE, write_job(job)), *files), notes=notes, start=start)
+    return TargetFiles(files=((PLAN_FILE, write_job(job, made_with(job))), *files), notes=notes, start=start)
 
 
 def marked(suffixes: tuple[str, ...], *marks: tuple[str, ...]) -> Callable[[str, str], bool]:

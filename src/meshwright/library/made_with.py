@@ -1,0 +1,84 @@
+"""What a plan rests on: hashes of its model, cluster and calibration, and what has changed since it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from meshwright.errors import MeshwrightError
+from meshwright.formats.plan_json import MadeWith, PlanFile, PlannedJob, record_hash
+from meshwright.library import models
+from meshwright.library.calibration import calibration
+from meshwright.library.devices import device, published_efficiency
+from meshwright.specs.calibration import Calibration
+from meshwright.specs.device import DeviceSpec
+from meshwright.specs.measured import MeasuredJob
+
+
+def made_with(job: PlannedJob) -> MadeWith:
+    """What a plan rests on now.
+
+    Args:
+        job: a plan that was just made or priced.
+
+    Returns:
+        Hashes of its own model and cluster, of the calibration that prices it, and of what the library has under the
+        names of its model and devices.
+    """
+    model = job.profile if isinstance(job, MeasuredJob) else job.model
+    return MadeWith(
+        model=_hash_of(model),
+        cluster=_hash_of(job.cluster),
+        calibration=_hash_of(_calibration(job)),
+        library=tuple(_library(job)),
+    )
+
+
+def changes_since(file: PlanFile) -> tuple[str, ...]:
+    """What has changed in library and calibration since a plan file was written, a sentence each.
+
+    Args:
+        file: as read; nothing is said of one that does not say what it was made with.
+    """
+    then = file.made_with
+    if then is None:
+        return ()
+    said = []
+    if _hash_of(_calibration(file.planned)) != then.calibration:
+        said.append("the calibration has changed since this plan was made: its times are of today's, its order is not")
+    before = dict(then.library)
+    for name, now in _library(file.planned):
+        if before.get(name, now) != now:
+            _, _, called = name.partition(" ")
+            said.append(
+                f"the library's {called} has changed since this plan was made: the plan keeps what it was made for"
+            )
+    return tuple(f"{one}; plan again for today's best" for one in said)
+
+
+def _calibration(job: PlannedJob) -> Calibration:
+    return calibration(None if isinstance(job, MeasuredJob) else job.workload.calibration)
+
+
+def _library(job: PlannedJob) -> Iterator[tuple[str, str]]:
+    """Names that the library knows, each with the hash of what it has under them."""
+    if not isinstance(job, MeasuredJob):
+        with suppress(MeshwrightError):  # a config.json of the user's
+            yield f"model {job.model.name}", _hash_of(models.spec(job.model.name))
+    for name in sorted({group.device.name for group in job.cluster.groups}):
+        with suppress(MeshwrightError):  # a device that a cluster file describes
+            yield f"device {name}", _device_hash(device(name))
+
+
+@lru_cache(maxsize=64)
+def _device_hash(known: DeviceSpec) -> str:
+    """Without what a calibration finds, which is in its own hash: with what that starts from."""
+    return record_hash(replace(known, efficiency=published_efficiency(known.efficiency.generation)))
+
+
+@lru_cache(maxsize=64)
+def _hash_of(record: Any) -> str:
+    return record_hash(record)
