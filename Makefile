@@ -17,7 +17,7 @@ TORCH := .venv/.torch
 TARGETS := .venv-targets/.targets
 
 .PHONY: help demo release test test-shapes test-full fuzz answers test-torch test-targets lint format bench accuracy page browser schedules \
-	models floors corpus docs \
+	models floors corpus docs docs-version \
 	clean
 
 help:  ## this list
@@ -86,8 +86,12 @@ models: $(CORE)  ## the page of models and families, written to docs
 floors: $(CORE)  ## the table of floors in CONTRIBUTING.md, from the import contract
 	$(BIN)/python -m benchmarks.floors
 
-docs: $(DOCS)  ## the documentation as a web site in site/
+docs: $(DOCS)  ## the documentation as a web site in site/, its links checked
 	$(BIN)/mkdocs build --strict
+
+docs-version: $(DOCS)  ## the documentation of this release beside earlier ones, on the branch gh-pages of this clone
+	$(BIN)/mike deploy --update-aliases $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) latest
+	$(BIN)/mike set-default latest
 
 release: $(RELEASE)  ## wheel, sdist and bill of materials in dist/, tried on every Python that is there
 	rm -rf dist
