@@ -59,5 +59,6 @@ def _unknown(devices: int) -> Hosts:
         between_bytes_per_s=like.link_bytes_per_s,
         inside_latency_s=like.link_latency_s,
         between_latency_s=like.link_latency_s,
+        launch_s=like.launch_s,
         source=f"{like.name} [{like.basis}], as these devices are not in the library; state them with hosts=",
     )

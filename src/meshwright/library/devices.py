@@ -132,6 +132,8 @@ class UnknownAccelerator:
     """Out of one device, in one direction."""
     link_latency_s: float
     """Latency of one collective."""
+    launch_s: float
+    """Start of one kernel."""
     basis: Basis
     source: str
 
@@ -145,6 +147,7 @@ def unknown_accelerator() -> UnknownAccelerator:
         flop_per_s=data["tflops"] * TERA,
         link_bytes_per_s=data["link_gb_s"] * GIGA,
         link_latency_s=data["link_latency_us"] * MICRO,
+        launch_s=data["launch_us"] * MICRO,
         basis=data["basis"],
         source=data["source"],
     )

@@ -124,3 +124,11 @@ def test_less_memory_takes_more_time(shapes: Any) -> None:
     tight = plan_step(step, shapes, replace(HOSTS, memory_bytes=0.8 * peak), space=space)
     assert max(stage.peak_bytes for stage in tight.stages) <= 0.8 * peak
     assert tight.step_s >= free.step_s
+
+
+def test_the_start_of_kernels_keeps_small_batches_whole(shapes: Any) -> None:
+    """Without it, 16 micro-batches of a single stage would cost what one does."""
+    quick = replace(HOSTS, hosts=1, flop_per_s=1e14, memory_bytes=None)
+    found = plan_step(step, shapes, replace(quick, launch_s=1e-5), space=StageSpace(most_stages=1))
+    assert found.micro_batches == 1
+    assert found.step_s > plan_step(step, shapes, quick, space=StageSpace(most_stages=1)).step_s + 1e-4

@@ -41,6 +41,8 @@ class LogicalMesh:
     axes: tuple[MeshAxis, ...]
     flop_per_s: float
     """Speed of one device reached in matrix products, flop/s."""
+    launch_s: float = 0.0
+    """What a product takes beyond its work."""
     source: str = "stated"
     """Where the numbers of its devices and links come from."""
 

@@ -179,6 +179,8 @@ class DecisionGraph:
         passes = 1 + sum(use is not None and use.differentiable for use in uses)
         flop = passes * eqn_flop(eqn) if eqn.primitive.name in PRODUCTS else 0.0
         compute = self.scale * flop / self.mesh.flop_per_s / self.mesh.shards(ways.factors)
+        if flop:
+            compute = compute + self.scale * passes * self.mesh.launch_s
         memory = self.scale * aval_bytes(aval) / self.mesh.shards(placed)
         forward = self.scale * forward + compute / passes
         label = f"{eqn.primitive.name} {aval.str_short()}"

@@ -31,6 +31,8 @@ class Hosts:
     """Memory of one device for parameters, gradients, optimizer state and activations; None: unlimited."""
     inside_latency_s: float = 5e-6
     between_latency_s: float = 2e-5
+    launch_s: float = 0.0
+    """What a product takes beyond its work: with it many small micro-batches are no quicker than few."""
     source: str = "stated"
     """Source of these numbers, shown with the plan."""
 
@@ -71,6 +73,7 @@ class Hosts:
             inside_bytes_per_s=inner.bandwidth_bytes_per_s * inner.efficiency,
             between_bytes_per_s=outer.bandwidth_bytes_per_s * outer.efficiency * group.devices_per_node,
             inside_latency_s=inner.latency_s, between_latency_s=outer.latency_s,
+            launch_s=hardware.efficiency.launch_s,
         )  # fmt: skip
 
     @property
@@ -140,7 +143,9 @@ class Hosts:
                 )
             )
             stride *= size
-        return LogicalMesh(axes=tuple(reversed(axes)), flop_per_s=self.flop_per_s, source=self.source)
+        return LogicalMesh(
+            axes=tuple(reversed(axes)), flop_per_s=self.flop_per_s, launch_s=self.launch_s, source=self.source
+        )
 
     def hop_s(self, size_bytes: float, first: int, left: int, right: int) -> float:
         """Seconds to hand a value from one submesh to the next: every byte once, links of all hosts or devices at once.
