@@ -40,7 +40,12 @@ def loss(model, x, y):
 optim = optax.adamw(5e-3)
 
 
-@mw.parallelize(method=mw.PipeshardParallel(num_stages=2, num_micro_batches=4), batch_argnums=(2, 3))
+CORES = mw.Hosts(hosts=1, devices_per_host=8, flop_per_s=1e9, launch_s=2e-5,
+                 inside_bytes_per_s=1e9, between_bytes_per_s=1e9)  # fmt: skip
+"""Eight virtual devices of a CPU, roughly; `hosts="8xH100"` plans for eight H100."""
+
+
+@mw.parallelize(method=mw.Auto(hosts=CORES), batch_argnums=(2, 3))
 @eqx.filter_jit
 def make_step(model, opt_state, x, y):
     loss_value, grads = eqx.filter_value_and_grad(loss)(model, x, y)
@@ -62,4 +67,5 @@ for step in range(15):
     model, opt_state, value = make_step(model, opt_state, *digits(seed=1 + step % 5))
     if step % 5 == 0:
         print(f"step {step}: loss {value:.3f}")
-print(make_step.compiled().explain())
+print(make_step.compiled().plan)
+print(mw.timeline(make_step, model, opt_state, *digits(seed=6)))

@@ -32,7 +32,12 @@ def loss_fn(model, batch):
     return loss, logits
 
 
-@mw.parallelize(method=mw.PipeshardParallel(num_stages=2), batch_argnums=3)
+CORES = mw.Hosts(hosts=1, devices_per_host=8, flop_per_s=1e9, launch_s=2e-5,
+                 inside_bytes_per_s=1e9, between_bytes_per_s=1e9)  # fmt: skip
+"""Eight virtual devices of a CPU, roughly; `hosts="8xH100"` plans for eight H100."""
+
+
+@mw.parallelize(method=mw.Auto(hosts=CORES), batch_argnums=3)
 @nnx.jit
 def train_step(model, optimizer, metrics, batch):
     (loss, logits), grads = nnx.value_and_grad(loss_fn, has_aux=True)(model, batch)
@@ -57,3 +62,5 @@ for epoch in range(3):
     found = metrics.compute()
     print(f"epoch {epoch}: loss {found['loss']:.3f}, accuracy {found['accuracy']:.2f}")
     metrics.reset()
+print(train_step.compiled().plan)
+print(mw.timeline(train_step, model, optimizer, metrics, digits(seed=6)))

@@ -14,7 +14,7 @@ NAMES = {
     *("plan", "estimate", "check", "explain", "compare", "size", "trace", "PlanSet"),
     *("report", "tune", "export", "schedule", "validate", "calibrate", "profile", "run", "verify", "xray"),
     *("Parallelizer", "Island", "ModelSlice", "PartialPlan", "__version__"),
-    *("parallelize", "grad", "value_and_grad", "LocalPipeline", "PipeshardParallel"),
+    *("parallelize", "timeline", "grad", "value_and_grad", "LocalPipeline", "PipeshardParallel"),
     *("save_checkpoint", "restore_checkpoint"),
     *("Auto", "FromPlan", "Hosts", "StagesPlan", "plan_step", "stages_svg"),
     *("FollowParallel", "Islands", "Listing", "difference", "layer_boundary"),

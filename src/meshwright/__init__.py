@@ -7,7 +7,7 @@
 Every verb of the command is a function here, with the same fields. Names are loaded when they are first used, so that
 importing the package costs next to nothing.
 
-With `pip install 'meshwright[jax]'` also: parallelize, grad, value_and_grad, layer_boundary, save_checkpoint,
+With `pip install 'meshwright[jax]'` also: parallelize, timeline, grad, value_and_grad, layer_boundary, save_checkpoint,
 restore_checkpoint, DataParallel, Zero2Parallel, Zero3Parallel, ShardParallel, PipeshardParallel, LocalPipeline, Auto,
 FromPlan, FollowParallel, Listing, difference, plan_step.
 """
@@ -38,6 +38,7 @@ _HOMES = {
 """Other public names and the modules they live in."""
 _WITH_JAX = {
     "parallelize": "runtime.parallelize",
+    "timeline": "app.step_timeline",
     "save_checkpoint": "runtime.checkpoint",
     "restore_checkpoint": "runtime.checkpoint",
     "grad": "compiler.marking",

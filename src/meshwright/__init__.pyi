@@ -15,6 +15,7 @@ from meshwright.app.report import Report
 from meshwright.app.run import Run
 from meshwright.app.schedule import DrawnSchedules
 from meshwright.app.size import SizeAnswer
+from meshwright.app.step_timeline import timeline as timeline
 from meshwright.app.trace import Trace
 from meshwright.app.tune import TuneAnswer
 from meshwright.app.validate import Validation

@@ -17,6 +17,7 @@ from meshwright.runtime.backends import TIMEOUT_S
 from meshwright.runtime.compile import Backing, compile_step
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.follow import CompiledFunction, compile_following
+from meshwright.runtime.moments import Moments
 from meshwright.runtime.remote import RemoteArray, RemoteRuntime
 from meshwright.runtime.stacked import StackedArray
 
@@ -103,6 +104,18 @@ class ParallelizedStep:
         call = self.form.call(arguments, keywords)
         with mesh_aside():
             return call.returned(self._lower(call)(*call.arguments))
+
+    def recorded(self, *arguments: Any, **keywords: Any) -> tuple[Any, Moments]:
+        """Run the step once and say when each instruction ran; each is waited for, so the step takes longer.
+
+        Args:
+            arguments: as the step takes them.
+            keywords: likewise.
+        """
+        call = self.form.call(arguments, keywords)
+        with mesh_aside():
+            outputs, moments = self._lower(call).recorded(*call.arguments)
+            return call.returned(outputs), moments
 
     def close(self) -> None:
         """Let workers in other processes and the state they keep go; the step can be called again."""
