@@ -36,7 +36,9 @@ PLAN_HELP = "One line such as tp8.pp4.mbs1.z1.rc-sel, or a plan file."
 PLAN_FILE_HELP = "A plan file; plans.json#2 is the second plan of a plan set."
 MONEY_AND_POWER = ("prices", "power", "pue", "carbon_intensity")
 """Fields that say what an hour of a device costs and takes, for verbs that price no step by them."""
-FRAMEWORK_HELP = "That wrote the log: megatron, nemo, torchtitan, deepspeed, transformers, csv or pytorch-profiler."
+FRAMEWORK_HELP = (
+    "Framework that wrote the log: megatron, nemo, torchtitan, deepspeed, transformers, csv or pytorch-profiler."
+)
 WRITE_ONE = "name a plan file, as `meshwright plan ... -o plans.json` writes it"
 
 
@@ -60,14 +62,16 @@ class JobFields:
         metavar="G",
     )
     cluster: ClusterSpec | str | os.PathLike[str] | None = ask(
-        "Cluster file, or what `clusters show` reads.",
+        "Cluster file (TOML), or any description that `clusters show` reads.",
         metavar="FILE",
         annotation="ClusterSpec | str | os.PathLike[str]",
     )
-    host_ram: float | None = ask("Memory of one host, which offloaded states share: 128GB.", MemorySize(), rare=True)
-    nvme: Any = ask("Speed of a host's NVMe drives together: 7GB/s, or 2TB@7GB/s.", NvmeDrives(), rare=True)
+    host_ram: float | None = ask("Host memory per node, for offloaded states: 128GB.", MemorySize(), rare=True)
+    nvme: Any = ask(
+        "Aggregate speed of a node's NVMe drives: 7GB/s, or with their size 2TB@7GB/s.", NvmeDrives(), rare=True
+    )
     pcie: float | None = ask(
-        "Between a device and its host, generation x lanes or speed: 4x16, 12GB/s.",
+        "PCIe link between a device and its host, as generation x lanes or speed: 4x16, 12GB/s.",
         PcieSlot(),
         usual="the device's own",
         rare=True,
@@ -79,7 +83,7 @@ class JobFields:
         usual="4096, or the model's maximum if lower; with --lengths the longest",
     )
     images: int | None = ask(
-        "Images per sample; without it a vision tower is left out.", Whole(low=0, high=100_000), usual="0", rare=True
+        "Images per sample; 0 leaves the vision tower out.", Whole(low=0, high=100_000), usual="0", rare=True
     )
     image_size: str | None = ask(
         "Width and height of an image in pixels: 1024x768.",
@@ -88,10 +92,10 @@ class JobFields:
         rare=True,
     )
     encoder_seq_len: int | None = ask(
-        "Tokens into the encoder of an encoder-decoder.",
+        "Encoder sequence length of an encoder-decoder.",
         Count(whole=True, example="512"),
         option="--encoder-seq",
-        usual="as many as into the decoder",
+        usual="that of the decoder",
         rare=True,
     )
     global_batch: int | None = ask("Global batch in sequences.", Count(whole=True, example="1024"), option="--gbs")
@@ -102,101 +106,110 @@ class JobFields:
         rare=True,
     )
     lengths: str | os.PathLike[str] | Lengths | None = ask(
-        "Lengths of sequences, in place of one: a file with one a line, or lognormal:mean=1200,sigma=1.1,max=32768, "
-        "uniform:low=128,high=4096, histogram:512=.4,2048=.6.",
+        "Distribution of sequence lengths: a file with one length per line, or "
+        "lognormal:mean=1200,sigma=1.1,max=32768, uniform:low=128,high=4096, histogram:512=.4,2048=.6.",
         Kind(metavar="FILE|SHAPE", annotation="str | os.PathLike[str] | Iterable[tuple[int, float]]"),
         rare=True,
     )
     packing: str | None = ask(
-        "How sequences of --lengths fill rows of --seq: pack, pad, concat, dynapipe, bins or bins:512,2048.",
+        "How sequences of --lengths are packed into rows of --seq: pack, pad, concat, dynapipe, bins or bins:512,2048.",
         NAME,
         usual="pack",
         rare=True,
     )
     dynamic_cp: bool = ask(
-        "Each sequence of --lengths over as few context ranks as it needs, instead of all of them.", Flag(), rare=True
+        "Split each sequence of --lengths over as few context ranks as it needs, not over all.", Flag(), rare=True
     )
-    dtype: str | Precision | None = ask(f"Of products: {', '.join(PRECISIONS)}.", NAME, usual="bf16")
+    dtype: str | Precision | None = ask(f"Compute format: {', '.join(PRECISIONS)}.", NAME, usual="bf16")
     weight_dtype: str | None = _role(
-        "weight_dtype", "fp8: weights kept in 8 bits alone, none in 16 beside them.", rare=True
+        "weight_dtype", "Format of the weights; fp8: 8 bits only, without a 16-bit copy.", rare=True
     )
-    grad_dtype: str | None = _role("grad_dtype", "Gradients.", usual="the recipe's", rare=True)
+    grad_dtype: str | None = _role("grad_dtype", "Format of gradients:", usual="the recipe's", rare=True)
     reduce_dtype: str | None = _role(
-        "reduce_dtype", "Gradients on the network.", usual="that of the gradients", rare=True
+        "reduce_dtype", "Format in which gradients are reduced:", usual="that of the gradients", rare=True
     )
-    gather_dtype: str | None = _role("gather_dtype", "Weights on the network.", usual="that of the weights", rare=True)
-    moment_dtype: str | None = _role("moment_dtype", "Moments of the optimizer.", usual="fp32", rare=True)
+    gather_dtype: str | None = _role(
+        "gather_dtype", "Format in which weights are gathered:", usual="that of the weights", rare=True
+    )
+    moment_dtype: str | None = _role("moment_dtype", "Format of optimizer moments:", usual="fp32", rare=True)
     main_copy: str | None = _role(
-        "main_copy", "Weights that the optimizer updates; none: the weights themselves.", usual="fp32", rare=True
+        "main_copy",
+        "Format of the optimizer's main copy of the weights; none: it updates the weights themselves:",
+        usual="fp32",
+        rare=True,
     )
     dispatch_dtype: str | None = _role(
-        "dispatch_dtype", "Tokens sent to experts.", usual="that of the activations", rare=True
+        "dispatch_dtype", "Format in which tokens are sent to experts:", usual="that of the activations", rare=True
     )
     bf16_first: int | None = ask(
-        "First layers computed in 16 bits where --dtype has fewer.", Whole(low=0), usual="0", rare=True
+        "Leading layers computed in bf16 when --dtype is narrower.", Whole(low=0), usual="0", rare=True
     )
-    bf16_last: int | None = ask("Last layers computed so.", Whole(low=0), usual="0", rare=True)
-    optimizer: str | None = ask(f"{', '.join(OPTIMIZERS)}; galore:rank=64 sets one of its own.", NAME, usual="adam")
+    bf16_last: int | None = ask(
+        "Trailing layers computed in bf16 when --dtype is narrower.", Whole(low=0), usual="0", rare=True
+    )
+    optimizer: str | None = ask(
+        f"Optimizer: {', '.join(OPTIMIZERS)}; options follow a colon, as in galore:rank=64.", NAME, usual="adam"
+    )
     lora: Lora | str | None = ask(
-        "Train adapters beside frozen weights: r=16,targets=q_proj,v_proj,base=nf4,dropout=0.05,dora,train=embedding.",
+        "LoRA adapters on frozen weights: r=16,targets=q_proj,v_proj,base=nf4,dropout=0.05,dora,train=embedding.",
         Kind(metavar="r=16,...", annotation="Lora | str"),
     )
     freeze: tuple[str, ...] = ask(
-        "Do not train a part: embedding, head, attention, mlp, experts, router, norms, layers.0-15. Repeatable.",
+        "Freeze a part: embedding, head, attention, mlp, experts, router, norms, layers.0-15. Repeatable.",
         Texts(metavar="PART", commas=True),
         rare=True,
     )
-    attention_kernel: str | None = ask("flash or materialised.", NAME, usual="flash", rare=True)
+    attention_kernel: str | None = ask("Attention kernel: flash or materialised.", NAME, usual="flash", rare=True)
     loss_tiles: int | None = ask(
-        "Pieces in which logits and loss are computed, never whole.",
+        "Compute logits and loss in N tiles.",
         Count(whole=True, example="8"),
         usual="1",
         rare=True,
     )
     mlp_tiles: int | None = ask(
-        "Pieces in which dense feed-forward parts are computed, and again in backward.",
+        "Compute dense feed-forward layers in N tiles, recomputed in backward.",
         Count(whole=True, example="8"),
         usual="1",
         rare=True,
     )
     expert_load: float | str | os.PathLike[str] | ExpertLoad | None = ask(
-        "Tokens of experts: balanced, 1.3 (fullest rank over mean), zipf:1.2, or counts per layer and expert.",
+        "Load of experts: balanced, 1.3 (fullest rank over mean), zipf:1.2, or a file of counts per layer and expert.",
         Kind(metavar="FILE|zipf:S", annotation="float | str | os.PathLike[str] | ExpertLoad"),
         usual="balanced",
         rare=True,
     )
-    tokens: float | None = ask("Tokens of the whole run, for days and cost: 15e12.", Count())
+    tokens: float | None = ask("Training tokens of the whole run, for days and cost: 15e12.", Count())
     failures: Any = ask(
-        "What interrupts the run of --tokens: rate=18%/year,restart=10min,every=30min,stall=5s; "
+        "Failures during the run of --tokens: rate=18%/year,restart=10min,every=30min,stall=5s; "
         "spares=2,repair=24h nodes; or none.",
         FailureSpec(),
         usual="as public runs report",
         rare=True,
     )
-    price: float | None = ask("Price per device and hour.", Number(metavar="USD", zero=True), rare=True)
+    price: float | None = ask("Price per device-hour.", Number(metavar="USD", zero=True), rare=True)
     prices: Any = ask(
-        "Dated prices per device and hour: a TOML file, or public for those that come with the package.",
+        "Price list per device-hour: a TOML file, or public for the built-in one.",
         Kind(metavar="FILE", annotation="str | os.PathLike[str]"),
         rare=True,
     )
     power: float | None = ask(
-        "Mean power of one device over a step, as measured: 620W.", Watts(), usual="the device's limit", rare=True
+        "Measured mean power per device over a step: 620W.", Watts(), usual="the device's power limit", rare=True
     )
     pue: float | None = ask(
-        "Power of the whole site over that of its devices: 1.2.",
+        "Power usage effectiveness of the site: 1.2.",
         Number(high=10),
-        usual="1, the devices alone",
+        usual="1",
         rare=True,
     )
-    carbon_intensity: float | None = ask("CO2-equivalent of the electricity: 380g/kWh.", CarbonIntensity(), rare=True)
+    carbon_intensity: float | None = ask("Carbon intensity of the electricity: 380g/kWh.", CarbonIntensity(), rare=True)
     software: str | None = ask(
-        "Framework that drives the devices, and when: xla, megatron-core@2025-06, megatron-core@25.04.",
+        "Training framework and its date or version: xla, megatron-core@2025-06, megatron-core@25.04.",
         NAME,
         usual="megatron-core, the newest known",
         rare=True,
     )
     calibration: Calibration | str | os.PathLike[str] | None = ask(
-        "Numbers that `calibrate` wrote, in place of the package's.",
+        "Calibration file that `calibrate` wrote, instead of the built-in one.",
         Kind(metavar="FILE", annotation="Calibration | str | os.PathLike[str]"),
         rare=True,
     )
@@ -228,16 +241,18 @@ class SpaceFields:
     """Which plans are looked at."""
 
     pin: tuple[str, ...] = ask("Fix an axis: tp=8. Repeatable.", Texts(metavar="AXIS=V"))
-    forbid: tuple[str, ...] = ask("Leave out: vpp, pp=4, fsdp. Repeatable.", Texts(metavar="AXIS"), rare=True)
+    forbid: tuple[str, ...] = ask(
+        "Exclude an axis or a value: vpp, pp=4, fsdp. Repeatable.", Texts(metavar="AXIS"), rare=True
+    )
     schedule: tuple[str, ...] = ask(
-        "Pipeline schedules to use; all: the whole catalogue.",
+        "Pipeline schedules to search; all: the whole catalogue.",
         Texts(metavar="NAME,...|all", repeated=False),
         usual="1f1b, gpipe, interleaved",
         rare=True,
     )
 
     offload: str | None = ask(
-        "What is kept away from the device: none, auto, or of optimizer, activations, weights, with nvme, delayed.",
+        "Offload to the host: none, auto, or a list of optimizer, activations, weights, with nvme, delayed.",
         Kind(metavar="WHAT,..."),
         usual="none",
     )

@@ -24,13 +24,13 @@ class LimitFields:
     usual_time_s: ClassVar[float | None] = TIME_LIMIT_S
 
     time_limit: float | None = ask(
-        "Longest search: 30, 2min. What is found by then is answered, with its gap to the lower bound.",
+        "Time limit of the search: 30, 2min. The best plan so far is returned, with its gap to the lower bound.",
         Duration(),
         usual="120 s",
         rare=True,
     )
     memory_limit: float | None = ask(
-        "Most memory the search may use: 8GiB.",
+        "Memory limit of the search: 8GiB.",
         MemorySize(),
         usual="4 GiB",
         rare=True,

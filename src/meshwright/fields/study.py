@@ -19,12 +19,14 @@ class StudyFields:
         option="--with",
         usual="random; all installed to compare",
     )
-    trials: int = ask("Trials of a study.", Whole(high=10**7), default=100, usual="100")
+    trials: int = ask("Trials per study.", Whole(high=10**7), default=100, usual="100")
     storage: str | None = ask("Keep trials in sqlite:///trials.db.", Kind(metavar="FILE"))
-    resume: bool = ask("Go on with what the storage holds.", Flag())
-    compare: bool = ask("Several tuners with the same budget.", Flag())
-    seed: int = ask("Of the first study.", Whole(low=0), default=0, usual="0")
-    repeats: int = ask("Studies of each tuner to compare.", Whole(high=1000), default=1, usual="1")
-    workers: int = ask("Trials at a time, with ray-tune.", Whole(high=1024), default=1, usual="1")
-    figure: Any = ask("Write regret per trial and second as SVG.", OutputFile(), python=False)
-    optimum: bool = ask("Do not search the space exactly first.", Flag(), default=True, option="--no-optimum")
+    resume: bool = ask("Continue the study in the storage.", Flag())
+    compare: bool = ask("Compare several tuners under the same budget.", Flag())
+    seed: int = ask("Seed of the first study.", Whole(low=0), default=0, usual="0")
+    repeats: int = ask("Studies per tuner.", Whole(high=1000), default=1, usual="1")
+    workers: int = ask("Concurrent trials of ray-tune.", Whole(high=1024), default=1, usual="1")
+    figure: Any = ask("Write regret over trials and over seconds as an SVG figure.", OutputFile(), python=False)
+    optimum: bool = ask(
+        "Skip the exact search that finds the optimum to compare with.", Flag(), default=True, option="--no-optimum"
+    )

@@ -19,7 +19,7 @@ SWEEP = "`meshwright calculon sweep --help` has examples"
 
 
 def _fixed() -> Any:
-    return ask("Without the errors of the original that the manual lists.", Flag())
+    return ask("Correct the known errors of the original, which the manual lists.", Flag())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +32,12 @@ class SpaceOptions:
     space: str = ask(
         "optimal-execution (Calculon's own) or full.", NAME, default="optimal-execution", usual="optimal-execution"
     )
-    tp_overlap: bool = ask("No overlap of tensor-parallel traffic.", Flag(), default=True, option="--no-tp-overlap")
-    dp_overlap: bool = ask("No overlap of data-parallel traffic.", Flag(), default=True, option="--no-dp-overlap")
+    tp_overlap: bool = ask(
+        "Do not overlap tensor-parallel communication.", Flag(), default=True, option="--no-tp-overlap"
+    )
+    dp_overlap: bool = ask(
+        "Do not overlap data-parallel communication.", Flag(), default=True, option="--no-dp-overlap"
+    )
     pin: tuple[str, ...] = ask("Fix a key: tensor_par=4,8. Repeatable.", Texts(metavar="KEY=V"))
     fixed: bool = _fixed()
 
@@ -64,8 +68,8 @@ class CalculonSpace:
 class SearchOptions:
     """How whole spaces are searched."""
 
-    top: int = ask("How many of the best.", Whole(metavar="K", high=100_000), default=10, usual="10")
-    stop_microbatch: bool = ask("Leave out micro-batches beyond one with which nothing fits.", Flag(), short="-m")
+    top: int = ask("Executions to list.", Whole(metavar="K", high=100_000), default=10, usual="10")
+    stop_microbatch: bool = ask("Stop at the first micro-batch size that does not fit.", Flag(), short="-m")
     ray: str | None = ask(
         "Search on a Ray cluster: host:port; alone, the cluster of this machine or RAY_ADDRESS; local starts one.",
         Kind(metavar="[ADDRESS]"),
@@ -85,8 +89,8 @@ class CalculonEstimateRequest(Request):
     app: Any = ask(APP_HELP, OBJECT, metavar="APP", argument=True)
     execution: Any = ask("Execution: a JSON file.", OBJECT, metavar="EXE", argument=True)
     system: Any = ask(SYSTEM_HELP, OBJECT, metavar="SYS", argument=True)
-    batch: str | None = ask("Rows {app, system, execution}, one a line.", Kind(metavar="FILE"), python=False)
-    layers: bool = ask("Also the block, layer by layer (--json).", Flag(), short="-l")
+    batch: str | None = ask("JSON lines {app, system, execution}.", Kind(metavar="FILE"), python=False)
+    layers: bool = ask("Also list the layers of a block (--json).", Flag(), short="-l")
     fixed: bool = _fixed()
 
     def rules(self, reading: Reading) -> None:
@@ -154,9 +158,9 @@ class CalculonSweepRequest(Request):
     output: str = ask("The Parquet file.", Kind(metavar="FILE"), short="-o", required=SWEEP)
     options: SpaceOptions = group(SpaceOptions)
     search: SearchOptions = group(SearchOptions)
-    every: bool = ask("Keep all accepted executions, not only the best.", Flag(), option="--all")
-    resume: bool = ask("Go on with the file that is there.", Flag())
-    force: bool = ask("Write over the file that is there.", Flag())
+    every: bool = ask("Write all accepted executions, not only the best.", Flag(), option="--all")
+    resume: bool = ask("Continue the existing file.", Flag())
+    force: bool = ask("Overwrite the existing file.", Flag())
 
     def rules(self, reading: Reading) -> None:
         """What is wrong with the space and the file comes with what is wrong elsewhere."""
@@ -169,7 +173,7 @@ class CalculonSweepRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalculonWhatIfRequest(Request):
-    """What each number of the system is worth: the best execution, searched anew for every change."""
+    """Sensitivity to each number of the system: the best execution, searched again for every change."""
 
     examples: ClassVar = (
         "calculon what-if gpt3-175B a100_80g --procs 512 --batch 512 --svg tornado.svg",
@@ -179,9 +183,9 @@ class CalculonWhatIfRequest(Request):
 
     space: CalculonSpace = group(CalculonSpace)
     factors: tuple[float, ...] = ask(
-        "Change each number by.", Numbers(metavar="X,X", each=Number()), default=(0.5, 2.0), usual="0.5,2"
+        "Factors to change each number by.", Numbers(metavar="X,X", each=Number()), default=(0.5, 2.0), usual="0.5,2"
     )
-    svg: str | None = ask("Also write the tornado plot there.", OutputFile(), python=False)
+    svg: str | None = ask("Also write the tornado plot as SVG.", OutputFile(), python=False)
 
     def rules(self, reading: Reading) -> None:
         """What is wrong with the space comes with what is wrong elsewhere."""

@@ -16,7 +16,7 @@ from meshwright.fields.request import Reading, Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest(Request):
-    """Is a plan legal, does it fit, is it beaten, and which smallest change repairs it. Exit 5 where it must not stay.
+    """Whether a plan is legal, fits and is beaten, and the smallest change that repairs it. Exit 5 on violations.
 
     What is not given comes from the plan file or the launch script, else by default.
     """
@@ -32,31 +32,32 @@ class CheckRequest(Request):
     plan: Any = ask(PLAN_HELP, PLAN_KIND)
     job: JobFields = group(JobFields)
     source: Any = ask(
-        "A launch script or configuration; whose it is follows from its text unless --from says it.",
+        "Launch script or configuration file; its framework is detected unless --from names it.",
         Kind(annotation="str | os.PathLike[str]"),
         metavar="FILE",
         argument=True,
     )
     source_format: str | None = ask(
-        "Check FILE instead of --plan: a target's, the arguments Megatron-LM prints, a W&B or a Hydra config.",
+        "Format of FILE: a target's name, args (what Megatron-LM prints at start), wandb or hydra.",
         Kind(metavar="megatron|args|wandb|hydra|..."),
         option="--from",
     )
     arguments: tuple[str, ...] = ask(
-        "With a script: what it is started with, its $1 and on. Repeatable.", Texts(metavar="VALUE"), option="--arg"
+        "Positional argument of the script ($1, $2, ...). Repeatable.", Texts(metavar="VALUE"), option="--arg"
     )
     environment: tuple[str, ...] = ask(
-        "With a script: a variable of its environment. Repeatable.",
+        "Environment variable of the script. Repeatable.",
         Texts(metavar="NAME=VALUE", annotation="str | Iterable[str]"),
         option="--env",
     )
-    fix: bool = ask("With a script and -o: write it with the better plan, or the smallest repair, in it.", Flag())
-    output: Any = ask(
-        "With --fix: the file to write.", Kind(metavar="FILE", annotation="str | os.PathLike[str]"), short="-o"
+    fix: bool = ask("Write the script to -o with the better plan, or the smallest repair, applied.", Flag())
+    output: Any = ask("Output file of --fix.", Kind(metavar="FILE", annotation="str | os.PathLike[str]"), short="-o")
+    report: str | None = ask(
+        "Print the findings as SARIF or JUnit XML, for CI.", Kind(metavar="sarif|junit"), python=False
     )
-    report: str | None = ask("Print the findings for a pipeline.", Kind(metavar="sarif|junit"), python=False)
     oom_log: Any = ask(
-        "Of a run that ran out of memory: why it did.", Kind(metavar="LOG", annotation="str | os.PathLike[str]")
+        "Log of a run that ran out of memory: explain which tensor did not fit, and why.",
+        Kind(metavar="LOG", annotation="str | os.PathLike[str]"),
     )
     search: bool = ask("Also look for a better plan in the default space.", Flag(), default=True, cli=False)
     limits: LimitFields = group(LimitFields)

@@ -35,7 +35,7 @@ class EstimateRequest(Request):
     plan: Any = ask(PLAN_HELP, PLAN_KIND, required="--plan tp8.pp4.mbs1.z1, or a plan file")
     job: JobFields = group(JobFields)
     workload: Workload | None = ask(
-        "A spec, instead of the fields of a workload.", Spec(annotation="Workload"), cli=False
+        "A Workload, instead of its separate fields.", Spec(annotation="Workload"), cli=False
     )
     schedule: tuple[str, ...] = ask(
         "Compare the plan under these pipeline schedules.", Texts(metavar="NAME,...|all", repeated=False)

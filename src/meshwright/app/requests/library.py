@@ -10,7 +10,7 @@ from meshwright.fields.job import MODEL_HELP, NAME
 from meshwright.fields.kinds import Flag, Kind, Number
 from meshwright.fields.request import Request
 
-FOLDER = "Where to write; without it MESHWRIGHT_LIBRARY says."
+FOLDER = "Library folder to write to; MESHWRIGHT_LIBRARY by default."
 DIRECTORY = Kind(metavar="DIR")
 
 
@@ -42,9 +42,9 @@ class AddModelRequest(Request):
     positional: ClassVar = ("config", "library")
 
     config: Any = ask("A config.json, or a folder with one.", metavar="FILE", argument=True, required="")
-    name: str | None = ask("How to call it.", NAME, usual="as its folder")
+    name: str | None = ask("Name of the entry.", NAME, usual="as its folder")
     library: Any = ask(FOLDER, DIRECTORY)
-    force: bool = ask("Replace your own entry of this name.", Flag())
+    force: bool = ask("Replace an entry of yours with this name.", Flag())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +84,11 @@ class AddGpuRequest(Request):
     examples: ClassVar = ("gpus add h100-custom.toml --library ~/meshwright", "plan llama-3-8b --gpus 8xh100-custom")
     positional: ClassVar = ("file", "library")
 
-    file: Any = ask("TOML or JSON: about eight numbers of a data sheet.", metavar="FILE", argument=True, required="")
+    file: Any = ask(
+        "TOML or JSON file: about eight numbers of the data sheet.", metavar="FILE", argument=True, required=""
+    )
     library: Any = ask(FOLDER, DIRECTORY)
-    force: bool = ask("Add it in spite of the linter, and replace your own device of this name.", Flag())
+    force: bool = ask("Add it despite findings, and replace a device of yours with this name.", Flag())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +106,14 @@ class ShowClusterRequest(Request):
     )
     positional: ClassVar = ("source", "tolerance")
 
-    source: Any = ask("A description of a cluster, or 64xH100,64xA100-80.", metavar="FILE", argument=True, required="")
+    source: Any = ask("Cluster description, or 64xH100,64xA100-80.", metavar="FILE", argument=True, required="")
     tolerance: float = ask(
-        "How far apart devices of an island may be.", Number(zero=True, high=100), default=0.1, usual="0.1"
+        "Largest relative difference between devices of one island.",
+        Number(zero=True, high=100),
+        default=0.1,
+        usual="0.1",
     )
-    toml: bool = ask("Write it as a cluster file, to edit.", Flag(), python=False)
+    toml: bool = ask("Print it as a cluster file.", Flag(), python=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,9 +27,13 @@ class ValidateRequest(Request):
     positional: ClassVar = ("measured", "output")
 
     measured: Any = ask(
-        "Measured runs, one a row.", PATH, metavar=MEASURED, argument=True, required="name a file of measured runs"
+        "CSV of measured runs, one per row.",
+        PATH,
+        metavar=MEASURED,
+        argument=True,
+        required="name a file of measured runs",
     )
-    output: Any = ask("Where the predictions go, as CSV.", PATH, short="-o")
+    output: Any = ask("CSV of predictions to write.", PATH, short="-o")
     fail_above: float | None = ask(
         "Exit 5 if the median error in percent is above this.", Number(metavar="PCT", zero=True, high=1e6)
     )
@@ -52,18 +56,18 @@ class CalibrateRequest(Request):
     positional: ClassVar = ("measured", "output")
 
     measured: tuple[Any, ...] = ask(
-        "Measured runs, one a row.",
+        "CSV of measured runs, one per row.",
         Texts(annotation="str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"),
         metavar=f"{MEASURED}...",
         argument=True,
         words=True,
     )
-    output: Any = ask("Where the numbers go, as JSON.", PATH, short="-o")
-    from_log: Any = ask("Instead: a training log, or a CSV of steps, of --plan.", PATH)
+    output: Any = ask("Calibration file (JSON) to write.", PATH, short="-o")
+    from_log: Any = ask("Training log, or CSV of steps, of a run of --plan.", PATH)
     plan: Any = ask(PLAN_HELP, PLAN_KIND)
     framework: str | None = ask(FRAMEWORK_HELP, NAME, usual="recognised by its lines")
     ranked: bool = ask(
-        "With --from-log: do not plan the job with the numbers of before and after.",
+        "With --from-log: skip planning the job under both the old and the new calibration.",
         Flag(),
         default=True,
         option="--no-ranking",
@@ -86,7 +90,7 @@ class CalibrateRequest(Request):
             *MONEY_AND_POWER,
             "software",
         ),
-        model={"argument": False, "help": "With --from-log: its model."},
+        model={"argument": False, "help": "With --from-log: model of the run."},
     )
 
     def rules(self, reading: Reading) -> None:
@@ -115,6 +119,6 @@ class ProfileRequest(Request):
     returns: ClassVar = "The device, with its curves."
     positional: ClassVar = ("output",)
 
-    output: Any = ask("Where the device file goes.", PATH, short="-o")
-    name: str | None = ask("Of the device.", NAME, usual="made of its kind")
-    seconds: float = ask("To spend, at least.", Number(metavar="N"), default=60.0, usual="60")
+    output: Any = ask("Device file to write.", PATH, short="-o")
+    name: str | None = ask("Name of the device.", NAME, usual="made of its kind")
+    seconds: float = ask("Shortest measuring time in seconds.", Number(metavar="N"), default=60.0, usual="60")

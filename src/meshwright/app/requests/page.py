@@ -48,7 +48,7 @@ class PageRequest(PlanRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRequest(PageRequest):
-    """One file that shows plans: opened from a disk, mailed, kept; nothing in it asks a network.
+    """Plans as one self-contained file: HTML, Markdown or a notebook fragment.
 
     The page has the verdict and the same views as `web`. As md it is text for a merge request, as cell a fragment for
     notebooks, without scripts.
@@ -62,11 +62,11 @@ class ReportRequest(PageRequest):
     returns: ClassVar = "The report; `text` is its content."
 
     format: str | None = ask(
-        "html: one page with all drawings; md: text; cell: a fragment for notebooks.",
+        "html: one self-contained page; md: Markdown; cell: an HTML fragment for notebooks.",
         Choice(names=FORMATS, noun="format"),
         usual="html",
     )
-    output: Any = ask("The file; without it the text is printed, but for html.", OutputFile(), short="-o")
+    output: Any = ask("Output file; md and cell print to stdout without it.", OutputFile(), short="-o")
 
     def rules(self, reading: Reading) -> None:
         """A page is a file."""
@@ -77,7 +77,7 @@ class ReportRequest(PageRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebRequest(PageRequest):
-    """Plans to look at and to change in a browser, on this machine alone.
+    """Explore plans in a browser: a page served on this machine only.
 
     The page is served to 127.0.0.1 under an address that nobody can guess, asks nothing of any network, and stays until
     it is interrupted. Without a question it shows an example.
@@ -90,10 +90,8 @@ class WebRequest(PageRequest):
     )
     returns: ClassVar[str] = "The page's address."
 
-    port: int | None = ask(
-        "The port; without it one that is free.", Whole(high=65_535), usual="8417 or the next free one"
-    )
-    no_browser: bool = ask("Print the address, open no browser.", Flag())
+    port: int | None = ask("Port to listen on.", Whole(high=65_535), usual="8417 or the next free one")
+    no_browser: bool = ask("Print the address without opening a browser.", Flag())
 
     @property
     def example(self) -> bool:

@@ -56,14 +56,14 @@ class PlanRequest(Request):
     positional: ClassVar = ("model",)
 
     job: JobFields = group(JobFields)
-    top: int = ask("How many plans.", Whole(metavar="K", high=1000), default=5, usual="5")
+    top: int = ask("Plans to list.", Whole(metavar="K", high=1000), default=5, usual="5")
     aim: AimFields = group(AimFields, objective={"help": _objectives})
     space: SpaceFields = group(SpaceFields)
     limits: LimitFields = group(LimitFields)
-    target: str | None = ask("Only plans this framework runs, as `export --to` names it.", NAME, rare=True)
-    pareto: bool = ask("Also the front of time, memory, devices and cost; takes longer.", Flag(), rare=True)
+    target: str | None = ask("Only plans that this framework can run; names as in `export --to`.", NAME, rare=True)
+    pareto: bool = ask("Also list the Pareto front of time, memory, devices and cost; takes longer.", Flag(), rare=True)
     tolerance: float | None = ask(
-        "Groups whose devices are alike within it, 0.1 for 10%, are planned as one island.",
+        "Plan groups whose devices differ by at most this as one island: 0.1 is 10%.",
         Number(zero=True, high=100),
         rare=True,
     )
@@ -79,13 +79,15 @@ class PlanRequest(Request):
         rare=True,
     )
     profiles: str | None = ask(
-        "Measured layer profiles; MODEL is one of theirs, and devices may differ.", Kind(metavar="DIR"), rare=True
+        "Folder of measured layer profiles; MODEL is one of its models.", Kind(metavar="DIR"), rare=True
     )
     replan_from: str | None = ask(
-        "Plan again for the job of a plan file whose cluster changed.", Kind(metavar="PLAN"), rare=True
+        "Re-plan the job of a plan file after its cluster changed.", Kind(metavar="PLAN"), rare=True
     )
-    lost: str | None = ask("With --replan-from: 8xH100, or device numbers 16-23.", Kind(metavar="G"), rare=True)
-    added: str | None = ask("With --replan-from: as --gpus.", Kind(metavar="G"), rare=True)
+    lost: str | None = ask(
+        "With --replan-from: devices lost, 8xH100 or device numbers 16-23.", Kind(metavar="G"), rare=True
+    )
+    added: str | None = ask("With --replan-from: devices added, as --gpus.", Kind(metavar="G"), rare=True)
     output: str | None = ask(PLAN_SET_FILE, OutputFile(), short="-o", python=False)
 
     @property

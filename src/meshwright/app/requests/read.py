@@ -18,7 +18,7 @@ PLAN_FILE = Kind(metavar="PLAN", annotation="PlanLike")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainRequest(Request):
-    """Why this plan: the ladder from plain data parallelism, its neighbours, what it is sensitive to."""
+    """Why this plan: the ladder from plain data parallelism, its neighbours, its sensitivities."""
 
     examples: ClassVar = (
         "plan llama-3.1-70b --gpus 64xH100 -o plans.json",
@@ -56,15 +56,17 @@ class CompareRequest(Request):
         argument=True,
         required=WRITE_ONE,
     )
-    second: Any = ask("Another plan file.", PLAN_FILE, argument=True)
-    with_run: Any = ask("Instead: the log of the plan's run, a CSV of steps, or a profiler's trace.", PATH)
+    second: Any = ask("Second plan file.", PLAN_FILE, argument=True)
+    with_run: Any = ask(
+        "Log of a run of the plan, CSV of its steps, or profiler trace, instead of a second plan.", PATH
+    )
     framework: str | None = ask(FRAMEWORK_HELP, NAME, usual="recognised by its lines")
-    timeline: bool = ask("Also draw one step of each, on one time axis.", Flag(), python=False)
-    svg: str | None = ask("Write that drawing as a figure.", OutputFile(), python=False)
+    timeline: bool = ask("Also draw one step of each on a common time axis.", Flag(), python=False)
+    svg: str | None = ask("Write the timelines as an SVG figure.", OutputFile(), python=False)
     job: JobFields = group(
         JobFields,
         without=("tokens", "failures", "price", "prices", "pue", "carbon_intensity"),
-        model={"argument": False, "help": "Of a plan in one line, with a log."},
+        model={"argument": False, "help": "Model of a one-line plan that is compared with a log."},
     )
 
     @property
@@ -121,16 +123,16 @@ class TraceRequest(Request):
         required="a plan file, or one line such as tp8.pp4.mbs1.z1 with --model and --gpus",
     )
     output: Any = ask(
-        "Trace for Perfetto and Chrome; .gz is gzipped.",
+        "Trace file for Perfetto and Chrome; gzipped if it ends in .gz.",
         OutputFile(),
         short="-o",
     )
-    svg: Any = ask("Figure for papers.", OutputFile())
-    text: bool = ask("Draw it here; so does naming no file.", Flag(), python=False)
+    svg: Any = ask("SVG figure.", OutputFile())
+    text: bool = ask("Draw the timeline as text (the default if no file is named).", Flag(), python=False)
     job: JobFields = group(
         JobFields,
         without=("tokens", "failures", "price", "calibration", *MONEY_AND_POWER),
-        model={"argument": False, "help": "Of a plan in one line."},
+        model={"argument": False, "help": "Model of a one-line plan."},
     )
 
     def rules(self, reading: Reading) -> None:
@@ -162,9 +164,9 @@ class ExportRequest(Request):
     positional: ClassVar = ("plan", "target", "directory")
 
     plan: Any = ask(PLAN_FILE_HELP, PLAN_FILE, argument=True, required=WRITE_ONE)
-    target: str | None = ask("The framework.", Kind(metavar="TARGET"), option="--to", required="--to megatron")
-    directory: str | None = ask("A new or empty folder.", Kind(metavar="DIR"), option="--output", short="-o")
-    force: bool = ask("Write into a folder that holds files.", Flag())
+    target: str | None = ask("Target framework.", Kind(metavar="TARGET"), option="--to", required="--to megatron")
+    directory: str | None = ask("Output folder, new or empty.", Kind(metavar="DIR"), option="--output", short="-o")
+    force: bool = ask("Write into a folder that is not empty.", Flag())
 
     def rules(self, reading: Reading) -> None:
         """The command writes files; in Python they may be kept."""

@@ -20,21 +20,19 @@ class ExecutionFields:
 
     model: str | None = ask(MODEL_HELP, metavar="MODEL", argument=True)
     plan: str = ask(PLAN_HELP, Kind(metavar="PLAN"), required="one line such as pp2.dp4.mbs1.z1, or a plan file")
-    backend: str = ask(
-        "local, processes or ray: where the meshes of a plan live.", NAME, default="local", usual="local"
-    )
-    ray: str | None = ask("Ray cluster of --backend ray.", Kind(metavar="ADDRESS"))
-    hosts_per_mesh: int = ask("Workers that share the devices of each mesh.", Whole(), default=1, usual="1")
+    backend: str = ask("local, processes or ray: where the meshes of a plan run.", NAME, default="local", usual="local")
+    ray: str | None = ask("Address of the Ray cluster, with --backend ray.", Kind(metavar="ADDRESS"))
+    hosts_per_mesh: int = ask("Workers per mesh.", Whole(), default=1, usual="1")
     devices: int | None = ask(
-        "Of this machine; virtual CPU devices where it has no others.", Whole(high=MOST_DEVICES), usual="8"
+        "Devices of this machine; virtual CPU devices if it has no accelerators.", Whole(high=MOST_DEVICES), usual="8"
     )
-    layers: int | None = ask("Run the model with its first N layers.", Whole())
-    hidden: int | None = ask("Run the model at this width.", Whole())
-    vocab: int | None = ask("Run the model with so many tokens.", Whole())
-    seq_len: int | None = ask("Tokens of a sample.", Whole(), option="--seq", usual="64, or the plan file's")
+    layers: int | None = ask("Run only the first N layers of the model.", Whole())
+    hidden: int | None = ask("Hidden size to run the model at.", Whole())
+    vocab: int | None = ask("Vocabulary size to run the model with.", Whole())
+    seq_len: int | None = ask("Sequence length.", Whole(), option="--seq", usual="64, or the plan file's")
     global_batch: int | None = ask("Global batch in sequences.", Whole(), option="--gbs")
-    dtype: str = ask("fp32, fp64 or bf16 products.", NAME, default="fp32", usual="fp32")
-    seed: int = ask("Of weights, data, dropout.", Whole(low=0), default=0, usual="0")
+    dtype: str = ask("Compute format: fp32, fp64 or bf16.", NAME, default="fp32", usual="fp32")
+    seed: int = ask("Seed of weights, data and dropout.", Whole(low=0), default=0, usual="0")
     emulate: float | None = ask(
         "Let tasks and messages take what the plan's devices take: S seconds of the run for each planned one.",
         Number(metavar="S"),
@@ -60,11 +58,13 @@ class RunRequest(Request):
     positional: ClassVar = ("model", "plan")
 
     execution: ExecutionFields = group(ExecutionFields)
-    steps: int = ask("To run.", Whole(), default=10, usual="10")
-    trace: str | None = ask("Timeline of one more step beside the predicted one; .gz is gzipped.", Kind(metavar="FILE"))
-    checkpoint: str | None = ask("Write the state there, and go on from what is there.", Kind(metavar="DIR"))
-    every: int = ask("Steps from one checkpoint to the next.", Whole(), default=10, usual="10")
-    elastic: bool = ask("Go on without lost workers, on a plan for what is left.", Flag())
+    steps: int = ask("Steps to run.", Whole(), default=10, usual="10")
+    trace: str | None = ask(
+        "Trace file of one extra step beside the predicted one; gzipped if it ends in .gz.", Kind(metavar="FILE")
+    )
+    checkpoint: str | None = ask("Checkpoint folder: resume from it, and write to it.", Kind(metavar="DIR"))
+    every: int = ask("Steps between checkpoints.", Whole(), default=10, usual="10")
+    elastic: bool = ask("When workers are lost, re-plan for the rest and continue.", Flag())
 
     def rules(self, reading: Reading) -> None:
         """An elastic run loses workers, and goes on from a checkpoint."""
@@ -88,5 +88,7 @@ class VerifyRequest(Request):
     positional: ClassVar = ("model", "plan")
 
     execution: ExecutionFields = group(ExecutionFields)
-    steps: int = ask("Of the optimizer.", Whole(), default=10, usual="10")
-    tolerance: float | None = ask("Of a tensor in max-norm.", Number(), usual="1e-5, fp64 1e-9, bf16 2e-2")
+    steps: int = ask("Optimizer steps.", Whole(), default=10, usual="10")
+    tolerance: float | None = ask(
+        "Largest relative difference of a tensor, in max-norm.", Number(), usual="1e-5, fp64 1e-9, bf16 2e-2"
+    )

@@ -75,7 +75,7 @@ class ScheduleRequest(Request):
     ti: float = _seconds("Input gradient.", 1.0)
     tw: float = _seconds("Weight gradient.", 1.0)
     tr: float = _seconds("Recomputation.", 0.0)
-    tc: float = _seconds("Latency of a transfer, which occupies nobody.", 0.0)
+    tc: float = _seconds("Latency of a transfer; it occupies no worker.", 0.0)
     parameters: Mapping[str, int | str | bool] = settings(_parameters)
     times: str | None = ask("CSV or JSON of stage times and bytes (best).", Kind(metavar="FILE"))
     room: float | None = ask("Micro-batches that fit each worker (best).", Number(metavar="N"))
@@ -83,9 +83,11 @@ class ScheduleRequest(Request):
         "Schedules to choose from (best).", Texts(metavar="NAME,NAME", commas=True, repeated=False)
     )
     split: bool = ask("Whole backwards only in list scheduling (best).", Flag(), default=True, option="--no-split")
-    svg: str | None = ask("Write the drawing as a figure.", OutputFile())
-    csv: str | None = ask("Write it as PyTorch loads it.", OutputFile())
-    source: str | None = ask("Read such a CSV instead of NAME, --p and --m.", Kind(metavar="FILE"), option="--from")
+    svg: str | None = ask("Write the drawing as an SVG figure.", OutputFile())
+    csv: str | None = ask("Write the schedule as a CSV that PyTorch loads.", OutputFile())
+    source: str | None = ask(
+        "Read a PyTorch schedule CSV, instead of NAME, --p and --m.", Kind(metavar="FILE"), option="--from"
+    )
     limits: LimitFields = group(LimitFields)  # of best
 
     @property

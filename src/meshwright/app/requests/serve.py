@@ -22,13 +22,13 @@ class ListenRequest(Request):
     """Where a service listens, and for whom."""
 
     host: str = ask(
-        "The address to listen on; another than this machine's own needs --open and a token.",
+        "Address to listen on; anything but loopback needs --open and a token.",
         Kind(metavar="ADDRESS"),
         default=HERE,
         usual=HERE,
     )
-    port: int | None = ask("The port; without it one that is free.", Whole(high=65_535), usual="8417 or the next free")
-    open: bool = ask("Let other machines ask.", Flag())
+    port: int | None = ask("Port to listen on.", Whole(high=65_535), usual="8417 or the next free")
+    open: bool = ask("Accept requests from other machines.", Flag())
     token: str | None = ask(
         f"What callers show as `Authorization: Bearer`; {TOKEN} says it without showing it in a list of processes.",
         Kind(metavar="TEXT"),
@@ -51,7 +51,7 @@ class ListenRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeRequest(ListenRequest):
-    """Answer over HTTP what the command line answers, until interrupted.
+    """Serve the verbs over HTTP until interrupted.
 
     POST /v1/plan, /v1/estimate and so on take the fields of the verb as JSON and give what --json prints; long
     questions are jobs. GET /openapi.json describes all of it.
@@ -64,28 +64,28 @@ class ServeRequest(ListenRequest):
     )
     returns: ClassVar[str] = "The service's address."
 
-    workers: int = ask("Processes that search; estimates have one of their own.", Whole(high=256), default=2, usual="2")
-    time_limit: float = ask("Longest time of one request.", Duration(), default=60.0, usual="60s")
-    job_time_limit: float = ask("Longest time of one job.", Duration(), default=3600.0, usual="1h")
-    memory_limit: float = ask("Most memory of one request.", MemorySize(), default=4.0 * GIB, usual="4GiB")
-    body_limit: float = ask("Largest body.", MemorySize(), default=8.0 * 2**20, usual="8MiB")
+    workers: int = ask("Search processes; estimates have one of their own.", Whole(high=256), default=2, usual="2")
+    time_limit: float = ask("Time limit per request.", Duration(), default=60.0, usual="60s")
+    job_time_limit: float = ask("Time limit per job.", Duration(), default=3600.0, usual="1h")
+    memory_limit: float = ask("Memory limit per request.", MemorySize(), default=4.0 * GIB, usual="4GiB")
+    body_limit: float = ask("Largest request body.", MemorySize(), default=8.0 * 2**20, usual="8MiB")
     queue: Any = ask(
-        "The file that holds jobs, so that they outlive the service.",
+        "SQLite file of the job queue, so that jobs survive a restart.",
         Kind(metavar="FILE", annotation="str | os.PathLike[str]"),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpRequest(ListenRequest):
-    """Answer over the Model Context Protocol: on stdin and stdout, or with --http on a port."""
+    """Serve the verbs over the Model Context Protocol, on stdin and stdout or with --http."""
 
     examples: ClassVar[tuple[str, ...]] = ("mcp", "mcp --http --port 8418")
     returns: ClassVar[str] = "Nothing; it ends with its caller."
 
-    http: bool = ask("Streamable HTTP instead of stdin and stdout.", Flag())
-    workers: int = ask("Processes that search.", Whole(high=256), default=1, usual="1")
-    time_limit: float = ask("Longest time of one question.", Duration(), default=300.0, usual="5min")
-    memory_limit: float = ask("Most memory of one question.", MemorySize(), default=4.0 * GIB, usual="4GiB")
+    http: bool = ask("Serve streamable HTTP instead of stdin and stdout.", Flag())
+    workers: int = ask("Search processes.", Whole(high=256), default=1, usual="1")
+    time_limit: float = ask("Time limit per call.", Duration(), default=300.0, usual="5min")
+    memory_limit: float = ask("Memory limit per call.", MemorySize(), default=4.0 * GIB, usual="4GiB")
 
     def rules(self, reading: Reading) -> None:
         """Only what listens has an address."""

@@ -16,7 +16,7 @@ FRAMEWORKS = ("megatron", "torchtitan", "module")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XrayRequest(Request):
-    """Run one rank of a job by the framework's own code, without a GPU, and hold it against ours.
+    """Run one rank of a job with the framework's own code, without a GPU, and compare it with the estimate.
 
     Tensors are fake and nothing is sent: operators, collectives and live bytes are those of the framework.
     """
@@ -31,29 +31,29 @@ class XrayRequest(Request):
     plan: Any = ask(PLAN_HELP, PLAN_KIND)
     job: JobFields = group(JobFields, without=("tokens", "failures", "price", *MONEY_AND_POWER))
     source: Any = ask(
-        "A launch script, instead of --plan.",
+        "Launch script, instead of --plan.",
         Kind(annotation="str | os.PathLike[str]"),
         metavar="FILE",
         argument=True,
     )
     framework: str | None = ask(
-        "Whose code runs: Megatron-Core, torchtitan, or the model's class in Transformers.",
+        "Code to run: Megatron-Core, torchtitan, or module (the model's class in Transformers).",
         Kind(metavar="|".join(FRAMEWORKS)),
         usual="that of the script, else megatron",
     )
     arguments: tuple[str, ...] = ask(
-        "With a script: what it is started with, its $1 and on. Repeatable.", Texts(metavar="VALUE"), option="--arg"
+        "Positional argument of the script ($1, $2, ...). Repeatable.", Texts(metavar="VALUE"), option="--arg"
     )
     environment: tuple[str, ...] = ask(
-        "With a script: a variable of its environment. Repeatable.",
+        "Environment variable of the script. Repeatable.",
         Texts(metavar="NAME=VALUE", annotation="str | Iterable[str]"),
         option="--env",
     )
-    stage: int | None = ask("The pipeline stage whose first rank runs.", Whole(low=0), usual="0")
-    rank: int | None = ask("The rank itself, instead of --stage.", Whole(low=0))
-    micro_batches: int | None = ask("How many of them to run.", Whole(), usual="as many as fill the pipeline")
+    stage: int | None = ask("Pipeline stage whose first rank is run.", Whole(low=0), usual="0")
+    rank: int | None = ask("Global rank to run, instead of --stage.", Whole(low=0))
+    micro_batches: int | None = ask("Micro-batches to run.", Whole(), usual="as many as fill the pipeline")
     python: str | None = ask(
-        "An interpreter that has the framework.", Kind(metavar="PATH"), usual="this one", option="--python"
+        "Python interpreter with the framework installed.", Kind(metavar="PATH"), usual="this one", option="--python"
     )
 
     def rules(self, reading: Reading) -> None:
