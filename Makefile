@@ -16,7 +16,7 @@ TORCH := .venv/.torch
 # The frameworks disagree about versions of what they need, so that they come without it into an environment of their own.
 TARGETS := .venv-targets/.targets
 
-.PHONY: help demo release test test-shapes test-full fuzz answers test-torch test-targets lint format bench accuracy page browser schedules \
+.PHONY: help demo release test test-shapes test-full fuzz answers test-torch test-targets lint format bench accuracy page browser schedules claims \
 	models floors corpus docs docs-version \
 	clean
 
@@ -79,6 +79,9 @@ browser:  ## the Chromium that tests of pages drive, from the distribution where
 
 schedules: $(CORE)  ## the page of pipeline schedules, written to docs
 	$(BIN)/python -m benchmarks.schedules
+
+claims: $(CORE)  ## published claims of the catalogued systems beside ours, written to docs
+	$(BIN)/python -m benchmarks.claims
 
 models: $(CORE)  ## the page of models and families, written to docs
 	$(BIN)/python -m benchmarks.families

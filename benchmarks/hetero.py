@@ -74,6 +74,17 @@ def main() -> None:
                          [_large_row(joined_columns, *one) for one in LARGE]))  # fmt: skip
 
 
+def planned_s(profiles: ProfileSet, case: dict[str, Any]) -> float:
+    """Seconds of a step of our best plan for a case.
+
+    Args:
+        profiles: layer times, memory and links.
+        case: model, cluster, nodes, zone and batch.
+    """
+    costs = _costs(profiles, case["model"], case["cluster"], case["gpus_per_node"], case["zone"])
+    return _planned(costs, case["global_batch"])[0].time.step_time_s
+
+
 def _case_row(profiles: ProfileSet, case: dict[str, Any]) -> list[str]:
     costs = _costs(profiles, case["model"], case["cluster"], case["gpus_per_node"], case["zone"])
     sailor = case["sailor"]["best_of_list_by_simulator"]["sailor_simulator_s"]
