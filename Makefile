@@ -13,10 +13,12 @@ LINT := .venv/.lint
 DOCS := .venv/.docs
 RELEASE := .venv/.release
 TORCH := .venv/.torch
+# The newest PyTorch, beside the one that everything else is tested with.
+NEWEST := .venv-newest/.torch
 # The frameworks disagree about versions of what they need, so that they come without it into an environment of their own.
 TARGETS := .venv-targets/.targets
 
-.PHONY: help demo release test test-shapes test-full fuzz answers test-torch test-targets lint format bench accuracy page browser schedules claims \
+.PHONY: help demo release test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page browser schedules claims \
 	models floors corpus docs docs-version \
 	clean
 
@@ -46,6 +48,9 @@ answers: $(TEST)  ## every question of tests/answers still has its recorded numb
 
 test-torch: $(TEST) $(TORCH)  ## pipeline schedules against PyTorch itself, which is a large download
 	$(BIN)/python -m pytest -q tests/torch
+
+test-torch-newest: $(NEWEST)  ## the same against the newest PyTorch, with the CUDA libraries it comes with: 3 GB
+	PYTHONPATH=src:. .venv-newest/bin/python -m pytest -q tests/torch
 
 test-targets: $(TARGETS)  ## exported files against the frameworks' own parsers, which are large downloads
 	PYTHONPATH=src:. .venv-targets/bin/python -m pytest -q tests/frameworks
@@ -102,7 +107,7 @@ release: $(RELEASE)  ## wheel, sdist and bill of materials in dist/, tried on ev
 	$(BIN)/python -m release.check dist
 
 clean:  ## remove everything that make made
-	rm -rf .venv .venv-targets site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-targets .venv-newest site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "meshwright needs Python >= 3.11; none found (set PYTHON=...)" >&2; exit 1; }
@@ -117,6 +122,11 @@ $(TARGETS): tests/frameworks/requirements.txt tests/frameworks/packages.txt
 	.venv-targets/bin/python -m pip install --quiet --disable-pip-version-check -r tests/frameworks/requirements.txt
 	DS_BUILD_OPS=0 .venv-targets/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--no-build-isolation --ignore-requires-python -r tests/frameworks/packages.txt
+	@touch $@
+
+$(NEWEST): pyproject.toml
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]' 'torch>=2.15'
 	@touch $@
 
 $(TEST) $(LINT) $(DOCS) $(TORCH) $(RELEASE): .venv/.%: pyproject.toml | .venv/bin/python

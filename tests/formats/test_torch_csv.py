@@ -19,6 +19,7 @@ from meshwright.formats.torch_csv import (
     Actions,
     parse_actions,
     read_actions,
+    with_waits,
     write_actions,
 )
 
@@ -107,3 +108,15 @@ def test_what_is_no_csv_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "schedule.csv").write_bytes(content)
     with pytest.raises(InputError):
         read_actions(tmp_path / "schedule.csv")
+
+
+def test_waits_of_newer_pytorch_are_written_and_dropped_again() -> None:
+    """A send of activations ends behind its own backward, one of gradients at the end, a reduction at once."""
+    text = "0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,(1F0;1B0)OVERLAP_F_B,1SEND_B0,1REDUCE_GRAD\n"
+    actions = parse_actions(text)
+    waiting = write_actions(with_waits(actions))
+    assert waiting.splitlines() == [
+        "0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD",
+        "1RECV_F0,(1F0;1B0)OVERLAP_F_B,1SEND_B0,1REDUCE_GRAD,1WAIT_REDUCE_GRAD,1WAIT_SEND_B0",
+    ]
+    assert columns(parse_actions(waiting)) == columns(actions)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.pipelining.schedules import _ComputationType
 from torch.multiprocessing import start_processes
 
 from meshwright.app.export import export
 from meshwright.estimate.layout import expand
-from meshwright.formats.torch_csv import write_actions
+from meshwright.formats.torch_csv import with_waits, write_actions
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import resolve
 from meshwright.schedules import SCHEDULES, with_communication
@@ -67,7 +68,10 @@ def written(name: str, folder: Path) -> list[Run]:
     runs = []
     for style, given in zip(STYLES, (table, with_communication(table)), strict=True):
         file = folder / f"{name}-{style}.csv"
-        file.write_text(write_actions(to_actions(given)))
+        actions = to_actions(given)
+        if style == "compute_comms" and hasattr(_ComputationType, "WAIT_SEND_F"):
+            actions = with_waits(actions)  # PyTorch 2.15 and newer
+        file.write_text(write_actions(actions))
         runs.append(Run(f"{name}, {style}", file, style, M, tuple(table.placement.worker.tolist())))
     return runs
 

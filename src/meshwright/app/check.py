@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from meshwright.app.answer import Answer
 from meshwright.app.requests.check import CheckRequest
-from meshwright.errors import MeshwrightError, Problem, ViolationError
+from meshwright.errors import InputError, MeshwrightError, Problem, ViolationError
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import estimate_plan
@@ -18,6 +19,7 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.writing import write_file
 from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.sources.profiles.price import price_job
+from meshwright.planning.config_fix import config_fix
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.launch_script import LaunchSource, Outside, format_of, script_question
 from meshwright.planning.one_kind import find_plans
@@ -145,9 +147,10 @@ def check(request: CheckRequest) -> CheckReport:
         report = _report(question, violations, search=search, target=source.target.name, oom_log=request.oom_log)
         if launch.questions:
             return replace(report, launch=launch, title="the launch script", text=words.asks(len(launch.questions)))
-        fix = _fix(source, launch, report) if source.is_script else None
+        editable = source.editable
+        fix = _fix(editable, launch, report) if editable is not None else None
         if request.fix and request.output is not None and fix is not None and fix.text:
-            write_file(request.output, fix.text)
+            _write(fix, Path(request.output))
         return replace(report, launch=launch, fix=fix)
     measured = measured_plan(request.plan, {**values_of(request.job), "oom_log": request.oom_log})
     if measured is not None:
@@ -265,7 +268,24 @@ def _fix(source: LaunchSource, launch: LaunchFile, report: CheckReport) -> Scrip
     wanted = row_of(job.plan, job.model)
     if wanted is None:
         return None
-    return script_fix(source, launch, job, wanted, estimate_plan(job.plan, job.model, job.cluster, job.workload))
+    estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
+    if source.by_options:
+        return script_fix(source, launch, job, wanted, estimate)
+    return config_fix(source, launch, job, wanted.format(), estimate)
+
+
+def _write(fix: ScriptFix, path: Path) -> None:
+    """The edited file, and those beside it that changed with it.
+
+    Raises:
+        InputError: one of those is in the folder already.
+    """
+    there = [name for name, _ in fix.beside if (path.parent / name).exists()]
+    if there:
+        what, why = f"{there[0]} is in the folder of {path}", "it changes with the plan, and would be overwritten"
+        raise InputError(Problem(what=what, why=why, fix="name a file in another folder with -o", field="output"))
+    for name, text in ((path.name, fix.text), *fix.beside):
+        write_file(path.parent / name, text)
 
 
 def _described(inputs: JobInputs | MeasuredJob) -> dict[str, object]:

@@ -1,10 +1,12 @@
-"""Pipeline schedules as `torch.distributed.pipelining` (2.13) loads them: a line per rank, in it one action per cell.
+"""Pipeline schedules as `torch.distributed.pipelining` loads them: a line per rank, in it one action per cell.
 
     0F0,0F1,0B0,0B1                      compute_only: PyTorch puts the communication in
     0UNSHARD,0F0,0SEND_F0,0RECV_B0,...   compute_comms: every action is spelt out
 
 An action is a virtual stage, a kind and, unless it concerns all of them, a micro-batch; `(0F3;7B1)OVERLAP_F_B` are two
-that run together. In compute_only files an empty cell stands for an idle step.
+that run together. In compute_only files an empty cell stands for an idle step. PyTorch 2.15 (2026-10) and newer want a
+wait for every send and reduction in compute_comms files, which 2.14 and older do not know: `with_waits` adds them, and
+reading drops them, since they follow from the rest.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import csv
 import io
 import re
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +33,11 @@ activations (_F) and gradients (_B), gather and release of sharded weights, sum 
 COMPUTE = ("F", "B", "I", "W")
 """The kinds a compute_only file may hold."""
 
-OF_A_STAGE = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
+OF_A_STAGE = ("UNSHARD", "RESHARD", "REDUCE_GRAD", "WAIT_REDUCE_GRAD")
 """The kinds that concern a whole stage and name no micro-batch."""
+
+WAITS = ("WAIT_SEND_F", "WAIT_SEND_B", "WAIT_REDUCE_GRAD")
+"""Ends of sends and reductions, of PyTorch 2.15 and newer."""
 
 OVERLAP = "OVERLAP_F_B"
 NONE = -1
@@ -44,7 +50,8 @@ MAX_PROBLEMS = 20
 MOST = 1_000_000
 """Stages and micro-batches count below it."""
 
-_ACTION = re.compile(rf"(\d{{1,9}})({'|'.join(sorted(KINDS, key=len, reverse=True))})(\d{{0,9}})", re.ASCII)
+_WRITTEN = (*KINDS, *WAITS)
+_ACTION = re.compile(rf"(\d{{1,9}})({'|'.join(sorted(_WRITTEN, key=len, reverse=True))})(\d{{0,9}})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,6 +72,11 @@ class Actions:
         return len(self.rank)
 
     @property
+    def columns(self) -> tuple[np.ndarray, ...]:
+        """Rank, kind, stage, micro-batch and whether it is joined."""
+        return self.rank, self.kind, self.stage, self.micro_batch, self.joined
+
+    @property
     def ranks(self) -> int:
         """Ranks, each with one action at least."""
         return int(self.rank[-1]) + 1
@@ -75,6 +87,50 @@ class Actions:
         return bool((self.kind >= len(COMPUTE)).any())
 
 
+def with_waits(actions: Actions) -> Actions:
+    """The actions with the waits of PyTorch 2.15 and newer: these are what a wait's kind counts on from `KINDS`.
+
+    A send of activations is waited for behind the stage's own backward of that micro-batch, which proves that they were
+    received; one of gradients, or without a backward behind it, at the end; a reduction at once.
+
+    Args:
+        actions: with communication.
+    """
+    columns: list[tuple[int, int, int, int, bool]] = []
+    rows = zip(*(column.tolist() for column in actions.columns), strict=True)
+    for rank, row in groupby(rows, key=lambda action: action[0]):
+        pending: dict[tuple[int, int, int], None] = {}
+        own = list(row)
+        for at, (_, kind, stage, unit, joined) in enumerate(own):
+            columns.append((rank, kind, stage, unit, joined))
+            name = KINDS[kind]
+            if name in ("SEND_F", "SEND_B"):
+                pending[_wait(name), stage, unit] = None
+            elif name == "REDUCE_GRAD":
+                columns.append((rank, _wait(name), stage, unit, False))
+            if at + 1 < len(own) and own[at + 1][4]:
+                continue  # the cell goes on
+            first = max(back for back in range(at + 1) if not own[back][4])
+            for _, part, part_stage, part_unit, _ in own[first : at + 1]:
+                sent = (_wait("SEND_F"), part_stage, part_unit)
+                if KINDS[part] in ("B", "I") and sent in pending:
+                    del pending[sent]
+                    columns.append((rank, *sent, False))
+        columns += [(rank, *sent, False) for sent in pending]
+    return _actions(columns)
+
+
+def _wait(name: str) -> int:
+    return len(KINDS) + WAITS.index(f"WAIT_{name}")
+
+
+def _actions(found: list[tuple[int, int, int, int, bool]]) -> Actions:
+    columns = np.array(found, np.int32).T
+    return Actions(
+        rank=columns[0], kind=columns[1], stage=columns[2], micro_batch=columns[3], joined=columns[4].astype(bool)
+    )
+
+
 def write_actions(actions: Actions) -> str:
     """The CSV text.
 
@@ -82,10 +138,9 @@ def write_actions(actions: Actions) -> str:
         actions: of every rank from 0 on.
     """
     rows: list[list[str]] = [[] for _ in range(actions.ranks)]
-    columns = (actions.rank, actions.stage, actions.kind, actions.micro_batch, actions.joined)
     parts: list[str] = []
-    for rank, stage, kind, unit, joined in zip(*(column.tolist() for column in columns), strict=True):
-        name = f"{stage}{KINDS[kind]}{'' if unit == NONE else unit}"
+    for rank, kind, stage, unit, joined in zip(*(column.tolist() for column in actions.columns), strict=True):
+        name = f"{stage}{_WRITTEN[kind]}{'' if unit == NONE else unit}"
         if joined:
             parts = [*parts, name]
             rows[rank][-1] = f"({';'.join(parts)}){OVERLAP}"
@@ -124,7 +179,8 @@ def parse_actions(text: str, source: str = "schedule") -> Actions:
         before = len(found) + len(problems)
         for column, cell in enumerate(row):
             try:
-                found.extend((rank, *part) for part in _cell(cell.strip()))
+                parts = [(rank, *part) for part in _cell(cell.strip())]
+                found.extend(part for part in parts if part[1] < len(KINDS))
             except ValueError as error:
                 what = f"{source[:200]}: line {rank + 1}, column {column + 1} is {_short(cell)}"
                 fix = "write a virtual stage, a kind and a micro-batch, such as 2F0, 1SEND_F3 or (0F4;3B1)OVERLAP_F_B"
@@ -137,10 +193,7 @@ def parse_actions(text: str, source: str = "schedule") -> Actions:
         more = len(problems) - MAX_PROBLEMS
         told = [*problems[:MAX_PROBLEMS], *([Problem(what=f"and {more} more")] if more > 0 else [])]
         raise InputError(told, code="MW246")
-    columns = np.array(found, np.int32).T
-    return Actions(
-        rank=columns[0], kind=columns[1], stage=columns[2], micro_batch=columns[3], joined=columns[4].astype(bool)
-    )
+    return _actions(found)
 
 
 def _rows(text: str, source: str) -> list[list[str]]:
@@ -178,7 +231,7 @@ def _action(text: str) -> tuple[int, int, int]:
         raise ValueError(f"{kind} is for one micro-batch and must name it")
     if max(int(stage), int(unit or 0)) >= MOST:
         raise ValueError(f"stages and micro-batches count from 0 to below {MOST:,}")
-    return KINDS.index(kind), int(stage), int(unit) if unit else NONE
+    return _WRITTEN.index(kind), int(stage), int(unit) if unit else NONE
 
 
 def _short(cell: str) -> str:

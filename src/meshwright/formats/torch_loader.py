@@ -1,4 +1,4 @@
-"""A Python file that loads an exported schedule into `torch.distributed.pipelining` (2.13), to be read and edited."""
+"""A Python file that loads an exported schedule into `torch.distributed.pipelining` (2.13 to 2.15), to be edited."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ Each rank of the pipeline builds the stages that are its own and steps through t
     schedule.step(target=target)       # on the rank of the last stage; elsewhere schedule.step()
 """
 
+import re
 from pathlib import Path
 
-from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+from torch.distributed.pipelining.schedules import _Action, _ComputationType, _PipelineScheduleRuntime
 
 MICRO_BATCHES = {micro_batches}
 RANK_OF_STAGE = {ranks}
@@ -48,10 +49,35 @@ def load_schedule(stages, loss_fn, *, with_communication=False):
     frees no sharded weights.
     """
     schedule = _PipelineScheduleRuntime(stages, MICRO_BATCHES, loss_fn=loss_fn)
-    name = "{communication}" if with_communication else "{compute}"
-    file = Path(__file__).with_name(name)
-    schedule._load_csv(str(file), format="compute_comms" if with_communication else "compute_only")
+    if not with_communication:
+        schedule._load_csv(str(Path(__file__).with_name("{compute}")), format="compute_only")
+        return schedule
+    rows = [line.split(",") for line in Path(__file__).with_name("{communication}").read_text().splitlines()]
+    if hasattr(_ComputationType, "WAIT_SEND_F"):
+        rows = [_with_waits(row) for row in rows]
+    actions = {{rank: [_Action.from_str(cell) for cell in row] for rank, row in enumerate(rows)}}
+    schedule._prepare_schedule_with_comms(actions, format="compute_comms")
     return schedule
+
+
+def _with_waits(row):
+    """The actions of a rank with a wait for every send and reduction, as PyTorch 2.15 and newer want them.
+
+    Activations are waited for behind the stage's own backward, which proves that they were received.
+    """
+    waits, found = [], []
+    for cell in row:
+        found.append(cell)
+        if sent := re.fullmatch(r"(\\d+)(SEND_[FB])(\\d+)", cell):
+            waits.append(f"{{sent[1]}}WAIT_{{sent[2]}}{{sent[3]}}")
+        elif reduced := re.fullmatch(r"(\\d+)REDUCE_GRAD", cell):
+            found.append(f"{{reduced[1]}}WAIT_REDUCE_GRAD")
+        for stage, unit in re.findall(r"(\\d+)[BI](\\d+)", cell):
+            received = f"{{stage}}WAIT_SEND_F{{unit}}"
+            if received in waits:
+                waits.remove(received)
+                found.append(received)
+    return found + waits
 '''
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from meshwright.formats.files import parsed, read_text
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron import model_facts
 from meshwright.formats.megatron.records import RECORDS, YAML, record_of, script_of
-from meshwright.formats.shell import read_script
+from meshwright.formats.shell import Script, read_script
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.plan_source import PlanQuestion, with_row
-from meshwright.planning.script_files import read_through
+from meshwright.planning.script_files import ARGUMENTS, read_through, started_with
 from meshwright.planning.violation import Violation
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.model import ModelSpec
@@ -49,7 +50,7 @@ def format_of(source: str | os.PathLike[str]) -> str:
     text = read_text(path, "launch script")
     found = target_of_file(path.name, text) or record_of(path.name, text)
     if found is None and (path.suffix in _SCRIPTS or text.startswith("#!")):
-        found = "megatron"
+        found = _started_by(path, text) or "megatron"
     if found is None and path.suffix in _LANGUAGES:
         parsed(text, _LANGUAGES[path.suffix], "launch file")
     if found is None:
@@ -57,6 +58,20 @@ def format_of(source: str | os.PathLike[str]) -> str:
         fix = f"write --from with one of {', '.join((*readers(), *RECORDS))}"
         raise InputError(Problem(what=f"whose file {path.name!r} is cannot be told", why=why, fix=fix, field="source"))
     return found
+
+
+_OF_MEGATRON = ("--tensor-model-parallel-size", "--micro-batch-size", "--num-layers")
+
+
+def _started_by(path: Path, text: str) -> str | None:
+    """The target with whose configuration, in a file beside it, a script starts its program."""
+    if any(option in text for option in _OF_MEGATRON):
+        return None
+    read = partial(_beside, folder=path.parent)
+    script = read_script(text, name=path.name, read=read)
+    with_files = [name for name, target in TARGETS.items() if target.script is None and target.read is not None]
+    found = [name for name in with_files if started_with(script, TARGETS[name], read).files]
+    return found[0] if len(found) == 1 else None
 
 
 def script_question(
@@ -138,6 +153,8 @@ class LaunchSource:
     outside: Outside
     record: str = ""
     """Where options are kept in another form than a script: a name of RECORDS, or `yaml`."""
+    options: tuple[str, frozenset[str]] = ("", frozenset())
+    """A script, and the files of this source that are options in it."""
 
     @property
     def name(self) -> str:
@@ -150,9 +167,29 @@ class LaunchSource:
         return self.files[self.name]
 
     @property
-    def is_script(self) -> bool:
-        """Whether it is read as bash."""
-        return self.target.script is not None and self._is_bash and not self.record
+    def by_options(self) -> bool:
+        """Whether it is a script whose options say the plan."""
+        return self._is_bash and self.target.script is not None and not self._keyed
+
+    @property
+    def editable(self) -> LaunchSource | None:
+        """The files that another plan would change; None where the plan is in none of them."""
+        if self.record:
+            return None
+        if not self._is_bash or self.target.script is not None:
+            return self
+        read = partial(_beside, folder=self.folder)
+        found = started_with(self._script(self.text), self.target, read)
+        names = sorted(found.files, key=lambda name: name in self.target.beside)
+        if not names or found.written or found.questions:
+            return None
+        options = frozenset(names) & {ARGUMENTS}
+        files = {name: found.files[name] for name in names}
+        return replace(self, files=files, outside=Outside(), options=(self.name, options))
+
+    @property
+    def _keyed(self) -> bool:
+        return self.target.edited(self.name, self.text) is not None
 
     @property
     def _is_bash(self) -> bool:
@@ -169,21 +206,30 @@ class LaunchSource:
         if self.record:
             text = script_of(text, self.record)
         if self.record or self._is_bash:
-            script = read_script(
-                text,
-                name=self.name or "script",
-                arguments=self.outside.arguments,
-                environment=self.outside.environment,
-                read=lambda path: _beside(path, self.folder),
-            )
+            script = self._script(text)
             if self.target.script is not None:
                 return self.target.script(script, self.devices)
-            return read_through(script, self.target, self.devices, lambda path: _beside(path, self.folder))
+            return read_through(script, self.target, self.devices, partial(_beside, folder=self.folder))
+        return self.reading({**self.files, self.name: text})
+
+    def _script(self, text: str) -> Script:
+        return read_script(
+            text,
+            name=self.name or "script",
+            arguments=self.outside.arguments,
+            environment=self.outside.environment,
+            read=partial(_beside, folder=self.folder),
+        )
+
+    def reading(self, files: Mapping[str, str]) -> LaunchFile:
+        """Files of this source, edited, as its target reads them."""
+        if self._is_bash:
+            return self.read(files[self.name])
         if self.outside.arguments is not None or self.outside.environment:
             why = f"{self.name or 'the text'} is no bash script"
             raise InputError(Problem(what="--arg or --env is given", why=why, fix="leave it out", field="environment"))
         assert self.target.read is not None
-        return self.target.read({**self.files, self.name: text}, self.devices)
+        return self.target.read(files, self.devices)
 
 
 def _record(source: str | os.PathLike[str], source_format: str) -> str:

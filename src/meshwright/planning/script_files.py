@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
@@ -28,6 +28,39 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
         read: the text of a file beside the script, None where there is none.
     """
     assert target.read is not None
+    found = started_with(script, target, read)
+    if found.problems or found.questions:
+        return LaunchFile(row=None, layout=None, problems=found.problems, questions=found.questions)
+    launched = target.read(found.files, devices)
+    said, unpriced = (
+        tuple(replace(one, place=found.place) if one.place.startswith(ARGUMENTS) else one for one in values)
+        for values in (launched.said, launched.unpriced)
+    )
+    return replace(launched, said=said, unpriced=unpriced, notes=(*launched.notes, *_assumed(script)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedWith:
+    """The configuration of a program that a script starts."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    """The target's own first; options of its trainer as the file they could stand in."""
+    written: frozenset[str] = frozenset()
+    """Those that the script writes itself."""
+    place: str = ""
+    """Where the program is started, and its options stand."""
+    questions: tuple[Problem, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def started_with(script: Script, target: Target, read: Callable[[str], str | None]) -> StartedWith:
+    """The configuration files of a target that a script starts its program with.
+
+    Args:
+        script: as bash means it.
+        target: whose files they are.
+        read: the text of a file beside the script, None where there is none.
+    """
     found: list[tuple[Launch, dict[str, str]]] = []
     questions: list[Problem] = []
     for launch in launches(script.commands):
@@ -43,16 +76,20 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
         why = f"no program is started with a configuration of {target.title} that is here"
         fix = "name the configuration file itself, or put it beside the script"
         problem = Problem(what="there is no configuration", why=why, fix=fix, field="source")
-        return LaunchFile(row=None, layout=None, problems=(*problems, problem))
+        return StartedWith(problems=(*problems, problem))
     if len({json.dumps(files, sort_keys=True) for _, files in found}) > 1:
         where = ", ".join(dict.fromkeys(str(launch.place) for launch, _ in found[:6]))
         why = f"their configurations differ, at {where}"
         fix = "say what selects one, with --env or --arg, or leave one in the script"
         questions = [Problem(what="the script starts several different jobs", why=why, fix=fix, field="source")]
-    if questions:
-        return LaunchFile(row=None, layout=None, problems=tuple(problems), questions=tuple(questions))
-    launched = target.read(found[-1][1], devices)
-    return replace(launched, problems=(*problems, *launched.problems), notes=(*launched.notes, *_assumed(script)))
+    files = found[-1][1]
+    return StartedWith(
+        files=files,
+        written=frozenset(files) & frozenset(script.files),
+        place=str(found[-1][0].place),
+        questions=tuple(questions),
+        problems=tuple(problems),
+    )
 
 
 def _assumed(script: Script) -> Iterator[str]:

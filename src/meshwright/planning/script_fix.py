@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from meshwright.planning.launch_script import LaunchSource, Outside
 from meshwright.records import Record, fields_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
-from meshwright.targets import TargetFiles
+from meshwright.targets.contract import PLAN_FILE
 
 _OF_A_PLAN = re.compile(
     r"parallel|recompute|checkpoint-activations|virtual|pipeline|distributed-optimizer|overlap|fsdp|offload|"
@@ -49,22 +49,27 @@ class OptionChange(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptFix(Record):
-    """A script edited to another plan."""
+    """A launch file edited to another plan."""
 
     plan: str
+    noun: str = "script"
+    """What the file is."""
     changes: tuple[OptionChange, ...]
     diff: str
     """Unified; empty where the script cannot be edited."""
     why_not: str = ""
-    """Why there is no diff; the changes are said all the same."""
+    """Why there is no diff; the changes are told all the same."""
     text: str = ""
-    """The whole edited script."""
+    """The whole edited file."""
+    beside: tuple[tuple[str, str], ...] = ()
+    """Name and text of files beside it that change with it."""
     notes: tuple[str, ...] = ()
     """What to change besides."""
 
     def to_dict(self) -> dict[str, Any]:
         """As data, with what stands for a secret left out of the text."""
-        return {**fields_of(self), "text": "".join(map(_masked, self.text.splitlines(keepends=True)))}
+        beside = {name: _without_secrets(text) for name, text in self.beside}
+        return {**fields_of(self), "text": _without_secrets(self.text), "beside": beside}
 
 
 def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow, estimate: StepEstimate) -> ScriptFix:
@@ -83,7 +88,7 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         written = source.target.files(job, estimate)
     except MeshwrightError as error:
         return ScriptFix(plan=wanted.format(), changes=(), diff="", why_not=error.problems[0].what)
-    changes = list(_changes(now, _read_back(source, written)))
+    changes = list(_changes(now, read_back(source, {name: text for name, text in written.files if name != PLAN_FILE})))
     text, missed = source.text, []
     changing = {change.option for change in changes}
     for change in changes:
@@ -105,17 +110,20 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
     lines = difflib.unified_diff(
         source.text.splitlines(keepends=True), text.splitlines(keepends=True), f"a/{name}", f"b/{name}"
     )
-    return ScriptFix(plan=wanted.format(), changes=kept, diff="".join(map(_masked, lines)), text=text, notes=notes)
+    return ScriptFix(plan=wanted.format(), changes=kept, diff="".join(map(masked, lines)), text=text, notes=notes)
 
 
-def _masked(line: str) -> str:
+def _without_secrets(text: str) -> str:
+    return "".join(map(masked, text.splitlines(keepends=True)))
+
+
+def masked(line: str) -> str:
     """A line to show, with what stands for a key, a token or a password left out; the file that is written keeps it."""
     return _SECRET.sub(lambda found: f"{found[1]}***", line)
 
 
-def _read_back(source: LaunchSource, written: TargetFiles) -> LaunchFile:
+def read_back(source: LaunchSource, files: Mapping[str, str]) -> LaunchFile:
     """A plan's files as its target writes them, read."""
-    files = {name: text for name, text in written.files if name != "plan.json"}
     outside = Outside(environment={})
     return LaunchSource(files=files, folder=None, target=source.target, devices=source.devices, outside=outside).read()
 

@@ -67,7 +67,7 @@ def _fix(fix: Mapping[str, Any] | None) -> list[RenderableType]:
     """Options to change, as a diff of the user's own file where that can be."""
     if fix is None:
         return []
-    parts: list[RenderableType] = [heading(f"The script with {fix['plan']} in it")]
+    parts: list[RenderableType] = [heading(f"The {fix['noun']} with {fix['plan']} in it")]
     if fix["diff"]:
         parts.append(Text(fix["diff"].rstrip("\n"), no_wrap=True, overflow="ignore"))
         return [*parts, *(warning(text) for text in fix["notes"])]
@@ -75,4 +75,5 @@ def _fix(fix: Mapping[str, Any] | None) -> list[RenderableType]:
         old, new = change["old"], change["new"]
         said = "leave it out" if new is None else f"{old or 'not given'} -> {new or 'given'}"
         parts.append(bullet(f"{change['option']} {said}{' at ' + change['place'] if change['place'] else ''}"))
-    return [*parts, warning(f"no diff: {fix['why_not']}")] if fix["why_not"] else parts
+    parts += [warning(f"no diff: {fix['why_not']}")] if fix["why_not"] else []
+    return [*parts, *(warning(text) for text in fix["notes"])]

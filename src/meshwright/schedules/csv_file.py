@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from meshwright.errors import Problem, UnsupportedError
-from meshwright.formats.torch_csv import read_actions, write_actions
+from meshwright.formats.torch_csv import read_actions, with_waits, write_actions
 from meshwright.formats.writing import write_file
 from meshwright.schedules import Schedule, ScheduleTable, with_communication
 from meshwright.schedules.equal_stages import ScheduleRun, run_table
@@ -14,7 +14,7 @@ from meshwright.schedules.written import Written
 
 
 def write_schedule_csv(
-    schedule: Schedule, table: ScheduleTable, path: str | Path, *, communication: bool = False
+    schedule: Schedule, table: ScheduleTable, path: str | Path, *, communication: bool = False, waits: bool = False
 ) -> None:
     """Write an order as the CSV that `torch.distributed.pipelining` loads.
 
@@ -23,6 +23,7 @@ def write_schedule_csv(
         table: the order.
         path: the file; written over if it exists.
         communication: spell out sends, receives and reductions (compute_comms), which PyTorch else puts in itself.
+        waits: with communication, also the waits that PyTorch 2.15 and newer want; 2.14 and older do not know them.
 
     Raises:
         UnsupportedError: listing all that PyTorch cannot do of it.
@@ -43,7 +44,8 @@ def write_schedule_csv(
     ]
     if refused:
         raise UnsupportedError(refused, code="MW421")
-    write_file(path, write_actions(to_actions(with_communication(table) if communication else table)))
+    actions = to_actions(with_communication(table) if communication else table)
+    write_file(path, write_actions(with_waits(actions) if communication and waits else actions))
 
 
 def read_schedule_csv(

@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from meshwright.errors import Problem
 from meshwright.estimate.result import StepEstimate
+from meshwright.formats.key_text import KeyText, key_text
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.plan_json import write_job
 from meshwright.formats.shell import Script
@@ -51,6 +52,8 @@ class Target:
     """Files of the target as a plan, and the number of devices where that is known; None where they say no plan."""
     script: Callable[[Script, int | None], LaunchFile] | None = None
     """A bash script, read as bash means it, as a plan; None where scripts are not this target's."""
+    edited: Callable[[str, str], KeyText | None] = key_text
+    """A file of the target, by name and text, as one that can be edited; None where it cannot."""
     beside: tuple[str, ...] = ()
     """Names of files that say more of a plan, where they lie in one folder with the file that is read."""
     recognised: Callable[[str, str], bool] = lambda name, text: False

@@ -138,15 +138,19 @@ class Arguments:
     mbs: int = 0
     """0 where they do not say it."""
     steps: int = 0
-    unresolved: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was taken for granted, where they are not there."""
 
 
 def read_arguments(files: Files, reader: KeyReader) -> Arguments:
     """The trainer's arguments among the files of a run; what is missing there is named."""
     text = text_beside(files, ARGUMENTS)
     if text is None:
-        return Arguments(given=False, unresolved=(f"gradient checkpointing and optimizer ({ARGUMENTS})",))
-    own = KeyReader(keys=table_of(text, "JSON", "trainer's arguments"), problems=reader.problems)
+        note = f"taken as trained without gradient checkpointing, with AdamW: {ARGUMENTS} is not beside it"
+        return Arguments(given=False, notes=(note,))
+    keys = table_of(text, "JSON", "trainer's arguments")
+    own = KeyReader(keys=keys, problems=reader.problems, file=(ARGUMENTS, text))
+    reader.beside.append(own)
     return Arguments(
         given=True,
         recompute="full" if own.switch("gradient_checkpointing") else "none",

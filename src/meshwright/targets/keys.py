@@ -15,6 +15,7 @@ from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import InputError, Problem, nearest
+from meshwright.formats.key_text import leaves, yaml_value
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.specs.row import PlanRow
 from meshwright.targets.contract import Files, file_of, marked
@@ -81,16 +82,6 @@ def key_problems(title: str, keys: Mapping[str, Any], known: Mapping[str, Key]) 
             yield Problem(what=f"{path} is {value!r:.80}", why=wrong, field=path)
 
 
-def leaves(keys: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted paths of everything that is no table, or an empty one, with its value."""
-    for name, value in keys.items():
-        path = f"{above}.{name}" if above else str(name)
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, path)
-        else:
-            yield path, value
-
-
 def nested(flat: Mapping[str, Any]) -> Keys:
     """Tables within tables from dotted paths; entries of None are left out."""
     made: Keys = {}
@@ -125,16 +116,6 @@ def _yaml_lines(keys: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield f"{indent}{name}: {yaml_value(value)}"
 
 
-def yaml_value(value: Any) -> str:
-    """A value as YAML 1.1 and 1.2 both read it: text that could be anything else is quoted."""
-    if isinstance(value, str):
-        plain = value.replace("_", "").replace("-", "").replace("/", "").replace(".", "")
-        words = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
-        bare = plain.isascii() and plain.isalnum() and value[0].isalpha() and value.lower() not in words
-        return value if bare else json.dumps(value)
-    return json.dumps(value)
-
-
 @dataclass(slots=True, kw_only=True)
 class KeyReader:
     """Values of a file by dotted path, gathering what is wrong."""
@@ -145,10 +126,15 @@ class KeyReader:
     """Name and text."""
     seen: dict[str, Any] = field(default_factory=dict)
     """Values that were read."""
+    asked: set[str] = field(default_factory=set)
+    """Keys that were looked up, whether there or not."""
+    beside: list[KeyReader] = field(default_factory=list)
+    """Other files of the run, whose values are told with its own."""
 
     def get(self, path: str, default: Any = None) -> Any:
         """The value at a path; the default where there is none."""
         at: Any = self.keys
+        self.asked.add(path)
         for name in path.split("."):
             if not isinstance(at, Mapping) or at.get(name) is None:
                 return default
@@ -158,18 +144,20 @@ class KeyReader:
 
     def said(self) -> tuple[Said, ...]:
         """The values that were read, with where they are written."""
-        return self._placed({path: value for path, value in self.seen.items() if not isinstance(value, Mapping)})
+        own = self._placed({path: value for path, value in self.seen.items() if not isinstance(value, Mapping)})
+        return own + tuple(said for other in self.beside for said in other.said())
 
     def unpriced(self) -> tuple[Said, ...]:
         """The values that nothing was read from."""
         tables = tuple(f"{path}." for path, value in self.seen.items() if isinstance(value, Mapping))
-        return self._placed(
+        own = self._placed(
             {
                 path: value
                 for path, value in leaves(self.keys)
                 if path not in self.seen and not path.startswith(tables) and value not in (None, {})
             }
         )
+        return own + tuple(said for other in self.beside for said in other.unpriced())
 
     def _placed(self, values: Mapping[str, Any]) -> tuple[Said, ...]:
         name, text = self.file

@@ -50,7 +50,7 @@ class CheckRequest(Request):
         Texts(metavar="NAME=VALUE", annotation="str | Iterable[str]"),
         option="--env",
     )
-    fix: bool = ask("Write the script to -o with the better plan, or the smallest repair, applied.", Flag())
+    fix: bool = ask("Write FILE to -o with the better plan, or the smallest repair, applied.", Flag())
     output: Any = ask("Output file of --fix.", Kind(metavar="FILE", annotation="str | os.PathLike[str]"), short="-o")
     report: str | None = ask(
         "Print the findings as SARIF or JUnit XML, for CI.", Kind(metavar="sarif|junit"), python=False
@@ -88,7 +88,7 @@ class CheckRequest(Request):
             what = f"{reading.called(one)} is given without {reading.called(other)}"
             reading.problem(what, "--fix writes the file that -o names", "write --fix -o FILE")
         elif self.fix and not scripted:
-            reading.problem("--fix is given", "it edits a launch script", "name one with --from")
+            reading.problem("--fix is given", "it edits a launch script or configuration", "name its FILE")
         if self.report is not None and self.report not in ("sarif", "junit"):
             reading.problem(f"--report is {self.report[:40]!r}", "must be sarif or junit", "write --report sarif")
         reading.also(lambda: job_inputs(self.job))

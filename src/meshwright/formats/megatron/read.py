@@ -30,7 +30,7 @@ MegatronFlags = LaunchFile
 """What the options of Megatron-LM say."""
 
 
-def read_flags(source: str | Sequence[str] | Script, *, devices: int | None = None) -> MegatronFlags:
+def read_flags(source: str | Sequence[str | Word] | Script, *, devices: int | None = None) -> MegatronFlags:
     """Read a launch configuration.
 
     Args:
@@ -45,7 +45,7 @@ def read_flags(source: str | Sequence[str] | Script, *, devices: int | None = No
     if isinstance(source, Script):
         found, notes, problems = chosen(source), _assumed(source), list(_unread(source))
     else:
-        found, notes, problems = _of_words(list(source)), [], []
+        found, notes, problems = _of_words(source), [], []
     problems += found.problems
     values = read_options(found.words)
     if found.questions or (not found.words and not problems):
@@ -107,14 +107,13 @@ _NO_OPTIONS = (
 )
 
 
-def _of_words(words: list[str]) -> ChosenCommand:
-    at = next((at for at, one in enumerate(words) if one.endswith(".py")), None)
+def _of_words(given: Sequence[str | Word]) -> ChosenCommand:
+    words = [word(one) if isinstance(one, str) else one for one in given]
+    at = next((at for at, one in enumerate(words) if one.text.endswith(".py")), None)
     if at is not None:
-        return ChosenCommand(
-            launcher=tuple(map(word, words[:at])), words=tuple(map(word, words[at + 1 :])), program=words[at]
-        )
-    first = next((at for at, one in enumerate(words) if one.startswith("--")), len(words))
-    return ChosenCommand(words=tuple(map(word, words[first:])))
+        return ChosenCommand(launcher=tuple(words[:at]), words=tuple(words[at + 1 :]), program=words[at].text)
+    first = next((at for at, one in enumerate(words) if one.text.startswith("--")), len(words))
+    return ChosenCommand(words=tuple(words[first:]))
 
 
 def _unread(script: Script) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ Keys are those of accelerate 1.15.0 and transformers 5.23.0 (2026-11), https://g
 
 from __future__ import annotations
 
+from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
@@ -146,15 +147,20 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     if kind not in ("fsdp", "multi_gpu", "no"):
         fix = "check the JSON of DeepSpeed" if kind == "deepspeed" else "give the file of that engine"
         reader.refuse("distributed_type", kind.upper(), "FSDP and MULTI_GPU can be planned", fix)
-        return reader.launch(None, unresolved=trainer.unresolved)
+        return reader.launch(None, notes=trainer.notes)
     version = reader.number("fsdp_config.fsdp_version", 1) if sharded else 2
     if version != 2:
         reader.refuse("fsdp_config.fsdp_version", version, "FSDP2 is planned", "use 2")
     if world % (tp * cp):
         reader.refuse("num_processes", world, f"must be a multiple of tp {tp} x cp {cp}")
-        return reader.launch(None, unresolved=trainer.unresolved)
+        return reader.launch(None, notes=trainer.notes)
     dp = world // (tp * cp)
     replicate = reader.degree(f"{_SIZES}dp_replicate_size") if sharded else dp
+    shard = reader.degree(f"{_SIZES}dp_shard_size") if sharded and reader.get(f"{_SIZES}dp_shard_size") else None
+    if dp % replicate or (shard is not None and shard * replicate != dp):
+        why = f"must be {dp} data ranks, {world} processes over tp {tp} x cp {cp}, with dp_replicate_size {replicate}"
+        reader.refuse(f"{_SIZES}dp_shard_size", shard, why, f"use {max(1, dp // replicate)}")
+        return reader.launch(None, notes=trainer.notes)
     reshard = reader.switch("fsdp_config.fsdp_reshard_after_forward", default=True)
     strategy = reader.word(f"{_SIZES}cp_comm_strategy", "allgather")
     kinds = {said: ours for ours, said in _CONTEXT.items()}
@@ -171,9 +177,16 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     )
     dtype = reader.word("mixed_precision", "no")
     workload = {"precision": PRECISIONS.get(dtype, PRECISIONS["fp32"]), "optimizer": trainer.optimizer}
-    if trainer.given:
-        workload["global_batch"] = row.gbs
-    return reader.launch(row, workload=workload, unresolved=trainer.unresolved)
+    if not trainer.given:
+        why = "the configuration of Accelerate does not say it, and training_args.json is not beside it"
+        fix = f"write {hugging_face.ARGUMENTS} with it there, or check the script that starts the trainer"
+        what = "per_device_train_batch_size is not known"
+        question = Problem(what=what, why=why, fix=fix, field="per_device_train_batch_size")
+        return reader.launch(None, questions=(question,))
+    workload["global_batch"] = row.gbs
+    started = reader.keys.get("num_processes")
+    notes = (f"the file starts {started} processes, the plan is read for {world} devices",) if started != world else ()
+    return reader.launch(row, workload=workload, notes=notes)
 
 
 PLANS = OneStrategy(

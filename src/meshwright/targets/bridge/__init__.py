@@ -6,15 +6,16 @@ Keys are those of megatron-bridge 0.3.1 over megatron-core 0.16 (2026-11), https
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.job import Job
-from meshwright.targets.bridge.overrides import flags_of, overrides, unsaid
-from meshwright.targets.contract import Files, Target, TargetFiles, marked, target_files, text_of
+from meshwright.targets.bridge.edit import overrides_text
+from meshwright.targets.bridge.overrides import overrides, unsaid
+from meshwright.targets.bridge.read import read_script, read_text
+from meshwright.targets.contract import Files, Target, TargetFiles, file_of, marked, target_files
 from meshwright.targets.megatron import as_run_by_megatron
 from meshwright.targets.megatron.rules import rule_problems
 from meshwright.targets.processes import torchrun
@@ -95,13 +96,7 @@ _recognised = marked((".txt", ".sh"), ("model.tensor_model_parallel_size=",))
 
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
-    text = text_of(files, OVERRIDES, _recognised)
-    said = next((line for line in text.splitlines() if line.startswith("# devices: ")), "")
-    world = devices or (int(said.split()[-1]) if said.split()[-1:] and said.split()[-1].isdigit() else None)
-    words, problems = flags_of(text)
-    read = megatron.read_flags(words, devices=world)
-    # The recipe has the model from its own config, so that what the overrides leave out is not Megatron-LM's default.
-    return replace(read, model={}, problems=(*problems, *read.problems))
+    return read_text(*file_of(files, OVERRIDES, _recognised), devices)
 
 
 TARGET = Target(
@@ -111,6 +106,8 @@ TARGET = Target(
     files=_files,
     refused=_refused,
     read=_read,
+    script=read_script,
+    edited=overrides_text,
     recognised=_recognised,
     as_run=as_run_by_megatron,
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from meshwright.errors import Problem, nearest
+from meshwright.formats.shell import Word, word
 
 _M, _DDP, _OPT = "model.", "ddp.", "optimizer."
 KEYS: dict[str, tuple[str, ...]] = {
@@ -65,6 +67,8 @@ _SWITCHES = (
 """Written as false where they are not given: the common recipe turns some of them on."""
 _ABSENT = ("--pipeline-model-parallel-layout", "--num-virtual-stages-per-pipeline-rank", "--recompute-granularity")
 """Written as null where they are not given."""
+_ONE = ("--context-parallel-size", "--expert-model-parallel-size")
+"""Written as 1 where they are not given: a recipe may hold another degree."""
 _LISTS = ("--hierarchical-context-parallel-sizes", "--recompute-modules", "--offload-modules")
 _ALWAYS = ("--max-position-embeddings",)
 """Not said: the model's own config does."""
@@ -87,6 +91,13 @@ _KEPT_KEY = f"{_DDP}preserve_fp32_weights"
 _NARROW = ("--grad-reduce-in-bf16", "")
 _NARROW_KEY = f"{_DDP}grad_reduce_in_fp32"
 
+KEY_OF = {
+    **{flag: keys[0] for flag, keys in KEYS.items()},
+    **dict.fromkeys(_OF_FORMATS, "mixed_precision"),
+    _KEPT_WEIGHTS[0]: _KEPT_KEY,
+    _NARROW[0]: _NARROW_KEY,
+}
+"""The key that says what an option of Megatron-LM says."""
 Flags = Sequence[tuple[str, str]]
 
 
@@ -119,6 +130,8 @@ def overrides(arguments: Flags) -> dict[str, str]:
             text = f"[{','.join(value.split())}]" if flag in _LISTS else _text(value) if value else "true"
         elif flag in _SWITCHES:
             text = "false"
+        elif flag in _ONE:
+            text = "1"
         elif flag in _ABSENT:
             text = "null"
         else:
@@ -139,38 +152,66 @@ def _text(value: str) -> str:
     return f"'{value}'" if set(value) & set("|*,()") else value
 
 
-def flags_of(text: str) -> tuple[list[str], list[Problem]]:
-    """Megatron-LM's options of overrides, one a line or a word, and keys that are none."""
-    by_key = {key: flag for flag, keys in KEYS.items() for key in keys[:1]}
-    also = {key for keys in KEYS.values() for key in keys[1:]}
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    words: list[str] = []
+def known_keys() -> dict[str, str]:
+    """Keys of a plan with the option that says the same; those of number formats with none."""
+    found = {key: flag for flag, keys in KEYS.items() for key in keys}
+    return found | dict.fromkeys(("mixed_precision", _KEPT_KEY, _NARROW_KEY), "")
+
+
+def flags_of(words: Iterable[Word]) -> tuple[list[Word], list[Problem]]:
+    """Megatron-LM's options of overrides, each where it is written, and keys that are none.
+
+    Args:
+        words: KEY=VALUE among others.
+    """
+    given = {key: one for key, one in map(parted, words) if key}
+    first = {keys[0] for keys in KEYS.values()}
+    found: list[Word] = []
     problems: list[Problem] = []
-    for word in (word for line in lines for word in line.split() if "=" in word):
-        key, _, value = word.lstrip("+-").partition("=")
-        value = value.strip("'\"")
-        if key == "mixed_precision":
-            words += [part for flag in sorted(_FORMATS.get(value, ())) for part in flag if part]
-            if value not in _FORMATS:
-                problems.append(Problem(what=f"mixed_precision is {value}", why=f"known are {', '.join(_FORMATS)}"))
+    for key, value in given.items():
+        flag = known_keys().get(key)
+        text = value.text.strip("'\"")
+        if key == "mixed_precision" and value.unknown is None:
+            found += [word(part, value.place) for parts in sorted(_FORMATS.get(text, ())) for part in parts if part]
+            if text not in _FORMATS:
+                why, fix = f"known are {', '.join(_FORMATS)}", "use bf16_mixed"
+                problems.append(Problem(what=f"mixed_precision is {text[:60]}", why=why, fix=fix, field=key))
         elif key == _KEPT_KEY:
-            words += _KEPT_WEIGHTS if value == "true" else ()
+            found += [word(part, value.place) for part in _KEPT_WEIGHTS if text == "true"]
         elif key == _NARROW_KEY:
-            words += _NARROW[:1] if value == "false" else ()
-        elif key in by_key:
-            words += _words(by_key[key], value)
-        elif key.startswith(("model.", "ddp.", "optimizer.", "train.", "comm_overlap.")) and key not in also:
-            close = nearest(key, by_key)
+            found += [word(_NARROW[0], value.place)] if text == "false" else []
+        elif flag and (key in first or KEYS[flag][0] not in given):
+            found += _words(flag, value)
+        elif flag is None and key.startswith(("model.", "ddp.", "optimizer.", "train.", "comm_overlap.")):
+            close = nearest(key, known_keys())
             fix = f"did you mean {' or '.join(close)}?" if close else ""
-            problems.append(
-                Problem(what=f"{key} is not read", why="no part of a plan is known by it", fix=fix, field=key)
-            )
-    return words, problems
+            why = "no part of a plan is known by it"
+            problems.append(Problem(what=f"{key} is not read", why=why, fix=fix, field=key))
+    return found, problems
 
 
-def _words(flag: str, value: str) -> list[str]:
-    if value in ("null", "false", ""):
+def parted(one: Word) -> tuple[str, Word]:
+    """Key and value of an override; no key for other words."""
+    name, equals, _ = one.text.lstrip("+").partition("=")
+    if not equals or not name.replace(".", "").replace("_", "").isalnum() or name.startswith("-"):
+        return "", one
+    pieces, left = list(one.pieces), one.text.index("=") + 1
+    while left > 0:
+        size = len(pieces[0].text)
+        if size > left:
+            pieces[0], left = replace(pieces[0], text=pieces[0].text[left:]), 0
+        else:
+            pieces, left = pieces[1:], left - size
+    return name, Word(tuple(pieces))
+
+
+def _words(flag: str, value: Word) -> list[Word]:
+    text, name = value.text.strip("'\""), word(flag, value.place)
+    if value.unknown is not None:
+        return [name, value]
+    if text in ("null", "false", "None", "False", ""):
         return []
-    if value == "true":
-        return [flag]
-    return [flag, *value.strip("[]").split(",")] if flag in _LISTS else [flag, value]
+    if text in ("true", "True"):
+        return [name]
+    parts = text.strip("[]").split(",") if flag in _LISTS else [text]
+    return [name, *(word(part, value.place) for part in parts)]

@@ -188,7 +188,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         "precision": PRECISIONS[dtype],
         "optimizer": _optimizer(reader, trainer.optimizer),
     }
-    return reader.launch(row, workload=workload, unresolved=trainer.unresolved)
+    return reader.launch(row, workload=workload, notes=trainer.notes)
 
 
 def _batches(

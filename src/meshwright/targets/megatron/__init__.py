@@ -32,7 +32,12 @@ def _megatron(job: Job, estimate: StepEstimate) -> TargetFiles:
     return target_files(job, ((SCRIPT, script.text),), notes=notes, start=start)
 
 
-_recognised = marked((".sh", ".slurm", ".sbatch"), ("pretrain_", "--micro-batch-size"))
+_options = marked((".sh", ".slurm", ".sbatch"), ("pretrain_", "--micro-batch-size"))
+
+
+def _recognised(name: str, text: str) -> bool:
+    # Recipes of Megatron-Bridge are called after what they pretrain.
+    return _options(name, text) and "model.tensor_model_parallel_size=" not in text
 
 
 def _order_of_nodes(job: Job) -> Iterator[str]:

@@ -158,7 +158,7 @@ def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
 TARGET = Target(
     name="torch-csv",
     title="torch.distributed.pipelining",
-    version="PyTorch 2.13",
+    version="PyTorch 2.13 to 2.15",
     files=_files,
     refused=refused,
 )

@@ -15,6 +15,7 @@ from meshwright.targets.contract import Files, Target, file_of, marked, text_bes
 from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategy, overlaps
 from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import Plan, Rule, only
+from meshwright.targets.torchtitan.edit import edited_module
 from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of, rope_changes, shipped
 from meshwright.targets.torchtitan.module import MODULE, module_text
 from meshwright.targets.torchtitan.read import read_module
@@ -114,6 +115,7 @@ TARGET = Target(
     refused=PLANS.refused,
     read=_read,
     recognised=_recognised,
+    edited=edited_module,
     beside=(COMPUTE_FILE,),
     software="pytorch-compiled",
 )

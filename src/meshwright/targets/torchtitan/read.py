@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
+import operator
 import tomllib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.launch_file import LaunchFile
@@ -13,8 +19,9 @@ from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.keys import KeyReader, Keys, key_problems, known_keys
 from meshwright.targets.torchtitan.flavors import layers_of
 
-_SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
+SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
 _P = "parallelism."
+RECOMPUTE = "activation_checkpoint"
 
 
 def read_module(file: tuple[str, str], devices: int | None, schedule: str | None = None) -> LaunchFile:
@@ -30,9 +37,9 @@ def read_module(file: tuple[str, str], devices: int | None, schedule: str | None
         InputError: the text is neither.
     """
     name, text = file
-    keys, unresolved = _keys(text)
+    keys, unresolved = module_keys(text)
     reader = KeyReader(keys=keys, file=(name, text))
-    checked = {name: value for name, value in keys.items() if name in _SECTIONS.values()}
+    checked = {name: value for name, value in keys.items() if name in SECTIONS.values()}
     reader.problems += key_problems("torchtitan", checked, known_keys("meshwright.targets.torchtitan"))
     row, layout = _row(reader, devices, schedule)
     workload = fsdp.workload(
@@ -42,44 +49,98 @@ def read_module(file: tuple[str, str], devices: int | None, schedule: str | None
     )
     layers = layers_of(str(keys.get("module", "")), str(keys.get("flavor", "")))
     model = {"num_layers": layers} if layers else {}
-    return reader.launch(row, layout, model=model, workload=workload, unresolved=tuple(unresolved))
+    questions = tuple(_question(path, said, name) for path, said in unresolved.items() if path in reader.asked)
+    if questions:
+        # What follows from a value nobody knows would be wrong: nothing of it is said.
+        return replace(reader.launch(None), problems=(), questions=questions)
+    return reader.launch(row, layout, model=model, workload=workload)
 
 
-def _keys(text: str) -> tuple[Keys, list[str]]:
+def _question(path: str, said: str, file: str) -> Problem:
+    why = f"{said} is no value that stands in {file}, and the module is not run"
+    return Problem(what=f"{path} is not known", why=why, fix="write the number or word in its place", field=path)
+
+
+def module_keys(text: str) -> tuple[Keys, dict[str, str]]:
+    """Values of a module by section and name, and what stands where a value is not known.
+
+    Raises:
+        InputError: the text is neither Python nor TOML.
+    """
     # TOML first: tables of numbers and words parse as Python too, as lists and assignments that say nothing.
     table, why = _toml(text)
     if table is not None:
-        return table, []
+        return table, {}
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise _unread(f"it is neither Python nor TOML: {why}") from None
     if not any(isinstance(node, ast.Call) and ast.unparse(node.func) == "Trainer.Config" for node in ast.walk(tree)):
         raise _unread("no function in it calls Trainer.Config")
-    keys: Keys = {"recompute": "none"}
-    unresolved: list[str] = []
+    keys: Keys = {RECOMPUTE: "none"}
+    unresolved: dict[str, str] = {}
+    names = _constants(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtitan.models."):
             if any(name.name == "model_registry" for name in node.names):
                 keys["module"] = str(node.module).rsplit(".", 1)[1]
         elif isinstance(node, ast.Call):
-            _call(node, keys, unresolved)
+            _call(node, keys, unresolved, names)
     return keys, unresolved
 
 
-def _call(node: ast.Call, keys: Keys, unresolved: list[str]) -> None:
+def _call(node: ast.Call, keys: Keys, unresolved: dict[str, str], names: Mapping[str, Any]) -> None:
     name = ast.unparse(node.func)
-    if name in _SECTIONS:
-        section = keys.setdefault(_SECTIONS[name], {})
+    if name in SECTIONS:
+        section = keys.setdefault(SECTIONS[name], {})
         for given in node.keywords:
             try:
-                section[str(given.arg)] = ast.literal_eval(given.value)
-            except (ValueError, TypeError, RecursionError):
-                unresolved.append(f"{_SECTIONS[name]}.{given.arg} ({ast.unparse(given.value)[:60]})")
+                section[str(given.arg)] = _value(given.value, names)
+            except (ValueError, TypeError, ArithmeticError, RecursionError):
+                unresolved[f"{SECTIONS[name]}.{given.arg}"] = ast.unparse(given.value)[:60]
     elif name in ("FullAC.Config", "SelectiveAC.Config", "MemoryBudgetAC.Config"):
-        keys["recompute"] = name.split(".")[0]
+        keys[RECOMPUTE] = name.split(".")[0]
     elif name == "model_registry" and node.args and isinstance(node.args[0], ast.Constant):
         keys["flavor"] = str(node.args[0].value)
+
+
+_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """A literal, a name that has one value in the module, or arithmetic of whole numbers.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if isinstance(node, ast.Name) and node.id in names:
+        return names[node.id]
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
+        left, right = _value(node.left, names), _value(node.right, names)
+        if isinstance(left, int) and isinstance(right, int) and max(abs(left), abs(right)) < 10**12:
+            return _OPERATIONS[type(node.op)](left, right)
+    return ast.literal_eval(node)
+
+
+def _constants(tree: ast.Module) -> dict[str, Any]:
+    """Names that the module sets once, to a literal."""
+    stored = Counter(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    stored.update(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
+    found: dict[str, Any] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            with contextlib.suppress(ValueError, TypeError, ArithmeticError, RecursionError):
+                if stored[name] == 1:
+                    found[name] = _value(node.value, found)
+    return found
 
 
 def _unread(why: str) -> InputError:
@@ -93,7 +154,7 @@ def _toml(text: str) -> tuple[Keys | None, str]:
     except (ValueError, RecursionError) as error:
         return None, str(error)
     mode = str(keys.get("activation_checkpoint", {}).get("mode", "selective")).lower()
-    keys["recompute"] = {"full": "FullAC", "none": "none"}.get(mode, "SelectiveAC")
+    keys[RECOMPUTE] = {"full": "FullAC", "none": "none"}.get(mode, "SelectiveAC")
     model = keys.get("model", {})
     if isinstance(model, dict):
         keys |= {"module": model.get("name", ""), "flavor": model.get("flavor", "")}
@@ -130,9 +191,10 @@ def _row(reader: KeyReader, devices: int | None, table: str | None) -> tuple[Pla
     reshard = reader.word(f"{_P}fsdp_reshard_after_forward", "default")
     # By default weights stay gathered where a pipeline would gather them for every micro-batch.
     kept = reshard == "never" or (reshard == "default" and pp > 1)
-    if reader.keys["recompute"] not in ("none", "FullAC"):
+    recompute = reader.get(RECOMPUTE)
+    if recompute not in ("none", "FullAC"):
         why = "it keeps every second product, which a row does not say; planned without recompute"
-        reader.refuse("activation_checkpoint", reader.keys["recompute"], why, "use FullAC or None")
+        reader.refuse(RECOMPUTE, recompute, why, "use FullAC or None")
     row = PlanRow(
         tp=tp,
         sp=tp == 1 or reader.switch(f"{_P}enable_sequence_parallel", default=True),
@@ -146,7 +208,7 @@ def _row(reader: KeyReader, devices: int | None, table: str | None) -> tuple[Pla
         mbs=mbs,
         gbs=gbs,
         schedule=schedule or default_schedule(vpp),
-        recompute="full" if reader.keys["recompute"] == "FullAC" else "none",
+        recompute="full" if recompute == "FullAC" else "none",
         offload="wog" if reader.switch("training.enable_cpu_offload") else "",
     )
     layout = pytorch_pipeline.layers_of_modules(stages, "layers") if isinstance(stages, list) else None

@@ -1,0 +1,144 @@
+"""The user's own configuration files with another plan in them: the fewest keys changed where they are written."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.errors import MeshwrightError
+from meshwright.estimate.result import StepEstimate
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.planning.launch_script import LaunchSource
+from meshwright.planning.script_fix import OptionChange, ScriptFix, masked, read_back
+from meshwright.specs.job import Job
+from meshwright.targets.contract import PLAN_FILE
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeyChange:
+    """A key that another plan sets otherwise."""
+
+    file: str
+    path: str
+    old: Any
+    new: Any
+    """`_ABSENT` where the file does not have it."""
+    whole: bool = False
+    """The table around it goes too: the other plan has no such table."""
+
+    def told(self, now: LaunchFile) -> OptionChange:
+        place = next((said.place for said in (*now.said, *now.unpriced) if said.option == self.path), "")
+        old, new = (None if value is _ABSENT else _text(value) for value in (self.old, self.new))
+        return OptionChange(option=self.path, old=old, new=new, place=place)
+
+
+def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estimate: StepEstimate) -> ScriptFix:
+    """The configuration with the keys of another plan; what the plan does not need is not touched.
+
+    Args:
+        source: the user's files.
+        now: what was read of them.
+        job: the other plan.
+        plan: its name.
+        estimate: of it.
+    """
+    noun = "script" if source.name.endswith(".sh") else "configuration"
+    try:
+        written = source.target.files(job, estimate)
+    except MeshwrightError as error:
+        return ScriptFix(plan=plan, noun=noun, changes=(), diff="", why_not=error.problems[0].what)
+    theirs = {name: text for name, text in written.files if name != PLAN_FILE}
+    main = next((name for name, text in theirs.items() if source.target.recognised(name, text)), "")
+    # Where the user has no file of a kind, the plan is compared without it.
+    names = {name: main if name == source.name else name for name in source.files}
+    compared = {name: theirs[own] for name, own in names.items() if own in theirs}
+    wanted = read_back(source, {own: theirs[own] for own in names.values() if own in theirs})
+    read = {said.option for said in (*now.said, *wanted.said)}
+    changes = [change for name, text in compared.items() for change in _differences(source, name, text, read)]
+    missing = [one for one in source.target.beside if one in theirs and one not in source.files]
+    notes = [f"{name} is not here: take it from `export --to {source.target.name}`" for name in missing]
+    edited = _edited(source, changes)
+    if not isinstance(edited, str) and not _same(source.reading(edited), wanted):
+        edited = "the edited file reads as another plan"
+    if isinstance(edited, str):
+        told = tuple(change.told(now) for change in changes)
+        return ScriptFix(plan=plan, noun=noun, changes=told, diff="", why_not=edited, notes=tuple(notes))
+    for change in list(changes):
+        without = [other for other in changes if other is not change]
+        smaller = _edited(source, without)
+        if not isinstance(smaller, str) and _same(source.reading(smaller), wanted):
+            changes, edited = without, smaller
+    told = tuple(change.told(now) for change in changes)
+    script, options = source.options
+    in_script = [f"--{change.path} {_text(change.new)}" for change in changes if change.file in options]
+    if in_script:
+        notes.append(f"in {script} write {' '.join(in_script)}")
+    files = {name: text for name, text in edited.items() if name not in options}
+    beside = tuple((name, text) for name, text in files.items() if name != source.name and text != source.files[name])
+    diff = "".join(masked(line) for line in _diff(source.files, files))
+    return ScriptFix(
+        plan=plan,
+        noun=noun,
+        changes=told,
+        diff=diff,
+        text=edited[source.name],
+        beside=beside,
+        notes=tuple(notes),
+    )
+
+
+def _differences(source: LaunchSource, name: str, theirs: str, read: set[str]) -> Iterator[_KeyChange]:
+    """Keys of one file that the plan's own file holds otherwise, among those that say a plan."""
+    before, after = source.target.edited(name, source.files[name]), source.target.edited(name, theirs)
+    if before is None or after is None:
+        return
+    for path in dict.fromkeys((*before.values, *after.values)):
+        old, new = before.values.get(path, _ABSENT), after.values.get(path, _ABSENT)
+        above = path.rpartition(".")[0]
+        whole = new is _ABSENT and above != "" and not any(key.startswith(f"{above}.") for key in after.values)
+        if path in read and old != new:
+            yield _KeyChange(file=name, path=path, old=old, new=new, whole=whole)
+
+
+def _edited(source: LaunchSource, changes: list[_KeyChange]) -> dict[str, str] | str:
+    """The files with these changes; or what cannot be changed in place."""
+    files, missed = dict(source.files), []
+    for change in changes:
+        keys = source.target.edited(change.file, files[change.file])
+        removed = change.new is _ABSENT
+        text = None
+        if keys is not None:
+            gone = change.path.rpartition(".")[0] if change.whole else change.path
+            text = keys.without(gone) if removed else keys.with_value(change.path, change.new)
+        if text is None and removed and keys is not None and change.path not in keys.values:
+            continue  # its table went before it
+        if text is None:
+            missed.append(change.path)
+        else:
+            files[change.file] = text
+    return f"{', '.join(missed)} cannot be changed in place" if missed else files
+
+
+def _same(one: LaunchFile, other: LaunchFile) -> bool:
+    """Whether two files say one plan."""
+    if one.row is None or other.row is None or one.questions:
+        return False
+    workload = {name: value for name, value in one.workload.items() if other.workload.get(name) != value}
+    workload.pop("seq_len", None)
+    fewer = {problem.what for problem in one.problems} - {problem.what for problem in other.problems}
+    return one.row.format() == other.row.format() and one.layout == other.layout and not workload and not fewer
+
+
+def _diff(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    for name, text in after.items():
+        yield from difflib.unified_diff(
+            before[name].splitlines(keepends=True), text.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+        )
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)[:60]

@@ -1,0 +1,122 @@
+"""Overrides of Megatron-Bridge as a plan: a file of them, or a bash script that starts a recipe with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from meshwright.errors import Problem
+from meshwright.formats import megatron
+from meshwright.formats.launch_file import LaunchFile, Said
+from meshwright.formats.shell import Launch, Script, ScriptLine, Word, launches, processes, word
+from meshwright.targets.bridge.overrides import KEY_OF, flags_of, known_keys, parted
+
+NEEDED = {
+    "--tensor-model-parallel-size": "model.tensor_model_parallel_size",
+    "--pipeline-model-parallel-size": "model.pipeline_model_parallel_size",
+    "--context-parallel-size": "model.context_parallel_size",
+    "--micro-batch-size": "train.micro_batch_size",
+    "--global-batch-size": "train.global_batch_size",
+    "--seq-length": "model.seq_length",
+}
+"""What a recipe sets, each its own way, where the overrides do not."""
+
+
+def read_text(name: str, text: str, devices: int | None) -> LaunchFile:
+    """A file of overrides, one a line or a word, over the recipe that is exported with it.
+
+    Args:
+        name: of the file.
+        text: its overrides; a comment `# devices: N` says the devices where nobody else does.
+        devices: of the job.
+    """
+    said = next((line for line in text.splitlines() if line.startswith("# devices: ")), "")
+    world = devices or (int(said.split()[-1]) if said.split()[-1:] and said.split()[-1].isdigit() else None)
+    words = [
+        word(one, ScriptLine(name, number) if name else None)
+        for number, line in enumerate(text.splitlines(), 1)
+        if not line.lstrip().startswith("#")
+        for one in line.split()
+    ]
+    return _read(words, world)
+
+
+def read_script(script: Script, devices: int | None) -> LaunchFile:
+    """A bash script that starts a recipe with overrides; what the recipe alone says is asked for.
+
+    Args:
+        script: as bash means it.
+        devices: of the job; by default those that its launcher starts.
+    """
+    found = [launch for launch in launches(script.commands) if _keys(launch)]
+    if not found:
+        why = "no program in it is started with KEY=VALUE overrides such as model.tensor_model_parallel_size=2"
+        problem = Problem(what="there are no overrides", why=why, fix="name the script that starts a recipe with them")
+        return LaunchFile(row=None, layout=None, problems=(problem,))
+    if len({tuple((one.text, one.unknown) for one in launch.words) for launch in found}) > 1:
+        where = ", ".join(dict.fromkeys(str(launch.place) for launch in found[:6]))
+        fix = "say what selects one, with --env or --arg, or leave one in the script"
+        question = Problem(what="the script starts several different jobs", why=f"they start at {where}", fix=fix)
+        return LaunchFile(row=None, layout=None, questions=(question,))
+    launch = found[-1]
+    started, _ = processes(launch.launcher)
+    read = _read(list(launch.words), devices or started)
+    missing = [key for flag, key in NEEDED.items() if key not in {said.option for said in read.said}]
+    if missing and not read.questions:
+        recipe = _recipe(launch)
+        why = f"{recipe} sets it, which is not read"
+        fix = "write it as an override, KEY=VALUE"
+        questions = [Problem(what=f"{key} is not given", why=why, fix=fix, field=key) for key in missing]
+        return replace(read, row=None, layout=None, workload={}, questions=tuple(questions))
+    return replace(read, notes=(*read.notes, f"what no override says is taken as not set by {_recipe(launch)}"))
+
+
+def _keys(launch: Launch) -> list[str]:
+    names = [one.text.lstrip("+").partition("=")[0] for one in launch.words]
+    return [name for name in names if name in known_keys()]
+
+
+def _recipe(launch: Launch) -> str:
+    texts = [one.text for one in launch.words]
+    named = next((texts[at + 1] for at, text in enumerate(texts[:-1]) if text == "--recipe"), None)
+    return f"the recipe {named}" if named else f"the recipe of {launch.program.rpartition('/')[2]}"
+
+
+def _read(words: Iterable[Word], devices: int | None) -> LaunchFile:
+    words = list(words)
+    texts = {key: value.text for key, value in map(parted, words) if key}
+    flags, problems = flags_of(words)
+    if not flags:
+        return LaunchFile(row=None, layout=None, problems=tuple(problems))
+    read = megatron.read_flags(flags, devices=devices)
+    # The recipe has the model from its own config, so that what the overrides leave out is not Megatron-LM's default.
+    return replace(
+        read,
+        model={},
+        problems=(*problems, *_in_keys(read.problems)),
+        questions=tuple(_in_keys(read.questions)),
+        said=tuple(_said(read.said, texts)),
+        unpriced=tuple(_said(read.unpriced, texts)),
+        notes=tuple(_keyed(note) for note in read.notes),
+    )
+
+
+_FLAG = re.compile(r"--[a-z0-9-]+")
+
+
+def _keyed(text: str) -> str:
+    """A sentence with keys in the place of Megatron-LM's options."""
+    return _FLAG.sub(lambda found: KEY_OF.get(found[0], found[0]), text)
+
+
+def _in_keys(problems: Iterable[Problem]) -> Iterator[Problem]:
+    for one in problems:
+        yield Problem(what=_keyed(one.what), why=_keyed(one.why), fix=_keyed(one.fix), field=_keyed(one.field))
+
+
+def _said(found: Iterable[Said], texts: Mapping[str, str]) -> Iterator[Said]:
+    """Values by their keys; those that one key says together once."""
+    by_key = {_keyed(one.option): one for one in reversed(list(found))}
+    for key, one in reversed(by_key.items()):
+        yield replace(one, option=key, value=texts.get(key, one.value).strip("'\""))

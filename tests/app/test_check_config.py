@@ -1,0 +1,102 @@
+"""Configurations of users, checked: the diff of their own file holds the better plan and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import meshwright as mw
+from meshwright.targets import TARGETS
+from tests.targets.cases import job
+from tests.targets.test_round_trip import written
+
+PLANS = {
+    "deepspeed": "tp2.nosp.dp8.z1.mbs1.rc-full",
+    "accelerate": "tp2.nosp.dp8.fsdp.mbs1.rc-full",
+    "automodel": "tp4.dp4.fsdp.mbs1.rc-full",
+    "torchtitan": "tp4.dp4.fsdp.mbs1.rc-full",
+    "bridge": "tp4.dp4.z1.mbs1.rc-full",
+    "maxtext": "tp4.dp4.fsdp.mbs1.rc-full",
+    "galvatron": "tp4.dp4.z2.mbs1.rc-full",
+}
+BRIDGE = """#!/bin/bash
+TP=${TP:-4}
+torchrun --nproc_per_node=8 run_recipe.py --recipe llama31_8b_pretrain_config \\
+  model.tensor_model_parallel_size=$TP model.pipeline_model_parallel_size=1 \\
+  model.context_parallel_size=1 model.sequence_parallel=true \\
+  train.global_batch_size=$((16 * 4)) train.micro_batch_size=1 \\
+  model.seq_length=4096 mixed_precision=bf16_mixed
+"""
+
+
+def model_of(target: str) -> str:
+    return "llama-2-7b" if target == "galvatron" else "llama-3-8b" if target == "maxtext" else "llama-3.1-8b"
+
+
+@pytest.mark.parametrize(("target", "line"), PLANS.items())
+def test_a_configuration_gets_the_better_plan(target: str, line: str, tmp_path: Path) -> None:
+    for name, text in written(target, job(line, model_of(target))).items():
+        (tmp_path / name).write_text(text)
+    name = next(one.name for one in tmp_path.iterdir() if is_of(target, one))
+    better = tmp_path / "better" / name
+    asked: dict[str, Any] = {"cluster": "16xH100", "seq_len": 4096, "source_format": target}
+    better.parent.mkdir()
+    report = mw.check(model_of(target), source=tmp_path / name, fix=True, output=better, **asked)
+    assert report.ok
+    assert report.better is not None
+    assert report.fix is not None
+    assert report.fix.diff.startswith("--- a/"), report.fix.why_not
+    for beside in tmp_path.glob("*.json"):
+        if not (better.parent / beside.name).exists():
+            (better.parent / beside.name).write_text(beside.read_text())
+    again = mw.check(model_of(target), source=better, search=False, **asked)
+    assert again.name == report.better.name
+
+
+def is_of(target: str, path: Path) -> bool:
+    return TARGETS[target].recognised(path.name, path.read_text())
+
+
+def test_overrides_in_a_script_are_read_and_edited_in_it(tmp_path: Path) -> None:
+    script = tmp_path / "start.sh"
+    script.write_text(BRIDGE)
+    report = mw.check("llama-3.1-8b", source=script, cluster="16xH100")
+    assert report.launch is not None
+    said = {one.option: (one.value, one.place) for one in report.launch.said}
+    assert said["model.tensor_model_parallel_size"] == ("4", "start.sh:2")
+    assert said["train.global_batch_size"] == ("64", "start.sh:6")
+    assert report.fix is not None
+    assert "+  ddp." in report.fix.diff
+    script.write_text(BRIDGE.replace("model.context_parallel_size=1", ""))
+    asked = mw.check("llama-3.1-8b", source=script, cluster="16xH100")
+    assert asked.exit_code == 2
+    assert "the recipe llama31_8b_pretrain_config sets it" in asked.violations[0].why
+
+
+def test_a_configuration_that_a_script_names_is_told_by_its_text(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(
+        '{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": true},\n'
+        ' "zero_optimization": {"stage": 3}}\n'
+    )
+    script = tmp_path / "tune.sh"
+    script.write_text("deepspeed --num_gpus 8 train.py --deepspeed ds.json --per_device_train_batch_size 1\n")
+    report = mw.check("llama-3.1-8b", source=script, cluster="8xH100", seq_len=4096)
+    assert report.name == "dp8.z3.mbs1.gbs8"
+    assert report.launch is not None
+    assert ("per_device_train_batch_size", "tune.sh:1") in {(one.option, one.place) for one in report.launch.said}
+
+
+def test_a_module_is_read_by_its_values_and_asks_for_what_it_does_not_hold(tmp_path: Path) -> None:
+    module = tmp_path / "plan.py"
+    text = written("torchtitan", job("tp4.dp4.fsdp.mbs2.rc-full", "llama-3.1-8b"))["meshwright_plan.py"]
+    known = text.replace("tensor_parallel_degree=4", "tensor_parallel_degree=2 * TP").replace(
+        "def plan", "TP = 2\n\n\ndef plan"
+    )
+    module.write_text(known)
+    asked: dict[str, Any] = {"cluster": "16xH100", "source": module, "search": False}
+    assert mw.check("llama-3.1-8b", **asked).name == "tp4.dp4.fsdp.mbs2.gbs64.rc-full"
+    module.write_text(known.replace("TP = 2", "TP = int(input())"))
+    report = mw.check("llama-3.1-8b", **asked)
+    assert [found.what for found in report.violations] == ["parallelism.tensor_parallel_degree is not known"]
