@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from pathlib import Path
 from typing import Any, Literal
 
 from jax.sharding import AbstractMesh
 
 from meshwright.compiler.grid import GridSharding, GridSplit
+from meshwright.compiler.method_plan import MethodPlan
 from meshwright.compiler.planned_devices import Stated, recognised_hosts, stated_hosts
 from meshwright.compiler.shardings import DataSharding, MeshSharding
 from meshwright.compiler.stages.hosts import Hosts
@@ -335,7 +337,22 @@ class FollowParallel(Method):
 class FromPlan(Method):
     """What a saved plan says (`train_step.lower(...).plan`), decision by decision."""
 
-    plan: StagesPlan
+    plan: StagesPlan | MethodPlan
+
+    @classmethod
+    def load(cls, path: str | Path, devices: Sequence[Any] | None = None) -> FromPlan:
+        """The plan in a file.
+
+        Args:
+            path: that `compiled.plan.save` or `compiled.save` wrote.
+            devices: of JAX; all of this process without it.
+
+        Raises:
+            InputError: there is no such file, or it holds no plan.
+        """
+        from meshwright.compiler.replaying import load_plan  # which builds the methods above
+
+        return cls(plan=load_plan(path), devices=devices)
 
 
 def _too_many(stated: Stated | None, devices: Sequence[Any] | None) -> list[Problem]:

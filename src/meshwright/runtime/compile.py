@@ -11,11 +11,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from meshwright.compiler.cut import CutStage
+from meshwright.compiler.cut import Body, CutStage
 from meshwright.compiler.idle_devices import IdleDevicesWarning, idle_devices
 from meshwright.compiler.instructions import StepProgram
 from meshwright.compiler.layers import layer_ends
 from meshwright.compiler.lower import lower, task_order
+from meshwright.compiler.method_plan import MethodPlan
 from meshwright.compiler.methods import (
     Auto,
     FromPlan,
@@ -26,6 +27,7 @@ from meshwright.compiler.methods import (
 )
 from meshwright.compiler.pipeline_set import PipelineSet
 from meshwright.compiler.ranks.form import form_of
+from meshwright.compiler.replaying import check_replayed, method_of, plan_of
 from meshwright.compiler.sharding.apply import AXES, Setting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.shardings import DataSharding, MeshSharding
@@ -55,11 +57,13 @@ class Backing:
     ray: str | None = None
     timeout_s: float = TIMEOUT_S
     hosts_per_mesh: int = 1
+    worker_devices: str | Sequence[str] = "cpu"
+    """What workers in other processes own, for all or by mesh."""
     donate: bool = False
     """Whether a step takes the memory of the state that it is given."""
 
     def __post_init__(self) -> None:
-        check_backend(self.backend, self.ray, self.timeout_s, self.hosts_per_mesh)
+        check_backend(self.backend, self.ray, self.timeout_s, self.hosts_per_mesh, self.worker_devices)
 
 
 def compile_step(
@@ -91,9 +95,29 @@ def compile_step(
             runtime=lambda program, meshes: _runtime(program, meshes, place, beside),
             given=lambda step: state_places(step) if place.donate else (),
         )  # fmt: skip
+    replayed: MethodPlan | None = None
+    if isinstance(method, FromPlan) and isinstance(method.plan, MethodPlan):
+        replayed, method = method.plan, method_of(method.plan, _devices(method))
+    made = _compiled(fun, arguments, method, batch_argnums, loss, place, beside, replayed)
+    if replayed is not None:
+        check_replayed(replayed, made.plan)
+    return made
+
+
+def _compiled(
+    fun: Callable[..., Any],
+    arguments: Sequence[Any],
+    method: Method,
+    batch_argnums: Sequence[int],
+    loss: str | None,
+    place: Backing,
+    beside: LocalRuntime | RemoteRuntime | None,
+    replayed: MethodPlan | None,
+) -> CompiledStep:
+    """A step in stages, or whole where it cannot be cut."""
     try:
         with keeping(method.own_mesh):
-            return _staged_step(fun, arguments, method, batch_argnums, loss, place, beside)
+            return _staged_step(fun, arguments, method, batch_argnums, loss, place, beside, replayed)
     except NotStaged as why:
         if isinstance(method, FromPlan):
             raise
@@ -113,6 +137,7 @@ def _staged_step(
     loss: str | None,
     place: Backing,
     beside: LocalRuntime | RemoteRuntime | None,
+    replayed: MethodPlan | None,
 ) -> CompiledStep:
     """A step cut at its gradient: micro-batches, stages, one update."""
     if isinstance(method, Auto) and not batch_argnums:
@@ -134,6 +159,7 @@ def _staged_step(
         updates=order.updates,
     )
     table = order.table
+    own_plan: MethodPlan | None = None
     stages: Sequence[CutStage]
     meshes: Sequence[Mesh]
     shardings: Sequence[MeshSharding]
@@ -147,18 +173,32 @@ def _staged_step(
             planned.plan,
         )
     else:
-        meshes = _meshes(method, workers) if found is None else _meshes_found(method, found)
+        if replayed is not None:
+            check_replayed(replayed, plan_of(method, step, (), ()))
+        meshes = _meshes_of(method, workers, found, replayed)
         depth = table.placement.stages // table.placement.chains
-        cut = staged(step, lambda body: layer_ends(body, depth) if found is None else found.stage_ends())
+        ends: list[int] = []
+
+        def stage_ends(body: Body) -> Sequence[int]:
+            ends[:] = (
+                replayed.stage_ends if replayed is not None
+                else layer_ends(body, depth) if found is None
+                else found.stage_ends()
+            )  # fmt: skip
+            return ends
+
+        cut, traced = staged(step, stage_ends), step
         step, stages = cut.step, cut.stages
         shardings = [method.sharding_of(step)] * workers
-    if isinstance(method, ShardParallel):
-        setting = Setting(memory_bytes=method.memory_bytes)
-        stage, solved = shard_stage(step, stages[0], _logical_meshes(method, meshes[0]), setting)
-        stages, meshes, shardings = (stage,), [solved.mesh], [solved]
+        if isinstance(method, ShardParallel):
+            choice = None if replayed is None else replayed.choice
+            setting = Setting(memory_bytes=method.memory_bytes, choice=choice)
+            stage, solved = shard_stage(step, stages[0], _logical_meshes(method, meshes[0]), setting)
+            stages, meshes, shardings = (stage,), [solved.mesh], [solved]
+        own_plan = plan_of(method, traced, _devices(method), meshes, stage_ends=ends, shardings=shardings)
     idle = idle_devices(step, stages, shardings, meshes)
     for said in idle:
-        warnings.warn(said, IdleDevicesWarning, stacklevel=6)
+        warnings.warn(said, IdleDevicesWarning, stacklevel=7)
     form = form_of(step, stages, shardings, meshes, versions=table.version is not None)
     step, stages = form.step, form.stages
     programs = [stage_programs(stage, last=stage is stages[-1], axes=form.axes) for stage in stages]
@@ -174,7 +214,7 @@ def _staged_step(
         reductions=form.reductions,
         idle=idle,
         runtime=_runtime(program, meshes, place, beside),
-        plan=plan,
+        plan=own_plan if plan is None else plan,
     )
 
 
@@ -190,7 +230,7 @@ def _whole_step(
     """A step in one piece, on one mesh or spread over those of a pipeline."""
     if method.num_micro_batches > 1:
         said = f"runs whole, without its {method.num_micro_batches} micro-batches: {why.problems[0].what}"
-        warnings.warn(said, WholeStepWarning, stacklevel=6)
+        warnings.warn(said, WholeStepWarning, stacklevel=7)
     step = trace_whole(fun, arguments, batch_argnums)
     workers = max(1, method.pipeline[1]) if isinstance(method, PipeshardParallel) else 1
     meshes = _meshes(method, workers)
@@ -205,6 +245,7 @@ def _whole_step(
         shardings=tuple(shardings),
         reductions=f"runs whole, without micro-batches: {why.problems[0].what}",
         runtime=_runtime(program, meshes, place, beside),
+        plan=plan_of(method, step, _devices(method), meshes, whole=True),
     )
 
 
@@ -213,7 +254,8 @@ def _runtime(
 ) -> LocalRuntime | RemoteRuntime:
     if beside is not None and beside.meshes == tuple(meshes):
         return beside.sharing(program)
-    return runtime_of(program, meshes, place.backend, place.ray, place.timeout_s, place.hosts_per_mesh)
+    return runtime_of(program, meshes, place.backend, place.ray, place.timeout_s, place.hosts_per_mesh,
+                      place.worker_devices)  # fmt: skip
 
 
 def state_places(step: TracedStep) -> list[int]:
@@ -230,6 +272,7 @@ def _plan(
 ) -> StagesPlan | None:
     """What a method plans or replays; None for those that are plans themselves."""
     if isinstance(method, FromPlan):
+        assert isinstance(method.plan, StagesPlan)
         return method.plan
     if isinstance(method, Auto):
         hosts = method.on(_devices(method))
@@ -247,6 +290,19 @@ def _stages_found(
     space = StageSpace(micro_batches=(method.num_micro_batches,), recompute=(False,), reductions="micro-batch",
                   split_state=method.zero > 0)  # fmt: skip
     return plan_step(fun, arguments, hosts, batch_argnums=batch_argnums, space=space)
+
+
+def _meshes_of(method: Method, workers: int, found: StagesPlan | None, replayed: MethodPlan | None) -> list[Mesh]:
+    """A row of devices for every worker: as it was found or saved, or equal parts."""
+    if isinstance(method, LocalPipeline) or (found is None and replayed is None):
+        return _meshes(method, workers)
+    if found is not None:
+        return _meshes_found(method, found)
+    assert replayed is not None
+    devices = _devices(method)
+    rows = [devices[first : first + size]
+            for first, size in zip(replayed.first_devices, replayed.mesh_sizes, strict=True)]  # fmt: skip
+    return [Mesh(np.array(row, dtype=object), tuple(method.axes(len(row)))) for row in rows]
 
 
 def _meshes_found(method: Method, found: StagesPlan) -> list[Mesh]:

@@ -13,6 +13,7 @@ import jax
 from meshwright.compiler.creation import creation
 from meshwright.compiler.instructions import StepProgram
 from meshwright.compiler.listing import saved
+from meshwright.compiler.method_plan import MethodPlan
 from meshwright.compiler.placed_lines import placed_lines
 from meshwright.compiler.sharding.apply import SolvedSharding
 from meshwright.compiler.sharding.hlo_collectives import Collectives
@@ -44,8 +45,9 @@ class CompiledStep:
     """When gradients are reduced, and why; empty on single devices."""
     idle: tuple[str, ...] = ()
     """What was said about devices that do no work of their own."""
-    plan: StagesPlan | None = None
-    """Decisions of `Auto` or `FromPlan`: `plan.save(path)`, `FromPlan(plan=StagesPlan.load(path))`."""
+    plan: StagesPlan | MethodPlan | None = None
+    """What was decided: `plan.save(path)`, then `FromPlan.load(path)`; None of a plan of the planner, which is a file
+    of its own."""
 
     @property
     def sharding(self) -> MeshSharding:
@@ -85,13 +87,21 @@ class CompiledStep:
         """
         from meshwright.runtime.step_collectives import step_collectives
 
+        return step_collectives(self._here())
+
+    def hlo(self) -> dict[str, str]:
+        """Text of every executable as XLA compiled it for this process, by the names that the lists call them by."""
+        from meshwright.runtime.step_collectives import step_texts
+
+        return step_texts(self._here())
+
+    def _here(self) -> LocalRuntime:
+        """What runs the step in this process, wherever it itself runs."""
         runtime = self.runtime
-        return step_collectives(
-            runtime if isinstance(runtime, LocalRuntime) else LocalRuntime(self.program, runtime.meshes)
-        )
+        return runtime if isinstance(runtime, LocalRuntime) else LocalRuntime(self.program, runtime.meshes)
 
     def save(self, path: str | Path) -> None:
-        """Write the instruction lists to a file, with the plan where there is one; `Listing.load` and `StagesPlan.load`
+        """Write the instruction lists to a file, with the plan where there is one; `Listing.load` and `FromPlan.load`
         read it.
 
         Args:

@@ -1,14 +1,12 @@
-"""Collectives of a whole step: those of every executable, as often as the lists run it."""
+"""What XLA compiled for a step: the text of every executable, and what all runs of it in a step communicate."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
-from jax.extend import core
 
-from meshwright.compiler.instructions import Op
+from meshwright.compiler.instructions import Op, StepProgram
 from meshwright.compiler.sharding.hlo_collectives import Collectives, count_collectives, in_all
 from meshwright.runtime.executor import MeshExecutor
 from meshwright.runtime.local import LocalRuntime
@@ -25,16 +23,33 @@ def step_collectives(runtime: LocalRuntime) -> dict[str, Collectives]:
     """
     found: dict[str, list[Collectives]] = {}
     for executor in runtime.executors:
-        for name, sent in _of_mesh(executor, runtime.program.executables):
-            found.setdefault(name, []).append(sent)
+        counted: dict[int, Collectives] = {}
+        for name, one in _compiled_of_mesh(executor, runtime.program):
+            if id(one) not in counted:
+                counted[id(one)] = count_collectives(one.as_text())
+            found.setdefault(name, []).append(counted[id(one)])
     whole = {name: in_all(runs) for name, runs in found.items()}
     return {name: sent for name, sent in whole.items() if sent.count}
 
 
-def _of_mesh(executor: MeshExecutor, programs: Mapping[str, core.ClosedJaxpr]) -> list[tuple[str, Collectives]]:
-    """Executable and collectives of each RUN of a list, in order."""
+def step_texts(runtime: LocalRuntime) -> dict[str, str]:
+    """HLO of each executable of a step as XLA optimised it, on the first mesh that runs it; nothing is run.
+
+    Args:
+        runtime: of the step.
+    """
+    found: dict[str, str] = {}
+    for executor in runtime.executors:
+        for name, one in _compiled_of_mesh(executor, runtime.program):
+            if name not in found:
+                found[name] = one.as_text()
+    return found
+
+
+def _compiled_of_mesh(executor: MeshExecutor, program: StepProgram) -> list[tuple[str, Any]]:
+    """Executable of each RUN of a list, in order, and as it is compiled for what it reads."""
     shardings: dict[int, Any] = {}
-    compiled: dict[Any, tuple[Any, Collectives]] = {}
+    compiled: dict[Any, Any] = {}
     found = []
     for instruction in executor.instructions:
         if instruction.op is not Op.RUN:
@@ -43,11 +58,10 @@ def _of_mesh(executor: MeshExecutor, programs: Mapping[str, core.ClosedJaxpr]) -
         given = [shardings.get(buffer, executor.sharding(buffer)) for buffer in instruction.reads]
         key = name, tuple(given)
         if key not in compiled:
+            avals = program.executables[name].in_avals
             shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
-                      for aval, sharding in zip(programs[name].in_avals, given, strict=True)]  # fmt: skip
-            one = executor.compiled(instruction).lower(*shapes).compile()
-            compiled[key] = one.output_shardings, count_collectives(one.as_text())
-        made, sent = compiled[key]
-        shardings.update(zip(instruction.writes, made, strict=True))
-        found.append((name, sent))
+                      for aval, sharding in zip(avals, given, strict=True)]  # fmt: skip
+            compiled[key] = executor.compiled(instruction).lower(*shapes).compile()
+        shardings.update(zip(instruction.writes, compiled[key].output_shardings, strict=True))
+        found.append((name, compiled[key]))
     return found

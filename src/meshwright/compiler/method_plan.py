@@ -1,0 +1,128 @@
+"""What compiling a step under a method decided, as data: saved, read, and run again decision by decision."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from jax.extend import core
+
+from meshwright.compiler.inline import programs_of
+from meshwright.compiler.stages.hosts import Hosts
+from meshwright.errors import InputError, Problem
+from meshwright.formats.writing import write_file
+
+SCHEMA = "meshwright.method_plan/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodPlan:
+    """A method with what it left open: where the loss is cut, on how many devices, how every operator is split."""
+
+    method: str
+    """Its name, such as `PipeshardParallel`."""
+    settings: Mapping[str, Any]
+    """What it was given, devices and hosts left out."""
+    step: str
+    """Fingerprint of the loss on one micro-batch, or of a step that runs whole."""
+    whole: bool = False
+    """Whether the step runs whole, without micro-batches."""
+    mesh_sizes: tuple[int, ...]
+    """Devices of each mesh."""
+    first_devices: tuple[int, ...]
+    """The first of each mesh among those of the method; the others follow it."""
+    stage_ends: tuple[int, ...] = ()
+    """Position behind the last equation of each stage; empty where nothing is cut."""
+    mesh_shape: tuple[int, ...] = ()
+    """Logical mesh of a split operator by operator."""
+    choice: tuple[int, ...] = ()
+    """Sharding of each of its operands and operators."""
+    hosts: Hosts | None = None
+    """What it was priced for."""
+
+    @property
+    def devices(self) -> int:
+        """All that it needs."""
+        return max(first + size for first, size in zip(self.first_devices, self.mesh_sizes, strict=True))
+
+    def to_json(self) -> str:
+        """The plan as text that `from_json` reads."""
+        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> MethodPlan:
+        """Read a plan.
+
+        Args:
+            text: as `to_json` writes it, alone or beside the lists of a compiled step.
+
+        Raises:
+            InputError: it is no such plan.
+        """
+        try:
+            held = json.loads(text)
+        except (ValueError, RecursionError) as wrong:
+            raise _unreadable(f"the plan is not JSON: {wrong}", "plans are saved by to_json") from wrong
+        if not isinstance(held, dict) or held.get("schema") != SCHEMA:
+            found = held.get("schema") if isinstance(held, dict) else None
+            raise _unreadable(f"a plan of schema {found}", f"this release reads {SCHEMA}")
+        lacking = sorted({own.name for own in fields(cls)} - set(held))
+        if lacking:
+            raise _unreadable("the plan lacks " + ", ".join(lacking), "all of it is needed to run it")
+        values = {own.name: held[own.name] for own in fields(cls)}
+        many = ("mesh_sizes", "first_devices", "stage_ends", "mesh_shape", "choice")
+        try:
+            values |= {name: tuple(int(one) for one in values[name]) for name in many}
+            values["hosts"] = None if values["hosts"] is None else Hosts(**values["hosts"])
+        except (TypeError, ValueError) as wrong:
+            raise _unreadable(f"the plan cannot be read: {wrong}", "it was changed by hand") from wrong
+        return cls(**values)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file.
+
+        Args:
+            path: of the file.
+        """
+        write_file(path, self.to_json() + "\n")
+
+    def __str__(self) -> str:
+        """A line about the method and one for what it decided."""
+        given = ", ".join(f"{name}={value}" for name, value in self.settings.items() if value not in (None, False))
+        sizes = " + ".join(map(str, self.mesh_sizes))
+        how = "whole" if self.whole else f"in {len(self.mesh_sizes)} meshes" if self.stage_ends else "on one mesh"
+        lines = [f"{self.method}({given}), {how} of {sizes} devices"]
+        if len(self.stage_ends) > 1:
+            lines.append(f"  stages end behind equations {', '.join(map(str, self.stage_ends))} of the loss")
+        if self.choice:
+            shape = "x".join(map(str, self.mesh_shape))
+            lines.append(f"  {len(self.choice)} operands and operators split over {shape} devices one by one")
+        return "\n".join(lines)
+
+
+def fingerprint_of(jaxpr: core.Jaxpr) -> str:
+    """Equal for programs of equal equations on equal shapes, in whatever process they are traced.
+
+    Args:
+        jaxpr: of a loss or a step.
+    """
+    told = hashlib.sha256()
+
+    def tell(program: core.Jaxpr) -> None:
+        told.update(" ".join(str(var.aval) for var in program.invars).encode())
+        for eqn in program.eqns:
+            shapes = " ".join(str(atom.aval) for atom in (*eqn.invars, *eqn.outvars))
+            told.update(f"{eqn.primitive.name} {shapes};".encode())
+            for inner in programs_of(eqn):
+                tell(inner)
+
+    tell(jaxpr)
+    return told.hexdigest()[:16]
+
+
+def _unreadable(what: str, why: str) -> InputError:
+    return InputError(Problem(what=what, why=why, fix="save the plan of a compiled step again", field="plan"))
