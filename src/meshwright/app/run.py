@@ -123,7 +123,7 @@ def run(
     inputs = run_inputs(options)
     from meshwright.runtime.devices import claim_devices, jax_precision
 
-    available = claim_devices(inputs.devices)
+    available = claim_devices(inputs.devices, stand_ins=options.worker_devices != "cpu")
     from meshwright.runtime.profile import seconds_by_kind
     from meshwright.runtime.timings import this_machine
     from meshwright.runtime.train import Steps, train

@@ -84,11 +84,18 @@ class RunInputs:
             "ray": options.ray,
             "timeout_s": options.timeout_s,
             "hosts_per_mesh": options.hosts_per_mesh,
+            "worker_devices": _named(options.worker_devices),
         }
         if self.row is not None:
             return Training(row=self.row, stage_layers=self.stage_layers, **shared)
         assert self.job is not None
         return MixedTraining(job=self.job, name=self.title, emulate=options.emulate or 0.0, **shared)
+
+
+def _named(worker_devices: str) -> str | tuple[str, ...]:
+    """One name for all meshes, or one for each."""
+    names = tuple(name.strip() for name in worker_devices.split(","))
+    return names[0] if len(names) == 1 else names
 
 
 def run_inputs(options: ExecutionFields) -> RunInputs:

@@ -76,7 +76,7 @@ def verify(request: VerifyRequest) -> Verified:
     inputs = run_inputs(options)
     from meshwright.runtime.devices import claim_devices, jax_precision
 
-    available = claim_devices(inputs.devices)
+    available = claim_devices(inputs.devices, stand_ins=request.execution.worker_devices != "cpu")
     from meshwright.runtime.parity import parity_of, run_alone, run_parallel
 
     with jax_precision(inputs.dtype):

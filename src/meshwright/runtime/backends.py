@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import jax
 from jax.sharding import Mesh
 
 from meshwright.compiler.instructions import StepProgram
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
+from meshwright.runtime.accelerators import CPU, WorkerDevices, owned_by, worker_environments
 from meshwright.runtime.crew import Crew
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.remote import RemoteRuntime
@@ -20,7 +19,9 @@ TIMEOUT_S = 300.0
 """A worker that has not gone on to its next instruction by then hangs."""
 
 
-def check_backend(backend: str, ray: str | None, timeout_s: float, hosts: int = 1) -> None:
+def check_backend(
+    backend: str, ray: str | None, timeout_s: float, hosts: int = 1, worker_devices: str | Sequence[str] = CPU
+) -> None:
     """Whether these go together.
 
     Args:
@@ -28,6 +29,7 @@ def check_backend(backend: str, ray: str | None, timeout_s: float, hosts: int = 
         ray: address of a cluster.
         timeout_s: in which a worker goes on.
         hosts: that share each mesh.
+        worker_devices: what workers own.
 
     Raises:
         InputError: they do not, with every reason.
@@ -43,6 +45,16 @@ def check_backend(backend: str, ray: str | None, timeout_s: float, hosts: int = 
                              why="it counts the workers of a mesh from 1, and this process is one",
                              fix='backend="processes" or "ray", or hosts_per_mesh=1',
                              field="hosts_per_mesh"))  # fmt: skip
+    names = (worker_devices,) if isinstance(worker_devices, str) else tuple(worker_devices)
+    if backend == "local" and set(names) != {CPU}:
+        wrong.append(Problem(what=f'worker_devices = "{", ".join(names)}" with backend = "local"',
+                             why="this process has the devices that JAX gives it", field="worker_devices",
+                             fix='backend="processes" or "ray", or leave worker_devices out'))  # fmt: skip
+    for name in names:
+        try:
+            WorkerDevices.of(name)
+        except InputError as error:
+            wrong += error.problems
     if not timeout_s > 0:
         wrong.append(Problem(what=f"timeout_s = {timeout_s}", why="it is a time to wait", fix=f"timeout_s={TIMEOUT_S}",
                              field="timeout_s"))  # fmt: skip
@@ -51,7 +63,13 @@ def check_backend(backend: str, ray: str | None, timeout_s: float, hosts: int = 
 
 
 def runtime_of(
-    program: StepProgram, meshes: Sequence[Mesh], backend: str, ray: str | None, timeout_s: float, hosts: int = 1
+    program: StepProgram,
+    meshes: Sequence[Mesh],
+    backend: str,
+    ray: str | None,
+    timeout_s: float,
+    hosts: int = 1,
+    worker_devices: str | Sequence[str] = CPU,
 ) -> LocalRuntime | RemoteRuntime:
     """What runs a program.
 
@@ -62,10 +80,11 @@ def runtime_of(
         ray: address of a cluster; one of this machine is started without it.
         timeout_s: in which a worker goes on to its next instruction, or counts as hung.
         hosts: that share each mesh.
+        worker_devices: what workers own, for all or by mesh; this process then only has stand-ins for them.
 
     Raises:
         InputError: the devices of a mesh cannot be shared out among its hosts.
-        UnsupportedError: workers with other devices than CPUs.
+        UnsupportedError: this process holds the devices itself.
     """
     if backend == "local":
         return LocalRuntime(program, meshes)
@@ -74,7 +93,8 @@ def runtime_of(
         raise UnsupportedError(
             Problem(what=f'backend = "{backend}" on devices of kind {", ".join(sorted(kinds))}',
                     why="the driver holds these devices, and workers in other processes cannot have them too",
-                    fix='backend="local", or CPU devices', field="backend")
+                    fix=f'backend="local"; or JAX_PLATFORMS=cpu here, with as many virtual devices, and worker_devices='
+                    f'"{sorted(kinds)[0]}"', field="backend")
         )  # fmt: skip
 
     uneven = [(number, mesh.size) for number, mesh in enumerate(meshes) if mesh.size % hosts]
@@ -86,31 +106,17 @@ def runtime_of(
             for number, size in uneven
         ])  # fmt: skip
 
+    owned = owned_by(worker_devices, len(meshes) * hosts, hosts)
+
     def hire(devices: Sequence[int]) -> Crew:
-        environments = [settings_of(os.environ, count) for count in devices]
+        environments = worker_environments(owned, devices, os.environ, here=backend == "processes")
         if backend == "ray":
             from meshwright.runtime.on_ray import RayCrew
 
-            return RayCrew(environments, ray)
+            return RayCrew(environments, ray, [one.resources(count) for one, count in zip(owned, devices, strict=True)])
         from meshwright.runtime.processes import ProcessCrew
 
         return ProcessCrew(environments)
 
-    return RemoteRuntime(program, meshes, hire, timeout_s, hosts)
-
-
-def settings_of(environment: Mapping[str, str], devices: int) -> dict[str, str]:
-    """What a worker with CPU devices has in its environment before JAX starts.
-
-    Args:
-        environment: of the driver, whose other settings for XLA are kept.
-        devices: of the worker's mesh.
-    """
-    flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", environment.get("XLA_FLAGS", "")).split()
-    return {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_ENABLE_X64": str(int(jax.config.jax_enable_x64)),
-        "XLA_FLAGS": " ".join([*flags, f"--xla_force_host_platform_device_count={devices}"]),
-        # Devices of one computation wait for each other: with fewer threads than devices they would for ever.
-        "NPROC": environment.get("NPROC", "64"),
-    }
+    platforms = [one.platform for one in owned[::hosts]]
+    return RemoteRuntime(program, meshes, hire, timeout_s, hosts, platforms=platforms)

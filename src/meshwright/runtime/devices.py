@@ -14,11 +14,12 @@ from meshwright.errors import InputError, Problem, UnsupportedError
 COUNT_FLAG = "--xla_force_host_platform_device_count"
 
 
-def claim_devices(count: int) -> list[Any]:
+def claim_devices(count: int, *, stand_ins: bool = False) -> list[Any]:
     """So many devices of this process; where it has CPUs only, virtual ones.
 
     Args:
         count: how many.
+        stand_ins: for those that workers in other processes own, so that this process leaves them alone.
 
     Returns:
         JAX devices.
@@ -31,7 +32,7 @@ def claim_devices(count: int) -> list[Any]:
         raise UnsupportedError(Problem(what="running needs JAX, and it is not installed", why="planning does not",
                                        fix="pip install 'meshwright[jax]'", field="jax"), code="MW409")  # fmt: skip
     if "jax" not in sys.modules:
-        os.environ.update(_settings(count))
+        os.environ.update(_settings(count) | ({"JAX_PLATFORMS": "cpu"} if stand_ins else {}))
     import jax
 
     devices = jax.devices()

@@ -68,6 +68,15 @@ class MixedTraining(PlannedTraining):
         return partial(emulated_paces, self.planned_step, scale=self.emulate) if self.emulate else None
 
     @property
+    def _owned(self) -> str | tuple[str, ...]:
+        """What workers own: with "plan", the device that the plan has on each mesh."""
+        if self.worker_devices != "plan":
+            return self.worker_devices
+        names = [group.device.name for group in self.job.cluster.groups
+                 for _ in range(group.nodes * group.devices_per_node)]  # fmt: skip
+        return tuple(names[worker.devices[0][0]] for pipeline in self.job.plan.pipelines for worker in pipeline.workers)
+
+    @property
     def planned_step(self) -> StepTimeline:
         """One step as the planner prices it."""
         job = self.job
@@ -90,5 +99,6 @@ class MixedTraining(PlannedTraining):
             ray=self.ray,
             timeout_s=self.timeout_s,
             hosts_per_mesh=self.hosts_per_mesh,
+            worker_devices=self._owned,
         )
         return made

@@ -10,7 +10,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,13 +36,16 @@ class RayCrew:
 
     host = ""
 
-    def __init__(self, environments: Sequence[dict[str, str]], address: str | None) -> None:
+    def __init__(
+        self, environments: Sequence[dict[str, str]], address: str | None, owned: Sequence[Mapping[str, float]]
+    ) -> None:
         """Start the workers.
 
         Args:
             environments: what each adds to its environment before JAX starts.
             address: of the cluster, as `ray_cluster.connect` takes it; without it the one this process has joined, or
                 one of this machine.
+            owned: what each owns beside processors, as Ray counts it: `{"GPU": 2}`.
 
         Raises:
             LostError: the cluster has no room for the workers.
@@ -54,12 +57,14 @@ class RayCrew:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         meshes = len(environments)
-        self._group = self._placed(meshes)
+        self._group = self._placed(owned)
         # One thread does the calls in order, another says where that one is.
         actor = ray.remote(max_restarts=0, concurrency_groups={"places": 1})(_actor_class(ray))
         self._actors = [
             actor.options(
                 num_cpus=self._share,
+                num_gpus=owned[mesh].get("GPU", 0),
+                resources={name: amount for name, amount in owned[mesh].items() if name != "GPU"},
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=mesh),
             ).remote(mesh, environments[mesh])
             for mesh in range(meshes)
@@ -71,17 +76,18 @@ class RayCrew:
         self._places = [BETWEEN] * meshes
         self._asked = 0.0
 
-    def _placed(self, meshes: int) -> Any:
+    def _placed(self, owned: Sequence[Mapping[str, float]]) -> Any:
         """Room for one worker per mesh, on as many hosts as there are."""
         from ray.util.placement_group import placement_group
 
         processors = self._ray.cluster_resources().get("CPU", 1.0)
+        meshes = len(owned)
         self._share = min(1.0, int(100 * processors / meshes) / 100)
-        group = placement_group([{"CPU": self._share}] * meshes, strategy="SPREAD")
+        group = placement_group([{"CPU": self._share, **own} for own in owned], strategy="SPREAD")
         if not group.wait(PLACED_S):
             raise LostError(
                 Problem(what=f"the Ray cluster found no room for {meshes} workers within {PLACED_S:.0f} s",
-                        why=f"each wants {self._share:g} of {processors:g} processors, and others have them",
+                        why=_wanted(owned, self._share, self._ray.cluster_resources()),
                         fix="wait until other jobs have ended, or add nodes", field="backend")
             )  # fmt: skip
         return group
@@ -150,6 +156,15 @@ class RayCrew:
             remove_placement_group(self._group)
         if self._own:
             self._ray.shutdown()
+
+
+def _wanted(owned: Sequence[Mapping[str, float]], share: float, there: Mapping[str, float]) -> str:
+    """What all workers together want of each resource, and what the cluster has."""
+    sums = {"CPU": share * len(owned)}
+    for own in owned:
+        for name, amount in own.items():
+            sums[name] = sums.get(name, 0.0) + amount
+    return "they want " + ", ".join(f"{wanted:g} {name} of {there.get(name, 0.0):g}" for name, wanted in sums.items())
 
 
 def _packed(value: Any) -> list[Any]:

@@ -136,6 +136,7 @@ def parallelize(
     ray: str | None = None,
     timeout_s: float = TIMEOUT_S,
     hosts_per_mesh: int = 1,
+    worker_devices: str | Sequence[str] = "cpu",
     donate: bool = False,
 ) -> Any:
     """Run a training step on many devices.
@@ -154,12 +155,16 @@ def parallelize(
         timeout_s: a worker that has not gone on to its next instruction by then ends the step with an error; in the
             first step, which compiles, by ten times as long. One that dies does at once.
         hosts_per_mesh: workers that share the devices of each mesh, as one group of JAX.
+        worker_devices: what workers in other processes own: "cpu", "gpu" (NVIDIA), "rocm", "tpu" or a device such as
+            "H100", for all or one for each mesh. This process then runs with JAX_PLATFORMS=cpu and as many virtual
+            devices, which stand for theirs.
         donate: whether each call takes the memory of its first argument, which then cannot be read any more.
 
     Returns:
         The step, to be called the same way; without `fun`, a decorator.
     """
-    place = Backing(backend=backend, ray=ray, timeout_s=timeout_s, hosts_per_mesh=hosts_per_mesh, donate=donate)
+    place = Backing(backend=backend, ray=ray, timeout_s=timeout_s, hosts_per_mesh=hosts_per_mesh,
+                    worker_devices=worker_devices, donate=donate)  # fmt: skip
     numbers = (batch_argnums,) if isinstance(batch_argnums, int) else batch_argnums
     static = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames)

@@ -37,6 +37,8 @@ class PlannedTraining(ABC):
     timeout_s: float = TIMEOUT_S
     hosts_per_mesh: int = 1
     """Workers that share the devices of each mesh."""
+    worker_devices: str | tuple[str, ...] = "cpu"
+    """What workers in other processes own, for all or by mesh; "plan" names those of a plan of several kinds."""
 
     @property
     @abstractmethod

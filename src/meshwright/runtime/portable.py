@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ class WorkerProgram:
     """Axes and sizes of all meshes."""
     matched: Mapping[tuple[int, int], Instruction]
     """Matching instruction of the other mesh, by the index of an instruction and the mesh it exchanges with."""
+    platform: str = "cpu"
+    """What the executables are written for."""
     kept: tuple[int, ...] = ()
     """Buffers of this mesh that outputs of the step are in when the list ends."""
     host: int = 0
@@ -62,12 +64,13 @@ class WorkerProgram:
         return {name: export.deserialize(bytearray(body)).call for name, body in self.executables.items()}
 
 
-def worker_programs(program: StepProgram, meshes: list[Mesh]) -> list[WorkerProgram]:
+def worker_programs(program: StepProgram, meshes: list[Mesh], platforms: Sequence[str]) -> list[WorkerProgram]:
     """A program split into what each worker needs.
 
     Args:
         program: whole.
         meshes: one per list; only their axes matter.
+        platforms: of the devices that each of them has, as JAX calls them.
 
     Raises:
         InputError: a function calls back into Python, or is otherwise bound to this process.
@@ -75,20 +78,33 @@ def worker_programs(program: StepProgram, meshes: list[Mesh]) -> list[WorkerProg
     """
     grids = tuple((tuple(str(axis) for axis in one.axis_names), tuple(one.devices.shape)) for one in meshes)
     made = {one.buffer for one in program.outcomes if one.buffer is not None}
-    serialised = {name: _serialised(name, closed) for name, closed in program.executables.items()}
+    named = set(zip(_executables(program), platforms, strict=True))
+    serialised = {
+        (name, platform): _serialised(name, program.executables[name], platform)
+        for names, platform in named
+        for name in names
+    }
     return [
         WorkerProgram(
             mesh=mesh,
             instructions=own,
             buffers=program.buffers,
-            executables={one.executable: serialised[one.executable] for one in own
-                         if one.op is Op.RUN and one.executable is not None},
+            executables={name: serialised[name, platforms[mesh]] for name in names},
+            platform=platforms[mesh],
             grids=grids,
             matched=_matched(program, mesh),
             kept=tuple(sorted(on_mesh for on_mesh in made if program.buffers[on_mesh].mesh == mesh)),
         )
-        for mesh, own in enumerate(program.lists)
-    ]  # fmt: skip
+        for mesh, (own, names) in enumerate(zip(program.lists, _executables(program), strict=True))
+    ]
+
+
+def _executables(program: StepProgram) -> list[tuple[str, ...]]:
+    """Names of what each list runs."""
+    return [
+        tuple(dict.fromkeys(one.executable for one in own if one.op is Op.RUN and one.executable is not None))
+        for own in program.lists
+    ]
 
 
 def _matched(program: StepProgram, mesh: int) -> dict[tuple[int, int], Instruction]:
@@ -105,9 +121,10 @@ def _matched(program: StepProgram, mesh: int) -> dict[tuple[int, int], Instructi
     return found
 
 
-def _serialised(name: str, closed: core.ClosedJaxpr) -> bytes:
+def _serialised(name: str, closed: core.ClosedJaxpr, platform: str) -> bytes:
     try:
-        return bytes(export.export(jax.jit(core.jaxpr_as_fun(closed)))(*closed.in_avals).serialize())
+        written = export.export(jax.jit(core.jaxpr_as_fun(closed)), platforms=[platform])
+        return bytes(written(*closed.in_avals).serialize())
     except ImportError:
         raise UnsupportedError(
             Problem(what="workers in other processes need flatbuffers, and it is not installed",

@@ -141,6 +141,7 @@ class RemoteRuntime:
         timeout_s: float,
         hosts: int = 1,
         beside: RemoteRuntime | None = None,
+        platforms: Sequence[str] | None = None,
     ) -> None:
         """Nothing is started yet.
 
@@ -151,12 +152,14 @@ class RemoteRuntime:
             timeout_s: in which a worker goes on to its next instruction, or counts as hung.
             hosts: that share each mesh; workers are counted host by host, then mesh by mesh.
             beside: whose workers run this program too, with the values that they keep.
+            platforms: of the devices that each mesh has there, as JAX calls them; CPUs without it.
         """
         self.program, self.meshes, self.hosts = program, tuple(meshes), hosts
         self._hire, self._timeout_s = hire, timeout_s
+        self._platforms = list(platforms or ["cpu"] * len(self.meshes))
         self._parts = [
             replace(part, host=host, hosts=hosts)
-            for part in worker_programs(program, list(meshes))
+            for part in worker_programs(program, list(meshes), self._platforms)
             for host in range(hosts)
         ]
         self._taken = program.taken
@@ -181,7 +184,7 @@ class RemoteRuntime:
         Args:
             program: for the same meshes.
         """
-        return RemoteRuntime(program, self.meshes, self._hire, self._timeout_s, self.hosts, self)
+        return RemoteRuntime(program, self.meshes, self._hire, self._timeout_s, self.hosts, self, self._platforms)
 
     @property
     def crew(self) -> Crew | None:

@@ -71,6 +71,7 @@ class Training(PlannedTraining):
             ray=self.ray,
             timeout_s=self.timeout_s,
             hosts_per_mesh=self.hosts_per_mesh,
+            worker_devices=self.worker_devices,
         )
         return made
 

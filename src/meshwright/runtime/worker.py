@@ -143,7 +143,10 @@ class MeshWorker:
         if part.hosts > 1 and not self._executors:
             jax.distributed.initialize(part.coordinator, part.hosts, part.host)
         count = int(np.prod(part.sizes))
-        devices = np.array(jax.devices()[:count]).reshape(part.sizes)
+        own = jax.devices()
+        if len(own) < count:
+            raise RuntimeError(f"this mesh has {count} devices of {part.platform}, and its workers own {len(own)}")
+        devices = np.array(own[:count]).reshape(part.sizes)
         if part.hosts > 1:
             from meshwright.runtime.hosted import HostedExecutor
 

@@ -23,6 +23,13 @@ class ExecutionFields:
     backend: str = ask("local, processes or ray: where the meshes of a plan run.", NAME, default="local", usual="local")
     ray: str | None = ask("Address of the Ray cluster, with --backend ray.", Kind(metavar="ADDRESS"))
     hosts_per_mesh: int = ask("Workers per mesh.", Whole(), default=1, usual="1")
+    worker_devices: str = ask(
+        "What workers in other processes own: cpu, gpu (NVIDIA), rocm, tpu or a device such as H100, for all or one for"
+        " each mesh; plan: those of a mixed plan file. Nothing but cpu was ever run: no other device was at hand.",
+        Kind(metavar="NAME[,NAME]"),
+        default="cpu",
+        usual="cpu",
+    )
     devices: int | None = ask(
         "Devices of this machine; virtual CPU devices if it has no accelerators.", Whole(high=MOST_DEVICES), usual="8"
     )
