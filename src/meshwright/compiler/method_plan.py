@@ -13,6 +13,7 @@ from jax.extend import core
 
 from meshwright.compiler.inline import programs_of
 from meshwright.compiler.stages.hosts import Hosts
+from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.errors import InputError, Problem
 from meshwright.formats.writing import write_file
 
@@ -102,6 +103,28 @@ class MethodPlan:
             shape = "x".join(map(str, self.mesh_shape))
             lines.append(f"  {len(self.choice)} operands and operators split over {shape} devices one by one")
         return "\n".join(lines)
+
+
+def load_plan(path: str | Path) -> StagesPlan | MethodPlan:
+    """The plan of a compiled step, of whatever method.
+
+    Args:
+        path: that `compiled.plan.save` or `compiled.save` wrote.
+
+    Raises:
+        InputError: there is no such file, or it holds no plan.
+    """
+    if not Path(path).is_file():
+        raise InputError(Problem(what=f"there is no file {path}", why="a plan is read from it",
+                                 fix="the path that plan.save wrote", field="plan"))  # fmt: skip
+    text = Path(path).read_text()
+    try:
+        held = json.loads(text)
+    except (ValueError, RecursionError):
+        held = None
+    if isinstance(held, dict) and held.get("schema") == SCHEMA:
+        return MethodPlan.from_json(text)
+    return StagesPlan.from_json(text)
 
 
 def fingerprint_of(jaxpr: core.Jaxpr) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from jax.sharding import AbstractMesh
 
 from meshwright.compiler.grid import GridSharding, GridSplit
-from meshwright.compiler.method_plan import MethodPlan
+from meshwright.compiler.method_plan import MethodPlan, load_plan
 from meshwright.compiler.planned_devices import Stated, recognised_hosts, stated_hosts
 from meshwright.compiler.shardings import DataSharding, MeshSharding
 from meshwright.compiler.stages.hosts import Hosts
@@ -350,8 +350,6 @@ class FromPlan(Method):
         Raises:
             InputError: there is no such file, or it holds no plan.
         """
-        from meshwright.compiler.replaying import load_plan  # which builds the methods above
-
         return cls(plan=load_plan(path), devices=devices)
 
 

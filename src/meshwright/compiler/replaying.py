@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from jax.sharding import Mesh
 
-from meshwright.compiler.method_plan import SCHEMA, MethodPlan, fingerprint_of
+from meshwright.compiler.method_plan import MethodPlan, fingerprint_of
 from meshwright.compiler.methods import (
     Auto,
     DataParallel,
@@ -135,25 +133,3 @@ def check_replayed(plan: MethodPlan, made: MethodPlan | StagesPlan | None) -> No
             what=f"the plan is of another step: {plan.step}, this one is {now}", field="plan",
             why="a plan holds for one model, on batches of one shape", fix="compile this step under the method",
         ))  # fmt: skip
-
-
-def load_plan(path: str | Path) -> StagesPlan | MethodPlan:
-    """The plan of a compiled step, of whatever method.
-
-    Args:
-        path: that `compiled.plan.save` or `compiled.save` wrote.
-
-    Raises:
-        InputError: there is no such file, or it holds no plan.
-    """
-    if not Path(path).is_file():
-        raise InputError(Problem(what=f"there is no file {path}", why="a plan is read from it",
-                                 fix="the path that plan.save wrote", field="plan"))  # fmt: skip
-    text = Path(path).read_text()
-    try:
-        held = json.loads(text)
-    except (ValueError, RecursionError):
-        held = None
-    if isinstance(held, dict) and held.get("schema") == SCHEMA:
-        return MethodPlan.from_json(text)
-    return StagesPlan.from_json(text)
