@@ -135,9 +135,13 @@ def _run(
             return gradient[stage] > unit
         return forward[stage] > unit and (stage == last or gradient[stage + 1] > unit)
 
+    holder = {task.stage: r for r, tasks in enumerate(lists) for task in tasks}
+    # A worker that found nothing to run finds nothing until a stage beside one of its own has run something.
+    looking = set(range(p))
     while any(rest) or any(owed):
         ran = []
-        for r in range(p):
+        woken: set[int] = set()
+        for r in sorted(looking):
             index = None
             if rest[r]:
                 index = choose(live[r], rest[r], [own[0] for own in heads[r].values() if own and is_ready(own[0])])
@@ -153,8 +157,10 @@ def _run(
             order[r].append(task)
             live[r] += _change(task)
             ran.append((int(task.kind), task.stage))
+            woken |= {r, holder.get(task.stage - 1, r), holder.get(task.stage + 1, r)}
         for kind, stage in ran:
             finished[kind][stage] += 1
+        looking = woken
     return order
 
 
