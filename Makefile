@@ -18,7 +18,7 @@ NEWEST := .venv-newest/.torch
 # The frameworks disagree about versions of what they need, so that they come without it into an environment of their own.
 TARGETS := .venv-targets/.targets
 
-.PHONY: help demo release test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page browser schedules claims \
+.PHONY: help demo release test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page browser schedules schemas claims \
 	models floors corpus docs docs-version \
 	clean
 
@@ -87,6 +87,9 @@ schedules: $(CORE)  ## the page of pipeline schedules, written to docs
 
 claims: $(CORE)  ## published claims of the catalogued systems beside ours, written to docs
 	$(BIN)/python -m benchmarks.claims
+
+schemas: $(TEST)  ## JSON Schemas of what --json prints, from answers to the questions of tests/answers; minutes
+	$(BIN)/python -m tests.answers.schemas
 
 models: $(CORE)  ## the page of models and families, written to docs
 	$(BIN)/python -m benchmarks.families

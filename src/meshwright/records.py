@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import PurePath
@@ -44,4 +45,18 @@ def plain(value: Any) -> Any:
 
 def as_json(document: Mapping[str, Any]) -> str:
     """One JSON object with sorted keys and a final newline; numbers that are not finite are a bug."""
-    return json.dumps(document, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    text = json.dumps(document, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False)
+    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+
+
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that command a terminal, or turn the direction in which it shows text; tabs and new lines apart."""
+
+
+def visible(text: str) -> str:
+    """Text for a terminal: characters that would command it are shown as `\\x1b` instead of sent.
+
+    Args:
+        text: of anybody, such as names in files.
+    """
+    return _COMMANDS.sub(lambda found: ascii(found[0])[1:-1], text)

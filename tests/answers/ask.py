@@ -14,12 +14,14 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.answers.questions import MADE
 from tests.answers.reduce import Columns, columns_of, columns_of_file, documents
+from tests.answers.schemas import faults
 from tests.virtual_devices import eight_devices
 
 TESTS = Path(__file__).parents[1]
@@ -43,7 +45,7 @@ class Answer:
 
 
 def ask(line: str, folder: Path) -> Answer:
-    """The answer to one line, `NAME=value` before the verb as in a shell.
+    """The answer to one line, `NAME=value` before the verb as in a shell, held against its published schema.
 
     Args:
         line: a command line without `--json`.
@@ -54,13 +56,28 @@ def ask(line: str, folder: Path) -> Answer:
     with _place(folder) as place:
         given = set(place.iterdir())
         code, out, err = _run(line, place)
+        document = documents(out)
+        if isinstance(document, dict) and "schema" in document:
+            found = faults(document)
+            assert not found, f"{line}: not as docs/schemas says: {found[:5]}"
         if code != 0 and FAILED in out + err:
             return Answer(code, {"code": columns_of(documents(out or err))["code"]})
-        columns = columns_of(documents(out))
+        columns = columns_of(document)
         for path in _written(place, given):
             within = path.relative_to(place)
             columns |= {f"{within}: {name}": column for name, column in columns_of_file(path).items()}
         return Answer(code, columns)
+
+
+def printed(line: str, folder: Path) -> Iterator[Mapping[str, Any]]:
+    """Whole documents that a line prints, those of a batch apart; arguments as `ask` takes them."""
+    for name in _files_named(line):
+        _make(name, folder)
+    with _place(folder) as place:
+        _, out, _ = _run(line, place)
+    found = documents(out)
+    if isinstance(found, dict) and "schema" in found:
+        yield found
 
 
 def _make(name: str, folder: Path) -> None:

@@ -13,6 +13,7 @@ from meshwright.library.devices import lint_device_file
 pytest.importorskip("jax")
 
 from meshwright.app.profile import profile
+from tests.answers.schemas import faults
 
 
 def test_this_machine_becomes_a_device_that_plans_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +31,7 @@ def test_this_machine_becomes_a_device_that_plans_can_use(tmp_path: Path, monkey
     names = [curve.name for curve in found.curves.curves]
     assert {"memory", "products in bf16", "attention forward", "attention backward"} <= set(names)
     assert found.to_dict()["device_file"] == file.read_text("utf-8")
+    assert faults(found.to_dict()) == []
 
     monkeypatch.setenv("MESHWRIGHT_LIBRARY", str(tmp_path / "library"))
     best = mw.plan("gpt2", gpus="1xhere", seq_len=256, global_batch=2)[0].estimate

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import MeshwrightError, Problem
-from meshwright.records import as_json
+from meshwright.records import as_json, visible
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
 OPTION_OF_FIELD = {
     "seq_len": "--seq",
@@ -66,19 +67,22 @@ class Output:
         console = Console(file=sys.stdout, no_color=self.no_color or None, width=width, highlight=False, emoji=False)
         with console.capture() as capture:
             for renderable in renderables:
-                console.print(renderable, markup=not isinstance(renderable, str))
+                if isinstance(renderable, str):
+                    console.print(visible(renderable), markup=False)
+                else:
+                    console.print(_Visible(renderable))
         write(capture.get())
 
     def warn(self, warnings: Iterable[str]) -> None:
         """Print warnings on stderr."""
         if not self.quiet:
             for warning in warnings:
-                print(f"warning: {warning}", file=sys.stderr)
+                print(f"warning: {visible(warning)}", file=sys.stderr)
 
     def note(self, text: str) -> None:
         """Print a line about what was done, such as a file written, on stderr."""
         if not self.quiet:
-            print(text, file=sys.stderr)
+            print(visible(text), file=sys.stderr)
 
     @contextmanager
     def progress(self, text: str) -> Iterator[None]:
@@ -91,6 +95,19 @@ class Output:
         finally:
             if shown:
                 print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Visible:
+    """Something to print, with what names in it would command the terminal shown instead."""
+
+    inner: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        from rich.segment import Segment
+
+        for text, style, control in console.render(self.inner, options):
+            yield Segment(text if control else visible(text), style, control)
 
 
 class ReaderLeftError(Exception):
@@ -115,7 +132,7 @@ def print_error(error: MeshwrightError, *, as_json: bool) -> int:
     error.problems = tuple(_as_typed(problem) for problem in error.problems)
     if as_json:
         return _error_object(error.to_dict(), error.exit_code)
-    print(error.render(), file=sys.stderr)
+    print(visible(error.render()), file=sys.stderr)
     return error.exit_code
 
 
@@ -138,7 +155,7 @@ def print_bug(what: str, where: str, *, as_json: bool) -> int:
         return _error_object(
             {"schema": "meshwright.error/1", "code": "MW100", "exit_code": 1, "problems": [problem]}, 1
         )
-    print(f"error[MW100]: {what}\n  why: {why}\n  fix: {fix}", file=sys.stderr)
+    print(visible(f"error[MW100]: {what}\n  why: {why}\n  fix: {fix}"), file=sys.stderr)
     return 1
 
 

@@ -361,6 +361,19 @@ def _from_plan(document: Mapping[str, Any], path: str) -> PlanFile:
     return PlanFile(planned=read.job, hash=found, made_with=read.made_with, warnings=warnings)
 
 
+def plan_schemas() -> dict[str, Any]:
+    """JSON Schema of a plan document, as its records have it: of a model, or of measured layers."""
+    from meshwright.formats.problems import json_reader
+
+    found = [json_reader(kind).json_schema() for kind in (_Document, _MeasuredDocument)]
+    records = {name: record for one in found for name, record in one.pop("$defs").items()}
+    for one in found:
+        one["properties"]["schema"] = {"const": PLAN_SCHEMA}
+        one["title"] = "plan of measured layers" if "profile" in one["properties"] else "plan of a model"
+        del one["description"]
+    return {"anyOf": found, "$defs": records}
+
+
 def _changed_parts(job: PlannedJob, made_with: MadeWith | None) -> str:
     """What was changed by hand, as the subject of a sentence with its verb."""
     if made_with is None:

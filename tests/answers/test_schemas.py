@@ -1,0 +1,71 @@
+"""What `--json` prints has a published schema for every verb, and schemas refuse what they should."""
+
+from __future__ import annotations
+
+import json
+import re
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+import meshwright as mw
+from meshwright.app.verbs import VERBS
+from meshwright.formats.plan_json import PLAN_SCHEMA, plan_schemas
+from tests.answers.schemas import END, FOLDER, PAGE, SEEN_OFTEN, START, faults, file_of, schemas_of
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, Any]:
+    return json.loads(json.dumps(mw.plan("gpt2", gpus="4xH100", global_batch=16).to_dict()))
+
+
+def rows() -> dict[str, set[str]]:
+    """Verbs by document, as the page lists them."""
+    table = PAGE.read_text("utf-8").partition(START)[2].partition(END)[0]
+    found = re.findall(r"^\| `(.+?)` \| \[(.+?)\]\(schemas/(.+?)\) \| (.*?) \|$", table, re.MULTILINE)
+    assert all(file_of(name) == shown == linked for name, shown, linked, _ in found)
+    return {name: set(re.findall(r"`(.+?)`", by)) for name, _, _, by in found}
+
+
+def test_every_verb_has_a_document_with_a_schema_in_the_docs() -> None:
+    listed = rows()
+    assert {file_of(name) for name in listed} == {path.name for path in FOLDER.glob("*.json")}
+    assert set().union(*listed.values()) == set(VERBS) - {"mcp"}
+
+
+def test_the_schema_of_plan_files_is_that_of_the_records_now() -> None:
+    kept = json.loads((FOLDER / file_of(PLAN_SCHEMA)).read_text("utf-8"))
+    assert {name: kept[name] for name in ("anyOf", "$defs")} == json.loads(json.dumps(plan_schemas()))
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        (lambda plans: plans.pop("verdict"), "'verdict' is a required property"),
+        (lambda plans: plans["plans"][0]["estimate"].update(step_time_s="quick"), "estimate.step_time_s"),
+        (lambda plans: plans["plans"][0]["plan"].update(surprise=1), "plans[0].plan"),
+        (lambda plans: plans.update(schema="meshwright.plan-set/9"), "no published schema"),
+    ],
+)
+def test_a_document_that_is_not_as_published_is_told(plans: dict[str, Any], change: Any, where: str) -> None:
+    assert faults(plans) == []
+    changed = deepcopy(plans)
+    change(changed)
+    assert where in " ".join(faults(changed))
+
+
+def test_keys_that_are_data_and_keys_that_are_ours_are_told_apart() -> None:
+    documents = [
+        {"schema": "meshwright.x/1", "at": {"H100": 1.0}, "found": [{"a": 1, "b": None}] * SEEN_OFTEN, "maybe": None},
+        {"schema": "meshwright.x/1", "at": {"A100-80": 2}, "found": [{"a": 1.5}], "more": "text"},
+    ]
+    schema = schemas_of(documents * SEEN_OFTEN)["meshwright.x/1"]
+    assert schema["required"] == ["at", "found", "schema"]
+    assert schema["properties"]["at"] == {"type": "object", "additionalProperties": {"type": "number"}}
+    assert schema["properties"]["found"]["items"] == {
+        "type": "object",
+        "properties": {"a": {"type": "number"}, "b": {}},
+        "required": ["a"],
+    }
+    assert schema["properties"]["maybe"] == {}
