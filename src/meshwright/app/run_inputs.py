@@ -10,6 +10,7 @@ from meshwright.app.requests.run import ExecutionFields
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.legality import row_problems
+from meshwright.fields.gather import Gather
 from meshwright.planning.plan_shape import groups_of
 from meshwright.planning.plan_source import is_file, job_of
 from meshwright.report.words.titles import planned_title
@@ -108,49 +109,60 @@ def run_inputs(options: ExecutionFields) -> RunInputs:
         InputError: anything is malformed or does not go together; with every reason.
         UnsupportedError: an unknown name, or what does not run here.
     """
+    notes: list[str] = []
+    gather = Gather()
+    filed = _filed(options, notes) if is_file(options.plan) else None
+    for problem in _execution_problems(options, planned=filed is not None):
+        gather.errors.append(problem)
+    if filed is not None and (filed.row is None or options.emulate is not None):
+        return _mixed_inputs(options, filed, notes, gather)
+    return _row_inputs(options, filed, notes, gather)
+
+
+def _execution_problems(options: ExecutionFields, *, planned: bool) -> Iterator[MeshwrightError]:
+    """What is wrong with how a plan is to run, whatever the plan.
+
+    Args:
+        options: what is asked.
+        planned: whether a plan file is given, rather than one line.
+    """
+    if options.dtype not in DTYPES:
+        yield UnsupportedError(unknown_name("dtype", options.dtype, DTYPES), code="MW403")
+    if options.emulate is not None and not planned:
+        yield InputError(Problem(
+            what=f"--emulate {options.emulate:g} with a plan of one line", field="emulate",
+            why="the seconds of its tasks follow from devices, which a plan file names",
+            fix="meshwright plan ... -o plan.json, then --plan plan.json"), code="MW251")  # fmt: skip
+    if options.emulate is not None and options.hosts_per_mesh > 1:
+        yield InputError(Problem(
+            what=f"--emulate {options.emulate:g} with --hosts-per-mesh {options.hosts_per_mesh}", field="emulate",
+            why="one worker slows each mesh", fix="leave --hosts-per-mesh out"), code="MW251")  # fmt: skip
+
+
+def _row_inputs(options: ExecutionFields, filed: _Filed | None, notes: list[str], gather: Gather) -> RunInputs:
+    """A plan that one row of degrees says, for a model of any number of layers."""
     from meshwright.runtime.plan_method import check_runs
     from meshwright.zoo.catalogue import PERCEPTRON, spec_named
 
-    notes: list[str] = []
-    errors: list[MeshwrightError] = []
-    if options.dtype not in DTYPES:
-        errors.append(UnsupportedError(unknown_name("dtype", options.dtype, DTYPES), code="MW403"))
-    filed = _filed(options, notes) if is_file(options.plan) else None
-    if options.emulate is not None and filed is None:
-        errors.append(InputError(Problem(
-            what=f"--emulate {options.emulate:g} with a plan of one line", field="emulate",
-            why="the seconds of its tasks follow from devices, which a plan file names",
-            fix="meshwright plan ... -o plan.json, then --plan plan.json"), code="MW251"))  # fmt: skip
-    if options.emulate is not None and options.hosts_per_mesh > 1:
-        errors.append(InputError(Problem(
-            what=f"--emulate {options.emulate:g} with --hosts-per-mesh {options.hosts_per_mesh}", field="emulate",
-            why="one worker slows each mesh", fix="leave --hosts-per-mesh out"), code="MW251"))  # fmt: skip
-        _raise(errors)
-    if filed is not None and (filed.row is None or options.emulate is not None):
-        return _mixed_inputs(options, filed, notes)
-    model = options.model if options.model is not None or filed is None else filed.model
+    model = filed.model if options.model is None and filed is not None else options.model
     if model is None:
-        raise InputError(Problem(what="no model is given", why="only a plan file carries its model",
-                                 fix="name one, such as gpt-tiny", field="model"), code="MW203")  # fmt: skip
-    spec: ModelSpec | None = None
-    try:
-        spec = spec_named(model, layers=options.layers, hidden=options.hidden, vocab=options.vocab)
-    except MeshwrightError as error:
-        errors.append(error)
-    try:
-        row = filed.row if filed and filed.row else _parsed(options, notes)
-    except MeshwrightError as error:
-        _raise([*errors, error])
+        gather.problem(Problem(what="no model is given", why="only a plan file carries its model",
+                               fix="name one, such as gpt-tiny", field="model"), "MW203")  # fmt: skip
+        gather.done()
+    assert model is not None
+    named = model
+    spec = gather.attempt(lambda: spec_named(named, layers=options.layers, hidden=options.hidden, vocab=options.vocab))
+    row = filed.row if filed and filed.row else gather.attempt(lambda: _parsed(options, notes))
+    if row is None:
+        gather.done()
+    assert row is not None
     seq_len = options.seq_len or (filed.seq_len if filed else _default_length(spec, notes))
     layers = options.layers or PERCEPTRON_LAYERS
     known = spec is not None or model == PERCEPTRON
     if problems := _problems(row, spec, layers, seq_len) if known else ():
-        errors.append(InputError(problems, code="MW231"))
-    try:
-        check_runs(row)
-    except MeshwrightError as error:
-        errors.append(error)
-    _raise(errors)
+        gather.errors.append(InputError(problems, code="MW231"))
+    gather.attempt(lambda: check_runs(row))
+    gather.done()
     return RunInputs(
         name=str(model) if spec is None else spec.name,
         spec=spec,
@@ -194,28 +206,18 @@ def _kinds(job: Job) -> set[str]:
     return {name for pipeline in range(len(job.plan.pipelines)) for name in groups_of(job, pipeline)}
 
 
-def _mixed_inputs(options: ExecutionFields, filed: _Filed, notes: list[str]) -> RunInputs:
+def _mixed_inputs(options: ExecutionFields, filed: _Filed, notes: list[str], gather: Gather) -> RunInputs:
     """A plan of unlike stages or several pipelines, for its own model or a narrower one of as many layers."""
     from meshwright.runtime.mixed_plan import check_plan_runs, stage_layers
     from meshwright.zoo.catalogue import spec_named
 
-    job, errors = filed.job, list[MeshwrightError]()
-    if options.dtype not in DTYPES:
-        errors.append(UnsupportedError(unknown_name("dtype", options.dtype, DTYPES), code="MW403"))
-    spec: ModelSpec | None = None
-    try:
-        spec = spec_named(options.model or job.model, layers=options.layers, hidden=options.hidden,
-                          vocab=options.vocab)  # fmt: skip
-    except MeshwrightError as error:
-        errors.append(error)
+    job, model = filed.job, options.model or filed.job.model
+    spec = gather.attempt(lambda: spec_named(model, layers=options.layers, hidden=options.hidden, vocab=options.vocab))
     seq_len = options.seq_len or filed.seq_len
     if problems := list(_mixed_problems(options, job, spec)):
-        errors.append(InputError(problems, code="MW251"))
-    try:
-        check_plan_runs(job.plan, seq_len)
-    except MeshwrightError as error:
-        errors.append(error)
-    _raise(errors)
+        gather.errors.append(InputError(problems, code="MW251"))
+    gather.attempt(lambda: check_plan_runs(job.plan, seq_len))
+    gather.done()
     assert spec is not None
     return RunInputs(
         name=spec.name,
@@ -326,12 +328,3 @@ def _stage_layers(spec: ModelSpec | None, layers: int, parts: int, seq_len: int)
         return tuple(ModelLayout.of(spec, seq_len).split(parts))
     whole, rest = divmod(layers, parts)
     return tuple(whole + (part < rest) for part in range(parts))
-
-
-def _raise(errors: list[MeshwrightError]) -> None:
-    """All problems together; an error of input before one of support."""
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        first = next((one for one in errors if isinstance(one, InputError)), errors[0])
-        raise type(first)([problem for one in errors for problem in one.problems], code=first.code)

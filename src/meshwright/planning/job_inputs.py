@@ -106,6 +106,20 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
         tuned, recipe = spec, policy
         spec = gather.attempt(lambda: wide_ends(tuned, recipe, job)) or spec
     lengths = gather.attempt(lambda: _lengths(job))
+    _check_together(job, where, policy, gather)
+    # A first workload of one sequence, so that its problems come with the others.
+    first = gather.attempt(lambda: _workload(policy, fitted, job, lengths or ()))
+    if spec is not None:
+        first = _with_experts(job, spec, first, gather)
+    gather.done()
+    assert spec is not None
+    assert where is not None
+    assert first is not None
+    return _sized(job, spec, where, first, usual_devices)
+
+
+def _check_together(job: JobFields, where: ClusterSpec | None, policy: Precision | None, gather: Gather) -> None:
+    """Fields that contradict each other, or the devices."""
     if job.global_batch is not None and job.tokens_per_step is not None:
         gather.problem(_BOTH_BATCHES, "MW203")
     if where is not None and not where.homogeneous and job.packing == DYNAMIC:
@@ -121,36 +135,30 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     if job.failures is not None and job.tokens is None:
         gather.problem(_FAILURES_OF_NO_RUN, "MW203")
     if where is not None and policy is not None:
-        groups, chosen = where.groups, policy
-        gather.attempt(lambda: check_computes(groups, chosen))
-    # A first workload of one sequence, so that its problems come with the others.
-    first = gather.attempt(lambda: _workload(policy, fitted, job, lengths or ()))
-    if spec is not None and first is not None:
-        asked, shape = first.update, spec
-        gather.attempt(lambda: require_rank(asked, shape))
-    if spec is not None and first is not None:
-        shape, spread = spec, first.expert_load
+        gather.attempt(lambda: check_computes(where.groups, policy))
+
+
+def _with_experts(job: JobFields, spec: ModelSpec, first: Workload | None, gather: Gather) -> Workload | None:
+    """A workload whose load of experts is that of the model; what is said of experts needs some."""
+    if first is not None:
+        asked = first.update
+        gather.attempt(lambda: require_rank(asked, spec))
+        spread = first.expert_load
         if not spec.is_moe and (spread is not None or first.expert_imbalance != 1):
             gather.problem(_no_experts(spec, "a load of experts", "expert_load"), "MW203")
         elif spread is not None:
-            known = gather.attempt(lambda: spread.of(shape))
+            known = gather.attempt(lambda: spread.of(spec))
             first = first if known is None else replace(first, expert_load=known)
-    if spec is not None and not spec.is_moe and job.dispatch_dtype is not None:
+    if not spec.is_moe and job.dispatch_dtype is not None:
         gather.problem(_no_experts(spec, "a number format of tokens sent to experts", "dispatch_dtype"), "MW203")
-    gather.done()
-    assert spec is not None
-    assert where is not None
-    assert first is not None
+    return first
 
-    where = with_host(where, job.host_ram, job.nvme, job.pcie)
-    price = job.price
-    if price is not None:
-        where = replace(where, groups=tuple(replace(g, price_per_device_hour=float(price)) for g in where.groups))
-    notes: list[Assumption] = []
-    if not (job.prices is job.power is job.pue is job.carbon_intensity is None):
-        from meshwright.planning.site_power import with_site  # few jobs state any
 
-        where, notes = with_site(where, job)
+def _sized(
+    job: JobFields, spec: ModelSpec, where: ClusterSpec, first: Workload, usual_devices: int | None
+) -> JobInputs:
+    """The inputs with their lengths, samples and batch, stated or usual, and the notes on them."""
+    where, notes = _on_site(job, where)
     if first.sequence_lengths and (spec.streams or spec.pooled):
         raise UnsupportedError(_no_lengths(spec), code="MW406")
     seq = sequence_length(job.seq_len, spec, first.sequence_lengths, notes)
@@ -158,7 +166,6 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     spec, sampled = with_samples(spec, job, seq)
     if beside:
         spec = with_tuning(spec, job.lora, job.freeze)
-    batch_given = job.global_batch is not None or job.tokens_per_step is not None
     batch = job.global_batch
     if batch is None:
         filled = tokens_of_step(replace(first, seq_len=seq, global_batch=1))
@@ -170,17 +177,30 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     workload = replace(first, seq_len=seq, global_batch=batch)
     like = job.like
     if like is not None:
-        stated = fitted is not None or job.software is not None
+        stated = job.calibration is not None or job.software is not None
         workload = with_rest(workload, replace(like, software=workload.software) if stated else like)
-    notes += [*sampled, *_defaults(workload, spec, where, price)]
+    notes += [*sampled, *_defaults(workload, spec, where, job.price)]
     return JobInputs(
         model=spec,
         cluster=where,
         workload=workload,
         assumptions=tuple(notes),
-        batch_given=batch_given,
+        batch_given=job.global_batch is not None or job.tokens_per_step is not None,
         by_tokens=job.tokens_per_step is not None,
     )
+
+
+def _on_site(job: JobFields, where: ClusterSpec) -> tuple[ClusterSpec, list[Assumption]]:
+    """A cluster with its hosts, prices and power as stated, and the notes on them."""
+    where = with_host(where, job.host_ram, job.nvme, job.pcie)
+    if job.price is not None:
+        price = float(job.price)
+        where = replace(where, groups=tuple(replace(g, price_per_device_hour=price) for g in where.groups))
+    if job.prices is job.power is job.pue is job.carbon_intensity is None:
+        return where, []
+    from meshwright.planning.site_power import with_site  # few jobs state any
+
+    return with_site(where, job)
 
 
 def with_rest(workload: Workload, like: Workload) -> Workload:
