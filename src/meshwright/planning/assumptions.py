@@ -1,0 +1,102 @@
+"""What an answer assumes: recipe, framework, kernels, links, memory kept free, failures, prices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.estimate.ranges import outside_experience
+from meshwright.formats.cluster import Assumption
+from meshwright.formats.cluster import assumptions as cluster_assumptions
+from meshwright.library.calibration import calibration as calibration_of
+from meshwright.library.software import generation_of, generations_of
+from meshwright.planning.number_formats import formats_said, optimizer_said
+from meshwright.planning.tuned import trained_text
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.dtypes import DTYPE_BYTES
+from meshwright.specs.failures import Failures
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.workload import Workload
+from meshwright.units import seconds, significant
+
+
+def job_assumptions(
+    workload: Workload, model: ModelSpec, cluster: ClusterSpec, price: float | None = None
+) -> list[Assumption]:
+    """Choices of recipe and hardware that shape the answer, stated or not.
+
+    Args:
+        workload: whole, with its lengths and batch.
+        model: with what is trained of it.
+        cluster: with its hosts and prices.
+        price: per device and hour, where one was stated.
+    """
+    recipe = workload.precision
+    compute, group = recipe.compute, cluster.groups[0]
+    found = [
+        Assumption(name="dtype", value=f"{recipe.name}: {formats_said(recipe)}", basis="assumed"),
+        Assumption(name="optimizer", value=optimizer_said(workload), basis="assumed"),
+        Assumption(name="attention", value=f"{workload.attention_kernel} kernel", basis="assumed"),
+        Assumption(name="software", value=software_said(workload), basis="assumed"),
+    ]
+    if workload.sequence_lengths or workload.loss_tiles > 1 or workload.mlp_tiles > 1:
+        from meshwright.planning.sequences_asked import sequence_notes  # few jobs have them
+
+        found += sequence_notes(workload)
+    wide = sum(count for layer, count in model.kind_counts().items() if layer.wide)
+    if wide:
+        value = f"{wide} of {model.num_layers} layers compute in {recipe.activations}"
+        found.append(Assumption(name="dtype of layers", value=value, basis="assumed"))
+    if model.tuning is not None:
+        found.insert(0, Assumption(name="training", value=trained_text(model), basis="assumed"))
+    if workload.tokens is not None:
+        found += _of_run(workload.failures, cluster.devices)
+    if model.is_moe:
+        value = f"fullest expert rank has {significant(workload.expert_imbalance)}x the mean tokens, none dropped"
+        if workload.expert_load is not None:
+            value = f"{workload.expert_load.described}; the fullest rank of each layer counts, no token is dropped"
+        found.append(Assumption(name="experts", value=value, basis="assumed"))
+    efficiency = group.device.efficiency
+    narrow = {0.5: efficiency.gemm_fraction_fp4, 1.0: efficiency.gemm_fraction_fp8}
+    fraction = narrow.get(DTYPE_BYTES[compute], efficiency.gemm_fraction)
+    value = f"large products reach {significant(100 * fraction, 2)}% of the dense peak"
+    if math.isinf(efficiency.product_curve(compute).joint):
+        value += f"; rates of smaller ones follow a roofline, none was timed in {compute}"
+    found.append(Assumption(name=f"{group.device.name} kernels", value=value, basis=efficiency.basis))
+    found += cluster_assumptions(cluster)
+    used = [(one.device, one.devices) for one in cluster.groups]
+    if unlike := outside_experience(calibration_of(workload.calibration), workload, used):
+        found.append(Assumption(name="outside all experience", value=unlike, basis="extrapolated"))
+    share = f"{100 * TIGHT_SHARE:.0f}%"
+    reserve = f"{share} of the memory stays free where any plan allows it, and nothing is offloaded unless asked for"
+    found.append(Assumption(name="memory reserve", value=reserve, basis="assumed"))
+    listed = {g.device.name: g.device.price_per_hour for g in cluster.groups if g.price_per_device_hour is None}
+    for name, per_hour in listed.items() if price is None else ():
+        if per_hour is not None:
+            value = f"{per_hour:.2f} per {name} and hour (list price)"
+            found.append(Assumption(name="price", value=value, basis="literature"))
+    found += [Assumption(name=model.name, value=note, basis="assumed") for note in model.notes]
+    return found
+
+
+def software_said(workload: Workload) -> str:
+    """The framework and the time of it that a prediction is for."""
+    line, _, _ = workload.software.partition("@")
+    chosen = generation_of(workload.software)
+    later = [one.since for one in generations_of(line) if one.since > chosen.since]
+    return f"{line} from {chosen.since} on" + (f", before {later[0]}" if later else ", the newest known")
+
+
+def _of_run(failures: Failures | None, devices: int) -> Iterator[Assumption]:
+    """What interrupts the run, where nobody stated all of it."""
+    from meshwright.planning.goodput import goodput  # few questions name the tokens of a run
+
+    found = goodput(devices, failures, 0.0)
+    if not found.assumed:
+        return
+    value = (
+        f"{found.failures_per_day / devices / 24.0:.2g} per device and hour, restarted in "
+        f"{seconds(found.restart_s)}, a checkpoint every {seconds(found.interval_s)} (public runs; --failures)"
+    )
+    yield Assumption(name="failures", value=value, basis="literature")
