@@ -33,12 +33,14 @@ class Updates:
     """Of weights that are not trained, as they are stored."""
     frozen_expert_bytes: Float[np.ndarray, "plans workers"]
     dense_state_bytes: Float[np.ndarray, "plans workers"]
-    """Beyond what follows from the number of parameters, as `states.Extras`; so the next five."""
+    """Beyond what follows from the number of parameters, as `states.Extras`; so the next seven."""
     expert_state_bytes: Float[np.ndarray, "plans workers"]
     dense_update_s: Float[np.ndarray, "plans workers"]
     expert_update_s: Float[np.ndarray, "plans workers"]
     dense_weight_bytes: Float[np.ndarray, "plans workers"]
     expert_weight_bytes: Float[np.ndarray, "plans workers"]
+    dense_payload: Float[np.ndarray, "plans workers"]
+    expert_payload: Float[np.ndarray, "plans workers"]
     forward_s: Float[np.ndarray, "plans workers"]
     """Of one micro-batch."""
     last_s: Float[np.ndarray, "plans workers"]

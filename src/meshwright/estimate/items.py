@@ -103,12 +103,14 @@ class ItemCosts:
     recompute_flop: Float[np.ndarray, "rows items"]
     """Computed a second time by the device."""
     dense_state_bytes: Float[np.ndarray, "rows items"]
-    """Optimizer states beyond those of as many parameters of the usual kind, as `states.Extras`; so the next five."""
+    """Optimizer states beyond those of as many parameters of the usual kind, as `states.Extras`; so the next seven."""
     expert_state_bytes: Float[np.ndarray, "rows items"]
     dense_update_s: Float[np.ndarray, "rows items"]
     expert_update_s: Float[np.ndarray, "rows items"]
     dense_weight_bytes: Float[np.ndarray, "rows items"]
     expert_weight_bytes: Float[np.ndarray, "rows items"]
+    dense_payload: Float[np.ndarray, "rows items"]
+    expert_payload: Float[np.ndarray, "rows items"]
 
     @property
     def compute_s(self) -> Float[np.ndarray, "rows items"]:
@@ -147,7 +149,7 @@ def item_costs(
     driver = hardware.software
     unlike = driver.unfused or driver.loss_copies > 0
     table = local_units(model.vocab, columns.tp) * model.hidden
-    if has_extras(model, workload):
+    if has_extras(model, workload) or columns.compression is not None:
         _add_extras(parts, items, columns, model, hardware, workload)
     for number, item in enumerate(items):
         if item.part in ("tie", "copy"):

@@ -183,10 +183,11 @@ def strategy_columns(
         whole_tokens=_where_any([s.expert.drop_duplicates for s in strategies]),
         leaving=_where_any([1.0 if s.expert.locality is None else s.expert.locality for s in strategies], neutral=1.0),
         stashed=_where_any([s.expert.stash_collectives for s in strategies]),
+        compression=_where_any([s.data.compression for s in strategies], neutral=""),
     )
 
 
-def _where_any(values: list[Any], neutral: float = 0) -> np.ndarray | None:
+def _where_any(values: list[Any], neutral: float | str = 0) -> np.ndarray | None:
     """A column of settings, None where all are neutral."""
     return None if all(value == neutral for value in values) else np.array(values)
 
@@ -235,4 +236,8 @@ def sharding_columns(strategies: Sequence[LayerStrategy]) -> ShardingColumns:
         delayed_update=column([float(s.offload.delayed_update) for s in strategies]),
         gather_bytes=column([DTYPE_BYTES.get(s.data.gather_dtype or "", np.nan) for s in strategies]),
         reduce_bytes=column([DTYPE_BYTES.get(s.data.reduce_dtype or "", np.nan) for s in strategies]),
+        secondary=column([s.data.secondary_shard for s in strategies]),
+        compression=column([s.data.compression for s in strategies]),
+        averaging_steps=column([s.data.averaging_steps * (s.data.averaging != "synchronous") for s in strategies]),
+        outer=column([s.data.averaging == "diloco" for s in strategies]),
     )

@@ -55,12 +55,14 @@ class PipelineColumns:
     largest_frozen_bytes: Float[np.ndarray, "plans workers"]
     """Of weights that are not trained, as they are stored."""
     dense_state_bytes: Float[np.ndarray, "plans workers"]
-    """Beyond what follows from the number of parameters, as `states.Extras`; so the next five."""
+    """Beyond what follows from the number of parameters, as `states.Extras`; so the next seven."""
     expert_state_bytes: Float[np.ndarray, "plans workers"]
     dense_update_s: Float[np.ndarray, "plans workers"]
     expert_update_s: Float[np.ndarray, "plans workers"]
     dense_weight_bytes: Float[np.ndarray, "plans workers"]
     expert_weight_bytes: Float[np.ndarray, "plans workers"]
+    dense_payload: Float[np.ndarray, "plans workers"]
+    expert_payload: Float[np.ndarray, "plans workers"]
     largest_dense: Float[np.ndarray, "plans workers"]
     largest_expert: Float[np.ndarray, "plans workers"]
     transient_bytes: Float[np.ndarray, "plans workers"]

@@ -20,6 +20,7 @@ from meshwright.specs.optimizers.base import Matrix, Product
 from meshwright.specs.workload import Workload
 from meshwright.strategies import TENSORS
 from meshwright.strategies.base import LocalGemm, StrategyColumns, full_width, local_units
+from meshwright.strategies.compression import chosen
 from meshwright.strategies.data import Z1, ShardingColumns
 
 Rows = Float[np.ndarray, "rows"]
@@ -45,6 +46,9 @@ class Extras:
     dense_weight_bytes: Rows
     """Weights kept in 16 bits where those of layers are in 8, or have 8-bit copies beside them."""
     expert_weight_bytes: Rows
+    dense_payload: Rows
+    """Bytes of compressed gradients that a rank sends at once."""
+    expert_payload: Rows
 
     @classmethod
     def nothing(cls, rows: int) -> Extras:
@@ -99,16 +103,23 @@ def extras(
                 local = expert.shard_experts(op, columns, work.top_k)
             else:
                 local = TENSORS[columns.tensor].linear(op, columns, 0.0)
+            if columns.compression is not None:
+                _compressed(found, op, local, columns, workload)
             if edge or not quantised or work.wide:
                 _add_weights(found, local, _wide_bytes(workload, edge=edge))
             _matrices(found, op, local, columns, hardware, workload, edge=edge)
         else:
             sharing = TENSORS[columns.tensor].weight_ranks(columns.tp)
             held = op.parameters + op.cut_parameters / sharing
+            if columns.compression is not None:
+                # Norms and biases, which no compression takes for a matrix.
+                add_payload(found, columns, workload, 1.0, held, expert=False)
             if op.table:
                 rows, width = op.table
                 local_rows = local_units(rows, sharing)
                 held = held + local_rows * width
+                if columns.compression is not None:
+                    add_payload(found, columns, workload, local_rows, width, expert=False)
                 _table(found, Matrix(rows=local_rows, columns=width, whole_rows=rows, whole_columns=width), workload)
             found.dense_weight_bytes = found.dense_weight_bytes + _wide_bytes(workload, edge=True) * held
     return found
@@ -151,6 +162,41 @@ def _add_weights(found: Extras, local: LocalGemm, each_bytes: float) -> None:
         found.expert_weight_bytes = found.expert_weight_bytes + each_bytes * local.parameters
     else:
         found.dense_weight_bytes = found.dense_weight_bytes + each_bytes * local.parameters
+
+
+def _compressed(found: Extras, op: Linear, local: LocalGemm, columns: StrategyColumns, workload: Workload) -> None:
+    """Compressed gradients of the matrices of one product, each sent for itself."""
+    width, count = full_width(op.outputs), local.groups if local.expert else 1.0
+    for units, size in op.outputs:
+        part = local.n * (units * size / width)
+        add_payload(found, columns, workload, local.k, part, expert=local.expert, times=count)
+
+
+def add_payload(
+    found: Extras, columns: StrategyColumns, workload: Workload, rows: Array | float, width: Array | float, *,
+    expert: bool, times: Array | float = 1.0,
+) -> None:  # fmt: skip
+    """Bytes that ranks send of the gradient of a matrix, where their plan compresses it.
+
+    Args:
+        found: gets them.
+        columns: with the compressions.
+        workload: formats.
+        rows: of the matrix, on a rank.
+        width: likewise.
+        expert: whether experts have it.
+        times: such matrices.
+    """
+    assert columns.compression is not None
+    sent: Array = np.zeros(columns.rows)
+    for word in np.unique(columns.compression):
+        if one := chosen(str(word)):
+            size = one.kind.payload_bytes(rows, width, one.setting, workload.precision.bytes_of("reduce"))
+            sent = sent + np.asarray(times * size) * (columns.compression == word)
+    if expert:
+        found.expert_payload = found.expert_payload + sent
+    else:
+        found.dense_payload = found.dense_payload + sent
 
 
 def _table(found: Extras, matrix: Matrix, workload: Workload) -> None:

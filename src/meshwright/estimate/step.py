@@ -247,6 +247,7 @@ def sync_of(work: Updates, hardware: Hardware, workload: Workload, partners: Par
         work.sharding,
         network,
         workload,
+        (work.dense_payload, work.expert_payload),
     )
     if work.dense_update_s.any() or work.expert_update_s.any():
         more_s = shared_update_s(work.dense_update_s, work.expert_update_s, work.sharding)

@@ -12,6 +12,7 @@ import numpy as np
 
 from meshwright.estimate.away import update_away
 from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.other_sums import sums_otherwise
 from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, group_span, reduce_scatter_s
 from meshwright.kernels.overlap import exposed_s
 from meshwright.shapes import Float, Int
@@ -128,6 +129,10 @@ class DataNetwork:
     ) -> None:
         self.hardware, self.partners = hardware, partners
         sizes = hardware.domain_sizes
+        self.strides = {
+            False: (groups.dense_stride, sharding.shard),
+            True: (groups.expert_stride, sharding.expert_shard),
+        }
         self.shard = {
             False: group_span(groups.dense_stride, sharding.shard, sizes),
             True: group_span(groups.expert_stride, sharding.expert_shard, sizes),
@@ -160,6 +165,22 @@ class DataNetwork:
     def replica_sum_s(self, size_bytes: Array, *, expert: bool) -> Array:
         """All-reduce between shard groups, and between pipelines."""
         return np.asarray(all_reduce_s(size_bytes, inside=self.replica[expert], rates=self.replica_rates))
+
+    def replica_gather_s(self, size_bytes: Array, *, expert: bool) -> Array:
+        """All-gather between shard groups."""
+        return np.asarray(all_gather_s(size_bytes, inside=self.replica[expert], rates=self.replica_rates))
+
+    def second_gather_s(self, size_bytes: Array, ranks: Array, *, expert: bool) -> Array:
+        """All-gather over the ranks that hold a second copy of the weights, neighbours in the shard group.
+
+        Args:
+            size_bytes: of all that is gathered.
+            ranks: of the second copy; those of the first where these are fewer.
+            expert: whether experts' weights.
+        """
+        stride, shards = self.strides[expert]
+        inside = group_span(stride, np.clip(ranks, 1, shards).astype(np.int64), self.hardware.domain_sizes)
+        return np.asarray(all_gather_s(size_bytes, inside=inside, rates=self.hardware.rates))
 
     def tensor_sum_s(self, parameters: Array, sharding: ShardingColumns, workload: Workload) -> Array:
         """All-reduce over tensor ranks of gradients that data ranks have summed: of each rank's shard, where sharded.
@@ -211,14 +232,22 @@ def layer_sync(
     """
     precision = workload.precision
     weight, reduce = sharding.gathered_bytes(precision), sharding.reduced_bytes(precision)
-    gather = network.gather_s(dense_parameters * weight, expert=False)
+    gather = again_s = network.gather_s(dense_parameters * weight, expert=False)
+    second = None if sharding.secondary is None or not np.any(sharding.secondary) else np.asarray(sharding.secondary)
+    if second is not None:
+        again_s = _from_second(network, second, dense_parameters * precision.gathered_bytes, gather, expert=False)
     scatter = network.scatter_s(dense_parameters * reduce, expert=False)
     if np.any(expert_parameters):
-        gather = gather + network.gather_s(expert_parameters * weight, expert=True)
+        experts_s = experts_again_s = network.gather_s(expert_parameters * weight, expert=True)
+        if second is not None:
+            size = expert_parameters * precision.gathered_bytes
+            experts_again_s = _from_second(network, second, size, experts_s, expert=True)
+        gather, again_s = gather + experts_s, again_s + experts_again_s
         scatter = scatter + network.scatter_s(expert_parameters * reduce, expert=True)
     for expert, stored in enumerate(frozen_bytes or ()):
         if np.any(stored):
-            gather = gather + network.gather_s(stored, expert=bool(expert))
+            stored_s = network.gather_s(stored, expert=bool(expert))
+            gather, again_s = gather + stored_s, again_s + stored_s
     again = sharding.gathers_layers
     slowdown = network.hardware.efficiency.overlap_slowdown
     hidden = sharding.overlap.astype(float)
@@ -226,8 +255,18 @@ def layer_sync(
     on_time = network.hardware.software.overlap
     forward = _late_s(gather, forward_s * hidden, slowdown, on_time) * again
     training = 1.0 if workload.training else 0.0
-    backward = _late_s(gather * again + scatter, backward_s * hidden, slowdown, on_time) * sharded * training
+    backward = _late_s(again_s * again + scatter, backward_s * hidden, slowdown, on_time) * sharded * training
     return LayerSync(forward_s=np.asarray(forward), backward_s=np.asarray(backward))
+
+
+def _from_second(
+    network: DataNetwork, ranks: Int[np.ndarray, "..."], size_bytes: Array, first_s: Array, *, expert: bool
+) -> Array:
+    """Gather for backward where a second copy is near; it is in the format of the weights.
+
+    Source: Wang et al. 2023, ZeRO++ (arXiv 2306.10209), section 3.2 (hpZ).
+    """
+    return np.where(ranks > 0, network.second_gather_s(size_bytes, ranks, expert=expert), first_s)
 
 
 def step_sync(
@@ -237,6 +276,7 @@ def step_sync(
     sharding: ShardingColumns,
     network: DataNetwork,
     workload: Workload,
+    payloads: tuple[Array, Array] | None = None,
 ) -> StepSync:
     """What the end and the beginning of a step wait for.
 
@@ -254,6 +294,7 @@ def step_sync(
         sharding: the data-parallel choice.
         network: its groups.
         workload: formats and optimizer.
+        payloads: bytes of compressed gradients, of dense and of expert parameters; None where none are compressed.
 
     Returns:
         Exposed seconds.
@@ -281,6 +322,11 @@ def step_sync(
             scattered = network.scatter_s(piece * reduce, expert=expert) * scattering
             summed = network.replica_sum_s(piece * reduce / np.where(zero == Z3, shards, 1), expert=expert)
             summed = summed * ((zero == Z0) | (zero == Z3))
+            if payloads is not None and sharding.sums_otherwise:
+                held = parameters / np.where(zero == Z3, shards, 1)
+                other = sums_otherwise(sharding, network, held, payloads[expert], buckets, expert=expert)
+                summed = summed * ~other.instead + other.bucket_s
+                last = last + other.alone_s
             summed = summed + network.partner_sum_s(piece * reduce / shards) * scattering
             last = last + scattered + summed
             beside = beside + (scattered + summed) * (buckets - 1)

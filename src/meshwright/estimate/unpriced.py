@@ -12,6 +12,7 @@ from operator import attrgetter
 from meshwright.errors import Problem
 from meshwright.estimate.away_rules import update_problems
 from meshwright.estimate.stages import strategies_of
+from meshwright.estimate.sum_rules import sum_problems, sums_of_job
 from meshwright.specs.plan import ExecutionPlan, Worker
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import Workload
@@ -59,16 +60,10 @@ OF_STRATEGY = (
         "leave it out",
     ),
     Unpriced(
-        "data.secondary_shard",
-        (0,),
-        "a second copy of the weights is neither counted in memory nor gathered from",
-        "use 0, or shard inside smaller groups (hsdp)",
-    ),
-    Unpriced(
         "data.averaging",
-        ("synchronous",),
+        ("synchronous", "local", "diloco"),
         "the exchange with a reference copy of the weights has no rule",
-        "use synchronous",
+        "use synchronous, local or diloco",
     ),
     Unpriced("recompute.reference", ("",), "tables of recomputed operators are not read", "name modules instead"),
     Unpriced(
@@ -97,6 +92,7 @@ def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
         found += [entry.problem(strategy, where) for entry in OF_STRATEGY]
         found += _of_precision(strategy, workload, where)
         found += update_problems(strategy.offload, workload)
+        found += (*sum_problems(strategy), *sums_of_job(strategy, workload, len(plan.pipelines)))
         found += (*_of_tensor(strategy, where), *_of_layout(strategy, where))
     for number, pipeline in enumerate(plan.pipelines):
         for place, worker in enumerate(pipeline.workers):

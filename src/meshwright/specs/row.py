@@ -92,6 +92,8 @@ class PlanRow:
     offload: str = ""
     """Letters of what is offloaded: w, a, o, g; behind them `-nvme` and `-dpu`, as in `waog-nvme`."""
     dp_overlap: bool = True
+    data_words: tuple[str, ...] = ()
+    """What data ranks send each other in another way than usual, as `specs.data_words` says it: `gc-powersgd4`."""
 
     @property
     def cp_degree(self) -> int:
@@ -139,6 +141,7 @@ class PlanRow:
             tokens.append(f"hsdp{self.shard_group}")
         elif self.sharding != "z0":
             tokens.append(self.sharding)
+        tokens += self.data_words
         tokens += [f"mbs{self.mbs}", f"gbs{self.gbs}"]
         if self.schedule != default_schedule(self.vpp):
             tokens.append(self.schedule)
@@ -195,15 +198,19 @@ class PlanRow:
 
         States are sharded over data x context ranks, so an HSDP group of N holds N / cp data ranks.
         """
-        overlap = self.dp_overlap
+        more: dict[str, Any] = {"overlap": self.dp_overlap}
+        if self.data_words:
+            from meshwright.specs.data_words import fields_of  # few plans have any
+
+            more |= fields_of(self.data_words)
         if self.sharding == "z0":
-            return DataParallel(replicate=self.dp, shard=1, zero=0, overlap=overlap)
+            return DataParallel(replicate=self.dp, shard=1, zero=0, **more)
         if self.sharding in ("z1", "z2", "z3"):
-            return DataParallel(shard=self.dp, zero=int(self.sharding[1]), overlap=overlap)
+            return DataParallel(shard=self.dp, zero=int(self.sharding[1]), **more)
         if self.sharding == "hsdp":
             shard = max(1, self.shard_group // self.cp_degree)
-            return DataParallel(replicate=max(1, self.dp // shard), shard=shard, zero=3, family="fsdp", overlap=overlap)
-        return DataParallel(shard=self.dp, zero=3, family="fsdp", reshard=self.sharding == "fsdp", overlap=overlap)
+            return DataParallel(replicate=max(1, self.dp // shard), shard=shard, zero=3, family="fsdp", **more)
+        return DataParallel(shard=self.dp, zero=3, family="fsdp", reshard=self.sharding == "fsdp", **more)
 
 
 def about_hot_experts(word: HotExperts) -> dict[str, Any]:
@@ -328,6 +335,8 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
         what = f"plan {text[:60]!r}... has {len(text):,} characters"
         fix = "write each degree and setting once, such as tp8.pp4.vpp2.dp16.z1.mbs1.rc-sel"
         raise InputError(Problem(what=what, why=f"at most {MAX_TEXT} are read", fix=fix, field="plan"), code="MW210")
+    from meshwright.specs.data_words import DATA_WORDS, in_order, word_fields
+
     fields: dict[str, Any] = {}
     problems: list[Problem] = []
 
@@ -371,10 +380,24 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
             put("tp_overlap", "ring", token)
         elif token == "nodpov":
             put("dp_overlap", False, token)
+        elif stated := word_fields(token):
+            again = next(
+                (
+                    word
+                    for word in fields.get("data_words", ())
+                    if not stated.keys().isdisjoint(word_fields(word) or {})
+                ),
+                "",
+            )
+            if again:
+                problems.append(
+                    Problem(what=f"plan {text!r}: {token!r} beside {again!r}", fix="keep one of them", field="plan")
+                )
+            fields["data_words"] = (*fields.get("data_words", ()), token)
         elif token in schedules or any(token.startswith(f"{name}-") for name in schedules):
             put("schedule", token, token)
         else:
-            close = nearest(token, (*_EXAMPLES, *schedules))
+            close = nearest(token, (*_EXAMPLES, *DATA_WORDS, *schedules))
             fix = (
                 f"did you mean {' or '.join(close)}?" if close else "tokens look like tp8.pp4.vpp2.dp16.z1.mbs1.rc-sel"
             )
@@ -387,6 +410,8 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
         raise InputError(problems, code="MW210")
 
     fields.setdefault("gbs", global_batch)
+    if "data_words" in fields:
+        fields["data_words"] = in_order(fields["data_words"])
     row = PlanRow(**fields)
     if "schedule" not in fields:
         row = replace(row, schedule=default_schedule(row.vpp))

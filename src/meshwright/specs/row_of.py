@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from meshwright.errors import Problem
+from meshwright.specs.data_words import words_of
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.row import PlanRow, hot_experts_of, offload_token
 from meshwright.specs.strategy import DataParallel, LayerStrategy, Recompute, Tensor1D
@@ -72,6 +73,7 @@ def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
         recompute_modules=strategy.recompute.modules if recompute == "sel" else ("core_attn",),
         offload=offload_token(strategy.offload),
         dp_overlap=strategy.data.overlap,
+        data_words=words_of(strategy.data),
     )
     return row if row.strategy(recomputed=False) == strategy else None
 

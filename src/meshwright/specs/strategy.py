@@ -17,11 +17,13 @@ from meshwright.specs.precision import Precision
 
 TensorOverlap = Literal["none", "bulk", "ring"]
 ExpertOverlap = Literal["none", "shared", "paired", "paired-wgrad"]
+Averaging = Literal["synchronous", "elastic", "local", "diloco"]
 Dispatcher = Literal["alltoall", "allgather", "hierarchical", "deduplicated", "move-experts"]
 
 
 EXPERT_OVERLAPS: tuple[ExpertOverlap, ...] = get_args(ExpertOverlap)
 DISPATCHERS: tuple[Dispatcher, ...] = get_args(Dispatcher)
+AVERAGINGS: tuple[Averaging, ...] = get_args(Averaging)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +185,15 @@ class DataParallel:
     """Format in which gradients cross; None for the precision's (ZeRO++ qgZ: int4)."""
     secondary_shard: int = 0
     """Ranks of a second weight copy for backward (ZeRO++ hpZ); 0 for none."""
-    averaging: Literal["synchronous", "elastic"] = "synchronous"
-    """`elastic`: replicas drift and are pulled to a reference copy (AvgPipe)."""
+    compression: str = ""
+    """How gradients are made small before replicas sum them: a name of `strategies.COMPRESSIONS` and its setting, such
+    as `powersgd4`; empty for gradients as they are."""
+    averaging: Averaging = "synchronous"
+    """`local`: replicas take steps of their own and are averaged after `averaging_steps` of them (local SGD); `diloco`:
+    the mean of their ways is the gradient of an outer optimizer with momentum; `elastic`: replicas drift and are pulled
+    to a reference copy (AvgPipe)."""
+    averaging_steps: int = 1
+    """Optimizer steps from one averaging to the next; 1 where every step sums gradients."""
 
     def __post_init__(self) -> None:
         check = Check("data")
@@ -193,6 +202,9 @@ class DataParallel:
         check.one_of("zero", str(self.zero), ("0", "1", "2", "3"))
         for role in ("gather_dtype", "reduce_dtype"):
             check.one_of(role, getattr(self, role), (None, *DTYPE_BYTES))
+        check.one_of("averaging", self.averaging, AVERAGINGS)
+        check.whole("averaging_steps", self.averaging_steps)
+        check.whole("secondary_shard", self.secondary_shard, 0)
         check.done()
 
     @property

@@ -13,6 +13,7 @@ from typing import Any
 from meshwright.catalogue import Catalogue
 from meshwright.errors import InputError, Problem
 from meshwright.strategies.base import ContextStrategy, TensorStrategy
+from meshwright.strategies.compression import Compression
 from meshwright.strategies.gathered import Gathered
 from meshwright.strategies.ring import Ring
 from meshwright.strategies.ulysses import Ulysses
@@ -28,6 +29,16 @@ TENSORS: Catalogue[TensorStrategy] = Catalogue(
     },
 )
 """Tensor strategies by name, `file:Class`; the first is what a plan has that names none."""
+
+COMPRESSIONS: Catalogue[Compression] = Catalogue(
+    __name__,
+    {
+        "powersgd": "power_sgd:PowerSgd",
+        "topk": "top_k:TopK",
+        "onebit": "one_bit:OneBit",
+    },
+)
+"""Ways to make gradients small by name."""
 
 CONTEXTS: dict[str, ContextStrategy] = {
     strategy.name: strategy

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 Column = Float[np.ndarray, "rows"] | Int[np.ndarray, "rows"] | float
 """A number per row, or one for all rows."""
 
+Compressions = np.ndarray
+"""Words, one per row, such as `powersgd4`, empty for gradients as they are."""
+
 Phase = Literal["forward", "input_gradient", "weight_gradient"]
 Category = Literal["tp", "cp", "ep"]
 Kind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send"]
@@ -85,6 +88,8 @@ class StrategyColumns:
     """Largest share of tokens that leave the innermost domain, 1 for any; None where no row states one."""
     stashed: Bool[np.ndarray, "rows"] | None = None
     """What exchanges brought is kept for backward; None where no row's is."""
+    compression: Compressions | None = None
+    """How gradients are made small, as plans write it; None where no row's are."""
 
     @property
     def rows(self) -> int:

@@ -21,6 +21,8 @@ import numpy as np
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.optimizers import optimizer_named
 from meshwright.specs.precision import Precision
+from meshwright.strategies.base import Compressions
+from meshwright.strategies.compression import chosen
 
 Z0, Z1, Z2, Z3 = 0, 1, 2, 3
 
@@ -54,6 +56,19 @@ class ShardingColumns:
     """1 where weights and optimizer states that are away are on disks, in the same way."""
     delayed_update: Float[np.ndarray, "..."] | None = None
     """1 where the update on the host runs beside the next step, in the same way."""
+    secondary: Int[np.ndarray, "..."] | None = None
+    """Ranks of a second copy of the weights, 0 for none; None where no row has one."""
+    compression: Compressions | None = None
+    """How gradients are made small, as plans write it; None where no row's are."""
+    averaging_steps: Float[np.ndarray, "..."] | None = None
+    """Optimizer steps from one averaging of replicas to the next, 0 where every step sums gradients; None likewise."""
+    outer: Bool[np.ndarray, "..."] | None = None
+    """An outer optimizer with momentum moves what is averaged; None likewise."""
+
+    @property
+    def sums_otherwise(self) -> bool:
+        """Whether gradients of any row are compressed, or replicas averaged in place of them."""
+        return bool(np.any(self.averaging_steps) or (self.compression is not None and np.any(self.compression != "")))
 
     def away(self, what: str) -> Float[np.ndarray, "..."] | float:
         """Share of `gradients` or `weights` that is away, or whether states are on `disk`; 0 where no row says it."""
@@ -138,13 +153,35 @@ def state_bytes(
     kind = optimizer_named(optimizer)
     moments = 0.0 if kind.paged else kind.each_bytes(precision.bytes_of("moments"))
     kept = by_zero[0] * (1.0 - sharding.offload_optimizer)
+    held = (moments + np.where(sharding.fsdp, 0.0, master)) * kept
+    if np.any(sharding.secondary):
+        second = np.maximum(np.asarray(sharding.secondary), 1)
+        weights = weights + weight / np.minimum(second, shards) * (np.asarray(sharding.secondary) > 0)
+    if sharding.sums_otherwise:
+        held = held + _beside_bytes(sharding, by_zero[2])
     return StateBytes(
         weights=weights,
         gradients=gradients,
-        optimizer=(moments + np.where(sharding.fsdp, 0.0, master)) * kept,
+        optimizer=held,
         states=0.0 if kind.paged else kept,
         wide=np.where(sharding.fsdp, np.where(sharding.reshard, 0.0, 1.0), by_zero[2]),
     )
+
+
+OUTER_BYTES = 8.0
+"""Of a parameter: the weights that all replicas last agreed on and the momentum of the outer optimizer, in fp32.
+
+Source: Douillard et al. 2023, DiLoCo (arXiv 2311.08105), algorithm 1.
+"""
+
+
+def _beside_bytes(sharding: ShardingColumns, share: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Bytes per parameter of errors that compressions keep, and of what outer optimizers keep."""
+    bytes_ = OUTER_BYTES * np.asarray(sharding.outer if sharding.outer is not None else 0.0, dtype=float) * share
+    for word in () if sharding.compression is None else np.unique(sharding.compression):
+        if found := chosen(str(word)):
+            bytes_ = bytes_ + found.kind.error_bytes * (sharding.compression == word)
+    return np.asarray(bytes_)
 
 
 def optimizer_traffic_bytes(

@@ -160,6 +160,8 @@ def _data_problems(found: Homogeneous, model: ModelSpec) -> Iterator[Problem]:
         yield strategy_refusal(
             "data.averaging", data.averaging, "replicas are kept equal every step", "use synchronous"
         )
+    if data.compression:
+        yield strategy_refusal("data.compression", data.compression, "gradients are summed as they are")
     if data.gather_dtype is not None:
         yield strategy_refusal("data.gather_dtype", data.gather_dtype, "weights cross the network as they are kept")
     if data.reduce_dtype is not None:
