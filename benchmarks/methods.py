@@ -16,6 +16,11 @@ LOAD, EXCHANGE = "tests/kernels/test_expert_load.py", "tests/kernels/test_exchan
 PARITY = "tests/runtime/test_parity.py"
 COVER = "test_a_cover_of_all_pairs_ends_where_one_device_ends"
 GRIDS = "tests/runtime/test_tensor_grids.py"
+RANKS, SUMS = "tests/runtime/test_rank_steps.py", "tests/estimate/test_other_sums.py"
+APART = "test_ranks_end_where_one_device_ends"
+SYNC, STATES, AWAY = "tests/estimate/test_sync.py", "tests/strategies/test_data.py", "tests/estimate/test_away.py"
+KEPT = "tests/strategies/test_memory.py"
+SECOND = "test_zero_plus_plus_sends_a_quarter_between_nodes_and_keeps_a_copy_in_each"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +209,143 @@ METHODS = (
                 ("test_context", "test_hierarchy_is_an_exchange_inside_and_a_ring_outside"),
                 False,
                 "exchanges of heads are the inner level",
+            ),
+        )
+    ),
+    *(
+        Method(name=name, year=year, stated=stated, priced=priced, run=run, left_out=left_out)
+        for name, year, stated, priced, run, left_out in (
+            (
+                "DDP",
+                2020,
+                ("z0",),
+                (SYNC, "test_reduced_and_gathered_bytes_with_nothing_to_hide_them"),
+                (PARITY, COVER),
+                "",
+            ),
+            ("ZeRO-1", 2020, ("z1",), (STATES, "test_formulas_in_bf16"), (PARITY, COVER), ""),
+            ("ZeRO-2", 2020, ("z2",), (SYNC, "test_zero_2_scatters_every_micro_batch"), (PARITY, COVER), ""),
+            ("ZeRO-3", 2020, ("z3",), (STATES, "test_states_of_llama_3_8b"), (PARITY, COVER), ""),
+            (
+                "FSDP",
+                2023,
+                ("fsdp", "fsdp-keep"),
+                (SYNC, "test_sharded_weights_are_gathered_twice_and_gradients_scattered_once"),
+                (PARITY, COVER),
+                "one group ahead is gathered, no other depth",
+            ),
+            (
+                "HSDP, MiCS",
+                2022,
+                ("hsdp8",),
+                (SYNC, "test_groups_inside_a_node_gather_over_its_links"),
+                (PARITY, COVER),
+                "gathers of MiCS level by level are those of any group",
+            ),
+            ("ZeRO++", 2023, ("z3.qw-int8.qg-int4.hpz8",), (SUMS, SECOND), None, "does not run here"),
+            (
+                "PowerSGD",
+                2019,
+                ("gc-powersgd4",),
+                (SUMS, "test_compression_wins_between_slow_nodes_and_not_inside_one"),
+                (RANKS, APART),
+                "each factor is one exchange per bucket; beside z0 alone",
+            ),
+            (
+                "Top-k",
+                2017,
+                ("gc-topk1",),
+                (SUMS, "test_payloads_are_those_of_the_papers"),
+                (RANKS, APART),
+                "beside z0 alone",
+            ),
+            (
+                "1-bit Adam",
+                2021,
+                ("gc-onebit100",),
+                (SUMS, "test_payloads_are_those_of_the_papers"),
+                (RANKS, APART),
+                "the step after its warm-up is priced; beside z0 alone",
+            ),
+            (
+                "Gradients in fewer bits",
+                2023,
+                ("qg-fp8",),
+                ("tests/estimate/test_unpriced.py", "test_weights_and_gradients_cross_in_the_formats_a_plan_states"),
+                None,
+                "does not run here",
+            ),
+            (
+                "Local SGD",
+                2019,
+                ("local16",),
+                (SUMS, "test_seldom_averages_cost_their_share_and_an_outer_optimizer_eight_bytes"),
+                (RANKS, APART),
+                "not between pipelines",
+            ),
+            (
+                "DiLoCo",
+                2023,
+                ("hsdp8.diloco64",),
+                (SUMS, "test_seldom_averages_cost_their_share_and_an_outer_optimizer_eight_bytes"),
+                (RANKS, APART),
+                "groups run with whole weights; its outer states stay on the device",
+            ),
+            (
+                "Mixed precision",
+                2018,
+                ("--dtype",),
+                (STATES, "test_recipes_replicated"),
+                None,
+                "bf16 runs, with no test that holds it",
+            ),
+            (
+                "Full recompute",
+                2016,
+                ("rc-full", "rc-block4", "rc-uni4"),
+                (KEPT, "test_gpt3_layer"),
+                (PARITY, COVER),
+                "",
+            ),
+            (
+                "Selective recompute",
+                2022,
+                ("rc-sel", "rc-sel-mlp"),
+                (KEPT, "test_gpt3_layer"),
+                (PARITY, COVER),
+                "of modules, core attention alone runs",
+            ),
+            (
+                "Checkmate",
+                2020,
+                ("rc-block4",),
+                ("tests/search/test_recompute.py", "test_the_knapsack_equals_trying_everything"),
+                (PARITY, COVER),
+                "the best layers and modules are found, not the best operators",
+            ),
+            (
+                "ZeRO-Offload",
+                2021,
+                ("off-og", "off-og-dpu"),
+                (AWAY, "test_zero_offload_keeps_two_bytes_a_parameter_and_one_layers_gradients"),
+                None,
+                "does not run here",
+            ),
+            (
+                "ZeRO-Infinity",
+                2021,
+                ("off-wog-nvme",),
+                (AWAY, "test_disks_take_what_they_are_said_to_take"),
+                None,
+                "does not run here",
+            ),
+            (
+                "Swapped activations",
+                2024,
+                ("off-a",),
+                (AWAY, "test_a_slower_slot_is_seen_where_copies_are"),
+                None,
+                "does not run here",
             ),
         )
     ),

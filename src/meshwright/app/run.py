@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from meshwright.app.answer import Answer
 from meshwright.app.requests.run import RunRequest
 from meshwright.app.run_inputs import RunInputs, run_inputs
-from meshwright.errors import InputError, Problem, StoppedError
+from meshwright.errors import InputError, Problem, StoppedError, UnsupportedError
 from meshwright.formats.writing import check_file, write_file
 from meshwright.records import Record
 
@@ -125,6 +125,7 @@ def run(
 
     available = claim_devices(inputs.devices, stand_ins=options.worker_devices != "cpu")
     from meshwright.runtime.profile import seconds_by_kind
+    from meshwright.runtime.rank_training import RankedStep, RankTraining
     from meshwright.runtime.timings import this_machine
     from meshwright.runtime.train import Steps, train
 
@@ -147,6 +148,10 @@ def run(
 
     with jax_precision(inputs.dtype):
         training = inputs.training(options)
+        if trace is not None and isinstance(training, RankTraining):
+            why = "its step is one program of all ranks, without instructions that are timed apart"
+            what = f"no trace of {inputs.title}"
+            raise UnsupportedError(Problem(what=what, why=why, fix="leave --trace out", field="trace"), code="MW411")
         asked = Steps(count=request.steps, folder=None if checkpoint is None else Path(checkpoint), every=request.every,
                       plan_again=plan_again)  # fmt: skip
         try:
@@ -159,6 +164,10 @@ def run(
             if not done:
                 raise _all_done(request.steps, checkpoint)
             batch = now.training.batch(now.number)
+            if isinstance(now.step, RankedStep):
+                return Run(inputs=inputs, backend=options.backend, steps=tuple(done),
+                           predicted_s=now.step.alone_s(now.state, batch), seconds_by_kind={}, predicted_by_kind={},
+                           recoveries=tuple(_recovery_text(one) for one in recoveries), trace=None)  # fmt: skip
             compiled = now.step.lower(now.state, batch)
             predicted_s, foreseen = _foreseen(now.training, compiled)
             measured: Moments | None = None

@@ -87,6 +87,11 @@ class RunInputs:
             "hosts_per_mesh": options.hosts_per_mesh,
             "worker_devices": _named(options.worker_devices),
         }
+        if self.row is not None and self.row.data_words:
+            from meshwright.runtime.rank_training import RankTraining, of_ranks
+
+            if of_ranks(self.row):
+                return RankTraining(row=self.row, stage_layers=self.stage_layers, **shared)
         if self.row is not None:
             return Training(row=self.row, stage_layers=self.stage_layers, **shared)
         assert self.job is not None

@@ -143,6 +143,10 @@ def _refused(row: PlanRow) -> Iterator[Problem]:
     for kind, _ in row.cp:
         if not (kind in CONTEXTS and CONTEXTS[kind].runs):
             yield _unsplit(f"kind of context {kind}", [name for name, one in CONTEXTS.items() if one.runs])
+    for word in row.data_words:
+        why = "formats on the network are those of values, and replicas with states of their own are data ranks"
+        fix = "leave it out, or use gc-, local or diloco without tp, cp, pp and ep"
+        yield Problem(what=f"{word} does not run here", why=why, fix=fix, field="plan")
     if row.offload:
         yield Problem(what=f"off-{row.offload} does not run here", why="states stay on their devices",
                       fix="leave it out", field="plan")  # fmt: skip

@@ -1,0 +1,238 @@
+"""Steps whose data ranks hold something of their own: errors of compressed gradients, or weights between averages.
+
+The step of one rank is written once, with a named axis for the replicas and one for the ranks of each. `shard_map` runs
+it on as many devices, `vmap` on one: the same mathematics, held against each other.
+
+Source: Vogels et al. 2019 (arXiv 1905.13727); Tang et al. 2021, 1-bit Adam (arXiv 2102.02888); Stich 2019 (arXiv
+1805.09767); Douillard et al. 2023, DiLoCo (arXiv 2311.08105), algorithm 1 with its outer rate 0.7 and momentum 0.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from meshwright.specs.strategy import DataParallel
+from meshwright.strategies.compression import Chosen, chosen
+from meshwright.zoo.compressed import as_matrix, mean_gradients, part_of, signs
+from meshwright.zoo.model import Model
+from meshwright.zoo.training import Adam
+
+REPLICAS, INNER = "replicas", "inner"
+OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
+State = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStep:
+    """One optimizer step of every rank."""
+
+    model: Model
+    data: DataParallel
+    micro_batches: int
+    """Of a rank."""
+    optimizer: Adam = field(default_factory=Adam)
+    seed: int = 0
+
+    @property
+    def compression(self) -> Chosen | None:
+        """How gradients are made small."""
+        return chosen(self.data.compression) if self.data.compression else None
+
+    @property
+    def replicas(self) -> int:
+        """Groups that hold weights, or errors, of their own."""
+        return self.data.replicate
+
+    def initial(self, weights: Any) -> State:
+        """The state before the first step; what replicas have of their own has an axis for them in front.
+
+        Args:
+            weights: of the model.
+        """
+
+        def each(leaf: jax.Array) -> jax.Array:
+            return jnp.broadcast_to(leaf, (self.replicas, *leaf.shape))
+
+        moments, step = self.optimizer.init(weights), jnp.zeros((), jnp.int32)
+        if self.data.averaging != "synchronous":
+            own = jax.tree.map(each, {"weights": weights, "moments": moments})
+            outer = {"weights": weights, "momentum": jax.tree.map(jnp.zeros_like, weights)}
+            return own | {"outer": outer if self.data.averaging == "diloco" else {}, "step": step}
+        errors = {"sent": jax.tree.map(lambda leaf: each(jnp.zeros_like(leaf)), weights)}
+        if self.compression is not None and self.compression.kind.name == "onebit":
+            errors["summed"] = jax.tree.map(
+                lambda leaf: jnp.zeros((self.replicas, part_of(leaf.size, self.replicas)), leaf.dtype), weights
+            )
+        return {"weights": weights, "moments": moments, "errors": errors, "step": step}
+
+    def own(self, state: State) -> dict[str, bool]:
+        """Which parts of a state replicas have for themselves.
+
+        Args:
+            state: any.
+        """
+        drift = self.data.averaging != "synchronous"
+        return {name: name == "errors" or (drift and name in ("weights", "moments")) for name in state}
+
+    def rank(self, state: State, batch: Any) -> tuple[State, jax.Array, Any]:
+        """On one rank: its own parts of the state without the axis in front, its samples.
+
+        Args:
+            state: as `initial` makes it.
+            batch: [samples, ...] of this rank.
+
+        Returns:
+            The next state, the mean loss of all ranks, and the mean gradients as the optimizer sees them.
+        """
+        key = jax.random.fold_in(jax.random.key(self.seed), state["step"])
+        loss, gradients = self._gradients(state["weights"], batch, key)
+        loss = jax.lax.pmean(loss, (REPLICAS, INNER))
+        if self.data.averaging != "synchronous":
+            return self._drifted(state, jax.lax.pmean(gradients, INNER), loss)
+        assert self.compression is not None
+        name, setting = self.compression.kind.name, self.compression.setting
+        if name == "onebit":
+            return self._signed(state, gradients, loss, setting)
+        mean, errors = mean_gradients(name, setting, gradients, state["errors"]["sent"], REPLICAS, key)
+        weights, moments = self.optimizer.update(state["weights"], state["moments"], mean, state["step"])
+        after = {"weights": weights, "moments": moments, "errors": {"sent": errors}, "step": state["step"] + 1}
+        return after, loss, mean
+
+    def _gradients(self, weights: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
+        """Mean loss and gradients of a rank's micro-batches."""
+        both = jax.value_and_grad(self.model.loss)
+        split = jax.tree.map(lambda leaf: leaf.reshape(self.micro_batches, -1, *leaf.shape[1:]), batch)
+
+        def added(total: Any, part: Any) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, both(weights, part, key)), None
+
+        begun = both(weights, jax.tree.map(lambda leaf: leaf[0], split), key)
+        total, _ = jax.lax.scan(added, begun, jax.tree.map(lambda leaf: leaf[1:], split))
+        loss, gradients = jax.tree.map(lambda leaf: leaf / self.micro_batches, total)
+        return loss, gradients
+
+    def _signed(self, state: State, gradients: Any, loss: jax.Array, warm_up: int) -> tuple[State, jax.Array, Any]:
+        """Adam in full while the variance warms up; then its momentum is summed by signs."""
+        adam, weights, moments = self.optimizer, state["weights"], state["moments"]
+        mean = jax.lax.pmean(gradients, REPLICAS)
+
+        def whole() -> tuple[Any, Any, Any]:
+            moved, after = adam.update(weights, moments, mean, state["step"])
+            return moved, after, state["errors"]
+
+        def signed() -> tuple[Any, Any, Any]:
+            share = 1.0 - adam.square_decay**warm_up
+            leaves, tree = jax.tree.flatten(moments["mean"])
+            errors = state["errors"]
+            parts = zip(leaves, *(jax.tree.leaves(one) for one in (gradients, errors["sent"], errors["summed"])),
+                        strict=True)  # fmt: skip
+            found = []
+            for old, gradient, sent, summed in parts:
+                momentum = adam.mean_decay * old + (1.0 - adam.mean_decay) * gradient + sent
+                one, left, left_sum = signs(momentum.reshape(as_matrix(old.shape)), summed, REPLICAS)
+                found.append((one.reshape(old.shape), left.reshape(old.shape), left_sum))
+            momentum, left, left_sum = (jax.tree.unflatten(tree, column) for column in zip(*found, strict=True))
+            moved = jax.tree.map(
+                lambda weight, first, second: weight - adam.rate * first / (jnp.sqrt(second / share) + adam.epsilon),
+                weights, momentum, moments["square"],
+            )  # fmt: skip
+            return moved, {"mean": momentum, "square": moments["square"]}, {"sent": left, "summed": left_sum}
+
+        moved, after, errors = jax.lax.cond(state["step"] < warm_up, whole, signed)
+        return {"weights": moved, "moments": after, "errors": errors, "step": state["step"] + 1}, loss, mean
+
+    def _drifted(self, state: State, gradients: Any, loss: jax.Array) -> tuple[State, jax.Array, Any]:
+        """A step of this replica alone, and at the end of a round the average of all."""
+        weights, moments = self.optimizer.update(state["weights"], state["moments"], gradients, state["step"])
+        ends = (state["step"] + 1) % self.data.averaging_steps == 0
+        outer = state["outer"]
+        if self.data.averaging == "local":
+            # Moments are averaged with the weights, so that replicas are alike after a round.
+            weights, moments = jax.lax.cond(ends, lambda one: jax.lax.pmean(one, REPLICAS), lambda one: one,
+                                            (weights, moments))  # fmt: skip
+        else:
+            weights, outer = jax.lax.cond(ends, self._outer, lambda own, before: (own, before), weights, outer)
+        after = {"weights": weights, "moments": moments, "outer": outer, "step": state["step"] + 1}
+        return after, loss, jax.lax.pmean(gradients, REPLICAS)
+
+    def _outer(self, weights: Any, outer: State) -> tuple[Any, State]:
+        """Nesterov's step along the mean way of the replicas; each goes on from where it ends."""
+        mean = jax.lax.pmean(weights, REPLICAS)
+        way = jax.tree.map(jnp.subtract, outer["weights"], mean)
+        momentum = jax.tree.map(lambda old, new: OUTER_MOMENTUM * old + new, outer["momentum"], way)
+        moved = jax.tree.map(
+            lambda weight, old, new: weight - OUTER_RATE * (OUTER_MOMENTUM * old + new), outer["weights"], momentum, way
+        )
+        return moved, {"weights": moved, "momentum": momentum}
+
+    def alone(self) -> Callable[[State, Any], tuple[State, jax.Array, Any]]:
+        """All ranks on one device, side by side."""
+
+        def step(state: State, batch: Any) -> tuple[State, jax.Array, Any]:
+            own = self.own(state)
+            ranks = (self.replicas, self.data.shard)
+            samples = jax.tree.map(lambda leaf: leaf.reshape(*ranks, -1, *leaf.shape[1:]), batch)
+            outside = {name: 0 if own[name] else None for name in state}
+            inner = jax.vmap(self.rank, in_axes=(dict.fromkeys(state), 0), axis_name=INNER)
+            made = jax.vmap(inner, in_axes=(outside, 0), axis_name=REPLICAS)(state, samples)
+            # Ranks of a replica end alike, and what replicas share is the same on all.
+            after, loss, gradients = jax.tree.map(lambda leaf: leaf[:, 0], made)
+            kept = {name: part if own[name] else _first(part) for name, part in after.items()}
+            return kept, loss[0], _first(gradients)
+
+        return jax.jit(step)
+
+    def on(self, devices: Sequence[Any]) -> Callable[[State, Any], tuple[State, jax.Array, Any]]:
+        """One rank to a device.
+
+        Args:
+            devices: as many as ranks.
+        """
+        mesh = Mesh(np.array(devices).reshape(self.replicas, self.data.shard), (REPLICAS, INNER))
+        samples = PartitionSpec((REPLICAS, INNER))
+
+        def ranks(state: State, batch: Any) -> tuple[State, jax.Array, Any]:
+            own = self.own(state)
+            alone = {name: _first(part) if own[name] else part for name, part in state.items()}
+            after, loss, gradients = self.rank(alone, batch)
+            back = {name: jax.tree.map(lambda leaf: leaf[None], part) if own[name] else part
+                    for name, part in after.items()}  # fmt: skip
+            return back, loss, gradients
+
+        def step(state: State, batch: Any) -> tuple[State, jax.Array, Any]:
+            held = {name: PartitionSpec(REPLICAS) if own else PartitionSpec() for name, own in self.own(state).items()}
+            run = jax.shard_map(ranks, mesh=mesh, in_specs=(held, samples),
+                                out_specs=(held, PartitionSpec(), PartitionSpec()), check_vma=False)  # fmt: skip
+            made: tuple[State, jax.Array, Any] = run(state, batch)
+            return made
+
+        def placed(state: State, batch: Any) -> tuple[State, Any]:
+            own = self.own(state)
+            held = {name: NamedSharding(mesh, PartitionSpec(REPLICAS) if own[name] else PartitionSpec())
+                    for name in state}  # fmt: skip
+            there = {name: jax.device_put(part, held[name]) for name, part in state.items()}
+            return there, jax.device_put(batch, NamedSharding(mesh, samples))
+
+        compiled = jax.jit(step)
+        return lambda state, batch: compiled(*placed(state, batch))
+
+
+def _first(part: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[0], part)
+
+
+def ranks_of(data: DataParallel) -> int:
+    """Devices of a step.
+
+    Args:
+        data: the data-parallel record of its plan.
+    """
+    return prod((data.replicate, data.shard))

@@ -1,0 +1,137 @@
+"""A plan whose replicas compress gradients or are averaged now and then: step, state, and the same on one device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.runtime.rank_steps import RankStep
+from meshwright.runtime.training_run import Training
+from meshwright.specs.row import PlanRow
+from meshwright.zoo.training import State
+
+TIMED = 3
+"""Steps of which the median is the time of a step alone."""
+
+
+def of_ranks(row: PlanRow) -> bool:
+    """Whether ranks of a plan hold something of their own.
+
+    Args:
+        row: the plan.
+    """
+    data = row.data()
+    return bool(data.compression) or data.averaging != "synchronous"
+
+
+def rank_refusals(row: PlanRow) -> Iterator[Problem]:
+    """What such a plan says beside it and does not run here.
+
+    Args:
+        row: the plan.
+    """
+    words = ".".join(row.data_words)
+    beside = [f"{name}{degree}" for name, degree in
+              (("tp", row.tp), ("cp", row.cp_degree), ("pp", row.pp), ("ep", row.ep)) if degree > 1]  # fmt: skip
+    why = "each rank computes gradients of its own samples with whole weights"
+    for one in beside:
+        fix = f"leave {one[:2]} out, or estimate the plan"
+        yield Problem(what=f"{words} with {one} does not run here", why=why, fix=fix, field="plan")
+    if row.recompute != "none":
+        yield Problem(what=f"{words} with recomputation does not run here", why=why, fix="leave rc out", field="plan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTraining(Training):
+    """A plan of data ranks alone."""
+
+    def __post_init__(self) -> None:
+        problems = list(rank_refusals(self.row))
+        if self.spec is not None and self.spec.is_moe:
+            problems.append(Problem(what=f"{'.'.join(self.row.data_words)} does not run with {self.spec.name}",
+                                    why="routers are held against one device by weights that all ranks share",
+                                    fix="use a dense model", field="model"))  # fmt: skip
+        if self.backend != "local":
+            problems.append(Problem(what=f"{'.'.join(self.row.data_words)} does not run with backend {self.backend}",
+                                    why="its step is one program of all ranks", fix="use local",
+                                    field="backend"))  # fmt: skip
+        if problems:
+            raise UnsupportedError(problems, code="MW411")
+
+    @property
+    def ranks(self) -> RankStep:
+        """The step of a rank."""
+        return RankStep(model=self.model(), data=self.row.data(), micro_batches=self.row.micro_batches, seed=self.seed)
+
+    def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> Any:
+        """The step under the plan, as `RankedStep`.
+
+        Args:
+            devices: at least as many as the plan has.
+            gradients_too: whether it returns the gradients behind state and loss.
+
+        Raises:
+            InputError: too few devices.
+        """
+        if self.row.devices > len(devices):
+            raise InputError(
+                Problem(what=f"the plan needs {self.row.identity()} devices, there are {len(devices)}",
+                        why="every rank of a plan is a device",
+                        fix=f"--devices {self.row.devices}, or a smaller plan", field="devices"),
+                code="MW251",
+            )  # fmt: skip
+        return RankedStep(self.ranks.on(list(devices[: self.row.devices])), gradients_too=gradients_too)
+
+    def alone(self) -> Callable[[State, Any], tuple[State, jax.Array, Any]]:
+        """The same step of all ranks on one device."""
+        return self.ranks.alone()
+
+    def initial(self) -> State:
+        """The state before the first step."""
+        return self.ranks.initial(jax.jit(self.plain_model().init)(jax.random.key(self.seed)))
+
+
+class RankedStep:
+    """One program of all ranks."""
+
+    def __init__(self, step: Callable[[Any, Any], tuple[Any, Any, Any]], *, gradients_too: bool) -> None:
+        """Nothing is compiled before the first call.
+
+        Args:
+            step: of state and batch; returns state, loss and gradients.
+            gradients_too: whether it returns the gradients.
+        """
+        self._step, self._gradients_too = step, gradients_too
+
+    def __call__(self, state: Any, batch: Any) -> tuple[Any, ...]:
+        """Run the step on the devices.
+
+        Args:
+            state: as `RankTraining.initial` makes it.
+            batch: of all ranks.
+        """
+        made = self._step(state, batch)
+        return made if self._gradients_too else made[:2]
+
+    def alone_s(self, state: Any, batch: Any) -> float:
+        """Median seconds of the step, which is one executable.
+
+        Args:
+            state: any.
+            batch: any.
+        """
+        taken = []
+        for _ in range(TIMED):
+            start = time.perf_counter()
+            jax.block_until_ready(self._step(state, batch))
+            taken.append(time.perf_counter() - start)
+        return float(np.median(taken))
+
+    def close(self) -> None:
+        """Nothing runs elsewhere."""
