@@ -25,7 +25,6 @@ from meshwright.planning.number_formats import (
     require_rank,
     wide_ends,
 )
-from meshwright.planning.samples import with_samples
 from meshwright.planning.tuned import with_tuning
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
@@ -153,10 +152,14 @@ def _sized(
     if first.sequence_lengths and (spec.streams or spec.pooled):
         raise UnsupportedError(_no_lengths(spec), code="MW406")
     seq = sequence_length(job.seq_len, spec, first.sequence_lengths, notes)
-    beside = bool(spec.streams)
-    spec, sampled = with_samples(spec, job, seq)
-    if beside:
-        spec = with_tuning(spec, job.lora, job.freeze)
+    sampled: list[Assumption] = []
+    if spec.streams or any(one is not None for one in (job.images, job.image_size, job.encoder_seq_len)):
+        from meshwright.planning.samples import with_samples  # few models read more than text
+
+        beside = bool(spec.streams)
+        spec, sampled = with_samples(spec, job, seq)
+        if beside:
+            spec = with_tuning(spec, job.lora, job.freeze)
     batch = job.global_batch
     if batch is None:
         filled = tokens_of_step(replace(first, seq_len=seq, global_batch=1))
