@@ -20,6 +20,8 @@ RANKS, SUMS = "tests/runtime/test_rank_steps.py", "tests/estimate/test_other_sum
 APART = "test_ranks_end_where_one_device_ends"
 SYNC, STATES, AWAY = "tests/estimate/test_sync.py", "tests/strategies/test_data.py", "tests/estimate/test_away.py"
 KEPT = "tests/strategies/test_memory.py"
+CONTEXT = "tests/zoo/test_context_exchange.py"
+SENT = "test_attention_of_8_ranks_is_that_of_one_and_sends_what_is_priced"
 SECOND = "test_zero_plus_plus_sends_a_quarter_between_nodes_and_keeps_a_copy_in_each"
 
 
@@ -82,7 +84,8 @@ METHODS = (
         year=2022,
         stated=("epc4", "locality"),
         priced=("tests/kernels/test_collectives.py", "test_fewer_tokens_that_leave_a_domain_take_less_time"),
-        left_out="chunks and the gate do not run here",
+        run=(RUN, "test_pieces_send_what_the_whole_does_in_as_many_exchanges"),
+        left_out="the gate does not run here",
     ),
     Method(
         name="DeepSpeed-MoE",
@@ -112,7 +115,7 @@ METHODS = (
         stated=("epc2", "ep2h"),
         priced=(SYSTEMS, "test_chunks_hide_exchanges_beside_the_experts"),
         run=(RUN, "test_every_way_ends_where_one_device_ends"),
-        left_out="chunks do not run here",
+        left_out="experts spread by parameters (r = 0) are zero 3",
     ),
     Method(
         name="Janus",
@@ -149,16 +152,16 @@ METHODS = (
             year=year,
             stated=stated,
             priced=(f"tests/strategies/{priced[0]}.py", priced[1]),
-            run=(GRIDS, "test_steps_equal_one_device") if grid else (PARITY, COVER),
+            run=run,
             left_out=left_out,
         )
-        for name, year, stated, priced, grid, left_out in (
+        for name, year, stated, priced, run, left_out in (
             (
                 "Megatron 1D",
                 2019,
                 ("tp4.nosp",),
                 ("test_tensor_1d", "test_volume_per_layer"),
-                False,
+                (PARITY, COVER),
                 "XLA's partitioner writes its collectives",
             ),
             (
@@ -166,7 +169,7 @@ METHODS = (
                 2022,
                 ("tp4", "tp4.tpov"),
                 ("test_tensor_1d", "test_megatron_sequence_parallel_forward_of_a_long_sequence"),
-                False,
+                (PARITY, COVER),
                 "programs run as without it, and overlap is the partitioner's",
             ),
             (
@@ -174,7 +177,7 @@ METHODS = (
                 2021,
                 ("tp2d2",),
                 ("test_tensor_families", "test_elements_received"),
-                True,
+                (GRIDS, "test_steps_equal_one_device"),
                 "blocks are gathered at once, not broadcast step by step",
             ),
             (
@@ -182,32 +185,40 @@ METHODS = (
                 2022,
                 ("tp25d2x2",),
                 ("test_tensor_families", "test_elements_received"),
-                True,
+                (GRIDS, "test_steps_equal_one_device"),
                 "likewise",
             ),
-            ("Colossal-AI 3D", 2021, ("tp3d2",), ("test_tensor_families", "test_elements_received"), True, ""),
+            (
+                "Colossal-AI 3D",
+                2021,
+                ("tp3d2",),
+                ("test_tensor_families", "test_elements_received"),
+                (GRIDS, "test_steps_equal_one_device"),
+                "",
+            ),
             (
                 "Ulysses",
                 2023,
                 ("cp4-a2a",),
                 ("test_context", "test_ulysses_volume"),
-                False,
-                "XLA's partitioner writes its collectives",
+                (CONTEXT, SENT),
+                "",
             ),
             (
                 "Ring attention, Megatron CP",
                 2023,
                 ("cp4", "cp4-ag"),
                 ("test_context", "test_ring_volume"),
-                False,
-                "priced in zigzag order, run in contiguous pieces; striped is refused",
+                (CONTEXT, SENT),
+                "priced in zigzag order, run in contiguous pieces; backward keeps keys and values, priced as sent"
+                " again; striped is refused",
             ),
             (
                 "USP",
                 2024,
                 ("cp4-a2a2xp2p2",),
                 ("test_context", "test_hierarchy_is_an_exchange_inside_and_a_ring_outside"),
-                False,
+                (CONTEXT, SENT),
                 "exchanges of heads are the inner level",
             ),
         )
@@ -294,10 +305,10 @@ METHODS = (
             (
                 "Mixed precision",
                 2018,
-                ("--dtype",),
+                ("--dtype bf16", "fp16"),
                 (STATES, "test_recipes_replicated"),
-                None,
-                "bf16 runs, with no test that holds it",
+                ("tests/runtime/test_narrow_formats.py", "test_plans_in_16_bits_end_where_one_device_ends"),
+                "fp8 does not run here; 16 bits within 1%",
             ),
             (
                 "Full recompute",

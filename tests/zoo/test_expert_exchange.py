@@ -91,6 +91,8 @@ def test_gates_with_capacity_route_alike_on_8_devices(spec: MoeMlp, gate: Gate, 
         (ExpertParallel(dispatcher="move-experts"), "parts"),
         (ExpertParallel(shadowed=3), "folded"),
         (ExpertParallel(shadowed=3), "parts"),
+        (ExpertParallel(overlap_degree=4), "parts"),
+        (ExpertParallel(overlap_degree=2, dispatcher="hierarchical"), "two levels"),
     ],
 )
 def test_every_way_ends_where_one_device_ends(how: ExpertParallel, grid: str) -> None:
@@ -120,6 +122,13 @@ def priced(how: str, shadowed: int = 0) -> dict[str, float]:
 def test_exchanges_of_the_compiled_program_have_the_priced_bytes(how: ExpertParallel, grid: str) -> None:
     sent = both(SPEC, GRIDS[grid], how)[1].result_bytes["all-to-all"]
     assert priced(how.dispatcher) == {"all_to_all": pytest.approx(sent, rel=0.01)}
+
+
+def test_pieces_send_what_the_whole_does_in_as_many_exchanges() -> None:
+    """Two exchanges forward and two backward, each in 2 pieces."""
+    (_, whole), (_, pieces) = (both(SPEC, GRIDS["data"], ExpertParallel(overlap_degree=count)) for count in (1, 2))
+    assert pieces.result_bytes["all-to-all"] == pytest.approx(whole.result_bytes["all-to-all"], rel=0.01)
+    assert pieces.count["all-to-all"] == 2 * whole.count["all-to-all"]
 
 
 def test_weights_that_move_have_the_priced_bytes() -> None:

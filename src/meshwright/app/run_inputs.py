@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 DEVICES = 8
 SEQ_LEN = 64
-DTYPES = ("fp32", "fp64", "bf16")
+DTYPES = ("fp32", "fp64", "bf16", "fp16")
+COMPUTE = {"bf16": "bfloat16", "fp16": "float16"}
+"""Formats of products that are not those of the weights, as JAX calls them."""
 PERCEPTRON_LAYERS = 8
 
 
@@ -79,7 +81,7 @@ class RunInputs:
             "spec": self.spec,
             "seq_len": self.seq_len,
             "hidden": self.hidden,
-            "compute": "bfloat16" if self.dtype == "bf16" else None,
+            "compute": COMPUTE.get(self.dtype),
             "seed": options.seed,
             "backend": options.backend,
             "ray": options.ray,

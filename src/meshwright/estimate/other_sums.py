@@ -12,16 +12,14 @@ Source: Vogels et al. 2019 (arXiv 1905.13727); Stich 2019, Local SGD (arXiv 1805
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
+from meshwright.estimate.hardware import Hardware
 from meshwright.shapes import Bool, Float
 from meshwright.strategies.compression import Chosen, chosen
 from meshwright.strategies.data import ShardingColumns
-
-if TYPE_CHECKING:
-    from meshwright.estimate.sync import DataNetwork
 
 Array = Float[np.ndarray, "..."]
 
@@ -30,6 +28,21 @@ AVERAGED_BYTES = 4.0
 # Of a parameter, read and written by the outer update: the last agreed weight, the mean and the momentum are read; the
 # momentum, the agreed weight and the replica's own main copy are written.
 OUTER_TOUCHED_BYTES = 24.0
+
+
+class ReplicaNetwork(Protocol):
+    """Collectives between shard groups, as `sync.DataNetwork` has them."""
+
+    hardware: Hardware
+    replica: dict[bool, tuple[float | Array, ...]]
+
+    def replica_sum_s(self, size_bytes: Array, *, expert: bool) -> Array:
+        """All-reduce."""
+        ...
+
+    def replica_gather_s(self, size_bytes: Array, *, expert: bool) -> Array:
+        """All-gather."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +58,13 @@ class OtherSums:
 
 
 def sums_otherwise(
-    sharding: ShardingColumns, network: DataNetwork, held: Array, payload_bytes: Array, buckets: Array, *, expert: bool
+    sharding: ShardingColumns,
+    network: ReplicaNetwork,
+    held: Array,
+    payload_bytes: Array,
+    buckets: Array,
+    *,
+    expert: bool,
 ) -> OtherSums:
     """Sums of compressed gradients and averages of weights.
 
@@ -82,7 +101,7 @@ def sums_otherwise(
     return OtherSums(instead=instead, bucket_s=bucket_s, alone_s=alone_s)
 
 
-def compressed_s(found: Chosen, network: DataNetwork, payload_bytes: Array, *, expert: bool) -> Array:
+def compressed_s(found: Chosen, network: ReplicaNetwork, payload_bytes: Array, *, expert: bool) -> Array:
     """One exchange of compressed gradients, its rounds one after the other.
 
     Args:

@@ -11,9 +11,9 @@ import numpy as np
 
 from meshwright.runtime.planned_training import PlannedTraining
 
-TOLERANCE = {"fp64": 1e-9, "fp32": 1e-5, "bf16": 2e-2}
+TOLERANCE = {"fp64": 1e-9, "fp32": 1e-5, "bf16": 2e-2, "fp16": 1e-2}
 """Largest difference of a tensor, after ten steps."""
-ZERO_GRADIENT = {"fp64": 1e-13, "fp32": 1e-6, "bf16": 1e-3}
+ZERO_GRADIENT = {"fp64": 1e-13, "fp32": 1e-6, "bf16": 1e-3, "fp16": 1e-3}
 """Of the largest gradient of all tensors: below it a gradient is rounding. Adam divides it by its own size, so that the
 weights it moves differ whatever computes them; true zeros are the biases of keys, which a softmax does not see."""
 

@@ -17,7 +17,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.zoo.decoder import Decoder
 from meshwright.zoo.model import Model
 from meshwright.zoo.parts import sample_keys
-from meshwright.zoo.training import Adam, State, initial_state
+from meshwright.zoo.training import Adam, LossScaling, State, initial_state, of_step, scaled_loss, updated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,11 @@ class PlannedTraining(ABC):
         """
 
     @property
+    def scaling(self) -> LossScaling | None:
+        """Of the loss: products of fp16 need it."""
+        return LossScaling() if self.compute == "float16" else None
+
+    @property
     def devices(self) -> int:
         """Devices of the plan."""
         return sum(self.mesh_sizes)
@@ -84,11 +89,10 @@ class PlannedTraining(ABC):
         Returns:
             A function of state and batch; its third result is the gradients.
         """
-        model, update, whole = self.plain_model(), Adam().update, self.global_batch
+        whole, both = self.global_batch, jax.value_and_grad(scaled_loss(self.plain_model(), self.scaling))
 
         def step(state: State, batch: Any) -> tuple[State, jax.Array, Any]:
-            key = jax.random.fold_in(jax.random.key(self.seed), state["step"])
-            both = jax.value_and_grad(model.loss)
+            key = of_step(state, self.seed)
 
             def added(total: Any, part: Any) -> tuple[Any, None]:
                 return jax.tree.map(jnp.add, total, both(state["weights"], part, key)), None
@@ -102,14 +106,13 @@ class PlannedTraining(ABC):
                 sums.append(jax.tree.map(lambda leaf: leaf * (samples / whole), total))  # noqa: B023
                 first += count * samples
             value, gradients = jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *sums)
-            weights, moments = update(state["weights"], state["moments"], gradients, state["step"])
-            return {"weights": weights, "moments": moments, "step": state["step"] + 1}, value, gradients
+            return updated(Adam(), self.scaling, state, value, gradients)
 
         return jax.jit(step)
 
     def initial(self) -> State:
         """The state before the first step."""
-        return initial_state(self.plain_model(), Adam(), self.seed)
+        return initial_state(self.plain_model(), Adam(), self.seed, self.scaling)
 
     def routes(self, weights: Any) -> np.ndarray | None:
         """Experts that weights choose for the tokens of the first step; None for a model without experts.

@@ -57,6 +57,10 @@ class RankTraining(Training):
             problems.append(Problem(what=f"{'.'.join(self.row.data_words)} does not run with {self.spec.name}",
                                     why="routers are held against one device by weights that all ranks share",
                                     fix="use a dense model", field="model"))  # fmt: skip
+        if self.scaling is not None:
+            problems.append(Problem(what=f"{'.'.join(self.row.data_words)} does not run in fp16",
+                                    why="errors that are kept would be of losses scaled otherwise", fix="use bf16",
+                                    field="dtype"))  # fmt: skip
         if self.backend != "local":
             problems.append(Problem(what=f"{'.'.join(self.row.data_words)} does not run with backend {self.backend}",
                                     why="its step is one program of all ranks", fix="use local",

@@ -64,7 +64,9 @@ class Training(PlannedTraining):
             gradients_too: whether it returns the gradients behind state and loss.
         """
         made: ParallelizedStep = parallelize(
-            train_step(self.model(grid_of(self.row)), Adam(), self.seed, gradients_too=gradients_too),
+            train_step(
+                self.model(grid_of(self.row)), Adam(), self.seed, gradients_too=gradients_too, scaling=self.scaling
+            ),
             method=method_of(self.row, devices, self.seq_len),
             loss="mean",
             backend=self.backend,

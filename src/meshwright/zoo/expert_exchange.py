@@ -39,8 +39,9 @@ def through_experts(
         return _mlps(weights, x, lambda values: values)
     # Ranks that do not split samples split the seats of a sample; rows that fill up the last share are cut off again.
     rows: dict[int, Axes] = {SAMPLES: grid.data, SEATS: (*grid.tokens, *grid.tensor)}
-    seats = x.shape[SEATS]
-    x = jnp.pad(x, ((0, 0), (0, 0), (0, -seats % grid.size(rows[SEATS])), (0, 0)))
+    # Pieces of a rank's seats follow each other, so that experts work on one while the next is exchanged.
+    seats, pieces = x.shape[SEATS], 1 if how.dispatcher == "move-experts" else how.overlap_degree
+    x = jnp.pad(x, ((0, 0), (0, 0), (0, -seats % (grid.size(rows[SEATS]) * pieces)), (0, 0)))
     split = PartitionSpec(None, *(axes or None for axes in rows.values()))
     sent, shared = ([(at, own) for at, axes in rows.items() if (own := tuple(axis for axis in axes if axis in of))]
                     for of in (grid.expert, grid.expert_tensor))  # fmt: skip
@@ -59,6 +60,10 @@ def through_experts(
         return _mlps(own, values, gathered_sum)
 
     def exchanged(own: Weights, values: jax.Array) -> jax.Array:
+        parts = [through(own, part) for part in jnp.split(values, pieces, axis=SEATS)]
+        return parts[0] if pieces == 1 else jnp.concatenate(parts, axis=SEATS)
+
+    def through(own: Weights, values: jax.Array) -> jax.Array:
         for at, axes in sent:
             values = jax.lax.all_to_all(values, axes, 0, at, tiled=True)
         values = computed(own, values)

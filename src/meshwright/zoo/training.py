@@ -64,20 +64,101 @@ class Adam:
         return jax.tree.map(moved, weights, mean, square), {"mean": mean, "square": square}
 
 
-def initial_state(model: Model, optimizer: Adam, seed: int = 0) -> State:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossScaling:
+    """Gradients of a scaled loss, so that those of fp16 products do not vanish; the scale follows what overflows.
+
+    A step whose gradients are not finite changes nothing and halves the scale; `grow_every` finite ones in a row double
+    it.
+
+    Source: Micikevicius et al. 2018 (arXiv 1710.03740), section 3.2; the constants are those of PyTorch's GradScaler.
+    """
+
+    first: float = 2.0**16
+    grow_every: int = 2000
+
+    def init(self) -> dict[str, jax.Array]:
+        """Scale and finite steps in a row before the first step."""
+        return {"scale": jnp.asarray(self.first, jnp.float32), "finite": jnp.zeros((), jnp.int32)}
+
+    def after(self, before: dict[str, jax.Array], *, finite: jax.Array) -> dict[str, jax.Array]:
+        """Scale and finite steps after a step.
+
+        Args:
+            before: likewise.
+            finite: whether all gradients of the step were.
+        """
+        row = jnp.where(finite, before["finite"] + 1, 0)
+        grows = row >= self.grow_every
+        scale = before["scale"] * jnp.where(finite, jnp.where(grows, 2.0, 1.0), 0.5)
+        return {"scale": jnp.maximum(scale, 1.0), "finite": jnp.where(grows, 0, row)}
+
+
+def initial_state(model: Model, optimizer: Adam, seed: int = 0, scaling: LossScaling | None = None) -> State:
     """Weights, moments and the number of steps so far.
 
     Args:
         model: whose weights.
         optimizer: whose moments.
         seed: of the weights.
+        scaling: of the loss; None for none.
     """
     weights = jax.jit(model.init)(jax.random.key(seed))
-    return {"weights": weights, "moments": optimizer.init(weights), "step": jnp.zeros((), jnp.int32)}
+    state = {"weights": weights, "moments": optimizer.init(weights), "step": jnp.zeros((), jnp.int32)}
+    return state if scaling is None else state | {"scaling": scaling.init()}
+
+
+def scaled_loss(model: Model, scaling: LossScaling | None) -> Callable[[Any, Any, Any], jax.Array]:
+    """The loss of weights, a batch, and `of_step` of the state.
+
+    Args:
+        model: whose.
+        scaling: of the loss; None for none.
+    """
+    if scaling is None:
+        return model.loss
+    return lambda weights, batch, given: model.loss(weights, batch, given[0]) * given[1]
+
+
+def of_step(state: State, seed: int) -> Any:
+    """What a loss takes besides weights and samples: the key of dropout, and the scale where there is one.
+
+    Args:
+        state: before the step.
+        seed: of dropout.
+    """
+    key = jax.random.fold_in(jax.random.key(seed), state["step"])
+    return (key, state["scaling"]["scale"]) if "scaling" in state else key
+
+
+def updated(
+    optimizer: Adam, scaling: LossScaling | None, state: State, value: jax.Array, gradients: Any
+) -> tuple[State, jax.Array, Any]:
+    """The next state, the loss and its gradients, neither of them scaled.
+
+    Args:
+        optimizer: that moves the weights.
+        scaling: of the loss; None for none.
+        state: before the step.
+        value: the loss, scaled.
+        gradients: likewise.
+    """
+    held, step = (state["weights"], state["moments"]), state["step"]
+    if scaling is None:
+        weights, moments = optimizer.update(*held, gradients, step)
+        return {"weights": weights, "moments": moments, "step": step + 1}, value, gradients
+    scale = state["scaling"]["scale"]
+    gradients = jax.tree.map(lambda leaf: leaf / scale, gradients)
+    finite = jnp.isfinite(sum(jnp.abs(leaf).sum() for leaf in jax.tree.leaves(gradients)))
+    moved = optimizer.update(*held, gradients, step)
+    weights, moments = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, held)
+    after = {"weights": weights, "moments": moments, "step": step + finite.astype(step.dtype),
+             "scaling": scaling.after(state["scaling"], finite=finite)}  # fmt: skip
+    return after, value / scale, gradients
 
 
 def train_step(
-    model: Model, optimizer: Adam, seed: int = 0, *, gradients_too: bool = False
+    model: Model, optimizer: Adam, seed: int = 0, *, gradients_too: bool = False, scaling: LossScaling | None = None
 ) -> Callable[[State, Any], tuple[Any, ...]]:
     """The step that `parallelize` takes: of a state and a batch, returns the next state and the loss.
 
@@ -86,13 +167,13 @@ def train_step(
         optimizer: that moves it.
         seed: of dropout.
         gradients_too: whether it returns the gradients as well, before they are clipped.
+        scaling: of the loss, whose state is in the step's; None for none.
     """
+    loss = scaled_loss(model, scaling)
 
     def step(state: State, batch: Any) -> tuple[Any, ...]:
-        key = jax.random.fold_in(jax.random.key(seed), state["step"])
-        value, gradients = value_and_grad(model.loss)(state["weights"], batch, key)
-        weights, moments = optimizer.update(state["weights"], state["moments"], gradients, state["step"])
-        after = {"weights": weights, "moments": moments, "step": state["step"] + 1}
-        return (after, value, gradients) if gradients_too else (after, value)
+        value, gradients = value_and_grad(loss)(state["weights"], batch, of_step(state, seed))
+        made = updated(optimizer, scaling, state, value, gradients)
+        return made if gradients_too else made[:2]
 
     return step

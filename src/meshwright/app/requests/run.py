@@ -38,7 +38,7 @@ class ExecutionFields:
     vocab: int | None = ask("Vocabulary size to run the model with.", Whole())
     seq_len: int | None = ask("Sequence length.", Whole(), option="--seq", usual="64, or the plan file's")
     global_batch: int | None = ask("Global batch in sequences.", Whole(), option="--gbs")
-    dtype: str = ask("Compute format: fp32, fp64 or bf16.", NAME, default="fp32", usual="fp32")
+    dtype: str = ask("Compute format: fp32, fp64, bf16 or fp16 (its loss scaled).", NAME, default="fp32", usual="fp32")
     seed: int = ask("Seed of weights, data and dropout.", Whole(low=0), default=0, usual="0")
     emulate: float | None = ask(
         "Let tasks and messages take what the plan's devices take: S seconds of the run for each planned one.",
