@@ -19,6 +19,7 @@ PLANS = {
     "torchtitan": "tp4.dp4.fsdp.mbs1.rc-full",
     "bridge": "tp4.dp4.z1.mbs1.rc-full",
     "maxtext": "tp4.dp4.fsdp.mbs1.rc-full",
+    "alpa": "tp4.nosp.dp4.z2.mbs1.rc-full",
     "galvatron": "tp4.dp4.z2.mbs1.rc-full",
 }
 BRIDGE = """#!/bin/bash

@@ -18,8 +18,12 @@ from meshwright.specs.workload import Workload
 from meshwright.targets import TARGETS
 
 MODELS = ("llama-3.1-8b", "mixtral-8x7b")
-OTHER_MODELS = {"galvatron": ("llama-2-7b", "llama-2-13b"), "maxtext": (*MODELS, "llama-3-8b")}
-"""Of targets that run none of these."""
+OTHER_MODELS = {
+    "galvatron": ("llama-2-7b", "llama-2-13b"),
+    "maxtext": (*MODELS, "llama-3-8b"),
+    "alpa": (*MODELS, "llama-3-8b"),
+}
+"""Of targets that run few of these plans, or none."""
 SEQ_LEN = 4096
 _DEGREES = (
     "",
@@ -38,6 +42,7 @@ _DEGREES = (
 )
 _SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp4")
 _OTHERS = (
+    "",
     "mbs2.rc-full",
     "rc-sel",
     "nodpov",

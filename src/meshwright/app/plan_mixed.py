@@ -286,6 +286,8 @@ def _frameworks(one: PricedPlan) -> Iterator[tuple[str, str]]:
         return
     job = on_used_nodes(one.job)
     for name, target in TARGETS.items():
+        if not target.suggested:
+            continue
         # That devices are numbered otherwise follows from any unlike stage, and says the least.
         reasons = [problem.why or problem.what for problem in target.refused(job)]
         plain = [reason for reason in reasons if "numbered" not in reason]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.schedules import schedule_named
 from meshwright.specs.row import PlanRow
-from meshwright.strategies import CONTEXTS, TENSORS
+from meshwright.strategies import TENSORS
+from meshwright.targets.run.rules import row_problems
 
 if TYPE_CHECKING:
     from meshwright.compiler.grid import DeviceGrid
@@ -29,7 +30,7 @@ def check_runs(row: PlanRow) -> None:
     Raises:
         UnsupportedError: it does not, with every reason.
     """
-    problems = list(_refused(row))
+    problems = list(row_problems(row))
     if problems:
         raise UnsupportedError(problems, code="MW411")
 
@@ -122,36 +123,3 @@ def recompute_runs(row: PlanRow, layers: Sequence[int]) -> tuple[tuple[int, Reco
         else:
             runs += [(1, "selective" if row.recompute == "sel" else "full") for _ in range(held)]
     return tuple(runs)
-
-
-def _refused(row: PlanRow) -> Iterator[Problem]:
-    schedule = schedule_named(row.schedule)
-    why = ""
-    if not schedule.exact_semantics:
-        why = "it updates stage by stage, on weights of several versions, and what is run here clips by the norm of all"
-        why += " gradients; parallelize runs pipedream and pipedream-2bw with optimizers that do not"
-    elif schedule.sections() > 1:
-        why = "which keys and values a sequence segment reads of those before it does not follow from the equations"
-    elif schedule.shadows:
-        why = "its redundant forwards serve a worker that takes a lost one's place; here the last checkpoint does"
-    if why:
-        yield Problem(what=f"{row.schedule} does not run here", why=why, fix="1f1b, interleaved or zb-h1",
-                      field="plan")  # fmt: skip
-    if not (row.tensor in TENSORS and TENSORS[row.tensor].runs):
-        able = [name for name, strategy in TENSORS.items() if strategy.runs]
-        yield _unsplit(f"tensor strategy {row.tensor}", able)
-    for kind, _ in row.cp:
-        if not (kind in CONTEXTS and CONTEXTS[kind].runs):
-            yield _unsplit(f"kind of context {kind}", [name for name, one in CONTEXTS.items() if one.runs])
-    for word in row.data_words:
-        why = "formats on the network are those of values, and replicas with states of their own are data ranks"
-        fix = "leave it out, or use gc-, local or diloco without tp, cp, pp and ep"
-        yield Problem(what=f"{word} does not run here", why=why, fix=fix, field="plan")
-    if row.offload:
-        yield Problem(what=f"off-{row.offload} does not run here", why="states stay on their devices",
-                      fix="leave it out", field="plan")  # fmt: skip
-
-
-def _unsplit(what: str, able: Sequence[str]) -> Problem:
-    why = "nothing splits a program this way"
-    return Problem(what=f"{what} does not run here", why=why, fix=f"use {' or '.join(able)}", field="plan")

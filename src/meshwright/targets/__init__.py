@@ -49,6 +49,8 @@ TARGETS = Catalogue(
     "automodel",
     "galvatron",
     "maxtext",
+    "alpa",
+    "run",
 )
 
 

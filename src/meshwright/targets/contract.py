@@ -60,6 +60,8 @@ class Target:
     """Whether a file, by its name and text, is one of the target's."""
     as_run: Callable[[Job], Job] = lambda job: job
     """The plan as the target's memory holds it, where that is not what the plan says; the same job elsewhere."""
+    suggested: bool = True
+    """Whether answers say of a plan if this target runs it, unless asked."""
     software: str | None = None
     """Whose kernels and memory price its plans, by name in the library; None for the default."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from meshwright.formats.key_text import Entry, KeyText, leaves
+from meshwright.targets.python_values import keywords
 from meshwright.targets.torchtitan.module import literal
 from meshwright.targets.torchtitan.read import RECOMPUTE, SECTIONS, module_keys
 
@@ -45,26 +45,9 @@ def _said(value: Any) -> str:
 
 
 def _entries(text: str) -> Iterator[tuple[tuple[str, ...], Entry]]:
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    lines = text.splitlines(keepends=True)
-
-    def at(line: int, column: int) -> int:
-        # Columns of the syntax tree count bytes.
-        return starts[line - 1] + len(lines[line - 1].encode()[:column].decode())
-
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.Call):
-            continue
-        name = ast.unparse(node.func)
-        for given in node.keywords:
-            value, end = given.value, at(given.value.end_lineno or 1, given.value.end_col_offset or 0)
-            entry = Entry(start=at(given.lineno, given.col_offset), value=at(value.lineno, value.col_offset), end=end)
-            if name in SECTIONS:
-                yield (SECTIONS[name], str(given.arg)), entry
-            elif name == "Trainer.Config" and given.arg == RECOMPUTE:
-                yield (RECOMPUTE,), entry
-        if name in SECTIONS:
-            start, end = at(node.lineno, node.col_offset), at(node.end_lineno or 1, node.end_col_offset or 0)
-            yield (SECTIONS[name],), Entry(start=start, value=start, end=end, table=True, braces=True)
+    for one in keywords(text):
+        if one.call in SECTIONS:
+            yield (SECTIONS[one.call],), one.around
+            yield (SECTIONS[one.call], one.name), one.at
+        elif one.call == "Trainer.Config" and one.name == RECOMPUTE:
+            yield (RECOMPUTE,), one.at

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import math
-import operator
 import tomllib
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +14,7 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.keys import KeyReader, Keys, key_problems, known_keys
+from meshwright.targets.python_values import UNKNOWN, constants, value_of
 from meshwright.targets.torchtitan.flavors import layers_of
 
 SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
@@ -79,7 +77,7 @@ def module_keys(text: str) -> tuple[Keys, dict[str, str]]:
         raise _unread("no function in it calls Trainer.Config")
     keys: Keys = {RECOMPUTE: "none"}
     unresolved: dict[str, str] = {}
-    names = _constants(tree)
+    names = constants(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtitan.models."):
             if any(name.name == "model_registry" for name in node.names):
@@ -95,52 +93,13 @@ def _call(node: ast.Call, keys: Keys, unresolved: dict[str, str], names: Mapping
         section = keys.setdefault(SECTIONS[name], {})
         for given in node.keywords:
             try:
-                section[str(given.arg)] = _value(given.value, names)
-            except (ValueError, TypeError, ArithmeticError, RecursionError):
+                section[str(given.arg)] = value_of(given.value, names)
+            except UNKNOWN:
                 unresolved[f"{SECTIONS[name]}.{given.arg}"] = ast.unparse(given.value)[:60]
     elif name in ("FullAC.Config", "SelectiveAC.Config", "MemoryBudgetAC.Config"):
         keys[RECOMPUTE] = name.split(".")[0]
     elif name == "model_registry" and node.args and isinstance(node.args[0], ast.Constant):
         keys["flavor"] = str(node.args[0].value)
-
-
-_OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-}
-
-
-def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """A literal, a name that has one value in the module, or arithmetic of whole numbers.
-
-    Raises:
-        ValueError: it is none of these.
-    """
-    if isinstance(node, ast.Name) and node.id in names:
-        return names[node.id]
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        left, right = _value(node.left, names), _value(node.right, names)
-        if isinstance(left, int) and isinstance(right, int) and max(abs(left), abs(right)) < 10**12:
-            return _OPERATIONS[type(node.op)](left, right)
-    return ast.literal_eval(node)
-
-
-def _constants(tree: ast.Module) -> dict[str, Any]:
-    """Names that the module sets once, to a literal."""
-    stored = Counter(
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
-    stored.update(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
-    found: dict[str, Any] = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            with contextlib.suppress(ValueError, TypeError, ArithmeticError, RecursionError):
-                if stored[name] == 1:
-                    found[name] = _value(node.value, found)
-    return found
 
 
 def _unread(why: str) -> InputError:

@@ -1,0 +1,123 @@
+"""The runtime of this package: a script that starts `run` with the plan, and the plan file beside it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from meshwright.errors import MeshwrightError, Problem, UnsupportedError
+from meshwright.estimate.result import StepEstimate
+from meshwright.formats.launch_file import LaunchFile, Said
+from meshwright.formats.shell import Script, Unknown, Word, read_script
+from meshwright.schedules import known_names
+from meshwright.schedules.plan_rows import row_of
+from meshwright.specs.job import Job
+from meshwright.specs.row import parse_row
+from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, marked, target_files, text_of
+from meshwright.targets.run.rules import row_problems
+
+SCRIPT = "run.sh"
+_COMMANDS = (["meshwright", "run"], ["-m", "meshwright", "run"])
+
+
+def _refused(job: Job) -> tuple[Problem, ...]:
+    # A plan of unlike stages has no row; `run` takes its file.
+    row = row_of(job.plan, job.model)
+    return () if row is None else tuple(row_problems(row))
+
+
+def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
+    if problems := _refused(job):
+        raise UnsupportedError(problems, code="MW420")
+    row = row_of(job.plan, job.model)
+    said = PLAN_FILE if row is None else row.format()
+    words = ["meshwright", "run", "--plan", said, "--seq", str(job.workload.seq_len)]
+    if row is not None:
+        words[2:2] = [job.model.name]
+        words += ["--devices", str(row.devices)]
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# {job.model.name} on {job.plan.devices} devices; on a small machine add --layers, --hidden and --vocab",
+        "set -euo pipefail",
+        f'{shlex.join(words)} "$@"',
+        "",
+    ]
+    return target_files(job, ((SCRIPT, "\n".join(lines)),), notes=(), start=f"bash {SCRIPT} --steps 20")
+
+
+_recognised = marked((".sh",), ("meshwright run",))
+
+
+def _read(files: Files, devices: int | None = None) -> LaunchFile:
+    return _script(read_script(text_of(files, SCRIPT, _recognised), name=SCRIPT), devices)
+
+
+def _script(script: Script, devices: int | None = None) -> LaunchFile:
+    """A script that starts `run` once with a plan of one line."""
+    found = [words for command in script.commands if (words := _behind(command.words)) is not None]
+    if len({tuple(one.text for one in words) for words in found}) != 1:
+        why = "it starts `meshwright run` never, or several times with different options"
+        return LaunchFile(row=None, layout=None, problems=(Problem(what="there is no one run", why=why),))
+    values: dict[str, Word] = {}
+    for at, one in enumerate(found[0]):
+        name, equals, _ = one.text.partition("=")
+        if name.startswith("--"):
+            values[name] = one if equals else found[0][at + 1] if at + 1 < len(found[0]) else one
+    said = tuple(
+        Said(option=name, value=one.text.rpartition("=")[2], place=str(one.place or ""))
+        for name, one in values.items()
+        if name in ("--plan", "--seq", "--gbs", "--devices", "--dtype")
+    )
+    given = {one.option: one.value for one in said}
+    numbers = {name: int(text) for name, text in given.items() if text.isdigit()}
+    line = given.get("--plan", "")
+    world = devices or numbers.get("--devices") or 1
+    batch = numbers.get("--gbs") or next((int(part[3:]) for part in line.split(".") if _BATCH.fullmatch(part)), 0)
+    questions = [
+        Problem(what=f"{name} is not known", why=f"{one.unknown.why} ({one.unknown.place})", fix=_ways(one.unknown))
+        for name, one in values.items()
+        if one.unknown is not None and name in given
+    ]
+    if not batch:
+        fix = "write it in --plan as gbsN, or --gbs N"
+        questions.append(Problem(what="the batch is not known", why="neither --plan nor --gbs says it", fix=fix))
+    if questions:
+        return LaunchFile(row=None, layout=None, said=said, questions=tuple(questions))
+    try:
+        row = parse_row(line, devices=world, global_batch=batch, schedules=known_names())
+    except MeshwrightError as error:
+        return LaunchFile(row=None, layout=None, said=said, problems=tuple(error.problems))
+    workload = {"global_batch": row.gbs} | ({"seq_len": numbers["--seq"]} if "--seq" in numbers else {})
+    return LaunchFile(row=row, layout=None, said=said, workload=workload, problems=tuple(row_problems(row)))
+
+
+_BATCH = re.compile(r"gbs\d{1,9}")
+
+
+def _ways(unknown: Unknown) -> str:
+    ways = [f"--arg (argument {name})" if name.isdigit() else f"--env {name}=VALUE" for name in unknown.names[:3]]
+    return f"give {' or '.join(ways)}" if ways else "write the value into the script"
+
+
+def _behind(words: Sequence[Word]) -> list[Word] | None:
+    """Words of a command behind `meshwright run`; None where it is another command."""
+    texts = [one.text for one in words]
+    for start in _COMMANDS:
+        for at in range(len(texts) - len(start)):
+            if texts[at : at + len(start)] == start:
+                return list(words[at + len(start) :])
+    return None
+
+
+TARGET = Target(
+    name="run",
+    title="the runtime of this package",
+    version="this release",
+    files=_files,
+    refused=_refused,
+    read=_read,
+    script=_script,
+    recognised=_recognised,
+    suggested=False,
+)
