@@ -12,13 +12,14 @@ TEST := .venv/.test
 LINT := .venv/.lint
 DOCS := .venv/.docs
 RELEASE := .venv/.release
+MUTATIONS := .venv/.mutants
 TORCH := .venv/.torch
 # The newest PyTorch, beside the one that everything else is tested with.
 NEWEST := .venv-newest/.torch
 # The frameworks disagree about versions of what they need, so that they come without it into an environment of their own.
 TARGETS := .venv-targets/.targets
 
-.PHONY: help demo release test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page browser schedules schemas claims \
+.PHONY: help demo release audit mutants test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page browser schedules schemas claims \
 	models floors corpus docs docs-version \
 	clean
 
@@ -109,6 +110,14 @@ release: $(RELEASE)  ## wheel, sdist and bill of materials in dist/, tried on ev
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m release.check dist
 
+audit: $(RELEASE)  ## known vulnerabilities and licences of what the wheel needs; asks the vulnerability service that pip-audit asks
+	$(BIN)/python -m release.audit
+
+MUTANTS ?=
+
+mutants: $(TEST) $(MUTATIONS)  ## mutations of files changed since main that no test notices; MUTANTS=FILES for others
+	$(BIN)/python -m tests.mutants $(MUTANTS)
+
 clean:  ## remove everything that make made
 	rm -rf .venv .venv-targets .venv-newest site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
@@ -132,6 +141,6 @@ $(NEWEST): pyproject.toml
 	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check -e '.[test]' 'torch>=2.15'
 	@touch $@
 
-$(TEST) $(LINT) $(DOCS) $(TORCH) $(RELEASE): .venv/.%: pyproject.toml | .venv/bin/python
+$(TEST) $(LINT) $(DOCS) $(TORCH) $(RELEASE) $(MUTATIONS): .venv/.%: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
 	@touch $@

@@ -88,6 +88,17 @@ def checked(python: str, file: Path) -> Iterator[str]:
             yield "mw.plan from Python failed"
 
 
+def refused_licences(python: Path) -> list[str]:
+    """Packages of an environment under a licence that is not among those allowed, a sentence each."""
+    listed = [Path(sys.executable).parent / "pip-licenses", "--python", python, "--format=json"]
+    found = json.loads(subprocess.run(listed, check=True, capture_output=True, text=True).stdout)
+    return [
+        f"{one['Name']} is under {one['License']}, which is not among those allowed"
+        for one in found
+        if not any(word in one["License"] for word in ALLOWED)
+    ]
+
+
 def bill_of_materials(wheel: Path, folder: Path) -> list[str]:
     """Write a CycloneDX bill of the core's packages; licences that are not among those allowed."""
     with tempfile.TemporaryDirectory() as home:
@@ -98,13 +109,7 @@ def bill_of_materials(wheel: Path, folder: Path) -> list[str]:
         bill = folder / "sbom.cdx.json"
         make = [here / "cyclonedx-py", "environment", "--output-reproducible", "--of", "JSON", "-o", bill, python]
         subprocess.run(make, check=True)
-        listed = [here / "pip-licenses", "--python", python, "--format=json"]
-        found = json.loads(subprocess.run(listed, check=True, capture_output=True, text=True).stdout)
-    refused = [
-        f"{one['Name']} is under {one['License']}, which is not among those allowed"
-        for one in found
-        if not any(word in one["License"] for word in ALLOWED)
-    ]
+        refused = refused_licences(python)
     components = json.loads(bill.read_text())["components"]
     print(f"{bill.name}: {len(components)} packages, licences {'ok' if not refused else '; '.join(refused)}")
     return refused

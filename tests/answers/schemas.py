@@ -73,6 +73,19 @@ SEEN_OFTEN = 12
 """Objects of a place from which on what all of them have is required, and what none of them lacks is never null."""
 DRAWN = 40
 """Inputs of each door of the fuzzer that are asked besides: real logs and scripts say less than a question does."""
+DATA = {
+    "core",
+    "looked_at",
+    "numbers",
+    "optional",
+    "peak_flop_per_s",
+    "point",
+    "predicted_by_kind_s",
+    "pruned",
+    "seen",
+    "spread",
+}
+"""Keys of objects whose own keys are data: number formats, packages, rules, axes."""
 ERROR = "meshwright.error/1"
 KEY = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -117,22 +130,27 @@ class Shape:
                     self.seen[key] = self.seen.get(key, 0) + 1
                     yield from self.keys.setdefault(key, Shape()).add(one)
 
-    def schema(self, *, top: bool = False) -> dict[str, Any]:
-        """As JSON Schema."""
+    def schema(self, name: str = "", *, top: bool = False) -> dict[str, Any]:
+        """As JSON Schema.
+
+        Args:
+            name: the key it stands under.
+            top: it is a whole document.
+        """
         ways = [{"$ref": file_of(name)} for name in sorted(self.documents)]
         types = self.types - ({"integer"} if "number" in self.types else set())
         if types and not (types == {"null"} and not ways):
-            ways.append({"type": sorted(types) if len(types) > 1 else next(iter(types)), **self._within(top)})
+            ways.append({"type": sorted(types) if len(types) > 1 else next(iter(types)), **self._within(name, top)})
         return {} if not ways else ways[0] if len(ways) == 1 else {"anyOf": ways}
 
-    def _within(self, top: bool) -> dict[str, Any]:
+    def _within(self, name: str, top: bool) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if self.items is not None:
             found["items"] = self.items.schema()
         always = [key for key, count in self.seen.items() if count == self.objects]
         named = top or (all(KEY.fullmatch(key) for key in self.keys) and (always or self.objects < SEEN_OFTEN))
-        if self.keys and named:
-            found["properties"] = {key: shape.schema() for key, shape in sorted(self.keys.items())}
+        if self.keys and named and name not in DATA:
+            found["properties"] = {key: shape.schema(key) for key, shape in sorted(self.keys.items())}
             if top or self.objects >= SEEN_OFTEN:
                 found["required"] = sorted(always)
             if self.objects < SEEN_OFTEN:

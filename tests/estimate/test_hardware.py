@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshwright.errors import UnsupportedError
-from meshwright.estimate.hardware import Hardware, hardware_of, power_limited_clock
+from meshwright.estimate.hardware import Hardware, hardware_of, level_rates, power_limited_clock
 from meshwright.estimate.price import strategy_columns
 from meshwright.estimate.work import price_work
 from meshwright.formats.cluster import node_group
@@ -90,3 +90,9 @@ def test_products_run_at_the_peak_of_their_format(device: str, dtype: str) -> No
     group = resolve_gpus(f"1x{device}").groups[0]
     found = hardware_of(group, Workload(seq_len=1, global_batch=1, precision=PRECISIONS[dtype]))
     assert found.gemm_flop_per_s == group.device.peak(dtype)
+
+
+def test_only_in_a_mesh_are_the_peers_of_a_device_counted() -> None:
+    domain = resolve_gpus("8xMI300X").groups[0].domains[0]
+    mesh, switch = replace(domain, topology="mesh"), replace(domain, topology="switch")
+    assert (level_rates(mesh).mesh_peers, level_rates(switch).mesh_peers) == (domain.size - 1, 0)

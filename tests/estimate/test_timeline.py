@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright import estimate
-from meshwright.estimate.timeline import StepTimeline, step_timeline
+from meshwright.estimate.timeline import Phase, StepTimeline, step_timeline
 from meshwright.library.clusters import resolve_gpus
 from meshwright.schedules import PLAN_SCHEDULES, SCHEDULES
 from meshwright.specs.plan import ExecutionPlan, Schedule
@@ -99,3 +99,8 @@ def test_pipelines_on_two_kinds_end_with_the_step(schedule: str) -> None:
     for stage, line in zip(step.estimate.stages, step.activations, strict=True):
         kept = dict(stage.memory_bytes)["activations"]
         assert line.live_bytes.max() == pytest.approx(kept, rel=1e-9)
+
+
+def test_the_update_alone_is_no_traffic() -> None:
+    phases = {name: Phase(worker=0, name=name, start_s=0.0, end_s=1.0) for name in ("optimizer", "reduce-scatter")}
+    assert {name: one.communicates for name, one in phases.items()} == {"optimizer": False, "reduce-scatter": True}

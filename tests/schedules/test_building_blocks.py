@@ -33,3 +33,12 @@ def test_reordering_is_never_slower_and_never_larger(schedule: type, p: int, m: 
     times = schedule().equal_times(p, 2)
     assert simulate(better, times).makespan_s <= simulate(raw, times).makespan_s + 1e-9
     assert peak(better) <= peak(raw)
+
+
+@pytest.mark.parametrize(
+    ("p", "first", "last"), [(3, (0, 5, 8, 13), (2, 3, 10, 11)), (4, (0, 7, 8, 15), (3, 4, 11, 12))]
+)
+def test_v_min_waits_two_slots_before_gradients_where_three_divides_the_workers(
+    p: int, first: tuple[int, ...], last: tuple[int, ...]
+) -> None:
+    assert (VMin().offsets(p, 0), VMin().offsets(p, p - 1)) == (first, last)

@@ -90,3 +90,11 @@ def test_refined_recompute_equals_brute_force_on_a_small_pipeline(share: float) 
 def test_a_plan_that_fits_without_recompute_is_left_alone() -> None:
     small, where = model(LayerRun(layers=(DENSE,), repeats=4)), cluster("2xH100")
     assert refine_recompute(PlanRow(pp=2, gbs=4), small, where, Workload(seq_len=1024, global_batch=4)) is None
+
+
+def test_a_choice_that_fills_the_room_to_the_byte_is_taken() -> None:
+    layer = (Choice(Recompute(), 1.0, 4.0), Choice(Recompute(), 2.0, 1.0))
+    assert cheapest_choices([layer, layer], 8.0) == (0, 0)
+    assert cheapest_choices([layer, layer], 5.0) in ((0, 1), (1, 0))
+    assert cheapest_choices([layer, layer], 2.0) == (1, 1)
+    assert cheapest_choices([layer, layer], 1.9) is None

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from meshwright.errors import UnsupportedError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.clusters import read_cluster
+from meshwright.formats.clusters.kubernetes import _items
 from meshwright.library.devices import device
 from tests.formats.clusters.descriptions import DATA, groups, nested, refused, written
 
@@ -69,3 +70,10 @@ def test_an_unknown_device_alone_has_the_exit_code_of_one(tmp_path: Path) -> Non
     node = kubernetes(labels={"nvidia.com/gpu.product": "NVIDIA-H1000"})
     with pytest.raises(UnsupportedError):
         read_cluster(written(tmp_path, json.dumps(node)), device)
+
+
+@pytest.mark.parametrize(("text", "why"), [("{nodes", "line 1 column 2"), ("[" * 200_000, "nested too deeply")])
+def test_text_that_is_no_json_says_where_it_ends_to_be_one(text: str, why: str) -> None:
+    with pytest.raises(InputError) as caught:
+        _items(text)
+    assert why in caught.value.problems[0].why

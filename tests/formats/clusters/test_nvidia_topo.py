@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from meshwright.formats.clusters import read_cluster
 from meshwright.library.devices import device
 from tests.formats.clusters.descriptions import DATA, groups, nested, refused
@@ -43,3 +45,9 @@ def test_all_faults_of_a_topology_come_together(tmp_path: Path) -> None:
     assert any("gpu01: row GPU1 has 0 cells" in one for one in problems)
     assert any("gpu02: the matrix is not symmetric at GPU0 - GPU3" in one for one in problems)
     assert any("'RTX-3091' of gpu01, gpu02" in one and "RTX-3090" in one for one in problems)
+
+
+@pytest.mark.parametrize(("heading", "name"), [("", "node1"), ("===== rack7-a =====\n", "rack7-a")])
+def test_a_matrix_is_called_by_the_line_above_it_or_by_its_number(tmp_path: Path, heading: str, name: str) -> None:
+    problems = refused(tmp_path, f"{heading}\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU1\tNV4\t X \n")
+    assert any(f"what the devices of {name} are" in one for one in problems)

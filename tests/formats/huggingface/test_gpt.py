@@ -38,3 +38,23 @@ def test_gpt2_takes_either_spelling() -> None:
     assert read_config(usual, "m") == read_config(short, "m")
     assert read_config(short, "m").kinds()[0].dropout
     assert not read_config(short | {"attn_pdrop": 0.0, "resid_pdrop": 0}, "m").kinds()[0].dropout
+
+
+def test_starcoder_1_has_one_head_of_keys_and_tied_embeddings_unless_it_says_otherwise() -> None:
+    config = {
+        "model_type": "gpt_bigcode", "n_embd": 512, "n_layer": 2, "n_head": 8, "n_positions": 1024, "vocab_size": 1000,
+    }  # fmt: skip
+    usual = read_config(config, "m")
+    assert (usual.kinds()[0].attention.kv_heads, usual.tied_embeddings) == (1, True)
+    other = read_config(config | {"multi_query": False, "tie_word_embeddings": False}, "m")
+    assert (other.kinds()[0].attention.kv_heads, other.tied_embeddings) == (8, False)
+
+
+def test_orion_has_layer_norms_and_a_gate() -> None:
+    config = {
+        "model_type": "orion", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "intermediate_size": 1024, "max_position_embeddings": 1024, "vocab_size": 1000,
+    }  # fmt: skip
+    layer = read_config(config, "m").kinds()[0]
+    assert layer.mlp.gated
+    assert layer.norm == "layernorm"
