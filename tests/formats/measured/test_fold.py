@@ -201,3 +201,45 @@ def test_a_run_ran_under_the_framework_of_its_time() -> None:
 def test_rounds_of_mlperf_are_one_campaign_each() -> None:
     assert campaign({"source": "MLPerf Training v5.0 NVIDIA tyche_ngpu512_ngc25.04"}) == "MLPerf Training v5.0"
     assert campaign({"source": " SimuMax B200 release v1.2 "}) == "SimuMax B200 release v1.2"
+
+
+def test_speed_of_a_node_that_its_devices_do_not_divide() -> None:
+    assert fold.fabric_bytes_per_s("1x100Gb/s IB per node", 8) == pytest.approx(12.5e9 / 8, rel=1e-15)
+    assert fold.fabric_bytes_per_s("10GB/s", 3) == pytest.approx(1e10 / 3, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("framework", "notes", "local"),
+    [
+        ("Megatron-LM CI", "gpt3_mcore_tp2_pp2_resume", True),
+        ("Megatron-LM CI", "gpt3_mcore_te_tp2_pp2_resume", False),
+        ("Megatron-LM CI", "gpt3_mcore_tp2_uninstall_te", True),
+        ("Megatron-LM CI", "bert_mcore_tp2", False),
+        ("Megatron-LM", "gpt3_mcore_tp2_pp2_resume", False),
+    ],
+)
+def test_own_layers_are_those_of_functional_tests_without_transformer_engine(
+    framework: str, notes: str, *, local: bool
+) -> None:
+    assert fold.local_layers(framework, notes) == local
+
+
+def test_fine_tuning_in_fp8_keeps_inputs_of_products_in_fp8_and_attention_where_it_says_so() -> None:
+    wide, narrow = (fold.row_precision(name, year=2025)[0] for name in ("bf16", "fp8"))
+    assert fold.kept_in_8_bits(wide, "fp8 attention") == (wide, "")
+    plain, attended = (fold.kept_in_8_bits(narrow, notes)[0] for notes in ("", "with FP8 attention"))
+    assert (plain.function_inputs, plain.attention_inputs) == ("fp8", None)
+    assert (attended.function_inputs, attended.attention_inputs) == ("fp8", "fp8")
+
+
+def test_adapters_in_the_words_of_sources() -> None:
+    trained = fold.adapters("llama2_70b_lora: lora dim 16 on all projections", "fp8")
+    plain = fold.adapters("lora of rank 8 on attention projections: rank 8 on attention projections", "bf16")
+    assert trained is not None
+    assert plain is not None
+    assert trained.lora is not None
+    assert plain.lora is not None
+    assert (trained.lora.rank, trained.lora.base, trained.lora.dropout) == (16, "fp8", 0.1)
+    assert (plain.lora.rank, plain.lora.base, plain.lora.dropout) == (8, None, 0.0)
+    assert (trained.lora.targets, plain.lora.targets) == (("all-linear",), ("linear_qkv", "linear_proj"))
+    assert fold.adapters("pretraining", "bf16") is None

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from meshwright.fields.job import JobFields
-from meshwright.planning.compose.moved_state import MovedState, moved_state
+from meshwright.planning.compose.moved_state import MovedState, _intervals, moved_state
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
+from meshwright.specs.strategy import ContextParallel, DataParallel, ExpertParallel, LayerStrategy
 
 CELLS = 48
 """Parts a layer is counted in: every degree below divides it."""
@@ -113,3 +114,27 @@ def test_experts_are_held_by_expert_ranks() -> None:
     experts = mlp.experts * mlp.expert_parameters(inputs.model.hidden) * inputs.model.num_layers  # type: ignore[union-attr]
     # Of a quarter of the experts' weights, devices 0, 3, 4 and 7 at most hold half already.
     assert experts * weights / 8 * 8 <= fewer.moved_bytes
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "width"),
+    [
+        (0, DataParallel(shard=2, replicate=2, zero=1), 1 / 1),  # weights, which zero 1 does not shard
+        (1, DataParallel(shard=2, replicate=2, zero=1), 1 / 4),  # over data times context ranks
+        (0, DataParallel(shard=2, replicate=2, zero=3), 1 / 4),
+        (1, DataParallel(shard=1, replicate=4, zero=1), 1 / 2),
+        (1, DataParallel(shard=8, replicate=1, zero=1), 1 / 8),  # never more parts than ranks
+        (2, DataParallel(shard=2, replicate=2, zero=1), 1 / 2),  # expert weights: over expert ranks alone
+        (3, DataParallel(shard=2, replicate=2, zero=1), 1 / 8),
+        (2, DataParallel(shard=2, replicate=2, zero=3), 1 / 8),
+    ],
+)
+def test_a_device_holds_its_part_of_what_is_sharded(kind: int, data: DataParallel, width: float) -> None:
+    worker = made(ROWS["dp8"]).pipelines[0].workers[0]
+    held = _intervals(
+        worker, LayerStrategy(context=ContextParallel(degree=2), data=data, expert=ExpertParallel(ep=2)), kind
+    )
+    assert np.allclose(held.stop - held.start, width)
+    covered, times = np.unique(np.round(held.start / width), return_counts=True)
+    assert list(covered) == list(range(round(1 / width)))
+    assert set(times) == {round(8 * width)}
