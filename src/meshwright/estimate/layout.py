@@ -56,6 +56,12 @@ def _per_text_token(tokens: StreamTokens | None, seq_len: int) -> float:
     return 1.0 if tokens is None else tokens.count / seq_len
 
 
+@lru_cache(maxsize=1024)
+def _balanced(weights: tuple[float, ...], parts: int, first_extra: float, last_extra: float) -> tuple[int, ...]:
+    """`balanced_partition`, found once for models whose layers compute alike, however they are stored or trained."""
+    return balanced_partition(weights, parts=parts, first_extra=first_extra, last_extra=last_extra).counts
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelLayout:
     """A model's layers by kind, and their balanced splits; one object per model and sequence length."""
@@ -111,9 +117,8 @@ class ModelLayout:
         if parts not in self._splits:
             weights = np.diff(self.kinds_before, axis=0) @ self.kind_flop
             ahead = self.model.num_layers - layers
-            found = balanced_partition(
-                weights[ahead:], parts=parts, first_extra=float(weights[:ahead].sum()), last_extra=self.tail_flop
-            ).counts
+            first_extra = float(weights[:ahead].sum())
+            found = _balanced(tuple(weights[ahead:].tolist()), parts, first_extra, self.tail_flop)
             self._splits[parts] = (found[0] + ahead, *found[1:])
         return self._splits[parts]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import reduce
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from meshwright.estimate.away import AWAY_KINDS, states_away
 from meshwright.estimate.hardware import Hardware
-from meshwright.shapes import Float
+from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.workload import Workload
 from meshwright.strategies.data import Z3, ShardingColumns, state_bytes
 from meshwright.units import GIB
@@ -90,6 +91,12 @@ class WorkerLoad:
     largest_frozen_bytes: Array | float = 0.0
     """Of its largest layer."""
 
+    def take(self, index: Int[np.ndarray, "picked"]) -> WorkerLoad:
+        """At least one of the plans; what all have alike stays."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        several = {name: value[index] for name, value in values.items() if np.ndim(value) and len(value) > 1}
+        return WorkerLoad(**(values | several))
+
 
 def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware, workload: Workload) -> WorkerBytes:
     """Memory of one worker's device.
@@ -149,39 +156,85 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     )
 
 
-def fullest_bytes(
-    load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware, workload: Workload
-) -> Float[np.ndarray, "*plans"]:
-    """`worker_bytes(...).peak` of the fullest worker, without its parts.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerParameter:
+    """Bytes per parameter that a rank keeps under a data-parallel choice, all of one shape."""
+
+    dense_weights: Array
+    dense_others: Array
+    """Gradients, main copy and moments."""
+    expert_weights: Array
+    expert_others: Array
+    copies: Array
+    """Of the largest layer, beside what is kept."""
+
+    @classmethod
+    def of(cls, sharding: ShardingColumns, workload: Workload) -> PerParameter:
+        """Of each choice.
+
+        Args:
+            sharding: the choices.
+            workload: formats and optimizer.
+        """
+        precision, training = workload.precision, workload.training
+        dense, experts = (
+            state_bytes(sharding, shards, precision, workload.optimizer, training=training)
+            for shards in (sharding.shard, sharding.expert_shard)
+        )
+        copies = 2 * precision.bytes_of("weights") * sharding.gathers_layers + (
+            sharding.reduced_bytes(precision)
+            * training
+            * (np.asarray(sharding.zero == Z3, dtype=float) + sharding.away("gradients"))
+        )
+        return cls(
+            dense_weights=dense.weights,
+            dense_others=dense.gradients + dense.optimizer,
+            expert_weights=experts.weights,
+            expert_others=experts.gradients + experts.optimizer,
+            copies=np.broadcast_to(copies, np.shape(sharding.shard)),
+        )
+
+    def least(self, legal: Bool[np.ndarray, "choices rows"]) -> PerParameter:
+        """The fewest bytes of each kind under any legal choice of a row; shape 1 x rows."""
+        return self._each(lambda values: np.min(values, axis=0, where=legal, initial=np.inf, keepdims=True))
+
+    def every(self, choices: slice, row: Int[np.ndarray, "picked"]) -> PerParameter:
+        """Columns of shape choices x picked x 1.
+
+        Args:
+            choices: some of them.
+            row: by number.
+        """
+        return self._each(lambda values: values[choices][:, row, None])
+
+    def _each(self, change: Callable[[Array], Array]) -> PerParameter:
+        return PerParameter(**{field.name: change(getattr(self, field.name)) for field in fields(self)})
+
+
+def fullest_bytes(load: WorkerLoad, each: PerParameter, hardware: Hardware) -> Float[np.ndarray, "*plans"]:
+    """`worker_bytes(...).peak` of the fullest worker, without its parts, of loads that are `usual`.
 
     Args:
         load: what workers hold, the last axis; all of a plan have as many communicators.
-        sharding: the data-parallel choice, one for all workers.
+        each: of the data-parallel choice, one for all workers.
         hardware: for the driver's context.
-        workload: formats and optimizer.
     """
-    if any(np.any(getattr(load, name)) for name in _SELDOM):
-        return worker_bytes(load, sharding, hardware, workload).peak.max(axis=-1)
-    precision, training = workload.precision, workload.training
-    dense = state_bytes(sharding, sharding.shard, precision, workload.optimizer, training=training)
     # Almost all schedules have one version; then states are the same for all workers until they are multiplied.
     versions = load.weight_versions if np.any(np.not_equal(load.weight_versions, 1.0)) else 1.0
-    allocated = (dense.weights * versions + dense.gradients + dense.optimizer) * load.dense_parameters
+    allocated = (each.dense_weights * versions + each.dense_others) * load.dense_parameters
     if np.any(load.expert_parameters):
-        experts = state_bytes(sharding, sharding.expert_shard, precision, workload.optimizer, training=training)
-        own = experts.weights * versions + experts.gradients + experts.optimizer
-        allocated = allocated + own * load.expert_parameters
-    allocated = allocated + load.activations + load.transient
-    copies = 2 * precision.bytes_of("weights") * sharding.gathers_layers + (
-        sharding.reduced_bytes(precision)
-        * training
-        * (np.asarray(sharding.zero == Z3, dtype=float) + sharding.away("gradients"))
-    )
-    if np.any(copies):
-        allocated = allocated + (load.largest_dense + load.largest_expert) * copies
+        allocated = allocated + (each.expert_weights * versions + each.expert_others) * load.expert_parameters
+    allocated = allocated + (load.activations + load.transient)
+    if np.any(each.copies):
+        allocated = allocated + (load.largest_dense + load.largest_expert) * each.copies
     fullest = reduce(np.maximum, np.moveaxis(allocated, -1, 0))
     buffers_bytes = load.communicators[..., 0] * COMMUNICATOR_BYTES
     return fullest * (1.0 + hardware.software.fragmentation) + (buffers_bytes + always_bytes(hardware))
+
+
+def usual(load: WorkerLoad) -> bool:
+    """Whether all that workers hold follows from their parameters and activations, so that `fullest_bytes` holds."""
+    return not any(np.any(getattr(load, name)) for name in _SELDOM)
 
 
 _USUAL = ("dense_parameters", "expert_parameters", "largest_dense", "largest_expert", "activations", "transient",

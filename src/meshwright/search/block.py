@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.estimate.away import HOST_SHARE
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import ItemCosts, item_costs
-from meshwright.estimate.memory import TIGHT_SHARE, WorkerLoad, fullest_bytes, worker_bytes
+from meshwright.estimate.memory import TIGHT_SHARE, PerParameter, WorkerLoad, fullest_bytes, usual, worker_bytes
 from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, has_extras, shared_update_s
 from meshwright.estimate.sync import DataGroups, DataNetwork, StepCompute, step_sync
@@ -102,10 +102,20 @@ class PricedRows:
         """The shardings of each row: plans of one shape."""
         return np.asarray(self.table.legal.sum(axis=0))
 
+    @cached_property
+    def per_parameter(self) -> PerParameter:
+        """What each choice keeps of a parameter of each row."""
+        return PerParameter.of(self.table.columns, self.workload)
+
+    @cached_property
+    def least_per_parameter(self) -> PerParameter:
+        """The fewest bytes of each kind under any choice of a row."""
+        return self.per_parameter.least(self.table.legal)
+
     def take(self, index: Int[np.ndarray, "picked"]) -> PricedRows:
         """The rows of this index."""
         part = copy(self)
-        for name in ("plans_of_rows", "shardings", "table"):
+        for name in ("plans_of_rows", "shardings", "table", "per_parameter", "least_per_parameter"):
             part.__dict__.pop(name, None)
         part.grid, part.columns, part.costs = self.grid.take(index), self.columns.take(index), self.costs.take(index)
         part.boundary = self.boundary.take(index)
@@ -136,6 +146,8 @@ class Block:
         """Whether a shape can run what a row has beside its exchanges."""
         self._first_dense = self.costs.dense_parameters @ self.tables.first.T
         self._first_experts = self.costs.expert_parameters @ self.tables.first.T
+        self.least_bytes = np.inf
+        """No plan that was priced needs less."""
         self.uneven = rows.uneven
         if self.uneven:
             self._first_update_s = [getattr(self.costs, name) @ self.tables.first.T for name in EXTRA_SECONDS]
@@ -200,28 +212,41 @@ class Block:
         """Lower bound of the step time under any sharding."""
         return self._bare.pipeline_s
 
-    def price(self, wanted: Bool[np.ndarray, "rows shapes"], threshold_s: float) -> tuple[Candidates, int, int]:
+    def price(
+        self, wanted: Bool[np.ndarray, "rows shapes"], threshold_s: float, *, spare: bool = True
+    ) -> tuple[Candidates, int, int]:
         """Time bound and memory of every sharding of the wanted (row, shape) pairs.
 
         Args:
             wanted: pairs whose bound is still good enough.
             threshold_s: plans above it cannot be among the answer.
+            spare: settle the shardings of a pair at once where it holds too much under each of them.
 
         Returns:
             Plans below the threshold that fit, the number priced, and the number of these that fit.
         """
         pair_row, pair_shape = np.nonzero(wanted)
         found: list[tuple[np.ndarray, ...]] = []
-        priced = feasible = 0
+        feasible = 0
         if not len(pair_row):
             return _candidates(found), 0, 0
-        memory = self._pair_memory(pair_row, pair_shape)
+        load = self._pair_load(pair_row, pair_shape)
         legal = self.rows.table.legal[:, pair_row]
+        priced = int(legal.sum())
+        if spare and usual(load):
+            # Most pairs hold too much under any sharding.
+            least = fullest_bytes(load, self.rows.least_per_parameter.every(slice(None), pair_row), self.hardware)[0]
+            open_pairs = np.flatnonzero(least <= self.limit_bytes)
+            self.least_bytes = float(least.min())
+            if not len(open_pairs):
+                return _candidates(found), priced, 0
+            pair_row, pair_shape = pair_row[open_pairs], pair_shape[open_pairs]
+            load, legal = load.take(open_pairs), legal[:, open_pairs]
         together = max(1, AT_ONCE // len(pair_row))
         for first in range(0, len(legal), together):
             some = slice(first, first + together)
-            priced += int(legal[some].sum())
-            peak, has_room = self._peak_bytes(memory, some, pair_row, pair_shape)
+            peak, has_room = self._peak_bytes(load, some, pair_row)
+            self.least_bytes = min(self.least_bytes, float(np.min(peak, where=legal[some], initial=np.inf)))
             choices, pairs = np.nonzero(legal[some] & has_room)
             feasible += len(pairs)
             if not len(pairs):
@@ -233,52 +258,49 @@ class Block:
         return _candidates(found), priced, feasible
 
     def _peak_bytes(
-        self,
-        memory: dict[str, Float[np.ndarray, "pairs workers"]],
-        choices: slice,
-        rows: Int[np.ndarray, "pairs"],
-        shapes: Int[np.ndarray, "pairs"],
+        self, load: WorkerLoad, choices: slice, rows: Int[np.ndarray, "pairs"]
     ) -> tuple[Float[np.ndarray, "choices pairs"], Bool[np.ndarray, "choices pairs"]]:
         """Of the fullest worker of every pair under some choices, and whether device and host have room for it.
 
         Both mean nothing where a choice is not legal.
         """
-        load = WorkerLoad(
-            **memory,
-            communicators=self.boundary.communicators[rows][:, None],
-            offload_weights=np.full((1, 1), self.rows.away.weights),
-            weight_versions=self.tables.versions[shapes],
-        )
-        sharding = self.rows.table.every(choices, rows)
-        peak = fullest_bytes(load, sharding, self.hardware, self.workload)
-        return peak, (peak <= self.limit_bytes) & self._host_has_room(load, sharding)
+        if usual(load):
+            peak = fullest_bytes(load, self.rows.per_parameter.every(choices, rows), self.hardware)
+        else:
+            sharding = self.rows.table.every(choices, rows)
+            peak = worker_bytes(load, sharding, self.hardware, self.workload).peak.max(axis=-1)
+        return peak, (peak <= self.limit_bytes) & self._host_has_room(load, choices, rows)
 
-    def _host_has_room(self, load: WorkerLoad, sharding: ShardingColumns) -> Bool[np.ndarray, "choices pairs"] | bool:
+    def _host_has_room(
+        self, load: WorkerLoad, choices: slice, rows: Int[np.ndarray, "pairs"]
+    ) -> Bool[np.ndarray, "choices pairs"] | bool:
         """Whether what is away has room on the host, as far as it states how much there is."""
         memory, disks = self.hardware.host_memory_bytes, self.hardware.disk_bytes
         room = True
         if not self.grid.offload or (memory is None and disks is None):
             return room
-        held = worker_bytes(load, sharding, self.hardware, self.workload)
+        held = worker_bytes(load, self.rows.table.every(choices, rows), self.hardware, self.workload)
         if memory is not None:
             room = room & (held.host.max(axis=-1) <= memory * HOST_SHARE)
         if disks is not None:
             room = room & (held.disk.max(axis=-1) <= disks)
         return room
 
-    def _pair_memory(
-        self, rows: Int[np.ndarray, "pairs"], shapes: Int[np.ndarray, "pairs"]
-    ) -> dict[str, Float[np.ndarray, "pairs workers"]]:
-        """What the fullest workers of every pair hold, by field of `WorkerLoad`."""
+    def _pair_load(self, rows: Int[np.ndarray, "pairs"], shapes: Int[np.ndarray, "pairs"]) -> WorkerLoad:
+        """What the fullest workers of every pair hold."""
         costs, tables = self.costs, self.tables
         held, alive = tables.held, tables.alive
         every, workers, items = held.shape
         set_of = tables.set_of[shapes]
 
+        used, row = _distinct(rows, self.grid.rows)
+        used_shapes, shape = _distinct(shapes, every)
+
         def products(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
-            """Of all rows and shapes, of which the pairs are taken: one product is quicker than many short sums."""
-            whole = table @ counts.reshape(-1, items).T
-            return whole.reshape(-1, every, workers)[rows, shapes]
+            """Of the rows and shapes of all pairs, of which the pairs are taken: one product is quicker than many short
+            sums."""
+            whole = table[used] @ counts[used_shapes].reshape(-1, items).T
+            return whole.reshape(-1, len(used_shapes), workers)[row, shape]
 
         def largest(table: np.ndarray) -> np.ndarray:
             by_set = np.stack([np.max(table, axis=1, where=here, initial=0.0) for here in tables.sets], axis=1)
@@ -305,7 +327,12 @@ class Block:
             found["largest_frozen_bytes"] = largest(sum(frozen) * self.whole)
         if self.uneven:
             found |= {name: products(getattr(costs, name), held) for name in EXTRA_BYTES}
-        return found
+        return WorkerLoad(
+            **found,
+            communicators=self.boundary.communicators[rows][:, None],
+            offload_weights=np.full((1, 1), self.rows.away.weights),
+            weight_versions=tables.versions[shapes],
+        )
 
     def _step_bound_s(
         self,

@@ -15,7 +15,7 @@ class Certificate:
     space: int
     """Members of the space."""
     priced: int
-    """Members whose time and memory were computed."""
+    """Members whose memory was computed, alone or with others, and where they fit their time."""
     feasible: int
     """Members that fit the memory, of those that were looked at for it."""
     effort: tuple[tuple[str, int], ...] = ()

@@ -25,6 +25,8 @@ COMPANIONS = 16
 """Next best plans of the same shape simulated with each: a simulation takes the same time for one row as for twenty."""
 EQUAL = 1e-9
 """Relative difference below which two times are equal."""
+ROUNDED = 1e-8
+"""Relative difference above which times are in order whatever they are rounded to."""
 FRONT_STEP = 0.01
 """A plan joins the front only if it needs this much less memory than any quicker one."""
 
@@ -171,7 +173,9 @@ class Queue:
         self.simulated += len(plans)
         for plan in plans:
             known = self.best_of_layout.get(plan.row.layout)
-            if known is None or _order(plan) < _order(known):
+            # Names are made only where times may be equal.
+            may = known is None or plan.time_s <= known.time_s * (1.0 + ROUNDED)
+            if may and (known is None or _order(plan) < _order(known)):
                 self.best_of_layout[plan.row.layout] = plan
         if self.slack > 1.0:
             self.front = pareto_front([*self.front, *plans])

@@ -97,8 +97,9 @@ def search(
         each = {"top": top, "pareto": pareto, "refine": refine}
         return joined([search(model, cluster, workload, one, **each) for one in spaces], top)  # type: ignore[arg-type]
     space = spaces[0]
-    result = _Search(model, cluster, workload, space, top, pareto=pareto).run(started)
-    if not result.plans and not space.tight and not result.certificate.stopped:
+    run = _Search(model, cluster, workload, space, top, pareto=pareto)
+    result = run.run(started)
+    if not result.plans and not space.tight and not result.certificate.stopped and run.may_fit_tightly:
         # Nothing leaves the usual reserve free: better a tight plan that says so than none.
         relaxed = _Search(model, cluster, workload, replace(space, tight=True), top, pareto=pareto).run(started)
         return replace(relaxed, relaxed=bool(relaxed.plans))
@@ -141,6 +142,14 @@ class _Search:
         self.limit_bytes = self.hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
         self.shapes: dict[tuple[int, int], tuple[list[Shape], ShapeTables | None]] = {}
         self.counts = Counts()
+        self.least_bytes = np.inf
+        """No plan that was looked at for its memory needs less."""
+
+    @property
+    def may_fit_tightly(self) -> bool:
+        """Whether a plan may fit that leaves less than the usual reserve."""
+        host = self.space.pinned("offload") not in (None, ("none",))
+        return host or self.least_bytes <= self.hardware.memory_bytes
 
     def run(self, started: float) -> SearchResult:
         """Search; `started` is when the clock of the certificate began."""
@@ -150,6 +159,7 @@ class _Search:
             self.counts.space = int(plans.sum())
             bounds = row_bounds(grid, self.model, self.hardware, self.workload, any_order=not self.in_order)
             hopeless = bounds.peak_bytes > self.limit_bytes
+            self.least_bytes = float(bounds.peak_bytes[hopeless].min(initial=np.inf))
             self.counts.pruned[ROW_TOO_LARGE] += int(plans[hopeless].sum())
             row = np.flatnonzero(~hopeless & (plans > 0))
             rows = _Rows(run=self, grid=grid, row=row, bound_s=bounds.time_s[row], plans=plans[row])
@@ -236,6 +246,7 @@ class _Search:
         threshold_s = self.queue.threshold_s
         wanted = (block.bounds_s() <= threshold_s) & block.allowed
         found, priced, feasible = block.price(wanted, threshold_s)
+        self.least_bytes = min(self.least_bytes, block.least_bytes)
         self.counts.priced += priced
         self.counts.feasible += feasible
         self.counts.pruned[SHAPE_BEATEN] += plans - priced
@@ -319,7 +330,7 @@ def price_all(
     for block in (run.block(rows) for rows in run.rows(grid)):
         if block is None:
             continue
-        _, priced, _ = block.price(block.allowed, np.inf)
+        _, priced, _ = block.price(block.allowed, np.inf, spare=False)
         run.counts.priced += priced
     return run.counts.priced, time.perf_counter() - started
 

@@ -151,13 +151,13 @@ class ModelSpec:
     def kinds(self) -> tuple[LayerSpec, ...]:
         """The distinct layers, in order of first appearance."""
         if self.tuning is not None:
-            return tuple(dict.fromkeys(_tuned_layers(self)))
+            return tuple(_tuned_counts(self))
         return tuple(dict.fromkeys(layer for run in self.runs for layer in run.layers))
 
     def kind_counts(self) -> Counter[LayerSpec]:
         """How often each distinct layer occurs."""
         if self.tuning is not None:
-            return Counter(_tuned_layers(self))
+            return Counter(_tuned_counts(self))
         counts: Counter[LayerSpec] = Counter()
         for run in self.runs:
             for layer in run.layers:
@@ -273,6 +273,19 @@ class ModelSpec:
         own = {layer: count for layer, count in self.kind_counts().items() if layer.stream.startswith(stream.name)}
         parameters = sum(count * layer.parameters(stream.hidden) for layer, count in own.items())
         return {**stream.describe(), "layers": sum(own.values()), "parameters": parameters + stream.parameters}
+
+
+@lru_cache(maxsize=64)
+def _tuned_counts(model: ModelSpec) -> dict[LayerSpec, int]:
+    """How often each distinct layer occurs, in order of first appearance."""
+    # Equal layers are mostly one object, and a hash of each takes its time.
+    once: dict[int, LayerSpec] = {}
+    layers = [once.setdefault(id(layer), layer) for layer in _tuned_layers(model)]
+    places = Counter(map(id, layers))
+    found: dict[LayerSpec, int] = {}
+    for place, layer in once.items():
+        found[layer] = found.get(layer, 0) + places[place]
+    return found
 
 
 @lru_cache(maxsize=64)
