@@ -99,7 +99,8 @@ def generations_of(line: str) -> tuple[SoftwareGeneration, ...]:
     """
     if line not in _table():
         raise UnsupportedError(unknown_name("software", line[:80], tuple(_table())), code="MW403")
-    entries = _table()[_like(line) or line]["generation"]
+    own = _table()[line]
+    entries = own.get("generation") or _table()[own["like"]]["generation"]
     found = (SoftwareGeneration(**{**entry, "young": tuple(entry.get("young", ()))}) for entry in entries)
     return tuple(sorted(found, key=lambda one: one.since))
 
