@@ -94,6 +94,7 @@ def test_files_without_lengths_are_refused(tmp_path: Path, text: str) -> None:
         ("uniform:low=9,high=3", 1),
         ("histogram:512=.4,0=.1,x=1", 2),
         ("lognormle:mean=1", 1),
+        ("lognormal", 3),
     ],
 )
 def test_everything_wrong_with_a_name_is_said_together(text: str, problems: int) -> None:

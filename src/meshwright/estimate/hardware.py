@@ -195,9 +195,23 @@ def host_columns(group: NodeGroup) -> dict[str, Any]:
 
 
 def _cannot(device: DeviceSpec, dtype: str) -> Problem:
-    """That a device has no peak in a format, with the quickest of those that have one."""
+    """That a device has no peak in a format, with those that have one: first those of its vendor that
+    are linked in a node as it is, the most alike first."""
     able = ", ".join(name for name, _ in device.peak_flop_per_s)
-    others = sorted((one for one in devices() if one.peak(dtype)), key=lambda one: -(one.peak(dtype) or 0.0))
+
+    def sizes(one: DeviceSpec) -> tuple[float, float, float]:
+        peak = one.peak("bf16") or max(peak for _, peak in one.peak_flop_per_s)
+        return peak, one.memory_bytes, one.memory_bandwidth_bytes_per_s
+
+    def linked(one: DeviceSpec) -> bool:
+        return one.node is not None and one.node.scaleup_domain >= one.node.devices_per_node
+
+    def unlike(other: DeviceSpec) -> tuple[bool, bool, float]:
+        ratios = (theirs / own for theirs, own in zip(sizes(other), sizes(device), strict=True))
+        apart = sum(abs(math.log(ratio)) for ratio in ratios)
+        return other.vendor != device.vendor, linked(other) != linked(device), apart
+
+    others = sorted((one for one in devices() if one.peak(dtype)), key=unlike)
     named = f", or a device that does: {', '.join(one.name for one in others[:NAMED_DEVICES])}" if others else ""
     return Problem(
         what=f"{device.name} does not compute in {dtype}",

@@ -30,6 +30,7 @@ LONGEST = 2**26
 FIELDS = ("length", "len", "seq_len", "num_tokens", "n_tokens", "tokens", "token_count", "input_length")
 """Names of the length in a JSON line, the first that is there."""
 _MAX_BYTES = 256 * 1024**2
+DISTRIBUTIONS = ("lognormal", "uniform", "histogram")
 _EXAMPLE = "for example lognormal:mean=1200,sigma=1.1,max=32768, or a file with one length a line"
 
 
@@ -49,7 +50,7 @@ def lengths_of(source: object) -> Lengths:
     if isinstance(source, str | os.PathLike):
         text = os.fspath(source)
         name, colon, after = text.partition(":")
-        if colon and name.isalpha() and not os.path.exists(text):
+        if (name in DISTRIBUTIONS or (colon and name.isalpha())) and not os.path.exists(text):
             return _named(name, after)
         return _of_file(str(text))
     if isinstance(source, Iterable):
@@ -61,7 +62,8 @@ def lengths_of(source: object) -> Lengths:
 
 
 def _named(name: str, text: str) -> Lengths:
-    known: dict[str, Callable[[str], Lengths]] = {"lognormal": _lognormal, "uniform": _uniform, "histogram": _histogram}
+    readers: tuple[Callable[[str], Lengths], ...] = (_lognormal, _uniform, _histogram)
+    known = dict(zip(DISTRIBUTIONS, readers, strict=True))
     if name not in known:
         raise InputError(unknown_name("distribution of lengths", name, known), code="MW206")
     return known[name](text)
