@@ -13,7 +13,7 @@ from meshwright.schedules.table import Kind
 from tests.runtime.test_versions import batch, initial, largest_difference, step
 
 MICRO_BATCHES = 16
-REFUSED = {"seq1f1b", "bamboo", "ftpipe"}
+REFUSED = {"seq1f1b", "terapipe", "bamboo", "ftpipe"}
 INEXACT = {"pipedream", "pipedream-2bw"}
 
 

@@ -19,6 +19,7 @@ from meshwright.schedules.interleaved_zb import InterleavedZeroBubble
 from meshwright.schedules.mixpipe import MixPipe
 from meshwright.schedules.one_f_one_b import OneFOneB
 from meshwright.schedules.seq1f1b import Seq1F1B
+from meshwright.schedules.terapipe import TeraPipe
 from meshwright.schedules.v_half import VHalf
 from meshwright.schedules.v_min import VMin
 from meshwright.schedules.zb_auto import ZeroBubbleAuto
@@ -72,14 +73,18 @@ CASES = (
     Case(SCHEDULES["dualpipev"], ((1, 2, 2), (2, 4, 2), (3, 7, 2), (4, 8, 2), (6, 16, 2)), tight=False),
     Case(SCHEDULES["seq1f1b"], ((1, 2, 1), (2, 1, 1), (4, 8, 1), (7, 2, 1), (8, 24, 1)), tight=False),
     Case(Seq1F1B(segments=4), ((4, 1, 1), (4, 6, 1)), tight=False),
+    Case(SCHEDULES["terapipe"], ((1, 2, 1), (2, 1, 1), (4, 8, 1), (8, 12, 1)), tight=False),
+    Case(TeraPipe(segments=4), ((4, 1, 1), (4, 6, 1)), tight=False),
     Case(SCHEDULES["breadth-first"], ((2, 1, 2), (3, 2, 2), (4, 8, 2), (4, 4, 3), (6, 16, 2))),
     Case(BreadthFirst(reverse=True), ((3, 2, 2), (4, 8, 2))),
     Case(SCHEDULES["pipedream-flush"], ((1, 3, 1), (4, 3, 1), (4, 8, 1), (8, 24, 1))),
     Case(SCHEDULES["varuna"], ((1, 3, 1), (2, 1, 1), (2, 4, 1), (4, 8, 1), (5, 17, 1), (8, 24, 1)), tight=False),
     Case(SCHEDULES["chimera"], ((2, 2, 1), (4, 2, 1), (4, 4, 1), (4, 12, 1), (8, 5, 1), (8, 16, 1)), tight=False),
     Case(Chimera(pairs=2), ((4, 4, 1), (4, 8, 1), (8, 7, 1), (8, 16, 1)), tight=False),
+    Case(Chimera(doubling=True), ((4, 4, 1), (4, 9, 1), (8, 16, 1)), tight=False),
     Case(SCHEDULES["hanayo"], ((1, 2, 2), (2, 4, 2), (4, 4, 2), (4, 8, 4), (5, 7, 2), (8, 16, 2)), tight=False),
     Case(Hanayo(waves=1, backward_ticks=1), ((4, 4, 2), (6, 6, 2)), tight=False),
+    Case(Hanayo(admit=4), ((4, 8, 2), (4, 9, 4)), tight=False),
     Case(SCHEDULES["avgpipe"], ((1, 3, 1), (2, 1, 1), (4, 8, 1), (4, 40, 1), (8, 24, 1))),
     Case(AvgPipe(extra=2, pipelines=2), ((2, 2, 1), (4, 8, 1), (6, 18, 1)), tight=False),
     Case(SCHEDULES["mixpipe"], ((2, 2, 1), (4, 3, 1), (4, 8, 1), (6, 6, 1), (8, 16, 1)), tight=False),

@@ -35,4 +35,5 @@ def test_eight_workers_hold_five_at_most() -> None:
     bpipe = BPipe()
     assert bpipe.resident(8, 40).tolist() == [5, 5, 5, 5, 4, 4, 4, 4]
     assert bpipe.resident(4, 8).tolist() == [3, 3, 2, 2]
+    assert bpipe.peak_activations(8, 40) == (5, 5, 5, 5, 4, 4, 4, 4)
     assert bpipe.exchanges(8, 40, 5) == ()

@@ -20,9 +20,18 @@ def peak(table: ScheduleTable) -> int:
     ("schedule", "p", "m", "span_s", "most"),
     [(VHalf(), 4, 8, 26.5, 6), (VMin(), 4, 8, 29.5, 4), (VHalf(), 8, 24, 80.5, 10), (VMin(), 8, 24, 85.5, 8)],
 )
-def test_numbers_of_the_authors_code(schedule: Schedule, p: int, m: int, span_s: float, most: int) -> None:
+def test_no_longer_and_no_larger_than_by_the_authors_code(
+    schedule: Schedule, p: int, m: int, span_s: float, most: int
+) -> None:
     table = schedule.table(p, m, 2)
-    assert simulate(table, schedule.equal_times(p, 2)).span_s == pytest.approx(span_s)
+    assert span_s - 1 <= simulate(table, schedule.equal_times(p, 2)).span_s <= span_s
+    assert peak(table) == most
+
+
+@pytest.mark.parametrize(("p", "span_s", "most"), [(5, 51.5, 6), (6, 62.5, 6), (9, 95.5, 8), (12, 128.5, 10)])
+def test_forwards_that_are_not_next_fill_idle_slots_too(p: int, span_s: float, most: int) -> None:
+    table = VMin().table(p, 3 * p, 2)
+    assert simulate(table, VMin().equal_times(p, 2)).span_s == pytest.approx(span_s)
     assert peak(table) == most
 
 

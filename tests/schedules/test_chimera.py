@@ -28,6 +28,15 @@ def test_concatenation_loses_to_1f1b_with_many_micro_batches() -> None:
     assert SCHEDULES["1f1b"].closed_form_s(8, 32, 1, 1.0, 2.0) == 117
 
 
+@pytest.mark.parametrize(("p", "m", "makespan_s"), [(4, 8, 29), (8, 16, 65), (8, 32, 110), (8, 64, 213), (16, 64, 230)])
+def test_forwards_that_run_ahead_win_over_1f1b_again(p: int, m: int, makespan_s: float) -> None:
+    ahead = Chimera(doubling=True)
+    timeline = simulate(ahead.table(p, m), ahead.equal_times(p))
+    assert timeline.makespan_s == makespan_s <= (m + p - 1) * 3
+    assert max(ahead.peak_activations(p, m)) < 2 * p
+    assert not ahead.problems(p, m + 1)
+
+
 def test_more_pairs_shorten_the_bubble_and_take_more_copies() -> None:
     times = [Chimera(pairs=pairs).closed_form_s(8, 8, 1, 1.0, 2.0) for pairs in (1, 2, 4)]
     assert times == [36, 28, 24]
@@ -38,7 +47,7 @@ def test_more_pairs_shorten_the_bubble_and_take_more_copies() -> None:
     ("pairs", "p", "m", "v", "fixes"),
     [
         (1, 3, 4, 1, {"p": "p = 2 or 4"}),
-        (1, 4, 10, 1, {"m": "m = 8 or 12"}),
+        (1, 4, 10, 1, {"m": "m = 8 or 12, or doubling"}),
         (1, 4, 1, 2, {"m": "m = 2", "v": "v = 1, or schedule interleaved"}),
         (3, 8, 8, 1, {"pairs": "pairs = 2 or 4"}),
         (2, 8, 3, 1, {"m": "m = 4"}),

@@ -17,6 +17,14 @@ def test_times_of_four_workers(ticks: int, waves: int, backward_s: float, makesp
     assert simulate(hanayo.table(4, 4, 2 * waves), times).makespan_s == makespan_s
 
 
+def test_a_limit_keeps_the_activations_of_long_steps() -> None:
+    any_number, some = Hanayo(), Hanayo(admit=9)
+    assert [max(one.peak_activations(8, 16, 2)) for one in (any_number, some)] == [23, 18]
+    times = any_number.equal_times(8, 2)
+    assert len({simulate(one.table(8, 16, 2), times).makespan_s for one in (any_number, some)}) == 1
+    assert [(found.field, found.fix) for found in Hanayo(admit=3).problems(4, 8, 2)] == [("admit", "admit = 4")]
+
+
 def test_a_wave_turns_on_its_worker() -> None:
     assert Hanayo().placement(3, 4).worker.tolist() == [0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0]
 

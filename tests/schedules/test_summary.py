@@ -47,7 +47,7 @@ def test_the_summary_of_four_workers(
     assert schedule.worker_weight_copies(P, M, v) == (copies,) * P
 
 
-@pytest.mark.parametrize(("p", "m", "half_s", "min_s"), [(4, 8, 26.5, 29.5), (8, 24, 80.5, 85.5)])
+@pytest.mark.parametrize(("p", "m", "half_s", "min_s"), [(4, 8, 26.5, 29.5), (8, 24, 80.5, 84.5)])
 def test_spans_of_the_v_shapes(p: int, m: int, half_s: float, min_s: float) -> None:
     for name, span_s in (("v-half", half_s), ("v-min", min_s)):
         schedule = SCHEDULES[name]

@@ -66,6 +66,7 @@ SCHEDULES: Catalogue[Schedule] = Catalogue(
         "dualpipe": "dualpipe:DualPipe",
         "dualpipev": "dualpipev:DualPipeV",
         "seq1f1b": "seq1f1b:Seq1F1B",
+        "terapipe": "terapipe:TeraPipe",
         "breadth-first": "breadth_first:BreadthFirst",
         "pipedream-flush": "pipedream_flush:PipeDreamFlush",
         "varuna": "varuna:Varuna",

@@ -383,6 +383,16 @@ class Schedule(ABC):
         self._check(p, m, v)
         return _cached_in_flight(self, p, self._in_flight_for(p, m, v), v)
 
+    def peak_activations(self, p: int, m: int, v: int = 1) -> tuple[int, ...]:
+        """Most activations of one chunk that lie on each worker at once.
+
+        Args:
+            p: workers.
+            m: micro-batches per step.
+            v: chunks per worker.
+        """
+        return tuple(int(vectors.sum(axis=1).max()) for vectors in self.in_flight(p, m, v))
+
     def placement(self, p: int, v: int = 1) -> Placement:
         """Which worker holds which virtual stage."""
         return Placement.loop(p, v)

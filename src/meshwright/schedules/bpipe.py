@@ -95,6 +95,10 @@ class BPipe(OneFOneBOrder):
         """
         return self.parked(p, m).sum(axis=1)
 
+    def peak_activations(self, p: int, m: int, v: int = 1) -> tuple[int, ...]:
+        """`resident`: what lies on a worker, not what it has in flight."""
+        return tuple(self.resident(p, m).tolist())
+
     def parked(self, p: int, m: int) -> Int[np.ndarray, "workers 2"]:
         """At most `limit` of its own on each worker, and what `exchanges` puts on the partner."""
         guests = [0] * p

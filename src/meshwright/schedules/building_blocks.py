@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from itertools import accumulate
+from typing import ClassVar
 
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.table import Kind, ScheduleTable
@@ -50,20 +51,22 @@ def squeezed_blocks(p: int, m: int, offsets: Callable[[int], Offsets]) -> list[l
     return lists
 
 
-def reordered(p: int, lists: list[list[Task]]) -> list[list[Task]]:
+def reordered(p: int, lists: list[list[Task]], *, looks_ahead: bool = False) -> list[list[Task]]:
     """The same tasks in an order with fewer idle slots and no higher peak of live activations.
 
     First every idle slot takes the next task that is ready, as long as the peak stays; then the weight gradients are
-    taken out and fill what is idle, or make room for a forward, in the order of their input gradients.
+    taken out and fill what is idle, or make room for a forward that is next, in the order of their input gradients.
 
     Args:
         p: workers.
         lists: per worker its tasks, on the V placement.
+        looks_ahead: then, too, an idle slot takes a later task that is ready before a weight gradient.
     """
     cap = max(_peak(tasks) for tasks in lists)
     earlier = _run(p, lists, lambda live, rest, ready: _next_ready(live, rest, ready, cap, WINDOW * p))
     bare = [[task for task in tasks if task.kind != Kind.W] for tasks in earlier]
-    return _run(p, bare, lambda live, rest, ready: 0 if _fits(live, rest[0], cap) and rest[0] in ready else None)
+    window = WINDOW * p if looks_ahead else 1
+    return _run(p, bare, lambda live, rest, ready: _next_fitting(live, rest, ready, cap, window))
 
 
 def _change(task: Task) -> int:
@@ -96,6 +99,11 @@ def _next_ready(live: int, rest: list[Task], ready: list[Task], cap: int, window
         if live + 1 + max(most, 0) <= cap:
             return index
     return None
+
+
+def _next_fitting(live: int, rest: list[Task], ready: list[Task], cap: int, window: int) -> int | None:
+    """`_next_ready`, or None where the next task is a forward without room: a weight gradient makes it."""
+    return _next_ready(live, rest, ready, cap, window) if _fits(live, rest[0], cap) else None
 
 
 def _run(
@@ -170,6 +178,8 @@ class BlockSchedule(TwoChunkV):
     source = "Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS 2024"
     repeats = True
     ramps = 2
+    looks_ahead: ClassVar[bool] = False
+    """Whether reordering moves tasks again when it places the weight gradients: that shortens blocks with waits."""
     raw: bool
 
     def offsets(self, p: int, worker: int) -> Offsets:
@@ -183,4 +193,6 @@ class BlockSchedule(TwoChunkV):
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         lists = squeezed_blocks(p, m, lambda worker: self.offsets(p, worker))
-        return table_of_lists(self.placement(p), (m,), lists if self.raw else reordered(p, lists))
+        if not self.raw:
+            lists = reordered(p, lists, looks_ahead=self.looks_ahead)
+        return table_of_lists(self.placement(p), (m,), lists)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
-from meshwright.schedules.parameters import whole
+from meshwright.schedules.list_order import Key, list_table
+from meshwright.schedules.parameters import flag, whole
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
@@ -25,6 +27,11 @@ def two_way_problems(name: str, p: int, m: int) -> list[Problem]:
     return found
 
 
+def _ahead(p: int, kind: Kind, stage: int, unit: int) -> Key:
+    """Backwards first, then earlier micro-batches, then the stage nearer to the end of its pipeline."""
+    return int(kind is not Kind.B), unit, -(stage % p), stage // p
+
+
 @dataclass(frozen=True, kw_only=True)
 class Chimera(Schedule):
     """`pairs` pipelines down and as many up: half of the micro-batches go each way, m counts all of them.
@@ -35,12 +42,17 @@ class Chimera(Schedule):
     With m = k*p: time m*(f + b) + (p/pairs - 2)*(b + (k - 1)*(b - f)) for b >= f; one pair keeps p/2 + 1 to p
     activations in flight. Fewer micro-batches than p are shared out as evenly as they go. The slots of more than one
     pair follow the placement in the public code; nothing says that they are its exact order.
+    Units one behind the other pause where b > f. With `doubling`, for m > p, forwards run ahead until p micro-batches
+    of each pipeline are in flight, twice as many as otherwise, and fill the pauses. The paper names forward doubling
+    without its order: this is a reconstruction by list scheduling with b = 2*f.
     Source: Li and Hoefler, "Chimera: Efficiently Training Large-Scale Neural Networks with Bidirectional Pipelines",
     SC 2021.
     """
 
     pairs: int = whole(1, "Pipelines per direction, a divisor of p/2.")
     """A worker holds 2*pairs stages."""
+    doubling: bool = flag("Forwards of the next p micro-batches run ahead, for m > p.")
+    """m may then be any number above p."""
 
     name = "chimera"
     only_chunks = 1
@@ -50,8 +62,8 @@ class Chimera(Schedule):
     traffic = "gradients of the 2*pairs copies of each stage are all-reduced between the workers that hold them"
 
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
-        """m*(f + b) + (p/pairs - 2)*(b + (m/p - 1)*(b - f)), for m a multiple of p and b >= f."""
-        if m % p or backward_s < forward_s:
+        """m*(f + b) + (p/pairs - 2)*(b + (m/p - 1)*(b - f)), for m a multiple of p and b >= f, none run ahead."""
+        if m % p or backward_s < forward_s or (self.doubling and m > p):
             return None
         between = backward_s + (m // p - 1) * (backward_s - forward_s)
         return m * (forward_s + backward_s) + (p // self.pairs - 2) * between
@@ -81,9 +93,9 @@ class Chimera(Schedule):
             found.append(Problem(what=f"chimera: pairs = {self.pairs} with p = {p}", why=why, fix=fix, field="pairs"))
         if found:
             return found
-        if m > p and m % p:
+        if m > p and m % p and not self.doubling:
             why = "more than p micro-batches run in units of p"
-            fix = f"m = {m - m % p} or {m - m % p + p}"
+            fix = f"m = {m - m % p} or {m - m % p + p}, or doubling"
             return [Problem(what=f"chimera: m = {m} with p = {p}", why=why, fix=fix, field="m")]
         if m < 2 * self.pairs:
             why = "every pipeline takes at least one micro-batch"
@@ -97,6 +109,8 @@ class Chimera(Schedule):
         counts = [0] * chains
         for dealt in range(chains):
             counts[dealt // 2 + self.pairs * (dealt % 2)] = m // chains + (dealt < m % chains)
+        if self.doubling and m > p:
+            return list_table(placement, counts, (1, 2), partial(_ahead, p), lambda stage: None if stage % p else p)
         kinds, stages, units, slots = [], [], [], []
         for chain, count in enumerate(counts):
             unit, s = (axis.reshape(-1) for axis in np.meshgrid(np.arange(count), np.arange(p), indexing="ij"))

@@ -160,7 +160,7 @@ def run_table(schedule: Schedule, table: ScheduleTable, **seconds: float) -> Sch
     )
     free = {kind: np.zeros((p, v)) for kind in table.kinds & {Kind.UNSHARD, Kind.REDUCE}}
     times = replace(times, others_s=free) if free else times
-    peaks = tuple(int(vectors.sum(axis=1).max()) for vectors in schedule.in_flight(p, m, v))
+    peaks = schedule.peak_activations(p, m, v)
     return ScheduleRun(schedule=schedule, p=p, m=m, v=v, timeline=simulate(table, times), peak_activations=peaks)
 
 

@@ -18,12 +18,15 @@ class Hanayo(Schedule):
     The paper gives the waves but no complete rule of order; this is a reconstruction by list scheduling in a clock
     where a backward takes `backward_ticks` forwards: a worker that is free runs a ready backward before a forward, of
     the forwards those of the earlier group of p micro-batches, then those nearer to the end of the chain.
-    One wave and m = p: time m*(f + b) + (p - 1)*b; more waves come near (p - 1)*b/W of idle time.
+    Without a limit up to twice as many micro-batches as workers are in flight at the turns of long steps; `admit` keeps
+    them to its number. One wave and m = p: time m*(f + b) + (p - 1)*b; more waves come near (p - 1)*b/W of idle time.
     Source: Liu et al., "Hanayo: Harnessing Wave-like Pipeline Parallelism for Enhanced Large Model Training
     Efficiency", SC 2023.
     """
 
     waves: int | None = whole(None, "Waves, half the chunks per worker.")
+    admit: int | None = whole(None, "Most micro-batches in flight, p or more. [default: any]")
+    """Fewer activations for a longer step: a worker with nothing else to do then waits."""
     backward_ticks: int = whole(2, "Forwards that a backward is taken to last when the order is made.")
 
     name = "hanayo"
@@ -52,6 +55,11 @@ class Hanayo(Schedule):
             why = "a wave runs there and back, so it has two chunks per worker"
             near = f"v = {v - 1} or {v + 1}" if v > 1 else "v = 2"
             return [Problem(what=f"hanayo: v = {v}", why=why, fix=near, field="v")]
+        if self.admit is not None and self.admit < p:
+            why = "fewer micro-batches than workers leave workers idle all the time"
+            return [
+                Problem(what=f"hanayo: admit = {self.admit} with p = {p}", why=why, fix=f"admit = {p}", field="admit")
+            ]
         return []
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
@@ -60,4 +68,5 @@ class Hanayo(Schedule):
                 return 0, unit, -stage, 0
             return 1, unit // p, -stage, unit
 
-        return list_table(self.placement(p, v), (m,), (1, self.backward_ticks), rank)
+        cap = None if self.admit is None else lambda stage: None if stage else self.admit
+        return list_table(self.placement(p, v), (m,), (1, self.backward_ticks), rank, cap)

@@ -14,12 +14,14 @@ class VMin(BlockSchedule):
 
     Workers hold about p/3 micro-batches. No closed form of its time is known.
     Source: Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024. The paper leaves the rules of the
-    reordering open: this is a reconstruction that reaches the bubbles of the authors' code.
+    reordering open: this is a reconstruction whose spans are no longer than those of the authors' code at p = 4 and 8
+    (29.5 with m = 8, 85.5 with m = 24).
     """
 
     raw: bool = flag("Squeezed blocks, not reordered.")
 
     name = "v-min"
+    looks_ahead = True
     title = "V-Min: a third of the activations of 1F1B, two chunks in a V"
 
     def offsets(self, p: int, worker: int) -> Offsets:
