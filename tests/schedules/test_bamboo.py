@@ -8,6 +8,7 @@ import pytest
 from meshwright.errors import InputError
 from meshwright.schedules import Kind, Times, simulate
 from meshwright.schedules.bamboo import Bamboo
+from meshwright.schedules.equal_stages import run_schedule
 
 
 def test_redundant_forward_runs_before_each_backward() -> None:
@@ -37,6 +38,21 @@ def test_the_worker_before_the_lost_one_takes_its_stage_over(lost: int) -> None:
     both = table.placement.worker[lost]
     assert both == table.placement.worker[heir]
     assert Kind.X not in table.kinds
+
+
+def test_a_step_behind_a_loss_takes_what_the_worker_with_two_stages_takes() -> None:
+    behind = run_schedule("bamboo", 4, 12, lost=2)
+    assert (behind.p, len(behind.to_dict()["workers"])) == (3, 3)
+    assert 12 * 6 <= behind.timeline.makespan_s <= (12 + 3) * 6
+    assert run_schedule("bamboo", 4, 12).timeline.makespan_s < behind.timeline.makespan_s
+
+
+def test_a_loss_that_nobody_can_take_over_is_refused() -> None:
+    with pytest.raises(InputError, match="no other worker holds the stage") as refused:
+        run_schedule("varuna", 4, 12, lost=2)
+    assert "plan --replan-from" in refused.value.problems[0].fix
+    with pytest.raises(InputError, match="the workers count from 0 to 3"):
+        run_schedule("bamboo", 4, 12, lost=7)
 
 
 def test_constraints() -> None:

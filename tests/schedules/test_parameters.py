@@ -45,7 +45,7 @@ def test_a_value_outside_the_range_is_refused_by_its_name(schedule: Schedule, on
 
 
 def test_a_name_with_an_unknown_setting_says_which_there_are() -> None:
-    with pytest.raises(InputError, match=r"'wavs2' is no setting of hanayo[\s\S]*waves2, backward_ticks2"):
+    with pytest.raises(InputError, match=r"'wavs2' is no setting of hanayo[\s\S]*waves2, admit2, backward_ticks2"):
         schedule_named("hanayo-wavs2")
     with pytest.raises(InputError, match="zb-v has no settings"):
         schedule_named("zb-v-raw")

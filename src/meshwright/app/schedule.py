@@ -72,7 +72,9 @@ def draw_schedule(request: ScheduleRequest) -> DrawnSchedules:
     p, m = request.p or 1, request.m or 1
     own = request.parameters
     if len(request.name) == 1:
-        return _one(run_schedule(request.name[0], p, m, request.v, parameters=own, **request.seconds))
+        return _one(
+            run_schedule(request.name[0], p, m, request.v, lost=request.lost, parameters=own, **request.seconds)
+        )
     stack = run_schedules(request.name, p, m, request.v, parameters=own, **request.seconds)
     runs = tuple((run.to_dict(), run.timeline) for run in stack)
     return DrawnSchedules(

@@ -165,6 +165,21 @@ class Schedule(ABC):
         """
         return _cached_table(self, p, m, v)
 
+    def failover_table(self, p: int, m: int, lost: int) -> ScheduleTable:
+        """The order of the workers that are left when one is lost.
+
+        Args:
+            p: workers before the loss.
+            m: micro-batches per step.
+            lost: number of the lost worker.
+
+        Raises:
+            InputError: no other worker holds its stage, or there is no such worker.
+        """
+        why = f"with {self.name} no other worker holds the stage of worker {lost}"
+        fix = "use schedule bamboo, or plan anew for what is left: plan --replan-from FILE --lost 1xDEVICE"
+        raise InputError(Problem(what=f"lost = {lost}", why=why, fix=fix, field="lost"), code="MW240")
+
     def end_s(self, p: int, m: int, v: int, times: Times) -> Float[np.ndarray, "*all_rows workers"]:
         """End of each worker's last task for many sets of durations: `makespans` of the table, without building it all.
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from meshwright import schedules
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
-from meshwright.schedules import SCHEDULES, Kind, Schedule, ScheduleTable, Timeline, schedule_named, simulate
+from meshwright.schedules import SCHEDULES, Kind, Schedule, ScheduleTable, Timeline, Times, schedule_named, simulate
+from meshwright.schedules.base import live_vectors
 
 MOST_TASKS = 300_000
 """Tasks of the largest schedule that is drawn: its list is printed whole."""
@@ -85,6 +86,7 @@ def run_schedule(
     weight_s: float = 1.0,
     recompute_s: float = 0.0,
     transfer_s: float = 0.0,
+    lost: int | None = None,
     parameters: Mapping[str, int | bool | str] | None = None,
 ) -> ScheduleRun:
     """Build a schedule, check it and simulate it with equal stages.
@@ -99,6 +101,7 @@ def run_schedule(
         weight_s: its weight gradient.
         recompute_s: recomputation; part of the backward where the schedule has no task for it.
         transfer_s: latency of a transfer, which occupies nobody.
+        lost: worker that is lost; the others run its stage too.
         parameters: the schedule's own: group, segments, extra, waves, pairs, inject, raw, reverse, warmup.
 
     Raises:
@@ -117,15 +120,24 @@ def run_schedule(
         problems.append(_too_many(schedule, p, m, v))
     if problems:
         raise InputError(problems, code="MW240")
-    return run_table(
-        schedule,
-        schedule.table(p, m, v),
-        forward_s=forward_s,
-        input_s=input_s,
-        weight_s=weight_s,
-        recompute_s=recompute_s,
-        transfer_s=transfer_s,
+    seconds = {"forward_s": forward_s, "input_s": input_s, "weight_s": weight_s, "transfer_s": transfer_s}
+    if lost is not None:
+        return _run_without(schedule, p, m, lost, **seconds)
+    return run_table(schedule, schedule.table(p, m, v), recompute_s=recompute_s, **seconds)
+
+
+def _run_without(schedule: Schedule, p: int, m: int, lost: int, **seconds: float) -> ScheduleRun:
+    """Simulate the workers that are left behind a loss: every stage takes what it took, one of them holds two."""
+    table = schedule.failover_table(p, m, lost)
+    shape = (table.p, table.v)
+    times = Times(
+        forward_s=np.full(shape, seconds["forward_s"]),
+        backward_s=np.full(shape, seconds["input_s"] + seconds["weight_s"]),
+        transfer_s=np.full(shape, seconds["transfer_s"]),
     )
+    peaks = tuple(int(vectors.sum(axis=1).max()) for vectors in live_vectors(table))
+    timeline = simulate(table, times)
+    return ScheduleRun(schedule=schedule, p=table.p, m=m, v=1, timeline=timeline, peak_activations=peaks)
 
 
 def _too_many(schedule: Schedule, p: int, m: int, v: int) -> Problem:
@@ -195,7 +207,7 @@ def run_schedules(
         try:
             own = {one.name: given[one.name] for one in schedule_named(name).parameters() if one.name in given}
             owned.update(own)
-            runs.append(run_schedule(name, p, m, v, parameters=own, **seconds))
+            runs.append(run_schedule(name, p, m, v, lost=None, parameters=own, **seconds))
         except (InputError, UnsupportedError) as error:
             errors.append(error)
     problems = [problem for error in errors for problem in error.problems]

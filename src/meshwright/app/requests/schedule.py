@@ -77,6 +77,7 @@ class ScheduleRequest(Request):
     tr: float = _seconds("Recomputation.", 0.0)
     tc: float = _seconds("Latency of a transfer; it occupies no worker.", 0.0)
     parameters: Mapping[str, int | str | bool] = settings(_parameters)
+    lost: int | None = ask("Worker that is lost, from 0: the order of those that are left (bamboo).", Whole(low=0))
     times: str | None = ask("CSV or JSON of stage times and bytes (best).", Kind(metavar="FILE"))
     room: float | None = ask("Micro-batches that fit each worker (best).", Number(metavar="N"))
     allow: tuple[str, ...] = ask(
@@ -127,6 +128,8 @@ class ScheduleRequest(Request):
             reading.refuse(tuple(self.parameters), NOT_WANTED, "it belongs to schedules that are named", "leave it out")
         if self.best or self.listed or len(self.name) > 1:
             reading.refuse(("csv",), NOT_WANTED, "it writes one named schedule", "name one")
+        if self.best or self.listed or self.source is not None or len(self.name) > 1:
+            reading.refuse(("lost",), NOT_WANTED, "a worker of one named schedule is lost", "name one")
 
     def _sized(self, reading: Reading) -> None:
         for size in ("p", "m"):
