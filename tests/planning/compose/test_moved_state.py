@@ -131,9 +131,9 @@ def test_experts_are_held_by_expert_ranks() -> None:
 )
 def test_a_device_holds_its_part_of_what_is_sharded(kind: int, data: DataParallel, width: float) -> None:
     worker = made(ROWS["dp8"]).pipelines[0].workers[0]
-    held = _intervals(
-        worker, LayerStrategy(context=ContextParallel(degree=2), data=data, expert=ExpertParallel(ep=2)), kind
-    )
+    context = (ContextParallel(kind="ring", degree=2),)
+    strategy = LayerStrategy(context=context, data=data, expert=ExpertParallel(ep=2))
+    held = _intervals(worker, strategy, kind)
     assert np.allclose(held.stop - held.start, width)
     covered, times = np.unique(np.round(held.start / width), return_counts=True)
     assert list(covered) == list(range(round(1 / width)))
