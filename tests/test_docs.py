@@ -1,8 +1,8 @@
 """Every command in README and guides runs, and prints what the page says it prints.
 
 A block ```console holds commands after `$ ` and what they print; a line `...` stands for any lines. A command without
-output below it must only succeed, and one whose output is an `error[...]` must fail. Run with MESHWRIGHT_UPDATE_DOCS=1
-to write the present output into the pages.
+output below it must only succeed, and one whose output is an `error[...]` or `violations: ...` must fail. Run with
+MESHWRIGHT_UPDATE_DOCS=1 to write the present output into the pages.
 """
 
 from __future__ import annotations
@@ -110,8 +110,9 @@ def matches(expected: tuple[str, ...], printed: list[str]) -> bool:
 def test_a_command_prints_what_its_page_says(example: Example, folder: Path) -> None:
     result = run(example.command, folder)
     assert "Traceback" not in result.stderr
-    refused = bool(example.expected) and example.expected[0].startswith("error[")
-    assert (result.returncode != 0) == refused, result.stderr
+    first = example.expected[0] if example.expected else ""
+    refused = first.startswith("error[")
+    assert (result.returncode != 0) == (refused or first.startswith("violations: ")), result.stderr
     printed = (result.stderr if refused else result.stdout).rstrip("\n").split("\n")
     if not example.expected:
         return

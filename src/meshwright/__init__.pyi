@@ -362,7 +362,7 @@ def trace(
     software: str | None = ...,
 ) -> Trace: ...
 def report(
-    model: ModelSpec | str | os.PathLike[str] | None = ...,
+    model: PlanSet | ModelSpec | str | os.PathLike[str] | None = ...,
     *,
     gpus: str | None = ...,
     cluster: ClusterSpec | str | os.PathLike[str] | None = ...,

@@ -47,6 +47,14 @@ def test_a_plan_set_file_is_shown_as_it_was_found(tmp_path: Path) -> None:
     assert [one["title"] for one in second["plans"]] == [answer[1].title]
 
 
+def test_an_answer_is_handed_on() -> None:
+    answer = mw.plan("llama-3-8b", gpus="8xH100", top=2)
+    found = document_of(mw.report(answer).text)["document"]
+    assert [one["title"] for one in found["plans"]] == [plan.title for plan in answer]
+    with pytest.raises(InputError, match="gpus beside an answer"):
+        mw.report(answer, gpus="16xH100")
+
+
 def test_text_for_a_merge_request_has_verdict_plans_and_command() -> None:
     text = mw.report("llama-3-8b", gpus="8xH100", format="md").text
     assert text.startswith("## llama-3-8b on 8xH100\n\n**llama-3-8b on 8 H100: ")

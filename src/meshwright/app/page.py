@@ -22,7 +22,7 @@ from meshwright.report.picture import Picture
 
 
 def page_source(request: PageRequest) -> PageSource:
-    """What a page draws: the plans of a file, priced again, or those that the question finds.
+    """What a page draws: plans handed on, those of a file, priced again, or those that the question finds.
 
     Args:
         request: of `report` or `web`.
@@ -35,6 +35,8 @@ def page_source(request: PageRequest) -> PageSource:
     file = request.plan_file
     if file is not None:
         return _of_file(file, command_line("report", request, without=("format", "port", "no_browser")))
+    if request.answer is not None:
+        return source_of(request.answer)
     return answered(request, planned(request))
 
 

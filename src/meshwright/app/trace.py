@@ -13,6 +13,7 @@ from meshwright.app.requests.read import TraceRequest
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.timeline import StepTimeline, step_timeline
 from meshwright.fields.field import values_of
+from meshwright.formats.figure import write_figure
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.formats.writing import write_file
 from meshwright.planning.compose.sources.profiles.timeline import job_timeline
@@ -151,7 +152,7 @@ def trace(request: TraceRequest) -> Trace:
     if output is not None:
         write_file(Path(output), found.chrome(compress=os.fspath(output).endswith(".gz")))
     if svg is not None:
-        write_file(Path(svg), found.svg())
+        write_figure(Path(svg), found.svg())
     return found
 
 

@@ -35,6 +35,8 @@ def plans(out: Output, request: Any, answer: Any) -> None:
         write_file(request.output, as_json(plan_set))
         count = len(plan_set.get("plans", ()))
         out.note(f"{count} plan{'s' if count != 1 else ''} written to {request.output}")
+    if getattr(request, "svg", None) is not None:
+        _figure(out, request.svg, answer.front_svg, "figure written to {path}")
     out.show(document, lambda _: answer.text if request.given & {"replan_from"} else answer)
 
 
@@ -289,9 +291,9 @@ def changed(out: Output, request: Any, use: Callable[..., Any]) -> None:
 
 def _figure(out: Output, path: str | None, draw: Callable[[], str], note: str) -> None:
     if path is not None:
-        from meshwright.formats.writing import write_file
+        from meshwright.formats.figure import write_figure
 
-        write_file(path, draw())
+        write_figure(path, draw())
         out.note(note.format(path=path))
 
 

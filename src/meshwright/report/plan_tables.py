@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright.report.bars import ShareBars, memory_bar, memory_legend
+from meshwright.report.front_drawing import front_rows, in_order
 from meshwright.report.parts import bullet, heading, warning
 from meshwright.units import GIB, of_capacity, percent, percents, rounded, seconds, significant
 
@@ -54,7 +55,8 @@ def render_plan_set(document: Mapping[str, Any]) -> RenderableType:
     if document.get("pareto"):
         parts += [
             heading("Time, memory, devices and cost"),
-            *(bullet(line) for line in front_lines(document["pareto"])),
+            *(Text(f"  {row}", no_wrap=True, overflow="crop") for row in front_rows(in_order(document["pareto"]))),
+            *front_list(document["pareto"]),
         ]
     parts += [heading("Assumed"), *assumption_lines(document["inputs"]["assumptions"])]
     return Group(*parts)
@@ -245,13 +247,14 @@ def rank_lines(ranks: Mapping[str, Any], stages: int = 4) -> list[str]:
     return [*lines, *shown]
 
 
-def front_lines(front: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Plans no other beats in time, memory, devices and cost at once."""
-    ordered = sorted(front, key=lambda entry: entry["step_time_s"])
+def front_list(front: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
+    """Plans no other beats in time, memory, devices and cost at once, numbered as they are drawn."""
     return [
-        f"{seconds(entry['step_time_s'])}, {significant(entry['peak_memory_bytes'] / GIB)} GiB, "
-        f"{entry['devices']:,} devices, {significant(entry['device_seconds'])} device-seconds: {entry['title']}"
-        for entry in ordered
+        Text(
+            f"  {number}  {seconds(entry['step_time_s'])}, {significant(entry['peak_memory_bytes'] / GIB)} GiB, "
+            f"{entry['devices']:,} devices, {significant(entry['device_seconds'])} device-seconds: {entry['title']}"
+        )
+        for number, entry in enumerate(in_order(front), start=1)
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.fields.field import ask, group
@@ -13,8 +13,20 @@ from meshwright.fields.kinds import Choice, Flag, OutputFile, Whole
 from meshwright.fields.request import Reading
 
 FORMATS = ("html", "md", "cell")
-NOT_OF_THE_ANSWER = ("output", "format", "port", "no_browser")
+NOT_OF_THE_ANSWER = ("output", "svg", "format", "port", "no_browser")
 """Fields of a page that change no number of it."""
+
+
+@runtime_checkable
+class HasPlans(Protocol):
+    """An answer of `plan` or `estimate`."""
+
+    plans: Any
+    verdict: Any
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as data."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +36,8 @@ class PageRequest(PlanRequest):
     job: JobFields = group(
         JobFields,
         model={
-            "help": f"A plan file or a plan set, as `plan -o` writes it, or {MODEL_HELP[0].lower()}{MODEL_HELP[1:]}"
+            "help": f"A plan file or a plan set, as `plan -o` writes it, or {MODEL_HELP[0].lower()}{MODEL_HELP[1:]}",
+            "annotation": "PlanSet | ModelSpec | str | os.PathLike[str]",
         },
     )
 
@@ -36,14 +49,22 @@ class PageRequest(PlanRequest):
         model = self.job.model
         return os.fspath(model) if isinstance(model, (str, os.PathLike)) and is_plan_file(os.fspath(model)) else None
 
+    @property
+    def answer(self) -> Any:
+        """The answer of `plan` or `estimate`, where a program hands one on; else None."""
+        model: object = self.job.model
+        return model if isinstance(model, HasPlans) else None
+
     def rules(self, reading: Reading) -> None:
-        """Those of `plan`; a file has its question in it."""
-        if self.plan_file is None:
+        """Those of `plan`; a file and an answer have their question in them."""
+        reading.refuse(("svg",), "for a page", "the page draws the front itself")
+        if self.plan_file is None and self.answer is None:
             PlanRequest.rules(self, reading)
             return
         own = {"model", "output", "format", "port", "no_browser"}
-        why = "the plan file says model, cluster and workload, and holds its plans"
-        reading.refuse(tuple(name for name in reading.fields if name not in own), "beside a plan file", why)
+        article, holder = ("an", "answer") if self.plan_file is None else ("a", "plan file")
+        why = f"the {holder} says model, cluster and workload, and holds its plans"
+        reading.refuse(tuple(name for name in reading.fields if name not in own), f"beside {article} {holder}", why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,5 +121,8 @@ class WebRequest(PageRequest):
 
     def rules(self, reading: Reading) -> None:
         """Those of `plan` where anything is asked."""
+        reading.refuse(
+            ("output",), "for a page that is served", "nothing is written", "write a file: meshwright report -o"
+        )
         if not self.example:
             PageRequest.rules(self, reading)

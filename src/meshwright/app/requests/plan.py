@@ -89,6 +89,7 @@ class PlanRequest(Request):
     )
     added: str | None = ask("With --replan-from: devices added, as --gpus.", Kind(metavar="G"), rare=True)
     output: str | None = ask(PLAN_SET_FILE, OutputFile(), short="-o", python=False)
+    svg: str | None = ask("Write the front of --pareto as a figure, SVG or PNG.", OutputFile(), python=False, rare=True)
 
     @property
     def again(self) -> bool:
@@ -143,6 +144,8 @@ class PlanRequest(Request):
         from meshwright.planning.job_inputs import job_inputs
 
         self._aimed(reading)
+        if self.svg is not None and not self.pareto:
+            reading.problem("--svg without --pareto", "it is the front that is drawn", "add --pareto", "svg")
         if self.parallelizer and self.pareto:
             why = "the front of time, memory, devices and cost is that of meshwright's own search of one kind of device"
             reading.problem("--pareto with --parallelizer", why, "leave one of them out", "pareto")

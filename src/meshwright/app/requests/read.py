@@ -62,7 +62,7 @@ class CompareRequest(Request):
     )
     framework: str | None = ask(FRAMEWORK_HELP, NAME, usual="recognised by its lines")
     timeline: bool = ask("Also draw one step of each on a common time axis.", Flag(), python=False)
-    svg: str | None = ask("Write the timelines as an SVG figure.", OutputFile(), python=False)
+    svg: str | None = ask("Write the timelines as a figure, SVG or PNG.", OutputFile(), python=False)
     job: JobFields = group(
         JobFields,
         without=("tokens", "failures", "price", "prices", "pue", "carbon_intensity"),
@@ -127,7 +127,7 @@ class TraceRequest(Request):
         OutputFile(),
         short="-o",
     )
-    svg: Any = ask("SVG figure.", OutputFile())
+    svg: Any = ask("Figure, SVG or PNG.", OutputFile())
     text: bool = ask("Draw the timeline as text (the default if no file is named).", Flag(), python=False)
     job: JobFields = group(
         JobFields,

@@ -84,7 +84,7 @@ class ScheduleRequest(Request):
         "Schedules to choose from (best).", Texts(metavar="NAME,NAME", commas=True, repeated=False)
     )
     split: bool = ask("Whole backwards only in list scheduling (best).", Flag(), default=True, option="--no-split")
-    svg: str | None = ask("Write the drawing as an SVG figure.", OutputFile())
+    svg: str | None = ask("Write the drawing as a figure, SVG or PNG.", OutputFile())
     csv: str | None = ask("Write the schedule as a CSV that PyTorch loads.", OutputFile())
     source: str | None = ask(
         "Read a PyTorch schedule CSV, instead of NAME, --p and --m.", Kind(metavar="FILE"), option="--from"

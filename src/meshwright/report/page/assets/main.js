@@ -17,7 +17,7 @@
 //   compared()               a promise of the plans kept to compare, this one first: [{ title, entry, settings }]
 //   get(key), set(key, text) what a view wants to keep in the address
 import { table } from "page/table.js";
-import { html, svg } from "page/svg.js";
+import { coded, html, svg } from "page/svg.js";
 import { gib, percent, seconds, significant, signedPercent, ofCapacity, usd, count } from "page/units.js";
 import { views } from "page/views.js";
 
@@ -165,7 +165,7 @@ class Shell {
     const [view, turn, root] = [this.view, ++this.drawn, this.parts.view];
     root.setAttribute("aria-labelledby", `tab-${view.name}`);
     let data;
-    const patience = view.slow ? setTimeout(() => turn === this.drawn && root.setAttribute("aria-busy", "true"), 150) : null;
+    const patience = view.slow ? setTimeout(() => turn === this.drawn && this.wait(root, view), 150) : null;
     try {
       data = await this.dataOf(view.name);
     } catch (failed) {
@@ -177,6 +177,13 @@ class Shell {
     root.removeAttribute("aria-busy");
     this.drawInto(root, view, data);
     document.documentElement.dataset.drawn = `${view.name}:${turn}`;
+  }
+
+  // What stands there until the data of a view are computed: the view as it was, dimmed, or a sentence.
+  wait(root, view) {
+    const same = document.documentElement.dataset.drawn?.startsWith(`${view.name}:`);
+    if (same) root.setAttribute("aria-busy", "true");
+    else root.replaceChildren(html("p", { class: "muted", role: "status" }, "Pricing the plans around this one ..."));
   }
 
   drawInto(root, view, data) {
@@ -317,12 +324,12 @@ function verdict(shell) {
   else if (entry.rank === 1 && said) {
     const tied = tie?.ranks?.includes(2) ? html("span", { class: "badge" }, `tie: plans ${tie.ranks.join(", ")} are within ${percent(tie.within)}`) : null;
     const [whys, more] = [said.why.slice(1, 1 + FIRST_REASONS), said.why.slice(1 + FIRST_REASONS)];
-    lines.push(html("ul", { class: "because" }, ...whys.map((line, at) => html("li", {}, line, at === whys.length - 1 ? [" ", tied] : null))));
-    if (more.length) lines.push(html("details", { class: "more-reasons" }, html("summary", {}, `${more.length} more`), html("ul", { class: "because" }, ...more.map((line) => html("li", {}, line)))));
+    lines.push(html("ul", { class: "because" }, ...whys.map((line, at) => html("li", {}, coded(line), at === whys.length - 1 ? [" ", tied] : null))));
+    if (more.length) lines.push(html("details", { class: "more-reasons" }, html("summary", {}, `${more.length} more`), html("ul", { class: "because" }, ...more.map((line) => html("li", {}, coded(line))))));
     if (said.runner_up) lines.push(html("p", { class: "because", style: { "margin-top": "2px" } }, "runner-up ", html("code", {}, said.runner_up.title), `, ${seconds(said.runner_up.step_time_s)}: ${said.runner_up.loses_because}`));
   } else lines.push(html("p", { class: "because" }, entry.identities.join("; ")));
   return [html("div", { class: "named" }, html("p", { class: "plan" }, entry.title), planPicker(shell)), html("div", { class: "tiles" }, ...tiles), told, ...lines,
-    ...(shell.document.warnings ?? []).map((text) => html("p", { class: "because warn" }, `warning: ${text}`))];
+    ...(shell.document.warnings ?? []).map((text) => html("p", { class: "because warn" }, "warning: ", coded(text)))];
 }
 
 function footer(shell) {

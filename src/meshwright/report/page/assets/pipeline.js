@@ -1,7 +1,8 @@
 // The canvas of a pipeline: a row a stage, every task of a step, from the whole step down to a single task.
 //
 // Tasks are written into pixels row by row: one that is wider than a pixel has the colour and the pattern of its kind,
-// narrower ones share a pixel by how much of it they fill. So 64 stages of 256 micro-batches take as long as eight.
+// narrower ones share a column of pixels from top to bottom by how much of its time they fill. So 64 stages of 256
+// micro-batches take as long as eight.
 
 import { computed, task as taskColour } from "page/colours.js";
 import { taskAfter, taskAt, wayOf } from "page/steps.js";
@@ -52,7 +53,8 @@ function tilesOf(step) {
   });
   // Behind those with patterns the same without, for tasks too narrow to show one.
   for (const own of plain) pixels.push(new Uint32Array(TILE * TILE).fill(word(own)));
-  return { pixels, plain, idle, paper: word(paper), edge: word(mixed(paper, ink, 0.28)), paperColour: paper };
+  const bands = Int32Array.from(kinds, (_, kind) => word(plain[kind * step.chunks + (step.chunks >> 1)]));
+  return { pixels, plain, bands, idle, paper: word(paper), edge: word(mixed(paper, ink, 0.28)), paperColour: paper };
 }
 
 // host: an element that has a width. Returns what the view steers it by.
@@ -87,18 +89,20 @@ export function pipelineCanvas(host, step, { height = rowHeight(step.workers), g
     draw();
   }
 
-  // Columns of one row: the style of each pixel (0: shared), and the colours of shared ones.
-  let [style, shared, red, green, blue, filled, line] = [];
+  // Columns of one row: the style of each (0: shared), and what part of a shared one each kind of task fills.
+  const kinds = step.data.kinds.length;
+  let [style, filled, level, until, line] = [];
   function columns(width) {
     if (style && style.length === width) return;
     style = new Int32Array(width);
-    shared = new Uint32Array(width);
-    [red, green, blue, filled] = [0, 1, 2, 3].map(() => new Float32Array(width));
+    filled = new Float32Array(width * kinds);
+    level = new Uint8Array(width);
+    until = new Int32Array(width * kinds);
   }
 
   function half(row, width, scale, lower) {
     style.fill(0);
-    red.fill(0); green.fill(0); blue.fill(0); filled.fill(0);
+    filled.fill(0);
     const { start, end: ends, kind, chunk, joined } = step;
     const behind = step.first[row + 1];
     const { from, to } = shown;
@@ -115,36 +119,57 @@ export function pipelineCanvas(host, step, { height = rowHeight(step.workers), g
         // The first pixel of a task parts it from the one before.
         if (x0 >= 0 && left < width) style[left] = -number - 1;
       } else {
-        const own = tiles.plain[number];
         const last = Math.min(width - 1, Math.floor(x1));
         for (let x = Math.max(0, Math.floor(x0)); x <= last; x++) {
-          const part = Math.min(x1, x + 1) - Math.max(x0, x);
-          red[x] += own[0] * part; green[x] += own[1] * part; blue[x] += own[2] * part; filled[x] += part;
+          filled[x * kinds + kind[task]] += Math.min(x1, x + 1) - Math.max(x0, x);
         }
       }
-    }
-    const [r, g, b] = tiles.idle;
-    const empty = word(tiles.idle);
-    for (let x = 0; x < width; x++) {
-      const part = filled[x];
-      if (part === 0) { shared[x] = empty; continue; }
-      const left = part < 1 ? 1 - part : 0;
-      const scale = part > 1 ? 1 / part : 1;
-      shared[x] = (255 << 24) | ((blue[x] * scale + b * left) << 16) | ((green[x] * scale + g * left) << 8) | (red[x] * scale + r * left);
     }
   }
 
   function lines(pixels, width, top, count, y0) {
     if (!line || line.length !== TILE * width) line = new Uint32Array(TILE * width);
+    const empty = word(tiles.idle);
     for (let y = 0; y < Math.min(TILE, count); y++) {
       const at = y * width;
       const across = ((y + y0) % TILE) * TILE;
       for (let x = 0; x < width; x++) {
         const own = style[x];
-        line[at + x] = own === 0 ? shared[x] : own < 0 ? tiles.edge : tiles.pixels[own - 1][across + (x % TILE)];
+        line[at + x] = own === 0 ? empty : own < 0 ? tiles.edge : tiles.pixels[own - 1][across + (x % TILE)];
       }
     }
     for (let y = 0; y < count; y++) pixels.set(line.subarray((y % TILE) * width, (y % TILE) * width + width), (top + y) * width);
+    bands(pixels, width, top, count);
+  }
+
+  // Shared columns, line by line as pixels lie in memory; `level` is the kind that each has come to.
+  function bands(pixels, width, top, count) {
+    const { styles, levels, untils, parts } = { styles: style, levels: level, untils: until, parts: filled };
+    const colours = tiles.bands;
+    let [first, last] = [width, 0];
+    for (let x = 0; x < width; x++) {
+      levels[x] = kinds;
+      if (styles[x] !== 0) continue;
+      let share = 0;
+      for (let kind = 0; kind < kinds; kind++) {
+        share += parts[x * kinds + kind];
+        untils[kind * width + x] = share * count + 0.5;
+      }
+      if (share === 0) continue;
+      levels[x] = 0;
+      if (first > x) first = x;
+      last = x + 1;
+    }
+    for (let y = 0; y < count; y++) {
+      const at = (top + y) * width;
+      for (let x = first; x < last; x++) {
+        let own = levels[x];
+        if (own === kinds) continue;
+        while (own < kinds && untils[own * width + x] <= y) own++;
+        levels[x] = own;
+        if (own < kinds) pixels[at + x] = colours[own];
+      }
+    }
   }
 
   function draw() {

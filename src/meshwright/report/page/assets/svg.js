@@ -22,3 +22,6 @@ export const svg = (tag, attributes, ...children) => fill(document.createElement
 // A drawing that scales with its box and has a name for those who do not see it.
 export const drawing = (width, height, label, ...children) =>
   svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, class: "drawing" }, ...children);
+
+// Words of the command line: what stands between backticks is code.
+export const coded = (text) => text.split("`").map((part, at) => (at % 2 ? html("code", {}, part) : part));

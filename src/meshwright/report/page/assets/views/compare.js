@@ -8,7 +8,7 @@ export const view = {
   title: "Compare",
   lede: "The plan on show against others: those that were kept, or the best of the same answer. Only settings that differ are listed.",
   async draw(root, data, page) {
-    const waiting = html("p", { class: "muted" }, "…");
+    const waiting = html("p", { class: "muted", role: "status" }, "Pricing the plans to compare ...");
     root.append(waiting);
     let found;
     try {

@@ -55,7 +55,7 @@ function pointsOf(data, page) {
   const own = { title: page.entry.title, time: page.entry.estimate.step_time_s, memory: peak(page.entry), fits: page.entry.estimate.fits, kind: "on show", own: true };
   const found = page.document.plans.map((entry, at) => ({ title: entry.title, time: entry.estimate.step_time_s, memory: peak(entry), fits: entry.estimate.fits, kind: "answer", at }));
   const front = data.front.map((one) => ({ title: one.title, time: one.step_time_s, memory: one.peak_memory_bytes, fits: one.fits, kind: "front" }));
-  const near = data.neighbours.map((one) => ({ title: one.name, time: one.step_time_s, memory: one.peak_memory_bytes, fits: one.outcome === "fits" ? "yes" : one.outcome, kind: one.change, text: one.text }));
+  const near = data.neighbours.map((one) => ({ title: one.name, time: one.step_time_s, memory: one.peak_memory_bytes, fits: one.outcome === "fits" ? "yes" : one.outcome, kind: one.change.replaceAll(" -> ", " → "), text: one.text }));
   const seen = new Set();
   return [own, ...found, ...front, ...near].filter((one) => !seen.has(one.title) && seen.add(one.title));
 }

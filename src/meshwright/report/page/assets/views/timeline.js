@@ -43,10 +43,9 @@ export async function pipelineFigure(root, data, { keep = null, heights = {} } =
     onView: (shown) => {
       strips.forEach((strip) => strip(shown));
       about.textContent = `${secondsText(shown.from)} to ${secondsText(shown.to)}, ${secondsText(shown.to - shown.from)} of ${secondsText(step.end_s)}`;
-      if (keep) keep(shown.from <= 0 && shown.to >= canvasEnd() ? null : `${shown.from.toPrecision(5)}-${shown.to.toPrecision(5)}`);
+      if (keep) keep(windowText(shown.from, shown.to));
     },
   });
-  function canvasEnd() { return heights.span ?? step.end_s; }
   strips.push(axisStrip(axis, (moment) => canvas.x(moment)));
   if (data.memory) {
     const strip = memoryStrip(memory, memoryName, step, (moment) => canvas.x(moment), () => followed);
@@ -244,7 +243,8 @@ export const view = {
     }
     const bar = html("div", { class: "toolbar" });
     root.append(bar);
-    const keep = page.set ? (text) => page.set("window", text) : null;
+    let opens = null;
+    const keep = page.set ? (text) => page.set("window", text === opens ? null : text) : null;
     const figure = await pipelineFigure(root, data, { keep: throttled(keep) });
     const { step, canvas, about } = figure;
     const button = (text, deed, more = {}) => html("button", { type: "button", class: "button", onclick: deed, ...more }, text);
@@ -265,10 +265,25 @@ export const view = {
       { name: "optimizer", key: "optimizer", show: (share) => percent(share ?? 0), number: true }, { name: "bubble", key: "bubble", show: percent, number: true },
     ], data.workers.map(({ name, shares }) => ({ name, ...shares })), { title: "Shares of the step by stage" });
     const window_ = page.get?.("window")?.match(/^([\d.e-]+?)-([\d.]+(?:e-?\d+)?)$/);
+    const first = opening(step, canvas.state.width);
+    opens = windowText(0, first);
     if (window_) canvas.show(Number(window_[1]), Number(window_[2]));
+    else if (first < step.end_s) canvas.show(0, first);
     root.pipeline = canvas;
   },
 };
+
+const SEEN = 14;
+const windowText = (from, to) => `${from.toPrecision(5)}-${to.toPrecision(5)}`;
+
+// What is shown first, in seconds from the start: the whole step where its tasks can be told apart, or where there are so
+// many stages that only the whole has a shape; else the part in which the pipeline fills, with tasks that can be seen.
+function opening(step, width) {
+  const tasks = step.count / step.workers;
+  const shown = width / SEEN;
+  if (tasks <= 3 * shown || shown < 3 * step.workers) return step.end_s;
+  return (step.end_s * shown) / tasks;
+}
 
 // From when every stage has had its first backward to when one has had its last forward.
 function steady(step) {

@@ -1,0 +1,34 @@
+"""The front as text and as a figure."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+import meshwright as mw
+from meshwright.errors import InputError
+from meshwright.report.front_drawing import front_rows
+from meshwright.units import GIB
+
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+
+
+def _point(time_s: float, size_gib: float) -> dict[str, object]:
+    return {"step_time_s": time_s, "peak_memory_bytes": size_gib * GIB, "devices": 8, "title": "dp8"}
+
+
+def test_less_memory_is_lower_and_more_time_further_right() -> None:
+    rows = front_rows([_point(1.0, 60.0), _point(2.0, 40.0), _point(4.0, 30.0)])
+    places = {mark: (line, row.index(mark)) for mark in "123" for line, row in enumerate(rows[:-2]) if mark in row[10:]}
+    assert places["1"][0] < places["2"][0] < places["3"][0]
+    assert places["1"][1] < places["2"][1] < places["3"][1]
+    assert front_rows([_point(1.0, 60.0)]) == []
+
+
+def test_every_plan_of_the_front_is_a_dot_with_its_name() -> None:
+    answer = mw.plan("gpt2", gpus="4xH100", global_batch=16, pareto=True)
+    dots = ET.fromstring(answer.front_svg()).findall(f".//{NAMESPACE}circle/{NAMESPACE}title")
+    assert len(dots) == len(answer.pareto)
+    with pytest.raises(InputError, match="there is no front to draw"):
+        mw.plan("gpt2", gpus="4xH100", global_batch=16).front_svg()
