@@ -15,7 +15,7 @@ NAMES = {
     *("report", "tune", "export", "schedule", "validate", "calibrate", "profile", "run", "verify", "xray"),
     *("Parallelizer", "Island", "ModelSlice", "PartialPlan", "__version__"),
     *("parallelize", "timeline", "grad", "value_and_grad", "LocalPipeline", "PipeshardParallel"),
-    *("save_checkpoint", "restore_checkpoint"),
+    *("save_checkpoint", "restore_checkpoint", "Checkpoints", "CountedBatches"),
     *("Auto", "FromPlan", "Hosts", "StagesPlan", "plan_step", "stages_svg"),
     *("FollowParallel", "Islands", "Listing", "difference", "layer_boundary"),
     *("DataParallel", "ShardParallel", "Zero2Parallel", "Zero3Parallel"),

@@ -8,8 +8,8 @@ Every verb of the command is a function here, with the same fields. Names are lo
 importing the package costs next to nothing.
 
 With `pip install 'meshwright[jax]'` also: parallelize, timeline, grad, value_and_grad, layer_boundary, save_checkpoint,
-restore_checkpoint, DataParallel, Zero2Parallel, Zero3Parallel, ShardParallel, PipeshardParallel, LocalPipeline, Auto,
-FromPlan, FollowParallel, Listing, difference, plan_step.
+restore_checkpoint, Checkpoints, CountedBatches, DataParallel, Zero2Parallel, Zero3Parallel, ShardParallel,
+PipeshardParallel, LocalPipeline, Auto, FromPlan, FollowParallel, Listing, difference, plan_step.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _WITH_JAX = {
     "timeline": "app.step_timeline",
     "save_checkpoint": "runtime.checkpoint",
     "restore_checkpoint": "runtime.checkpoint",
+    "Checkpoints": "runtime.orbax_checkpoints",
+    "CountedBatches": "runtime.orbax_checkpoints",
     "grad": "compiler.marking",
     "value_and_grad": "compiler.marking",
     "layer_boundary": "compiler.marking",

@@ -43,6 +43,8 @@ from meshwright.compiler.stages.search import plan_step as plan_step
 from meshwright.planning.plan_source import PlanLike
 from meshwright.runtime.checkpoint import restore_checkpoint as restore_checkpoint
 from meshwright.runtime.checkpoint import save_checkpoint as save_checkpoint
+from meshwright.runtime.orbax_checkpoints import Checkpoints as Checkpoints
+from meshwright.runtime.orbax_checkpoints import CountedBatches as CountedBatches
 from meshwright.runtime.parallelize import parallelize as parallelize
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec

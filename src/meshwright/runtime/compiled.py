@@ -144,6 +144,26 @@ class CompiledStep:
             made = stacking.joined_inputs(made, StackedArray)
         return jax.tree.unflatten(jax.tree.structure(wanted), made)
 
+    def state_shapes(self) -> Any:
+        """What the step takes as its first argument, as shapes, each with the sharding that the step reads it with.
+
+        A checkpoint of another plan is restored like it. Values of workers in other processes have no sharding here.
+        """
+        step, program, runtime = self.step, self.program, self.runtime
+        buffers = {feed.input: feed.buffer for feed in reversed(program.feeds)}
+
+        def shape(place: int) -> jax.ShapeDtypeStruct:
+            aval = step.jaxpr.invars[place].aval
+            here = isinstance(runtime, LocalRuntime) and place in buffers
+            sharding = runtime.sharding(buffers[place]) if here else None  # type: ignore[union-attr]
+            return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
+
+        leaves: Sequence[Any] = [shape(place) for place in range(len(step.jaxpr.invars))]
+        if step.stacking is None:
+            return jax.tree.unflatten(step.in_tree, leaves)[0]
+        whole = step.stacking.joined_inputs(leaves, StackedArray)
+        return jax.tree.unflatten(step.stacking.in_tree, whole)[0]
+
     def recorded(self, *arguments: Any) -> tuple[Any, Moments]:
         """Run the step and say when each instruction ran; each is waited for, so the step takes longer.
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from mmap import mmap
 from multiprocessing.connection import Connection, wait
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any
 
 from meshwright.runtime.crew import Answer, Failed, Gone
+from meshwright.runtime.worker import FOLDER
 
 GRACE_S = 2.0
 """Time for a worker to end by itself when it is let go."""
@@ -33,6 +34,8 @@ class ProcessCrew:
             environments: what each adds to the environment of this process.
         """
         self._places = _Sockets(len(environments))
+        # The driver's, as a worker that is killed while it connects cannot remove its own.
+        self._folder = TemporaryDirectory(prefix="meshwright-")
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
         for mesh, environment in enumerate(environments):
@@ -42,7 +45,7 @@ class ProcessCrew:
                        str(mesh), str(its.fileno()), str(self._places.number)]  # fmt: skip
             process = subprocess.Popen(
                 command,
-                env={**os.environ, **environment},
+                env={**os.environ, **environment, FOLDER: self._folder.name},
                 pass_fds=(its.fileno(), self._places.number),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -90,6 +93,7 @@ class ProcessCrew:
                 process.kill()
                 process.wait()
         self._places.close()
+        self._folder.cleanup()
 
 
 class _Sockets:

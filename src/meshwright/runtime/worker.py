@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 Key = tuple[int, int]
 """A value that a worker keeps: the step that made it, and its buffer there."""
 
+FOLDER = "MESHWRIGHT_WORKERS"
+"""Variable that names the folder of a run, where workers have the sockets by which they find each other."""
 BETWEEN = -1
 """Place in the list of a worker that does none of its instructions."""
 MOVING = -2
@@ -100,7 +103,9 @@ class MeshWorker:
         """
         from meshwright.runtime.sockets import Listener
 
-        self._folder = tempfile.TemporaryDirectory(prefix="meshwright-")
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="w" if FOLDER in os.environ else "meshwright-", dir=os.environ.get(FOLDER)
+        )
         self._listener = Listener(Path(self._folder.name), host)
         return self._listener.address
 
