@@ -18,6 +18,7 @@ from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 from meshwright.planning.compose.sources.profiles.cluster import measured_cluster
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.mixed.joinable import crossed
 from meshwright.planning.mixed.mixing import Mixing, idle_devices, mixing_of
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.parallelizers import SliceSource, claimed_s
@@ -285,6 +286,12 @@ def _frameworks(one: PricedPlan) -> Iterator[tuple[str, str]]:
     if not isinstance(one.job, Job) or not isinstance(one.estimate, StepEstimate):
         return
     job = on_used_nodes(one.job)
+    mixed = crossed(job.cluster, [group.name for group in job.cluster.groups])
+    if mixed is not None:
+        libraries, carriers = mixed
+        why = f"its ranks would meet in one communicator, and {' and '.join(libraries)} share none"
+        yield from ((name, f"{why}; what is between them goes by {' and '.join(carriers)}") for name in TARGETS)
+        return
     for name, target in TARGETS.items():
         if not target.suggested:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from meshwright.errors import InputError, Problem, UnsupportedError
@@ -281,6 +281,26 @@ def default_links(
     return links
 
 
+def through_hosts(link: LinkSpec, ends: Sequence[NodeGroup]) -> LinkSpec:
+    """The link where tensors are copied to the hosts, sent from there and copied to the devices, one after the other.
+
+        seconds per byte = 1 / (fabric x efficiency) + sum over both ends of 1 / (slot of the device x efficiency)
+
+    Args:
+        link: between two groups, at the speed of the fabric.
+        ends: both groups.
+    """
+    nodes = [group.device.node or UNKNOWN_NODE for group in ends]
+    slots = [node.host_bytes_per_s * node.host_efficiency for node in nodes]
+    reached = link.bandwidth_bytes_per_s * min(node.fabric_efficiency for node in nodes)
+    return replace(
+        link,
+        bandwidth_bytes_per_s=1 / (1 / reached + sum(1 / slot for slot in slots)),
+        latency_s=link.latency_s + len(ends) * _HOST_LATENCY_S,
+        efficiency=1.0,
+    )
+
+
 def assumptions(cluster: ClusterSpec) -> tuple[Assumption, ...]:
     """What the cluster takes from its devices' usual nodes, because nobody said otherwise.
 
@@ -317,7 +337,9 @@ def assumptions(cluster: ClusterSpec) -> tuple[Assumption, ...]:
         if link.basis == "assumed":
             speed = f"{significant(link.bandwidth_bytes_per_s / GIGA)} GB/s per device"
             value = f"{speed}, the slower of both fabrics"
-            if link.efficiency is not None:
+            if link.transport is not None:
+                value = f"{speed}, by {link.transport} over the slower of both fabrics"
+            elif link.efficiency is not None:
                 value = f"{speed} x {significant(link.efficiency)} achieved, the slower of both slots of a host"
             found.append(Assumption(name=f"link {link.between[0]} - {link.between[1]}", value=value, basis="assumed"))
     found += [Assumption(name="cluster", value=note, basis="assumed") for note in cluster.notes]

@@ -13,6 +13,7 @@ between = ["new", "old"]
 gb_s = 25
 latency_us = 20
 price_per_gb = 0.02
+transport = "gloo"              # between devices under two collective libraries, such as NCCL and RCCL
 
 A speed or a size is a number in the unit of its key, or a text with its own: `inter_gb_s = "400Gb/s"` is 50 GB/s.
 """
@@ -46,10 +47,13 @@ from meshwright.formats.cluster import (
     default_links,
     group_names,
     node_group,
+    through_hosts,
 )
 from meshwright.formats.problems import TableProblems, Text, key, problems_of
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, HostSpec, LinkSpec, NodeGroup
+from meshwright.specs.collective_libraries import collective_library
 from meshwright.specs.device import DeviceSpec
+from meshwright.specs.transports import Transport, transports
 from meshwright.units import GIB, GIGA, MICRO, rate_bytes_per_s, size_bytes
 
 
@@ -154,16 +158,17 @@ class _Link(TableProblems):
     gb_s: _Speed | None = key("25", le=1e6)
     latency_us: NonNegativeFloat | None = key("20", le=1e9)
     price_per_gb: NonNegativeFloat | None = key("0.02", le=1e6)
+    transport: Text | None = key('"ucx"')
     basis: Stated = "datasheet"
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
-        if self.gb_s is None and self.price_per_gb is None:
+        if self.gb_s is None and self.price_per_gb is None and self.transport is None:
             raise InputError(
                 Problem(
                     what="gb_s is missing",
-                    why="a link says how fast it is, or what it costs",
-                    fix="for example gb_s = 25, price_per_gb = 0.02 or both",
+                    why="a link says how fast it is, what it costs, or what carries tensors over it",
+                    fix='for example gb_s = 25, price_per_gb = 0.02, transport = "gloo" or several of them',
                     field="gb_s",
                 )
             )
@@ -326,14 +331,49 @@ def _links(
                     "keep one of them",
                     name=f"{where}.between",
                 )
-            target[pair] = _link(link, usual[pair])
+            joined = [group for group in groups if group.name in pair]
+            carried = _carried(link, joined, where, wrong)
+            target[pair] = _link(link, usual[pair], joined, carried)
     _check_zones(groups, between_zones, between_groups, wrong)
     return usual | between_zones | between_groups
 
 
-def _link(table: _Link, usual: LinkSpec) -> LinkSpec:
-    """A link of the file; one that has only a price keeps the speed that is assumed without it."""
-    found = replace(usual, price_per_gb=table.price_per_gb or 0.0)
+def _carried(table: _Link, ends: list[NodeGroup], where: str, wrong: Refusals) -> Transport | None:
+    """The transport of a link, known and able to carry tensors of both ends; None where none is named or needed."""
+    if table.transport is None:
+        return None
+    known = transports()
+    found = known.get(table.transport.lower())
+    if found is None:
+        close = nearest(table.transport[:40], known)
+        wrong.add(
+            f"{where}.transport is {table.transport[:40]!r}",
+            f"transports: {', '.join(known)}",
+            f"did you mean {close[0]}?" if close else "name one of them",
+            name=f"{where}.transport",
+        )
+        return None
+    libraries = {collective_library(group.device.vendor) for group in ends}
+    if len(libraries) == 1 and None not in libraries:
+        return None  # they share a communicator, which is no slower
+    for group in ends:
+        if group.device.vendor not in found.vendors:
+            able = [one.name for one in known.values() if all(end.device.vendor in one.vendors for end in ends)]
+            wrong.add(
+                f"{where}.transport: {found.name} carries no tensors of {group.name}",
+                f"it reads memory of {', '.join(found.vendors)} devices, and {group.device.name} is of "
+                f"{group.device.vendor or 'an unknown vendor'}",
+                f"name one that carries both: {', '.join(able)}" if able else "leave transport out",
+                name=f"{where}.transport",
+            )
+    return found
+
+
+def _link(table: _Link, usual: LinkSpec, ends: list[NodeGroup], carried: Transport | None) -> LinkSpec:
+    """A link of the file; one without gb_s keeps the speed that is assumed without it, copies to the hosts included."""
+    found = replace(usual, price_per_gb=table.price_per_gb or 0.0, transport=carried.name if carried else None)
+    if table.gb_s is None and carried is not None and carried.path == "hosts":
+        found = through_hosts(found, ends)
     if table.gb_s is not None:
         latency_us = DEFAULT_LATENCY_US if table.latency_us is None else table.latency_us
         found = replace(found, bandwidth_bytes_per_s=table.gb_s * GIGA, latency_s=latency_us * MICRO, basis=table.basis)

@@ -151,6 +151,8 @@ class LinkSpec:
     basis: Basis = "assumed"
     price_per_gb: float = 0.0
     """USD for 1e9 bytes that cross it, in either direction."""
+    transport: str | None = None
+    """What carries tensors over it where the devices at its ends share no collective library; None where none does."""
 
     def __post_init__(self) -> None:
         check = Check(f"link {self.between[0]} - {self.between[1]}")
@@ -168,6 +170,7 @@ class LinkSpec:
             "basis": self.basis,
             "price_per_gb": self.price_per_gb,
             **({} if self.efficiency is None else {"efficiency": self.efficiency}),
+            **({} if self.transport is None else {"transport": self.transport}),
         }
 
 

@@ -118,6 +118,7 @@ def as_cluster(cluster: ClusterSpec, seen: tuple[AlikeDevices, ...]) -> ClusterS
                 between=names,
                 latency_s=max(link.latency_s for link in between),
                 price_per_gb=max(link.price_per_gb for link in between),
+                transport=slowest.transport if all(link.transport for link in between) else None,
             )
         )
     return replace(cluster, groups=tuple(island.counts_as for island in seen), links=tuple(links))

@@ -13,6 +13,7 @@ from meshwright.planning.axes import space_of
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.pipelines import QUICK
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.search import MixedPlans
 from meshwright.search.space import Space
@@ -48,7 +49,9 @@ def plans_again(
         return space_of(inputs.model, inputs.workload, part.devices, pin=pin, forbid=forbid, schedule=None)
 
     source = NativeSource(inputs, space_for, QUICK)
-    found = source.composed(source.whole, max(COMPOSED, top))
+    found = [
+        one for joined in joinable(inputs.cluster, source.whole) for one in source.composed(joined, max(COMPOSED, top))
+    ]
     if inputs.cluster.homogeneous:
         for devices in _equal_sizes(job, inputs.cluster):
             found += source.alone(IslandPart(0, devices))

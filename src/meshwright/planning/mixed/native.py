@@ -294,7 +294,8 @@ class NativeSource:
         """The quickest plans of the same step of another model."""
         other = NativeSource(replace(self.inputs, model=model), self.space_for, self.effort)
         alone = (one for part in other.whole for one in other.alone(part))
-        return [*other.composed(other.whole, SUBSET_COMPOSED), *alone]
+        sets = joinable(self.cluster, other.whole)
+        return [*(one for joined in sets for one in other.composed(joined, SUBSET_COMPOSED)), *alone]
 
 
 def _price_per_step(one: PipelineSet[SplitPipeline], source: NativeSource, aim: Aim) -> float:

@@ -192,8 +192,8 @@ IDLE: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "plan": lambda facts: "",
     "no faster plan": lambda facts: "no faster plan found that uses them",
     "strangers": lambda facts: (
-        f"{facts['libraries'][0]} and {facts['libraries'][1]} share no communicator; a cluster file that states the "
-        "link between both, through a transport of your own, has them planned together"
+        f"{facts['libraries'][0]} and {facts['libraries'][1]} share no communicator; a link between both with a "
+        'transport in the cluster file, such as transport = "gloo", has them planned together'
     ),
     "no better plan": lambda facts: "no plan found that uses them is better for its price",
     "slower": lambda facts: f"the best plan of all {facts['devices']:,} ({facts['plan']}) is {slower(facts['ratio'])}",
