@@ -126,6 +126,7 @@ def plan(
     replan_from: str | None = ...,
     lost: str | None = ...,
     added: str | None = ...,
+    horizon: float | str | None = ...,
 ) -> PlanSet: ...
 def estimate(
     model: ModelSpec | str | os.PathLike[str] | None = ...,
@@ -426,6 +427,7 @@ def report(
     replan_from: str | None = ...,
     lost: str | None = ...,
     added: str | None = ...,
+    horizon: float | str | None = ...,
     output: str | os.PathLike[str] | None = ...,
     format: str | None = ...,
 ) -> Report: ...

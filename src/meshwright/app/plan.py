@@ -23,7 +23,14 @@ def plan(request: PlanRequest) -> PlanSet | Replanned:
 
         space = request.space
         changed = {"lost": request.lost, "added": request.added}
-        return replan(request.replan_from, top=request.top, pin=space.pin, forbid=space.forbid, **changed)
+        return replan(
+            request.replan_from,
+            top=request.top,
+            pin=space.pin,
+            forbid=space.forbid,
+            horizon_s=request.horizon,
+            **changed,
+        )
     if request.profiles is not None:
         from meshwright.app.plan_mixed import plan_measured
 

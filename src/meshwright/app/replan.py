@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +16,26 @@ from meshwright.app.requests.plan import PlanRequest
 from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.formats.plan_json import read_job
 from meshwright.planning.changed_cluster import ChangedCluster, changed_cluster
-from meshwright.planning.compose.moved_state import MovedState, moved_state
+from meshwright.planning.compose.moved_state import MovedState, lost_share_bytes, moved_state
+from meshwright.planning.goodput import USUAL
 from meshwright.planning.job_inputs import job_fields, job_inputs
 from meshwright.planning.mixed.again import plans_again
+from meshwright.planning.mixed.kept import kept_plans
+from meshwright.planning.mixed.search import MixedPlans
 from meshwright.planning.reason import idle_reason
 from meshwright.planning.usable_islands import usable_islands
 from meshwright.report.words.reasons import reason_text
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
-from meshwright.units import gib, seconds
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.units import HOUR_S, gib, seconds, significant
 
 SAME = 0.01
 """Plans this near in time count as equal, so that the one that moves least is taken."""
+KEPT = 3
+"""The quickest plans that leave most of the state in place, of which it is counted what they move."""
+LITTLE = 3.0
+"""Times what the lost devices held that a plan may move to be named for moving little."""
 KEPT_AXES = ("tp", "cp", "ep")
 
 
@@ -41,6 +51,14 @@ class Move:
         """Of the plan."""
         return self.plan.estimate.step_time_s
 
+    def worth_s(self, horizon_s: float) -> float:
+        """Seconds of a step with its part of the seconds that moving takes: step x H / (H - moving).
+
+        Args:
+            horizon_s: that the plan is used for, moving included.
+        """
+        return _worth_s(self.step_time_s, self.state, horizon_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replanned:
@@ -51,16 +69,23 @@ class Replanned:
     moves: tuple[Move, ...]
     answer: PlanSet
     notes: tuple[str, ...]
+    horizon_s: float
+    """Seconds that the plan is used for."""
+    stated: bool
+    """Whether somebody stated them."""
+    lost_share_bytes: float
+    """What the lost devices held."""
 
     @property
     def best(self) -> Move:
-        """The quickest; of equally quick ones that which moves least."""
+        """The one that trains the most within the horizon; of those about equal that which moves least."""
         return self.moves[0]
 
     @property
     def text(self) -> str:
         """The answer in sentences."""
         state, left = self.best.state, self.change.cluster
+        basis = "" if self.stated else ", until the next failure at 2e-5 per device and hour [assumed]"
         lines = [
             f"{self.before.model.name} on {left.devices:,} devices, {left.name}, "
             f"after {self.change.lost:,} lost and {self.change.added:,} added: "
@@ -69,16 +94,29 @@ class Replanned:
             f"to move: {gib(state.moved_bytes)} in {seconds(state.time_s)} or more; "
             f"{gib(state.kept_bytes)} stay where they are",
         ]
+        if self.lost_share_bytes > 0.5:
+            lines[-1] += f"; the lost devices held {gib(self.lost_share_bytes)}"
         lines += [f"  {flow.link}: {gib(flow.size_bytes)}" for flow in state.flows]
         if state.lost_bytes > 0.5:
             lines.append(f"  held by no device that is left: {gib(state.lost_bytes)}, to be read from a checkpoint")
         lines += [f"{note}" for note in self.notes]
+        if len(self.moves) > 1:
+            lines.append(
+                f"ordered by the steps trained in {significant(self.horizon_s / HOUR_S)} h, moving included{basis}"
+            )
         lines += [
             f"or: {move.plan.title}, {seconds(move.step_time_s)} per step, moves {gib(move.state.moved_bytes)} "
-            f"in {seconds(move.state.time_s)}"
+            f"in {seconds(move.state.time_s)}{self._little(move)}"
             for move in self.moves[1:]
         ]
         return "\n".join(lines)
+
+    def _little(self, move: Move) -> str:
+        """How many times what was lost a plan moves, where that is little."""
+        times = move.state.moved_bytes / self.lost_share_bytes if self.lost_share_bytes else 0.0
+        if not 0 < times <= LITTLE:
+            return ""
+        return f", {times:.1f} times what the lost devices held"
 
     def to_dict(self) -> dict[str, Any]:
         """`meshwright.replan/1`."""
@@ -91,12 +129,15 @@ class Replanned:
             "added": self.change.added,
             "stranded": self.change.stranded,
             "notes": list(self.notes),
+            "horizon_s": self.horizon_s,
+            "lost_share_bytes": self.lost_share_bytes,
             "moves": [
                 {
                     "rank": move.plan.rank,
                     "name": move.plan.name,
                     "title": move.plan.title,
                     "step_time_s": move.step_time_s,
+                    "worth_s": move.worth_s(self.horizon_s),
                     "moved_bytes": move.state.moved_bytes,
                     "kept_bytes": move.state.kept_bytes,
                     "lost_bytes": move.state.lost_bytes,
@@ -117,6 +158,7 @@ def replan(
     top: int = 3,
     pin: Iterable[str] = (),
     forbid: Iterable[str] = (),
+    horizon_s: float | None = None,
 ) -> Replanned:
     """The best plans after a change of the cluster, with what each moves.
 
@@ -130,6 +172,8 @@ def replan(
         top: how many plans.
         pin: axes fixed to values, instead of the earlier plan's.
         forbid: axes left at their plain value.
+        horizon_s: seconds that the plan is used for, moving included; None for the mean time until the next failure
+            of a cluster of this size.
 
     Raises:
         InputError: the plan file or the change cannot be used.
@@ -142,29 +186,54 @@ def replan(
     if change.stranded:
         notes.append(f"{change.stranded} devices are idle: their nodes lost others, and a group has equal nodes")
     pins = tuple(pin) or (_degrees(job) if change.cluster.homogeneous else ())
-    answer = _again(job, change.cluster, top, pins, forbid)
+    stated = horizon_s is not None
+    horizon_s = horizon_s if horizon_s is not None else _until_failure_s(change.cluster)
+    kept = () if tuple(pin) or tuple(forbid) else tuple(kept_plans(job, change))
+    states: dict[ExecutionPlan, MovedState] = {}
+
+    def state_of(plan: ExecutionPlan) -> MovedState:
+        if plan not in states:
+            states[plan] = moved_state(job.model, job.workload, job.plan, plan, change.cluster, change.number_after)
+        return states[plan]
+
+    lost_bytes = lost_share_bytes(job.model, job.workload, job.plan, change.number_after)
+    first_of = partial(
+        _most_trained, top=top, kept=kept, horizon_s=horizon_s, little_bytes=LITTLE * lost_bytes, state_of=state_of
+    )
+    answer = _again(job, change, top, pins, forbid, kept, first_of)
     if answer is None and pins and not tuple(pin):
         notes.append(f"no plan keeps {', '.join(pins)}: all degrees were searched")
         pins = ()
-        answer = _again(job, change.cluster, top, pins, forbid)
+        answer = _again(job, change, top, pins, forbid, kept, first_of)
     if answer is None:
         # Once more, for its error that says what binds.
         answer = _planned(job, change.cluster, top, pins, forbid)
     elif pins:
         notes.append(f"searched with {', '.join(pins)}{'' if tuple(pin) else ' of the earlier plan'}")
-    found = sorted((_move(job, change, one) for one in answer), key=lambda move: move.step_time_s)
-    near = [move for move in found if move.step_time_s <= found[0].step_time_s * (1 + SAME)]
+    found = sorted(
+        (Move(plan=one, state=state_of(one.plan)) for one in answer), key=lambda move: move.worth_s(horizon_s)
+    )
+    near = [move for move in found if move.worth_s(horizon_s) <= found[0].worth_s(horizon_s) * (1 + SAME)]
     first = min(near, key=lambda move: (move.state.moved_bytes, move.step_time_s))
     ordered = [first, *(move for move in found if move is not first)]
     used, devices = first.plan.plan.devices, change.cluster.devices
     if used < devices:
         notes.append(reason_text(idle_reason(used, devices, "no faster plan")))
-    return Replanned(before=job, change=change, moves=tuple(ordered), answer=answer, notes=tuple(notes))
+    return Replanned(
+        before=job,
+        change=change,
+        moves=tuple(ordered),
+        answer=answer,
+        notes=tuple(notes),
+        horizon_s=horizon_s,
+        stated=stated,
+        lost_share_bytes=lost_bytes,
+    )
 
 
-def _move(job: Job, change: ChangedCluster, ranked: RankedPlan) -> Move:
-    state = moved_state(job.model, job.workload, job.plan, ranked.plan, change.cluster, change.number_after)
-    return Move(plan=ranked, state=state)
+def _until_failure_s(cluster: ClusterSpec) -> float:
+    """Mean seconds until one of the devices fails, at the rate of public runs."""
+    return HOUR_S / (USUAL["rate_per_device_hour"].value * cluster.devices)
 
 
 def _degrees(job: Job) -> tuple[str, ...]:
@@ -182,17 +251,61 @@ def _step_asked(job: Job, cluster: ClusterSpec) -> JobFields:
     return replace(job_fields(job.model, cluster, job.workload), tokens=None, failures=None)
 
 
-def _again(job: Job, cluster: ClusterSpec, top: int, pins: Iterable[str], forbid: Iterable[str]) -> PlanSet | None:
-    """The quickest plans on the later cluster; None where none fits."""
+def _again(
+    job: Job,
+    change: ChangedCluster,
+    top: int,
+    pins: Iterable[str],
+    forbid: Iterable[str],
+    kept: Sequence[ExecutionPlan],
+    first_of: Callable[[MixedPlans], MixedPlans],
+) -> PlanSet | None:
+    """The plans on the later cluster that train the most within the horizon; None where none fits."""
+    cluster = change.cluster
     inputs, left_out = job_inputs(_step_asked(job, cluster)), tuple[str, ...]()
     if not cluster.homogeneous:
         inputs, left_out = usable_islands(inputs, None)
-    source, found = plans_again(inputs, job, top=top, pin=pins, forbid=forbid)
+    source, found = plans_again(inputs, job, top=top, pin=pins, forbid=forbid, kept=kept)
     if found is None:
         return None
+    found = first_of(found)
     asked = Asked(model=inputs.model, workload=inputs.workload, assumptions=inputs.assumptions, top=top, brief=True)
     answer = mixed_answer(asked, source, found)
     return replace(answer, warnings=(*left_out, *answer.warnings))
+
+
+def _most_trained(
+    found: MixedPlans,
+    top: int,
+    kept: Sequence[ExecutionPlan],
+    horizon_s: float,
+    little_bytes: float,
+    state_of: Callable[[ExecutionPlan], MovedState],
+) -> MixedPlans:
+    """The first plans by the steps they train within the horizon, and the best of those that move little."""
+    places = {_workers(plan) for plan in kept}
+    near = [one for one in found.candidates if _workers(one.plan) in places]
+    looked_at = {one.plan: one for one in (*found.candidates[: max(top, 2)], *near[:KEPT], *near[-1:])}
+    moves = [
+        (_worth_s(one.step_time_s, state_of(plan), horizon_s), state_of(plan), one) for plan, one in looked_at.items()
+    ]
+    moves.sort(key=lambda move: (move[0], move[1].moved_bytes))
+    least = next((move for move in moves if move[1].moved_bytes <= little_bytes), None)
+    first = moves[: max(top, 1)]
+    if least is not None and least not in first and top > 1:
+        first = [*first[: top - 1], least]
+    return replace(found, candidates=tuple(one for _, _, one in first))
+
+
+def _workers(plan: ExecutionPlan) -> tuple[object, ...]:
+    """What decides where state lies."""
+    return tuple(pipeline.workers for pipeline in plan.pipelines)
+
+
+def _worth_s(step_time_s: float, state: MovedState, horizon_s: float) -> float:
+    """Seconds of a step with its part of the seconds that moving takes: step x H / (H - moving)."""
+    left_s = horizon_s - state.time_s
+    return step_time_s * horizon_s / left_s if left_s > 0 else inf
 
 
 def _planned(job: Job, cluster: ClusterSpec, top: int, pins: Iterable[str], forbid: Iterable[str]) -> PlanSet:

@@ -102,6 +102,8 @@ def find_plans(
     found = Found(result=whole, cluster=cluster)
     if not whole.plans or not is_round(cluster.devices):
         found = _part(found, on, model, workload)
+    if _even_nodes(cluster):
+        found = _on_even_nodes(found, cluster, on, model, workload)
     if found.result.pareto:
         # The search may have kept slower plans that nothing beats on the way to the quickest.
         slowest_s = found.result.plans[0].estimate.step_time_s * FRONT_SLACK
@@ -176,6 +178,32 @@ def _part(found: Found, on: Callable[[ClusterSpec], SearchResult], model: ModelS
             break
         if tried == MOST_SUBSETS:
             break
+    return best
+
+
+def _even_nodes(cluster: ClusterSpec) -> list[int]:
+    """Devices of a node to plan with where it has an odd number: one less, and the largest power of two."""
+    each = cluster.groups[0].devices_per_node
+    return sorted({each - 1, 1 << (each.bit_length() - 1)} - {each}, reverse=True) if each > 1 and each % 2 else []
+
+
+def _on_even_nodes(
+    found: Found, cluster: ClusterSpec, on: Callable[[ClusterSpec], SearchResult], model: ModelSpec, workload: Workload
+) -> Found:
+    """The quicker of what was found and plans that leave devices of every node idle: seven divide heads badly."""
+    whole = best = found
+    for each in _even_nodes(cluster):
+        part = resized(cluster, nodes=cluster.groups[0].nodes, per_node=each)
+        try:
+            result = on(part)
+        except (InputError, UnsupportedError):
+            continue  # a pin or target that the whole cluster could follow and this part cannot
+        if not result.plans:
+            continue
+        time_s = result.plans[0].estimate.step_time_s
+        if not best.result.plans or time_s < best.result.plans[0].estimate.step_time_s:
+            everything = replace(whole, cluster=cluster)
+            best = Found(result=result, cluster=part, idle=_idle(everything, part, model, workload, time_s))
     return best
 
 

@@ -8,6 +8,7 @@ from meshwright.errors import UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.compose.islands import as_cluster, islands
+from meshwright.planning.equal_groups import equal_groups_joined
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 
@@ -17,7 +18,7 @@ def usable_islands(inputs: JobInputs, tolerance: float | None) -> tuple[JobInput
 
     Args:
         inputs: the question.
-        tolerance: largest (larger / smaller - 1) of two devices that count as alike; None keeps the groups as they are.
+        tolerance: largest (larger / smaller - 1) of two devices that count as alike; None for equal groups only.
 
     Returns:
         The question, and what it leaves out.
@@ -46,6 +47,17 @@ def usable_islands(inputs: JobInputs, tolerance: float | None) -> tuple[JobInput
         )
         note = Assumption(name=f"islands within {tolerance:g}", value=said or "every group by itself", basis="assumed")
         inputs = replace(inputs, assumptions=(*inputs.assumptions, note))
+    elif not cluster.homogeneous:
+        cluster, joined = equal_groups_joined(cluster)
+        notes = tuple(
+            Assumption(
+                name="groups",
+                value=f"{' and '.join(names)} are planned as one: equal nodes over one fabric",
+                basis="assumed",
+            )
+            for names in joined
+        )
+        inputs = replace(inputs, assumptions=(*inputs.assumptions, *notes))
     return replace(inputs, cluster=cluster), warnings
 
 

@@ -25,7 +25,7 @@ from meshwright.search.watching import SearchProgress, watched
 MOST_AT_ONCE = 2
 TOLD_S = 0.1
 """Between two messages about progress."""
-NOT_ASKED = (*NOT_OF_THE_ANSWER, "no_browser", "replan_from", "lost", "added", "profiles", "parallelizer")
+NOT_ASKED = (*NOT_OF_THE_ANSWER, "no_browser", "replan_from", "lost", "added", "horizon", "profiles", "parallelizer")
 """Fields that a page does not ask for: files to write, plug-ins to load, questions of other verbs."""
 
 

@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import NAME, AimFields, JobFields, SpaceFields
-from meshwright.fields.kinds import Flag, Kind, Number, OutputFile, Texts, Whole
+from meshwright.fields.kinds import Duration, Flag, Kind, Number, OutputFile, Texts, Whole
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
 PLAN_SET_FILE = "Also write the plan set there."
-REPLANNING = frozenset(("replan_from", "lost", "added", "top", "pin", "forbid", "output", "time_limit", "memory_limit"))
+REPLANNING = frozenset(
+    ("replan_from", "lost", "added", "horizon", "top", "pin", "forbid", "output", "time_limit", "memory_limit")
+)
 MEASURED = frozenset(
     (
         "profiles",
@@ -88,13 +90,19 @@ class PlanRequest(Request):
         "With --replan-from: devices lost, 8xH100 or device numbers 16-23.", Kind(metavar="G"), rare=True
     )
     added: str | None = ask("With --replan-from: devices added, as --gpus.", Kind(metavar="G"), rare=True)
+    horizon: float | None = ask(
+        "With --replan-from: how long the new plan is used, 12h; moving counts against it.",
+        Duration(stated=True),
+        usual="the mean time until the next failure",
+        rare=True,
+    )
     output: str | None = ask(PLAN_SET_FILE, OutputFile(), short="-o", python=False)
     svg: str | None = ask("Write the front of --pareto as a figure, SVG or PNG.", OutputFile(), python=False, rare=True)
 
     @property
     def again(self) -> bool:
         """Whether an earlier plan's job is planned again."""
-        return bool(self.given & {"replan_from", "lost", "added"})
+        return bool(self.given & {"replan_from", "lost", "added", "horizon"})
 
     def rules(self, reading: Reading) -> None:
         """One of three questions, each with fields of its own."""

@@ -99,6 +99,28 @@ def moved_state(
     return place.summed(received, kept)
 
 
+def lost_share_bytes(
+    model: ModelSpec, workload: Workload, before: ExecutionPlan, number_after: Int[np.ndarray, "before"]
+) -> float:
+    """Weights and optimizer states that devices held which are gone, or whose nodes are.
+
+    Args:
+        model: the model.
+        workload: number formats and optimizer.
+        before: the plan on the earlier cluster.
+        number_after: later number of each earlier device, -1 where it is lost.
+    """
+    where, sizes = _by_layer(before, model), _bytes_by_layer(model, workload)
+    found = 0.0
+    for kind in range(len(KINDS)):
+        for first, count in _runs(where, where, sizes):
+            each = sizes[first][kind] * count
+            if each:
+                held = _holders(before, where[first], kind)
+                found += each * float((held.stop - held.start)[number_after[held.device] < 0].sum())
+    return found
+
+
 Where = tuple[tuple[int, int, int], ...]
 """(pipeline, worker, strategy) of every holder of a layer."""
 

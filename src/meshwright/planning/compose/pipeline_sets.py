@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
+
+from meshwright.shapes import Int
+
 REACH = 4
 """Whole micro-batches tried around the exact share of a pipeline."""
 
@@ -28,6 +32,16 @@ class Paced(Protocol):
     @property
     def devices(self) -> int:
         """Of all its stages."""
+        ...
+
+    @property
+    def stage_devices(self) -> tuple[int, ...]:
+        """Of each stage."""
+        ...
+
+    @property
+    def stage_of_layer(self) -> Int[np.ndarray, "layers"]:
+        """Which stage holds each layer."""
         ...
 
     @property
@@ -138,9 +152,9 @@ def whole(one_set: PipelineSet[AnyPaced], global_batch: int) -> PipelineSet[AnyP
 def gradient_sum_s(
     pipelines: Sequence[AnyPaced], gradient_bytes: float, bandwidth: Callable[[int, int], float]
 ) -> float:
-    """Gradients summed between pipelines, all devices of the smaller ones taking part, over the slowest link.
+    """Gradients summed between pipelines, layer by layer over the narrowest stage that holds it, over the slowest link.
 
-        2 (D - 1) / D x bytes / bandwidth
+        2 (D - 1) / D x max over stages of  sum over its layers of  bytes / L / (narrowest x bandwidth)
 
     Args:
         pipelines: on different devices.
@@ -151,12 +165,15 @@ def gradient_sum_s(
         return 0.0
     count = len(pipelines)
     slowest = min(
-        bandwidth(a, b) * min(one.devices, other.devices)
+        bandwidth(a, b)
         for one, other in itertools.combinations(pipelines, 2)
         for a in one.islands
         for b in other.islands
     )
-    return 2 * (count - 1) / count * gradient_bytes / slowest
+    held = [one.stage_of_layer for one in pipelines]
+    narrowest = np.min([np.array(one.stage_devices)[place] for one, place in zip(pipelines, held, strict=True)], axis=0)
+    most = max(float(np.bincount(place, 1.0 / narrowest).max()) for place in held) / len(narrowest)
+    return 2 * (count - 1) / count * gradient_bytes * most / slowest
 
 
 def partitions(parts: tuple[Piece, ...]) -> Iterator[list[tuple[Piece, ...]]]:

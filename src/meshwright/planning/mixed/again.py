@@ -14,11 +14,14 @@ from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.pipelines import QUICK
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.joinable import joinable
+from meshwright.planning.mixed.kept import shared_again
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.search import MixedPlans
+from meshwright.planning.mixed.source import PricedPlan
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
+from meshwright.specs.plan import ExecutionPlan
 
 COMPOSED = 6
 """Pipeline sets that are priced in full."""
@@ -27,7 +30,13 @@ MOST_SIZES = 1
 
 
 def plans_again(
-    inputs: JobInputs, job: Job, *, top: int, pin: Iterable[str] = (), forbid: Iterable[str] = ()
+    inputs: JobInputs,
+    job: Job,
+    *,
+    top: int,
+    pin: Iterable[str] = (),
+    forbid: Iterable[str] = (),
+    kept: Iterable[ExecutionPlan] = (),
 ) -> tuple[NativeSource, MixedPlans | None]:
     """The quickest plans on the cluster as it is after a change.
 
@@ -37,6 +46,7 @@ def plans_again(
         top: how many plans.
         pin: axes fixed to values.
         forbid: axes left at their plain value.
+        kept: plans that leave most of the state where it is, priced beside those that are searched.
 
     Returns:
         What searched, and the plans, the quickest first; None where none fits.
@@ -55,11 +65,27 @@ def plans_again(
     if inputs.cluster.homogeneous:
         for devices in _equal_sizes(job, inputs.cluster):
             found += source.alone(IslandPart(0, devices))
+    for plan in kept:
+        found += _with_shares(source, plan)
     distinct = {one.plan: one for one in found}
     if not distinct:
         return source, None
     ordered = sorted(distinct.values(), key=lambda one: one.step_time_s)
     return source, MixedPlans(candidates=tuple(ordered), quickest=ordered[0], alone={}, without={})
+
+
+def _with_shares(source: NativeSource, plan: ExecutionPlan) -> list[PricedPlan]:
+    """A plan as it is, and with its batch shared by what its pipelines are priced at."""
+    one = source.priced(plan)
+    if one is None or len(plan.pipelines) < 2:
+        return [] if one is None else [one]
+    pace_s = [
+        max(stage.busy_s for stage in one.estimate.stages if stage.pipeline == number) / pipeline.num_micro_batches
+        for number, pipeline in enumerate(plan.pipelines)
+    ]
+    again = shared_again(plan, pace_s)
+    other = source.priced(again) if again is not None else None
+    return [one] if other is None else [one, other]
 
 
 def _equal_sizes(job: Job, cluster: ClusterSpec) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, combinations, pairwise
+from itertools import accumulate, combinations, pairwise, product
 
 from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.estimate.price import check_plan, estimate_of
@@ -48,6 +48,10 @@ SMALL = 32
 """Devices of a cluster on which pipeline sets that leave any number idle are looked at beside those that need not."""
 ROUND_NODES = (2, 4, 8, 16)
 """Larger clusters are planned with a number of nodes that one of these divides, too."""
+LEFT_OUT = 12
+"""Pairs of numbers of devices that pipeline sets are priced on."""
+HALF = 0.5
+"""Share of the devices of a small cluster that such a pair has at least."""
 MOST_IDLE = 0.85
 """Share of the nodes of a group that such a plan uses at least: leaving more idle costs more than it mends."""
 SMALL_ALONE = 8
@@ -153,11 +157,13 @@ class NativeSource:
     def _leaving_out(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """Pipeline sets without some devices of a group: fewer may divide layers and batch better.
 
-        One group after the other, each beside the best numbers of those before it; one of two beside the other whole,
-        too.
+        Of a small cluster of two groups all numbers; else one group after the other, each beside the best numbers of
+        those before it; one of two beside the other whole, too.
         """
         if len(parts) < 2:
             return []
+        if len(parts) == 2 and self.cluster.devices <= SMALL:
+            return self._of_any_numbers(parts, most)
         found: list[tuple[float, tuple[IslandPart, ...], PricedPlan]] = []
         for number, part in enumerate(parts):
             best = min(found, key=lambda one: one[0], default=(0.0, tuple(parts), None))[1]
@@ -167,6 +173,20 @@ class NativeSource:
                     found += [(one.step_time_s, fewer, one) for one in self.composed(fewer, most)]
         return [plan for _, _, plan in found]
 
+    def _of_any_numbers(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
+        """Pipeline sets over every pair of numbers of devices, those priced that promise the most by closed form."""
+        numbers = ([*self._fewer(part), part.devices] for part in parts)
+        pairs = [tuple(IslandPart(p.group, n) for p, n in zip(parts, some, strict=True)) for some in product(*numbers)]
+        least = HALF * sum(part.devices for part in parts)
+        able = (pair for pair in pairs[:-1] if sum(part.devices for part in pair) >= least)
+        offers = [(made[0].step_s, pair) for pair in able if (made := self.composer.made(pair, 1))]
+        found: list[PricedPlan] = []
+        for step_s, pair in sorted(offers, key=lambda one: one[0])[:LEFT_OUT]:
+            if found and step_s > FARTHEST * min(one.step_time_s for one in found):
+                break
+            found += self.composed(pair, most)
+        return found
+
     def _fewer(self, part: IslandPart) -> list[int]:
         """Devices of a part to plan with, some left idle: any number of a small cluster, else round numbers of nodes.
 
@@ -174,6 +194,8 @@ class NativeSource:
         """
         group = self.cluster.groups[part.group]
         each = group.devices_per_node
+        if group.nodes == 1 and self.cluster.devices > SMALL:
+            return sorted({part.devices - 1, 1 << (part.devices.bit_length() - 1)} - {part.devices}) if each % 2 else []
         if self.cluster.devices <= SMALL:
             unit = each if group.nodes > 1 else 1
             return list(range(unit, part.devices, unit))
@@ -241,6 +263,13 @@ class NativeSource:
         name = row.format() if row is not None and self.cluster.homogeneous else None
         job = Job(model=self.model, cluster=self.cluster, workload=self.workload, plan=plan, name=name)
         return PricedPlan(job=job, estimate=estimate, row=row)
+
+    def priced(self, plan: ExecutionPlan) -> PricedPlan | None:
+        """A plan made elsewhere, priced in full; None where it does not fit or cannot be."""
+        try:
+            return self._candidate(plan)
+        except MeshwrightError:
+            return None
 
     def rented(self, parts: Sequence[IslandPart], aim: Aim) -> list[PricedPlan]:
         """The quickest, the cheapest, and the cheapest in time of the pipeline sets over these parts, or some of them.

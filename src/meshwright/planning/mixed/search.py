@@ -21,6 +21,7 @@ from meshwright.planning.mixed.source import PricedPlan, StageSource
 from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices
 from meshwright.planning.one_kind import CLEARLY_FASTER
 from meshwright.search.search import FRONT_SLACK
+from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 
 CLOSE = 0.05
@@ -89,6 +90,7 @@ def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | No
         offers = [offer_of(one) for one in candidates]
         admitted(aim, offers, f"{job_name(candidates[0])} on {source.cluster.name}")
         candidates = [offer.plan for offer in offers if aim.excess(offer) == 0]
+    without = {number: _quickest_without(source.cluster, number, one, candidates) for number, one in without.items()}
     return MixedPlans(
         candidates=tuple(candidates),
         quickest=quickest,
@@ -152,6 +154,15 @@ def _without(
     rest = [part for part in every if part != left_out]
     able = [*_together(source, rest, thorough=False), *(one for part in rest for one in alone[part.group][:1])]
     return min(able, key=lambda one: one.step_time_s, default=None)
+
+
+def _quickest_without(
+    cluster: ClusterSpec, left_out: int, found: PricedPlan | None, candidates: Sequence[PricedPlan]
+) -> PricedPlan | None:
+    """The best plan found without a group; those of the answer that leave it idle are among them."""
+    name = cluster.groups[left_out].name
+    idle = (one for one in candidates if all(stage.group != name for stage in one.estimate.stages))
+    return min((*((found,) if found else ()), *idle), key=lambda one: one.step_time_s, default=None)
 
 
 def _ordered(source: StageSource, found: Iterable[PricedPlan], aim: Aim) -> list[PricedPlan]:

@@ -65,6 +65,16 @@ class SplitPipeline:
         return sum(stage.devices for stage in self.stages)
 
     @property
+    def stage_devices(self) -> tuple[int, ...]:
+        """Of each stage."""
+        return tuple(stage.devices for stage in self.stages)
+
+    @property
+    def stage_of_layer(self) -> Int[np.ndarray, "layers"]:
+        """Which stage holds each layer."""
+        return np.repeat(np.arange(len(self.layers)) % len(self.stages), self.layers)
+
+    @property
     def least_micro_batches(self) -> int:
         """Of a step: one, or one for each stage where chunks pass in groups of them."""
         return 1 if self.chunks == 1 else len(self.stages)

@@ -20,10 +20,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import hop_s, link_between
 from meshwright.planning.compose.sources.parallelizers.questions import PartialAnswer, Questions
+from meshwright.shapes import Int
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.seam import PartialPlan
 
@@ -68,6 +71,16 @@ class SlicePipeline:
     def islands(self) -> frozenset[int]:
         """Groups that its stages stand on."""
         return frozenset(stage.group for stage in self.stages)
+
+    @property
+    def stage_devices(self) -> tuple[int, ...]:
+        """Of each stage."""
+        return tuple(stage.plan.devices for stage in self.stages)
+
+    @property
+    def stage_of_layer(self) -> Int[np.ndarray, "layers"]:
+        """Which stage holds each layer."""
+        return np.repeat(np.arange(len(self.stages)), [stage.last - stage.first + 1 for stage in self.stages])
 
     @property
     def least_micro_batches(self) -> int:

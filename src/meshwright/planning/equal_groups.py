@@ -1,0 +1,71 @@
+"""Neighbouring groups of equal nodes over one fabric as one group: a cluster written in two halves plans as one.
+
+Exact: every device keeps its number, and every speed, price and limit is what it was. Groups that differ in any of them
+stay apart; `islands` merges those within a tolerance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright.planning.changed_cluster import resized
+from meshwright.specs.cluster import ClusterSpec, LinkSpec, NodeGroup
+
+
+def equal_groups_joined(cluster: ClusterSpec) -> tuple[ClusterSpec, tuple[tuple[str, ...], ...]]:
+    """The cluster with each run of equal groups as one.
+
+    Args:
+        cluster: of several groups, with a link between any two.
+
+    Returns:
+        The cluster, and the names of the groups that became one; the cluster itself where there are none.
+    """
+    runs: list[list[NodeGroup]] = []
+    for group in cluster.groups:
+        if runs and all(_equal(cluster, one, group) for one in runs[-1]):
+            runs[-1].append(group)
+        else:
+            runs.append([group])
+    joined = tuple(tuple(group.name for group in run) for run in runs if len(run) > 1)
+    if not joined:
+        return cluster, ()
+    groups = tuple(_as_one(run) for run in runs)
+    name_of = {group.name: one.name for run, one in zip(runs, groups, strict=True) for group in run}
+    links: dict[frozenset[str], LinkSpec] = {}
+    for link in cluster.links:
+        first, second = (name_of[name] for name in link.between)
+        if first != second:
+            links.setdefault(frozenset((first, second)), replace(link, between=(first, second)))
+    return replace(cluster, groups=groups, links=tuple(links.values())), joined
+
+
+def _as_one(run: list[NodeGroup]) -> NodeGroup:
+    if len(run) == 1:
+        return run[0]
+    return replace(resized(run[0], sum(group.nodes for group in run)), name=" + ".join(group.name for group in run))
+
+
+def _equal(cluster: ClusterSpec, one: NodeGroup, other: NodeGroup) -> bool:
+    """Whether nothing but its name and number of nodes tells a group from the other, and no link does."""
+    nodes = one.nodes + other.nodes
+    joined = resized(one, nodes)
+    if replace(resized(other, nodes), name=one.name) != joined:
+        return False
+    between, outer = cluster.link(one.name, other.name), joined.domains[-1]
+    alike = (
+        between is not None
+        and between.bandwidth_bytes_per_s == outer.bandwidth_bytes_per_s
+        and between.latency_s == outer.latency_s
+        and between.efficiency in (None, outer.efficiency)
+        and not between.price_per_gb
+    )
+    others = [group.name for group in cluster.groups if group.name not in (one.name, other.name)]
+    return alike and all(_speed(cluster, one.name, name) == _speed(cluster, other.name, name) for name in others)
+
+
+def _speed(cluster: ClusterSpec, here: str, there: str) -> tuple[object, ...] | None:
+    link = cluster.link(here, there)
+    if link is None:
+        return None
+    return link.bandwidth_bytes_per_s, link.latency_s, link.efficiency, link.price_per_gb, link.transport

@@ -1,0 +1,103 @@
+"""Plans after a loss that leave most of the state where it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright import plan
+from meshwright.app.replan import LITTLE, replan
+from meshwright.library.clusters import resolve_gpus
+from meshwright.planning.changed_cluster import changed_cluster
+from meshwright.planning.compose.moved_state import lost_share_bytes, moved_state
+from meshwright.planning.mixed.kept import kept_plans, shared_again
+from meshwright.specs.job import Job
+
+
+@pytest.fixture(scope="module")
+def staged() -> Job:
+    """Four stages of one node of two devices each."""
+    pin = ["pp=4", "tp=1", "cp=1", "vpp=1", "schedule=1f1b", "sharding=z1", "recompute=none"]
+    return plan("gpt2", gpus="4x2xH100", global_batch=24, top=1, pin=pin)[0].job
+
+
+def layers(one: Job) -> list[int]:
+    return [sum(chunk.num_layers for chunk in worker.chunks) for worker in one.plan.pipelines[0].workers]
+
+
+def test_an_idle_node_takes_the_place_of_a_lost_one(staged: Job) -> None:
+    spare = replace(staged, cluster=resolve_gpus("5x2xH100"))
+    change = changed_cluster(spare.cluster, lost="2")
+    (same,) = kept_plans(spare, change)
+    assert same.strategies == spare.plan.strategies
+    assert [worker.chunks for worker in same.pipelines[0].workers] == [
+        w.chunks for w in spare.plan.pipelines[0].workers
+    ]
+    state = moved_state(spare.model, spare.workload, spare.plan, same, change.cluster, change.number_after)
+    held = lost_share_bytes(spare.model, spare.workload, spare.plan, change.number_after)
+    # Nothing moves but what the lost node held, from a checkpoint where nobody else has it.
+    assert state.moved_bytes + state.lost_bytes == pytest.approx(held)
+
+
+def test_layers_of_a_lost_stage_go_to_its_neighbours_first(staged: Job) -> None:
+    change = changed_cluster(staged.cluster, lost="2-3")
+    found = list(kept_plans(staged, change))
+    before = layers(staged)
+    near = [w.chunks[0].num_layers for w in found[0].pipelines[0].workers]
+    assert sum(near) == staged.model.num_layers
+    assert near[-1] == before[-1]  # two stages away
+    assert found[0].pipelines[0].workers[0].chunks[0].embedding
+    assert found[0].global_batch == staged.plan.global_batch
+    moved = [
+        moved_state(staged.model, staged.workload, staged.plan, one, change.cluster, change.number_after).moved_bytes
+        for one in found
+    ]
+    assert moved[0] == min(moved)
+
+
+@pytest.fixture(scope="module")
+def doubled(staged: Job) -> Job:
+    """The same pipeline twice, on twice the devices, for twice the batch."""
+    (one,) = staged.plan.pipelines
+    other = replace(
+        one,
+        workers=tuple(
+            replace(worker, devices=tuple((first + 8, last + 8) for first, last in worker.devices))
+            for worker in one.workers
+        ),
+    )
+    twice = replace(staged.workload, global_batch=2 * staged.workload.global_batch)
+    whole = replace(staged.plan, pipelines=(one, other))
+    return Job(model=staged.model, cluster=resolve_gpus("8x2xH100"), workload=twice, plan=whole)
+
+
+def test_the_pipeline_that_is_left_takes_the_whole_batch(doubled: Job) -> None:
+    change = changed_cluster(doubled.cluster, lost="2-3")
+    first = next(iter(kept_plans(doubled, change)))
+    (left,) = first.pipelines
+    assert first.global_batch == doubled.plan.global_batch
+    assert left.num_micro_batches == 2 * doubled.plan.pipelines[1].num_micro_batches
+    state = moved_state(doubled.model, doubled.workload, doubled.plan, first, change.cluster, change.number_after)
+    assert state.moved_bytes + state.lost_bytes == pytest.approx(0, abs=1)
+
+
+def test_the_batch_is_shared_by_the_speed_of_pipelines(doubled: Job) -> None:
+    again = shared_again(doubled.plan, [1.0, 3.0])
+    assert again is not None
+    counts = [pipeline.num_micro_batches for pipeline in again.pipelines]
+    assert again.global_batch == doubled.plan.global_batch
+    assert counts[0] == 3 * counts[1]
+
+
+def test_one_plan_of_the_answer_moves_little_and_none_is_left_out_for_it(staged: Job) -> None:
+    pins = replan(staged, lost="2-3", top=4)
+    times = [move.worth_s(pins.horizon_s) for move in pins.moves]
+    assert times[0] <= 1.01 * min(times)
+    assert any(move.state.moved_bytes <= LITTLE * pins.lost_share_bytes for move in pins.moves)
+
+
+def test_a_short_horizon_takes_the_plan_that_moves_less(staged: Job) -> None:
+    long, short = (replan(staged, lost="2-3", top=4, horizon_s=time_s) for time_s in (1e6, 1e-3))
+    assert short.best.state.moved_bytes <= long.best.state.moved_bytes
+    assert "ordered by the steps trained in" in long.text
