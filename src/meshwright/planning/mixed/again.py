@@ -67,7 +67,7 @@ def plans_again(
             found += source.alone(IslandPart(0, devices))
     for plan in kept:
         found += _with_shares(source, plan)
-    distinct = {one.plan: one for one in found}
+    distinct = {one.plan: one for one in reversed(found)}  # those searched, with their degrees, stand before those kept
     if not distinct:
         return source, None
     ordered = sorted(distinct.values(), key=lambda one: one.step_time_s)
