@@ -167,7 +167,8 @@ def _value(name: str, value: Any) -> Any:
         return share
     if name == "base":
         if value not in STORED_BYTES:
-            near = nearest(str(value), STORED_BYTES)
+            # Weights of adapters in 4 bits are nf4 nearly everywhere, whatever they are called.
+            near = ["nf4"] if "4" in str(value) else nearest(str(value), STORED_BYTES)
             raise ValueError(f"did you mean {near[0]}?" if near else f"must be one of {', '.join(STORED_BYTES)}")
         return value
     if name == "dora":

@@ -60,3 +60,10 @@ def test_offload_on_several_kinds_of_device_is_refused_with_a_command() -> None:
 def test_a_sequence_is_bounded() -> None:
     with pytest.raises(InputError, match="at most 134,217,728"):
         plan("llama-3.1-8b", gpus="8xH100", seq_len=99_999_999_999)
+
+
+def test_an_optimizer_that_stays_on_devices_is_answered_without_the_host() -> None:
+    with pytest.raises(NoPlanError) as caught:
+        plan("llama-3.1-8b", gpus="1xA100-40", optimizer="galore")
+    assert caught.value.repairs
+    assert not any("--offload" in one.option for one in caught.value.repairs)

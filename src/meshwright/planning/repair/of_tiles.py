@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from meshwright.estimate.away_rules import host_problems
+from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.planning.offload import offload_text, spelled
 from meshwright.planning.repair.leanest import Leanest, priced
 from meshwright.specs.cluster import ClusterSpec
@@ -37,7 +37,7 @@ def in_tiles(
     """
     for names, away in STEPS:
         tiles: dict[str, Any] = {name: TILES for name in names if getattr(workload, name) < TILES}
-        if not tiles or (away and any(host_problems(offload_of(away), cluster.groups[0]))):
+        if not tiles or (away and _cannot_leave(away, cluster, workload)):
             continue
         other = replace(workload, **tiles)
         rows = [priced(replace(lean.row, offload=away or lean.row.offload), model, cluster, other) for lean in tried]
@@ -52,3 +52,9 @@ def in_tiles(
             return f"{option} {spelled(away)}", f"{text}, {offload_text(away)}", best
         return option, text, best
     return None
+
+
+def _cannot_leave(away: str, cluster: ClusterSpec, workload: Workload) -> bool:
+    """Whether the host has no room for what would be away, or cannot update it."""
+    offload = offload_of(away)
+    return any(host_problems(offload, cluster.groups[0])) or any(update_problems(offload, workload))
