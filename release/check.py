@@ -27,8 +27,8 @@ STEPS: tuple[tuple[int, tuple[str, ...]], ...] = (
     (0, ("check", "--plan", "plans.json#1")),
     (0, ("export", "plans.json#1", "--to", "megatron", "-o", "launch")),
     (0, ("check", "llama-3.1-8b", "launch/train.sh", "--gpus", "8xH100")),
-    (0, ("schedule", "zb-v", "--pp", "4", "--microbatches", "8")),
-    (2, ("plan", "llama-3.1-8b", "--gpus", "8xH1000")),
+    (0, ("schedule", "zb-v", "--p", "4", "--m", "8")),
+    (4, ("plan", "llama-3.1-8b", "--gpus", "8xH1000")),
     (3, ("plan", "llama-3.1-405b", "--gpus", "1xRTX4090")),
 )
 """What is typed, with the exit code it has to have."""
