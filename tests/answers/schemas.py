@@ -1,4 +1,4 @@
-"""The published schemas of what `--json` prints, one a document: `python -m tests.answers.schemas`.
+"""The published schemas of what `--json` prints, one a document: `python -m tests.answers.schemas [plans]`.
 
 Plan files are read by records, and theirs is made of those. The others are made of answers to the questions of this
 folder: a key has the types that it had in them, and is required where every object of the place had it. Keys may be
@@ -255,6 +255,12 @@ def main() -> None:
     write(schemas_of(documents), verbs)
 
 
+def write_plans() -> None:
+    """The schema of plan files alone, which a change of their records changes."""
+    text = json.dumps(_published(PLAN_SCHEMA, plan_schemas()), indent=1, sort_keys=True, ensure_ascii=False)
+    write_file(FOLDER / file_of(PLAN_SCHEMA), text + "\n")
+
+
 def drawn() -> list[Mapping[str, Any]]:
     """Documents that inputs of the fuzzer's doors are answered with."""
     from random import Random
@@ -282,4 +288,4 @@ def write(schemas: Mapping[str, dict[str, Any]], verbs: Mapping[str, set[str]]) 
 
 
 if __name__ == "__main__":
-    main()
+    write_plans() if sys.argv[1:] == ["plans"] else main()
