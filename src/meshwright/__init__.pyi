@@ -330,6 +330,7 @@ def trace(
     output: str | os.PathLike[str] | None = ...,
     *,
     svg: str | os.PathLike[str] | None = ...,
+    memory_snapshot: str | os.PathLike[str] | None = ...,
     model: ModelSpec | str | os.PathLike[str] | None = ...,
     gpus: str | None = ...,
     cluster: ClusterSpec | str | os.PathLike[str] | None = ...,

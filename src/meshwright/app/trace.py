@@ -80,6 +80,20 @@ class Trace:
 
         return timeline_svg([self.picture])
 
+    def memory_snapshot(self) -> bytes:
+        """The pickle that PyTorch's memory viewer opens: bytes of every worker over the step.
+
+        Raises:
+            InputError: bytes are not known, as in plans of measured layers.
+        """
+        from meshwright.report.memory_snapshot import snapshot_bytes
+
+        if not self.picture.memory:
+            why = "measured layers do not tell their bytes over a step"
+            fix = "leave --memory-snapshot out"
+            raise InputError(Problem(what="there is no memory to show", why=why, fix=fix, field="memory_snapshot"))
+        return snapshot_bytes(self.picture)
+
     def to_dict(self) -> dict[str, object]:
         """As data: `meshwright.trace/1`, the shares of every stage; the events are in the trace file."""
         estimate = self.step.estimate
@@ -153,6 +167,8 @@ def trace(request: TraceRequest) -> Trace:
         write_file(Path(output), found.chrome(compress=os.fspath(output).endswith(".gz")))
     if svg is not None:
         write_figure(Path(svg), found.svg())
+    if request.memory_snapshot is not None:
+        write_file(Path(request.memory_snapshot), found.memory_snapshot())
     return found
 
 

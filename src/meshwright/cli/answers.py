@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from meshwright.cli.output import Output, print_error, write
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from meshwright.app.sweep import Progress
 
 VIOLATIONS = 5
+SURE_AFTER_S = 1.0
+"""Before that the rate of a search says nothing about how long it takes."""
+VIEWING = "open it at https://pytorch.org/memory_viz, or with python -m torch.cuda._memory_viz trace_plot"
 LOADING = "open it at https://ui.perfetto.dev or chrome://tracing"
 
 
@@ -47,11 +51,16 @@ def searched(out: Output, request: Any, use: Callable[..., Any]) -> None:
 
     with _line(out) as show:
         show("searching ...")
+        begun_s = monotonic()
 
         def tell(progress: SearchProgress) -> None:
             share = percent(min(progress.decided / max(progress.space, 1), 1.0))
             best = "" if progress.best_s is None else f", best so far {seconds(progress.best_s)}: {progress.best}"
-            line = f"searching: {share} of {count(progress.space)} plans decided{best}"
+            spent_s = max(monotonic() - begun_s, 1e-3)
+            left = max(progress.space - progress.decided, 0) / max(progress.decided, 1) * spent_s
+            ahead = f", about {seconds(left)} more" if spent_s > SURE_AFTER_S and progress.decided and left > 1 else ""
+            rate = f"{count(progress.decided / spent_s)} a second"
+            line = f"searching: {share} of {count(progress.space)} plans decided, {rate}{ahead}{best}"
             show(line[: shutil.get_terminal_size().columns - 1])
 
         with watched(tell):
@@ -91,7 +100,10 @@ def traced(out: Output, request: Any, answer: Any) -> None:
         out.note(f"trace written to {request.output}: {LOADING}")
     if request.svg is not None:
         out.note(f"figure written to {request.svg}")
-    if not out.as_json and not request.text and (request.output is not None or request.svg is not None):
+    if request.memory_snapshot is not None:
+        out.note(f"memory written to {request.memory_snapshot}: {VIEWING}")
+    written = (request.output, request.svg, request.memory_snapshot)
+    if not out.as_json and not request.text and any(path is not None for path in written):
         out.print(answer.title)
     else:
         shown(out, request, answer)

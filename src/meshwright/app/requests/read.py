@@ -128,6 +128,7 @@ class TraceRequest(Request):
         short="-o",
     )
     svg: Any = ask("Figure, SVG or PNG.", OutputFile())
+    memory_snapshot: Any = ask("Memory over the step, for PyTorch's memory viewer (pickle).", OutputFile())
     text: bool = ask("Draw the timeline as text (the default if no file is named).", Flag(), python=False)
     job: JobFields = group(
         JobFields,
@@ -143,10 +144,13 @@ class TraceRequest(Request):
         if isinstance(self.plan, str) and "model" not in self.given and not is_file(self.plan):
             fix = f"for example {reading.called('model')} llama-3.1-70b; only a plan file carries its model"
             reading.missing("model", fix)
-        if self.output is not None and self.svg is not None and Path(self.output).resolve() == Path(self.svg).resolve():
-            what = f"{str(self.svg)[:200]!r} is named for the trace and for the figure"
-            fix = "name two files, such as step.json.gz and step.svg"
-            reading.problem(what, "the second would be written over the first", fix, "svg", "MW208")
+        named = ("output", "svg", "memory_snapshot")
+        files = {name: Path(path).resolve() for name in named if (path := getattr(self, name)) is not None}
+        for name, path in files.items():
+            if name != next(first for first in files if files[first] == path):
+                what = f"{str(getattr(self, name))[:200]!r} is named for two files"
+                fix = "name several, such as step.json.gz, step.svg and step.pickle"
+                reading.problem(what, "the second would be written over the first", fix, name, "MW208")
         if "model" in self.given:
             reading.also(lambda: job_inputs(self.job))
 
