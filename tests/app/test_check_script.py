@@ -87,6 +87,11 @@ def test_findings_for_pipelines_name_lines(script: Path) -> None:
     assert {one["level"] for one in found} >= {"error", "note"}
     uris = {one["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for one in found}
     assert uris == {"jobs/train.sh"}
+    line = next(at for at, text in enumerate(script.read_text().splitlines(), 1) if "--recompute-metod" in text)
+    lines = [
+        one["locations"][0]["physicalLocation"].get("region") for one in found if "metod" in one["message"]["text"]
+    ]
+    assert {"startLine": line} in lines
     suite = ElementTree.fromstring(junit(document, "jobs/train.sh"))
     failed = [case.get("name", "") for case in suite.iter("testcase") if case.find("failure") is not None]
     assert any(name.startswith("OPTIONS") for name in failed)

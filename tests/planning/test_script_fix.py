@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.planning.script_fix import ScriptFix, _masked
+from meshwright.planning.script_fix import ScriptFix, masked
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,19 @@ from meshwright.planning.script_fix import ScriptFix, _masked
     ],
 )
 def test_values_of_secrets_are_left_out(line: str, shown: str) -> None:
-    assert _masked(line) == shown
+    assert masked(line) == shown
 
 
 def test_the_script_in_json_holds_none_either_and_long_lines_take_no_time() -> None:
     fix = ScriptFix(plan="tp2", changes=(), diff="", text="export HF_TOKEN=hf_123\n")
     assert "hf_123" not in str(fix.to_dict())
     assert fix.text == "export HF_TOKEN=hf_123\n"
-    assert _masked("-" * 100_000) == "-" * 100_000
+    assert masked("-" * 100_000) == "-" * 100_000
+
+
+def test_a_secret_that_a_variable_holds_is_left_out_where_it_is_set() -> None:
+    text = "NAME=abc\nOTHER=${OTHER:-def}\ntrain --wandb-key $NAME --api-token=${OTHER} --steps 3\nSTEPS=4\n"
+    shown = ScriptFix(plan="tp2", changes=(), diff="", text=text).to_dict()["text"]
+    assert "abc" not in shown
+    assert "def" not in shown
+    assert "STEPS=4" in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,8 @@ def check(request: CheckRequest) -> CheckReport:
         fix = _fix(editable, launch, report) if editable is not None else None
         if request.fix and request.output is not None and fix is not None and fix.text:
             _write(fix, Path(request.output))
-        return replace(report, launch=launch, fix=fix)
+        placed = tuple(replace(one, place=_place(one.field, source, launch)) for one in report.violations)
+        return replace(report, violations=placed, launch=launch, fix=fix)
     measured = measured_plan(request.plan, {**values_of(request.job), "oom_log": request.oom_log})
     if measured is not None:
         return _measured_report(*measured)
@@ -272,6 +274,33 @@ def _fix(source: LaunchSource, launch: LaunchFile, report: CheckReport) -> Scrip
     if source.by_options:
         return script_fix(source, launch, job, wanted, estimate)
     return config_fix(source, launch, job, wanted.format(), estimate)
+
+
+_WORDS = {
+    "tp": ("tensor", "tp_size"),
+    "pp": ("pipeline", "pp_"),
+    "cp": ("context", "cp_size"),
+    "ep": ("expert", "ep_size"),
+    "dp": ("data_parallel", "dp_", "fsdp"),
+    "mbs": ("micro-batch", "micro_batch", "local_batch"),
+    "devices": ("tensor", "tp_size"),
+}
+"""Parts of the options that say a degree, by how a plan calls it."""
+
+
+def _place(field: str, source: LaunchSource, launch: LaunchFile) -> str:
+    """Where a file says what a violation is about: the value that was read, or the option or key itself."""
+    places = {said.option: said.place for said in (*launch.unpriced, *launch.said) if said.place}
+    if field in places:
+        return places[field]
+    parts = _WORDS.get(field, ())
+    said = next((place for option, place in places.items() if any(part in option for part in parts)), "")
+    last = field.rpartition(".")[2]
+    if said or len(last) < 3:
+        return said
+    written = re.compile(rf"(?<![\w-]){re.escape(last)}(?![\w-])")
+    lines = enumerate(source.text.splitlines(), 1)
+    return next((f"{source.name}:{at}" for at, line in lines if written.search(line.partition(" #")[0])), "")
 
 
 def _write(fix: ScriptFix, path: Path) -> None:

@@ -11,7 +11,7 @@ from meshwright.errors import MeshwrightError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.planning.launch_script import LaunchSource
-from meshwright.planning.script_fix import OptionChange, ScriptFix, masked, read_back
+from meshwright.planning.script_fix import OptionChange, ScriptFix, masked, read_back, secret_names
 from meshwright.specs.job import Job
 from meshwright.targets.contract import PLAN_FILE
 
@@ -79,7 +79,7 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
         notes.append(f"in {script} write {' '.join(in_script)}")
     files = {name: text for name, text in edited.items() if name not in options}
     beside = tuple((name, text) for name, text in files.items() if name != source.name and text != source.files[name])
-    diff = "".join(masked(line) for line in _diff(source.files, files))
+    diff = "".join(masked(line, secret_names(source.text)) for line in _diff(source.files, files))
     return ScriptFix(
         plan=plan,
         noun=noun,

@@ -30,6 +30,13 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 """A name that ends in a word for a secret, and its value, unless that is a variable."""
+_SECRET_VARIABLE = re.compile(
+    r"""((?:api[-_]?key|key|token|secret|password|passwd|credentials?)(?:[-_]id)?(?:\s*[=:]\s*|\s+)["']?)\$\{?(\w+)""",
+    re.IGNORECASE,
+)
+"""The same with a variable behind it."""
+_ASSIGNED = re.compile(r"""((?<!\w)(\w+)(?:=|:[-=])["']?)(?!["'$\s}])[^\s"'}]+""")
+"""A variable that is set, or has a default, and its value."""
 _USUAL = ("1", "p2p")
 """Values that hold where an option is not given."""
 
@@ -88,6 +95,12 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         written = source.target.files(job, estimate)
     except MeshwrightError as error:
         return ScriptFix(plan=wanted.format(), changes=(), diff="", why_not=error.problems[0].what)
+    if any(said.option == "--deepspeed" for said in now.said):
+        why = (
+            "Megatron-DeepSpeed has other options for it: --zero-stage for ZeRO, --checkpoint-activations for full "
+            "recompute, --ds-sequence-parallel-size for Ulysses; stages are of equal size and have one chunk"
+        )
+        return ScriptFix(plan=wanted.format(), changes=(), diff="", why_not=why)
     changes = list(_changes(now, read_back(source, {name: text for name, text in written.files if name != PLAN_FILE})))
     text, missed = source.text, []
     changing = {change.option for change in changes}
@@ -110,16 +123,34 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
     lines = difflib.unified_diff(
         source.text.splitlines(keepends=True), text.splitlines(keepends=True), f"a/{name}", f"b/{name}"
     )
-    return ScriptFix(plan=wanted.format(), changes=kept, diff="".join(map(masked, lines)), text=text, notes=notes)
+    return ScriptFix(
+        plan=wanted.format(),
+        changes=kept,
+        diff="".join(masked(line, secret_names(source.text)) for line in lines),
+        text=text,
+        notes=notes,
+    )
 
 
 def _without_secrets(text: str) -> str:
-    return "".join(map(masked, text.splitlines(keepends=True)))
+    names = secret_names(text)
+    return "".join(masked(line, names) for line in text.splitlines(keepends=True))
 
 
-def masked(line: str) -> str:
-    """A line to show, with what stands for a key, a token or a password left out; the file that is written keeps it."""
-    return _SECRET.sub(lambda found: f"{found[1]}***", line)
+def secret_names(text: str) -> frozenset[str]:
+    """Variables of a script that are given where a key, a token or a password stands."""
+    return frozenset(found[2] for found in _SECRET_VARIABLE.finditer(text))
+
+
+def masked(line: str, names: frozenset[str] = frozenset()) -> str:
+    """A line to show, with what stands for a key, a token or a password left out; the file that is written keeps it.
+
+    Args:
+        line: of a script.
+        names: variables whose values are secrets.
+    """
+    line = _SECRET.sub(lambda found: f"{found[1]}***", line)
+    return _ASSIGNED.sub(lambda found: f"{found[1]}***" if found[2] in names else found[0], line)
 
 
 def read_back(source: LaunchSource, files: Mapping[str, str]) -> LaunchFile:

@@ -24,6 +24,8 @@ class Violation(Record):
     why: str = ""
     fix: str = ""
     field: str = ""
+    place: str = ""
+    """`train.sh:12`, where a file says what it is about."""
     stage: int | None = None
     need_bytes: float | None = None
     have_bytes: float | None = None

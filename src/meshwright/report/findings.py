@@ -29,13 +29,12 @@ def sarif(document: Mapping[str, Any], path: str, version: str) -> str:
         version: of this package.
     """
     results = [
-        _result(one["code"], "error", _message(one), _place(document, one["field"], path))
-        for one in document["violations"]
+        _result(one["code"], "error", _message(one), _place(one["place"], path)) for one in document["violations"]
     ]
     better = document["dominated_by"]
     if better:
-        results.append(_result(FASTER, "warning", _faster(better), _place(document, "", path)))
-    results += [_result("NOTE", "note", text, _place(document, "", path)) for text in document["warnings"]]
+        results.append(_result(FASTER, "warning", _faster(better), _place("", path)))
+    results += [_result("NOTE", "note", text, _place("", path)) for text in document["warnings"]]
     rules = [{"id": code, "shortDescription": {"text": text}} for code, text in RULES.items()]
     rules += [{"id": FASTER, "shortDescription": {"text": "no other plan of the default space is faster"}}]
     rules += [{"id": "NOTE", "shortDescription": {"text": "what was taken for granted"}}]
@@ -60,7 +59,7 @@ def junit(document: Mapping[str, Any], path: str) -> str:
     """
     found: dict[str, list[str]] = {code: [] for code in RULES}
     for one in document["violations"]:
-        where = _place(document, one["field"], path)
+        where = _place(one["place"], path)
         line = f" (line {where[1]})" if where is not None and where[1] else ""
         found.setdefault(one["code"], []).append(_message(one) + line)
     name = path or document["title"]
@@ -102,12 +101,10 @@ def _faster(better: Mapping[str, Any]) -> str:
     return f"a faster plan is {better['name']}: {better['because']}"
 
 
-def _place(document: Mapping[str, Any], field: str, path: str) -> tuple[str, int] | None:
-    """File and line of the option that a finding is about; line 0 where none is said."""
+def _place(place: str, path: str) -> tuple[str, int] | None:
+    """File and line that a finding is about; line 0 where none is said."""
     if not path:
         return None
-    values = (document["read"] or {"values": ()})["values"]
-    place = next((one["place"] for one in values if one["option"] == field and one["place"]), "")
     file, _, line = place.rpartition(":")
     if not line.isdigit() or file.startswith("--"):
         return path, 0

@@ -44,9 +44,15 @@ EARLIER = {
         meaning="today's --position-embedding-type rope", gives=(("--position-embedding-type", "rope"),)
     ),
     "--deepspeed-activation-checkpointing": _gone("how DeepSpeed recomputes, beside --checkpoint-activations"),
-    "--deepspeed": Earlier(meaning="Megatron-DeepSpeed's switch", gives=(("--deepspeed", ""),)),
-    "--deepspeed_config": Earlier(meaning="DeepSpeed's own file", gives=(("--deepspeed_config", None),), takes=True),
-    "--zero-stage": Earlier(meaning="DeepSpeed's ZeRO stage", gives=(("--zero-stage", None),), takes=True),
+    "--deepspeed": Earlier(meaning="of Megatron-DeepSpeed, whose script is read", gives=(("--deepspeed", ""),)),
+    "--deepspeed_config": Earlier(
+        meaning="the file of DeepSpeed, of which --zero-stage is read here",
+        gives=(("--deepspeed_config", None),),
+        takes=True,
+    ),
+    "--zero-stage": Earlier(
+        meaning="of DeepSpeed, read as the stage of ZeRO", gives=(("--zero-stage", None),), takes=True
+    ),
     "--moe-expert-parallel-size": _renamed("--expert-model-parallel-size"),
     "--ds-sequence-parallel-size": Earlier(
         meaning="Ulysses, today's --context-parallel-size with --cp-comm-type a2a",

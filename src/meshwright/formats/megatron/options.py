@@ -136,6 +136,7 @@ class _Reader:
         self.problems: list[Problem] = []
         self.unknown: list[Problem] = []
         self.notes: list[str] = []
+        self.of_deepspeed = any(one.text == "--deepspeed" for one in words)
 
     def run(self) -> None:
         options = known_options()
@@ -182,6 +183,9 @@ class _Reader:
                 self.given.pop(name, None)
                 continue
             self.hidden.pop(name, None)
+            # Megatron-DeepSpeed writes its choices in lower case.
+            cased = {choice.lower(): choice for choice in option.choices}
+            found = [cased.get(value, value) for value in found] if self.of_deepspeed else found
             self.problems += _value_problems(flag, option, found)
             self.given[name] = tuple(found)
 

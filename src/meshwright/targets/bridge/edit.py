@@ -27,11 +27,13 @@ class OverridesText(KeyText):
         if first is None:
             return None
         line = self.text.rfind("\n", 0, first.start()) + 1
-        alone = not self.text[line : first.start()].strip()
-        rest = self.text[first.end() : self.text.find("\n", first.end())].strip()
-        if alone and rest in ("", "\\"):
-            end = f"{' ' + rest if rest else ''}\n{self.text[line : first.start()]}"
-            return f"{self.text[: first.start()]}{path}={value}{end}{self.text[first.start() :]}"
+        if not self.text[line : first.start()].strip():
+            # The first word of its line: the new one gets a line of its own, continued where the command is.
+            end = self.text.find("\n", first.end())
+            here, before = self.text[line : end if end >= 0 else None], self.text[:line].rstrip("\n")
+            joined = " \\" if here.rstrip().endswith("\\") or before.rstrip().endswith("\\") else ""
+            indent = self.text[line : first.start()]
+            return f"{self.text[: first.start()]}{path}={value}{joined}\n{indent}{self.text[first.start() :]}"
         return f"{self.text[: first.start()]}{path}={value} {self.text[first.start() :]}"
 
     def without(self, path: str) -> str | None:
