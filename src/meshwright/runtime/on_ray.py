@@ -8,9 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import secrets
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +22,7 @@ import numpy as np
 from meshwright.errors import LostError, Problem
 from meshwright.ray_cluster import HERE, connect, ray_module
 from meshwright.runtime.crew import Answer, Failed, Gone
-from meshwright.runtime.worker import BETWEEN
+from meshwright.runtime.worker import BETWEEN, FOLDER
 
 PLACED_S = 60.0
 """Time for the cluster to find room for all workers."""
@@ -51,6 +55,8 @@ class RayCrew:
             LostError: the cluster has no room for the workers.
         """
         self._ray = ray = ray_module()
+        # Named here: a worker that is killed while it connects cannot remove its own.
+        self._folder = Path(tempfile.gettempdir()) / f"meshwright-{secrets.token_hex(8)}"
         self._own = not ray.is_initialized()
         if self._own:
             connect(ray, address or HERE)
@@ -66,7 +72,7 @@ class RayCrew:
                 num_gpus=owned[mesh].get("GPU", 0),
                 resources={name: amount for name, amount in owned[mesh].items() if name != "GPU"},
                 scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=mesh),
-            ).remote(mesh, environments[mesh])
+            ).remote(mesh, {**environments[mesh], FOLDER: str(self._folder)})
             for mesh in range(meshes)
         ]
         # Small answers stay with the driver once they are there, so that they outlive the actor.
@@ -154,6 +160,7 @@ class RayCrew:
             for actor in self._actors:
                 self._ray.kill(actor)
             remove_placement_group(self._group)
+        shutil.rmtree(self._folder, ignore_errors=True)
         if self._own:
             self._ray.shutdown()
 

@@ -35,7 +35,7 @@ class ProcessCrew:
         """
         self._places = _Sockets(len(environments))
         # The driver's, as a worker that is killed while it connects cannot remove its own.
-        self._folder = TemporaryDirectory(prefix="meshwright-")
+        self._folder = TemporaryDirectory(prefix="meshwright-", ignore_cleanup_errors=True)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
         for mesh, environment in enumerate(environments):

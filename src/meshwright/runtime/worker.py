@@ -6,6 +6,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,9 +104,10 @@ class MeshWorker:
         """
         from meshwright.runtime.sockets import Listener
 
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="w" if FOLDER in os.environ else "meshwright-", dir=os.environ.get(FOLDER)
-        )
+        run = os.environ.get(FOLDER)
+        if run is not None:
+            os.makedirs(run, mode=0o700, exist_ok=True)
+        self._folder = tempfile.TemporaryDirectory(prefix="meshwright-" if run is None else "w", dir=run)
         self._listener = Listener(Path(self._folder.name), host)
         return self._listener.address
 
@@ -119,6 +121,10 @@ class MeshWorker:
         """
         self._wires = self._listener.connect(self.mesh, addresses, secret)
         self._folder.cleanup()
+        if FOLDER in os.environ:
+            # The last worker of a machine to be connected; others still have their sockets there.
+            with suppress(OSError):
+                os.rmdir(os.environ[FOLDER])
         if parent is not None:
             self._wires.end_with(parent)
 
