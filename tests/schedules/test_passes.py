@@ -118,6 +118,21 @@ def test_breadth_first_gathers_each_chunk_once_for_each_direction() -> None:
     assert int((interleaved.kind == Kind.UNSHARD).sum()) > 2 * int((breadth.kind == Kind.UNSHARD).sum())
 
 
+@pytest.mark.parametrize(("reduce_each", "each"), [(None, 4), (True, 4), (False, 1)])
+def test_gradients_are_reduced_behind_every_run_or_behind_the_last_of_a_chunk(
+    reduce_each: bool | None, each: int
+) -> None:
+    # Sixteen micro-batches on four workers of two chunks: four groups of gradients of each chunk.
+    plain = SCHEDULES["interleaved"].table(4, 16, 2)
+    table = with_sharding(plain) if reduce_each is None else with_sharding(plain, reduce_each=reduce_each)
+    reduces = table.kind == Kind.REDUCE
+    counts = np.bincount(table.stage[reduces], minlength=8)
+    assert (counts >= each).all() if each > 1 else (counts == 1).all()
+    for stage in range(8):
+        last_gradient = np.nonzero((table.stage == stage) & np.isin(table.kind, (Kind.B, Kind.I, Kind.W)))[0].max()
+        assert np.nonzero(reduces & (table.stage == stage))[0].max() > last_gradient
+
+
 def test_gathered_weights_are_counted_between_unshard_and_reshard() -> None:
     table = with_sharding(SCHEDULES["breadth-first"].table(2, 3, 2), ahead=1)
     times = _with_others(Times.equal(2, 2), table, 0, scale=0.0)
