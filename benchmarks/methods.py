@@ -253,7 +253,14 @@ METHODS = (
                 (PARITY, COVER),
                 "gathers of MiCS level by level are those of any group",
             ),
-            ("ZeRO++", 2023, ("z3.qw-int8.qg-int4.hpz8",), (SUMS, SECOND), None, "does not run here"),
+            (
+                "ZeRO++",
+                2023,
+                ("z3.qw-int8.qg-int4.hpz8",),
+                (SUMS, SECOND),
+                (RANKS, "test_zero_plus_plus_sends_the_priced_bytes"),
+                "gradients go to their ranks in one exchange, not level by level; between data ranks alone",
+            ),
             (
                 "PowerSGD",
                 2019,
@@ -283,8 +290,8 @@ METHODS = (
                 2023,
                 ("qg-fp8",),
                 ("tests/estimate/test_unpriced.py", "test_weights_and_gradients_cross_in_the_formats_a_plan_states"),
-                None,
-                "does not run here",
+                (RANKS, "test_zero_plus_plus_sends_the_priced_bytes"),
+                "int8 and int4 run, beside zero 3",
             ),
             (
                 "Local SGD",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,6 @@ from meshwright.compiler.sharding.hlo_collectives import count_collectives
 from meshwright.errors import UnsupportedError
 from meshwright.runtime.devices import jax_precision
 from meshwright.runtime.parity import parity_of, run_alone, run_parallel
-from meshwright.runtime.plan_method import check_runs
 from meshwright.runtime.rank_training import RankTraining
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow, parse_row
@@ -34,7 +34,9 @@ def training(words: str, kind: type[Training] = RankTraining, plan: PlanRow | No
     return kind(spec=None, row=plan or row(words), stage_layers=(2,), seq_len=8, hidden=16)
 
 
-@pytest.mark.parametrize("words", ["gc-powersgd2", "gc-topk5", "gc-onebit1", "local2", "hsdp2.diloco2"])
+@pytest.mark.parametrize(
+    "words", ["gc-powersgd2", "gc-topk5", "gc-onebit1", "local2", "hsdp2.diloco2", "z3.qw-int8.qg-int4.hpz4"]
+)
 def test_ranks_end_where_one_device_ends(words: str) -> None:
     with jax_precision("fp64"):
         one = training(words)
@@ -48,6 +50,24 @@ def plain_steps(steps: int) -> Any:
     with jax_precision("fp64"):
         one = training("z0", Training)
         return run_alone(one, steps, one.initial())
+
+
+def test_zero_plus_plus_sends_the_priced_bytes() -> None:
+    """N int8 weights over all ranks, N of their own format over 4 neighbours, N gradients of half a byte."""
+    one = RankTraining(spec=None, row=row("z3.qw-int8.qg-int4.hpz4"), stage_layers=(2,), seq_len=8, hidden=128)
+    plain = replace(one.ranks, micro_batches=1)
+    state = plain.initial(jax.jit(one.plain_model().init)(jax.random.key(0)))
+    text = plain.on(jax.devices(), gradients_too=False).compiled_text(state, one.batch(0))
+    sent, count = count_collectives(text).result_bytes, sum(leaf.size for leaf in jax.tree.leaves(state["weights"]))
+    assert sent["all-gather"] == pytest.approx(count * (1 + 4), rel=0.01)
+    assert sent["all-to-all"] == pytest.approx(count * 0.5, rel=0.01)
+    assert "reduce-scatter" not in sent
+
+
+def test_a_second_copy_alone_changes_nothing() -> None:
+    with jax_precision("fp64"):
+        one = training("z3.hpz2")
+        assert run_alone(one, 2, one.initial()).losses == pytest.approx(plain_steps(2).losses, rel=1e-9)
 
 
 @pytest.mark.parametrize("words", ["gc-powersgd4096", "gc-onebit9"])
@@ -117,11 +137,11 @@ def test_the_best_rank_of_random_matrices_is_nearer_with_more_of_it() -> None:
     assert errors[1] < errors[0]
 
 
-@pytest.mark.parametrize("words", ["z3.hpz2", "z3.qw-int8", "tp2.dp4.gc-topk1"])
+@pytest.mark.parametrize("words", ["z3.qw-fp8", "z1.qg-int4", "z3.hpz2.rc-full"])
 def test_what_does_not_run_is_refused_with_what_does(words: str) -> None:
-    text = words if "dp4" in words else f"dp8.{words}"
-    with pytest.raises(UnsupportedError, match="does not run"):
-        check_runs(parse_row(f"{text}.mbs1.gbs16", devices=8, global_batch=16, schedules=()))
+    with pytest.raises(UnsupportedError, match="does not run") as caught:
+        training(words)
+    assert all(problem.fix for problem in caught.value.problems)
 
 
 def test_ranks_alone_run_so() -> None:

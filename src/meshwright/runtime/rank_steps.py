@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import jax
@@ -51,6 +50,11 @@ class RankStep:
         """Groups that hold weights, or errors, of their own."""
         return self.data.replicate
 
+    @property
+    def inner(self) -> int:
+        """Ranks of each."""
+        return self.data.shard
+
     def initial(self, weights: Any) -> State:
         """The state before the first step; what replicas have of their own has an axis for them in front.
 
@@ -73,14 +77,15 @@ class RankStep:
             )
         return {"weights": weights, "moments": moments, "errors": errors, "step": step}
 
-    def own(self, state: State) -> dict[str, bool]:
-        """Which parts of a state replicas have for themselves.
+    def own(self, state: State) -> dict[str, tuple[str, ...]]:
+        """Axes of ranks along which parts of a state differ; they are one axis in front of it.
 
         Args:
             state: any.
         """
         drift = self.data.averaging != "synchronous"
-        return {name: name == "errors" or (drift and name in ("weights", "moments")) for name in state}
+        apart = {name for name in state if name == "errors" or (drift and name in ("weights", "moments"))}
+        return {name: (REPLICAS,) if name in apart else () for name in state}
 
     def rank(self, state: State, batch: Any) -> tuple[State, jax.Array, Any]:
         """On one rank: its own parts of the state without the axis in front, its samples.
@@ -178,61 +183,96 @@ class RankStep:
 
         def step(state: State, batch: Any) -> tuple[State, jax.Array, Any]:
             own = self.own(state)
-            ranks = (self.replicas, self.data.shard)
+            ranks = (self.replicas, self.inner)
             samples = jax.tree.map(lambda leaf: leaf.reshape(*ranks, -1, *leaf.shape[1:]), batch)
-            outside = {name: 0 if own[name] else None for name in state}
-            inner = jax.vmap(self.rank, in_axes=(dict.fromkeys(state), 0), axis_name=INNER)
-            made = jax.vmap(inner, in_axes=(outside, 0), axis_name=REPLICAS)(state, samples)
-            # Ranks of a replica end alike, and what replicas share is the same on all.
-            after, loss, gradients = jax.tree.map(lambda leaf: leaf[:, 0], made)
-            kept = {name: part if own[name] else _first(part) for name, part in after.items()}
-            return kept, loss[0], _first(gradients)
+            given = {name: jax.tree.map(lambda leaf: leaf.reshape(*ranks, *leaf.shape[1:]), part)
+                     if INNER in own[name] else part for name, part in state.items()}  # fmt: skip
+            outside = {name: 0 if REPLICAS in axes else None for name, axes in own.items()}
+            inside = {name: 0 if INNER in axes else None for name, axes in own.items()}
+            inner = jax.vmap(self.rank, in_axes=(inside, 0), axis_name=INNER)
+            after, loss, gradients = jax.vmap(inner, in_axes=(outside, 0), axis_name=REPLICAS)(given, samples)
+            kept = {name: _in_front(part, own[name]) for name, part in after.items()}
+            return kept, loss[0, 0], _in_front(gradients, ())
 
         return jax.jit(step)
 
-    def on(self, devices: Sequence[Any]) -> Callable[[State, Any], tuple[State, jax.Array, Any]]:
+    def on(self, devices: Sequence[Any], *, gradients_too: bool = True) -> RanksOnDevices:
         """One rank to a device.
 
         Args:
             devices: as many as ranks.
+            gradients_too: whether it returns the mean gradients behind state and loss.
         """
-        mesh = Mesh(np.array(devices).reshape(self.replicas, self.data.shard), (REPLICAS, INNER))
-        samples = PartitionSpec((REPLICAS, INNER))
+        mesh = Mesh(np.array(devices).reshape(self.replicas, self.inner), (REPLICAS, INNER))
+        return RanksOnDevices(rank=self, mesh=mesh, gradients_too=gradients_too)
 
-        def ranks(state: State, batch: Any) -> tuple[State, jax.Array, Any]:
-            own = self.own(state)
+
+class RanksOnDevices:
+    """The step of every rank as one program of all devices."""
+
+    def __init__(self, *, rank: RankStep, mesh: Mesh, gradients_too: bool) -> None:
+        """Nothing is compiled before the first call.
+
+        Args:
+            rank: the step.
+            mesh: of its devices, replicas x inner.
+            gradients_too: whether it returns the mean gradients.
+        """
+        self._rank, self._mesh, self._gradients_too = rank, mesh, gradients_too
+        self._samples = PartitionSpec((REPLICAS, INNER))
+        self._step = jax.jit(self._all)
+
+    def __call__(self, state: State, batch: Any) -> tuple[Any, ...]:
+        """Run the step.
+
+        Args:
+            state: as `RankStep.initial` makes it.
+            batch: of all ranks.
+        """
+        made: tuple[Any, ...] = self._step(*self._placed(state, batch))
+        return made
+
+    def compiled_text(self, state: State, batch: Any) -> str:
+        """The program as XLA has compiled it.
+
+        Args:
+            state: as `RankStep.initial` makes it.
+            batch: of all ranks.
+        """
+        return str(self._step.lower(*self._placed(state, batch)).compile().as_text())
+
+    def _placed(self, state: State, batch: Any) -> tuple[State, Any]:
+        there = {name: jax.device_put(state[name], NamedSharding(self._mesh, _spec(axes)))
+                 for name, axes in self._rank.own(state).items()}  # fmt: skip
+        return there, jax.device_put(batch, NamedSharding(self._mesh, self._samples))
+
+    def _all(self, state: State, batch: Any) -> tuple[Any, ...]:
+        own, whole = self._rank.own(state), PartitionSpec()
+
+        def ranks(state: State, batch: Any) -> tuple[Any, ...]:
             alone = {name: _first(part) if own[name] else part for name, part in state.items()}
-            after, loss, gradients = self.rank(alone, batch)
+            after, *more = self._rank.rank(alone, batch)
             back = {name: jax.tree.map(lambda leaf: leaf[None], part) if own[name] else part
                     for name, part in after.items()}  # fmt: skip
-            return back, loss, gradients
+            return back, *more[: 1 + self._gradients_too]
 
-        def step(state: State, batch: Any) -> tuple[State, jax.Array, Any]:
-            held = {name: PartitionSpec(REPLICAS) if own else PartitionSpec() for name, own in self.own(state).items()}
-            run = jax.shard_map(ranks, mesh=mesh, in_specs=(held, samples),
-                                out_specs=(held, PartitionSpec(), PartitionSpec()), check_vma=False)  # fmt: skip
-            made: tuple[State, jax.Array, Any] = run(state, batch)
-            return made
+        held = {name: _spec(axes) for name, axes in own.items()}
+        run = jax.shard_map(ranks, mesh=self._mesh, in_specs=(held, self._samples), check_vma=False,
+                            out_specs=(held, whole, whole)[: 2 + self._gradients_too])  # fmt: skip
+        made: tuple[Any, ...] = run(state, batch)
+        return made
 
-        def placed(state: State, batch: Any) -> tuple[State, Any]:
-            own = self.own(state)
-            held = {name: NamedSharding(mesh, PartitionSpec(REPLICAS) if own[name] else PartitionSpec())
-                    for name in state}  # fmt: skip
-            there = {name: jax.device_put(part, held[name]) for name, part in state.items()}
-            return there, jax.device_put(batch, NamedSharding(mesh, samples))
 
-        compiled = jax.jit(step)
-        return lambda state, batch: compiled(*placed(state, batch))
+def _spec(axes: tuple[str, ...]) -> PartitionSpec:
+    return PartitionSpec(axes) if axes else PartitionSpec()
+
+
+def _in_front(part: Any, axes: tuple[str, ...]) -> Any:
+    """Of [replicas, inner, ...] what differs along some axes, as one in front; ranks are alike along the others."""
+    if INNER in axes:
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), part)
+    return jax.tree.map(lambda leaf: leaf[:, 0] if axes else leaf[0, 0], part)
 
 
 def _first(part: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf[0], part)
-
-
-def ranks_of(data: DataParallel) -> int:
-    """Devices of a step.
-
-    Args:
-        data: the data-parallel record of its plan.
-    """
-    return prod((data.replicate, data.shard))

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.runtime.rank_steps import RankStep
+from meshwright.runtime.rank_steps import RanksOnDevices, RankStep
+from meshwright.runtime.shard_steps import RUNS, ShardedStep
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow
 from meshwright.zoo.training import State
@@ -21,13 +22,12 @@ TIMED = 3
 
 
 def of_ranks(row: PlanRow) -> bool:
-    """Whether ranks of a plan hold something of their own.
+    """Whether ranks of a plan send each other something else than whole gradients and weights.
 
     Args:
         row: the plan.
     """
-    data = row.data()
-    return bool(data.compression) or data.averaging != "synchronous"
+    return bool(row.data_words)
 
 
 def rank_refusals(row: PlanRow) -> Iterator[Problem]:
@@ -43,6 +43,14 @@ def rank_refusals(row: PlanRow) -> Iterator[Problem]:
     for one in beside:
         fix = f"leave {one[:2]} out, or estimate the plan"
         yield Problem(what=f"{words} with {one} does not run here", why=why, fix=fix, field="plan")
+    data = row.data()
+    if (data.secondary_shard or data.gather_dtype or data.reduce_dtype) and row.sharding not in ("z3", "fsdp"):
+        what, fix = f"{words} with {row.sharding} does not run here", "use z3"
+        yield Problem(what=what, why="parts of weights are what is sent in other formats", fix=fix, field="plan")
+    for word, dtype in (("qw", data.gather_dtype), ("qg", data.reduce_dtype)):
+        if dtype not in (None, *RUNS):
+            what, fix = f"{word}-{dtype} does not run here", f"use {' or '.join(f'{word}-{one}' for one in RUNS)}"
+            yield Problem(what=what, why="whole numbers and their scales are what is sent", fix=fix, field="plan")
     if row.recompute != "none":
         yield Problem(what=f"{words} with recomputation does not run here", why=why, fix="leave rc out", field="plan")
 
@@ -71,7 +79,11 @@ class RankTraining(Training):
     @property
     def ranks(self) -> RankStep:
         """The step of a rank."""
-        return RankStep(model=self.model(), data=self.row.data(), micro_batches=self.row.micro_batches, seed=self.seed)
+        data = self.row.data()
+        sharded = data.secondary_shard or data.gather_dtype or data.reduce_dtype
+        return (ShardedStep if sharded else RankStep)(
+            model=self.model(), data=self.row.data(), micro_batches=self.row.micro_batches, seed=self.seed
+        )
 
     def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> Any:
         """The step under the plan, as `RankedStep`.
@@ -90,7 +102,7 @@ class RankTraining(Training):
                         fix=f"--devices {self.row.devices}, or a smaller plan", field="devices"),
                 code="MW251",
             )  # fmt: skip
-        return RankedStep(self.ranks.on(list(devices[: self.row.devices])), gradients_too=gradients_too)
+        return RankedStep(self.ranks.on(list(devices[: self.row.devices]), gradients_too=gradients_too))
 
     def alone(self) -> Callable[[State, Any], tuple[State, jax.Array, Any]]:
         """The same step of all ranks on one device."""
@@ -104,14 +116,13 @@ class RankTraining(Training):
 class RankedStep:
     """One program of all ranks."""
 
-    def __init__(self, step: Callable[[Any, Any], tuple[Any, Any, Any]], *, gradients_too: bool) -> None:
+    def __init__(self, step: RanksOnDevices) -> None:
         """Nothing is compiled before the first call.
 
         Args:
-            step: of state and batch; returns state, loss and gradients.
-            gradients_too: whether it returns the gradients.
+            step: of all ranks.
         """
-        self._step, self._gradients_too = step, gradients_too
+        self._step = step
 
     def __call__(self, state: Any, batch: Any) -> tuple[Any, ...]:
         """Run the step on the devices.
@@ -120,8 +131,7 @@ class RankedStep:
             state: as `RankTraining.initial` makes it.
             batch: of all ranks.
         """
-        made = self._step(state, batch)
-        return made if self._gradients_too else made[:2]
+        return self._step(state, batch)
 
     def alone_s(self, state: Any, batch: Any) -> float:
         """Median seconds of the step, which is one executable.
