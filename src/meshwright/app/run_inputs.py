@@ -90,10 +90,9 @@ class RunInputs:
             "worker_devices": _named(options.worker_devices),
         }
         if self.row is not None and self.row.data_words:
-            from meshwright.runtime.rank_training import RankTraining, of_ranks
+            from meshwright.runtime.rank_training import RankTraining
 
-            if of_ranks(self.row):
-                return RankTraining(row=self.row, stage_layers=self.stage_layers, **shared)
+            return RankTraining(row=self.row, stage_layers=self.stage_layers, **shared)
         if self.row is not None:
             return Training(row=self.row, stage_layers=self.stage_layers, **shared)
         assert self.job is not None

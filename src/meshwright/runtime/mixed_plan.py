@@ -246,6 +246,10 @@ def _of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker, where: s
         return
     try:
         check_runs(row)
+        if row.data_words:
+            said = ".".join(row.data_words)
+            why = "what ranks send in another way runs between data ranks alone"
+            yield Problem(what=f"{said} does not run here", why=why, fix="leave it out", field="plan")
     except MeshwrightError as error:
         yield from error.problems
     if row.tensor != "1d":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,48 +11,14 @@ import jax
 import numpy as np
 
 from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.runtime.rank_rules import rank_refusals
 from meshwright.runtime.rank_steps import RanksOnDevices, RankStep
-from meshwright.runtime.shard_steps import RUNS, ShardedStep
+from meshwright.runtime.shard_steps import ShardedStep
 from meshwright.runtime.training_run import Training
-from meshwright.specs.row import PlanRow
 from meshwright.zoo.training import State
 
 TIMED = 3
 """Steps of which the median is the time of a step alone."""
-
-
-def of_ranks(row: PlanRow) -> bool:
-    """Whether ranks of a plan send each other something else than whole gradients and weights.
-
-    Args:
-        row: the plan.
-    """
-    return bool(row.data_words)
-
-
-def rank_refusals(row: PlanRow) -> Iterator[Problem]:
-    """What such a plan says beside it and does not run here.
-
-    Args:
-        row: the plan.
-    """
-    words = ".".join(row.data_words)
-    beside = [f"{name}{degree}" for name, degree in
-              (("tp", row.tp), ("cp", row.cp_degree), ("pp", row.pp), ("ep", row.ep)) if degree > 1]  # fmt: skip
-    why = "each rank computes gradients of its own samples with whole weights"
-    for one in beside:
-        fix = f"leave {one[:2]} out, or estimate the plan"
-        yield Problem(what=f"{words} with {one} does not run here", why=why, fix=fix, field="plan")
-    data = row.data()
-    if (data.secondary_shard or data.gather_dtype or data.reduce_dtype) and row.sharding not in ("z3", "fsdp"):
-        what, fix = f"{words} with {row.sharding} does not run here", "use z3"
-        yield Problem(what=what, why="parts of weights are what is sent in other formats", fix=fix, field="plan")
-    for word, dtype in (("qw", data.gather_dtype), ("qg", data.reduce_dtype)):
-        if dtype not in (None, *RUNS):
-            what, fix = f"{word}-{dtype} does not run here", f"use {' or '.join(f'{word}-{one}' for one in RUNS)}"
-            yield Problem(what=what, why="whole numbers and their scales are what is sent", fix=fix, field="plan")
-    if row.recompute != "none":
-        yield Problem(what=f"{words} with recomputation does not run here", why=why, fix="leave rc out", field="plan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from meshwright.runtime.rank_steps import INNER, REPLICAS, RankStep, State
-from meshwright.zoo.quantised import LEVELS, padded, quantised, restored
+from meshwright.zoo.quantised import padded, quantised, restored
 
-RUNS = tuple(LEVELS)
-"""Formats on the network that run."""
 EVERY = (REPLICAS, INNER)
 
 

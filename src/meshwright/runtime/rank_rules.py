@@ -1,0 +1,39 @@
+"""Which plans run whose data ranks send each other something else than whole gradients and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.errors import Problem
+from meshwright.specs.row import PlanRow
+
+RUNS = ("int8", "int4")
+"""Formats on the network that run."""
+
+
+def rank_refusals(row: PlanRow) -> Iterator[Problem]:
+    """What such a plan says beside it and does not run here.
+
+    Args:
+        row: the plan.
+    """
+    words = ".".join(row.data_words)
+    beside = [f"{name}{degree}" for name, degree in
+              (("tp", row.tp), ("cp", row.cp_degree), ("pp", row.pp), ("ep", row.ep)) if degree > 1]  # fmt: skip
+    why = "each rank computes gradients of its own samples with whole weights"
+    for one in beside:
+        fix = f"leave {one[:2]} out, or estimate the plan"
+        yield Problem(what=f"{words} with {one} does not run here", why=why, fix=fix, field="plan")
+    data = row.data()
+    if (data.secondary_shard or data.gather_dtype or data.reduce_dtype) and row.sharding not in ("z3", "fsdp"):
+        what, fix = f"{words} with {row.sharding} does not run here", "use z3"
+        yield Problem(what=what, why="parts of weights are what is sent in other formats", fix=fix, field="plan")
+    for word, dtype in (("qw", data.gather_dtype), ("qg", data.reduce_dtype)):
+        if dtype not in (None, *RUNS):
+            what, fix = f"{word}-{dtype} does not run here", f"use {' or '.join(f'{word}-{one}' for one in RUNS)}"
+            yield Problem(what=what, why="whole numbers and their scales are what is sent", fix=fix, field="plan")
+    if row.offload:
+        what = f"{words} with off-{row.offload} does not run here"
+        yield Problem(what=what, why="states stay on their devices", fix="leave it out", field="plan")
+    if row.recompute != "none":
+        yield Problem(what=f"{words} with recomputation does not run here", why=why, fix="leave rc out", field="plan")
