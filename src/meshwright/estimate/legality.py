@@ -15,7 +15,6 @@ from meshwright.errors import Problem, unknown_name
 from meshwright.estimate.away_rules import strategy_problems
 from meshwright.estimate.overlap_rules import overlap_problems
 from meshwright.estimate.stages import recompute_problem, refusal
-from meshwright.estimate.sum_rules import sum_problems
 from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.model import ModelSpec
@@ -263,7 +262,11 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
             )
         )
         row = replace(row, recompute="full", recompute_layers=0)
-    problems += (*strategy_problems(row.strategy()), *sum_problems(row.strategy()))
+    problems += strategy_problems(row.strategy())
+    if row.data_words:
+        from meshwright.estimate.sum_rules import sum_problems  # few plans need it
+
+        problems += sum_problems(row.strategy())
     schedule = schedule_named(row.schedule)
     pipeline = (schedule, row.pp, row.micro_batches, row.vpp)
     problems += overlap_problems(row.strategy(recomputed=True), model, pipeline)

@@ -20,7 +20,6 @@ from meshwright.specs.optimizers.base import Matrix, Product
 from meshwright.specs.workload import Workload
 from meshwright.strategies import TENSORS
 from meshwright.strategies.base import LocalGemm, StrategyColumns, full_width, local_units
-from meshwright.strategies.compression import chosen
 from meshwright.strategies.data import Z1, ShardingColumns
 
 Rows = Float[np.ndarray, "rows"]
@@ -187,6 +186,8 @@ def add_payload(
         expert: whether experts have it.
         times: such matrices.
     """
+    from meshwright.strategies.compression import chosen  # few plans have one
+
     assert columns.compression is not None
     sent: Array = np.zeros(columns.rows)
     for word in np.unique(columns.compression):

@@ -12,7 +12,6 @@ import numpy as np
 
 from meshwright.estimate.away import update_away
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.other_sums import sums_otherwise
 from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, group_span, reduce_scatter_s
 from meshwright.kernels.overlap import exposed_s
 from meshwright.shapes import Float, Int
@@ -323,6 +322,8 @@ def step_sync(
             summed = network.replica_sum_s(piece * reduce / np.where(zero == Z3, shards, 1), expert=expert)
             summed = summed * ((zero == Z0) | (zero == Z3))
             if payloads is not None and sharding.sums_otherwise:
+                from meshwright.estimate.other_sums import sums_otherwise  # few plans have any
+
                 held = parameters / np.where(zero == Z3, shards, 1)
                 other = sums_otherwise(sharding, network, held, payloads[expert], buckets, expert=expert)
                 summed = summed * ~other.instead + other.bucket_s

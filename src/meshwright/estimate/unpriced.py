@@ -12,7 +12,6 @@ from operator import attrgetter
 from meshwright.errors import Problem
 from meshwright.estimate.away_rules import update_problems
 from meshwright.estimate.stages import strategies_of
-from meshwright.estimate.sum_rules import sum_problems, sums_of_job
 from meshwright.specs.plan import ExecutionPlan, Worker
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import Workload
@@ -92,7 +91,10 @@ def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
         found += [entry.problem(strategy, where) for entry in OF_STRATEGY]
         found += _of_precision(strategy, workload, where)
         found += update_problems(strategy.offload, workload)
-        found += (*sum_problems(strategy), *sums_of_job(strategy, workload, len(plan.pipelines)))
+        if strategy.data.sends_otherwise:
+            from meshwright.estimate.sum_rules import sum_problems, sums_of_job  # few plans need it
+
+            found += (*sum_problems(strategy), *sums_of_job(strategy, workload, len(plan.pipelines)))
         found += (*_of_tensor(strategy, where), *_of_layout(strategy, where))
     for number, pipeline in enumerate(plan.pipelines):
         for place, worker in enumerate(pipeline.workers):

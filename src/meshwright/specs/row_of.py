@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from meshwright.errors import Problem
-from meshwright.specs.data_words import words_of
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.row import PlanRow, hot_experts_of, offload_token
 from meshwright.specs.strategy import DataParallel, LayerStrategy, Recompute, Tensor1D
@@ -73,9 +72,17 @@ def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
         recompute_modules=strategy.recompute.modules if recompute == "sel" else ("core_attn",),
         offload=offload_token(strategy.offload),
         dp_overlap=strategy.data.overlap,
-        data_words=words_of(strategy.data),
+        data_words=_data_words(strategy.data),
     )
     return row if row.strategy(recomputed=False) == strategy else None
+
+
+def _data_words(data: DataParallel) -> tuple[str, ...]:
+    if not data.sends_otherwise:
+        return ()
+    from meshwright.specs.data_words import words_of  # few plans have any
+
+    return words_of(data)
 
 
 def _recompute_fields(recompute: Recompute) -> tuple[str, int]:

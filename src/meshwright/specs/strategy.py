@@ -208,6 +208,12 @@ class DataParallel:
         check.done()
 
     @property
+    def sends_otherwise(self) -> bool:
+        """Whether ranks send each other something else than whole gradients and weights, or in another format."""
+        other = self.compression or self.averaging != "synchronous" or self.averaging_steps != 1 or self.secondary_shard
+        return bool(other or self.gather_dtype or self.reduce_dtype)
+
+    @property
     def degree(self) -> int:
         """Data-parallel degree."""
         return self.replicate * self.shard

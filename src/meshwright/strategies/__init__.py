@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.catalogue import Catalogue
 from meshwright.errors import InputError, Problem
 from meshwright.strategies.base import ContextStrategy, TensorStrategy
-from meshwright.strategies.compression import Compression
 from meshwright.strategies.gathered import Gathered
 from meshwright.strategies.ring import Ring
 from meshwright.strategies.ulysses import Ulysses
+
+if TYPE_CHECKING:
+    from meshwright.strategies.compression import Compression
 
 TENSORS: Catalogue[TensorStrategy] = Catalogue(
     __name__,

@@ -22,7 +22,6 @@ from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.optimizers import optimizer_named
 from meshwright.specs.precision import Precision
 from meshwright.strategies.base import Compressions
-from meshwright.strategies.compression import chosen
 
 Z0, Z1, Z2, Z3 = 0, 1, 2, 3
 
@@ -177,6 +176,8 @@ Source: Douillard et al. 2023, DiLoCo (arXiv 2311.08105), algorithm 1.
 
 def _beside_bytes(sharding: ShardingColumns, share: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     """Bytes per parameter of errors that compressions keep, and of what outer optimizers keep."""
+    from meshwright.strategies.compression import chosen  # few plans have one
+
     bytes_ = OUTER_BYTES * np.asarray(sharding.outer if sharding.outer is not None else 0.0, dtype=float) * share
     for word in () if sharding.compression is None else np.unique(sharding.compression):
         if found := chosen(str(word)):
