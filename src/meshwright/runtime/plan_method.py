@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.runtime.rank_rules import rank_refusals
 from meshwright.schedules import schedule_named
 from meshwright.specs.row import PlanRow
 from meshwright.strategies import TENSORS
@@ -30,7 +31,7 @@ def check_runs(row: PlanRow) -> None:
     Raises:
         UnsupportedError: it does not, with every reason.
     """
-    problems = list(row_problems(row))
+    problems = list(rank_refusals(row) if row.data_words else row_problems(row))
     if problems:
         raise UnsupportedError(problems, code="MW411")
 
