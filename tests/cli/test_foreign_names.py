@@ -78,7 +78,7 @@ def test_exported_scripts_quote_every_value(tmp_path: Path, monkeypatch: pytest.
         # Every command but those of the shell itself prints nothing and does nothing.
         Path(f"{number}.sh").write_text(text)
         subprocess.run(["/bin/bash", f"{number}.sh"], env={"PATH": "", "HOME": "."}, check=False, capture_output=True)
-        subprocess.run(["bash", "-n", f"{number}.sh"], check=True)
+        subprocess.run(["/bin/bash", "-n", f"{number}.sh"], check=True)
     assert not Path("owned").exists()
 
 

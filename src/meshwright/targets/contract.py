@@ -71,6 +71,11 @@ def target_files(job: Job, files: tuple[tuple[str, str], ...], *, notes: tuple[s
     return TargetFiles(files=((PLAN_FILE, write_job(job, made_with(job))), *files), notes=notes, start=start)
 
 
+def one_line(text: str) -> str:
+    """A name as it may stand in a comment of a script: a name with a line of its own would be run."""
+    return " ".join(text.split())
+
+
 def marked(suffixes: tuple[str, ...], *marks: tuple[str, ...]) -> Callable[[str, str], bool]:
     """Recognises files of these suffixes whose text holds one of the spellings of each mark."""
 

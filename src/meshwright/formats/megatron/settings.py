@@ -5,6 +5,7 @@ A constant that the model's config does not state is asked for when the script s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from meshwright.errors import Problem
@@ -15,6 +16,8 @@ from meshwright.specs.settings import ModelSettings
 
 Flags = list[tuple[str, str]]
 
+_UNQUOTED = re.compile(r"[^\w .,:/+()@=-]+", re.ASCII)
+# What a shell would take for more than text between double quotes: names of models are foreign text.
 ASKED = "${"
 """A value that starts so is a variable that the script asks for."""
 _GATED = {"silu": "--swiglu", "swish": "--swiglu"}
@@ -59,7 +62,7 @@ def settings_flags(model: ModelSpec, *, gated: bool) -> tuple[Flags, list[Proble
 
 def _or_asked(value: float | None, variable: str, what: str) -> str:
     if value is None:
-        return f"{ASKED}{variable}:?{what}, which the model as planned does not state}}"
+        return f"{ASKED}{variable}:?{_UNQUOTED.sub('_', what)}, which the model as planned does not state}}"
     return repr(int(value)) if value == int(value) and abs(value) >= 1 else repr(value)
 
 

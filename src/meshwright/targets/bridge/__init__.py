@@ -15,7 +15,7 @@ from meshwright.specs.job import Job
 from meshwright.targets.bridge.edit import overrides_text
 from meshwright.targets.bridge.overrides import overrides, unsaid
 from meshwright.targets.bridge.read import read_script, read_text
-from meshwright.targets.contract import Files, Target, TargetFiles, file_of, marked, target_files
+from meshwright.targets.contract import Files, Target, TargetFiles, file_of, marked, one_line, target_files
 from meshwright.targets.megatron import as_run_by_megatron
 from meshwright.targets.megatron.rules import rule_problems
 from meshwright.targets.processes import torchrun
@@ -84,7 +84,7 @@ def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
         raise UnsupportedError(problems, code="MW420")
     written = megatron.translate(job, shape_said=True)
     keys = overrides(written.arguments)
-    head = f"{job.model.name} on {job.plan.devices} devices: {job.name or 'a plan of uneven stages'}."
+    head = f"{one_line(job.model.name)} on {job.plan.devices} devices: {job.name or 'a plan of uneven stages'}."
     lines = [f"# {head} Overrides of megatron-bridge 0.3.1.", f"# devices: {job.plan.devices}"]
     lines += [f"{name}={value}" for name, value in keys.items()]
     files = (OVERRIDES, "\n".join(lines) + "\n"), (RECIPE, _TEXT.format(head=head, overrides=OVERRIDES))

@@ -14,7 +14,7 @@ from meshwright.specs.plan import Chunk, Pipeline
 from meshwright.specs.row_of import Homogeneous, plain
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.targets import fsdp
-from meshwright.targets.contract import Target, TargetFiles, target_files
+from meshwright.targets.contract import Target, TargetFiles, one_line, target_files
 from meshwright.targets.galvatron.read import CONFIG, FILE, read
 from meshwright.targets.keys import Keys, json_text
 from meshwright.targets.processes import torchrun
@@ -159,7 +159,8 @@ def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
     heads, width = _heads_and_width(job)
     script = [
         "#!/usr/bin/env bash",
-        f"# {model.name}: {job.name or 'layers that differ'}. Run in galvatron/models/{_FAMILIES[model.family]}.",
+        f"# {one_line(model.name)}: {job.name or 'layers that differ'}. Run in "
+        f"galvatron/models/{_FAMILIES[model.family]}.",
         "set -euo pipefail",
         f"{torchrun(job)} train_dist.py \\",
         f"  --set_model_config_manually 1 --hidden_size {model.hidden} --num_hidden_layers {model.num_layers} \\",

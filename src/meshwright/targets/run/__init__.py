@@ -14,7 +14,7 @@ from meshwright.schedules import known_names
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import parse_row
-from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, marked, target_files, text_of
+from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, marked, one_line, target_files, text_of
 from meshwright.targets.run.rules import row_problems
 
 SCRIPT = "run.sh"
@@ -38,7 +38,7 @@ def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
         words += ["--devices", str(row.devices)]
     lines = [
         "#!/usr/bin/env bash",
-        f"# {job.model.name} on {job.plan.devices} devices; on a small machine add --layers, --hidden and --vocab",
+        f"# {one_line(job.model.name)} on {job.plan.devices} devices; on a small one add --layers, --hidden, --vocab",
         "set -euo pipefail",
         f'{shlex.join(words)} "$@"',
         "",
