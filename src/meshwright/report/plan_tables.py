@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright.report.bars import ShareBars, memory_bar, memory_legend
-from meshwright.report.front_drawing import front_rows, in_order
 from meshwright.report.parts import bullet, heading, warning
 from meshwright.units import GIB, of_capacity, percent, percents, rounded, seconds, significant
 
@@ -53,11 +52,11 @@ def render_plan_set(document: Mapping[str, Any]) -> RenderableType:
     if ranks["groups"]:
         parts += [heading("Ranks"), *(bullet(line) for line in rank_lines(ranks))]
     if document.get("pareto"):
-        parts += [
-            heading("Time, memory, devices and cost"),
-            *(Text(f"  {row}", no_wrap=True, overflow="crop") for row in front_rows(in_order(document["pareto"]))),
-            *front_list(document["pareto"]),
-        ]
+        from meshwright.report.front_drawing import front_rows, in_order  # few answers have a front
+
+        front = in_order(document["pareto"])
+        drawing = (Text(f"  {row}", no_wrap=True, overflow="crop") for row in front_rows(front))
+        parts += [heading("Time, memory, devices and cost"), *drawing, *front_list(front)]
     parts += [heading("Assumed"), *assumption_lines(document["inputs"]["assumptions"])]
     return Group(*parts)
 
@@ -248,13 +247,17 @@ def rank_lines(ranks: Mapping[str, Any], stages: int = 4) -> list[str]:
 
 
 def front_list(front: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
-    """Plans no other beats in time, memory, devices and cost at once, numbered as they are drawn."""
+    """Plans no other beats in time, memory, devices and cost at once, numbered as they are drawn.
+
+    Args:
+        front: in the order of the drawing.
+    """
     return [
         Text(
             f"  {number}  {seconds(entry['step_time_s'])}, {significant(entry['peak_memory_bytes'] / GIB)} GiB, "
             f"{entry['devices']:,} devices, {significant(entry['device_seconds'])} device-seconds: {entry['title']}"
         )
-        for number, entry in enumerate(in_order(front), start=1)
+        for number, entry in enumerate(front, start=1)
     ]
 
 

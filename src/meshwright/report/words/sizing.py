@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from meshwright.planning.size import Goal, Sizing
+from typing import TYPE_CHECKING
+
 from meshwright.units import seconds, significant
+
+if TYPE_CHECKING:
+    from meshwright.planning.size import Goal, Sizing
 
 
 def of_things(count: int, name: str) -> str:
