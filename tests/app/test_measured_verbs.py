@@ -47,7 +47,7 @@ def test_the_file_holds_the_job_and_prices_to_the_planned_step(planned: PlanSet,
     assert not read.warnings
     assert isinstance(read.planned, MeasuredJob)
     assert price_job(read.planned).step_time_s == pytest.approx(planned.best.estimate.step_time_s, rel=1e-12)
-    assert write_job(read.planned) == Path(plan_file).read_text()
+    assert write_job(read.planned, read.made_with) == Path(plan_file).read_text()
     assert read_job(json.dumps(planned.to_dict())).planned == planned.best.job
 
 

@@ -15,6 +15,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.compiler.instructions import Op
+from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import StageSpace
 from meshwright.runtime.devices import jax_precision
 from meshwright.runtime.stacked import StackedArray
@@ -120,7 +121,8 @@ def test_stacked_layers_end_where_one_device_ends(method: Any, how: dict[str, bo
         assert abs(float(value) - float(expected)) < 1e-5
     assert largest_difference(numbers(there), numbers(here)) < 1e-5
     assert (jax.random.key_data(there[2]) == jax.random.key_data(here[2])).all()
-    if (plan := run.lower(there, batch()).plan) is not None:
+    plan = run.lower(there, batch()).plan
+    if isinstance(plan, StagesPlan):
         assert [stage.devices for stage in plan.stages] == [2, 4]
         assert [part.shape[0] for part in there[0]["layers"]["up"].parts] == [2, 4]
 

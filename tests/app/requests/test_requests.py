@@ -64,7 +64,9 @@ def example(one: Field) -> tuple[Any, Any]:
         return (["a=1", "b"], ["a=1", "b"]) if one.repeated else ("a,b", ["a,b"])
     if isinstance(one.kind, Whole):
         return "4", 4
-    if isinstance(one.kind, (Number, Count, Duration)):
+    if isinstance(one.kind, Duration):
+        return "2h", 7200
+    if isinstance(one.kind, (Number, Count)):
         return "2", 2
     if isinstance(one.kind, MemorySize):
         return "128GB", 128e9
