@@ -12,7 +12,7 @@ Source: Vogels et al. 2019 (arXiv 1905.13727); Stich 2019, Local SGD (arXiv 1805
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -30,6 +30,7 @@ AVERAGED_BYTES = 4.0
 OUTER_TOUCHED_BYTES = 24.0
 
 
+@runtime_checkable
 class ReplicaNetwork(Protocol):
     """Collectives between shard groups, as `sync.DataNetwork` has them."""
 

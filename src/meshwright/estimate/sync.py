@@ -169,7 +169,7 @@ class DataNetwork:
         """All-gather between shard groups."""
         return np.asarray(all_gather_s(size_bytes, inside=self.replica[expert], rates=self.replica_rates))
 
-    def second_gather_s(self, size_bytes: Array, ranks: Array, *, expert: bool) -> Array:
+    def second_gather_s(self, size_bytes: Array, ranks: Int[np.ndarray, "..."], *, expert: bool) -> Array:
         """All-gather over the ranks that hold a second copy of the weights, neighbours in the shard group.
 
         Args:
