@@ -6,6 +6,10 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+# Ray reads these once a process, so that all its tests have the same: nothing leaves the machine, and no token is
+# written into the home of whoever runs the tests. Nobody else can reach the clusters.
+os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
+
 if os.environ.get("CHECK_SHAPES"):
     # Arguments and results of every call into these packages are held against annotations such as
     # Float[np.ndarray, "rows"], before the first of them is imported. Pricing takes five times as long under it, so

@@ -19,10 +19,8 @@ from pathlib import Path
 import pytest
 
 RAY = str(Path(sys.executable).parent / "ray")
-SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_health_check_period_ms": "1000"}
-"""Nobody else can reach the cluster, no token is written into the home of whoever runs the tests, and a killed node is
-missed soon."""
-ENVIRONMENT = {**os.environ, **SETTINGS}
+ENVIRONMENT = {**os.environ, "RAY_health_check_period_ms": "1000"}
+"""A killed node is missed soon."""
 
 START_S = 150.0
 """Both nodes are up by then. Ray gives a node's agents about 20 s and the node 30 s to start, which no setting changes;

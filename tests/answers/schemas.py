@@ -42,6 +42,17 @@ def _stated(**keys: Any) -> dict[str, Any]:
 
 
 FIXED: dict[str, dict[str, Any]] = {
+    "meshwright.doctor/1": _stated(
+        version={"type": "string"},
+        python={"type": "string"},
+        platform={"type": "string"},
+        core={"type": "object", "additionalProperties": {"type": "string"}},
+        optional={"type": "object", "additionalProperties": {"type": ["null", "string"]}},
+        library={"type": "object", "additionalProperties": {"type": "integer"}},
+        checks=LISTS,
+        timing=NUMBERS,
+        ok={"type": "boolean"},
+    ),
     "meshwright.web/1": _stated(url={"type": "string"}),
     "meshwright.serve/1": _stated(url={"type": "string"}),
     "meshwright.profile/1": _stated(
@@ -67,7 +78,7 @@ FIXED: dict[str, dict[str, Any]] = {
         warnings=TEXTS,
     ),
 }
-"""Of verbs that do not end by themselves, and of those that measure this machine or need a framework."""
+"""Of verbs that do not end by themselves, and of those that look at this machine or need a framework."""
 PRINTED_BY = {name: {name.removeprefix("meshwright.").partition("/")[0]} for name in FIXED}
 SEEN_OFTEN = 12
 """Objects of a place from which on what all of them have is required, and what none of them lacks is never null."""

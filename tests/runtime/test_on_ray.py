@@ -27,7 +27,6 @@ from tests.runtime.test_versions import loss
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
 METHOD = mw.PipeshardParallel(num_stages=2, num_micro_batches=2)
 
 
@@ -35,22 +34,19 @@ METHOD = mw.PipeshardParallel(num_stages=2, num_micro_batches=2)
 def cluster() -> Iterator[None]:
     """Ray of this machine, joined by this process."""
     ray = ray_module()
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in SETTINGS.items():
-            patch.setenv(name, value)
-        for attempt in range(2):
-            try:
-                connect(ray, HERE)
-            except Exception as error:
-                ray.shutdown()
-                if attempt and ("timed out" in str(error) or "Timed out" in str(error)):
-                    pytest.skip(f"this machine is too busy: Ray did not start twice: {error}")
-                if attempt:
-                    raise
-            else:
-                break
-        yield
-        ray.shutdown()
+    for attempt in range(2):
+        try:
+            connect(ray, HERE)
+        except Exception as error:
+            ray.shutdown()
+            if attempt and ("timed out" in str(error) or "Timed out" in str(error)):
+                pytest.skip(f"this machine is too busy: Ray did not start twice: {error}")
+            if attempt:
+                raise
+        else:
+            break
+    yield
+    ray.shutdown()
 
 
 def test_actors_compute_the_same_and_a_killed_one_is_told(cluster: None) -> None:

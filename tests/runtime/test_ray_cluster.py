@@ -21,7 +21,7 @@ from meshwright.runtime.timings import this_machine
 from meshwright.runtime.train import Recovery, Steps, train
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow
-from tests.ray_cluster import SETTINGS, Node, below, kill, two_nodes
+from tests.ray_cluster import Node, below, kill, two_nodes
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -31,12 +31,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt.py"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[Node]]]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in SETTINGS.items():
-            patch.setenv(name, value)
-        with two_nodes(tmp_path_factory.mktemp("nodes")) as found:
-            yield found
-        ray_module().shutdown()
+    with two_nodes(tmp_path_factory.mktemp("nodes")) as found:
+        yield found
+    ray_module().shutdown()
 
 
 def test_the_example_trains_on_two_nodes(cluster: tuple[str, list[Node]]) -> None:

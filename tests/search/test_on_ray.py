@@ -26,19 +26,11 @@ from meshwright.ray_cluster import connect, ray_module
 from meshwright.search.incumbents import SearchedPart
 from meshwright.search.on_ray import OnRay
 from meshwright.search.tasks import run_here
-from tests.ray_cluster import SETTINGS, Node, below, kill, two_nodes
+from tests.ray_cluster import Node, below, kill, two_nodes
 
 pytest.importorskip("ray")
 calculon_search = python_verb("calculon search")
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def settings() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in SETTINGS.items():
-            patch.setenv(name, value)
-        yield
 
 
 @pytest.fixture(scope="module")
