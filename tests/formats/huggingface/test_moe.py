@@ -7,7 +7,7 @@ import pytest
 from meshwright.errors import InputError
 from meshwright.formats.huggingface import read_config
 from meshwright.library.models import spec
-from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, LinearAttention, MoeMlp
 from meshwright.specs.layers.indexer import Indexer
 from tests.formats.huggingface.configs import CONFIGS, MOE
 
@@ -127,3 +127,17 @@ def test_groups_of_experts_are_read_where_the_router_chooses_among_them() -> Non
     assert spec("deepseek-v3").last_layer().mlp.router_groups == (8, 4)
     assert spec("deepseek-v2").last_layer().mlp.router_groups == (8, 3)
     assert spec("kimi-k2").last_layer().mlp.router_groups == (0, 0)
+
+
+def test_ring_groups_linear_layers_before_one_of_softmax_attention() -> None:
+    """Ring-V2.5: the last layer of each whole group of four, and what is left behind the groups."""
+    latent = {"kv_lora_rank": 512, "q_lora_rank": None, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
+    hybrid = {"model_type": "bailing_hybrid", "num_hidden_layers": 22, "layer_group_size": 4, "v_head_dim": 128}
+    model = read_config(CONFIGS["ling-mini-2.0"] | latent | hybrid, "m")
+    kinds = [layer.attention for layer in model.layers()]
+    soft = [i for i, kind in enumerate(kinds) if isinstance(kind, LatentAttention)]
+    assert soft == [3, 7, 11, 15, 19, 20, 21]
+    assert kinds[0] == LinearAttention(heads=16, head_dim=128, qk_norm=True)
+    # Queries, keys, values, gate and output; the norm over all heads and those of queries and keys.
+    assert kinds[0].parameters(2048) == 5 * 2048 * 2048 + 2048 + 2 * 128
+    assert not model.notes

@@ -58,7 +58,7 @@ KINDS: tuple[LayerPart, ...] = (
     DeltaNet(heads=8, key_heads=4, key_dim=16, value_dim=16),
     KimiDelta(heads=8, head_dim=16),
     LinearAttention(heads=8, head_dim=16),
-    LinearAttention(heads=8, head_dim=16, gate=False, norm="head"),
+    LinearAttention(heads=8, head_dim=16, gate=False, norm="head", qk_norm=True),
     RwkvTimeMix(version=5, heads=8, head_dim=16),
     RwkvTimeMix(version=6, heads=8, head_dim=16, mix_rank=4, decay_rank=8),
     RwkvTimeMix(version=7, heads=8, head_dim=16, decay_rank=8, rate_rank=8, value_rank=4, gate_rank=16),

@@ -43,7 +43,8 @@ _HARMLESS_WORDS = (
     " enable_moe_fp32_combine moe_norm_min moe_gate_act moe_renormalize norm_topk_prob moe_group_balance seq_aux"
     " use_routing_bias use_moe_router_bias use_expert_bias moe_router_enable_expert_bias n_hash_layers num_hash_layers"
     " moe_shared_expert_overlap moe_apply_router_weight_on_input moe_use_aux_free shared_expert_combination_strategy"
-    " moe_topk_group moe_n_group router_activation_func"
+    " moe_topk_group moe_n_group router_activation_func score_function"
+    " norm_head norm_softmax multi_gate group_norm_size linear_silu router_dtype using_split_qkv_in_self_attention"
     # Heads of other tasks; modules for more tokens at once are counted by their number.
     " use_mtp mtp_transformer_layers mtp_use_dedicated_embeddings mtp_hybrid_override_pattern mtp_layers_block_type"
     " index_share_for_mtp_iteration summary_activation summary_first_dropout summary_last_dropout summary_type"

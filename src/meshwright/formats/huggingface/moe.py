@@ -61,6 +61,26 @@ ernie4_5_moe = Family(
     defaults={"tie_word_embeddings": True, "expert_width_stated": True},
     sparse=True,
 )
+
+
+def _bailing(fields: Fields) -> Mapping[str, object]:
+    """One layer of softmax attention in each whole group of layers, and those behind the last of these."""
+    group = fields.maybe("layer_group_size")
+    if group is None:
+        return {}
+    layers = fields.whole("num_hidden_layers")
+    whole = layers // group * group
+    soft = [(i + 1) % group == 0 or i >= whole for i in range(layers)]
+    return {"layer_types": ["full_attention" if one else "linear_attention" for one in soft], "linear_kind": "linear"}
+
+
+bailing_moe = Family(
+    title="Ling and Ring (Bailing MoE 1 to 2.6)",
+    source="configuration and modelling files of inclusionAI's Ling-lite, Ling-mini-2.0 and Ring-V2.5",
+    fixed={"expert_width_stated": True},
+    sparse=True,
+    rule=_bailing,
+)
 dots1 = Family(
     title="dots.llm1",
     fixed={"qk_norm": "head", "expert_width_stated": True, "slides": "from max_window_layers"},

@@ -83,7 +83,10 @@ def read_linear(fields: Fields, hidden: int) -> LinearAttention:
     """Linear attention with decays fixed by head, as many heads as its softmax layers."""
     heads = fields.whole("num_attention_heads")
     return LinearAttention(
-        heads=heads, head_dim=fields.head_dim(hidden, heads), chunk=fields.whole("block_size", default=256)
+        heads=heads,
+        head_dim=fields.head_dim(hidden, heads),
+        chunk=fields.whole("block_size", default=256),
+        qk_norm=fields.flag("qk_norm", default=False),
     )
 
 

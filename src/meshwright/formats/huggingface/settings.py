@@ -25,6 +25,7 @@ _FACTORS = (
     "dim_model_base",
     "clip_qkv",
 )
+_SCORES = ("scoring_func", "score_function", "moe_router_activation_func")
 _WHOLE_FILE = ("architectures", "transformers_version", "torch_dtype", "dtype", "auto_map")
 """Keys of files as people publish them; where they are, what else is missing is what its class takes."""
 
@@ -47,7 +48,7 @@ def read_settings(config: Mapping[str, Any], said: str) -> ModelSettings:
     stated = _number(config, *_ROPE_BASE) if not rope.get("rope_theta") else _number(rope, "rope_theta")
     kind = "by layer" if by_layer else str(rope.get("rope_type") or rope.get("type") or "default")
     rope_known = stated is not None or whole
-    score = config.get("scoring_func") or config.get("moe_router_activation_func")
+    score = next((config[key] for key in _SCORES if config.get(key)), None)
     normalised = config.get("norm_topk_prob")
     return ModelSettings(
         rope_base=stated if stated is not None or not whole else base,

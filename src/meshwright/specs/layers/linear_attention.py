@@ -15,6 +15,7 @@ from meshwright.specs.layers.recurrent import (
     product_out,
     recurrent_work,
 )
+from meshwright.specs.operators import Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class LinearAttention(RecurrentMixer):
     gate: bool = True
     norm: Literal["all", "head", "none"] = "all"
     """Scales of all heads, of one head for all, or none."""
+    qk_norm: bool = False
+    """Whether queries and keys of a head are normed, with scales that all heads share (Ring-V2.5)."""
 
     def __post_init__(self) -> None:
         check = Check("linear attention")
@@ -50,7 +53,7 @@ class LinearAttention(RecurrentMixer):
     def parameters(self, hidden: int) -> int:
         """Products and norm."""
         scales = {"all": self.width, "head": self.head_dim, "none": 0}[self.norm]
-        return hidden * self.width * (5 if self.gate else 4) + scales
+        return hidden * self.width * (5 if self.gate else 4) + scales + (2 * self.head_dim if self.qk_norm else 0)
 
     def describe(self) -> dict[str, object]:
         """Heads and their width."""
@@ -62,6 +65,7 @@ class LinearAttention(RecurrentMixer):
         columns = 4 if self.gate else 3
         ops = (
             product_in("queries, keys and values", context.hidden, ((heads, columns * dim),)),
+            *((_query_key_norms(width, dim),) if self.qk_norm else ()),
             chunked_scan("linear attention", heads=heads, keys=(1.0, dim, dim), chunk=self.chunk),
             gated_norm(
                 width,
@@ -76,3 +80,15 @@ class LinearAttention(RecurrentMixer):
             "scan output": width,
         }
         return recurrent_work(context, ops, tensors, width)
+
+
+def _query_key_norms(width: int, head_dim: int) -> Vector:
+    """Queries and keys are read and written; backward reads them and their gradients and writes those."""
+    return Vector(
+        name="norms of queries and keys",
+        module="layernorm",
+        region="tensor",
+        forward_elements=4 * width,
+        backward_elements=6 * width,
+        parameters=2 * head_dim,
+    )
