@@ -520,6 +520,7 @@ def schedule(
     room: float | None = ...,
     allow: str | Iterable[str] = ...,
     split: bool = ...,
+    objective: str = ...,
     svg: str | os.PathLike[str] | None = ...,
     csv: str | os.PathLike[str] | None = ...,
     source: str | None = ...,

@@ -64,7 +64,22 @@ QUESTIONS = {
     "schedule best --p 2 --m 3": (
         "meshwright.best-schedule/1",
         {
-            *("schema", "name", "p", "m", "v", "rule", "verdict", "makespan_s", "bound_s", "gap", "best_named", "gain"),
+            *(
+                "schema",
+                "name",
+                "p",
+                "m",
+                "v",
+                "rule",
+                "verdict",
+                "objective",
+                "makespan_s",
+                "span_s",
+                "bound_s",
+                "gap",
+                "best_named",
+                "gain",
+            ),
             *("bubble_makespan", "bubble_span", "candidates", "workers"),
         },
     ),

@@ -100,6 +100,7 @@ def _best(request: ScheduleRequest) -> DrawnSchedules:
         room=request.room,
         allow=list(request.allow) or None,
         split=request.split,
+        objective=request.objective,
     )
     document = found.to_dict()
     page = partial(best_schedule_page, timeline=found.timeline)

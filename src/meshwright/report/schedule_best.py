@@ -28,11 +28,12 @@ def best_schedule_page(run: Mapping[str, Any], timeline: Timeline) -> Renderable
         plain_row(facts, "found by", run["rule"])
     bubbles = f"{run['bubble_makespan']:.1%} of the makespan idle, {run['bubble_span']:.1%} of the longest span"
     plain_row(facts, "bubble", bubbles)
-    table = columns("candidate", "v", "time s", "bound s", "why not", left=("candidate",), fold=("why not",))
-    rows = sorted(run["candidates"], key=lambda seen: seen["makespan_s"] or float("inf"))
+    sought, words = ("span_s", "span s") if run["objective"] == "span" else ("makespan_s", "time s")
+    table = columns("candidate", "v", words, "bound s", "why not", left=("candidate",), fold=("why not",))
+    rows = sorted(run["candidates"], key=lambda seen: seen[sought] or float("inf"))
     for seen in rows:
         plain_row(
-            table, seen["name"], str(seen["v"]), _seconds(seen["makespan_s"]), _seconds(seen["bound_s"]),
+            table, seen["name"], str(seen["v"]), _seconds(seen[sought]), _seconds(seen["bound_s"]),
             seen["why_not"],
         )  # fmt: skip
     return Group(TimelineText([schedule_picture(run, timeline)]), Text(), facts, Text(), table)

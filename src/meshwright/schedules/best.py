@@ -36,6 +36,7 @@ def best_schedule(
     chunks: Sequence[int] = (1, 2),
     placements: Sequence[str] = PLACEMENTS,
     split: bool = True,
+    objective: str = "makespan",
 ) -> Scheduled:
     """The fastest order of a step for these times within this memory, of named schedules and of list scheduling.
 
@@ -47,6 +48,7 @@ def best_schedule(
         chunks: per worker, to try.
         placements: for list scheduling: linear, loop, v, wave; none for named schedules only.
         split: whether list scheduling may part weight gradients from backwards.
+        objective: what is to be short: the step from start to end, or the longest span of a worker.
 
     Raises:
         UnsupportedError: an unknown name.
@@ -54,4 +56,4 @@ def best_schedule(
         InfeasibleError: nothing fits.
     """
     named = [schedule_named(one) if isinstance(one, str) else one for one in (BEST_OF if allow is None else allow)]
-    return best_among(named, times, m, caps, chunks=chunks, placements=placements, split=split)
+    return best_among(named, times, m, caps, chunks=chunks, placements=placements, split=split, objective=objective)

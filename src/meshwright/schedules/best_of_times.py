@@ -27,6 +27,7 @@ def run_best_schedule(
     room: float | None = None,
     allow: Sequence[str] | None = None,
     split: bool = True,
+    objective: str = "makespan",
 ) -> Scheduled:
     """Choose, build and simulate the fastest order.
 
@@ -43,6 +44,7 @@ def run_best_schedule(
         room: micro-batches whose activations fit each worker, if the file says no bytes; None for any number.
         allow: names of schedules that may be used; None: those with exact semantics and one copy of the weights.
         split: whether list scheduling may part weight gradients from backwards.
+        objective: what is to be short: the step from start to end, or the longest span of a worker.
 
     Raises:
         UnsupportedError: an unknown name.
@@ -84,7 +86,7 @@ def run_best_schedule(
         recompute_s=stages.recompute_s,
         transfer_s=transfer_s if stages.transfer_s is None else stages.transfer_s,
     )
-    return best_schedule(times, m, caps, allow=allow, chunks=chunks, split=split)
+    return best_schedule(times, m, caps, allow=allow, chunks=chunks, split=split, objective=objective)
 
 
 def _caps(stages: StageTimes, room: float | None, problems: list[Problem]) -> Caps | None:

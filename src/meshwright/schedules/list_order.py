@@ -35,5 +35,5 @@ def list_table(
         gradient_s=[ticks[1]] * placement.stages,
     )
     caps = None if cap is None else [cap(stage) for stage in range(placement.stages)]
-    lists, _ = list_schedule(work, Ranked(rank, caps))
+    lists = list_schedule(work, Ranked(rank, caps)).lists
     return table_of_lists(placement, tuple(micro_batches), lists)

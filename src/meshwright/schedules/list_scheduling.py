@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from meshwright.schedules.lists import Task
 from meshwright.schedules.table import Kind, Placement
@@ -57,6 +58,10 @@ class Desk:
     all_forwards: int = 0
     """Of the step, on all its stages."""
     free_s: float = 0.0
+    start_s: float = NEVER
+    """Of its first task."""
+    idle_s: float = 0.0
+    """Between its tasks so far."""
     live_bytes: float = 0.0
     forwards: int = 0
     """Forwards run so far, on all its stages."""
@@ -125,6 +130,10 @@ class State:
     def run(self, worker: int, start_s: float, kind: Kind, stage: int) -> tuple[Task, int]:
         """Run the next task of a stage; which worker (maybe the same) may have got new work by that."""
         desk = self.desks[worker]
+        if desk.start_s == NEVER:
+            desk.start_s = start_s
+        else:
+            desk.idle_s += start_s - desk.free_s
         if kind is Kind.W:
             stage, unit = desk.owed.popleft()
             desk.free_s = start_s + self.seconds[Kind.W][stage]
@@ -171,8 +180,18 @@ class Rule(ABC):
         return False
 
 
-def list_schedule(work: Work, rule: Rule) -> tuple[list[list[Task]], float]:
-    """Orders of all workers and the makespan: whoever can start first takes the task its rule ranks first.
+class Listed(NamedTuple):
+    """An order that was made."""
+
+    lists: list[list[Task]]
+    """By worker."""
+    makespan_s: float
+    span_s: float
+    """Largest time from first start to last end of one worker."""
+
+
+def list_schedule(work: Work, rule: Rule) -> Listed:
+    """Orders of all workers: whoever can start first takes the task its rule ranks first.
 
     Args:
         work: what is to be scheduled.
@@ -205,7 +224,8 @@ def list_schedule(work: Work, rule: Rule) -> tuple[list[list[Task]], float]:
             choices[changed] = choice = rule.choose(state, changed)
             if choice[0] < NEVER:
                 heapq.heappush(queue, (choice[0], changed))
-    return lists, max(desk.free_s for desk in state.desks)
+    ends = [desk for desk in state.desks if desk.start_s < NEVER]
+    return Listed(lists, max(desk.free_s for desk in ends), max(desk.free_s - desk.start_s for desk in ends))
 
 
 class Ranked(Rule):

@@ -12,8 +12,10 @@ from meshwright.schedules.list_scheduling import Work
 from meshwright.shapes import Float
 
 
-def order_lower_bound_s(work: Work, busy_s: Float[np.ndarray, " workers"] | None = None) -> float:
-    """Seconds that any order takes at least.
+def order_lower_bound_s(
+    work: Work, busy_s: Float[np.ndarray, " workers"] | None = None, *, span: bool = False
+) -> float:
+    """Seconds that any order takes at least, or that its longest span takes.
 
     The largest, over the workers, of
     * head + all its tasks + tail: head is the shortest way down to one of its stages; tail the shortest way back from
@@ -21,11 +23,13 @@ def order_lower_bound_s(work: Work, busy_s: Float[np.ndarray, " workers"] | None
     * head + forwards and input gradients + the way back of the last input gradient and one weight gradient;
     * head + sum over its stages of bytes * lifetime * micro-batches / room + tail: an activation lives at least while
       its micro-batch runs to the end of the chain and back, and no more than the room lives at a time;
-    and the time of one micro-batch alone.
+    and the time of one micro-batch alone. A span has no head and no tail, and of one micro-batch what it lasts from its
+    forward to its weight gradient on the worker.
 
     Args:
         work: what is to be scheduled.
         busy_s: seconds per step that each worker spends on tasks that `work` does not name, recomputation say.
+        span: whether from the first to the last task of a worker, instead of from the start of the step.
     """
     placement = work.placement
     stages, p = placement.stages, placement.p
@@ -46,12 +50,16 @@ def order_lower_bound_s(work: Work, busy_s: Float[np.ndarray, " workers"] | None
     whole_back = (back + gradient)[ends][placement.chain]
     lifetime = whole_down - down + whole_back - back
 
-    alone = float((whole_down + whole_back + weight[placement.preceding < 0][placement.chain]).max())
+    if span:
+        alone = float((lifetime + weight).max())
+        down, back = np.zeros(stages), np.zeros(stages)
+    else:
+        alone = float((whole_down + whole_back + weight[placement.preceding < 0][placement.chain]).max())
     bounds = [alone]
     for worker in range(p):
         own = placement.worker == worker
         head, tail = down[own].min(), back[own].min()
-        first_weight = weight[placement.preceding < 0].min() if work.weight_s is not None else 0.0
+        first_weight = weight[placement.preceding < 0].min() if work.weight_s is not None and not span else 0.0
         more = 0.0 if busy_s is None else float(busy_s[worker])
         both = float((units * (forward + gradient))[own].sum())
         if work.weight_s is None:

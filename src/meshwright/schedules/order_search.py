@@ -9,7 +9,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.schedules.list_scheduling import Greedy, Ranked, Work, list_schedule
+from meshwright.schedules.list_scheduling import Greedy, Ranked, Rule, Work, list_schedule
 from meshwright.schedules.lists import Task
 from meshwright.schedules.table import Kind, ScheduleTable
 
@@ -44,6 +44,8 @@ class Order:
     work: Work
     lists: list[list[Task]]
     makespan_s: float
+    span_s: float
+    """Largest time from first start to last end of one worker."""
     rule: str
     """In words, for reports."""
 
@@ -72,11 +74,11 @@ def search_orders(
     for number, (work, choice) in enumerate(pairs):
         if (number >= 2 and placed > FULL_TASKS) or (number and spent()):
             break
-        lists, makespan_s = list_schedule(work, choice.rule())
+        order = made_by(work, choice.rule(), _words(choice))
         placed += work.tasks
-        if id(work) not in best or makespan_s < best[id(work)].makespan_s:
-            best[id(work)] = Order(work=work, lists=lists, makespan_s=makespan_s, rule=_words(choice))
-        if makespan_s <= least_s:
+        if id(work) not in best or order.makespan_s < best[id(work)].makespan_s:
+            best[id(work)] = order
+        if order.makespan_s <= least_s:
             break
     fastest = min(best.values(), key=lambda order: order.makespan_s)
     placed = 0
@@ -88,6 +90,18 @@ def search_orders(
         if better.makespan_s < fastest.makespan_s:
             fastest = better
     return fastest
+
+
+def made_by(work: Work, rule: Rule, words: str) -> Order:
+    """The order that a rule makes of a work.
+
+    Args:
+        work: what is to be scheduled.
+        rule: which task a worker takes.
+        words: for the rule, as users read them.
+    """
+    lists, makespan_s, span_s = list_schedule(work, rule)
+    return Order(work=work, lists=lists, makespan_s=makespan_s, span_s=span_s, rule=words)
 
 
 def improved(order: Order) -> Order:
@@ -108,7 +122,7 @@ def improved(order: Order) -> Order:
     return order
 
 
-def order_of(table: ScheduleTable, work: Work, makespan_s: float, rule: str) -> Order:
+def order_of(table: ScheduleTable, work: Work, makespan_s: float, rule: str, span_s: float = 0.0) -> Order:
     """The order of a table, to be improved.
 
     Args:
@@ -116,11 +130,12 @@ def order_of(table: ScheduleTable, work: Work, makespan_s: float, rule: str) -> 
         work: what it schedules.
         makespan_s: with the work's times.
         rule: in words.
+        span_s: with the work's times, where it counts.
     """
     columns = (table.kind.tolist(), table.stage.tolist(), table.micro_batch.tolist())
     tasks = [Task(Kind(kind), stage, unit) for kind, stage, unit in zip(*columns, strict=True)]
     lists = [tasks[low:high] for low, high in pairwise(table.first.tolist())]
-    return Order(work=work, lists=lists, makespan_s=makespan_s, rule=rule)
+    return Order(work=work, lists=lists, makespan_s=makespan_s, span_s=span_s, rule=rule)
 
 
 def warmup_options(work: Work, extras: Sequence[float]) -> Iterator[tuple[int, ...]]:
@@ -184,7 +199,7 @@ def _screened(works: Sequence[Work], options: Sequence[Sequence[Options]]) -> li
         for at, own in enumerate(options):
             if turn >= len(own) or (turn >= 2 and placed > SCREENED_TASKS):
                 continue
-            scores.append((list_schedule(short[at], own[turn].rule())[1], at, turn))
+            scores.append((list_schedule(short[at], own[turn].rule()).makespan_s, at, turn))
             placed += short[at].tasks
     return [(works[at], options[at][turn]) for _, at, turn in sorted(scores)]
 
@@ -193,8 +208,7 @@ def _by_latest_start(order: Order) -> Order:
     """List scheduling with the latest starts of an order as ranks."""
     latest = _latest_starts(order)
     rule = order.rule.removesuffix(IMPROVED) + IMPROVED
-    lists, makespan_s = list_schedule(order.work, Ranked(lambda *task: latest[task]))
-    return Order(work=order.work, lists=lists, makespan_s=makespan_s, rule=rule)
+    return made_by(order.work, Ranked(lambda *task: latest[task]), rule)
 
 
 def _latest_starts(order: Order) -> dict[tuple[Kind, int, int], float]:

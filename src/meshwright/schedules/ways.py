@@ -33,6 +33,8 @@ class Candidate:
     """That no order on this placement goes below; None if the way is not legal."""
     makespan_s: float | None = None
     """None if it was not run."""
+    span_s: float | None = None
+    """From first start to last end of one worker, the longest; None where it was not asked for."""
     peak_bytes: float | None = None
     """Of the fullest worker; None if that was not counted."""
     why_not: str = ""
@@ -53,7 +55,12 @@ class Way:
     bound_s: float
 
     def candidate(
-        self, *, makespan_s: float | None = None, peak_bytes: float | None = None, why_not: str = ""
+        self,
+        *,
+        makespan_s: float | None = None,
+        span_s: float | None = None,
+        peak_bytes: float | None = None,
+        why_not: str = "",
     ) -> Candidate:
         """What became of it."""
         return Candidate(
@@ -62,6 +69,7 @@ class Way:
             named=self.schedule is not None,
             bound_s=self.bound_s,
             makespan_s=makespan_s,
+            span_s=span_s,
             peak_bytes=peak_bytes,
             why_not=why_not,
         )
@@ -112,7 +120,7 @@ class Way:
 
 
 def named_ways(
-    named: Sequence[Schedule], times: Times, m: int, caps: Caps | None, chunks: Sequence[int]
+    named: Sequence[Schedule], times: Times, m: int, caps: Caps | None, chunks: Sequence[int], *, span: bool = False
 ) -> tuple[list[Way], list[Candidate]]:
     """Schedules with as many chunks as asked for that are legal, and the others with their reasons.
 
@@ -122,6 +130,7 @@ def named_ways(
         m: micro-batches per step.
         caps: of the workers.
         chunks: per worker, to try.
+        span: whether bounds are those of the longest span.
     """
     p = len(np.asarray(times.forward_s))
     ways, out = [], []
@@ -138,11 +147,11 @@ def named_ways(
         if why:
             out.append(Candidate(name=schedule.name, v=chunks[-1], named=True, why_not=why))
         else:
-            ways += [_named_way(schedule, times, p, m, v, caps) for v in legal]
+            ways += [_named_way(schedule, times, p, m, v, caps, span) for v in legal]
     return ways, out
 
 
-def _named_way(schedule: Schedule, times: Times, p: int, m: int, v: int, caps: Caps | None) -> Way:
+def _named_way(schedule: Schedule, times: Times, p: int, m: int, v: int, caps: Caps | None, span: bool) -> Way:
     placement, parts = schedule.placement(p, v), schedule.tasks_per_share(v)
     recomputes = bool(schedule.kinds & {Kind.R, Kind.X})
     own = share_times(times if recomputes else _with_recompute(times), placement, parts)
@@ -165,12 +174,19 @@ def _named_way(schedule: Schedule, times: Times, p: int, m: int, v: int, caps: C
         placement=placement,
         times=own,
         stage_bytes=size,
-        bound_s=order_lower_bound_s(work, busy_s),
+        bound_s=order_lower_bound_s(work, busy_s, span=span),
     )
 
 
 def listed_ways(
-    times: Times, m: int, caps: Caps | None, chunks: Sequence[int], placements: Sequence[str], split: bool
+    times: Times,
+    m: int,
+    caps: Caps | None,
+    chunks: Sequence[int],
+    placements: Sequence[str],
+    split: bool,
+    *,
+    span: bool = False,
 ) -> tuple[list[Way], list[Candidate]]:
     """Placements for list scheduling on which one micro-batch fits, and the others with what they lack.
 
@@ -181,6 +197,7 @@ def listed_ways(
         chunks: per worker, to try.
         placements: to try.
         split: whether weight gradients run apart, if their times are given.
+        span: whether bounds are those of the longest span.
     """
     p = len(np.asarray(times.forward_s))
     ways, out = [], []
@@ -200,7 +217,7 @@ def listed_ways(
                     why = f"one micro-batch alone is too large: {lacking}"
                     out.append(Candidate(name=name, v=v, named=False, why_not=why))
                     continue
-            bound_s = order_lower_bound_s(work_of(placement, (m,), own, size, caps))
+            bound_s = order_lower_bound_s(work_of(placement, (m,), own, size, caps), span=span)
             ways.append(
                 Way(
                     name=name, v=v, schedule=None, placement=placement, times=own, stage_bytes=size, bound_s=bound_s

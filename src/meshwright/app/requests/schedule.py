@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwright.fields.field import Field, ask, group, settings
-from meshwright.fields.kinds import Flag, Kind, Number, OutputFile, Texts, Whole
+from meshwright.fields.kinds import Choice, Flag, Kind, Number, OutputFile, Texts, Whole
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
 if TYPE_CHECKING:
     from meshwright.schedules import Parameter
 
-OF_BEST = ("times", "room", "allow", "split")
+OF_BEST = ("times", "room", "allow", "split", "objective")
 SECONDS = Number(metavar="S", zero=True, high=1e9)
 NOT_WANTED = "is given"
 
@@ -84,6 +84,12 @@ class ScheduleRequest(Request):
         "Schedules to choose from (best).", Texts(metavar="NAME,NAME", commas=True, repeated=False)
     )
     split: bool = ask("Whole backwards only in list scheduling (best).", Flag(), default=True, option="--no-split")
+    objective: str = ask(
+        "What is to be short (best): the step, or the longest span of a worker, which is what a step takes among others"
+        " where updates are validated after they are made.",
+        Choice(names=("makespan", "span"), noun="objective"),
+        default="makespan",
+    )
     svg: str | None = ask("Write the drawing as a figure, SVG or PNG.", OutputFile())
     csv: str | None = ask("Write the schedule as a CSV that PyTorch loads.", OutputFile())
     source: str | None = ask(
