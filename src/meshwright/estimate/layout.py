@@ -82,9 +82,8 @@ class ModelLayout:
     def of(model: ModelSpec, seq_len: int) -> ModelLayout:
         """The layout of a model whose attention sees so many tokens."""
         kinds = model.kinds()
-        number = {kind: index for index, kind in enumerate(kinds)}
         one_hot = np.zeros((model.num_layers + 1, len(kinds)), dtype=np.int64)
-        one_hot[np.arange(1, model.num_layers + 1), [number[layer] for layer in model.layers()]] = 1
+        one_hot[np.arange(1, model.num_layers + 1), _kind_numbers(model)] = 1
         flop = np.array([token_flop(work_of(model, kind, "flash"), seq_len) for kind in kinds])
         head = token_flop(edge_work(model, "head"), seq_len)
         module = token_flop(work_of(model, model.mtp_kind, "flash"), seq_len)
@@ -151,6 +150,13 @@ class ModelLayout:
             behind: layer behind its last.
         """
         return self.kinds_before[behind] - self.kinds_before[first]
+
+
+@lru_cache(maxsize=64)
+def _kind_numbers(model: ModelSpec) -> tuple[int, ...]:
+    """The kind of each layer."""
+    number = {kind: index for index, kind in enumerate(model.kinds())}
+    return tuple(number[layer] for layer in model.layers())
 
 
 @lru_cache(maxsize=512)

@@ -9,7 +9,7 @@ forward without recompute keeps (32 of 34 s b h in a GPT layer; Qi et al. 2024, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -85,22 +85,32 @@ class PipelineColumns:
     groups: DataGroups
 
 
-def run_s(columns: PipelineColumns, *, transfers: bool = True) -> Float[np.ndarray, "plans workers"]:
+def run_s(
+    columns: PipelineColumns, *, transfers_apart: bool = False
+) -> tuple[Float[np.ndarray, "plans workers"], Float[np.ndarray, "plans workers"] | None]:
     """End of each worker's last task, counted from the end of the step before where no flush lies between them.
 
     Args:
         columns: the plans.
-        transfers: False if they were to take no time.
+        transfers_apart: run them beside themselves without transfers.
+
+    Returns:
+        The ends, and those if transfers took no time; None unless they are told apart.
     """
     schedule, p, m, v = columns.schedule, columns.p, columns.m, columns.v
-    times = task_times(columns, transfers=transfers)
+    plans, times = len(columns.forward_s), task_times(columns)
+    if transfers_apart:
+        times = _with_and_without(times)
     if schedule.flushes:
-        return schedule.end_s(p, m, v, times)
-    # Two steps of at least p micro-batches, so that the second one finds the pipeline full.
-    full = max(m, p)
-    first_s, both_s = (schedule.end_s(p, steps * full, v, times).max(axis=-1) for steps in (1, 2))
-    step_s = np.maximum((both_s - first_s) * (m / full), busy_s(columns).max(axis=1))
-    return np.broadcast_to(step_s[:, None], (len(step_s), p))
+        end_s = schedule.end_s(p, m, v, times)
+    else:
+        # Two steps of at least p micro-batches, so that the second one finds the pipeline full.
+        full = max(m, p)
+        first_s, both_s = (schedule.end_s(p, steps * full, v, times).max(axis=-1) for steps in (1, 2))
+        busiest_s = np.resize(busy_s(columns).max(axis=1), len(first_s))
+        step_s = np.maximum((both_s - first_s) * (m / full), busiest_s)
+        end_s = np.broadcast_to(step_s[:, None], (len(step_s), p))
+    return end_s[:plans], end_s[plans:] if transfers_apart else None
 
 
 def busy_s(columns: PipelineColumns) -> Float[np.ndarray, "plans workers"]:
@@ -111,15 +121,32 @@ def busy_s(columns: PipelineColumns) -> Float[np.ndarray, "plans workers"]:
     return np.asarray((columns.runs * once_s).sum(axis=2) + columns.alone_s)
 
 
-def task_times(columns: PipelineColumns, *, transfers: bool = True) -> Times:
+def task_times(columns: PipelineColumns) -> Times:
     """Durations of the tasks of every plan's pipeline, as the simulator takes them."""
     latency = columns.transfer_s if columns.transfer_s.ndim == 3 else columns.transfer_s[:, None, None]
     return Times(
         forward_s=columns.forward_s,
         backward_s=columns.backward_s,
-        transfer_s=np.broadcast_to(latency if transfers else 0.0, columns.forward_s.shape),
+        transfer_s=np.broadcast_to(latency, columns.forward_s.shape),
         weight_s=columns.weight_s,
         recompute_s=columns.recompute_s,
+    )
+
+
+def _with_and_without(times: Times) -> Times:
+    """Every set of durations twice, the second time with transfers that take no time."""
+
+    def twice(seconds: np.ndarray) -> np.ndarray:
+        return np.concatenate((seconds, seconds))
+
+    transfer_s = np.asarray(times.transfer_s)
+    return replace(
+        times,
+        forward_s=twice(times.forward_s),
+        backward_s=twice(times.backward_s),
+        transfer_s=np.concatenate((transfer_s, np.zeros_like(transfer_s))),
+        weight_s=None if times.weight_s is None else twice(times.weight_s),
+        recompute_s=None if times.recompute_s is None else twice(times.recompute_s),
     )
 
 

@@ -114,10 +114,11 @@ def run_pipeline(
     """
     kept_bytes, in_flight = activations(columns)
     later_s = columns.waits_s[:, None] + columns.alone_s.max(axis=1, keepdims=True)
+    end_s, without_s = run_s(columns, transfers_apart=transfers_apart)
     return RunPipeline(
         columns=columns,
-        end_s=run_s(columns) + later_s,
-        without_s=run_s(columns, transfers=False) + later_s if transfers_apart else None,
+        end_s=end_s + later_s,
+        without_s=None if without_s is None else without_s + later_s,
         busy=busy_s(columns),
         kept_bytes=kept_bytes,
         away_bytes=activations_away(columns),

@@ -81,6 +81,7 @@ class LayerPricing:
         self.beside = LayerCompute(columns.rows)
         self.hidden = self.zero
         self.stashed = self.zero
+        self._devices: dict[bool, tuple[compute.Roof, compute.Tiles]] = {}
 
     def _module(self) -> ModuleSeconds:
         return ModuleSeconds.nothing(self.columns.rows)
@@ -236,21 +237,28 @@ class LayerPricing:
 
     def product(self, m: object, n: object, k: object, groups: object, output_bytes: float, *, quantised: bool) -> Rows:
         """Seconds of so many products of [m, k] and [k, n] in one launch."""
-        hardware = self.hardware
-        peak = hardware.gemm_flop_per_s if quantised else hardware.head_flop_per_s
-        fraction = hardware.gemm_fraction if quantised else hardware.head_fraction
-        element = self.precision.bytes_of("compute") if quantised else self.activation_bytes
+        roof, tiles = self._device(quantised=quantised)
         seconds = compute.gemm_s(
             np.asarray(m, dtype=float),
             np.asarray(n, dtype=float),
             np.asarray(k, dtype=float),
             groups=np.asarray(groups, dtype=float),
-            roof=mixing.roof(hardware, peak, fraction),
-            tiles=mixing.tiles(hardware, self.precision.compute if quantised else self.precision.activations),
-            input_bytes=element,
+            roof=roof,
+            tiles=tiles,
+            input_bytes=self.precision.bytes_of("compute") if quantised else self.activation_bytes,
             output_bytes=output_bytes,
         )
         return seconds + self.zero
+
+    def _device(self, *, quantised: bool) -> tuple[compute.Roof, compute.Tiles]:
+        """What products run against, the same for all products of a layer in one format."""
+        if quantised not in self._devices:
+            hardware, precision = self.hardware, self.precision
+            peak = hardware.gemm_flop_per_s if quantised else hardware.head_flop_per_s
+            fraction = hardware.gemm_fraction if quantised else hardware.head_fraction
+            dtype = precision.compute if quantised else precision.activations
+            self._devices[quantised] = mixing.roof(hardware, peak, fraction), mixing.tiles(hardware, dtype)
+        return self._devices[quantised]
 
     def _cast(self, local: LocalGemm, module: ModuleSeconds, share: float) -> None:
         """Inputs of 8-bit products are scaled, converted and transposed: `cast_passes` over each, in 16 bits and 8."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from meshwright.fields.kinds import Flag, Kind, Texts
@@ -104,6 +105,7 @@ def settings(source: Callable[[], tuple[Field, ...]]) -> Any:
     return dataclasses.field(default_factory=dict, metadata={SETTINGS: source})
 
 
+@cache
 def declared(attribute: dataclasses.Field[Any]) -> Field | None:
     """The field that an attribute of a record declares, if it does."""
     one = attribute.metadata.get(ASKED)

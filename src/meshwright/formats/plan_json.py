@@ -236,15 +236,25 @@ def _plain(value: Any, hint: Any = None) -> Any:
     Planning writes documents and reads none, so that this asks the dataclasses themselves and loads no schema.
     """
     record = type(value)
+    if record in _SAID_AS_THEY_ARE:
+        return value
     if is_dataclass(record):
         held = [(name, getattr(value, name), kind, default) for name, kind, default in _slots(record)]
         return {name: _plain(one, kind) for name, one, kind, default in held if one != default or name == "kind"}
-    arguments = get_args(hint)
+    arguments = _arguments(hint)
     if isinstance(value, tuple):
         hints = repeat(arguments[0]) if ... in arguments else arguments
         return [_plain(item, kind) for item, kind in zip(value, hints, strict=False)]
     fraction = hint is float or (float in arguments and int not in arguments)
     return float(value) if fraction and type(value) is int else value
+
+
+_SAID_AS_THEY_ARE = frozenset((str, bool, float, type(None)))
+
+
+@cache
+def _arguments(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint)
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import reduce, wraps
 
 import numpy as np
 
@@ -149,6 +149,41 @@ class Lines:
             yield latency_s + s_per_byte * payload_bytes
 
 
+Draw = Callable[..., Lines]
+FEW_GROUPS = 64
+"""Groups whose lines are kept: estimates ask for the same ones again and again, searches for many once."""
+MOST_KEPT = 2048
+_KEPT: dict[object, Lines] = {}
+
+
+def kept(draw: Draw) -> Draw:
+    """A drawing of lines that keeps what it drew for few groups, by their content."""
+
+    @wraps(draw)
+    def lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
+        if max(map(np.size, inside)) > FEW_GROUPS:
+            return draw(inside=inside, rates=rates)
+        key = draw, tuple(map(_content, inside)), tuple(rates)
+        try:
+            found = _KEPT.get(key)
+        except TypeError:  # links of each group's own: columns, which have no hash
+            return draw(inside=inside, rates=rates)
+        if found is None:
+            if len(_KEPT) >= MOST_KEPT:
+                _KEPT.clear()
+            found = _KEPT[key] = draw(inside=inside, rates=rates)
+            found.latency_s.setflags(write=False)
+            found.s_per_byte.setflags(write=False)
+        return found
+
+    return lines
+
+
+def _content(members: Column) -> object:
+    return (members.dtype, members.shape, members.tobytes()) if isinstance(members, np.ndarray) else members
+
+
+@kept
 def all_gather_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
     """Every rank has S/n and ends with S: flat ring, rings level by level, or log steps level by level.
 
@@ -170,6 +205,7 @@ def reduce_scatter_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates
     return all_gather_lines(inside=inside, rates=rates)
 
 
+@kept
 def all_reduce_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
     """Every rank has S and ends with the sum: flat ring, tree, rings level by level, or switches and rings.
 
@@ -195,6 +231,7 @@ def all_reduce_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -
     return _lines(base_s, algorithms | _quick(ring_all_reduce_s, base_s, inside, rates))
 
 
+@kept
 def all_to_all_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
     """Every rank sends S/n to every rank: direct, or level by level.
 
@@ -214,6 +251,7 @@ def all_to_all_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -
     return _lines(base_s, algorithms | _quick(direct_all_to_all_s, base_s, inside, rates))
 
 
+@kept
 def point_to_point_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
     """One rank sends S to its neighbour in the group, over the outermost level the group spans: a + S/B."""
     latency_s: Seconds = 0.0
@@ -225,6 +263,7 @@ def point_to_point_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates
     return _lines(0.0, {"message": (latency_s, s_per_byte)})
 
 
+@kept
 def broadcast_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -> Lines:
     """One rank's S to all: binomial trees level by level, or a chain over all rails in many small pieces.
 

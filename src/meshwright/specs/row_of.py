@@ -205,18 +205,17 @@ def _virtual_layers(pipeline: Pipeline) -> tuple[list[int], list[Problem]]:
 
 def _common_strategy(plan: ExecutionPlan) -> tuple[LayerStrategy | None, int, list[Problem]]:
     """The one strategy of all layers and the block of layers recomputed before it, or how strategies differ."""
-    per_chunk = [
-        (chunk, [plain(plan.strategies[run.strategy]) for run in chunk.runs for _ in range(run.layers)])
-        for chunk in plan.pipelines[0].chunks()
-    ]
-    used = list(dict.fromkeys(strategy for _, layers in per_chunk for strategy in layers))
+    stripped = [plain(strategy) for strategy in plan.strategies]
+    chunks = tuple(plan.pipelines[0].chunks())
+    used = list(dict.fromkeys(stripped[run.strategy] for chunk in chunks for run in chunk.runs if run.layers))
     if not used:
         return None, 0, [_problem("strategies", [], "a plan needs at least one layer with a strategy")]
     if len(used) == 1:
         return used[0], 0, []
     kept = next((s for s in used if s.recompute == Recompute()), None)
     if kept is not None and set(used) == {kept, replace(kept, recompute=Recompute(kind="full"))}:
-        heads = [(_prefix(layers, kept), len(layers)) for _, layers in per_chunk]
+        held = [[stripped[run.strategy] for run in chunk.runs for _ in range(run.layers)] for chunk in chunks]
+        heads = [(_prefix(layers, kept), len(layers)) for layers in held]
         block = max((head for head, _ in heads if head is not None), default=0)
         if all(head == min(block, held) for head, held in heads):
             return kept, block, []
