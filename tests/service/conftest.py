@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from meshwright.client import Client
+from meshwright.service.worker import NICENESS
 
 CANARY = "canary-4f1c9a"
 """Content of a file that no request may see."""
@@ -59,9 +60,10 @@ class Service:
                 return Answered(error.code, error.read(), dict(error.headers))
 
     def searchers(self) -> list[int]:
-        """Processes that search: they are nicer than the others."""
+        """Processes that search: they are nicer than the service."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [int(child) for child in children if os.getpriority(os.PRIO_PROCESS, int(child)) >= 10]
+        own = os.getpriority(os.PRIO_PROCESS, self.process.pid)
+        return [int(child) for child in children if os.getpriority(os.PRIO_PROCESS, int(child)) >= own + NICENESS]
 
 
 def started(folder: Path, *options: str, **environment: str) -> Service:

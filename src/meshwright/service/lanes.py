@@ -107,6 +107,8 @@ class Lane:
         self._workers: set[Worker] = set()
         self._closed = False
         self._starting: set[asyncio.Task[None]] = set()
+        self._moved_s = time.monotonic()
+        """When a worker last became free."""
 
     async def open(self) -> None:
         """Start the workers, and wait until one is ready."""
@@ -139,7 +141,8 @@ class Lane:
         Args:
             verb: one that is served.
             body: as it was parsed.
-            limit_s: for the wait, and again for the answer.
+            limit_s: for the answer; and for the wait, while no other question is answered: a line that moves is
+                waited in to its end.
             tell: called with what the worker says of how far it is.
 
         Raises:
@@ -168,16 +171,27 @@ class Lane:
             raise BusyError
         self.waiting += 1
         try:
-            async with asyncio.timeout(limit_s):
-                while not (worker := await self._free.get()).alive:
-                    self._replace(worker)
-                return worker
-        except TimeoutError:
-            raise BusyError from None
+            while True:
+                worker = await self._freed(limit_s)
+                if worker.alive:
+                    return worker
+                self._replace(worker)
         finally:
             self.waiting -= 1
 
+    async def _freed(self, limit_s: float) -> Worker:
+        patient_until_s = time.monotonic() + limit_s
+        while True:
+            try:
+                async with asyncio.timeout(patient_until_s - time.monotonic()):
+                    return await self._free.get()
+            except TimeoutError:
+                if self._moved_s + limit_s <= time.monotonic():
+                    raise BusyError from None
+                patient_until_s = self._moved_s + limit_s
+
     def _back(self, worker: Worker) -> None:
+        self._moved_s = time.monotonic()
         if worker.alive:
             self._free.put_nowait(worker)
         else:

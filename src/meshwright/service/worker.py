@@ -21,8 +21,9 @@ READY, TOLD, DONE = b"r", b"t", b"d"
 """First bytes of what a worker sends: it can be asked; how far it is; the reply."""
 MANY_OBJECTS = 50_000
 """New ones after which Python looks for cycles."""
-NICENESS = 10
-"""Of workers that search, so that estimates come first where processors are few."""
+NICENESS = 5
+"""Of workers that search: a third of the weight of one that answers quick questions, so that estimates come first where
+processors are few, and searches still end."""
 _WARM: dict[str, dict[str, Any]] = {
     "estimate": {"model": "llama-3.1-8b", "gpus": "8xH100", "plan": "tp2.mbs1.z1"},
     "plan": {"model": "llama-3.1-8b", "gpus": "2xH100", "top": 1},
