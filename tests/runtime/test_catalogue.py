@@ -13,7 +13,7 @@ from meshwright.schedules.table import Kind
 from tests.runtime.test_versions import batch, initial, largest_difference, step
 
 MICRO_BATCHES = 16
-REFUSED = {"seq1f1b", "terapipe", "bamboo", "ftpipe"}
+REFUSED = {"seq1f1b", "slimpipe", "terapipe", "bamboo", "ftpipe"}
 INEXACT = {"pipedream", "pipedream-2bw"}
 
 
@@ -33,7 +33,7 @@ def test_a_schedule_is_compiled_and_checked_or_refused(name: str) -> None:
     assert tasks >= 2 * 4 * MICRO_BATCHES
 
 
-@pytest.mark.parametrize("name", ["varuna", "avgpipe"])
+@pytest.mark.parametrize("name", ["varuna", "mario", "avgpipe"])
 def test_recomputation_and_forwards_that_run_ahead_change_no_number(name: str) -> None:
     reached = []
     for schedule in ("1f1b", name):

@@ -16,9 +16,11 @@ from meshwright.schedules.ftpipe import FTPipe
 from meshwright.schedules.hanayo import Hanayo
 from meshwright.schedules.interleaved import Interleaved
 from meshwright.schedules.interleaved_zb import InterleavedZeroBubble
+from meshwright.schedules.mario import Mario
 from meshwright.schedules.mixpipe import MixPipe
 from meshwright.schedules.one_f_one_b import OneFOneB
 from meshwright.schedules.seq1f1b import Seq1F1B
+from meshwright.schedules.slimpipe import SlimPipe
 from meshwright.schedules.terapipe import TeraPipe
 from meshwright.schedules.v_half import VHalf
 from meshwright.schedules.v_min import VMin
@@ -75,6 +77,11 @@ CASES = (
     Case(Seq1F1B(segments=4), ((4, 1, 1), (4, 6, 1)), tight=False),
     Case(SCHEDULES["terapipe"], ((1, 2, 1), (2, 1, 1), (4, 8, 1), (8, 12, 1)), tight=False),
     Case(TeraPipe(segments=4), ((4, 1, 1), (4, 6, 1)), tight=False),
+    Case(SCHEDULES["slimpipe"], ((1, 2, 1), (2, 1, 1), (2, 4, 2), (4, 8, 1), (4, 3, 3), (8, 12, 1)), tight=False),
+    Case(SlimPipe(segments=8), ((4, 1, 1), (4, 4, 2), (8, 3, 2)), tight=False),
+    Case(SCHEDULES["mario"], ((1, 3, 1), (2, 1, 1), (4, 3, 1), (4, 8, 1), (8, 24, 1)), tight=False),
+    Case(Mario(plain=True), ((1, 3, 1), (4, 8, 1), (5, 17, 1)), tight=False),
+    Case(SCHEDULES["v-1f1b"], V_BLOCKS, tight=False),
     Case(SCHEDULES["breadth-first"], ((2, 1, 2), (3, 2, 2), (4, 8, 2), (4, 4, 3), (6, 16, 2))),
     Case(BreadthFirst(reverse=True), ((3, 2, 2), (4, 8, 2))),
     Case(SCHEDULES["pipedream-flush"], ((1, 3, 1), (4, 3, 1), (4, 8, 1), (8, 24, 1))),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.schedules import Schedule, ScheduleTable, simulate
+from meshwright.schedules import SCHEDULES, Schedule, ScheduleTable, simulate
 from meshwright.schedules.base import live_vectors
 from meshwright.schedules.v_half import VHalf
 from meshwright.schedules.v_min import VMin
@@ -51,3 +51,13 @@ def test_v_min_waits_two_slots_before_gradients_where_three_divides_the_workers(
     p: int, first: tuple[int, ...], last: tuple[int, ...]
 ) -> None:
     assert (VMin().offsets(p, 0), VMin().offsets(p, p - 1)) == (first, last)
+
+
+def test_a_v_of_whole_backwards_holds_two_thirds_of_1f1b_and_takes_about_its_time() -> None:
+    schedule, plain = SCHEDULES["v-1f1b"], SCHEDULES["1f1b"]
+    # Of the authors' published code (39f2c18): 6, 10, 12, 22 at 31.5, 47, 88.5, 181.5 s.
+    for p, m, peak, least_s in ((4, 8, 6, 31.5), (6, 12, 10, 47.0), (8, 24, 12, 88.5), (16, 48, 22, 181.5)):
+        found_s = simulate(schedule.table(p, m, 2), schedule.equal_times(p, 2)).makespan_s
+        assert max(schedule.peak_activations(p, m, 2)) == peak <= 2 * p * 0.84
+        assert found_s <= 1.05 * least_s
+        assert found_s <= simulate(plain.table(p, m, 1), plain.equal_times(p, 1)).makespan_s

@@ -1,7 +1,7 @@
 """Pipeline schedules: in which order every worker runs the tasks of a step, what that costs and keeps alive.
 
 A new schedule is one file with a subclass of `Schedule` and one line in `SCHEDULES`, or `register` from elsewhere.
-A schedule's file is read when the schedule is first asked for: a plan of 1F1B does not load the other thirty.
+A schedule's file is read when the schedule is first asked for: a plan of 1F1B does not load the other ones.
 """
 
 from __future__ import annotations
@@ -61,15 +61,18 @@ SCHEDULES: Catalogue[Schedule] = Catalogue(
         "zb-v": "zb_v:ZeroBubbleV",
         "v-half": "v_half:VHalf",
         "v-min": "v_min:VMin",
+        "v-1f1b": "v_1f1b:VOneFOneB",
         "zb-auto": "zb_auto:ZeroBubbleAuto",
         "interleaved-zb": "interleaved_zb:InterleavedZeroBubble",
         "dualpipe": "dualpipe:DualPipe",
         "dualpipev": "dualpipev:DualPipeV",
         "seq1f1b": "seq1f1b:Seq1F1B",
         "terapipe": "terapipe:TeraPipe",
+        "slimpipe": "slimpipe:SlimPipe",
         "breadth-first": "breadth_first:BreadthFirst",
         "pipedream-flush": "pipedream_flush:PipeDreamFlush",
         "varuna": "varuna:Varuna",
+        "mario": "mario:Mario",
         "chimera": "chimera:Chimera",
         "hanayo": "hanayo:Hanayo",
         "avgpipe": "avgpipe:AvgPipe",

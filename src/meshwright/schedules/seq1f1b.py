@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.schedules.lists import Task, table_of_lists
-from meshwright.schedules.parameters import whole
+from meshwright.schedules.segments import SegmentSchedule
 from meshwright.schedules.table import Kind, ScheduleTable
-from meshwright.schedules.zero_bubble import ListedSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq1F1B(ListedSchedule):
+class Seq1F1B(SegmentSchedule):
     """Every micro-batch is cut into k causal segments; forwards run in order, a micro-batch's backwards in reverse.
 
     Later segments read the keys and values of earlier ones and add to their gradients, so worker r warms up with
@@ -20,32 +19,10 @@ class Seq1F1B(ListedSchedule):
     Model Training", 2024.
     """
 
-    segments: int = whole(2, "Segments per sequence.")
-
     name = "seq1f1b"
-    only_chunks = 1
     repeats = True
     title = "Seq1F1B: one forward, one backward of a sequence segment in turn"
     source = "Sun et al., Seq1F1B, 2024"
-    traffic = "as many bytes in `segments` times as many messages"
-
-    def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
-        """(m + (p - 1) / segments) * (forward_s + backward_s)."""
-        return (m + (p - 1) / self.segments) * (forward_s + backward_s)
-
-    def split_closed_form_s(
-        self, p: int, m: int, v: int, forward_s: float, input_s: float, weight_s: float
-    ) -> float | None:
-        """The backward is not split."""
-        return self.closed_form_s(p, m, v, forward_s, input_s + weight_s)
-
-    def tasks_per_share(self, v: int) -> int:
-        """Segments of a micro-batch, taken as equal in work."""
-        return self.segments
-
-    def sections(self) -> int:
-        """Segments."""
-        return self.segments
 
     def _settled(self, p: int, v: int) -> int:
         return 2 * p

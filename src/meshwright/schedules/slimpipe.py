@@ -1,0 +1,66 @@
+"""SlimPipe: interleaved 1F1B over uniform slices of every sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.errors import Problem
+from meshwright.schedules.lists import Task, table_of_lists
+from meshwright.schedules.parameters import whole
+from meshwright.schedules.segments import SegmentSchedule
+from meshwright.schedules.table import Kind, ScheduleTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlimPipe(SegmentSchedule):
+    """Every micro-batch runs through its worker's chunks slice by slice, forward in order, backward in reverse.
+
+    Worker r warms up with the v*n - 1 slices that precede the first gradient, and two more for each worker behind it
+    (one, with one chunk), so that n*v + 2*(p - 1 - r) slices of 1/(n*v) of a micro-batch live: little more than one
+    micro-batch, where 1F1B keeps p. Idle (p - 1)*(f + b)/(n*v). Later slices attend to more keys; workers exchange
+    parts of that work, so that slices take equal time: the exchange itself is not priced.
+    Source: Li et al., "SlimPipe: Memory-Thrifty and Efficient Pipeline Parallelism for Long-Context LLM Training",
+    2025, abstract; the order of chunks within a micro-batch is this reconstruction's own.
+    """
+
+    segments: int = whole(4, "Slices per sequence; with several chunks per worker at least as many as workers.")
+
+    name = "slimpipe"
+    only_chunks = 0
+    repeats = True
+    ramps = 2
+    title = "SlimPipe: 1F1B over slices of sequences, with the activations of one micro-batch"
+    source = "Li et al., SlimPipe, 2025"
+    traffic = "v times the boundaries of one chunk per worker, in `segments` times as many messages"
+
+    def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
+        """(m + (p - 1) / (segments * v)) * (forward_s + backward_s)."""
+        return (m + (p - 1) / (self.segments * v)) * (forward_s + backward_s)
+
+    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
+        if v == 1 or self.segments >= p:
+            return []
+        what = f"{self.name}: segments = {self.segments} with p = {p}, v = {v}"
+        why = "a worker would wait for its next chunk's first slice behind its last one"
+        return [Problem(what=what, why=why, fix=f"segments = {p}, or v = 1", field="segments")]
+
+    def _table(self, p: int, m: int, v: int) -> ScheduleTable:
+        n = self.segments
+        forward = [(chunk, first + s) for first in range(0, m * n, n) for chunk in range(v) for s in range(n)]
+        backward = [
+            (chunk, first + s)
+            for first in range(0, m * n, n)
+            for chunk in reversed(range(v))
+            for s in reversed(range(n))
+        ]
+        lists = []
+        for r in range(p):
+            warmup = min(v * n - 1 + (p - 1 - r) * (2 if v > 1 else 1), m * n * v)
+            tasks = [Task(Kind.F, chunk * p + r, unit) for chunk, unit in forward[:warmup]]
+            for index, (chunk, unit) in enumerate(backward):
+                tasks += [
+                    Task(Kind.F, ahead * p + r, own) for ahead, own in forward[warmup + index : warmup + index + 1]
+                ]
+                tasks.append(Task(Kind.B, chunk * p + r, unit))
+            lists.append(tasks)
+        return table_of_lists(self.placement(p, v), (m * n,), lists, segments=n)
