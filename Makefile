@@ -106,10 +106,13 @@ docs-version: $(DOCS)  ## the documentation of this release beside earlier ones,
 	$(BIN)/mike deploy --update-aliases $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) latest
 	$(BIN)/mike set-default latest
 
-release: $(RELEASE)  ## wheel, sdist and bill of materials in dist/, tried on every Python that is there
+SIGN_KEY ?=
+
+release: $(RELEASE)  ## wheel, sdist and bill of materials in dist/, tried on every Python, signed with SIGN_KEY=FILE
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m release.check dist
+	$(BIN)/python -m release.sign dist "$(SIGN_KEY)"
 
 audit: $(RELEASE)  ## known vulnerabilities and licences of what the wheel needs; asks the vulnerability service that pip-audit asks
 	$(BIN)/python -m release.audit

@@ -17,6 +17,7 @@ import venv
 from collections.abc import Iterator
 from pathlib import Path
 
+BILL = "sbom.cdx.json"
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 ALLOWED = ("MIT", "BSD", "Apache", "ISC", "PSF", "0BSD", "Zlib", "CC0")
 """Words of the licences that the core may depend on: all let it be used, changed and sold."""
@@ -41,7 +42,7 @@ def main() -> None:
     files = [*sorted(folder.glob("*.whl")), *sorted(folder.glob("*.tar.gz"))]
     if not files:
         raise SystemExit(f"no wheel and no sdist in {folder}: make release builds them")
-    wrong = []
+    wrong = wrong_tag(Path(__file__).parents[1], files[0])
     interpreters = dict(found_interpreters())
     for version, python in interpreters.items():
         for file in files:
@@ -53,6 +54,23 @@ def main() -> None:
         print(f"not tried, since there is no interpreter: Python {', '.join(absent)}")
     wrong += bill_of_materials(files[0], folder)
     raise SystemExit(1 if wrong or not interpreters else 0)
+
+
+def wrong_tag(repository: Path, wheel: Path) -> list[str]:
+    """A sentence where the commit that is released has a tag of another version than the wheel.
+
+    Args:
+        repository: of the commit.
+        wheel: built from it.
+    """
+    asked = ["git", "-C", repository, "tag", "--points-at", "HEAD", "v*"]
+    tags = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+    version = wheel.name.split("-")[1]
+    if not tags or f"v{version}" in tags:
+        return []
+    said = f"this commit is tagged {', '.join(tags)}, the wheel is {version}: the tag says what is released"
+    print(said)
+    return [said]
 
 
 def found_interpreters() -> Iterator[tuple[str, str]]:
@@ -106,7 +124,7 @@ def bill_of_materials(wheel: Path, folder: Path) -> list[str]:
         python = Path(home) / "bin" / "python"
         subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
         here = Path(sys.executable).parent
-        bill = folder / "sbom.cdx.json"
+        bill = folder / BILL
         make = [here / "cyclonedx-py", "environment", "--output-reproducible", "--of", "JSON", "-o", bill, python]
         subprocess.run(make, check=True)
         refused = refused_licences(python)

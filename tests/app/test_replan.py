@@ -12,6 +12,7 @@ from meshwright.app.replan import Replanned, replan
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.plan_json import write_job
 from meshwright.library.clusters import resolve_gpus
+from meshwright.library.made_with import made_with
 from meshwright.planning.changed_cluster import changed_cluster, resized
 from meshwright.specs.failures import Failures
 from meshwright.specs.job import Job
@@ -106,6 +107,14 @@ def test_a_plan_is_made_for_what_is_left_with_what_it_moves(job: Job, found: Rep
     assert document["moves"][0]["step_time_s"] == pytest.approx(found.best.step_time_s)
     assert "to move:" in found.text
     assert "to be read from a checkpoint" in found.text
+
+
+def test_what_has_changed_since_the_plan_was_made_is_a_note(job: Job, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(write_job(job, replace(made_with(job), calibration="sha256:of another time")))
+    again = replan(path, lost="2xH100", pin=["tp=1", "cp=1", "vpp=1", "recompute=none"], top=1)
+    assert "the calibration has changed since this plan was made" in again.notes[0]
+    assert again.notes[0] in again.text
 
 
 def test_the_first_plan_is_the_quickest_or_as_quick_and_moves_less(found: Replanned) -> None:

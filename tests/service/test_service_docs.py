@@ -48,7 +48,7 @@ def test_the_container_starts_with_options_that_the_command_has() -> None:
     from meshwright.fields.request import fields_of
 
     known = {one.spelled for one in fields_of(ServeRequest)}
-    for name in ("Dockerfile", "kubernetes.yaml"):
-        used = set(re.findall(r"--(?:host|open|port|workers|queue|token)\b", (EXAMPLES / name).read_text()))
+    for place in (EXAMPLES.parents[1] / "Dockerfile", EXAMPLES / "kubernetes.yaml"):
+        used = set(re.findall(r"--(?:host|open|port|workers|queue|token)\b", place.read_text()))
         assert used
         assert used <= known

@@ -15,6 +15,7 @@ from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.formats.plan_json import read_job
+from meshwright.library.made_with import changes_since
 from meshwright.planning.changed_cluster import ChangedCluster, changed_cluster
 from meshwright.planning.compose.moved_state import MovedState, lost_share_bytes, moved_state
 from meshwright.planning.goodput import USUAL
@@ -180,9 +181,8 @@ def replan(
         UnsupportedError: an unknown device.
         InfeasibleError: no plan fits what is left.
     """
-    job = source if isinstance(source, Job) else read_job(source).job
+    job, notes = _earlier(source)
     change = changed_cluster(job.cluster, lost=lost, added=added)
-    notes = []
     if change.stranded:
         notes.append(f"{change.stranded} devices are idle: their nodes lost others, and a group has equal nodes")
     pins = tuple(pin) or (_degrees(job) if change.cluster.homogeneous else ())
@@ -229,6 +229,14 @@ def replan(
         stated=stated,
         lost_share_bytes=lost_bytes,
     )
+
+
+def _earlier(source: str | Path | Job) -> tuple[Job, list[str]]:
+    """The earlier plan's job, and what has changed since its file was made."""
+    if isinstance(source, Job):
+        return source, []
+    file = read_job(source)
+    return file.job, [*file.warnings, *changes_since(file)]
 
 
 def _until_failure_s(cluster: ClusterSpec) -> float:

@@ -1,6 +1,7 @@
-# meshwright serve: core and the extra `web`, nothing else.
-#   docker build -t meshwright -f examples/service/Dockerfile .
+# meshwright: core and the extra `web`, nothing else; serves unless it is given other words.
+#   docker build -t meshwright .
 #   docker run -p 8417:8417 -e MESHWRIGHT_TOKEN=... meshwright
+#   docker run --rm meshwright plan llama-3.1-70b --gpus 64xH100
 FROM python:3.12-slim
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE NOTICE ./
@@ -11,6 +12,5 @@ USER meshwright
 WORKDIR /service
 EXPOSE 8417
 VOLUME /jobs
-HEALTHCHECK CMD python -c "import urllib.request as u; u.urlopen('http://127.0.0.1:8417/healthz')"
-ENTRYPOINT ["meshwright", "serve"]
-CMD ["--host", "0.0.0.0", "--open", "--port", "8417", "--queue", "/jobs/jobs.db"]
+ENTRYPOINT ["meshwright"]
+CMD ["serve", "--host", "0.0.0.0", "--open", "--port", "8417", "--queue", "/jobs/jobs.db"]
