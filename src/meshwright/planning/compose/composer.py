@@ -52,12 +52,14 @@ class Composer:
     workload: Workload
     space: Space = field(default_factory=Space)
     effort: SequenceEffort = THOROUGH
+    uneven: bool = False
+    """Whether micro-batches that do not divide the batch are tried."""
     islands: NativeIslands = field(init=False)
     through: NativePipelines = field(init=False)
     _sets: dict[object, list[PipelineSet[SplitPipeline]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.islands = NativeIslands(self.model, self.cluster, self.workload, self.space)
+        self.islands = NativeIslands(self.model, self.cluster, self.workload, self.space, self.uneven)
         self.through = NativePipelines(self.islands, self.effort)
 
     @property

@@ -40,6 +40,8 @@ COMPOSED = 12
 """Pipeline sets that are priced in full for an answer."""
 SUBSET_COMPOSED = 2
 """Pipeline sets priced in full for each part of the cluster that the answer is compared with."""
+UNEVENLY_COMPOSED = 40
+"""Likewise of those with micro-batches that do not divide the batch."""
 SIDE_BY_SIDE = 200
 """Pipeline sets among which those of several pipelines are looked for where the batch is small."""
 FARTHEST = 1.12
@@ -119,7 +121,11 @@ class NativeSource:
         """Pipeline sets over these parts, or some of them, the quickest first; arguments as `StageSource.together`."""
         if not thorough:
             return self.composed(parts, SUBSET_COMPOSED)
-        return [*self.composed(parts, COMPOSED), *self._leaving_out(parts, SUBSET_COMPOSED)]
+        return [
+            *self.composed(parts, COMPOSED),
+            *self._unevenly(parts, UNEVENLY_COMPOSED),
+            *self._leaving_out(parts, SUBSET_COMPOSED),
+        ]
 
     def composed(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """The quickest pipeline sets over these parts, or some of them.
@@ -128,8 +134,12 @@ class NativeSource:
             parts: of the cluster.
             most: how many are priced in full.
         """
+        return sorted([*self._first(self.composer, parts, most), *self._side_by_side(parts)], key=_step_s)
+
+    def _first(self, composer: Composer, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
+        """The first few of a composer that fit, as long as they promise to be about as quick."""
         found: list[PricedPlan] = []
-        for made in self.composer.made(parts, 3 * most):
+        for made in composer.made(parts, 3 * most):
             if len(found) > 1 and made.step_s > FARTHEST * min(one.step_time_s for one in found):
                 break
             candidate = self._candidate(native_plan(made, self.cluster))
@@ -137,8 +147,14 @@ class NativeSource:
                 found.append(candidate)
             if len(found) == most:
                 break
-        found += self._side_by_side(parts)
-        return sorted(found, key=lambda one: one.step_time_s)
+        return found
+
+    def _unevenly(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
+        """Sets of pipelines whose micro-batches do not divide the batch, where those that do share it coarsely."""
+        if len(parts) < 2 or not self.composer.islands.shared_coarsely:
+            return []
+        uneven = Composer(self.model, self.cluster, self.workload, self.space, self.effort, uneven=True)
+        return self._first(uneven, parts, most)
 
     def _side_by_side(self, parts: Sequence[IslandPart]) -> Iterator[PricedPlan]:
         """Of a small batch, a few sets of several pipelines in any case.
@@ -325,6 +341,10 @@ class NativeSource:
         alone = (one for part in other.whole for one in other.alone(part))
         sets = joinable(self.cluster, other.whole)
         return [*(one for joined in sets for one in other.composed(joined, SUBSET_COMPOSED)), *alone]
+
+
+def _step_s(one: PricedPlan) -> float:
+    return one.step_time_s
 
 
 def _price_per_step(one: PipelineSet[SplitPipeline], source: NativeSource, aim: Aim) -> float:

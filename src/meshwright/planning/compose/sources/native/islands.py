@@ -19,7 +19,7 @@ from meshwright.planning.compose.sources.native.shares import offered_shares
 from meshwright.planning.compose.sources.native.split import SplitStage
 from meshwright.planning.compose.sources.native.stage_fronts import StageFront, stage_front
 from meshwright.planning.compose.sources.native.stage_sequences import MOST_STAGES
-from meshwright.planning.compose.sources.native.stages import StageOptions, stage_options
+from meshwright.planning.compose.sources.native.stages import MOST_MICRO_BATCH, StageOptions, stage_options
 from meshwright.search.grid import divisors
 from meshwright.search.space import Space
 from meshwright.shapes import Float
@@ -28,6 +28,17 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
 MOST_WAVES = 14
+SMALL_WAVES = 12
+"""Sequences of a micro-batch up to which all numbers are tried where few devices share the batch unevenly."""
+FEW_WAVES = 24
+"""Likewise on hardly any devices."""
+FEW_DEVICES = 32
+"""On more, what that gains is not worth its time."""
+PARTS = (1, 2, 4)
+"""Of the devices of a group, and multiples of them, that are micro-batches there."""
+FEWEST_DEVICES = 8
+COARSE = 16
+"""Sequences of a device up to which so few share the batch unevenly in micro-batches of a divisor of it."""
 DOMINANT = 0.8
 """Share of the layers from which on one kind stands for all in stage sequences; exact splits know every kind."""
 
@@ -40,6 +51,8 @@ class NativeIslands:
     cluster: ClusterSpec
     workload: Workload
     space: Space
+    uneven: bool = False
+    """Whether micro-batches that do not divide the batch are tried: those of several unlike pipelines add up to it."""
     counts: Counter[str] = field(default_factory=Counter)
     """What was looked at and what was dropped, by rule."""
     _kinds: dict[int, int] = field(default_factory=dict)
@@ -67,17 +80,40 @@ class NativeIslands:
         Of a batch so small that pipelines may do one micro-batch each, every number up to it.
         """
         batch = self.workload.global_batch
-        every = list(range(1, batch + 1)) if self.small_batch else divisors(batch)
+        every = list(range(1, batch + 1)) if self._few_sequences else divisors(batch)
         every = [d for d in every if d <= max(1024, self.cluster.devices)]
         if len(every) > MOST_WAVES:
             picked = np.unique(np.linspace(0, len(every) - 1, MOST_WAVES).astype(int))
             every = [every[i] for i in picked]
+        if self.uneven:
+            small = range(1, (FEW_WAVES if self._few_devices else SMALL_WAVES) + 1)
+            sizes = (g.devices // part for g in self.cluster.groups for part in PARTS if g.devices % part == 0)
+            own = {size * times for size in sizes for times in PARTS}
+            every = sorted({d for d in (*every, *small, *own) if d <= batch})
         return tuple(every)
 
     @property
     def small_batch(self) -> bool:
         """Whether unlike pipelines may have to share the batch by unlike micro-batches."""
+        return self.uneven or self._few_sequences
+
+    @property
+    def _few_sequences(self) -> bool:
         return self.workload.global_batch <= MOST_WAVES and len(self.cluster.groups) > 1
+
+    @property
+    def shared_coarsely(self) -> bool:
+        """Whether micro-batches that divide the batch may share it badly: few devices that do not divide it, or many
+        for it."""
+        batch, groups = self.workload.global_batch, self.cluster.groups
+        if len(groups) == 1 or self._few_sequences or self.cluster.devices > FEW_DEVICES:
+            return False
+        coarse = self._few_devices and batch <= COARSE * self.cluster.devices
+        return coarse or any(batch % group.devices for group in groups)
+
+    @property
+    def _few_devices(self) -> bool:
+        return self.cluster.devices <= FEWEST_DEVICES
 
     @property
     def micro_batches(self) -> Float[np.ndarray, "waves"]:
@@ -134,6 +170,7 @@ class NativeIslands:
                 sizes=sorted({d for share in cut for d in divisors(share) if share // d <= most}),
                 waves=self.waves,
                 most_tensor=max(spec.devices_per_node, spec.domains[0].size),
+                most_micro_batch=FEW_WAVES if self.uneven and self._few_devices else MOST_MICRO_BATCH,
                 space=self.space,
                 layers_per_device=self.model.num_layers / self.cluster.devices,
             )

@@ -128,6 +128,7 @@ def stage_options(
     most_tensor: int,
     space: Space,
     layers_per_device: float,
+    most_micro_batch: int = MOST_MICRO_BATCH,
 ) -> StageOptions | None:
     """All strategies worth a look of stages of these sizes.
 
@@ -140,11 +141,12 @@ def stage_options(
         most_tensor: devices that tensor parallelism may span: one node's.
         space: pinned axes.
         layers_per_device: of a usual stage, for what a step waits for around its pipeline.
+        most_micro_batch: sequences of a rank's micro-batch at most.
 
     Returns:
         The rows, dominated ones left in; None where no degrees are legal.
     """
-    grid, devices, wave = _grid(model, workload, sizes, waves, most_tensor, space)
+    grid, devices, wave = _grid(model, workload, sizes, waves, most_tensor, space, most_micro_batch)
     if not grid.rows:
         return None
     items = _items(model)
@@ -190,6 +192,7 @@ def _grid(
     waves: Sequence[int],
     most_tensor: int,
     space: Space,
+    most_micro_batch: int,
 ) -> tuple[Grid, Int[np.ndarray, "rows"], Int[np.ndarray, "rows"]]:
     """Legal degrees of every size, and the micro-batches that make up each wave."""
     rows: list[tuple[int, ...]] = []
@@ -214,7 +217,7 @@ def _grid(
     table = np.array(rows, dtype=np.int64).reshape(-1, 6 + len(CONTEXTS))
     each = np.array(waves, dtype=np.int64)
     pick, number = (axis.ravel() for axis in np.meshgrid(np.arange(len(table)), np.arange(len(each)), indexing="ij"))
-    whole = (each[number] % table[pick, -1] == 0) & (each[number] // table[pick, -1] <= MOST_MICRO_BATCH)
+    whole = (each[number] % table[pick, -1] == 0) & (each[number] // table[pick, -1] <= most_micro_batch)
     pick, number = pick[whole], number[whole]
     size, tp, overlap, *levels, ep, etp, dp = table[pick].T
     wave = each[number]
