@@ -23,8 +23,9 @@ def title(plan: ExecutionPlan, model: ModelSpec, name: str | None) -> str:
     """The one-line form, or the nearest to it in words."""
     if name is not None:
         return name
-    row = bare_row(plan, model)
-    if row is not None:
+    if (row := row_of(plan, model)) is not None:
+        return f"{row.format()} + unequal chunks"
+    if (row := bare_row(plan, model)) is not None:
         return f"{row.format()} + recompute per layer"
     if len(plan.pipelines) == 1:
         return f"1 pipeline, {len(plan.strategies)} strategies"

@@ -42,7 +42,7 @@ def plan_reasons(
     if len(job.plan.pipelines) > 1:
         yield Reason.of("unequal pipelines")
     elif job.name is None:
-        yield Reason.of("recompute per layer")
+        yield Reason.of("recompute per layer" if len(job.plan.strategies) > 1 else "unequal chunks")
 
 
 def host_reasons(cluster: ClusterSpec, estimate: StepPrice) -> Iterator[Reason]:

@@ -1,4 +1,4 @@
-"""Pipelines of unequal shape on one kind of device: where batch or nodes do not divide, they use what is left idle."""
+"""Unequal pipelines, or chunks, on one kind of device: where batch, nodes or layers do not divide."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.one_kind import Found, SpaceFor
 from meshwright.planning.reason import idle_reason
 from meshwright.search.result import FoundPlan, SearchResult
+from meshwright.specs.plan import ExecutionPlan
 
 LOOKED_AT = 4
 """Compositions that are priced in full."""
@@ -19,7 +20,7 @@ GAIN = 0.01
 
 
 def with_unequal(inputs: JobInputs, found: Found, space_for: SpaceFor, *, top: int) -> Found:
-    """The plans found, behind those of unequal pipelines that are clearly quicker.
+    """The plans found, behind those of unequal pipelines or chunks that are clearly quicker.
 
     Args:
         inputs: model, cluster of one group, workload.
@@ -29,7 +30,7 @@ def with_unequal(inputs: JobInputs, found: Found, space_for: SpaceFor, *, top: i
     """
     whole = inputs.cluster
     source = NativeSource(inputs, space_for)
-    composed = [one for one in source.composed(source.whole, LOOKED_AT) if len(one.plan.pipelines) > 1]
+    composed = [one for one in source.composed(source.whole, LOOKED_AT) if _beyond_rows(one.plan)]
     equal_s = found.result.plans[0].estimate.step_time_s if found.result.plans else float("inf")
     quicker = [one for one in composed if one.step_time_s < equal_s * (1 - GAIN)]
     if not quicker:
@@ -43,6 +44,11 @@ def with_unequal(inputs: JobInputs, found: Found, space_for: SpaceFor, *, top: i
     if used != found.cluster.devices:
         idle = None if used == whole.devices else idle_reason(used, whole.devices, "no faster plan")
     return Found(result=result, cluster=whole, idle=idle)
+
+
+def _beyond_rows(plan: ExecutionPlan) -> bool:
+    """Whether no row of the exact search says this plan: several pipelines, or chunks of unequal numbers of layers."""
+    return len(plan.pipelines) > 1 or len(plan.pipelines[0].workers[0].chunks) > 1
 
 
 def _found(one: PricedPlan) -> FoundPlan:

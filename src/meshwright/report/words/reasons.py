@@ -214,6 +214,9 @@ SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "objective": lambda facts: f"objective {facts['name']}: {facts['rule']}",
     "search": _search,
     "unequal pipelines": lambda facts: "pipelines of unequal shape: composed in addition to the search of equal ones",
+    "unequal chunks": lambda facts: (
+        "chunks of unequal numbers of layers: composed in addition to the search of equal ones"
+    ),
     "recompute per layer": lambda facts: "recompute: chosen per layer after the search",
     "limits": lambda facts: f"limits: {facts['rule']}",
     "price": _price,
