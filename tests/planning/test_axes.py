@@ -62,6 +62,14 @@ def test_pins_and_bans_meet() -> None:
         space(pin="tp=8", forbid="tp=8")
 
 
+def test_a_schedule_named_without_settings_is_tried_with_those_that_can_pay() -> None:
+    named = space(schedule="seq1f1b,chimera").pinned("schedule")
+    assert named == ("seq1f1b", "seq1f1b-segments4", "seq1f1b-segments8", "chimera", "chimera-doubling")
+    assert space(schedule="seq1f1b-segments4").pinned("schedule") == ("seq1f1b-segments4",)
+    assert space(schedule="1f1b").pinned("schedule") == ("1f1b",)
+    assert "seq1f1b-segments4" not in (space(schedule="all").pinned("schedule") or ())
+
+
 def test_schedules() -> None:
     assert space(schedule="1f1b,gpipe").pinned("schedule") == ("1f1b", "gpipe")
     assert len(space(schedule="all").pinned("schedule") or ()) >= 3

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import meshwright as mw
 from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES
 from meshwright.specs import PlanRow
 from meshwright.specs.row import parse_row
@@ -70,3 +71,14 @@ def test_the_best_plans_and_their_number_are_those_of_brute_force(name: str) -> 
     answer = found()[name]
     assert answer["times"] == pytest.approx(best_times(plans), rel=1e-9)
     assert answer["space"] == answer["accounted"] == len(plans)
+
+
+def test_steps_of_many_micro_batches_are_continued_from_short_ones() -> None:
+    job = {"gpus": "8xH100", "seq_len": 2048, "global_batch": 4096}
+    found = mw.plan("llama-3.1-8b", pin="pp=4,mbs=1,dp=2", schedule="zb-h1,chimera", top=2, **job)
+    best = found.plans[0]
+    # 2,048 micro-batches on 4 workers: the order of zb-h1 repeats, Chimera's units do not.
+    assert "zb-h1" in best.name
+    alone = mw.estimate("llama-3.1-8b", best.name, **job).plans[0]
+    assert alone.estimate.step_time_s == pytest.approx(best.estimate.step_time_s)
+    assert found.to_dict()["search"]["optimal"]

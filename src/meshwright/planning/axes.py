@@ -10,7 +10,8 @@ from dataclasses import replace
 from meshwright.errors import InputError, MeshwrightError, Problem, nearest
 from meshwright.estimate.legality import model_rules, row_degrees
 from meshwright.estimate.stages import refusal
-from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, schedule_named
+from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, known_names, schedule_named
+from meshwright.schedules.parameters import tried_of
 from meshwright.search.axes import AXES
 from meshwright.search.grid import divisors
 from meshwright.search.space import Space
@@ -79,7 +80,7 @@ def space_of(
         elif axis:
             hold(axis, values, f"pin {entry!r}")
     if schedule is not None:
-        names = _schedules(schedule, problems)
+        names = _schedules(schedule, problems, tries=True)
         if names:
             hold("schedule", names, f"schedule {_listed(names)}")
     if offload is not None:
@@ -253,8 +254,9 @@ def _wrong_value(axis: str, text: str, verb: str) -> Problem:
 
 
 def _schedules(
-    named: str | Iterable[str], problems: list[Problem], allowed: Sequence[str] = PLAN_SCHEDULES
+    named: str | Iterable[str], problems: list[Problem], allowed: Sequence[str] = PLAN_SCHEDULES, *, tries: bool = False
 ) -> list[str]:
+    """Schedules by their tokens; with `tries` one that is named without settings stands for those a search tries."""
     names: list[str] = []
     for text in [named] if isinstance(named, str) else named:
         for name in (part.strip().lower() for part in str(text).split(",") if part.strip()):
@@ -267,7 +269,8 @@ def _schedules(
                 problems += error.problems
                 continue
             if schedule.name in allowed:
-                names.append(schedule.token)
+                bare = tries and name in known_names()
+                names += [one.token for one in (tried_of(schedule) if bare else (schedule,))]
             else:
                 problems.append(refusal(schedule))
     return list(dict.fromkeys(names))

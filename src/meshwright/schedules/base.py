@@ -408,6 +408,16 @@ class Schedule(ABC):
         """
         return tuple(int(vectors.sum(axis=1).max()) for vectors in self.in_flight(p, m, v))
 
+    def continued_from(self, p: int, m: int, v: int) -> int:
+        """Micro-batches of the table from which a step of m is continued; m where its order does not repeat.
+
+        Args:
+            p: workers.
+            m: micro-batches per step.
+            v: chunks per worker.
+        """
+        return self._shortened(p, m, v)
+
     def placement(self, p: int, v: int = 1) -> Placement:
         """Which worker holds which virtual stage."""
         return Placement.loop(p, v)

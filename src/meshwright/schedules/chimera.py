@@ -51,7 +51,7 @@ class Chimera(Schedule):
 
     pairs: int = whole(1, "Pipelines per direction, a divisor of p/2.")
     """A worker holds 2*pairs stages."""
-    doubling: bool = flag("Forwards of the next p micro-batches run ahead, for m > p.")
+    doubling: bool = flag("Forwards of the next p micro-batches run ahead, for m > p.", tried=True)
     """m may then be any number above p."""
 
     name = "chimera"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from itertools import product
 from typing import Any, Literal
 
 from meshwright.errors import Problem
@@ -30,6 +31,8 @@ class Parameter:
     low: int = 1
     """Least whole number."""
     choices: tuple[str, ...] = ()
+    tries: tuple[Value, ...] = ()
+    """Values besides the default that a search tries where the schedule is named without settings."""
     schedules: tuple[str, ...] = ()
     """Names of those that take it."""
 
@@ -73,24 +76,26 @@ class Parameter:
         return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
 
 
-def whole(default: int | None, help: str, *, low: int = 1) -> Any:
+def whole(default: int | None, help: str, *, low: int = 1, tries: tuple[int, ...] = ()) -> Any:
     """A field that is a whole number.
 
     Args:
         default: where nothing is said; None: the schedule chooses.
         help: what it is, in a few words.
         low: least legal value.
+        tries: values besides the default that searches try.
     """
-    return _declared(Parameter(kind="whole", default=default, help=help, low=low))
+    return _declared(Parameter(kind="whole", default=default, help=help, low=low, tries=tries))
 
 
-def flag(help: str) -> Any:
+def flag(help: str, *, tried: bool = False) -> Any:
     """A field that is off by default.
 
     Args:
         help: what it does, in a few words.
+        tried: whether searches try it set too.
     """
-    return _declared(Parameter(kind="flag", default=False, help=help))
+    return _declared(Parameter(kind="flag", default=False, help=help, tries=(True,) if tried else ()))
 
 
 def choice(choices: tuple[str, ...], help: str) -> Any:
@@ -141,6 +146,19 @@ def together(declared: Iterable[Parameter]) -> tuple[Parameter, ...]:
             schedules=(*known.schedules, *one.schedules),
         )
     return tuple(found.values())
+
+
+def tried_of(schedule: Any) -> tuple[Any, ...]:
+    """A schedule with every combination of the settings that a search tries, as it is first.
+
+    Args:
+        schedule: any.
+    """
+    axes = [(one.name, (getattr(schedule, one.name), *one.tries)) for one in parameters_of(schedule) if one.tries]
+    names = [name for name, _ in axes]
+    return tuple(
+        replace(schedule, **dict(zip(names, values, strict=True))) for values in product(*(own for _, own in axes))
+    )
 
 
 def token_of(schedule: Any) -> str:

@@ -16,7 +16,7 @@ class SegmentSchedule(ListedSchedule):
     Time (m + (p - 1)/k)*(f + b) for segments of equal work on one chunk per worker.
     """
 
-    segments: int = whole(2, "Segments per sequence.")
+    segments: int = whole(2, "Segments per sequence.", tries=(4, 8))
 
     only_chunks = 1
     traffic = "as many bytes in `segments` times as many messages"

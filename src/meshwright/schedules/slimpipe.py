@@ -23,7 +23,9 @@ class SlimPipe(SegmentSchedule):
     2025, abstract; the order of chunks within a micro-batch is this reconstruction's own.
     """
 
-    segments: int = whole(4, "Slices per sequence; with several chunks per worker at least as many as workers.")
+    segments: int = whole(
+        4, "Slices per sequence; with several chunks per worker at least as many as workers.", tries=(8, 16)
+    )
 
     name = "slimpipe"
     only_chunks = 0

@@ -30,7 +30,10 @@ MODE_NAMES = {"none": "none", "sel": "selective", "block": "none", "full": "full
 TYPICAL_MICRO_BATCHES = 64
 """For which the paths of a template are chosen."""
 MOST_PASSES = 1024
-"""Largest p x m x v for which schedules without a bound of their own are part of the space: their tables are built."""
+"""Largest p x m x v for which critical paths of schedules without a bound of their own are looked for, and for which
+they are part of the space if their order does not repeat: their whole tables are built."""
+MOST_REPEATED = 16 * MOST_PASSES
+"""Largest p x m x v of the table from which longer steps are continued."""
 MOST_CHUNKS = 4
 """Most chunks per worker of such schedules."""
 
@@ -199,7 +202,8 @@ class ShapeFactory:
             lengths = bound.once + m * bound.each
         else:
             free = order_free_lengths(schedule, p, m, v)
-            lengths = np.concatenate([free, critical_lengths(schedule, p, m, v, weights)]) if schedule.flushes else free
+            critical = schedule.flushes and p * m * v * schedule.orders_tried <= MOST_PASSES
+            lengths = np.concatenate([free, critical_lengths(schedule, p, m, v, weights)]) if critical else free
         lengths = lengths[longest_of(lengths, weights)]
         # Nothing travels inside a worker.
         travels = lengths[:, 2].reshape(len(lengths), -1).sum(axis=1) * (p > 1)
@@ -363,7 +367,9 @@ def most_chunks(schedule: Schedule, p: int, m: int) -> int:
     """
     if schedule.bound_by_formula:
         return sys.maxsize
-    return min(MOST_CHUNKS, MOST_PASSES // (p * m * schedule.orders_tried))
+    built = schedule.continued_from(p, m, MOST_CHUNKS)
+    repeated = MOST_REPEATED // (p * built) if built < m else 0
+    return min(MOST_CHUNKS, max(MOST_PASSES // (p * m * schedule.orders_tried), repeated))
 
 
 @lru_cache(maxsize=256)
