@@ -54,6 +54,23 @@ def test_the_environment_and_arguments_are_taken(script: Path) -> None:
     assert check("llama-3-8b", cluster=GPUS, source=script, search=False, arguments="4").name.startswith("tp4.dp2")
 
 
+def test_a_script_alone_describes_its_model(script: Path) -> None:
+    """Named or described, the model and its price are the same; what tokenizer there is, somebody must say."""
+    with pytest.raises(InputError, match="the vocabulary is not known") as caught:
+        check(script, cluster=GPUS)
+    assert "--vocab-size" in caught.value.problems[0].fix
+    script.write_text(SCRIPT.replace("--bf16", "--bf16 --tokenizer-model meta-llama/Meta-Llama-3-8B"))
+    named = check("llama-3-8b", cluster=GPUS, source=script, search=False)
+    alone = check(script, cluster=GPUS, search=False)
+    assert alone.estimate is not None
+    assert alone.estimate.step_time_s == named.estimate.step_time_s  # type: ignore[union-attr]
+    assert any("the options describe one of 8,030,261,248 parameters" in text for text in alone.warnings)
+    assert any("vocabulary of 128,256 tokens, that of llama-3-8b" in text for text in alone.warnings)
+    script.write_text("#!/bin/bash\ntorchrun --nproc_per_node 8 pretrain_gpt.py --bf16 --micro-batch-size 1\n")
+    with pytest.raises(InputError, match="no model is given"):
+        check(script, cluster=GPUS)
+
+
 def test_what_is_not_known_is_asked_and_nothing_is_priced(script: Path) -> None:
     script.write_text(SCRIPT.replace("TP=8", "TP=$(nproc)"))
     report = check("llama-3-8b", cluster=GPUS, source=script)

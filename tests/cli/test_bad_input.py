@@ -412,7 +412,7 @@ def test_attention_kernel_and_expert_load_are_options(run: Run) -> None:
     [
         ("plan nope --gpus 8xH100", "unknown model 'nope'"),
         ("plan llama-3-8b --gpus 8x8x8xH100", "is not understood"),
-        ("check --from megatron train.sh --gpus 8xH100", "MODEL is missing"),
+        ("check --from megatron train.sh --gpus 8xH100", "train.sh"),
     ],
 )
 def test_what_is_said_is_to_the_point(run: Run, words: str, said: str) -> None:

@@ -33,6 +33,11 @@ class Request:
         """Note what is wrong between fields, and with values that other floors know."""
 
     @classmethod
+    def meant(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What was given, by the fields it is meant for, where the place alone does not tell."""
+        return values
+
+    @classmethod
     def read(cls, values: Mapping[str, Any], *, typed: bool = False) -> Self:
         """The request that texts or values make.
 
@@ -44,7 +49,7 @@ class Request:
             InputError: any value or combination is malformed; all problems together.
             UnsupportedError: all that is wrong are unknown names.
         """
-        asked = fields_of(cls)
+        asked, values = fields_of(cls), cls.meant(values)
         stated = {one.name: values[one.name] for one in asked if _is_given(values.get(one.name), one)}
         reading = Reading(fields={one.name: one for one in asked}, given=frozenset(stated), typed=typed)
         found: dict[str, Any] = {}

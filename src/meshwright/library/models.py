@@ -20,7 +20,16 @@ from meshwright.errors import InputError, Problem, UnsupportedError, nearest
 from meshwright.formats.huggingface import read_config
 from meshwright.specs.model import ModelSpec
 
-__all__ = ["LIBRARY_VARIABLE", "add_model_file", "library_models", "model_aliases", "names", "resolve", "spec"]
+__all__ = [
+    "LIBRARY_VARIABLE",
+    "add_model_file",
+    "find_name",
+    "library_models",
+    "model_aliases",
+    "names",
+    "resolve",
+    "spec",
+]
 
 LIBRARY_VARIABLE = "MESHWRIGHT_LIBRARY"
 """Environment variable naming the folder of the user's own devices and models."""
@@ -56,7 +65,7 @@ def resolve(text: str | os.PathLike[str], stdin: IO[bytes] | IO[str] | None = No
         raise _input("no model is given", "the name is empty", "pass a library name or the path of a config.json")
     is_path = _looks_like_path(text)
     if not is_path:
-        found = _find(text)
+        found = find_name(text)
         if found is not None:
             return spec(found)
     path = os.path.expanduser(text)
@@ -187,7 +196,7 @@ def _match(text: str, keys: Mapping[str, str]) -> str | None:
     return keys.get(_key(text))
 
 
-def _find(text: str) -> str | None:
+def find_name(text: str) -> str | None:
     """The library name that `text` means, or None."""
     found = _match(text, _keys())
     return found if found is not None else _match(text, {_key(name): name for name in _own()})
@@ -207,7 +216,7 @@ def _own() -> dict[str, Path]:
 def _unknown(text: str) -> Problem:
     shown = text if len(text) <= 80 else f"{text[:77]}..."
     known = [*names(), *(alias for others in _index().values() for alias in others)]
-    close = list(dict.fromkeys(_find(match) or match for match in nearest(text[:80], known, count=5)))[:3]
+    close = list(dict.fromkeys(find_name(match) or match for match in nearest(text[:80], known, count=5)))[:3]
     return Problem(
         what=f"unknown model {shown!r}",
         why="it is neither in the library nor a path that exists, and nothing is fetched from the network",

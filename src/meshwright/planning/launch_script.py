@@ -13,14 +13,17 @@ from meshwright.errors import InputError, Problem, UnsupportedError, unknown_nam
 from meshwright.fields.job import JobFields
 from meshwright.formats.files import parsed, read_text
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.formats.megatron import model_facts
+from meshwright.formats.megatron import described_model, describes, model_facts
 from meshwright.formats.megatron.records import RECORDS, YAML, record_of, script_of
 from meshwright.formats.shell import Script, read_script
-from meshwright.planning.job_inputs import job_inputs
+from meshwright.library import models
+from meshwright.library.calibration import calibration as calibration_of
+from meshwright.planning.job_inputs import job_inputs, resolve_cluster
 from meshwright.planning.plan_source import PlanQuestion, with_row
 from meshwright.planning.script_files import ARGUMENTS, read_through, started_with
 from meshwright.planning.violation import Violation
 from meshwright.schedules.plan_rows import plan_of
+from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.targets import TARGETS, Target, readers, target_of_file
 
@@ -93,28 +96,22 @@ def script_question(
         known = (*readers(), *RECORDS)
         raise UnsupportedError(unknown_name("source", str(source_format)[:60], known), code="MW406")
     target = TARGETS["megatron" if source_format in RECORDS else source_format]
-    if asked.model is None:
-        why = "a launch script gives shapes, not all of a model"
-        raise InputError(Problem(what="no model is given", why=why, fix="name the model it trains", field="model"))
-    where = job_inputs(
-        JobFields(
-            model=asked.model,
-            cluster=asked.cluster,
-            gpus=asked.gpus,
-            calibration=asked.calibration,
-        )
-    )
+    model, cluster = _nouns(asked)
     launch = LaunchSource(
         files=_files(source, target),
         folder=None if isinstance(source, str) and "\n" in source else Path(source).parent,
         target=target,
-        devices=where.cluster.devices,
+        devices=cluster.devices,
         outside=outside,
         record=_record(source, source_format),
     )
     flags = launch.read()
     if flags.row is None and not flags.said and not flags.workload and flags.problems:
         raise InputError(flags.problems, code="MW231")
+    if model is None:
+        model = _described(flags, Path(launch.name).stem or "script")
+        said = f"no model is named: the options describe one of {model.parameters:,} parameters"
+        flags = replace(flags, notes=(*flags.notes, said, *model.notes))
     own: dict[str, Any] = {
         key: flags.workload.get(key) for key in ("seq_len", "optimizer", "attention_kernel", "bf16_first", "bf16_last")
     }
@@ -123,7 +120,7 @@ def script_question(
     if asked.global_batch is None and asked.tokens_per_step is None:
         own["global_batch"] = flags.workload.get("global_batch")
     own = {name: value for name, value in own.items() if getattr(asked, name) is None}
-    inputs = job_inputs(replace(asked, **own, model=where.model, cluster=where.cluster, gpus=None))
+    inputs = job_inputs(replace(asked, **own, model=model, cluster=cluster, gpus=None))
     violations = [Violation.of("ASK", problem) for problem in flags.questions]
     violations += [Violation.of("OPTIONS", problem) for problem in flags.problems]
     violations += _shape_differs(inputs.model, flags.model)
@@ -139,6 +136,51 @@ def script_question(
     if uneven and flags.layout is not None:
         question = replace(question, plan=plan_of(flags.row, flags.layout))
     return question, violations, flags, launch
+
+
+def _nouns(asked: JobFields) -> tuple[ModelSpec | None, ClusterSpec]:
+    """The model, None where the script is to describe it, and the cluster.
+
+    Raises:
+        InputError, UnsupportedError: of either, together.
+    """
+    if asked.model is None:
+        fitted = None if asked.calibration is None else calibration_of(asked.calibration)
+        return None, resolve_cluster(asked.cluster, asked.gpus, fitted)
+    given = JobFields(model=asked.model, cluster=asked.cluster, gpus=asked.gpus, calibration=asked.calibration)
+    where = job_inputs(given)
+    return where.model, where.cluster
+
+
+_VOCABULARIES = {"Llama2Tokenizer": 32000, "GPT2BPETokenizer": 50257}
+"""Tokens of tokenizers that are one file everywhere: of Llama 2 (arXiv 2307.09288) and of GPT-2."""
+
+
+def _described(flags: LaunchFile, name: str) -> ModelSpec:
+    """The model that a script's options describe.
+
+    Raises:
+        InputError: they leave open what it is.
+    """
+    if flags.questions:
+        raise InputError(flags.questions, code="MW231")
+    if not describes(flags.model):
+        why = "the file says how a model is trained, not which one"
+        fix = "name the model before the file: check MODEL FILE"
+        raise InputError(Problem(what="no model is given", why=why, fix=fix, field="model"), code="MW203")
+    kind, place = flags.model["tokenizer"]
+    vocab, whose = flags.model.get("vocab"), ""
+    known = models.find_name(place) if vocab is None and place else None
+    if known is not None:
+        vocab, whose = models.spec(known).vocab, known
+    if vocab is None and kind in _VOCABULARIES:
+        vocab, whose = _VOCABULARIES[kind], kind
+    if vocab is None:
+        why = "the tokenizer is not at hand, and no --vocab-size says how many tokens it has"
+        fix = "add --vocab-size N to the script, or name the model before the file: check MODEL FILE"
+        raise InputError(Problem(what="the vocabulary is not known", why=why, fix=fix, field="model"), code="MW203")
+    notes = (f"vocabulary of {vocab:,} tokens, that of {whose}",) if whose else ()
+    return described_model(flags.model, name=name, vocab=vocab, notes=notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from meshwright.formats.megatron import megatron_script, model_facts, read_flags, translate
+from meshwright.formats.megatron import (
+    described_model,
+    describes,
+    megatron_script,
+    model_facts,
+    read_flags,
+    translate,
+)
+from meshwright.formats.megatron.described import SIZES
 from meshwright.formats.megatron.model import model_flags, read_pattern
 from meshwright.library.models import resolve
 from meshwright.schedules.plan_rows import plan_of
@@ -63,6 +71,23 @@ def test_shapes_of_models_survive_their_flags(spec: ModelSpec) -> None:
     assert read.problems == ()
     facts = model_facts(spec)
     assert {name: read.model[name] for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gpt3-13b", "llama-3.1-8b", "mistral-7b", "qwen2.5-7b", "qwen3-30b-a3b", "mixtral-8x7b", "glm-4.5-air"),
+        *("deepseek-v2-lite", "deepseek-v3", "qwen1.5-moe-a2.7b"),
+    ],
+)
+def test_options_describe_the_model_they_were_written_for(name: str) -> None:
+    spec = resolve(name)
+    made = with_model(plan_of(PlanRow(gbs=1), [spec.num_layers]), spec, seq_len=1024)
+    facts = read_flags(megatron_script(made).text).model
+    assert describes(facts)
+    found = described_model(facts, name="m", vocab=spec.vocab)
+    assert model_facts(found) == {**model_facts(found), **{k: v for k, v in model_facts(spec).items() if k in SIZES}}
+    assert (found.parameters, found.active_parameters) == (spec.parameters, spec.active_parameters)
 
 
 def test_the_window_of_megatron_leaves_out_the_querys_own_key() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +25,7 @@ class CheckRequest(Request):
 
     examples: ClassVar = (
         "check llama-3.1-70b --plan tp8.pp4.mbs1.z1 --gpus 64xH100",
+        "check train.sh --gpus 64xH100",
         "check llama-3.1-70b train.sh --gpus 64xH100",
         "check --plan plan.json",
     )
@@ -62,6 +65,11 @@ class CheckRequest(Request):
     search: bool = ask("Also look for a better plan in the default space.", Flag(), default=True, cli=False)
     limits: LimitFields = group(LimitFields)
 
+    @classmethod
+    def meant(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A launch script alone stands where the model would: its options describe it."""
+        return _script_alone(values)
+
     def rules(self, reading: Reading) -> None:
         """Exactly one of a plan and a launch script."""
         from meshwright.planning.job_inputs import job_inputs
@@ -69,7 +77,7 @@ class CheckRequest(Request):
         planned, framework, file = (name in self.given for name in ("plan", "source_format", "source"))
         scripted = framework or file
         if not planned and not scripted:
-            reading.missing("plan", "--plan tp8.pp4.mbs1.z1, a plan file, or --from megatron FILE")
+            reading.missing("plan", "--plan tp8.pp4.mbs1.z1, a plan file, or a launch script")
         if planned and scripted:
             plan, script = (
                 reading.called("plan"),
@@ -77,10 +85,6 @@ class CheckRequest(Request):
             )
             reading.problem(f"both {plan} and {script} are given", "one plan is checked", "keep one")
         if framework and not file:
-            model = str(self.job.model or "")
-            if Path(model).suffix == ".sh":
-                reading.missing("model", f"write `check MODEL --from {self.source_format} {model}`")
-                return
             reading.missing("source", "write `check MODEL --from megatron FILE`")
         self._outside(reading, scripted=bool(scripted))
         if ("fix" in self.given) != ("output" in self.given):
@@ -110,3 +114,17 @@ class CheckRequest(Request):
     def outside(self) -> dict[str, str]:
         """The environment by name."""
         return dict(str(text).partition("=")[::2] for text in self.environment)
+
+
+_SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash", ".job", ".yaml", ".yml", ".py")
+"""Files that are no model's."""
+
+
+def _script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A launch script that is given without a model, as the file it is."""
+    first = values.get("model")
+    if not isinstance(first, (str, os.PathLike)) or values.get("source") or values.get("plan"):
+        return values
+    text = os.fspath(first)
+    alone = Path(text).suffix in _SCRIPTS or (values.get("source_format") and os.path.isfile(text))
+    return {**values, "model": None, "source": first} if alone else values

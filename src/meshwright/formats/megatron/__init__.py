@@ -5,8 +5,19 @@ Options are those of commit d98e8a64 (August 2026), https://github.com/NVIDIA/Me
 
 from __future__ import annotations
 
+from meshwright.formats.megatron.described import described_model, describes
 from meshwright.formats.megatron.model import model_facts
 from meshwright.formats.megatron.read import MegatronFlags, read_flags
 from meshwright.formats.megatron.write import COMMIT, MegatronExport, megatron_script, translate
 
-__all__ = ["COMMIT", "MegatronExport", "MegatronFlags", "megatron_script", "model_facts", "read_flags", "translate"]
+__all__ = [
+    "COMMIT",
+    "MegatronExport",
+    "MegatronFlags",
+    "described_model",
+    "describes",
+    "megatron_script",
+    "model_facts",
+    "read_flags",
+    "translate",
+]

@@ -318,6 +318,8 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
     }
     if values.has("--vocab-size"):
         facts["vocab"] = values.whole("--vocab-size")
+    facts["tokenizer"] = (values.text("--tokenizer-type"), values.text("--tokenizer-model"))
+    facts["max_positions"] = values.whole("--max-position-embeddings") or values.whole("--seq-length", 1024)
     problems: list[Problem] = []
     if values.has("--num-experts"):
         facts |= {
@@ -326,6 +328,7 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
             "expert_ffn_hidden": values.whole("--moe-ffn-hidden-size", facts["ffn_hidden"]),
             "shared_ffn_hidden": values.whole("--moe-shared-expert-intermediate-size"),
             "router_groups": (values.whole("--moe-router-num-groups"), values.whole("--moe-router-group-topk")),
+            "shared_gate": values.has("--moe-shared-expert-gate"),
             "moe_layers": _layer_pattern(values, "--moe-layer-freq", layers, problems) or [True] * layers,
         }
     if values.has("--multi-latent-attention"):
@@ -341,6 +344,8 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
         "kv_heads": values.whole("--num-query-groups", 1) if grouped else heads,
         "head_dim": values.whole("--kv-channels", hidden // heads),
         "qk_norm": values.has("--qk-layernorm"),
+        "output_gate": values.has("--attention-output-gate"),
+        "sinks": values.text("--softmax-type") == "learnable",
         "windows": _windows(values, layers, problems),
     }, problems
 
