@@ -4,10 +4,11 @@ from math import log2
 
 import pytest
 
+from benchmarks.published_plans import own_pace_s, published_plans
 from benchmarks.sailor_rule import Replica, UniformStage, uniform_step
 from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
 from meshwright.planning.compose.sources.profiles.pipeline_pace import moves
-from tests.planning.compose.cases import costs_of, kind, published_cases, published_plans, tiny_profiles
+from tests.planning.compose.cases import costs_of, kind, published_cases, tiny_profiles
 
 
 @pytest.mark.parametrize("case", published_cases(), ids=lambda case: case["id"])
@@ -18,6 +19,8 @@ def test_published_plans_take_what_sailors_simulator_says(case: dict) -> None:
     for plan in plans:
         step = uniform_step(costs, plan.stages, plan.micro_batch, case["global_batch"])
         assert step.step_time_s == pytest.approx(plan.step_time_s, rel=1e-9), plan.name
+        free_s = own_pace_s(costs, plan, case["global_batch"])
+        assert free_s is None or free_s <= plan.step_time_s * (1 + 1e-9), plan.name
 
 
 def test_the_rule_by_hand_on_two_stages() -> None:
