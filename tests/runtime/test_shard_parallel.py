@@ -11,7 +11,8 @@ import optax
 import pytest
 
 from meshwright.compiler.marking import value_and_grad
-from meshwright.compiler.methods import ShardParallel
+from meshwright.compiler.method_plan import MethodPlan
+from meshwright.compiler.methods import FromPlan, ShardParallel
 from meshwright.errors import InfeasibleError, InputError
 from meshwright.runtime.parallelize import parallelize
 from tests.compiler.models import accumulated, initial, largest_difference, step, tokens
@@ -70,6 +71,29 @@ def test_columns_and_rows_of_weights_and_of_their_moments_are_split() -> None:
     assert "dot_general float32[4,128]  4,32 @ 32,128/x -> 4,128/x" in text
     assert "dot_general float32[4,32]  4,128/x @ 128/x,32 -> 4,32" in text
     assert text.count("next ") == 4
+
+
+def test_data_ranks_of_a_grid_reduce_their_gradients_once_a_step() -> None:
+    state, batch = network(512, 128, 32, 2)
+    method = ShardParallel(num_micro_batches=4, mesh_shape=(2, 4), **SLOW)
+    compiled = parallelize(network_step, method=method).lower(state, batch)
+    sent = {name: found.of_arrays for name, found in compiled.collectives().items()}
+    # Within a rank columns and rows alternate: one all-reduce a pair forward, one backward but for the first.
+    assert sent["F0"] == {"all-reduce": 4 * 2}
+    assert sent["B0"] == {"all-reduce": 1}
+    assert sent["B0+"] == {"all-reduce": 3 * 1}
+    assert sent["gradients0"] == {"all-reduce": 1}
+    assert "2 data ranks (axis x)" in compiled.explain()
+    here, there = state, state
+    for _ in range(2):
+        there, value = compiled(there, batch)
+        expected, gradients = jax.value_and_grad(network_loss)(here[0], batch)
+        changes, moments = optax.adam(1e-2).update(gradients, here[1])
+        here = optax.apply_updates(here[0], changes), moments
+        assert float(value) == pytest.approx(float(expected), rel=1e-5)
+    assert largest_difference(there, here) < 1e-5
+    again = parallelize(network_step, method=FromPlan(plan=MethodPlan.from_json(compiled.plan.to_json())))
+    assert again.lower(state, batch).collectives() == compiled.collectives()
 
 
 def test_a_mesh_that_does_not_fit_is_refused() -> None:

@@ -42,6 +42,8 @@ class MethodPlan:
     """Logical mesh of a split operator by operator."""
     choice: tuple[int, ...] = ()
     """Sharding of each of its operands and operators."""
+    rank_axes: int = 0
+    """Axes of the logical mesh, from the first, whose data ranks share nothing but sums of gradients."""
     hosts: Hosts | None = None
     """What it was priced for."""
 
@@ -71,6 +73,7 @@ class MethodPlan:
         if not isinstance(held, dict) or held.get("schema") != SCHEMA:
             found = held.get("schema") if isinstance(held, dict) else None
             raise _unreadable(f"a plan of schema {found}", f"this release reads {SCHEMA}")
+        held.setdefault("rank_axes", 0)
         lacking = sorted({own.name for own in fields(cls)} - set(held))
         if lacking:
             raise _unreadable("the plan lacks " + ", ".join(lacking), "all of it is needed to run it")
@@ -78,6 +81,7 @@ class MethodPlan:
         many = ("mesh_sizes", "first_devices", "stage_ends", "mesh_shape", "choice")
         try:
             values |= {name: tuple(int(one) for one in values[name]) for name in many}
+            values["rank_axes"] = int(values["rank_axes"])
             values["hosts"] = None if values["hosts"] is None else Hosts(**values["hosts"])
         except (TypeError, ValueError) as wrong:
             raise _unreadable(f"the plan cannot be read: {wrong}", "it was changed by hand") from wrong

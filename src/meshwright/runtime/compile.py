@@ -192,7 +192,8 @@ def _staged_step(
         shardings = [method.sharding_of(step)] * workers
         if isinstance(method, ShardParallel):
             choice = None if replayed is None else replayed.choice
-            setting = Setting(memory_bytes=method.memory_bytes, choice=choice)
+            ways = (0, 1) if replayed is None else (replayed.rank_axes,)
+            setting = Setting(memory_bytes=method.memory_bytes, choice=choice, rank_axes=ways)
             stage, solved = shard_stage(step, stages[0], _logical_meshes(method, meshes[0]), setting)
             stages, meshes, shardings = (stage,), [solved.mesh], [solved]
         own_plan = plan_of(method, traced, _devices(method), meshes, stage_ends=ends, shardings=shardings)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -95,3 +96,23 @@ def test_loops_and_tuples_are_counted() -> None:
     found = count_collectives(HLO)
     assert found.count == {"all-reduce": 5, "all-gather": 1}
     assert found.result_bytes == {"all-reduce": 5 * (8 * 4 * 4 + 2 * 2), "all-gather": 16 * 4 * 4}
+
+
+@pytest.mark.parametrize(
+    ("groups", "devices"),
+    [
+        ("{{0,1},{2,3},{4,5},{6,7}}", 2),
+        ("[2,4]<=[8]", 4),
+        ("mesh['axis_0'=2,'axis_1'=1,'axis_2'=4] {'axis_0'}", 2),
+        ("mesh['a'=2,'b'=4] {'a','b'}", 8),
+        ("mesh['a'=2,'b'=4] {'b':(2)2}", 2),
+        ("{}", 8),
+    ],
+)
+def test_groups_are_read_in_each_way_that_xla_writes_them(groups: str, devices: int) -> None:
+    hlo = f"""HloModule one, num_partitions=8
+ENTRY %main (p: f32[16]) -> f32[16] {{
+  ROOT %g = f32[16]{{0}} all-gather(%p), channel_id=1, replica_groups={groups}, dimensions={{0}}
+}}
+"""
+    assert count_collectives(hlo).sent_bytes == pytest.approx(16 * 4 * (devices - 1) / devices)

@@ -12,8 +12,9 @@ from meshwright.compiler.cut import CutStage
 from meshwright.compiler.grid import GridSharding
 from meshwright.compiler.ranks.layout import Layout, PartitionedLayout
 from meshwright.compiler.ranks.rank_layout import RankLayout
-from meshwright.compiler.ranks.stages import rank_stages
+from meshwright.compiler.ranks.stages import RankStages, rank_stages
 from meshwright.compiler.samples.placements import NotShared
+from meshwright.compiler.sharding.apply import SolvedSharding
 from meshwright.compiler.shardings import DataSharding, MeshSharding
 from meshwright.compiler.traced_step import TracedStep
 
@@ -72,6 +73,8 @@ def _of_ranks(
     versions: bool,
 ) -> Form:
     sharding = shardings[0]
+    if isinstance(sharding, SolvedSharding) and sharding.ranks is not None:
+        return _decided(stages, sharding, sharding.ranks, meshes[0])
     if versions:
         raise NotShared("the schedule updates in the midst of a step")
     grids = {tuple(mesh.shape.items()) for mesh in meshes}
@@ -91,6 +94,19 @@ def _of_ranks(
     return Form(
         step=ranks.step, stages=ranks.stages, layouts=(layout,) * len(meshes), axes=axes,
         reductions=f"every data rank runs the loss of its own samples; gradients are reduced {when}",
+    )  # fmt: skip
+
+
+def _decided(stages: Sequence[CutStage], sharding: SolvedSharding, ranks: RankStages, mesh: Mesh) -> Form:
+    """Ranks that were found with the way each operator is split."""
+    layout = RankLayout(
+        ranks=ranks, sharding=sharding, zero=0, splits_sums=False,
+        mesh=AbstractMesh(mesh.devices.shape, mesh.axis_names),
+    )  # fmt: skip
+    return Form(
+        step=ranks.step, stages=tuple(stages), layouts=(layout,), axes=ranks.axes,
+        reductions=f"{ranks.ranks} data ranks (axis {', '.join(sharding.rank_axes)}) run the loss of their own samples;"
+        " gradients are reduced over them once, behind the last micro-batch",
     )  # fmt: skip
 
 

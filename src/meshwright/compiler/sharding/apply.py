@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 from jax.extend import core
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from meshwright.compiler.cut import CutStage
-from meshwright.compiler.inline import piece
 from meshwright.compiler.pointwise import POINTWISE
-from meshwright.compiler.sharding.cost import LogicalMesh, Placements
+from meshwright.compiler.ranks.stages import RankStages, rank_stages
+from meshwright.compiler.samples.placements import NotShared
+from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.sharding.explain import explained
-from meshwright.compiler.sharding.graph import CHOOSE, DecisionGraph, graph_of
-from meshwright.compiler.sharding.nodes import EquationSite
+from meshwright.compiler.sharding.graph import DecisionGraph, graph_of
+from meshwright.compiler.sharding.held import HeldProgram, partition
 from meshwright.compiler.sharding.problem import Decision
 from meshwright.compiler.sharding.solve import solve_choices
 from meshwright.compiler.sharding.strategies import spread_axes
@@ -39,6 +40,9 @@ class SolvedSharding:
     mesh: Mesh
     specs: Mapping[core.Var, PartitionSpec]
     """Sharding of inputs, parameters, gradients and optimizer state."""
+    ranks: RankStages | None = None
+    """The stage for the data ranks along the first axis of the mesh, which share nothing but sums of gradients; None
+    where every axis is left to the decision."""
 
     def spec(self, role: Role, var: core.Var, devices: int) -> PartitionSpec:
         """How a value is sharded.
@@ -52,7 +56,13 @@ class SolvedSharding:
 
     def explain(self) -> str:
         """Chosen sharding, cost and next best of each operator that chooses for itself, as a table."""
-        return explained(self.graph, self.solution, AXES)
+        names = AXES[len(self.rank_axes) :]
+        return explained(self.graph, self.solution, names)
+
+    @property
+    def rank_axes(self) -> tuple[str, ...]:
+        """Axes of data ranks."""
+        return () if self.ranks is None else tuple(name for name, _ in self.ranks.axes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,8 @@ class Setting:
     """Whether optimizer state is split over all of its devices."""
     choice: tuple[int, ...] | None = None
     """Choice of each node from an earlier decision; None: decide now."""
+    rank_axes: Sequence[int] = (0,)
+    """How many axes of a mesh, from the first, may be data ranks whose gradients are reduced once a step."""
 
 
 def shard_stage(
@@ -95,28 +107,65 @@ def shard_stage(
         InputError: a choice that was made for another stage.
     """
     setting = setting or Setting()
-    program = stage.program.jaxpr
-    parameters = program.invars[: len(stage.parameters)]
-    # The runtime adds whole gradients, micro-batch after micro-batch, so each is reduced.
-    graphs = [
-        graph_of(
-            program, parameters, view, parameter_copies=copies_of(step), split_state=setting.split_state,
-            carried=stage.carried_in,
-        )
-        for view, _ in meshes
-    ]  # fmt: skip
+    views = [
+        (view, mesh, ranks)
+        for number in sorted(setting.rank_axes, reverse=True)
+        for view, mesh in meshes
+        if (ranks := _ranks(step, stage, mesh, number)) is not None or not number
+    ] or [(view, mesh, None) for view, mesh in meshes]
+    graphs = [_graph(step, stage, view, own_ranks, setting) for view, _, own_ranks in views]
     solved = [_decided(graph, setting) for graph in graphs]
     best = int(np.argmin([found.objective_s for found in solved]))
-    graph, found, mesh = graphs[best], solved[best], meshes[best][1]
-    known = [atom for atom in [*program.invars, *program.outvars] if isinstance(atom, core.Var)]
-    placements = {var: placement for var in known if (placement := graph.placement(var, found.choice)) is not None}
+    graph, found, (_, mesh, ranks) = graphs[best], solved[best], views[best]
+    own = stage if ranks is None else ranks.stages[0]
+    names = AXES[0 if ranks is None else len(ranks.axes) : mesh.devices.ndim]
     sharding = SolvedSharding(
-        graph=graph, solution=found, mesh=mesh, specs=_of_step(step, placements, graph.mesh, setting.split_state)
-    )
+        graph=graph, solution=found, mesh=mesh, ranks=ranks,
+        specs=_of_step(step, _placements(step, stage, own, graph, found), graph.mesh, names, setting.split_state),
+    )  # fmt: skip
+    held = HeldProgram(choice=found.choice, mesh=mesh, names=names, ranks=() if ranks is None else ranks.axes)
     if not setting.recompute:
-        return replace(stage, program=_constrained(stage.program, graph, found, mesh)), sharding
-    held = [replace(layer, program=_constrained(layer.program, graph, found, mesh)) for layer in layers]
-    return recomputed(stage, held), sharding
+        return replace(own, program=held.program(own.program, graph.sites)), sharding
+    parts = [replace(layer, program=held.program(layer.program, graph.sites)) for layer in layers]
+    return recomputed(stage, parts), sharding
+
+
+def _ranks(step: TracedStep, stage: CutStage, mesh: Mesh, number: int) -> RankStages | None:
+    """The stage for ranks along the first axes of a mesh; None where it cannot be shared out by samples."""
+    axes = [(name, mesh.shape[name]) for name in AXES[:number]] if mesh.devices.ndim >= number else []
+    if not axes:
+        return None
+    try:
+        return rank_stages(step, [stage], axes)
+    except NotShared:
+        return None
+
+
+def _graph(
+    step: TracedStep, stage: CutStage, view: LogicalMesh, ranks: RankStages | None, setting: Setting
+) -> DecisionGraph:
+    program = (stage if ranks is None else ranks.stages[0]).program.jaxpr
+    count = 0 if ranks is None else len(ranks.axes)
+    # The runtime adds whole gradients, micro-batch after micro-batch, so each is reduced, but for those of data ranks.
+    return graph_of(
+        program, program.invars[: len(stage.parameters)], replace(view, axes=view.axes[count:]),
+        parameter_copies=copies_of(step), split_state=setting.split_state, carried=stage.carried_in,
+        ranks=view.axes[:count], rank_syncs=1.0 / step.micro_batches,
+    )  # fmt: skip
+
+
+def _placements(
+    step: TracedStep, stage: CutStage, own: CutStage, graph: DecisionGraph, found: Decision
+) -> dict[core.Var, tuple[int, ...]]:
+    """Where operands and results of a stage are, by their variables in the loss."""
+    whole, program = stage.program.jaxpr, own.program.jaxpr
+    pairs = [*zip(whole.invars, program.invars, strict=False), *zip(whole.outvars, program.outvars, strict=True)]
+    return {
+        var: placement
+        for var, held in pairs
+        if isinstance(var, core.Var) and isinstance(held, core.Var)
+        and (placement := graph.placement(held, found.choice)) is not None
+    }  # fmt: skip
 
 
 def _decided(graph: DecisionGraph, setting: Setting) -> Decision:
@@ -138,16 +187,6 @@ def _decided(graph: DecisionGraph, setting: Setting) -> Decision:
     )
 
 
-def partition(placement: Sequence[int]) -> PartitionSpec:
-    """A placement as JAX spells it.
-
-    Args:
-        placement: dimension that each axis of the mesh splits, or -1.
-    """
-    parts = [tuple(AXES[axis] for axis, at in enumerate(placement) if at == dim) for dim in range(max(placement) + 1)]
-    return PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in parts))
-
-
 def copies_of(step: TracedStep) -> float:
     """Bytes of parameters, gradients and state for each byte of parameters.
 
@@ -164,7 +203,11 @@ def _bytes(var: core.Var) -> int:
 
 
 def _of_step(
-    step: TracedStep, placements: Mapping[core.Var, tuple[int, ...]], mesh: LogicalMesh, split_state: bool
+    step: TracedStep,
+    placements: Mapping[core.Var, tuple[int, ...]],
+    mesh: LogicalMesh,
+    names: Sequence[str],
+    split_state: bool,
 ) -> dict[core.Var, PartitionSpec]:
     """Placements in the loss carried to inputs and gradients of the step, and from there through the update."""
     found = dict(placements)
@@ -190,7 +233,7 @@ def _of_step(
         for place, var in enumerate(step.jaxpr.invars):
             if var in found and var not in parameters and place not in step.batch:
                 found[var] = tuple(spread_axes(var.aval.shape, np.array([found[var]]), mesh)[0].tolist())
-    return {var: partition(placement) for var, placement in found.items()}
+    return {var: partition(placement, names) for var, placement in found.items()}
 
 
 def recomputed(stage: CutStage, layers: Sequence[CutStage]) -> CutStage:
@@ -220,43 +263,3 @@ def recomputed(stage: CutStage, layers: Sequence[CutStage]) -> CutStage:
 
     shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in jaxpr.invars]
     return replace(stage, program=jax.make_jaxpr(run)(*shapes))
-
-
-def _constrained(closed: core.ClosedJaxpr, graph: DecisionGraph, solution: Decision, mesh: Mesh) -> core.ClosedJaxpr:
-    """The program with its values held where the decision wants them; derivatives are held likewise."""
-    jaxpr = closed.jaxpr
-    sites = {id(site.eqn): site for site in graph.sites}
-
-    def held(value: Any, rows: Placements | None, site: EquationSite) -> Any:
-        if rows is None or not np.ndim(value):
-            return value
-        spec = partition(rows[solution.choice[site.node]].tolist())
-        return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, spec))
-
-    def run(*operands: Any) -> list[Any]:
-        values: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-        values.update(zip(jaxpr.invars, operands, strict=True))
-        read: Callable[[Any], Any] = lambda atom: atom.val if isinstance(atom, core.Literal) else values[atom]  # noqa: E731
-        for eqn in jaxpr.eqns:
-            site = sites.get(id(eqn))
-            if site is None or not _held(site):
-                alone = piece(jaxpr, [eqn])
-                results = core.jaxpr_as_fun(alone)(*(values[var] for var in alone.jaxpr.invars))
-                values.update(zip(alone.jaxpr.outvars, results, strict=True))
-                continue
-            given = [held(read(atom), rows, site) for atom, rows in zip(eqn.invars, site.operands, strict=True)]
-            made = eqn.primitive.bind(*given, **eqn.params)
-            made = made if eqn.primitive.multiple_results else [made]
-            values.update(
-                (var, held(value, rows, site)) for var, value, rows in zip(eqn.outvars, made, site.results, strict=True)
-            )
-        return [read(atom) for atom in jaxpr.outvars]
-
-    shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in jaxpr.invars]
-    return jax.make_jaxpr(run)(*shapes)
-
-
-def _held(site: EquationSite) -> bool:
-    """Operators that choose for themselves, and places where values of several operators meet."""
-    name = site.eqn.primitive.name
-    return name in CHOOSE or (name in POINTWISE and sum(rows is not None for rows in site.operands) > 1)

@@ -11,10 +11,10 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import PRODUCTS, aval_bytes, eqn_flop
-from meshwright.compiler.sharding.cost import WHOLE, LogicalMesh, Placements
-from meshwright.compiler.sharding.nodes import ChosenValue, DecisionNode, EquationSite
+from meshwright.compiler.sharding.cost import WHOLE, LogicalMesh, MeshAxis, Placements
+from meshwright.compiler.sharding.nodes import ChosenValue, DecisionNode, EquationSite, HeldValue
 from meshwright.compiler.sharding.problem import ChoiceProblem, Pair
-from meshwright.compiler.sharding.rules import SplitRule, rule_of
+from meshwright.compiler.sharding.rules import SUMS_OF_RANKS, SplitRule, rule_of
 from meshwright.compiler.sharding.strategies import divides, equation_strategies, operand_placements, spread_axes
 from meshwright.shapes import Bool, Float
 
@@ -41,6 +41,10 @@ class DecisionGraph:
     """All-reduces of a gradient for each micro-batch: 1 over the micro-batches where it is reduced once, at the end."""
     split_state: bool = False
     """Whether the state of the optimizer is split over the axes that its parameter leaves whole, too (ZeRO-1)."""
+    ranks: tuple[MeshAxis, ...] = ()
+    """Axes beside the mesh, along which data ranks run the program for samples of their own."""
+    rank_syncs: float = 1.0
+    """All-reduces of a gradient over them for each micro-batch."""
     nodes: list[DecisionNode] = field(default_factory=list)
     edges: dict[Pair, Float[np.ndarray, "choices choices"]] = field(default_factory=dict)
     forward_edges: dict[Pair, Float[np.ndarray, "choices choices"]] = field(default_factory=dict)
@@ -96,6 +100,10 @@ class DecisionGraph:
         """
         parameter = differentiable if parameter is None else parameter
         node = self._choosing(str(var.aval.str_short()), var.aval, parameter=parameter)
+        if parameter and differentiable:
+            self.nodes[node].communication_s += self.rank_syncs * self._over_ranks(
+                var.aval, self.nodes[node].placements
+            )
         self.values[var] = ChosenValue(
             node=node, placements=self.nodes[node].placements, size_bytes=aval_bytes(var.aval),
             differentiable=differentiable, depth=0, parameter=parameter,
@@ -117,12 +125,11 @@ class DecisionGraph:
         self._edge(use, node, placements, np.zeros(placements.shape, bool))
         return node
 
-    def read(self, eqns: Sequence[core.JaxprEqn], *, top: bool = True) -> None:
+    def read(self, eqns: Sequence[core.JaxprEqn]) -> None:
         """Add equations in order.
 
         Args:
             eqns: of the program.
-            top: whether they stand in the program itself, not in an equation of it.
         """
         for eqn in eqns:
             uses = [self._use(atom) for atom in eqn.invars]
@@ -135,12 +142,17 @@ class DecisionGraph:
             elif eqn.primitive.name == "broadcast_in_dim":
                 self._broadcast(eqn, uses[0])
             elif eqn.primitive.name in CHOOSE:
-                self._decide(eqn, uses, top)
+                self._decide(eqn, uses)
             else:
-                self._follow(eqn, uses, top)
+                self._follow(eqn, uses)
 
     def _use(self, atom: Any) -> ChosenValue | None:
         return self.values.get(atom) if isinstance(atom, core.Var) else None
+
+    def _over_ranks(self, aval: Any, placements: Placements) -> Float[np.ndarray, " choices"]:
+        """Seconds of a sum over data ranks, one of many that go together, so that its bytes count alone."""
+        held = aval_bytes(aval) / self.mesh.shards(placements)
+        return sum((2.0 * np.asarray(axis.gather_s(held)) for axis in self.ranks), np.zeros(len(held)))
 
     def _choosing(self, label: str, aval: Any, *, parameter: bool = False) -> int:
         placements = operand_placements(aval.shape, self.mesh)
@@ -165,7 +177,7 @@ class DecisionGraph:
         state = whole / self.mesh.shards(spread_axes(aval.shape, placements, self.mesh))
         return own * whole / self.mesh.shards(placements) + (self.parameter_copies - own) * state
 
-    def _decide(self, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | None], top: bool) -> None:
+    def _decide(self, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | None]) -> None:
         rule = rule_of(eqn)
         ways = equation_strategies(rule, self.mesh)
         aval = eqn.outvars[0].aval
@@ -191,9 +203,9 @@ class DecisionGraph:
             )
         )
         node = len(self.nodes) - 1
-        self._wire(eqn, uses, node, rule, ways.factors, (placed,), top)
+        self._wire(eqn, uses, node, rule, ways.factors, (placed,))
 
-    def _follow(self, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | None], top: bool) -> None:
+    def _follow(self, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | None]) -> None:
         rule = rule_of(eqn)
         made = [place for place, use in enumerate(uses) if use is not None and use.dims is None]
         # A broadcast is followed only where nothing else is there to follow.
@@ -212,10 +224,14 @@ class DecisionGraph:
                 summed = self.scale * self.mesh.move_s(aval_bytes(var.aval), placed, placed, sums)
                 node.communication_s += summed
                 node.forward_s += summed
+            if eqn.primitive.name in SUMS_OF_RANKS:
+                taken = self.scale * self._over_ranks(var.aval, placed)
+                node.communication_s += taken * (2.0 if leader.differentiable else 1.0)
+                node.forward_s += taken
             if eqn.primitive.name not in NOT_KEPT and _float(var.aval) and leader.differentiable:
                 node.memory_bytes += self.scale * aval_bytes(var.aval) / self.mesh.shards(placed)
             results.append(placed)
-        self._wire(eqn, uses, leader.node, rule, factors, tuple(results), top)
+        self._wire(eqn, uses, leader.node, rule, factors, tuple(results))
 
     def _wire(
         self,
@@ -225,7 +241,6 @@ class DecisionGraph:
         rule: SplitRule,
         factors: Placements,
         results: tuple[Placements, ...],
-        top: bool,
     ) -> None:
         """Edges to the operands, and what the results are."""
         wanted: list[Placements | None] = []
@@ -242,8 +257,13 @@ class DecisionGraph:
                 differentiable=_float(var.aval) and any(use.differentiable for use in known),
                 depth=1 + max(use.depth for use in known), parameter=all(use.parameter for use in known),
             )  # fmt: skip
-        if top:
-            self.sites.append(EquationSite(eqn=eqn, node=node, operands=tuple(wanted), results=results))
+        self.sites.append(
+            EquationSite(
+                eqn=eqn,
+                operands=tuple(None if rows is None else HeldValue(node=node, placements=rows) for rows in wanted),
+                results=tuple(HeldValue(node=node, placements=rows) for rows in results),
+            )
+        )
 
     def _edge(self, use: ChosenValue, node: int, target: Placements, sums: Bool[np.ndarray, "choices axes"]) -> None:
         """Bring an operand to where an equation wants it, and its gradient back."""
@@ -286,7 +306,10 @@ class DecisionGraph:
     def _open(self, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | None]) -> None:
         inner = _jaxpr(eqn.params[OPENED[eqn.primitive.name]])
         self.values.update(zip(inner.invars, uses, strict=True))
-        self.read(inner.eqns, top=False)
+        outside, self.sites = self.sites, []
+        self.read(inner.eqns)
+        self.sites, inside = outside, self.sites
+        self.sites.append(EquationSite(eqn=eqn, inner=tuple(inside)))
         self.values.update((var, self._use(atom)) for var, atom in zip(eqn.outvars, inner.outvars, strict=True))
 
     def _loop(self, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | None]) -> None:
@@ -310,12 +333,21 @@ class DecisionGraph:
                 use = replace(use, dims=dims, size_bytes=use.size_bytes // max(1, eqn.params["length"]))
             self.values[var] = use
         outside, self.scale = self.scale, self.scale * eqn.params["length"]
-        self.read(inner.eqns, top=False)
+        around, self.sites = self.sites, []
+        self.read(inner.eqns)
+        self.sites, inside = around, self.sites
         for atom, value in zip(inner.outvars[:carried], kept, strict=True):
             use = self._use(atom)
             if use is not None:
                 self._edge(use, value.node, value.placements, np.zeros(value.placements.shape, bool))
         self.scale = outside
+        rounds = tuple(HeldValue(node=one.node, placements=one.placements) for one in kept)
+        self.sites.append(
+            EquationSite(
+                eqn=eqn, operands=((None,) * consts + rounds), results=rounds, inner=tuple(inside),
+                entries=((None,) * consts + rounds), exits=rounds,
+            )
+        )  # fmt: skip
         self.values.update(zip(eqn.outvars[:carried], kept, strict=True))
         for var, atom in zip(eqn.outvars[carried:], inner.outvars[carried:], strict=True):
             use = self._use(atom)
@@ -335,6 +367,8 @@ def graph_of(
     syncs: float = 1.0,
     split_state: bool = False,
     carried: Sequence[core.Var] = (),
+    ranks: Sequence[MeshAxis] = (),
+    rank_syncs: float = 1.0,
 ) -> DecisionGraph:
     """What is to be decided about a forward program, priced with its backward.
 
@@ -346,8 +380,13 @@ def graph_of(
         syncs: all-reduces of a gradient for each micro-batch.
         split_state: whether optimizer state is split over every axis that divides it.
         carried: operands that the stage before made; those with gradients send them back.
+        ranks: axes beside the mesh, whose ranks run the program for samples of their own.
+        rank_syncs: all-reduces of a gradient over them for each micro-batch.
     """
-    graph = DecisionGraph(mesh=mesh, parameter_copies=parameter_copies, syncs=syncs, split_state=split_state)
+    graph = DecisionGraph(
+        mesh=mesh, parameter_copies=parameter_copies, syncs=syncs, split_state=split_state, ranks=tuple(ranks),
+        rank_syncs=rank_syncs,
+    )  # fmt: skip
     kept, handed = set(parameters), set(carried)
     for var in program.invars:
         differentiable = var in kept or (var in handed and _float(var.aval))

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -19,6 +20,10 @@ _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _BITS = re.compile(r"\d+")
 _GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\])")
+_GROUPS_BY_AXES = re.compile(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}")
+_AXIS_SIZE = re.compile(r"'(\w+)'=(\d+)")
+_AXIS = re.compile(r"'(\w+)'(?::\(\d+\)(\d+))?")
+"""Name of an axis of a mesh, and the size of the part of it that is meant where it is not all of it."""
 _DEVICES = re.compile(r"num_partitions=(\d+)")
 
 
@@ -104,6 +109,9 @@ def count_collectives(hlo: str) -> Collectives:
 
 def _group_of(line: str, devices: int) -> int:
     """Devices that take part in a collective together."""
+    if by_axes := _GROUPS_BY_AXES.search(line):
+        sizes = {name: int(size) for name, size in _AXIS_SIZE.findall(by_axes[1])}
+        return prod(int(part) if part else sizes[name] for name, part in _AXIS.findall(by_axes[2]))
     found = _GROUPS.search(line)
     if not found or found[1] == "":
         return devices

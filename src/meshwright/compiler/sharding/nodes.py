@@ -55,11 +55,24 @@ class ChosenValue:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class HeldValue:
+    """Where a value is held for each choice of a node."""
+
+    node: int
+    placements: Placements
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class EquationSite:
     """An equation of the stage that may be given constraints."""
 
     eqn: core.JaxprEqn
-    node: int
-    operands: tuple[Placements | None, ...]
-    """How it wants each operand for each choice of its node; None for those that are free."""
-    results: tuple[Placements, ...]
+    operands: tuple[HeldValue | None, ...] = ()
+    """How it wants each operand; None for those that are free."""
+    results: tuple[HeldValue | None, ...] = ()
+    inner: tuple[EquationSite, ...] = ()
+    """Equations of the program that it holds."""
+    entries: tuple[HeldValue | None, ...] = ()
+    """Where operands of that program are."""
+    exits: tuple[HeldValue | None, ...] = ()
+    """Where its results are."""

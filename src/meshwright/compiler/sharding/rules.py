@@ -17,6 +17,9 @@ from meshwright.compiler.pointwise import POINTWISE
 NO_FACTOR = -1
 """Of a dimension that cannot be split: every device needs all of it."""
 
+SUMS_OF_RANKS = ("psum", "psum_invariant")
+"""Sums over axes of a mesh that the program itself names."""
+
 Dims = tuple[int, ...]
 
 
@@ -346,6 +349,7 @@ _RULES: dict[str, Callable[[Any], SplitRule]] = {
     "concatenate": _partly,
     "split": _partly,
     "stack": _stack,
+    **dict.fromkeys(SUMS_OF_RANKS, _elementwise),
     "broadcast_in_dim": _broadcast,
     "random_bits": _keyed,
     "random_fold_in": _elementwise,

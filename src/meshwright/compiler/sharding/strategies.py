@@ -100,4 +100,4 @@ def divides(
 
 
 def _every(options: int, axes: int) -> Int[np.ndarray, "choices axes"]:
-    return np.indices((options,) * axes).reshape(axes, -1).T
+    return np.indices((options,) * axes).reshape(axes, options**axes).T

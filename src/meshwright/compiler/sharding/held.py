@@ -1,0 +1,127 @@
+"""A program with its values held where a decision wants them, loops and checkpoints inside of it too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from meshwright.compiler.inline import is_dropped, piece
+from meshwright.compiler.pointwise import POINTWISE
+from meshwright.compiler.sharding.graph import CHOOSE
+from meshwright.compiler.sharding.nodes import EquationSite, HeldValue
+
+REWRITTEN = ("scan", "checkpoint", "remat2", "jit", "pjit")
+"""Equations whose program is written anew; functions with derivatives of their own are units."""
+
+
+def partition(placement: Sequence[int], names: Sequence[str]) -> PartitionSpec:
+    """A placement as JAX spells it.
+
+    Args:
+        placement: dimension that each axis of the mesh splits, or -1.
+        names: of the axes.
+    """
+    parts = [
+        tuple(name for name, at in zip(names, placement, strict=False) if at == dim)
+        for dim in range(max(placement, default=-1) + 1)
+    ]
+    return PartitionSpec(*(own[0] if len(own) == 1 else own or None for own in parts))
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class HeldProgram:
+    """Programs with constraints between their equations; derivatives are held likewise."""
+
+    choice: Sequence[int]
+    mesh: Mesh
+    names: Sequence[str]
+    """Axes of the mesh that the choices are about."""
+    ranks: Sequence[tuple[str, int]] = ()
+    """Other axes, which the program itself names, and devices along them."""
+
+    def program(
+        self,
+        closed: core.ClosedJaxpr,
+        sites: Sequence[EquationSite],
+        entries: Sequence[HeldValue | None] = (),
+        exits: Sequence[HeldValue | None] = (),
+    ) -> core.ClosedJaxpr:
+        """A program whose sites are known.
+
+        Args:
+            closed: the program.
+            sites: of its equations.
+            entries: where its first operands are.
+            exits: where its first results are.
+        """
+        jaxpr = closed.jaxpr
+        site_of = {id(site.eqn): site for site in sites}
+
+        def run(*operands: Any) -> list[Any]:
+            values: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+            values.update(zip(jaxpr.invars, self._all(operands, entries), strict=True))
+            read: Callable[[Any], Any] = lambda atom: atom.val if isinstance(atom, core.Literal) else values[atom]  # noqa: E731
+            for eqn in jaxpr.eqns:
+                site = site_of.get(id(eqn))
+                given = [read(atom) for atom in eqn.invars]
+                made = self._equation(jaxpr, eqn, site, given)
+                values.update(zip(eqn.outvars, made, strict=True))
+            return self._all([read(atom) for atom in jaxpr.outvars], exits)
+
+        shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in jaxpr.invars]
+        return jax.make_jaxpr(run, axis_env=list(self.ranks))(*shapes)
+
+    def _equation(self, jaxpr: core.Jaxpr, eqn: core.JaxprEqn, site: EquationSite | None, given: list[Any]) -> Any:
+        params, name = eqn.params, eqn.primitive.name
+        if site is not None and site.inner and name in REWRITTEN:
+            params = {**params, "jaxpr": self._inside(params["jaxpr"], site)}
+        elif site is None or not _held(site):
+            operands = {
+                atom: value for atom, value in zip(eqn.invars, given, strict=True) if isinstance(atom, core.Var)
+            }
+            alone = piece(jaxpr, [eqn])
+            found = iter(core.jaxpr_as_fun(alone)(*(operands[var] for var in alone.jaxpr.invars)))
+            return [None if is_dropped(var) else next(found) for var in eqn.outvars]
+        made = eqn.primitive.bind(*self._all(given, site.operands), **params)
+        return self._all(made if eqn.primitive.multiple_results else [made], site.results)
+
+    def _inside(self, held: Any, site: EquationSite) -> Any:
+        closed = held if isinstance(held, core.ClosedJaxpr) else core.ClosedJaxpr(held, ())
+        made = self.program(closed, site.inner, site.entries, site.exits)
+        if isinstance(held, core.ClosedJaxpr):
+            return made
+        if made.consts:
+            return held
+        return made.jaxpr
+
+    def _all(self, values: Sequence[Any], held: Sequence[HeldValue | None]) -> list[Any]:
+        """Values, the first of them held."""
+        return [self._one(value, own) for value, own in zip_longest(values, held)]
+
+    def _one(self, value: Any, held: HeldValue | None) -> Any:
+        if held is None or not self.names or not np.ndim(value):
+            return value
+        spec = partition(held.placements[self.choice[held.node]].tolist(), self.names)
+        return jax.lax.with_sharding_constraint(value, NamedSharding(self._mesh, spec))
+
+    @property
+    def _mesh(self) -> Mesh | AbstractMesh:
+        """As the program sees it: along its own axes every rank is alone."""
+        if not self.ranks:
+            return self.mesh
+        manual = {name for name, _ in self.ranks}
+        kinds = tuple(AxisType.Manual if name in manual else AxisType.Auto for name in self.mesh.axis_names)
+        return AbstractMesh(self.mesh.devices.shape, self.mesh.axis_names, axis_types=kinds)
+
+
+def _held(site: EquationSite) -> bool:
+    """Operators that choose for themselves, and places where values of several operators meet."""
+    name = site.eqn.primitive.name
+    return name in CHOOSE or (name in POINTWISE and sum(held is not None for held in site.operands) > 1)
