@@ -15,6 +15,7 @@ from meshwright.compiler.ranks.rank_layout import RankLayout
 from meshwright.compiler.ranks.stages import RankStages, rank_stages
 from meshwright.compiler.samples.placements import NotShared
 from meshwright.compiler.sharding.apply import SolvedSharding
+from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.shardings import DataSharding, MeshSharding
 from meshwright.compiler.traced_step import TracedStep
 
@@ -73,7 +74,7 @@ def _of_ranks(
     versions: bool,
 ) -> Form:
     sharding = shardings[0]
-    if isinstance(sharding, SolvedSharding) and sharding.ranks is not None:
+    if isinstance(sharding, SolvedSharding) and isinstance(sharding.ranks, RankStages):
         return _decided(stages, sharding, sharding.ranks, meshes[0])
     if versions:
         raise NotShared("the schedule updates in the midst of a step")
@@ -108,6 +109,29 @@ def _decided(stages: Sequence[CutStage], sharding: SolvedSharding, ranks: RankSt
         reductions=f"{ranks.ranks} data ranks (axis {', '.join(sharding.rank_axes)}) run the loss of their own samples;"
         " gradients are reduced over them once, behind the last micro-batch",
     )  # fmt: skip
+
+
+def ranks_along(
+    step: TracedStep, stage: CutStage, meshes: Sequence[tuple[LogicalMesh, Mesh]]
+) -> list[tuple[LogicalMesh, Mesh, RankStages]]:
+    """A whole loss for the data ranks along the first axis of each mesh; meshes on which it cannot be shared are left
+    out.
+
+    Args:
+        step: that runs.
+        stage: its loss.
+        meshes: priced, and as JAX has them.
+    """
+    found: dict[int, RankStages | None] = {}
+    for _, mesh in meshes:
+        name, ranks = mesh.axis_names[0], mesh.devices.shape[0]
+        if ranks not in found:
+            try:
+                found[ranks] = rank_stages(step, [stage], [(name, ranks)]) if ranks > 1 else None
+            except NotShared:
+                found[ranks] = None
+    shared = [(view, mesh, found[mesh.devices.shape[0]]) for view, mesh in meshes]
+    return [(view, mesh, own) for view, mesh, own in shared if own is not None]
 
 
 def _data_axes(sharding: MeshSharding) -> tuple[DataSharding, tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -13,8 +13,6 @@ from jax.sharding import Mesh, PartitionSpec
 
 from meshwright.compiler.cut import CutStage
 from meshwright.compiler.pointwise import POINTWISE
-from meshwright.compiler.ranks.stages import RankStages, rank_stages
-from meshwright.compiler.samples.placements import NotShared
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.sharding.explain import explained
 from meshwright.compiler.sharding.graph import DecisionGraph, graph_of
@@ -31,6 +29,20 @@ AXES = ("x", "y", "z")
 """Names of the axes of a logical mesh."""
 
 
+class StagesOfRanks(Protocol):
+    """Stages as data ranks run them, which share nothing but sums."""
+
+    @property
+    def stages(self) -> tuple[CutStage, ...]:
+        """With programs for the samples of one rank."""
+        ...
+
+    @property
+    def axes(self) -> tuple[tuple[str, int], ...]:
+        """Axes of the mesh of the ranks, with their sizes."""
+        ...
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class SolvedSharding:
     """Shardings of a step's values on one mesh, operator by operator."""
@@ -40,7 +52,7 @@ class SolvedSharding:
     mesh: Mesh
     specs: Mapping[core.Var, PartitionSpec]
     """Sharding of inputs, parameters, gradients and optimizer state."""
-    ranks: RankStages | None = None
+    ranks: StagesOfRanks | None = None
     """The stage for the data ranks along the first axis of the mesh, which share nothing but sums of gradients; None
     where every axis is left to the decision."""
 
@@ -79,8 +91,6 @@ class Setting:
     """Whether optimizer state is split over all of its devices."""
     choice: tuple[int, ...] | None = None
     """Choice of each node from an earlier decision; None: decide now."""
-    rank_axes: Sequence[int] = (0,)
-    """How many axes of a mesh, from the first, may be data ranks whose gradients are reduced once a step."""
 
 
 def shard_stage(
@@ -89,6 +99,7 @@ def shard_stage(
     meshes: Sequence[tuple[LogicalMesh, Mesh]],
     setting: Setting | None = None,
     layers: Sequence[CutStage] = (),
+    on_ranks: Sequence[tuple[LogicalMesh, Mesh, StagesOfRanks]] = (),
 ) -> tuple[CutStage, SolvedSharding]:
     """Decide a stage on the mesh that serves best.
 
@@ -98,6 +109,8 @@ def shard_stage(
         meshes: logical views of the same devices, priced, and as JAX has them.
         setting: what the stage stands in.
         layers: of the stage, each to be run again in the backward where the setting says so.
+        on_ranks: meshes on whose first axes data ranks run it, of which the rest is decided; they come first where
+            costs are equal.
 
     Returns:
         The stage with constraints in its program, and the shardings of what it is given and makes.
@@ -107,12 +120,8 @@ def shard_stage(
         InputError: a choice that was made for another stage.
     """
     setting = setting or Setting()
-    views = [
-        (view, mesh, ranks)
-        for number in sorted(setting.rank_axes, reverse=True)
-        for view, mesh in meshes
-        if (ranks := _ranks(step, stage, mesh, number)) is not None or not number
-    ] or [(view, mesh, None) for view, mesh in meshes]
+    views: list[tuple[LogicalMesh, Mesh, StagesOfRanks | None]]
+    views = [*on_ranks, *((view, mesh, None) for view, mesh in meshes)]
     graphs = [_graph(step, stage, view, own_ranks, setting) for view, _, own_ranks in views]
     solved = [_decided(graph, setting) for graph in graphs]
     best = int(np.argmin([found.objective_s for found in solved]))
@@ -130,19 +139,8 @@ def shard_stage(
     return recomputed(stage, parts), sharding
 
 
-def _ranks(step: TracedStep, stage: CutStage, mesh: Mesh, number: int) -> RankStages | None:
-    """The stage for ranks along the first axes of a mesh; None where it cannot be shared out by samples."""
-    axes = [(name, mesh.shape[name]) for name in AXES[:number]] if mesh.devices.ndim >= number else []
-    if not axes:
-        return None
-    try:
-        return rank_stages(step, [stage], axes)
-    except NotShared:
-        return None
-
-
 def _graph(
-    step: TracedStep, stage: CutStage, view: LogicalMesh, ranks: RankStages | None, setting: Setting
+    step: TracedStep, stage: CutStage, view: LogicalMesh, ranks: StagesOfRanks | None, setting: Setting
 ) -> DecisionGraph:
     program = (stage if ranks is None else ranks.stages[0]).program.jaxpr
     count = 0 if ranks is None else len(ranks.axes)

@@ -203,7 +203,7 @@ class DecisionGraph:
             )
         )
         node = len(self.nodes) - 1
-        self._wire(eqn, uses, node, rule, ways.factors, (placed,))
+        self._wire(eqn, uses, node, rule, ways.factors, (placed,), (np.where(sums, WHOLE, running),))
 
     def _follow(self, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | None]) -> None:
         rule = rule_of(eqn)
@@ -231,7 +231,7 @@ class DecisionGraph:
             if eqn.primitive.name not in NOT_KEPT and _float(var.aval) and leader.differentiable:
                 node.memory_bytes += self.scale * aval_bytes(var.aval) / self.mesh.shards(placed)
             results.append(placed)
-        self._wire(eqn, uses, leader.node, rule, factors, tuple(results))
+        self._wire(eqn, uses, leader.node, rule, factors, tuple(results), tuple(results))
 
     def _wire(
         self,
@@ -241,6 +241,7 @@ class DecisionGraph:
         rule: SplitRule,
         factors: Placements,
         results: tuple[Placements, ...],
+        made: tuple[Placements, ...],
     ) -> None:
         """Edges to the operands, and what the results are."""
         wanted: list[Placements | None] = []
@@ -260,7 +261,9 @@ class DecisionGraph:
         self.sites.append(
             EquationSite(
                 eqn=eqn,
+                given=tuple(None if use is None else HeldValue(node=use.node, placements=use.seen()) for use in uses),
                 operands=tuple(None if rows is None else HeldValue(node=node, placements=rows) for rows in wanted),
+                made=tuple(HeldValue(node=node, placements=rows) for rows in made),
                 results=tuple(HeldValue(node=node, placements=rows) for rows in results),
             )
         )

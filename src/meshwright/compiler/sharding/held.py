@@ -82,15 +82,33 @@ class HeldProgram:
         params, name = eqn.params, eqn.primitive.name
         if site is not None and site.inner and name in REWRITTEN:
             params = {**params, "jaxpr": self._inside(params["jaxpr"], site)}
-        elif site is None or not _held(site):
+        elif site is None or not self._is_held(site):
             operands = {
                 atom: value for atom, value in zip(eqn.invars, given, strict=True) if isinstance(atom, core.Var)
             }
             alone = piece(jaxpr, [eqn])
             found = iter(core.jaxpr_as_fun(alone)(*(operands[var] for var in alone.jaxpr.invars)))
             return [None if is_dropped(var) else next(found) for var in eqn.outvars]
-        made = eqn.primitive.bind(*self._all(given, site.operands), **params)
-        return self._all(made if eqn.primitive.multiple_results else [made], site.results)
+        made = eqn.primitive.bind(*self._moved(given, site.given, site.operands), **params)
+        return self._moved(made if eqn.primitive.multiple_results else [made], site.made, site.results)
+
+    def _moved(
+        self, values: Sequence[Any], there: Sequence[HeldValue | None], wanted: Sequence[HeldValue | None]
+    ) -> list[Any]:
+        """Values where they are wanted: one that moves is held before and behind, so that it moves in this place."""
+        first = [held if self._moves(held, other) else None for held, other in zip_longest(there, wanted[: len(there)])]
+        return self._all(self._all(values, first), wanted)
+
+    def _is_held(self, site: EquationSite) -> bool:
+        """Operators that choose for themselves, places where values of several operators meet or one moves."""
+        name = site.eqn.primitive.name
+        meets = name in POINTWISE and sum(held is not None for held in site.operands) > 1
+        return name in CHOOSE or meets or any(map(self._moves, site.given, site.operands))
+
+    def _moves(self, given: HeldValue | None, wanted: HeldValue | None) -> bool:
+        if given is None or wanted is None:
+            return False
+        return bool((given.placements[self.choice[given.node]] != wanted.placements[self.choice[wanted.node]]).any())
 
     def _inside(self, held: Any, site: EquationSite) -> Any:
         closed = held if isinstance(held, core.ClosedJaxpr) else core.ClosedJaxpr(held, ())
@@ -119,9 +137,3 @@ class HeldProgram:
         manual = {name for name, _ in self.ranks}
         kinds = tuple(AxisType.Manual if name in manual else AxisType.Auto for name in self.mesh.axis_names)
         return AbstractMesh(self.mesh.devices.shape, self.mesh.axis_names, axis_types=kinds)
-
-
-def _held(site: EquationSite) -> bool:
-    """Operators that choose for themselves, and places where values of several operators meet."""
-    name = site.eqn.primitive.name
-    return name in CHOOSE or (name in POINTWISE and sum(held is not None for held in site.operands) > 1)

@@ -67,8 +67,12 @@ class EquationSite:
     """An equation of the stage that may be given constraints."""
 
     eqn: core.JaxprEqn
+    given: tuple[HeldValue | None, ...] = ()
+    """Where each operand comes from."""
     operands: tuple[HeldValue | None, ...] = ()
-    """How it wants each operand; None for those that are free."""
+    """Where it wants each operand; None for those that are free."""
+    made: tuple[HeldValue | None, ...] = ()
+    """Where each result is before a sum is scattered, and where its gradient is wanted."""
     results: tuple[HeldValue | None, ...] = ()
     inner: tuple[EquationSite, ...] = ()
     """Equations of the program that it holds."""
