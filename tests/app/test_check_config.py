@@ -101,3 +101,17 @@ def test_a_module_is_read_by_its_values_and_asks_for_what_it_does_not_hold(tmp_p
     module.write_text(known.replace("TP = 2", "TP = int(input())"))
     report = mw.check("llama-3.1-8b", **asked)
     assert [found.what for found in report.violations] == ["parallelism.tensor_parallel_degree is not known"]
+
+
+def test_a_form_that_the_framework_takes_no_more_is_read_and_not_edited(tmp_path: Path) -> None:
+    """TOML of torchtitan before 0.2."""
+    old = tmp_path / "train.toml"
+    old.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
+        "[parallelism]\ntensor_parallel_degree = 8\n[activation_checkpoint]\nmode = 'full'\n"
+    )
+    report = mw.check("llama-3-8b", cluster="8xH100", source=old)
+    assert report.name == "tp8.dp1.mbs1.gbs1.rc-full"
+    assert report.better is not None
+    assert report.fix is not None
+    assert "export --to torchtitan" in (report.fix.why_not or "")

@@ -90,7 +90,8 @@ def _search(facts: Mapping[str, Any]) -> str:
     if facts["proof"] == "part":
         return f"search: quickest of {counts} on the devices in use"
     if facts["optimal"]:
-        return f"search: optimal, {counts}; lower bounds exclude the rest"
+        rest = "; lower bounds exclude the rest" if facts["priced"] < facts["space"] else ""
+        return f"search: optimal, {counts}{rest}"
     if bound is None:
         return f"search: {counts}"
     gap = "" if facts["gap"] is None else f" (gap {percent(facts['gap'])})"
