@@ -85,14 +85,15 @@ def shapes_bound_s(
     Returns:
         D pipelines, of which the one with the largest gradients per rank has q bytes of them: their rate is at most the
         best fractions of shapes with no more, and D times the quickest of those; each of D ranks moves 2 (D - 1) / D of
-        q over the quickest link. Micro-batches may be cut anywhere, and filling costs nothing.
+        q over the quickest link. Micro-batches may be cut anywhere, filling costs nothing, and every middle layer is as
+        quick as the quickest.
     """
     payload = ELEMENT_BYTES * columns.parameters / columns.most_tp
     limits = np.unique(np.quantile(payload, np.linspace(0, 1, _LIMITS)))
-    best = global_batch / float(columns.sequences_per_s.max())
+    best = global_batch / float(columns.most_sequences_per_s.max())
     for least, most in zip([payload.min(), *limits], limits, strict=False):
         inside = payload <= most
-        rates, used = columns.sequences_per_s[inside], columns.used[inside]
+        rates, used = columns.most_sequences_per_s[inside], columns.used[inside]
         packing = packed(rates, used, counts)
         together = float(packing.worth @ counts)
         # Beyond this many, more pipelines only lengthen the ring.

@@ -27,6 +27,8 @@ class ShapeColumns:
     """One row per pipeline shape."""
 
     sequences_per_s: Float[np.ndarray, "rows"]
+    most_sequences_per_s: Float[np.ndarray, "rows"]
+    """If every layer were as quick as the quickest of the middle: no split of the layers of these stages does more."""
     lost_sequences: Float[np.ndarray, "rows"]
     """What filling the pipeline costs, in sequences it could have done."""
     parameters: Float[np.ndarray, "rows"]
@@ -91,7 +93,7 @@ def split_columns(
         most_parameters: of the unsplit layers of a stage.
     """
     stages = table.shape[1]
-    middle = costs.num_layers - 2
+    middle = costs.num_layers - sum(costs.ends)
     known = np.isfinite(prices.seconds[:, 1])
     table = table[known[table].all(axis=1)]
     fixed_s = _fixed_s(prices, table)
@@ -108,13 +110,16 @@ def split_columns(
     slowest_s = stage_s.max(axis=1)
     per_layer = _middle_mean(costs)
     parameters = layers * per_layer
-    parameters[:, 0] += costs.whole.parameters[0]
-    parameters[:, -1] += costs.whole.parameters[-1]
+    first, last = costs.ends
+    parameters[:, 0] += costs.whole.parameters[:first].sum()
+    parameters[:, -1] += costs.whole.parameters[-last:].sum()
     whole = layers.astype(np.int64)
-    whole[:, 0] += 1
-    whole[:, -1] += 1
+    whole[:, 0] += first
+    whole[:, -1] += last
     return ShapeColumns(
         sequences_per_s=prices.micro_batch / slowest_s,
+        most_sequences_per_s=prices.micro_batch
+        / (slowest_s * (prices.least_share[table].min(axis=1) if stages > 1 else 1)),
         lost_sequences=prices.micro_batch * (stage_s.sum(axis=1) / slowest_s - 1),
         parameters=parameters.max(axis=1),
         least_tp=kinds.tp[table].min(axis=1),
@@ -128,7 +133,8 @@ def split_columns(
 
 
 def _middle_mean(costs: ProfileCosts) -> float:
-    return float(costs.whole.parameters[1:-1].mean()) if costs.num_layers > 2 else 1.0
+    first, last = costs.ends
+    return float(costs.whole.parameters[first:-last].mean()) if costs.num_layers > 2 else 1.0
 
 
 def _least_layers(stages: int) -> Float[np.ndarray, "one stages"]:
@@ -166,8 +172,9 @@ def _memory_limit(
 
 def _parameter_limit(costs: ProfileCosts, stages: int, most_parameters: float) -> Float[np.ndarray, "one stages"]:
     room = np.full((1, stages), most_parameters)
-    room[0, 0] -= costs.whole.parameters[0]
-    room[0, -1] -= costs.whole.parameters[-1]
+    first, last = costs.ends
+    room[0, 0] -= costs.whole.parameters[:first].sum()
+    room[0, -1] -= costs.whole.parameters[-last:].sum()
     return np.floor(room / _middle_mean(costs))
 
 

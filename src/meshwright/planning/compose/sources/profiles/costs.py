@@ -31,6 +31,8 @@ FIXED_BYTES = {1: 2e9}
 FIXED_SHARDED_BYTES = 3e9
 """What Sailor's planner keeps free for the context and libraries: 2 GB, 3 GB with tensor parallelism."""
 BETWEEN = "inter_node_het"
+SMALL_LAYER = 0.1
+"""Share of a middle layer's parameters below which one beside the embedding or the head counts with it."""
 
 
 class UnmeasuredLinkError(KeyError):
@@ -73,6 +75,18 @@ class ProfileCosts:
     def whole(self) -> LayerSizes:
         """Sizes of the unsplit layers."""
         return self.profile.sizes[1]
+
+    @cached_property
+    def ends(self) -> tuple[int, int]:
+        """Layers that count with the embedding and with the head: these, and norms and others as small beside them."""
+        weights = self.whole.parameters
+        small = (weights < SMALL_LAYER * np.median(weights[1:-1])) if len(weights) > 2 else np.zeros(len(weights), bool)
+        first = last = 1
+        while first + last < len(weights) - 1 and small[first]:
+            first += 1
+        while first + last < len(weights) - 1 and small[-1 - last]:
+            last += 1
+        return first, last
 
     @cached_property
     def parameters(self) -> Float[np.ndarray, "cuts"]:

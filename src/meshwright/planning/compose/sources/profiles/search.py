@@ -94,10 +94,10 @@ class ShapeComposer:
 
     def bound_s(self) -> float:
         """Seconds below which no pipeline set of these shapes comes; infinite where nothing fits."""
-        if self._every is None or self._kept is None:
+        if self._every is None:
             return math.inf
-        columns = self._every.take(np.flatnonzero(self._kept))
-        return shapes_bound_s(columns, self.costs, self._counts, self.pricer.global_batch)
+        # Dominated ones too: what dominates them may have gradients of more bytes per rank.
+        return shapes_bound_s(self._every, self.costs, self._counts, self.pricer.global_batch)
 
     def best(self, counts: Mapping[str, int] | None = None) -> ComposedShapes | None:
         """The best pipeline set found; None where none fits.

@@ -42,6 +42,8 @@ class StageCosts:
     micro_batch: int
     seconds: Float[np.ndarray, "kinds places"]
     """Of the embedding, a middle layer and the head."""
+    least_share: Float[np.ndarray, "kinds"]
+    """The quickest middle layer over their mean."""
     saved_bytes: Float[np.ndarray, "kinds places"]
     send_s: Float[np.ndarray, "kinds kinds"]
     """From one kind of stage to another, what the sender pays."""
@@ -64,7 +66,7 @@ def stage_kinds(costs: ProfileCosts, most_replicas: int) -> StageKinds:
         if replicas <= most_replicas and tp * replicas <= costs.kinds[name].count
     )
     tp = np.array([shape.tp for shape in shapes], dtype=np.int64)
-    state = [STATE_BYTES * _places(costs.profile.sizes[shape.tp].parameters) for shape in shapes]
+    state = [STATE_BYTES * _places(costs.profile.sizes[shape.tp].parameters, costs.ends) for shape in shapes]
     return StageKinds(
         shapes=shapes,
         device=np.array([names.index(shape.device) for shape in shapes], dtype=np.int64),
@@ -86,12 +88,15 @@ def stage_costs(costs: ProfileCosts, kinds: StageKinds, micro_batch: int) -> Sta
     count = len(kinds.shapes)
     seconds = np.full((count, 3), np.inf)
     saved = np.full((count, 3), np.inf)
+    least = np.ones(count)
     for index, shape in enumerate(kinds.shapes):
         own, rest = divmod(micro_batch, shape.replicas)
         sums = None if rest or not own else costs.sums(shape.device, shape.tp, own)
         if sums is not None:
-            seconds[index] = _places(np.diff(sums.seconds))
-            saved[index] = own * ELEMENT_BYTES * _places(costs.profile.sizes[shape.tp].saved_elements)
+            each_s = np.diff(sums.seconds)
+            seconds[index] = _places(each_s, costs.ends)
+            least[index] = _middle(each_s, costs.ends).min() / seconds[index, 1]
+            saved[index] = own * ELEMENT_BYTES * _places(costs.profile.sizes[shape.tp].saved_elements, costs.ends)
     send, receive = np.full((count, count), np.inf), np.full((count, count), np.inf)
     boundary = costs.boundary_bytes(max(1, costs.num_layers // 2))
     for i, here in enumerate(kinds.shapes):
@@ -108,10 +113,17 @@ def stage_costs(costs: ProfileCosts, kinds: StageKinds, micro_batch: int) -> Sta
             except KeyError:
                 continue
             send[i, j], receive[i, j] = transfers // here.replicas * one_s, transfers // there.replicas * one_s
-    return StageCosts(micro_batch=micro_batch, seconds=seconds, saved_bytes=saved, send_s=send, receive_s=receive)
+    return StageCosts(
+        micro_batch=micro_batch, seconds=seconds, least_share=least, saved_bytes=saved, send_s=send, receive_s=receive
+    )
 
 
-def _places(layers: Float[np.ndarray, "layers"]) -> Float[np.ndarray, "places"]:
-    """Embedding, the mean of the middle layers, head."""
-    middle = layers[1:-1] if len(layers) > 2 else layers[:1]
-    return np.array([layers[0], middle.mean(), layers[-1]])
+def _places(layers: Float[np.ndarray, "layers"], ends: tuple[int, int]) -> Float[np.ndarray, "places"]:
+    """Embedding with what counts with it, the mean of the middle layers, head likewise."""
+    first, last = ends
+    return np.array([layers[:first].sum(), _middle(layers, ends).mean(), layers[-last:].sum()])
+
+
+def _middle(layers: Float[np.ndarray, "layers"], ends: tuple[int, int]) -> Float[np.ndarray, "middle"]:
+    first, last = ends
+    return layers[first:-last] if len(layers) > first + last else layers[:1]
