@@ -286,7 +286,7 @@ def test_pins_that_leave_nothing_that_fits_are_named() -> None:
     with pytest.raises(InfeasibleError) as caught:
         plan(MODEL, gpus="2xH100", pin="sharding=z0,recompute=none", forbid="vpp", global_batch=8)
     assert "pins" in caught.value.problems[0].what
-    assert "free a pin" in caught.value.problems[0].fix
+    assert "free the pin sharding=z0" in caught.value.problems[0].fix
 
 
 def test_the_schedule_and_every_pin_hold_in_what_is_said_and_in_the_mends() -> None:

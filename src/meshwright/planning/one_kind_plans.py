@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from meshwright.fields.job import SpaceFields
@@ -56,8 +57,9 @@ def one_kind_plans(
     """
     spec, cluster, workload, refuses = inputs.model, inputs.cluster, inputs.workload, target_rule(target)
 
-    def space_for(part: ClusterSpec) -> Space:
-        space = space_of(spec, workload, part.devices, **limits.keywords())
+    def space_for(part: ClusterSpec, free: tuple[str, ...] = ()) -> Space:
+        asked = space_of(spec, workload, part.devices, **limits.keywords())
+        space = replace(asked, pins=tuple(pin for pin in asked.pins if pin[0] not in free))
         if refuses is None:
             return space
         from meshwright.planning.target_space import restricted
@@ -73,9 +75,11 @@ def one_kind_plans(
 
         found = with_unequal(inputs, found, space_for, top=top)
     if not found.result.plans:
-        from meshwright.planning.repair.no_plan import no_plan
+        from meshwright.planning.repair.no_plan import freed_pins, no_plan
 
-        raise no_plan(spec, cluster, workload, space_for, found, by_tokens=inputs.by_tokens)
+        pins = space_of(spec, workload, cluster.devices, **limits.keywords()).pins
+        freed = {some: partial(space_for, free=tuple(axis for axis, _ in some)) for some in freed_pins(pins, cluster)}
+        raise no_plan(spec, cluster, workload, space_for, found, freed, by_tokens=inputs.by_tokens)
     if calibration_of(workload.calibration).run is not None and aim.by.exact:
         found = _measured_again(found)
     chosen = None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.fields.limits import nothing_in_time
 from meshwright.planning.one_kind import Found, SpaceFor
 from meshwright.planning.repair.leanest import Leanest, leanest
-from meshwright.planning.repair.of_job import JobRepair, repairs_of_job
+from meshwright.planning.repair.of_job import JobRepair, Pins, repairs_of_job
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.model import ModelSpec
@@ -63,6 +64,7 @@ def no_plan(
     workload: Workload,
     space_for: SpaceFor,
     found: Found,
+    freed: Mapping[Pins, SpaceFor],
     *,
     by_tokens: bool = False,
 ) -> NoPlanError:
@@ -74,6 +76,7 @@ def no_plan(
         workload: the step.
         space_for: the search space for a number of devices.
         found: the search that found nothing.
+        freed: the space without some of the pins, by these.
         by_tokens: the batch was given in tokens, beside which no repair may state sequences.
 
     Returns:
@@ -87,18 +90,29 @@ def no_plan(
         return NoPlanError((_nothing_legal(model, cluster, workload, space),), (), code="MW301")
     tried = leanest(model, cluster, workload, space)
     lean = tried[0] if tried else None
-    repairs = tuple(one.beside(by_tokens) for one in repairs_of_job(model, cluster, workload, space_for, tried))
-    # What stays on the device has an option of its own; nobody pinned an axis of the plan by it. And one device leaves
-    # no degree to choose.
-    free = {"offload", *(DEGREES if cluster.devices == 1 else ())}
-    pinned = any(axis not in free for axis, _ in space.pins)
+    repairs = tuple(one.beside(by_tokens) for one in repairs_of_job(model, cluster, workload, space_for, freed, tried))
     problem = Problem(
-        what=_what(model, cluster, certificate.space, lean, pinned=pinned),
+        what=_what(model, cluster, certificate.space, lean, pinned=bool(freed)),
         why=_why(lean) if lean else "",
-        fix=fix_of(repairs, pinned=pinned),
+        fix=fix_of(repairs),
         field="memory",
     )
     return NoPlanError((problem,), repairs)
+
+
+def freed_pins(pins: Pins, cluster: ClusterSpec) -> tuple[Pins, ...]:
+    """Each pin that may be freed, and all of them together where there are several.
+
+    What stays on the device has an option of its own: nobody pinned an axis of the plan by it. And one device leaves no
+    degree to choose.
+
+    Args:
+        pins: what the user pinned or forbade.
+        cluster: the devices.
+    """
+    held = {"offload", *(DEGREES if cluster.devices == 1 else ())}
+    free = tuple(pin for pin in pins if pin[0] not in held)
+    return (*((pin,) for pin in free), *((free,) if len(free) > 1 else ()))
 
 
 def _what(model: ModelSpec, cluster: ClusterSpec, space: int, lean: Leanest | None, *, pinned: bool) -> str:
@@ -133,12 +147,12 @@ def _why(lean: Leanest) -> str:
     return f"stage {full.stage} at its peak ({full.peak_moment}): {shown}{over}"
 
 
-def fix_of(repairs: tuple[JobRepair, ...], *, pinned: bool) -> str:
+def fix_of(repairs: tuple[JobRepair, ...], *, pinned: bool = False) -> str:
     """Repairs as people read them, one a line.
 
     Args:
         repairs: of the job.
-        pinned: whether axes of plans were pinned.
+        pinned: whether axes of plans were pinned, which nobody freed yet.
     """
     lines = ["free a pin"] if pinned else []
     lines += [one.line() for one in repairs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -77,13 +77,21 @@ class JobRepair(Record):
 
 
 Repairs = Iterator[JobRepair]
+Pins = tuple[tuple[str, tuple[object, ...]], ...]
+"""Axes of plans, and the values that each is held to."""
 
 
 def repairs_of_job(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor, tried: list[Leanest]
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    space_for: SpaceFor,
+    freed: Mapping[Pins, SpaceFor],
+    tried: list[Leanest],
 ) -> Repairs:
     """Changes that make it fit: same devices first, then more or larger ones, then other training."""
     lean = tried[0] if tried else None
+    yield from _without_pins(model, cluster, workload, freed)
     yield from _larger_host(model, cluster, workload, space_for)
     yield from offload_repairs(model, cluster, workload, space_for)
     tiled = in_tiles(tried, model, cluster, workload)
@@ -96,6 +104,19 @@ def repairs_of_job(
     yield from _other_optimizer(model, cluster, workload, space_for)
     if lean is None or lean.length_bytes > lean.over_bytes:
         yield from _shorter(model, cluster, workload, space_for)
+
+
+def _without_pins(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, freed: Mapping[Pins, SpaceFor]
+) -> Repairs:
+    """The pin without which something fits, or all of them where it takes more than one."""
+    for pins, space_for in freed.items():
+        found = _searched(model, cluster, workload, space_for)
+        if found:
+            said = ", ".join(f"{axis}={'|'.join(map(str, values))}" for axis, values in pins)
+            many = "pins" if len(pins) > 1 else "pin"
+            yield _repair(f"free the {many} {said}", "the search chooses", *found, cluster)
+            return
 
 
 def offload_repairs(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
@@ -243,7 +264,7 @@ def _larger_memory(
 
     def order(device: DeviceSpec) -> tuple[bool, int, bool, str]:
         unlike = device.node is None or device.node.devices_per_node != group.devices_per_node
-        slow = _peak(device) < MUCH_SLOWER * _peak(group.device)
+        slow = min(_paces(device, group.device).values()) < MUCH_SLOWER
         return slow, round(device.memory_bytes / GIB), unlike, device.name
 
     for device in sorted(larger, key=order):
@@ -264,9 +285,16 @@ def _larger_memory(
 
 
 def _slower(device: DeviceSpec, group: NodeGroup) -> str:
-    """How much slower another device computes, where it does: `, each at 12% of the peak of H100`."""
-    share = _peak(device) / _peak(group.device)
-    return "" if share >= AS_QUICK else f", each at {percent(share)} of the peak of {group.device.name}"
+    """How much slower another device is, where it is: `, each at 12% of the peak of H100`."""
+    paces = _paces(device, group.device)
+    what, share = min(paces.items(), key=lambda pace: pace[1])
+    return "" if share >= AS_QUICK else f", each at {percent(share)} of the {what} of {group.device.name}"
+
+
+def _paces(device: DeviceSpec, other: DeviceSpec) -> dict[str, float]:
+    """Peak and memory bandwidth over those of another device."""
+    bandwidth = device.memory_bandwidth_bytes_per_s / other.memory_bandwidth_bytes_per_s
+    return {"peak": _peak(device) / _peak(other), "memory bandwidth": bandwidth}
 
 
 def _peak(device: DeviceSpec) -> float:
