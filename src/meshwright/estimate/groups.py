@@ -10,13 +10,9 @@ from meshwright.kernels import collectives
 from meshwright.strategies import TENSORS, context
 from meshwright.strategies.base import Call, Group, StrategyColumns
 
-_COLLECTIVES = {
-    "all_gather": collectives.all_gather_s,
-    "reduce_scatter": collectives.reduce_scatter_s,
-    "all_reduce": collectives.all_reduce_s,
-    "broadcast": collectives.broadcast_s,
-    "send": collectives.point_to_point_s,
-}
+_COLLECTIVES = {"broadcast": collectives.broadcast_s, "send": collectives.point_to_point_s}
+_LINES = {"all_gather": "gather", "reduce_scatter": "gather", "all_reduce": "sum"}
+"""Collectives of which a layer has many: their lines are drawn once for a group."""
 
 
 class Groups:
@@ -32,6 +28,7 @@ class Groups:
         }
         self._hardware = hardware
         self._spans: dict[str, tuple[Rows | float, ...]] = {}
+        self._lines: dict[str, collectives.GroupLines] = {}
 
     def seconds(self, call: Call) -> Rows | None:
         """All seconds of a call, hidden or not; None where no row communicates."""
@@ -40,7 +37,7 @@ class Groups:
             return None
         inside = self._inside(call.group)
         if call.kind == "all_to_all":
-            once = collectives.all_to_all_s(payload, inside=inside, rates=self._hardware.rates)
+            once = self._lines_of(call.group).exchange.seconds(payload)
             if call.once is not None and call.routing is not None:
                 from meshwright.kernels.exchange import token_exchange_s  # few plans send tokens once
 
@@ -48,12 +45,15 @@ class Groups:
                 carried = token_exchange_s(payload, inside=inside, rates=rates, routing=call.routing)
                 once = np.where(call.once, carried, once)
             if call.by_level is not None:
-                lines = collectives.all_to_all_lines(inside=inside, rates=self._hardware.rates)
+                lines = self._lines_of(call.group).exchange
                 once = np.where(call.by_level, lines.only("hierarchical").seconds(payload), once)
             if call.leaving is not None:
                 rates = self._hardware.rates
                 kept = collectives.local_all_to_all_s(payload, call.leaving, inside=inside, rates=rates)
                 once = np.where(np.less(call.leaving, 1.0), kept, once)
+        elif call.kind in _LINES:
+            lines = getattr(self._lines_of(call.group), _LINES[call.kind])
+            once = lines.seconds(payload)
         else:
             once = _COLLECTIVES[call.kind](payload, inside=inside, rates=self._hardware.rates)
         return np.asarray(once * call.repeats)
@@ -63,6 +63,11 @@ class Groups:
         size = int(np.ravel(self._shapes[call.group][1])[0])
         inside = [float(np.ravel(level)[0]) for level in self._inside(call.group)]
         return size, next(level for level, held in enumerate(inside) if held >= size)
+
+    def _lines_of(self, group: str) -> collectives.GroupLines:
+        if group not in self._lines:
+            self._lines[group] = collectives.GroupLines(inside=self._inside(group), rates=self._hardware.rates)
+        return self._lines[group]
 
     def _inside(self, group: str) -> tuple[Rows | float, ...]:
         if group not in self._spans:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from meshwright.estimate.groups import Groups
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.states import Extras, extras, has_extras, minus
 from meshwright.estimate.work import price_work
@@ -140,10 +141,11 @@ def item_costs(
     """
     parts = {f.name: np.zeros((columns.rows, len(items))) for f in fields(ItemCosts)}
     priced: dict[LayerWork, WorkSeconds] = {}
+    groups = Groups(columns, hardware)
 
     def seconds(work: LayerWork, *, quantised: bool = True) -> WorkSeconds:
         if work not in priced:
-            priced[work] = price_work(work, columns, hardware, workload, quantised=quantised)
+            priced[work] = price_work(work, columns, hardware, workload, quantised=quantised, groups=groups)
         return priced[work]
 
     driver = hardware.software

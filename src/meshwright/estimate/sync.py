@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from meshwright.estimate.away import update_away
 from meshwright.estimate.hardware import Hardware
-from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, group_span, reduce_scatter_s
+from meshwright.kernels.collectives import GroupLines, LevelRates, all_gather_s, all_reduce_s, group_span
 from meshwright.kernels.overlap import exposed_s
 from meshwright.shapes import Float, Int
 from meshwright.specs.workload import Workload
@@ -153,21 +154,29 @@ class DataNetwork:
             }
             self.replica_rates = partners.rates(hardware.rates)
 
+    @cached_property
+    def _in_shard(self) -> dict[bool, GroupLines]:
+        return {expert: GroupLines(inside=self.shard[expert], rates=self.hardware.rates) for expert in self.shard}
+
+    @cached_property
+    def _in_replica(self) -> dict[bool, GroupLines]:
+        return {expert: GroupLines(inside=self.replica[expert], rates=self.replica_rates) for expert in self.replica}
+
     def gather_s(self, size_bytes: Array, *, expert: bool) -> Array:
         """All-gather over the shard group."""
-        return np.asarray(all_gather_s(size_bytes, inside=self.shard[expert], rates=self.hardware.rates))
+        return np.asarray(self._in_shard[expert].gather.seconds(size_bytes))
 
     def scatter_s(self, size_bytes: Array, *, expert: bool) -> Array:
         """Reduce-scatter over the shard group."""
-        return np.asarray(reduce_scatter_s(size_bytes, inside=self.shard[expert], rates=self.hardware.rates))
+        return np.asarray(self._in_shard[expert].gather.seconds(size_bytes))
 
     def replica_sum_s(self, size_bytes: Array, *, expert: bool) -> Array:
         """All-reduce between shard groups, and between pipelines."""
-        return np.asarray(all_reduce_s(size_bytes, inside=self.replica[expert], rates=self.replica_rates))
+        return np.asarray(self._in_replica[expert].sum.seconds(size_bytes))
 
     def replica_gather_s(self, size_bytes: Array, *, expert: bool) -> Array:
         """All-gather between shard groups."""
-        return np.asarray(all_gather_s(size_bytes, inside=self.replica[expert], rates=self.replica_rates))
+        return np.asarray(self._in_replica[expert].gather.seconds(size_bytes))
 
     def second_gather_s(self, size_bytes: Array, ranks: Int[np.ndarray, "..."], *, expert: bool) -> Array:
         """All-gather over the ranks that hold a second copy of the weights, neighbours in the shard group.
@@ -318,9 +327,12 @@ def step_sync(
         piece = parameters / buckets
         if workload.training:
             scattering = (zero == Z1) | (zero == Z2)
-            scattered = network.scatter_s(piece * reduce, expert=expert) * scattering
-            summed = network.replica_sum_s(piece * reduce / np.where(zero == Z3, shards, 1), expert=expert)
-            summed = summed * ((zero == Z0) | (zero == Z3))
+            scattered = summed = none
+            if scattering.any():
+                scattered = network.scatter_s(piece * reduce, expert=expert) * scattering
+            if (summing := (zero == Z0) | (zero == Z3)).any():
+                summed = network.replica_sum_s(piece * reduce / np.where(zero == Z3, shards, 1), expert=expert)
+                summed = summed * summing
             if payloads is not None and sharding.sums_otherwise:
                 from meshwright.estimate.other_sums import sums_otherwise  # few plans have any
 
@@ -346,9 +358,10 @@ def step_sync(
             copied_s, streamed_s = copied_s + away.copied_s, streamed_s + away.streamed_s
             host_s = host_s + away.update_s
         kept = ((zero == Z1) | (zero == Z2)) * training + ((zero == Z3) & ~sharding.reshard)
-        gathered = network.gather_s(piece * weight, expert=expert) * kept
-        first = first + gathered
-        behind = behind + gathered * (buckets - 1)
+        if kept.any():
+            gathered = network.gather_s(piece * weight, expert=expert) * kept
+            first = first + gathered
+            behind = behind + gathered * (buckets - 1)
     gradients_s = _late_s(beside, backward_s * hidden * compute.passes, slowdown, on_time) + last
     gradients_s = gradients_s + _late_s(each, backward_s * hidden, slowdown, on_time) * (micro_batches - 1) * (
         zero == Z2
@@ -362,7 +375,8 @@ def step_sync(
     if sharding.delayed_update is not None:
         beside_s = (forward_s + backward_s) * micro_batches * sharding.delayed_update
         host_s = np.maximum(host_s - beside_s, 0.0)
-    shape = np.broadcast_shapes(np.shape(gradients_s), np.shape(gather_s), np.shape(forward_s))
+    every = gradients_s, gather_s, forward_s, optimizer_s, dense_parameters
+    shape = np.broadcast_shapes(*(np.shape(values) for values in every))
     return StepSync(
         gradients_s=np.broadcast_to(gradients_s, shape),
         copies_s=np.broadcast_to(copies_s, shape),

@@ -40,7 +40,13 @@ FROZEN_CAST = 3.0 / 4.0
 
 
 def price_work(
-    work: LayerWork, columns: StrategyColumns, hardware: Hardware, workload: Workload, *, quantised: bool = True
+    work: LayerWork,
+    columns: StrategyColumns,
+    hardware: Hardware,
+    workload: Workload,
+    *,
+    quantised: bool = True,
+    groups: Groups | None = None,
 ) -> WorkSeconds:
     """Price one layer.
 
@@ -50,21 +56,31 @@ def price_work(
         hardware: the device and its links.
         workload: precision, attention kernel, sequence length.
         quantised: whether its products run in the compute format (the head does not).
+        groups: those of the strategies, where other layers have asked for them.
 
     Returns:
         Seconds and bytes per row.
     """
-    return LayerPricing(columns, hardware, workload, quantised=quantised and not work.wide).layer(work)
+    quantised = quantised and not work.wide
+    return LayerPricing(columns, hardware, workload, quantised=quantised, groups=groups).layer(work)
 
 
 class LayerPricing:
     """Accumulates one layer, operator by operator."""
 
-    def __init__(self, columns: StrategyColumns, hardware: Hardware, workload: Workload, *, quantised: bool) -> None:
+    def __init__(
+        self,
+        columns: StrategyColumns,
+        hardware: Hardware,
+        workload: Workload,
+        *,
+        quantised: bool,
+        groups: Groups | None = None,
+    ) -> None:
         self.text, self.columns, self.hardware, self.workload = columns, columns, hardware, workload
         self.precision: Precision = workload.precision
         self.quantised = quantised
-        self.groups = Groups(columns, hardware)
+        self.groups = groups or Groups(columns, hardware)
         self.tensor = TENSORS[columns.tensor]
         self.activation_bytes = self.precision.bytes_of("activations")
         self.formats = WeightBytes(self.precision.bytes_of("weights"), self.precision.bytes_of("gradients"))

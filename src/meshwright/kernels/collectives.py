@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce, wraps
+from functools import cached_property, reduce, wraps
 
 import numpy as np
 
@@ -192,10 +192,11 @@ def all_gather_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -
 
     Source: NCCL src/graph/tuning.cc (ring; PAT for log steps); Chan et al. 2007 (level by level).
     """
-    steps_s, slowest_s_per_byte, base_s = _flat_ring(inside, rates)
+    widths = _widths(inside, rates)
+    steps_s, slowest_s_per_byte, base_s = _flat_ring(inside, rates, widths)
     ring = steps_s, gather_bus_factor(inside[-1]) * slowest_s_per_byte
-    levels = _by_level(ring_gather_s, inside, rates)
-    log_steps = _by_level(log_step_gather_s, inside, rates, fraction=LOG_STEP_FRACTION)
+    levels = _by_level(ring_gather_s, inside, rates, widths)
+    log_steps = _by_level(log_step_gather_s, inside, rates, widths, fraction=LOG_STEP_FRACTION)
     algorithms = {"ring": ring, "hierarchical": levels, "log_steps": log_steps}
     return _lines(base_s, algorithms | _quick(ring_gather_s, base_s, inside, rates))
 
@@ -216,7 +217,8 @@ def all_reduce_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -
     Source: NCCL src/graph/tuning.cc (ring, tree, NVLS, NVLS tree); Jia et al., "Highly Scalable Deep Learning Training
     System with Mixed-Precision", 2018 (hierarchical all-reduce).
     """
-    steps_s, slowest_s_per_byte, base_s = _flat_ring(inside, rates)
+    widths = _widths(inside, rates)
+    steps_s, slowest_s_per_byte, base_s = _flat_ring(inside, rates, widths)
     ring = 2 * steps_s, all_reduce_bus_factor(inside[-1]) * slowest_s_per_byte
     algorithms: dict[str, Line] = {"ring": ring}
     if len(inside) > 1:
@@ -225,9 +227,9 @@ def all_reduce_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -
         for below, here, level in zip(inside, inside[1:], rates[1:], strict=False):
             depth_s = depth_s + np.ceil(np.log2(here / below)) * level.latency_s
         algorithms["tree"] = 2 * depth_s, 2 / TREE_FRACTION * slowest_s_per_byte
-        algorithms["hierarchical"] = _by_level(ring_all_reduce_s, inside, rates)
+        algorithms["hierarchical"] = _by_level(ring_all_reduce_s, inside, rates, widths)
     if any(level.in_switch for level in rates):
-        algorithms["in_switch"] = _by_level(ring_all_reduce_s, inside, rates, switches=True)
+        algorithms["in_switch"] = _by_level(ring_all_reduce_s, inside, rates, widths, switches=True)
     return _lines(base_s, algorithms | _quick(ring_all_reduce_s, base_s, inside, rates))
 
 
@@ -239,14 +241,15 @@ def all_to_all_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) -
     time: sum of (h-g) a + max of (h-g)/n S / B. Level by level: what leaves a domain is gathered inside it first, so
     n - 1 messages become fewer, longer ones, and most bytes pass every level: sum of (m-1) a + (m-1)/m S / B.
     """
+    widths = _widths(inside, rates)
     latency_s: Seconds = 0.0
     slowest_s_per_byte: Seconds = 0.0
-    for below, here, level in zip((1, *inside), inside, rates, strict=False):
+    for below, here, level, bytes_per_s in zip((1, *inside), inside, rates, widths, strict=False):
         latency_s = latency_s + (here - below) * level.latency_s
         share = (here - below) / inside[-1]
-        slowest_s_per_byte = np.maximum(slowest_s_per_byte, share / level.collective_bytes_per_s(here - below))
-    levels = _by_level(direct_all_to_all_s, inside, rates, parted=False)
-    *_, base_s = _flat_ring(inside, rates)
+        slowest_s_per_byte = np.maximum(slowest_s_per_byte, share / bytes_per_s)
+    levels = _by_level(direct_all_to_all_s, inside, rates, widths, parted=False)
+    *_, base_s = _flat_ring(inside, rates, widths)
     algorithms = {"direct": (latency_s, slowest_s_per_byte), "hierarchical": levels}
     return _lines(base_s, algorithms | _quick(direct_all_to_all_s, base_s, inside, rates))
 
@@ -269,9 +272,37 @@ def broadcast_lines(*, inside: Sequence[Column], rates: Sequence[LevelRates]) ->
 
     Trees: sum of ceil(log2 m) (a + S/B). Chain: sum of (n/g - n/h) a + S / min(g B).
     """
-    steps_s, slowest_s_per_byte, base_s = _flat_ring(inside, rates)
-    trees = _by_level(tree_broadcast_s, inside, rates, parted=False)
+    widths = _widths(inside, rates)
+    steps_s, slowest_s_per_byte, base_s = _flat_ring(inside, rates, widths)
+    trees = _by_level(tree_broadcast_s, inside, rates, widths, parted=False)
     return _lines(base_s, {"chain": (steps_s, slowest_s_per_byte), "trees": trees})
+
+
+class GroupLines:
+    """Lines of the collectives of some groups, each drawn once, whatever is sent.
+
+    Args:
+        inside: as above.
+        rates: as above.
+    """
+
+    def __init__(self, *, inside: Sequence[Column], rates: Sequence[LevelRates]) -> None:
+        self.inside, self.rates = inside, rates
+
+    @cached_property
+    def gather(self) -> Lines:
+        """Of all-gathers and reduce-scatters."""
+        return all_gather_lines(inside=self.inside, rates=self.rates)
+
+    @cached_property
+    def sum(self) -> Lines:
+        """Of all-reduces."""
+        return all_reduce_lines(inside=self.inside, rates=self.rates)
+
+    @cached_property
+    def exchange(self) -> Lines:
+        """Of all-to-alls."""
+        return all_to_all_lines(inside=self.inside, rates=self.rates)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -317,6 +348,7 @@ def local_all_to_all_s(
     ranks = np.asarray(inside[-1], dtype=float)
     usual = 1.0 - inside[0] / ranks
     out = np.minimum(usual, leaving)
+    widths = _widths(inside, rates)
     latency_s: Seconds = 0.0
     slowest: Seconds = 0.0
     for depth, (below, here, level) in enumerate(zip((1, *inside), inside, rates, strict=False)):
@@ -324,8 +356,8 @@ def local_all_to_all_s(
             (1.0 - out) * (here - 1) / here if depth == 0 else out * (here - below) / np.maximum(ranks * usual, 1)
         )
         latency_s = latency_s + (here - below) * level.latency_s
-        slowest = np.maximum(slowest, of_level / level.collective_bytes_per_s(here - below))
-    *_, base_s = _flat_ring(inside, rates)
+        slowest = np.maximum(slowest, of_level / widths[depth])
+    *_, base_s = _flat_ring(inside, rates, widths)
     moves = np.greater(payload_bytes, 0) * np.greater(ranks, 1)
     seconds: Seconds = moves * (base_s + latency_s + slowest * payload_bytes)
     return seconds
@@ -341,7 +373,17 @@ def broadcast_s(payload_bytes: Column, *, inside: Sequence[Column], rates: Seque
     return broadcast_lines(inside=inside, rates=rates).seconds(payload_bytes)
 
 
-def _flat_ring(inside: Sequence[Column], rates: Sequence[LevelRates]) -> tuple[Seconds, Seconds, Seconds]:
+def _widths(inside: Sequence[Column], rates: Sequence[LevelRates]) -> list[Seconds]:
+    """Bytes/s of a collective at each level of its groups."""
+    return [
+        level.collective_bytes_per_s(here - below)
+        for below, here, level in zip((1, *inside), inside, rates, strict=False)
+    ]
+
+
+def _flat_ring(
+    inside: Sequence[Column], rates: Sequence[LevelRates], widths: Sequence[Seconds]
+) -> tuple[Seconds, Seconds, Seconds]:
     """Once around the ring: latency of its n - 1 steps, s per byte of its slowest level, base latency.
 
     n/g - n/h of the steps cross a level. Rings use all rails: with g members in the domains below, g links leave each
@@ -350,10 +392,10 @@ def _flat_ring(inside: Sequence[Column], rates: Sequence[LevelRates]) -> tuple[S
     steps_s: Seconds = 0.0
     s_per_byte: Seconds = 0.0
     base_s: Seconds = 0.0
-    for below, here, level in zip((1, *inside), inside, rates, strict=False):
+    for below, here, level, bytes_per_s in zip((1, *inside), inside, rates, widths, strict=False):
         crossed = np.greater(here, below)
         steps_s = steps_s + (inside[-1] / below - inside[-1] / here) * level.latency_s
-        s_per_byte = np.maximum(s_per_byte, crossed / (below * level.collective_bytes_per_s(here - below)))
+        s_per_byte = np.maximum(s_per_byte, crossed / (below * bytes_per_s))
         base_s = np.maximum(base_s, crossed * level.base_latency_s)
     return steps_s, s_per_byte, base_s
 
@@ -362,6 +404,7 @@ def _by_level(
     form: Callable[..., Seconds],
     inside: Sequence[Column],
     rates: Sequence[LevelRates],
+    widths: Sequence[Seconds],
     *,
     fraction: float = 1.0,
     parted: bool = True,
@@ -370,10 +413,10 @@ def _by_level(
     """The textbook form, level after level, on each rank's g-th part of S or (not parted) on all of S."""
     latency_s: Seconds = 0.0
     s_per_byte: Seconds = 0.0
-    for below, here, level in zip((1, *inside), inside, rates, strict=False):
+    for below, here, level, bytes_per_s in zip((1, *inside), inside, rates, widths, strict=False):
         members, part = here / below, 1 / below if parted else 1
         level_form, step_s = form, level.latency_s
-        bandwidth = level.collective_bytes_per_s(here - below) * fraction
+        bandwidth = bytes_per_s * fraction
         if switches and level.in_switch:
             level_form, step_s = in_switch_all_reduce_s, level.in_switch_latency_s
             bandwidth = level.bandwidth_bytes_per_s * level.in_switch_efficiency

@@ -11,7 +11,15 @@ import numpy as np
 from meshwright.estimate.away import HOST_SHARE
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import ItemCosts, item_costs
-from meshwright.estimate.memory import TIGHT_SHARE, PerParameter, WorkerLoad, fullest_bytes, usual, worker_bytes
+from meshwright.estimate.memory import (
+    TIGHT_SHARE,
+    PerParameter,
+    WorkerLoad,
+    always_bytes,
+    fullest_bytes,
+    usual,
+    worker_bytes,
+)
 from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, has_extras, shared_update_s
 from meshwright.estimate.sync import DataGroups, DataNetwork, StepCompute, step_sync
@@ -29,6 +37,9 @@ from meshwright.strategies.data import Z3, ShardingColumns
 
 AT_ONCE = 20_000
 """Plans that are priced in one go: few enough for the cache, enough for numpy to be quick."""
+
+ROUNDING = 1e-9
+"""Relative difference that sums of the same numbers in another order may have, with room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +160,8 @@ class Block:
         self.least_bytes = np.inf
         """No plan that was priced needs less."""
         self.uneven = rows.uneven
+        self.settled_early = not (rows.uneven or rows.freezes or rows.grid.offload)
+        """Whether worker 0's parameters and activations alone say that a pair does not fit."""
         if self.uneven:
             self._first_update_s = [getattr(self.costs, name) @ self.tables.first.T for name in EXTRA_SECONDS]
 
@@ -230,14 +243,21 @@ class Block:
         feasible = 0
         if not len(pair_row):
             return _candidates(found), 0, 0
-        load = self._pair_load(pair_row, pair_shape)
         legal = self.rows.table.legal[:, pair_row]
         priced = int(legal.sum())
+        if spare and self.settled_early:
+            held = self._first_bytes[pair_row, pair_shape]
+            self.least_bytes = float(held.min())
+            open_pairs = np.flatnonzero(held <= self.hardware.memory_bytes * (1.0 + ROUNDING))
+            if not len(open_pairs):
+                return _candidates(found), priced, 0
+            pair_row, pair_shape, legal = pair_row[open_pairs], pair_shape[open_pairs], legal[:, open_pairs]
+        load = self._pair_load(pair_row, pair_shape)
         if spare and usual(load):
             # Most pairs hold too much under any sharding.
             least = fullest_bytes(load, self.rows.least_per_parameter.every(slice(None), pair_row), self.hardware)[0]
             open_pairs = np.flatnonzero(least <= self.limit_bytes)
-            self.least_bytes = float(least.min())
+            self.least_bytes = min(self.least_bytes, float(least.min()))
             if not len(open_pairs):
                 return _candidates(found), priced, 0
             pair_row, pair_shape = pair_row[open_pairs], pair_shape[open_pairs]
@@ -256,6 +276,15 @@ class Block:
             good = np.flatnonzero(time_s <= threshold_s)
             found.append((rows[good], shapes[good], choices[good], time_s[good], peak[good]))
         return _candidates(found), priced, feasible
+
+    @cached_property
+    def _first_bytes(self) -> Float[np.ndarray, "rows shapes"]:
+        """What worker 0 holds at least, whatever the sharding: its states and what its micro-batches keep."""
+        each = self.rows.least_per_parameter
+        dense, experts = each.dense_weights + each.dense_others, each.expert_weights + each.expert_others
+        allocated = dense[0][:, None] * self._first_dense + experts[0][:, None] * self._first_experts
+        allocated = allocated + self.costs.kept_bytes @ self.tables.alive[:, 0].T
+        return allocated * (1.0 + self.hardware.software.fragmentation) + always_bytes(self.hardware)
 
     def _peak_bytes(
         self, load: WorkerLoad, choices: slice, rows: Int[np.ndarray, "pairs"]
