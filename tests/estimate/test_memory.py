@@ -31,7 +31,7 @@ def test_the_fullest_worker_is_the_one_whose_kinds_sum_highest(frozen: bool) -> 
     )  # fmt: skip
     choices = shardings_for(8, 1, Space())
     table = ShardingTable.of(grid, choices)
-    each = PerParameter.of(table.columns, workload)
+    each = PerParameter.of(table.columns, hardware, workload)
     together = fullest_bytes(load, each.every(slice(None), rows), hardware)
     least = fullest_bytes(load, each.least(table.legal).every(slice(None), rows), hardware)[0]
     assert usual(load) is not frozen

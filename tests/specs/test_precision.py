@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.errors import InputError, UnsupportedError
+from meshwright.library.devices import device
 from meshwright.specs.dtypes import stored_bytes
 from meshwright.specs.precision import PRECISIONS, ROLES, precision, stated
 from meshwright.strategies.data import ShardingColumns, state_bytes
@@ -37,6 +38,20 @@ def test_recipes_keep_the_bytes_that_frameworks_state() -> None:
     assert counted["fp32"] == counted["tf32"] == 16
     assert counted["mxfp8"] == 18 + 2 * (1 + 1 / 32)
     assert counted["fp8-block"] == 18 + 2 * (1 + 4 / 128)
+
+
+def test_devices_that_read_operands_in_any_order_keep_no_transposed_copy() -> None:
+    """Transformer Engine keeps one layout of per-tensor fp8 weights from compute capability 10.0 on."""
+
+    def kept(name: str, *, any_order: bool) -> float:
+        alone = stated(precision(name), {"weight_dtype": "fp8"})
+        return alone.bytes_of("weights") + alone.cached_bytes(any_order=any_order)
+
+    assert (kept("fp8", any_order=False), kept("fp8", any_order=True)) == (2, 1)
+    assert kept("mxfp8", any_order=True) == kept("mxfp8", any_order=False)
+    assert PRECISIONS["fp8"].cached_bytes(any_order=True) == 2
+    for name, any_order in (("B200", True), ("GB300", True), ("H100", False), ("RTX-5090", False)):
+        assert device(name).any_operand_order is any_order
 
 
 def test_fp16_with_sums_in_fp32_needs_no_second_copy_of_the_gradients() -> None:

@@ -69,6 +69,8 @@ class Hardware:
     price_per_hour: float | None
     unified_memory: bool = False
     """The device's memory is the host's: there is no other to move to."""
+    any_operand_order: bool = False
+    """8-bit products read either operand as it is stored."""
     host_memory_bytes: float | None = None
     """The device's share of the host's memory; None where it is not stated."""
     host_update_bytes_per_s: float = HOST_UPDATE_BYTES_PER_S
@@ -262,6 +264,7 @@ def hardware_of(group: NodeGroup, workload: Workload, driver: Software | None = 
         memory_bytes_per_s=device.memory_bandwidth_bytes_per_s,
         **host_columns(group),
         units=device.units,
+        any_operand_order=device.any_operand_order,
         efficiency=efficiency,
         software=driver,
         domain_sizes=tuple(domain.size for domain in group.domains),

@@ -12,7 +12,7 @@ from meshwright.estimate.away import AWAY_KINDS, states_away
 from meshwright.estimate.hardware import Hardware
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.workload import Workload
-from meshwright.strategies.data import Z3, ShardingColumns, state_bytes
+from meshwright.strategies.data import Z3, ShardingColumns, StateBytes, state_bytes
 from meshwright.units import GIB
 
 Array = Float[np.ndarray, "..."]
@@ -111,8 +111,7 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
         Bytes by kind; all arguments broadcast.
     """
     precision = workload.precision
-    dense = state_bytes(sharding, sharding.shard, precision, workload.optimizer, training=workload.training)
-    experts = state_bytes(sharding, sharding.expert_shard, precision, workload.optimizer, training=workload.training)
+    dense, experts = _states(sharding, hardware, workload)
     weights = dense.weights * load.dense_parameters + experts.weights * load.expert_parameters
     sharded = np.asarray(sharding.zero == Z3, dtype=float)
     # Where gathered weights are kept, frozen ones are whole.
@@ -169,18 +168,16 @@ class PerParameter:
     """Of the largest layer, beside what is kept."""
 
     @classmethod
-    def of(cls, sharding: ShardingColumns, workload: Workload) -> PerParameter:
+    def of(cls, sharding: ShardingColumns, hardware: Hardware, workload: Workload) -> PerParameter:
         """Of each choice.
 
         Args:
             sharding: the choices.
+            hardware: the device.
             workload: formats and optimizer.
         """
         precision, training = workload.precision, workload.training
-        dense, experts = (
-            state_bytes(sharding, shards, precision, workload.optimizer, training=training)
-            for shards in (sharding.shard, sharding.expert_shard)
-        )
+        dense, experts = _states(sharding, hardware, workload)
         copies = 2 * precision.bytes_of("weights") * sharding.gathers_layers + (
             sharding.reduced_bytes(precision)
             * training
@@ -209,6 +206,22 @@ class PerParameter:
 
     def _each(self, change: Callable[[Array], Array]) -> PerParameter:
         return PerParameter(**{field.name: change(getattr(self, field.name)) for field in fields(self)})
+
+
+def _states(sharding: ShardingColumns, hardware: Hardware, workload: Workload) -> tuple[StateBytes, StateBytes]:
+    """Bytes per parameter of dense and of expert parameters."""
+    dense, experts = (
+        state_bytes(
+            sharding,
+            shards,
+            workload.precision,
+            workload.optimizer,
+            training=workload.training,
+            any_order=hardware.any_operand_order,
+        )
+        for shards in (sharding.shard, sharding.expert_shard)
+    )
+    return dense, experts
 
 
 def fullest_bytes(load: WorkerLoad, each: PerParameter, hardware: Hardware) -> Float[np.ndarray, "*plans"]:

@@ -105,7 +105,7 @@ def extras(
             if columns.compression is not None:
                 _compressed(found, op, local, columns, workload)
             if edge or not quantised or work.wide:
-                _add_weights(found, local, _wide_bytes(workload, edge=edge))
+                _add_weights(found, local, _wide_bytes(hardware, workload, edge=edge))
             _matrices(found, op, local, columns, hardware, workload, edge=edge)
         else:
             sharing = TENSORS[columns.tensor].weight_ranks(columns.tp)
@@ -120,7 +120,7 @@ def extras(
                 if columns.compression is not None:
                     add_payload(found, columns, workload, local_rows, width, expert=False)
                 _table(found, Matrix(rows=local_rows, columns=width, whole_rows=rows, whole_columns=width), workload)
-            found.dense_weight_bytes = found.dense_weight_bytes + _wide_bytes(workload, edge=True) * held
+            found.dense_weight_bytes = found.dense_weight_bytes + _wide_bytes(hardware, workload, edge=True) * held
     return found
 
 
@@ -143,7 +143,7 @@ def minus(one: Extras, other: Extras) -> Extras:
     return Extras(*(getattr(one, f.name) - getattr(other, f.name) for f in fields(Extras)))
 
 
-def _wide_bytes(workload: Workload, *, edge: bool) -> float:
+def _wide_bytes(hardware: Hardware, workload: Workload, *, edge: bool) -> float:
     """Of a weight kept in the format of activations, beyond one of a layer: kept in 8 bits alone, or with 8-bit copies.
 
     Embedding, head and norms have none, but recipes with copies count them as frameworks do, for every parameter.
@@ -152,7 +152,7 @@ def _wide_bytes(workload: Workload, *, edge: bool) -> float:
     narrow, wide = precision.bytes_of("weights"), precision.bytes_of("activations")
     if edge and narrow >= wide:
         return 0.0
-    return max(wide - narrow, 0.0) - precision.weight_cache_bytes
+    return max(wide - narrow, 0.0) - precision.cached_bytes(any_order=hardware.any_operand_order)
 
 
 def _add_weights(found: Extras, local: LocalGemm, each_bytes: float) -> None:

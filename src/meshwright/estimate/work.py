@@ -244,7 +244,8 @@ class LayerPricing:
                 self.dense = self.dense + local.parameters
                 self.replicated = self.replicated + local.replicated
             return
-        cached = self.precision.weight_cache_bytes if self.quantised else 0.0
+        any_order = self.hardware.any_operand_order
+        cached = self.precision.cached_bytes(any_order=any_order) if self.quantised else 0.0
         each = self.precision.bytes_of("weights") + cached if op.stored is None else STORED_BYTES[op.stored]
         if local.expert:
             self.frozen_experts = self.frozen_experts + local.parameters * each

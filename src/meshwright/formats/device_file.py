@@ -152,6 +152,7 @@ def device_spec(record: Mapping[str, Any], efficiency: EfficiencyLookup) -> Devi
         aliases=tuple(record.get("aliases", ())),
         notes=record.get("notes", ""),
         unified_memory=record.get("unified_memory", False),
+        any_operand_order=record.get("any_operand_order", False),
         provenance=_provenance(
             record,
             record.get("source", {}),

@@ -111,6 +111,7 @@ class _DeviceKeys(TableProblems):
     price_per_hour: NonNegativeFloat = key()
     notes: Text = key()
     unified_memory: bool = key()
+    any_operand_order: bool = key()
 
 
 def _sources(*names: str) -> Any:

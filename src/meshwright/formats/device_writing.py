@@ -29,6 +29,7 @@ def device_text(spec: DeviceSpec) -> str:
         *_entries(_numbers(spec, DEVICE_NUMBERS)),
         *_entries({"units": spec.units}),
         *_entries({"unified_memory": True} if spec.unified_memory else {}),
+        *_entries({"any_operand_order": True} if spec.any_operand_order else {}),
         *_entries({"notes": spec.notes} if spec.notes else {}),
         "",
         "[efficiency]",

@@ -116,7 +116,7 @@ class PricedRows:
     @cached_property
     def per_parameter(self) -> PerParameter:
         """What each choice keeps of a parameter of each row."""
-        return PerParameter.of(self.table.columns, self.workload)
+        return PerParameter.of(self.table.columns, self.hardware, self.workload)
 
     @cached_property
     def least_per_parameter(self) -> PerParameter:

@@ -76,7 +76,14 @@ def layer_options(
     once_s = np.where(whole, network.replica_sum_s(reduced, expert=False), network.scatter_s(reduced, expert=False))
     returned = network.gather_s(parameters[:, None] * workload.precision.gathered_bytes, expert=False)
     once_s = np.where(sharding.zero >= Z3, 0.0, once_s + np.where(whole, 0.0, returned))[:, 0]
-    state = state_bytes(sharding, sharding.shard, workload.precision, workload.optimizer, training=True).total[:, 0]
+    state = state_bytes(
+        sharding,
+        sharding.shard,
+        workload.precision,
+        workload.optimizer,
+        training=True,
+        any_order=hardware.any_operand_order,
+    ).total[:, 0]
     sharded = (sharding.zero >= Z3)[:, 0]
     gathered_bytes = 2 * workload.precision.bytes_of("weights") + workload.precision.bytes_of("reduce")
     buffers = COMMUNICATOR_BYTES * np.array([(one.tp > 1) + (one.dp > 1) for one in strategies], dtype=float)

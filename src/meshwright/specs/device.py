@@ -188,6 +188,8 @@ class DeviceSpec:
     notes: str = ""
     unified_memory: bool = False
     """The processor of the host and the device share one memory, and no copies pass between them."""
+    any_operand_order: bool = False
+    """8-bit products read either operand as it is stored, so that weights with one scale need no transposed copy."""
     node: NodeDefaults | None = None
 
     def __post_init__(self) -> None:

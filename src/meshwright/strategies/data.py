@@ -113,7 +113,13 @@ class StateBytes:
 
 
 def state_bytes(
-    sharding: ShardingColumns, shards: Int[np.ndarray, "..."], precision: Precision, optimizer: str, *, training: bool
+    sharding: ShardingColumns,
+    shards: Int[np.ndarray, "..."],
+    precision: Precision,
+    optimizer: str,
+    *,
+    training: bool,
+    any_order: bool = False,
 ) -> StateBytes:
     """Bytes per parameter on one rank.
 
@@ -125,6 +131,7 @@ def state_bytes(
         precision: formats of the roles.
         optimizer: as `optimizer_named` reads it.
         training: False keeps weights only.
+        any_order: whether the device's products read 8-bit operands in any order.
 
     Returns:
         Bytes per parameter by kind, per row.
@@ -140,7 +147,7 @@ def state_bytes(
     weights = np.where(
         sharding.fsdp,
         fsdp_weight * by_zero[2] + np.where(sharding.reshard, 0.0, weight),
-        (weight + precision.weight_cache_bytes) * by_zero[2],
+        (weight + precision.cached_bytes(any_order=any_order)) * by_zero[2],
     )
     if not training:
         zero = np.zeros(np.shape(shards))
