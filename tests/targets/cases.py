@@ -22,6 +22,7 @@ OTHER_MODELS = {
     "galvatron": ("llama-2-7b", "llama-2-13b"),
     "maxtext": (*MODELS, "llama-3-8b"),
     "alpa": (*MODELS, "llama-3-8b"),
+    "megatron-deepspeed": (*MODELS, "llama-3-8b", "llama-2-7b"),
 }
 """Of targets that run few of these plans, or none."""
 SEQ_LEN = 4096

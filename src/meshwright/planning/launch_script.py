@@ -15,7 +15,8 @@ from meshwright.formats.files import parsed, read_text
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron import described_model, describes, model_facts
 from meshwright.formats.megatron.records import RECORDS, YAML, record_of, script_of
-from meshwright.formats.shell import Script, read_script
+from meshwright.formats.shell import Script, ScriptLine, read_script
+from meshwright.formats.shell.values import literal
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.job_inputs import job_inputs, resolve_cluster
@@ -255,13 +256,22 @@ class LaunchSource:
         return self.reading({**self.files, self.name: text})
 
     def _script(self, text: str) -> Script:
-        return read_script(
+        script = read_script(
             text,
             name=self.name or "script",
             arguments=self.outside.arguments,
             environment=self.outside.environment,
             read=partial(_beside, folder=self.folder),
         )
+        if not self.target.beside:
+            return script
+        # Configurations that it names and that lie beside it say more; those that it writes itself come first.
+        words = (word.text.rpartition("=")[2] for command in script.commands for word in command.words)
+        paths = [path for path in words if path.endswith(".json")]
+        texts = {path: self.files.get(Path(path).name) or _beside(path, folder=self.folder) for path in paths}
+        named = {Path(path).name: text for path, text in texts.items() if text is not None}
+        others = {name: literal(text, ScriptLine(name, 1)) for name, text in named.items()}
+        return replace(script, files={**others, **script.files})
 
     def reading(self, files: Mapping[str, str]) -> LaunchFile:
         """Files of this source, edited, as its target reads them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.errors import MeshwrightError
@@ -95,7 +95,7 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         written = source.target.files(job, estimate)
     except MeshwrightError as error:
         return ScriptFix(plan=wanted.format(), changes=(), diff="", why_not=error.problems[0].what)
-    if any(said.option == "--deepspeed" for said in now.said):
+    if source.target.name == "megatron" and any(said.option == "--deepspeed" for said in now.said):
         why = (
             "Megatron-DeepSpeed has other options for it: --zero-stage for ZeRO, --checkpoint-activations for full "
             "recompute, --ds-sequence-parallel-size for Ulysses; stages are of equal size and have one chunk"
@@ -103,6 +103,9 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
         return ScriptFix(plan=wanted.format(), changes=(), diff="", why_not=why)
     changes = list(_changes(now, read_back(source, {name: text for name, text in written.files if name != PLAN_FILE})))
     text, missed = source.text, []
+    other = [change.option for change in changes if change.option in source.target.elsewhere]
+    changes = [change for change in changes if change.option not in other]
+    notes = tuple(f"{source.target.elsewhere[option]} says the rest of this plan" for option in other)
     changing = {change.option for change in changes}
     for change in changes:
         edited = _edited(source, text, change, changing)
@@ -112,13 +115,14 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
             text = edited
     kept = tuple(changes)
     reached = source.read(text).row
+    if reached is not None and "--overlap-grad-reduce" in other:
+        reached = replace(reached, dp_overlap=wanted.dp_overlap)
     if missed or reached is None or reached.format() != wanted.format():
         why = f"{', '.join(missed)} cannot be changed in place" if missed else "the edited script reads as another plan"
         return ScriptFix(plan=wanted.format(), changes=kept, diff="", why_not=why)
     unset = "unset CUDA_DEVICE_MAX_CONNECTIONS" in "".join(text for _, text in written.files)
-    notes: tuple[str, ...] = ()
     if unset and re.search(r"CUDA_DEVICE_MAX_CONNECTIONS=[\"']?1", text):
-        notes = ("take CUDA_DEVICE_MAX_CONNECTIONS=1 out of the environment: this plan does not start with it",)
+        notes += ("take CUDA_DEVICE_MAX_CONNECTIONS=1 out of the environment: this plan does not start with it",)
     name = source.name or "script"
     lines = difflib.unified_diff(
         source.text.splitlines(keepends=True), text.splitlines(keepends=True), f"a/{name}", f"b/{name}"

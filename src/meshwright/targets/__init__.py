@@ -43,6 +43,7 @@ TARGETS = Catalogue(
     "megatron",
     "torch_csv",
     "deepspeed",
+    "megatron_deepspeed",
     "accelerate",
     "bridge",
     "torchtitan",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from meshwright.errors import Problem
@@ -52,6 +52,9 @@ class Target:
     """Files of the target as a plan, and the number of devices where that is known; None where they say no plan."""
     script: Callable[[Script, int | None], LaunchFile] | None = None
     """A bash script, read as bash means it, as a plan; None where scripts are not this target's."""
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Options of Megatron-LM that stand for what another file of the target says, each with where: a script's edit
+    leaves them out."""
     edited: Callable[[str, str], KeyText | None] = key_text
     """A file of the target, by name and text, as one that can be edited; None where it cannot."""
     beside: tuple[str, ...] = ()

@@ -53,6 +53,31 @@ EARLIER = {
     "--zero-stage": Earlier(
         meaning="of DeepSpeed, read as the stage of ZeRO", gives=(("--zero-stage", None),), takes=True
     ),
+    "--num-key-value-heads": Earlier(
+        meaning="today's --num-query-groups",
+        gives=(("--group-query-attention", ""), ("--num-query-groups", None)),
+        takes=True,
+    ),
+    "--layernorm-epsilon": _renamed("--norm-epsilon"),
+    "--rotary-position-embeddings-theta": _renamed("--rotary-base"),
+    "--topk": _renamed("--moe-router-topk"),
+    "--cpu-optimizer": _renamed("--optimizer-cpu-offload", takes=False),
+    "--no-pipeline-parallel": Earlier(
+        meaning="of Megatron-DeepSpeed, no pipeline: without it there is one of a single stage",
+        gives=(("--no-pipeline-parallel", ""),),
+    ),
+    "--enable-zbh1-pipeline": Earlier(
+        meaning="of Megatron-DeepSpeed, the zero-bubble schedule zb-h1", gives=(("--enable-zbh1-pipeline", ""),)
+    ),
+    "--expert-interval": Earlier(
+        meaning="of Megatron-DeepSpeed, layers of which one has experts",
+        gives=(("--expert-interval", None),),
+        takes=True,
+    ),
+    "--enable-expert-tensor-parallelism": Earlier(
+        meaning="of Megatron-DeepSpeed, experts cut over tensor ranks",
+        gives=(("--enable-expert-tensor-parallelism", ""),),
+    ),
     "--moe-expert-parallel-size": _renamed("--expert-model-parallel-size"),
     "--ds-sequence-parallel-size": Earlier(
         meaning="Ulysses, today's --context-parallel-size with --cp-comm-type a2a",

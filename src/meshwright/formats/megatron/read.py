@@ -30,12 +30,18 @@ MegatronFlags = LaunchFile
 """What the options of Megatron-LM say."""
 
 
-def read_flags(source: str | Sequence[str | Word] | Script, *, devices: int | None = None) -> MegatronFlags:
+def read_flags(
+    source: str | Sequence[str | Word] | Script,
+    *,
+    devices: int | None = None,
+    beside: Sequence[tuple[str, str]] = (),
+) -> MegatronFlags:
     """Read a launch configuration.
 
     Args:
         source: a script that was read, the text of one, text of options alone, or a list of words.
         devices: processes of the job; read off the launcher's options by default.
+        beside: options that other files of the job stand for, where the source leaves them out.
 
     Returns:
         The plan and everything else that was said, with problems instead of exceptions.
@@ -59,6 +65,13 @@ def read_flags(source: str | Sequence[str | Word] | Script, *, devices: int | No
     if not found.words:
         return MegatronFlags(row=None, layout=None, problems=tuple(problems), notes=tuple(notes))
     problems += values.problems
+    for flag, value in beside:
+        if flag not in values.given and flag not in values.hidden:
+            values.given[flag] = (value,) if value else ()
+    if "--deepspeed" in values.given:
+        from meshwright.formats.megatron.deepspeed import as_megatron  # few scripts start it
+
+        notes += as_megatron(values)
     own, foreign = _of_the_program(found.program, values)
     problems += own
     notes += [*values.notes, *foreign]

@@ -55,7 +55,11 @@ def read_row(values: Values, devices: int | None, problems: list[Problem]) -> Pl
     if gbs < 1 or gbs % (mbs * dp):
         why = f"must be a multiple of micro-batch {mbs} x dp {dp} = {mbs * dp}"
         problems.append(Problem(what=f"--global-batch-size is {gbs}", why=why, field="--global-batch-size"))
-    if moe and tp > 1 and not values.has("--sequence-parallel"):
+    forked = values.has("--deepspeed")
+    if forked and values.has("--no-pipeline-parallel") and pp > 1:
+        flag, why = "--no-pipeline-parallel", "it starts without it only where there are several stages"
+        problems.append(Problem(what=f"{flag} with {pp} stages", why=why, fix="leave it out", field=flag))
+    if moe and tp > 1 and not (forked or values.has("--sequence-parallel")):
         why = "experts together with tensor parallelism need it"
         problems.append(Problem(what="--sequence-parallel is not given", why=why, field="--sequence-parallel"))
     if values.has("--tp-comm-overlap") and tp > 1 and not values.has("--sequence-parallel"):
@@ -81,7 +85,7 @@ def read_row(values: Values, devices: int | None, problems: list[Problem]) -> Pl
         shard_group=group,
         mbs=mbs,
         gbs=gbs,
-        schedule=default_schedule(vpp),
+        schedule="zb-h1" if values.has("--enable-zbh1-pipeline") else default_schedule(vpp),
         recompute=recompute,
         recompute_layers=count,
         recompute_modules=_modules(values) if recompute == "sel" else ("core_attn",),
@@ -207,7 +211,8 @@ def _offload(values: Values, problems: list[Problem]) -> str:
         ("o", "--optimizer-cpu-offload", "--optimizer-offload-fraction"),
     ):
         if values.has(switch):
-            letters += letter
+            # DeepSpeed takes gradients to the host with the optimizer.
+            letters += "og" if letter == "o" and values.has("--deepspeed") else letter
             if values.number(share, 1.0) != 1:
                 why = "a row offloads all or nothing; it is taken as all"
                 problems.append(Problem(what=f"{share} is {values.text(share)}", why=why, field=share))

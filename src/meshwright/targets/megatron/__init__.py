@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -36,7 +37,9 @@ _options = marked((".sh", ".slurm", ".sbatch"), ("pretrain_", "--micro-batch-siz
 
 
 def _recognised(name: str, text: str) -> bool:
-    # Recipes of Megatron-Bridge are called after what they pretrain.
+    # Recipes of Megatron-Bridge are called after what they pretrain; Megatron-DeepSpeed has its own target.
+    if re.search(r"--deepspeed(?![\w-])", text):
+        return False
     return _options(name, text) and "model.tensor_model_parallel_size=" not in text
 
 

@@ -1,0 +1,55 @@
+"""Options of Megatron-DeepSpeed as those of Megatron-LM: a fork of 2023 whose defaults and some names are its own.
+
+Source: deepspeedai/Megatron-DeepSpeed, megatron/arguments.py and megatron/model of commit 4efb479d, 2025-07.
+"""
+
+from __future__ import annotations
+
+from meshwright.formats.megatron.options import Values
+
+FLASH = ("--use-flash-attn", "--use-flash-attn-v1", "--use-flash-attn-builder")
+"""Any of its fused attention kernels; the Triton and second ones are renamed to the first."""
+EVERY = 2
+"""Layers of which one has experts, where --expert-interval does not say it."""
+
+
+def as_megatron(values: Values) -> list[str]:
+    """Say in Megatron-LM's options what the fork's own defaults mean.
+
+    Args:
+        values: options of a script that starts DeepSpeed; changed in place.
+
+    Returns:
+        What was understood.
+    """
+    given, notes = values.given, []
+
+    def take(flag: str, value: str = "", *, instead: bool = False) -> None:
+        if instead or flag not in given:
+            given[flag] = (value,) if value else ()
+
+    if not any(flag in given for flag in FLASH):
+        take("--attention-backend", "unfused")
+        notes.append("attention is not fused: no --use-flash-attn is given")
+    experts = given.get("--num-experts", ())
+    if experts == ("1",):
+        del given["--num-experts"]
+    elif experts:
+        _experts(values, take)
+        notes.append(f"one layer of {_interval(values)} has experts: --expert-interval")
+    return notes
+
+
+def _experts(values: Values, take: object) -> None:
+    assert callable(take)
+    every, layers = _interval(values), values.whole("--num-layers", 1)
+    pattern = ([0] * (every - 1) + [1]) * (layers // every) + [0] * (layers % every)
+    take("--moe-layer-freq", str(pattern).replace(" ", ""), instead=True)
+    take("--moe-router-topk", "1")
+    take("--moe-token-dispatcher-type", "alltoall")
+    alone = "--enable-expert-tensor-parallelism" not in values.given
+    take("--expert-tensor-parallel-size", "1" if alone else values.text("--tensor-model-parallel-size", "1"))
+
+
+def _interval(values: Values) -> int:
+    return max(1, values.whole("--expert-interval", EVERY))

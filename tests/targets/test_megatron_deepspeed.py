@@ -1,0 +1,99 @@
+"""Megatron-DeepSpeed: scripts by the facts of its parser, and its own defaults and names read as they are meant."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.shell import launches, read_script
+from meshwright.targets import TARGETS, target_of_file
+from tests.targets.cases import job, plans_for
+from tests.targets.test_round_trip import written
+
+TARGET = TARGETS["megatron-deepspeed"]
+LLAMA = """#!/bin/bash
+cat <<EOT > ds.json
+{ "train_batch_size": 64, "train_micro_batch_size_per_gpu": MBS, "zero_optimization": { "stage": 1 } }
+EOT
+torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --tensor-model-parallel-size 2 --no-pipeline-parallel \\
+  --num-layers 4 --hidden-size 256 --num-attention-heads 8 --num-key-value-heads 2 --micro-batch-size 1 \\
+  --global-batch-size 64 --seq-length 128 --max-position-embeddings 128 --bf16 MORE \\
+  --deepspeed --deepspeed_config ds.json
+"""
+
+
+def facts() -> dict[str, tuple[str, tuple[str, ...], str]]:
+    """Kind, choices and number of values by flag."""
+    text = (files("meshwright.targets.megatron_deepspeed") / "options.tsv").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
+    return {
+        flag: (kind, tuple(choices.split(",")) if choices else (), takes)
+        for flags, kind, _, choices, takes in rows
+        for flag in flags.split(",")
+    }
+
+
+def read(more: str = "", mbs: str = "1") -> LaunchFile:
+    assert TARGET.script is not None
+    return TARGET.script(read_script(LLAMA.replace("MORE", more).replace("MBS", mbs)), 16)
+
+
+def test_every_option_is_one_of_its_parser() -> None:
+    known = facts()
+    for one in plans_for("megatron-deepspeed")[::6]:
+        script = read_script(written("megatron-deepspeed", one)["train.sh"])
+        words = [word.text for word in launches(script.commands)[-1].words]
+        at = 0
+        while at < len(words):
+            kind, choices, takes = known[words[at]]
+            value = words[at + 1] if takes != "0" else None
+            assert value is None or kind == "str" or float(value) == float(value)
+            assert not choices or value in choices, (words[at], value)
+            at += 1 if takes == "0" else 2
+            assert at == len(words) or words[at].startswith("--"), words[at]
+
+
+def test_what_the_fork_calls_otherwise_is_read() -> None:
+    """Grouped queries were once read as full heads, and unfused attention as fused."""
+    found = read()
+    assert found.model["kv_heads"] == 2
+    assert found.workload["attention_kernel"] == "materialised"
+    assert read("--use-flash-attn-v2").workload["attention_kernel"] == "flash"
+    assert found.row is not None
+    assert found.row.format() == "tp2.nosp.dp8.z1.mbs1.gbs64.nodpov"
+    assert not found.problems
+
+
+def test_experts_stand_in_every_second_layer_and_tokens_go_to_one() -> None:
+    facts_of = read("--num-experts 8 --moe-expert-parallel-size 4").model
+    assert facts_of["experts"] == 8
+    assert facts_of["top_k"] == 1
+    assert facts_of["moe_layers"] == [False, True, False, True]
+    assert "experts" not in read("--num-experts 1").model
+
+
+def test_a_configuration_that_says_otherwise_is_a_problem() -> None:
+    found = read(mbs="2")
+    assert [problem.field for problem in found.problems] == ["train_micro_batch_size_per_gpu"]
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [("tp2.pp2.z2", "data.zero"), ("tp2.cp2-a2a.z1", "cp"), ("tp2.pp2.zb-h1.z1", "tensor.sequence_parallel")],
+)
+def test_its_rules(line: str, field: str) -> None:
+    problems = TARGET.refused(job(line, model="llama-2-7b"))
+    assert field in {problem.field for problem in problems}
+
+
+def test_models_it_has_no_options_for_are_refused() -> None:
+    fields = {problem.field for problem in TARGET.refused(job("dp16.z1", model="llama-3.1-8b"))}
+    assert "--use-rope-scaling" in fields
+    assert {problem.field for problem in TARGET.refused(job("dp16.z1", model="mixtral-8x7b"))} == {"model.moe"}
+
+
+def test_its_scripts_are_not_those_of_megatron_lm() -> None:
+    assert target_of_file("train.sh", LLAMA) == "megatron-deepspeed"
+    assert target_of_file("train.sh", LLAMA.replace("--deepspeed ", "")) != "megatron-deepspeed"
