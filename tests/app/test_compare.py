@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import meshwright as mw
 from meshwright import estimate
 from meshwright.app.compare import Difference, compare
+from meshwright.app.explain import explain
+from meshwright.errors import InputError
 from meshwright.library.calibration import calibration
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs import Workload
@@ -55,6 +58,21 @@ def test_other_workloads_are_compared_by_tokens() -> None:
     found = compare(a, b)
     assert "tokens/s" in found.text
     assert any("compare tokens/s" in note for note in found.notes)
+
+
+def test_plans_of_one_line_say_what_they_are_for(tmp_path: Path) -> None:
+    """Beside a file, a line is for the file's model, cluster and workload; two lines are told theirs."""
+    lines = ("tp2.z1", "tp8.rc-full")
+    a, b = (estimate(MODEL, row, gpus=GPUS, seq_len=8192)[0] for row in lines)
+    expected = compare(a, b)
+    assert mw.compare(*lines, model=MODEL, gpus=GPUS, seq_len=8192).to_dict() == expected.to_dict()
+    file = a.save(tmp_path / "plan.json")
+    assert mw.compare(str(file), lines[1]).to_dict()["text"] == expected.text
+    assert mw.explain(lines[0], model=MODEL, gpus=GPUS, seq_len=8192).to_dict() == explain(a).to_dict()
+    with pytest.raises(InputError, match=r"'tp2\.z1' is no plan file"):
+        mw.compare(*lines)
+    with pytest.raises(InputError, match="beside a plan file"):
+        mw.explain(str(file), gpus=GPUS)
 
 
 def test_plan_files_of_a_set(tmp_path: Path) -> None:

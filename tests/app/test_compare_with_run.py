@@ -181,7 +181,7 @@ def test_a_plan_in_one_line_takes_its_model_and_what_the_log_states(planned: Ran
     assert found.run.job.plan == planned.plan
     with pytest.raises(InputError, match="model is missing"):
         meshwright.compare(words, with_run=log)
-    with pytest.raises(InputError, match="gpus without with_run"):
+    with pytest.raises(InputError, match="gpus beside plan files"):
         meshwright.compare(planned, planned, gpus=GPUS)
 
 

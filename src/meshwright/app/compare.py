@@ -13,15 +13,17 @@ from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepPrice
 from meshwright.estimate.sequences import tokens_of_step
+from meshwright.fields.job import JobFields
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.compose.sources.profiles.price import price_job
-from meshwright.planning.plan_source import PlanLike, planned_job
+from meshwright.planning.plan_source import PlanLike, is_one_line, named_job, planned_job
 from meshwright.planning.ties import tied
 from meshwright.records import Record, plain
 from meshwright.report.words import comparison as words
 from meshwright.report.words.measured import folder_notes
 from meshwright.report.words.titles import planned_title
 from meshwright.specs.measured import MeasuredJob
+from meshwright.specs.row import PlanRow
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -124,15 +126,16 @@ def compared(request: CompareRequest) -> Comparison | RunComparison:
         from meshwright.app.compare_with_run import compare_with_run
 
         return compare_with_run(request.first, os.fspath(request.with_run), request.framework, asked=request.job)
-    return compare(request.first, request.second)
+    return compare(request.first, request.second, request.job)
 
 
-def compare(first: PlanLike, second: PlanLike) -> Comparison:
+def compare(first: PlanLike | PlanRow, second: PlanLike | PlanRow, asked: JobFields | None = None) -> Comparison:
     """Where two plans differ.
 
     Args:
-        first: a job, an entry of an answer, or a plan file (`plans.json#1`).
+        first: a job, an entry of an answer, a plan file (`plans.json#1`), or one line.
         second: likewise.
+        asked: model, cluster and workload of plans of one line; those of the other plan where it names none.
 
     Returns:
         Parts of the step and kinds of memory of both, and what decides between them.
@@ -141,7 +144,8 @@ def compare(first: PlanLike, second: PlanLike) -> Comparison:
         InputError: a file cannot be used.
         UnsupportedError: a plan that no model prices.
     """
-    (one, warnings), (two, more) = planned_job(first), planned_job(second)
+    like = next((planned_job(plan)[0] for plan in (first, second) if not is_one_line(plan)), None)  # type: ignore[arg-type]
+    (one, warnings), (two, more) = (named_job(plan, asked or JobFields(), like) for plan in (first, second))
     if isinstance(one, MeasuredJob) != isinstance(two, MeasuredJob):
         raise UnsupportedError(
             Problem(

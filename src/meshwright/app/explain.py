@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from meshwright.app.answer import Answer
 from meshwright.app.explain_measured import measured_steps
 from meshwright.app.explain_mixed import mixed_steps
+from meshwright.app.requests.read import ExplainRequest
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.plan_shape import bare_row
-from meshwright.planning.plan_source import PlanLike, planned_job
+from meshwright.planning.plan_source import PlanLike, named_job, planned_job
 from meshwright.planning.pricing import Priced, Pricer
 from meshwright.planning.repair.changes import describe, neighbours, with_data_degree
 from meshwright.planning.sensitivity import Effect, effects
@@ -78,6 +79,17 @@ class Explanation(Answer):
         return "\n".join([*lines, *map(self._line, self.sensitivity)])
 
 
+def explained(request: ExplainRequest) -> Explanation:
+    """Why a plan is what it is.
+
+    Raises:
+        InputError: the plan cannot be used.
+        UnsupportedError: a plan that no model prices, or an unknown name.
+    """
+    job, warnings = named_job(request.plan, request.job)
+    return _explanation(job, warnings)
+
+
 def explain(plan: PlanLike) -> Explanation:
     """Why a plan is what it is.
 
@@ -91,7 +103,10 @@ def explain(plan: PlanLike) -> Explanation:
         InputError: the file cannot be used.
         UnsupportedError: a plan that no model prices.
     """
-    job, warnings = planned_job(plan)
+    return _explanation(*planned_job(plan))
+
+
+def _explanation(job: PlannedJob, warnings: tuple[str, ...]) -> Explanation:
     if isinstance(job, MeasuredJob):
         return _of_measured_layers(job, warnings)
     estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)

@@ -60,7 +60,7 @@ VERBS = {
     "estimate": Verb("estimate:EstimateRequest", "estimate:estimate"),
     "check": Verb("check:CheckRequest", "check:check"),
     "xray": Verb("xray:XrayRequest", "xray:xray"),
-    "explain": Verb("read:ExplainRequest", "explain:explain", apart=True),
+    "explain": Verb("read:ExplainRequest", "explain:explained"),
     "compare": Verb("read:CompareRequest", "compare:compared"),
     "trace": Verb("read:TraceRequest", "trace:trace"),
     "report": Verb("page:ReportRequest", "report:report"),

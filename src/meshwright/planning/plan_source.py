@@ -96,7 +96,7 @@ def planned_job(plan: PlanLike) -> tuple[PlannedJob, tuple[str, ...]]:
             Problem(
                 what=f"{plan[:80]!r} is no plan file",
                 why="a plan's one-line form does not say model, cluster and workload; a plan file does",
-                fix="write one with `meshwright plan ... --json > plans.json` and name plans.json#1",
+                fix="add --model llama-3.1-70b --gpus 64xH100, or name a file that `plan -o plans.json` wrote",
                 field="plan",
             ),
             code="MW232",
@@ -105,6 +105,36 @@ def planned_job(plan: PlanLike) -> tuple[PlannedJob, tuple[str, ...]]:
         raise _no_plan(plan)
     read = read_job(plan if isinstance(plan, str) else Path(plan))
     return read.planned, (*read.warnings, *changes_since(read))
+
+
+def named_job(
+    plan: PlanLike | PlanRow, asked: JobFields, like: PlannedJob | None = None
+) -> tuple[PlannedJob, tuple[str, ...]]:
+    """As `planned_job`, and for plans of one line, whose model, cluster and workload are said beside them.
+
+    Args:
+        plan: a job, an entry of an answer, a plan file, a row or its one-line form.
+        asked: model, cluster and workload of a plan of one line.
+        like: another plan, whose model, cluster and workload it has where `asked` names none.
+
+    Raises:
+        InputError: the file cannot be used, or the plan is not legal, or nothing says what it is for.
+        UnsupportedError: an unknown name.
+    """
+    if not is_one_line(plan):
+        return planned_job(plan)  # type: ignore[arg-type]
+    if asked.model is None and isinstance(like, Job):
+        own, stated = job_fields(like.model, like.cluster, like.workload), _stated_batch(plan)
+        asked = own if stated is None else replace(own, global_batch=stated)
+    elif asked.model is None and isinstance(plan, str):
+        return planned_job(plan)
+    question = plan_question(plan, asked)
+    return question.job, question.warnings
+
+
+def is_one_line(plan: object) -> bool:
+    """Whether a plan does not carry its model: a row, or a text that names no file."""
+    return isinstance(plan, PlanRow) or (isinstance(plan, str) and not is_file(plan))
 
 
 def _no_plan(value: object) -> InputError:

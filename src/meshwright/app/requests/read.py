@@ -10,10 +10,19 @@ from meshwright.fields.field import ask, group
 from meshwright.fields.job import FRAMEWORK_HELP, MONEY_AND_POWER, NAME, PLAN_FILE_HELP, WRITE_ONE, JobFields
 from meshwright.fields.kinds import Flag, Kind, OutputFile
 from meshwright.fields.request import Reading, Request, fields_of
-from meshwright.specs.row import PlanRow
 
 PATH = Kind(metavar="LOG", annotation="str | os.PathLike[str]")
 PLAN_FILE = Kind(metavar="PLAN", annotation="PlanLike")
+LINE_OR_FILE = Kind(metavar="PLAN", annotation="PlanLike | PlanRow")
+LINE_OR_FILE_HELP = f"{PLAN_FILE_HELP[:-1]}; or one line such as tp8.pp4.z1.mbs1, with --model."
+BESIDE_A_PLAN = ("tokens", "failures", "price", "prices", "pue", "carbon_intensity")
+MODEL_OF_A_LINE: dict[str, Any] = {"argument": False, "help": "Model of a one-line plan."}
+CARRIED = "a plan file carries its model, cluster and workload"
+
+
+def _of_job(reading: Reading) -> tuple[str, ...]:
+    """Fields of model, cluster and workload that a request has."""
+    return tuple(one.name for one in fields_of(JobFields) if one.name in reading.fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +33,24 @@ class ExplainRequest(Request):
         "plan llama-3.1-70b --gpus 64xH100 -o plans.json",
         "explain plans.json",
         "explain plans.json#2",
+        "explain tp8.pp4.z1.mbs1 --model llama-3.1-70b --gpus 64xH100",
     )
     returns: ClassVar = "The steps that lead to the plan, its neighbours and its sensitivities."
     positional: ClassVar = ("plan",)
 
-    plan: Any = ask(PLAN_FILE_HELP, PLAN_FILE, argument=True, required=WRITE_ONE)
+    plan: Any = ask(LINE_OR_FILE_HELP, LINE_OR_FILE, argument=True, required=WRITE_ONE)
+    job: JobFields = group(JobFields, without=BESIDE_A_PLAN, model=MODEL_OF_A_LINE)
+
+    def rules(self, reading: Reading) -> None:
+        """A plan in one line needs its model, a file carries it."""
+        from meshwright.planning.plan_source import is_one_line, planned_job
+
+        if self.plan is None:
+            return
+        if not is_one_line(self.plan):
+            reading.refuse(_of_job(reading), "beside a plan file", CARRIED)
+        elif "model" not in self.given and isinstance(self.plan, str):
+            reading.attempt(lambda: planned_job(self.plan))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,19 +66,20 @@ class CompareRequest(Request):
         "plan llama-3.1-70b --gpus 64xH100 -o plans.json",
         "compare plans.json#1 plans.json#2",
         "compare plans.json#1 plans.json#2 --timeline",
+        "compare plans.json#1 tp8.pp4.z1.mbs1",
+        "compare tp8.pp4.z1.mbs1 tp4.pp8.z1.mbs1 --model llama-3.1-70b --gpus 64xH100",
         "compare plans.json#1 --with-run train.log",
         "compare tp2.mbs1.gbs128 --with-run train.log --model llama-3.1-8b --gpus 8xH100",
     )
     returns: ClassVar = "The differences, largest first; with a log, both sides and what explains the difference."
     positional: ClassVar = ("first", "second")
 
-    first: Any = ask(
-        f"{PLAN_FILE_HELP} With a log also one line, with --model.",
-        Kind(metavar="PLAN", annotation="PlanLike | PlanRow"),
+    first: Any = ask(LINE_OR_FILE_HELP, LINE_OR_FILE, argument=True, required=WRITE_ONE)
+    second: Any = ask(
+        "Second plan, likewise; one line is for the first plan's model unless --model says another.",
+        LINE_OR_FILE,
         argument=True,
-        required=WRITE_ONE,
     )
-    second: Any = ask("Second plan file.", PLAN_FILE, argument=True)
     with_run: Any = ask(
         "Log of a run of the plan, CSV of its steps, or profiler trace, instead of a second plan.", PATH
     )
@@ -65,43 +88,38 @@ class CompareRequest(Request):
     svg: str | None = ask("Write the timelines as a figure, SVG or PNG.", OutputFile(), python=False)
     job: JobFields = group(
         JobFields,
-        without=("tokens", "failures", "price", "prices", "pue", "carbon_intensity"),
-        model={"argument": False, "help": "Model of a one-line plan that is compared with a log."},
+        without=BESIDE_A_PLAN,
+        model=MODEL_OF_A_LINE,
     )
-
-    @property
-    def one_line(self) -> bool:
-        """Whether the first plan does not carry its model."""
-        from meshwright.planning.plan_source import is_file
-
-        return isinstance(self.first, PlanRow) or (isinstance(self.first, str) and not is_file(self.first))
 
     def rules(self, reading: Reading) -> None:
         """Two plans, or one and its run, and what is wrong with either."""
-        if "with_run" in self.given:
+        from meshwright.planning.plan_source import is_one_line, planned_job
+
+        plans = [plan for plan in (self.first, self.second) if plan is not None]
+        files = [plan for plan in plans if not is_one_line(plan)]
+        logged = "with_run" in self.given
+        if logged:
             why = "a plan is compared with another one or with its run, whose tasks no log lists"
             if "second" in self.given:
                 what = f"a second PLAN beside {reading.called('with_run')}"
                 reading.problem(what, why, "leave one of them out", "second")
             reading.refuse(("timeline", "svg"), f"beside {reading.called('with_run')}", why)
-            if self.first is not None and self.one_line and "model" not in self.given:
+            if self.first is not None and not files and "model" not in self.given:
                 fix = f"for example {reading.called('model')} llama-3.1-70b; only a plan file carries its model"
                 reading.missing("model", fix)
         else:
             reading.refuse(("framework",), f"without {reading.called('with_run')}", "it says who wrote the log")
-            job = tuple(one.name for one in fields_of(JobFields) if one.name in reading.fields)
-            why = "plan files carry their model, cluster and workload"
-            reading.refuse(job, f"without {reading.called('with_run')}", why)
+            if len(files) == len(plans):
+                reading.refuse(_of_job(reading), "beside plan files", CARRIED)
             if "first" in self.given and "second" not in self.given:
                 fix = f"{WRITE_ONE}, or give its log: {reading.called('with_run')} train.log"
                 reading.problem("the second PLAN is missing", "the verb needs it", fix, "second")
-        if "first" in self.given and self.given & {"second", "with_run"}:
-            from meshwright.planning.plan_source import planned_job
-
-            if "second" in self.given or not self.one_line:
-                reading.attempt(lambda: planned_job(self.first))
-            if "second" in self.given:
-                reading.attempt(lambda: planned_job(self.second))
+        if "first" not in self.given or not self.given & {"second", "with_run"}:
+            return
+        for plan in plans:
+            if plan in files or (not files and not logged and "model" not in self.given and isinstance(plan, str)):
+                reading.attempt(lambda plan=plan: planned_job(plan))  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

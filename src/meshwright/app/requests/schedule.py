@@ -89,6 +89,7 @@ class ScheduleRequest(Request):
         " where updates are validated after they are made.",
         Choice(names=("makespan", "span"), noun="objective"),
         default="makespan",
+        usual="makespan",
     )
     svg: str | None = ask("Write the drawing as a figure, SVG or PNG.", OutputFile())
     csv: str | None = ask("Write the schedule as a CSV that PyTorch loads.", OutputFile())
