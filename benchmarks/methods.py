@@ -19,6 +19,7 @@ GRIDS = "tests/runtime/test_tensor_grids.py"
 RANKS, SUMS = "tests/runtime/test_rank_steps.py", "tests/estimate/test_other_sums.py"
 APART = "test_ranks_end_where_one_device_ends"
 SYNC, STATES, AWAY = "tests/estimate/test_sync.py", "tests/strategies/test_data.py", "tests/estimate/test_away.py"
+HOSTED = "tests/runtime/test_host_steps.py"
 KEPT = "tests/strategies/test_memory.py"
 CONTEXT = "tests/zoo/test_context_exchange.py"
 SENT = "test_attention_of_8_ranks_is_that_of_one_and_sends_what_is_priced"
@@ -346,16 +347,16 @@ METHODS = (
                 2021,
                 ("off-og", "off-og-dpu"),
                 (AWAY, "test_zero_offload_keeps_two_bytes_a_parameter_and_one_layers_gradients"),
-                None,
-                "does not run here",
+                (HOSTED, "test_ranks_with_states_on_the_host_end_where_one_device_ends"),
+                "runs under data ranks alone",
             ),
             (
                 "ZeRO-Infinity",
                 2021,
-                ("off-wog-nvme",),
+                ("off-wog", "off-wog-nvme"),
                 (AWAY, "test_disks_take_what_they_are_said_to_take"),
-                None,
-                "does not run here",
+                (HOSTED, "test_ranks_with_states_on_the_host_end_where_one_device_ends"),
+                "runs with the host's memory under data ranks alone, not with disks",
             ),
             (
                 "Swapped activations",

@@ -244,8 +244,11 @@ def _of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker, where: s
                       why="what is run here is what a plan's one line can say of a stage",
                       fix="another plan of the set")  # fmt: skip
         return
+    if row.offload:
+        why = "states of pipelines of unlike stages stay on their devices"
+        yield Problem(what=f"off-{row.offload} does not run here", why=why, fix="leave it out", field="plan")
     try:
-        check_runs(row)
+        check_runs(replace(row, offload=""))
         if row.data_words:
             said = ".".join(row.data_words)
             why = "what ranks send in another way runs between data ranks alone"

@@ -24,6 +24,8 @@ from meshwright.zoo.compressed import as_matrix, mean_gradients, part_of, signs
 from meshwright.zoo.model import Model
 from meshwright.zoo.training import Adam
 
+HOST = "pinned_host"
+"""JAX's kind of memory for values that wait on the host."""
 REPLICAS, INNER = "replicas", "inner"
 OUTER_RATE, OUTER_MOMENTUM = 0.7, 0.9
 State = dict[str, Any]
@@ -54,6 +56,16 @@ class RankStep:
     def inner(self) -> int:
         """Ranks of each."""
         return self.data.shard
+
+    @property
+    def host(self) -> frozenset[str]:
+        """Parts of the state that wait in the host's memory."""
+        return frozenset()
+
+    @property
+    def placed(self) -> bool:
+        """Whether programs place them there; else they lie in the process between steps."""
+        return False
 
     def initial(self, weights: Any) -> State:
         """The state before the first step; what replicas have of their own has an axis for them in front.
@@ -220,6 +232,7 @@ class RanksOnDevices:
         """
         self._rank, self._mesh, self._gradients_too = rank, mesh, gradients_too
         self._samples = PartitionSpec((REPLICAS, INNER))
+        self._hosts, self._places = rank.host, rank.placed
         self._step = jax.jit(self._all)
 
     def __call__(self, state: State, batch: Any) -> tuple[Any, ...]:
@@ -229,8 +242,23 @@ class RanksOnDevices:
             state: as `RankStep.initial` makes it.
             batch: of all ranks.
         """
-        made: tuple[Any, ...] = self._step(*self._placed(state, batch))
-        return made
+        given = self._placed(state, batch)
+        after, *more = self._jitted(state)(*given)
+        if self._hosts and not self._places:
+            after = {name: jax.device_get(part) if name in self._hosts else part for name, part in after.items()}
+        return after, *more
+
+    def _jitted(self, state: State) -> Any:
+        """The program; it leaves in the host's memory what came from there."""
+        if not (self._hosts and self._places):
+            return self._step
+        whole = NamedSharding(self._mesh, PartitionSpec())
+        made = ({name: self._sharding(name, axes) for name, axes in self._rank.own(state).items()}, whole, whole)
+        return jax.jit(self._all, out_shardings=made[: 2 + self._gradients_too])
+
+    def _sharding(self, name: str, axes: tuple[str, ...]) -> NamedSharding:
+        kind = HOST if name in self._hosts and self._places else None
+        return NamedSharding(self._mesh, _spec(axes), memory_kind=kind)
 
     def compiled_text(self, state: State, batch: Any) -> str:
         """The program as XLA has compiled it.
@@ -239,10 +267,10 @@ class RanksOnDevices:
             state: as `RankStep.initial` makes it.
             batch: of all ranks.
         """
-        return str(self._step.lower(*self._placed(state, batch)).compile().as_text())
+        return str(self._jitted(state).lower(*self._placed(state, batch)).compile().as_text())
 
     def _placed(self, state: State, batch: Any) -> tuple[State, Any]:
-        there = {name: jax.device_put(state[name], NamedSharding(self._mesh, _spec(axes)))
+        there = {name: jax.device_put(state[name], self._sharding(name, axes))
                  for name, axes in self._rank.own(state).items()}  # fmt: skip
         return there, jax.device_put(batch, NamedSharding(self._mesh, self._samples))
 

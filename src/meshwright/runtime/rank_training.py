@@ -1,4 +1,4 @@
-"""A plan whose replicas compress gradients or are averaged now and then: step, state, and the same on one device."""
+"""A plan of data ranks that hold something of their own, or elsewhere: step, state, and the same on one device."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import jax
 import numpy as np
 
 from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.runtime.host_steps import HostStep
 from meshwright.runtime.rank_rules import rank_refusals
 from meshwright.runtime.rank_steps import RanksOnDevices, RankStep
 from meshwright.runtime.shard_steps import ShardedStep
 from meshwright.runtime.training_run import Training
+from meshwright.specs.row import offload_of
+from meshwright.targets.run.rules import host_refusals
 from meshwright.zoo.training import State
 
 TIMED = 3
@@ -26,17 +29,18 @@ class RankTraining(Training):
     """A plan of data ranks alone."""
 
     def __post_init__(self) -> None:
-        problems = list(rank_refusals(self.row))
+        problems = list(rank_refusals(self.row) if self.row.data_words else host_refusals(self.row))
+        words = ".".join((*self.row.data_words, *([f"off-{self.row.offload}"] if self.row.offload else [])))
         if self.spec is not None and self.spec.is_moe:
-            problems.append(Problem(what=f"{'.'.join(self.row.data_words)} does not run with {self.spec.name}",
+            problems.append(Problem(what=f"{words} does not run with {self.spec.name}",
                                     why="routers are held against one device by weights that all ranks share",
                                     fix="use a dense model", field="model"))  # fmt: skip
         if self.scaling is not None:
-            problems.append(Problem(what=f"{'.'.join(self.row.data_words)} does not run in fp16",
+            problems.append(Problem(what=f"{words} does not run in fp16",
                                     why="errors that are kept would be of losses scaled otherwise", fix="use bf16",
                                     field="dtype"))  # fmt: skip
         if self.backend != "local":
-            problems.append(Problem(what=f"{'.'.join(self.row.data_words)} does not run with backend {self.backend}",
+            problems.append(Problem(what=f"{words} does not run with backend {self.backend}",
                                     why="its step is one program of all ranks", fix="use local",
                                     field="backend"))  # fmt: skip
         if problems:
@@ -46,6 +50,11 @@ class RankTraining(Training):
     def ranks(self) -> RankStep:
         """The step of a rank."""
         data = self.row.data()
+        if self.row.offload:
+            return HostStep(
+                model=self.model(), data=data, micro_batches=self.row.micro_batches, seed=self.seed,
+                offload=offload_of(self.row.offload),
+            )  # fmt: skip
         sharded = data.secondary_shard or data.gather_dtype or data.reduce_dtype
         return (ShardedStep if sharded else RankStep)(
             model=self.model(), data=self.row.data(), micro_batches=self.row.micro_batches, seed=self.seed

@@ -83,10 +83,10 @@ class ShardedStep(RankStep):
         """Loss of a micro-batch, and the mean gradient of this rank's parts."""
         shapes = jax.eval_shape(self.model.init, jax.random.key(0))
         flat = jax.tree.map(self._gathered, parts)
-        value = self.model.loss(jax.tree.map(_shaped, flat, shapes), batch, key)
+        value = self.model.loss(jax.tree.map(shaped, flat, shapes), batch, key)
         if self.data.secondary_shard:
             flat = jax.tree.map(lambda leaf: jax.lax.all_gather(self._piece(leaf), INNER).ravel(), flat)
-        whole = jax.tree.map(_shaped, flat, shapes)
+        whole = jax.tree.map(shaped, flat, shapes)
         gradients = jax.grad(self.model.loss)(whole, batch, key)
         return value, jax.tree.map(self._scattered, gradients)
 
@@ -138,5 +138,11 @@ class ShardedStep(RankStep):
         return jnp.pad(whole.ravel(), (0, self.data.shard * part - whole.size)).reshape(self.data.shard, part)
 
 
-def _shaped(flat: jax.Array, like: Any) -> jax.Array:
+def shaped(flat: jax.Array, like: Any) -> jax.Array:
+    """A tensor from all its parts behind one another.
+
+    Args:
+        flat: with what pads the last part.
+        like: of its shape.
+    """
     return flat[: like.size].reshape(like.shape)

@@ -39,8 +39,34 @@ def row_problems(row: PlanRow) -> Iterator[Problem]:
         fix = "leave it out, or use gc-, local or diloco without tp, cp, pp and ep"
         yield Problem(what=f"{word} does not run here", why=why, fix=fix, field="plan")
     if row.offload:
-        what, why = f"off-{row.offload} does not run here", "states stay on their devices"
-        yield Problem(what=what, why=why, fix="leave it out", field="plan")
+        yield from host_refusals(row)
+
+
+def host_refusals(row: PlanRow) -> Iterator[Problem]:
+    """What of states in host memory does not run: it does under data ranks alone, which share the states.
+
+    Args:
+        row: a plan that offloads.
+    """
+    what = f"off-{row.offload} does not run here"
+    letters, _, words = row.offload.partition("-")
+    if "a" in letters:
+        yield Problem(what=what, why="activations stay on their devices", fix="off-og, or rc-full", field="plan")
+    if "o" not in letters:
+        why = "main weights and moments are what waits on the host here"
+        yield Problem(what=what, why=why, fix=f"off-{letters.replace('a', '')}o", field="plan")
+    if "nvme" in words:
+        why, fix = "states wait in the host's memory, not on its disks", "leave nvme out"
+        yield Problem(what=what, why=why, fix=fix, field="plan")
+    degrees = (("tp", row.tp), ("cp", row.cp_degree), ("pp", row.pp), ("ep", row.ep))
+    for name in (f"{axis}{degree}" for axis, degree in degrees if degree > 1):
+        why, fix = "each rank computes gradients of its own samples with whole layers", f"leave {name[:2]} out"
+        yield Problem(what=f"off-{row.offload} with {name} does not run here", why=why, fix=fix, field="plan")
+    able = ("z3", "fsdp") if "w" in letters else ("z1", "z2", "z3", "fsdp")
+    if row.sharding not in able and (row.dp > 1 or "w" in letters):
+        why = "ranks update parts of their own on the host"
+        what = f"off-{row.offload} with {row.sharding} does not run here"
+        yield Problem(what=what, why=why, fix=f"use {' or '.join(able)}", field="plan")
 
 
 def _unsplit(what: str, able: Sequence[str]) -> Problem:
