@@ -183,3 +183,17 @@ def test_numbers_of_calculon_stay_where_products_are_finite(tmp_path: Path) -> N
     for name, part in (("a.json", app), ("e.json", execution), ("s.json", system)):
         (tmp_path / name).write_text(json.dumps(part))
     assert main(["calculon", "estimate", "a.json", "e.json", "s.json"]) == 2
+
+
+def test_a_model_of_thousands_of_layers_is_refused_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    deep = {
+        "model_type": "gpt2",
+        "n_embd": 768,
+        "n_layer": 6144,
+        "n_head": 12,
+        "vocab_size": 50257,
+        "n_positions": 1024,
+    }
+    Path("config.json").write_text(json.dumps(deep))
+    assert main(["plan", "config.json", "--gpus", "16xH100"]) == 2
+    assert "layers is 6144" in capsys.readouterr().err

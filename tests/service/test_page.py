@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import subprocess
@@ -11,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from tests.report.page.chromium import Shown, chromium
 
 uvicorn = pytest.importorskip("uvicorn")
 KEY = "a-path-nobody-knows"
+MEASURED = Path(__file__).parents[1] / "app" / "data" / "measured_sample.csv"
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +206,35 @@ def test_a_log_that_is_dropped_is_compared(browser: Shown, page: Any, tmp_path: 
     page.wait_for_selector("#view table")
     assert "measured" in page.inner_text("#view").lower()
     assert browser.complaints == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_measured_runs_are_points_and_a_point_shows_its_row(browser: Shown, page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.click("#tab-accuracy")
+    page.set_input_files("#measured", str(MEASURED))
+    page.wait_for_selector("#view circle")
+    first = page.locator("#view svg[aria-label^='Step time'] circle").first
+    first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    name = page.evaluate("document.activeElement.getAttribute('aria-label').split(':')[0]")
+    chosen = page.get_by_label("The chosen run")
+    assert chosen.locator("h2").inner_text() == name
+    cells = dict(zip(chosen.locator("dt").all_inner_texts(), chosen.locator("dd").all_inner_texts(), strict=True))
+    (row,) = [row for row in csv.DictReader(MEASURED.read_text().splitlines()) if row["id"] == name]
+    assert cells == {key: value for key, value in row.items() if value}
+    assert browser.serious() == []
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert browser.complaints == []
+
+
+def test_a_file_that_holds_no_runs_is_refused_beside_it(browser: Shown, page: Any, tmp_path: Any) -> None:
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    page.click("#tab-accuracy")
+    page.set_input_files("#measured", str(tmp_path / "other.csv"))
+    page.wait_for_selector("#view .problem")
+    assert [text for text in browser.complaints if "422" not in text] == []
 
 
 def test_a_search_is_cancelled(address: str) -> None:

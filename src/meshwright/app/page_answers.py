@@ -100,6 +100,19 @@ class PageAnswers:
             path.write_text(log, encoding="utf-8")
             return compare_with_run(plan.job, str(path), None, asked=JobFields()).to_dict()
 
+    def accuracy(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Measured runs as points, each beside its prediction.
+
+        Args:
+            asked: the file of `validate` as text, in `measured`.
+        """
+        from meshwright.app.accuracy_points import accuracy_points
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "measured.csv"
+            path.write_text(str(asked.get("measured", "")), encoding="utf-8")
+            return accuracy_points(path)
+
     def plan_file(self, asked: Mapping[str, Any]) -> str:
         """A plan as the file that other verbs take."""
         return as_json(plain(self._plan(asked).entry["plan"]))

@@ -84,6 +84,7 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
         "what-if": answers.what_if,
         "view": answers.view,
         "run": answers.run,
+        "accuracy": answers.accuracy,
         "page": lambda asked: answers.page(str(asked.get("answer", ""))),
         "plan-file": answers.plan_file,
         "searches": searches.start,

@@ -21,6 +21,9 @@ from meshwright.specs.settings import UNSTATED, ModelSettings
 from meshwright.specs.streams import Stream
 from meshwright.specs.tuning import PARTS, Tuning
 
+MOST_LAYERS = 2048
+"""Many times those of any model; what weighs every cut grows with their square, in bytes too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
@@ -66,6 +69,8 @@ class ModelSpec:
         check.whole("learned_positions", self.learned_positions, 0)
         check.whole("mtp_layers", self.mtp_layers, 0)
         check.that(len(self.runs) > 0, "runs", self.runs, "must hold at least one layer")
+        deep = f"at most {MOST_LAYERS:,}: every cut between two of them is weighed when stages are balanced"
+        check.that(self.num_layers <= MOST_LAYERS, "layers", self.num_layers, deep, "say how many it has")
         if self.mtp_layer is not None:
             check.that(self.mtp_layers > 0, "mtp_layer", "given", "there are no modules for it", "give mtp_layers")
         if self.streams:

@@ -19,14 +19,14 @@ from meshwright.schedules import Kind
 
 VIEWS = ("overview", "timeline", "memory", "why", "frontier", "compare", "cluster", "operators")
 """Names of the views in the order of their tabs: `views/NAME.py` gives the data, `assets/views/NAME.js` draws them."""
-LIVE_VIEWS = ("playground", "run")
+LIVE_VIEWS = ("playground", "run", "accuracy")
 """Likewise those that need a server, behind the others."""
 MODULES = (
     "main.js", "units.js", "colours.js", "svg.js", "table.js", "card.js",
     "packed.js", "steps.js", "pipeline.js", "strips.js",
 )  # fmt: skip
 """Modules of `assets` that all views share, by the name they are imported by behind `page/`."""
-LIVE_MODULES = ("live.js",)
+LIVE_MODULES = ("live.js", "drop.js")
 """Modules of a page that has a server behind it."""
 FILE_BOOT = 'import { start } from "page/main.js"; start(document.getElementById("page"));'
 LIVE_BOOT = 'import { live } from "page/live.js"; live(document.getElementById("page"));'

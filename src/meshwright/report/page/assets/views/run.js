@@ -1,4 +1,5 @@
 import { PARTS } from "page/colours.js";
+import { dropped } from "page/drop.js";
 import { html } from "page/svg.js";
 import { seconds, signedSeconds } from "page/units.js";
 
@@ -7,21 +8,7 @@ export const view = {
   title: "Your run",
   lede: "Predicted and measured side by side: drop the log of a run of this plan (Megatron, NeMo, torchtitan, DeepSpeed, Transformers), a CSV of steps, or a trace of the PyTorch profiler. It stays on this machine.",
   draw(root, data, page) {
-    const shown = html("div", { "aria-live": "polite" });
-    const take = async (file) => {
-      shown.replaceChildren(html("p", { class: "muted" }, `reading ${file.name} …`));
-      try {
-        shown.replaceChildren(...compared(await page.post("run", { log: await file.text(), name: file.name }), page));
-      } catch (failed) {
-        shown.replaceChildren(...page.problems(failed));
-      }
-    };
-    const input = html("input", { type: "file", id: "log", onchange: (event) => event.target.files[0] && take(event.target.files[0]) });
-    const box = html("div", {
-      class: "drop", ondragover: (event) => { event.preventDefault(); box.classList.add("over"); }, ondragleave: () => box.classList.remove("over"),
-      ondrop: (event) => { event.preventDefault(); box.classList.remove("over"); if (event.dataTransfer.files[0]) take(event.dataTransfer.files[0]); },
-    }, html("label", { for: "log" }, "Drop a log here, or choose one "), input);
-    root.append(box, shown);
+    dropped(root, page, "log", "Drop a log here, or choose one ", async (log, name) => compared(await page.post("run", { log, name }), page));
   },
 };
 

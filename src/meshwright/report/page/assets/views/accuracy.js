@@ -1,0 +1,79 @@
+import { along, explains } from "page/card.js";
+import { series } from "page/colours.js";
+import { dropped } from "page/drop.js";
+import { html, svg } from "page/svg.js";
+import { count, percent, significant, signedPercent } from "page/units.js";
+
+const BAND = 0.2;
+const NAMES = { time: "Step time", memory: "Peak memory" };
+
+export const view = {
+  name: "accuracy",
+  title: "Accuracy",
+  lede: "Every run you measured as a point, predicted against measured: drop a CSV as meshwright validate takes it, one run a row. A click on a point shows its row. It stays on this machine.",
+  draw(root, data, page) {
+    dropped(root, page, "measured", "Drop a CSV of measured runs here, or choose one ", async (measured) => explored(await page.post("accuracy", { measured }), page));
+  },
+};
+
+function explored(found, page) {
+  const root = html("div");
+  const shown = html("section", { "aria-live": "polite", "aria-label": "The chosen run" });
+  const show = (point, metric) => shown.replaceChildren(...chosen(found.rows[point.row], point, found.metrics[metric].unit));
+  const figures = Object.entries(found.metrics).map(([metric, one]) => html("section", {},
+    html("h2", {}, NAMES[metric]),
+    html("p", {}, `${count(one.score.predicted)} of ${count(one.score.runs)} measured runs are predicted: median error ${percent(one.score.median_error)}, 90% within ${percent(one.score.p90_error)}, ${percent(one.score.in_interval)} inside their range.`),
+    scatter(one, metric, found.rows, (point) => show(point, metric))));
+  root.append(figures.length ? html("div", { class: "grid" }, ...figures) : html("p", {}, html("b", {}, "No row has a measurement that is predicted.")), shown);
+  for (const [metric, one] of Object.entries(found.metrics)) {
+    page.table(root, [
+      { name: "Run", key: "id" }, { name: "Source", key: "group" }, { name: `Measured, ${one.unit}`, key: "measured", number: true, show: (value) => significant(value) },
+      { name: `Predicted, ${one.unit}`, key: "predicted", number: true, show: (value) => significant(value) }, { name: "Error", key: "error", number: true, show: signedPercent },
+    ], one.points.map((point) => ({ ...point, id: found.rows[point.row].id, error: point.predicted / point.measured - 1 })), { title: `${NAMES[metric]} of all runs`, pick: (point) => show(point, metric) });
+  }
+  const left = found.rows.filter((row) => row.why_not);
+  if (left.length) page.table(root, [{ name: "Run", key: "id" }, { name: "Why it is not predicted", key: "why_not" }], left, { title: `${count(left.length)} rows without a prediction` });
+  return [root];
+}
+
+function chosen(row, point, unit) {
+  const off = point.predicted / point.measured - 1;
+  const inside = point.low !== null && point.measured >= point.low && point.measured <= point.high;
+  const range = point.low === null ? "" : `, range ${significant(point.low)} to ${significant(point.high)} ${unit}: the measurement is ${inside ? "inside" : "outside"}`;
+  return [
+    html("h2", {}, row.id), html("p", {}, html("b", {}, `${significant(point.predicted)} ${unit} predicted, ${significant(point.measured)} ${unit} measured, ${signedPercent(off)}`), range, row.plan ? `. Plan ${row.plan}` : ""),
+    html("dl", { class: "cells" }, ...Object.entries(row.cells).map(([name, value]) => html("div", {}, html("dt", {}, name), html("dd", {}, value)))),
+    row.assumptions.length ? html("p", { class: "muted" }, `Assumed: ${row.assumptions.join("; ")}`) : "",
+  ];
+}
+
+function scatter({ points, unit }, metric, rows, show) {
+  const [width, height, left, bottom, top] = [480, 400, 48, 40, 16];
+  const all = points.flatMap((one) => [one.measured, one.predicted]);
+  const [low, high] = [Math.log10(Math.min(...all)) - 0.1, Math.log10(Math.max(...all)) + 0.1];
+  const share = (value) => (Math.min(Math.max(Math.log10(value), low), high) - low) / (high - low);
+  const x = (value) => left + share(value) * (width - left - 10);
+  const y = (value) => height - bottom - share(value) * (height - bottom - top);
+  const decades = [];
+  for (let power = Math.ceil(low); power <= high; power += 1) decades.push(10 ** power);
+  const marks = decades.length > 1 ? decades : [10 ** low, 10 ** ((low + high) / 2), 10 ** high];
+  const ends = [10 ** low, 10 ** high];
+  const axis = svg("g", { class: "axis", "aria-hidden": "true" },
+    svg("polygon", { points: [...ends.map((end) => `${x(end)},${y(end * (1 + BAND))}`), ...ends.reverse().map((end) => `${x(end)},${y(end * (1 - BAND))}`)].join(" "), fill: "var(--muted)", opacity: 0.14 }),
+    svg("line", { x1: x(ends[1]), y1: y(ends[1]), x2: x(ends[0]), y2: y(ends[0]) }),
+    ...marks.map((mark) => [svg("text", { x: x(mark), y: height - bottom + 18, "text-anchor": "middle" }, significant(mark, 2)), svg("text", { x: left - 8, y: y(mark) + 4, "text-anchor": "end" }, significant(mark, 2))]),
+    svg("text", { x: width, y: height - 4, "text-anchor": "end" }, `measured, ${unit}`), svg("text", { x: 0, y: 10 }, `predicted, ${unit}`));
+  const groups = [...new Set(points.map((one) => one.group))];
+  // By size, so that arrow keys go from the quickest run to the slowest.
+  const dots = [...points].sort((a, b) => a.measured - b.measured).map((one) => {
+    const { id } = rows[one.row];
+    const error = signedPercent(one.predicted / one.measured - 1);
+    const dot = svg("circle", {
+      cx: x(one.measured), cy: y(one.predicted), r: 5, fill: series(groups.indexOf(one.group)), "fill-opacity": 0.65, stroke: "var(--raised)", role: "button", style: { cursor: "pointer" },
+      "aria-label": `${id}: ${significant(one.predicted)} ${unit} predicted, ${significant(one.measured)} measured, ${error}`, onclick: () => show(one), onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); show(one); } },
+    });
+    return explains(dot, [id, ["predicted", `${significant(one.predicted)} ${unit}`], ["measured", `${significant(one.measured)} ${unit}`], ["error", error], ["source", one.group || "–"]]);
+  });
+  along(dots);
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "drawing", role: "group", "aria-label": `${NAMES[metric]}: predicted against measured, ${points.length} runs; the line is a perfect prediction, the band one that is off by 20% at most` }, axis, ...dots);
+}
