@@ -299,6 +299,13 @@ def _most_trained(
     ]
     moves.sort(key=lambda move: (move[0], move[1].moved_bytes))
     least = next((move for move in moves if move[1].moved_bytes <= little_bytes), None)
+    if least is None:
+        # Of the others the quickest that moves little: none of the plans above does.
+        others = (one for one in near if one.plan not in looked_at)
+        found_s = (
+            (_worth_s(one.step_time_s, state_of(one.plan), horizon_s), state_of(one.plan), one) for one in others
+        )
+        least = next((move for move in found_s if move[1].moved_bytes <= little_bytes), None)
     first = moves[: max(top, 1)]
     if least is not None and least not in first and top > 1:
         first = [*first[: top - 1], least]

@@ -24,7 +24,8 @@ def title(plan: ExecutionPlan, model: ModelSpec, name: str | None) -> str:
     if name is not None:
         return name
     if (row := row_of(plan, model)) is not None:
-        return f"{row.format()} + unequal chunks"
+        unequal = len({chunk.num_layers for chunk in plan.pipelines[0].chunks()}) > 1
+        return row.format() + (f" + unequal {'chunks' if row.vpp > 1 else 'stages'}" if unequal else "")
     if (row := bare_row(plan, model)) is not None:
         return f"{row.format()} + recompute per layer"
     if len(plan.pipelines) == 1:

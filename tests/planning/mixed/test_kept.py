@@ -101,3 +101,25 @@ def test_a_short_horizon_takes_the_plan_that_moves_less(staged: Job) -> None:
     long, short = (replan(staged, lost="2-3", top=4, horizon_s=time_s) for time_s in (1e6, 1e-3))
     assert short.best.state.moved_bytes <= long.best.state.moved_bytes
     assert "ordered by the steps trained in" in long.text
+
+
+def test_a_stage_goes_on_with_the_data_ranks_that_are_whole() -> None:
+    pin = ["pp=2", "tp=1", "cp=1", "vpp=1", "schedule=1f1b", "sharding=z1", "recompute=none"]
+    job = plan("gpt2", gpus="8x1xH100", global_batch=16, top=1, pin=pin)[0].job
+    change = changed_cluster(job.cluster, lost="6")
+    narrow = [one for one in kept_plans(job, change) if len(one.pipelines[0].workers) == 2]
+    sizes = [[worker.num_devices for worker in one.pipelines[0].workers] for one in narrow]
+    # Of the three ranks left two divide the micro-batch; layers stay where they are, recompute may make room.
+    assert sizes == [[4, 2]] * 4
+    assert [layers(replace(job, plan=one)) for one in narrow] == [layers(job)] * 4
+    assert all(one.global_batch == job.plan.global_batch for one in narrow)
+    held = lost_share_bytes(job.model, job.workload, job.plan, change.number_after)
+    moved = moved_state(job.model, job.workload, job.plan, narrow[0], change.cluster, change.number_after)
+    assert moved.moved_bytes + moved.lost_bytes <= LITTLE * held
+
+
+def test_a_stage_lost_whole_has_no_ranks_to_go_on_with() -> None:
+    pin = ["pp=2", "tp=1", "cp=1", "vpp=1", "schedule=1f1b", "sharding=z1", "recompute=none"]
+    job = plan("gpt2", gpus="2x4xH100", global_batch=16, top=1, pin=pin)[0].job
+    change = changed_cluster(job.cluster, lost="4-7")
+    assert all(len(one.pipelines[0].workers) == 1 for one in kept_plans(job, change))

@@ -2,6 +2,8 @@
 
     the same plan       idle or added nodes in place of the lost ones: what they held moves, and nothing else
     fewer pipelines     those that lost a device stand idle, the others share their part of the batch
+    fewer ranks         stages that lost a device go on with the data ranks that are whole, as many as divide the
+                        micro-batch; their layers stay where they are
     fewer stages        those that lost a device stand idle, their layers go to the stages around them
 
 Of fewer stages several are tried: layers spread over one stage on either side, over two, four, and so on. The fewest
@@ -10,7 +12,8 @@ move the least, all of them balance the best.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -19,6 +22,10 @@ from meshwright.planning.compose.sources.native.split import group_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, StrategyRun, Worker
+from meshwright.specs.strategy import LayerStrategy, Recompute
+
+RECOMPUTED = (0.0, 0.25, 0.5, 1.0)
+"""Shares of the layers of a stage with fewer ranks whose activations are made again."""
 
 
 def kept_plans(job: Job, change: ChangedCluster) -> Iterator[ExecutionPlan]:
@@ -39,6 +46,7 @@ def kept_plans(job: Job, change: ChangedCluster) -> Iterator[ExecutionPlan]:
     shared = _sharing(job.plan, left, [1.0 / pipeline.num_micro_batches for pipeline in left])
     if shared is not None:
         yield _plan(job.plan, [(p, own) for p, (_, own) in zip(shared, whole, strict=True)])
+    yield from _with_fewer_ranks(job.plan, pipelines, number)
     reach = 1
     most = max(len(pipeline.workers) for pipeline in job.plan.pipelines)
     while True:
@@ -146,6 +154,81 @@ def _schedule(schedule: Schedule, stages: int, micro_batches: int) -> Schedule:
         return schedule
     group = group_of(stages, micro_batches)
     return replace(schedule, parameters=() if group == stages else (("group", group),))
+
+
+def _with_fewer_ranks(
+    plan: ExecutionPlan, pipelines: Sequence[Sequence[Worker | None]], number: Mapping[int, int]
+) -> Iterator[ExecutionPlan]:
+    """Stages that lost a device on the data ranks that are whole: as they are, and with activations made again.
+
+    Fewer ranks take more sequences each of a micro-batch and shard less; where that does not fit, recompute may.
+
+    Args:
+        plan: the earlier one.
+        pipelines: workers where they are later; None where one lost a device.
+        number: later number of every device that stays or is replaced.
+    """
+    for share in RECOMPUTED:
+        numbers = {strategy: place for place, strategy in enumerate(plan.strategies)}
+        made = []
+        for pipeline, own in zip(plan.pipelines, pipelines, strict=True):
+            wave = pipeline.micro_batch * plan.data_degree(pipeline)
+            workers = [
+                worker or _fewer_ranks(plan, before, wave, number, numbers, share)
+                for before, worker in zip(pipeline.workers, own, strict=True)
+            ]
+            if pipeline.shapes or any(worker is None for worker in workers):
+                return
+            made.append((replace(pipeline, workers=tuple(w for w in workers if w is not None)), wave))
+        later = replace(plan, strategies=tuple(numbers), pipelines=tuple(pipeline for pipeline, _ in made))
+        counted = (replace(one, micro_batch=wave // later.data_degree(one)) for one, wave in made)
+        yield replace(later, pipelines=tuple(counted))
+
+
+def _fewer_ranks(
+    plan: ExecutionPlan,
+    worker: Worker,
+    wave: int,
+    number: Mapping[int, int],
+    numbers: dict[LayerStrategy, int],
+    share: float,
+) -> Worker | None:
+    """The worker on its whole data ranks; None where its strategies differ in degrees or no rank is whole."""
+    used = {run.strategy for chunk in worker.chunks for run in chunk.runs}
+    shapes = {(plan.strategies[index].tp, plan.strategies[index].cp) for index in used}
+    if len(shapes) != 1 or worker.rank_order != "tp-cp-ep-dp":
+        return None
+    ((tp, cp),) = shapes
+    devices = [device for first, last in worker.devices for device in range(first, last + 1)]
+    ranks = [devices[start : start + tp * cp] for start in range(0, len(devices), tp * cp)]
+    whole = [rank for rank in ranks if all(device in number for device in rank)]
+    dp = next((count for count in range(len(whole), 0, -1) if wave % count == 0), 0)
+    later: dict[int, tuple[int, int]] = {}
+    for index in used:
+        strategy = plan.strategies[index]
+        if not dp or strategy.data.replicate != 1 or (dp * tp * cp) % (strategy.expert.ep * strategy.expert.etp):
+            return None
+        # Context ranks share shards with data ranks.
+        shard = strategy.data.shard * dp // strategy.dp
+        own = replace(strategy, data=replace(strategy.data, shard=shard))
+        if own.dp != dp:
+            return None
+        both = (own, replace(own, recompute=Recompute(kind="full")))
+        later[index] = tuple(numbers.setdefault(one, len(numbers)) for one in both)  # type: ignore[assignment]
+
+    def again(run: StrategyRun) -> Iterator[StrategyRun]:
+        plain, full = later[run.strategy]
+        count = math.ceil(share * run.layers)
+        if count:
+            yield StrategyRun(layers=count, strategy=full)
+        if count < run.layers:
+            yield StrategyRun(layers=run.layers - count, strategy=plain)
+
+    chunks = tuple(
+        replace(chunk, runs=tuple(part for run in chunk.runs for part in again(run))) for chunk in worker.chunks
+    )
+    ranges = tuple((device, device) for rank in whole[:dp] for device in rank)
+    return _renumbered(replace(worker, devices=ranges, chunks=chunks), dict(number))
 
 
 def _without_stages(
