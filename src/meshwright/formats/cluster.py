@@ -104,10 +104,15 @@ class Refusals:
 
 def host_links(groups: Sequence[NodeGroup]) -> Iterator[LinkSpec]:
     """Links between unlike devices of one host: the slower of both slots, at what drivers of both reach."""
-    for pair in itertools.combinations(groups, 2):
-        nodes = [group.device.node or UNKNOWN_NODE for group in pair]
+    yield from links_in_host([(group.name, group.device) for group in groups])
+
+
+def links_in_host(named: Sequence[tuple[str, DeviceSpec]]) -> Iterator[LinkSpec]:
+    """As `host_links`, of devices by the names of their groups."""
+    for (first, one), (second, other) in itertools.combinations(named, 2):
+        nodes = [device.node or UNKNOWN_NODE for device in (one, other)]
         yield LinkSpec(
-            between=(pair[0].name, pair[1].name),
+            between=(first, second),
             bandwidth_bytes_per_s=min(node.host_bytes_per_s for node in nodes),
             efficiency=min(node.host_efficiency for node in nodes),
             latency_s=_HOST_LATENCY_S,

@@ -66,12 +66,12 @@ def _islands(card: Mapping[str, Any]) -> list[RenderableType]:
     table = _table("island", "devices", "counts as", "apart")
     for island in islands:
         seen = island["counts_as"]
-        alone = ", a device alone" if island["devices"] == 1 else ""
+        how = _domains(seen["domains"]) if island["devices"] > 1 else "a device alone"
         plain_row(
             table,
             " + ".join(island["groups"]),
             f"{island['devices']:,}",
-            f"{seen['device']} of {gib(seen['memory_bytes'])}, {_domains(seen['domains'])}{alone}",
+            f"{seen['device']} of {gib(seen['memory_bytes'])}, {how}",
             f"{100 * island['apart']:.3g}%" if len(island["groups"]) > 1 else "",
         )
     return [Text(f"{len(islands)} {noun}: devices alike within {100 * tolerance:.3g}%", style="bold"), table]

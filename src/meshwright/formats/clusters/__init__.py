@@ -10,14 +10,21 @@ from pathlib import Path
 from meshwright.errors import InputError, Problem
 from meshwright.formats.cluster import DeviceLookup
 from meshwright.formats.cluster_file import cluster_from_table
-from meshwright.formats.clusters import kubernetes, matrix, nvidia_topo, slurm
+from meshwright.formats.clusters import kubernetes, matrix, nvidia_smi, nvidia_topo, slurm
 from meshwright.formats.clusters.base import ClusterText, Description, Format
 from meshwright.formats.files import read_table, read_text
 from meshwright.specs.cluster import ClusterSpec
 
 ALIKE = 0.1
 """How far apart speeds may be that count as one: repeated measurements of one link differ by less."""
-FORMATS: tuple[Format, ...] = (kubernetes.FORMAT, nvidia_topo.FORMAT, slurm.SCONTROL, slurm.SINFO, matrix.FORMAT)
+FORMATS: tuple[Format, ...] = (
+    kubernetes.FORMAT,
+    nvidia_topo.FORMAT,
+    nvidia_smi.FORMAT,
+    slurm.SCONTROL,
+    slurm.SINFO,
+    matrix.FORMAT,
+)
 CLUSTER_FILE = "cluster file"
 
 
