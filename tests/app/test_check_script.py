@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from meshwright import check
-from meshwright.errors import InputError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.report.findings import junit, sarif
 
 SCRIPT = r"""#!/bin/bash
@@ -187,3 +187,25 @@ def test_the_optimizer_of_a_deepspeed_configuration_counts(tmp_path: Path) -> No
         checked = check("llama-3-8b", cluster=GPUS, source=config, source_format="deepspeed", search=False)
         needed[kind] = max(dict(stage.memory_bytes)["optimizer"] for stage in checked.estimate.stages)
     assert needed["Lion"] < needed["AdamW"]
+
+
+def test_a_trainer_is_read_with_its_model_and_lengths(tmp_path: Path) -> None:
+    """What the program around the trainer says counts too; what nobody knows of it is listed."""
+    (tmp_path / "fsdp.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n"
+        "fsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: true\n"
+    )
+    script = tmp_path / "sft.sh"
+    script.write_text(
+        "#!/bin/bash\naccelerate launch --config_file fsdp.yaml sft.py --model_name_or_path Qwen/Qwen3-8B --bf16 True "
+        "--per_device_train_batch_size 1 --max_seq_length 2048 --use_peft --learning_rate 2e-5\n"
+    )
+    report = check(script, cluster="8xA100-80", search=False)
+    assert report.inputs.model.name == "qwen3-8b"  # type: ignore[union-attr]
+    assert report.inputs.workload.seq_len == 2048  # type: ignore[union-attr]
+    assert any("not read: --use_peft, --learning_rate" in text for text in report.warnings)
+    other = check("llama-3.1-8b", cluster="8xA100-80", source=script, search=False)
+    assert [v.what for v in other.violations] == ["the script's model is Qwen/Qwen3-8B"]
+    script.write_text(script.read_text().replace("Qwen/Qwen3-8B", "acme/their-own"))
+    with pytest.raises(UnsupportedError, match="unknown model 'acme/their-own'"):
+        check(script, cluster="8xA100-80")

@@ -111,7 +111,8 @@ def script_question(
         raise InputError(flags.problems, code="MW231")
     if model is None:
         model = _described(flags, Path(launch.name).stem or "script")
-        said = f"no model is named: the options describe one of {model.parameters:,} parameters"
+        how = f"the model is {model.name}" if "name" in flags.model else "no model is named: the options describe one"
+        said = f"{how} of {model.parameters:,} parameters"
         flags = replace(flags, notes=(*flags.notes, said, *model.notes))
     own: dict[str, Any] = {
         key: flags.workload.get(key) for key in ("seq_len", "optimizer", "attention_kernel", "bf16_first", "bf16_last")
@@ -125,6 +126,7 @@ def script_question(
     violations = [Violation.of("ASK", problem) for problem in flags.questions]
     violations += [Violation.of("OPTIONS", problem) for problem in flags.problems]
     violations += _shape_differs(inputs.model, flags.model)
+    violations += _name_differs(inputs.model, flags.model.get("name"))
     if flags.row is None:
         question = PlanQuestion(inputs=inputs, row=None, plan=flags.plan, warnings=flags.notes)
         return question, violations, flags, launch
@@ -158,13 +160,16 @@ _VOCABULARIES = {"Llama2Tokenizer": 32000, "GPT2BPETokenizer": 50257}
 
 
 def _described(flags: LaunchFile, name: str) -> ModelSpec:
-    """The model that a script's options describe.
+    """The model that a script's options name or describe.
 
     Raises:
         InputError: they leave open what it is.
+        UnsupportedError: nobody knows the name.
     """
     if flags.questions:
         raise InputError(flags.questions, code="MW231")
+    if isinstance(named := flags.model.get("name"), str) and named:
+        return models.resolve(named)
     if not describes(flags.model):
         why = "the file says how a model is trained, not which one"
         fix = "name the model before the file: check MODEL FILE"
@@ -330,3 +335,16 @@ def _shape_differs(model: ModelSpec, said: dict[str, Any]) -> Iterator[Violation
                 fix="name the model that the script trains, or correct the option",
                 field=name,
             )
+
+
+def _name_differs(model: ModelSpec, said: object) -> Iterator[Violation]:
+    """A script that names another model of the library than the one to be checked."""
+    known = models.find_name(said) if isinstance(said, str) and said else None
+    if known is not None and models.spec(known).runs != model.runs and model.name != known:
+        yield Violation(
+            code="MODEL",
+            what=f"the script's model is {str(said)[:80]}",
+            why=f"{model.name} is to be checked, whose layers are others",
+            fix="name the model that the script trains, or none",
+            field="model",
+        )

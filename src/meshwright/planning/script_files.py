@@ -8,13 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from meshwright.errors import Problem
-from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.shell import Launch, Script, launches
 from meshwright.formats.shell.values import known_text, unknown_of
 from meshwright.targets import Target
 
 ARGUMENTS = "training_args.json"
 """What trainers take as options: the same names as in this file."""
+_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
+_OF_TRAINERS = (*_BATCH, "gradient_checkpointing", "optim", "bf16", "fp16")
+MODEL_NAMES = ("model_name_or_path", "pretrained_model_name_or_path", "model_id", "base_model")
+LENGTHS = ("max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "block_size", "seq_length", "max_length")
+"""What training programs around the trainer of transformers call the length of a sequence."""
 _CONFIG = re.compile(r"[^=\s]+\.(?:json|ya?ml|toml)$")
 
 
@@ -36,7 +41,21 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
         tuple(replace(one, place=found.place) if one.place.startswith(ARGUMENTS) else one for one in values)
         for values in (launched.said, launched.unpriced)
     )
-    return replace(launched, said=said, unpriced=unpriced, notes=(*launched.notes, *_assumed(script)))
+    more = [Said(option=name, value=str(value), place=found.place) for name, value in found.job.items()]
+    model, workload = dict(launched.model), dict(launched.workload)
+    for name, value in found.job.items():
+        if name in MODEL_NAMES:
+            model["name"] = value
+        elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            workload["seq_len"] = value
+    return replace(
+        launched,
+        model=model,
+        workload=workload,
+        said=(*said, *more),
+        unpriced=unpriced,
+        notes=(*launched.notes, *_not_read(found), *_assumed(script)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +66,10 @@ class StartedWith:
     """The target's own first; options of its trainer as the file they could stand in."""
     written: frozenset[str] = frozenset()
     """Those that the script writes itself."""
+    job: Mapping[str, object] = field(default_factory=dict)
+    """Options of the program that say its model or the length of its sequences."""
+    rest: tuple[str, ...] = ()
+    """Its other options."""
     place: str = ""
     """Where the program is started, and its options stand."""
     questions: tuple[Problem, ...] = ()
@@ -86,10 +109,28 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     return StartedWith(
         files=files,
         written=frozenset(files) & frozenset(script.files),
+        job=_options(found[-1][0], (*MODEL_NAMES, *LENGTHS))[0],
+        rest=tuple(_rest(found[-1][0])),
         place=str(found[-1][0].place),
         questions=tuple(questions),
         problems=tuple(problems),
     )
+
+
+def _rest(launch: Launch) -> Iterator[str]:
+    """Options of the program that nobody here knows."""
+    known = {*_OF_TRAINERS, *MODEL_NAMES, *LENGTHS}
+    for word in launch.words:
+        flag, _, value = word.text.partition("=")
+        if flag.startswith("--") and flag[2:].replace("-", "_") not in known and not _CONFIG.fullmatch(value):
+            yield flag
+
+
+def _not_read(found: StartedWith) -> Iterator[str]:
+    rest = [flag for flag in found.rest if flag.removeprefix("--") not in ("deepspeed", "config", "config_file")]
+    if rest:
+        more = f" and {len(rest) - 16} more" if len(rest) > 16 else ""
+        yield f"options of the program itself, not read: {', '.join(rest[:16])}{more}"
 
 
 def _assumed(script: Script) -> Iterator[str]:
@@ -122,16 +163,15 @@ def _files(
             )
         files[name] = text
     if files and ARGUMENTS in target.beside:
-        values, asked = _options(launch)
+        values, asked = _options(launch, _OF_TRAINERS)
         if values:
             files[ARGUMENTS] = json.dumps(values)
         questions += asked
     return files, questions
 
 
-def _options(launch: Launch) -> tuple[Mapping[str, object], list[Problem]]:
-    """`--name value` of the program by name, as trainers read them."""
-    wanted = ("per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing", "optim")
+def _options(launch: Launch, wanted: tuple[str, ...]) -> tuple[Mapping[str, object], list[Problem]]:
+    """`--name value` of the program by name, as trainers read them, and what of them is not known."""
     values: dict[str, object] = {}
     questions: list[Problem] = []
     words = list(launch.words)
