@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.schedules import SCHEDULES, Schedule, ScheduleTable, simulate
-from meshwright.schedules.base import live_vectors
+from meshwright.schedules.in_flight import live_vectors
 from meshwright.schedules.v_half import VHalf
 from meshwright.schedules.v_min import VMin
 

@@ -20,7 +20,8 @@ from meshwright.schedules import (
     schedule_named,
     simulate,
 )
-from meshwright.schedules.base import _cached_program, live_vectors
+from meshwright.schedules.base import _cached_program
+from meshwright.schedules.in_flight import live_vectors
 from meshwright.schedules.interleaved import Interleaved
 from tests.schedules.cases import CASES, ONE_BY_ONE, Case, name, unequal
 from tests.schedules.naive import naive_ends, naive_worker_ends

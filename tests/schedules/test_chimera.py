@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from meshwright.schedules import SCHEDULES, simulate
-from meshwright.schedules.base import live_vectors
 from meshwright.schedules.chimera import Chimera
+from meshwright.schedules.in_flight import live_vectors
 
 
 def test_first_worker_of_four() -> None:

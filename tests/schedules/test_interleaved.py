@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from meshwright.schedules import Schedule
-from meshwright.schedules.base import live_vectors
 from meshwright.schedules.breadth_first import BreadthFirst
 from meshwright.schedules.gpipe import GPipe
+from meshwright.schedules.in_flight import live_vectors
 from meshwright.schedules.interleaved import Interleaved
 from meshwright.schedules.one_f_one_b import OneFOneB
 

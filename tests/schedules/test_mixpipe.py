@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.schedules import simulate
-from meshwright.schedules.base import live_vectors
+from meshwright.schedules.in_flight import live_vectors
 from meshwright.schedules.mixpipe import MixPipe
 
 

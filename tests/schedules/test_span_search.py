@@ -7,7 +7,7 @@ import pytest
 
 from meshwright.errors import InputError
 from meshwright.schedules import Caps, Scheduled, Times, best_schedule
-from meshwright.schedules.base import live_vectors
+from meshwright.schedules.in_flight import live_vectors
 
 PUBLIC = [
     # p, m, chunks, room, f, i, w and latency of a chunk (the last three by profiles of 1.5B to 28B models), span.

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.schedules import SCHEDULES, Kind, Placement, ScheduleTable, Times, makespans, simulate
-from meshwright.schedules.base import live_vectors
+from meshwright.schedules.in_flight import live_vectors
 from meshwright.schedules.seq1f1b import Seq1F1B
 from meshwright.schedules.v_half import VHalf
 from meshwright.schedules.v_min import VMin

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshwright.errors import InputError
 from meshwright.schedules import SCHEDULES, makespans
-from meshwright.schedules.base import live_vectors
+from meshwright.schedules.in_flight import live_vectors
 from meshwright.schedules.zb_auto import ZeroBubbleAuto
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from meshwright.estimate.sync import DataGroups
 from meshwright.schedules import Kind, Schedule, Times
-from meshwright.schedules.base import largest_vectors
+from meshwright.schedules.in_flight import largest_vectors
 from meshwright.shapes import Float, Int
 from meshwright.strategies.data import ShardingColumns
 

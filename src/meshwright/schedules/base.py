@@ -1,19 +1,18 @@
-"""What every pipeline schedule declares about itself."""
+"""Every pipeline schedule: its table, and the times, bounds and activations that follow from it."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal
 
 import numpy as np
 
 from meshwright.errors import InputError, Problem
-from meshwright.schedules.bounds import PathBound, covering
-from meshwright.schedules.critical_paths import generic_path_bound
+from meshwright.schedules.bounds import PathBound
+from meshwright.schedules.declaration import Declaration
 from meshwright.schedules.events import Events
-from meshwright.schedules.parameters import Parameter, parameters_of, token_of
+from meshwright.schedules.in_flight import live_vectors
 from meshwright.schedules.program import Program, compile_events
 from meshwright.schedules.simulate import makespans, worker_ends
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
@@ -22,13 +21,6 @@ from meshwright.shapes import Float, Int
 
 STEADY_PERIODS = 5
 """Periods, besides p micro-batches, of the shortened table from which long runs are continued."""
-
-MOST_CHUNKS = 64
-"""Chunks per worker up to which the fewest legal number is looked for."""
-
-CHUNKS_WHY = {1: "gives every worker one chunk", 2: "places two chunks per worker in a V, one down and one back"}
-CHUNKS_FIX = {1: "v = 1, or schedule interleaved", 2: "v = 2"}
-"""Why a schedule allows one number of chunks only, and what to do."""
 
 ROUNDING = 1e-12
 """Relative margin by which bounds stay below what rounding can do to sums of durations."""
@@ -48,97 +40,12 @@ class Updates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule(ABC):
-    """A pipeline schedule: a name, a source, constraints, and the table for p workers, m micro-batches, v chunks each.
+class Schedule(Declaration):
+    """A pipeline schedule: the table for p workers, m micro-batches, v chunks each, its time, bounds and activations.
 
     Subclasses are frozen dataclasses whose fields are the schedule's own parameters. They give `_table`, `_problems`
     and `closed_form_s`, some their own `_path_bound`; a `period` makes long steps cheap to simulate.
     """
-
-    name: ClassVar[str]
-    aliases: ClassVar[tuple[str, ...]] = ()
-    title: ClassVar[str]
-    source: ClassVar[str]
-    """Paper, page or repository the order comes from."""
-    exact_semantics: ClassVar[bool] = True
-    """Whether one step computes exactly the gradient of its global batch with one version of the weights."""
-    kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.F, Kind.B})
-    """Kinds of tasks that its tables may hold."""
-    flushes: ClassVar[bool] = True
-    """Whether a step drains the pipeline; without a flush, steps follow each other and share fill and drain."""
-    updates_each: ClassVar[bool] = False
-    """Whether the weights are updated behind every micro-batch instead of once per step."""
-    pairs_passes: ClassVar[bool] = False
-    """Whether forwards run together with backwards of other micro-batches, so that each hides what the other sends."""
-    shadows: ClassVar[bool] = False
-    """Whether each worker holds the next one's stage too and runs its forward as task X."""
-    weight_passes: ClassVar[int] = 0
-    """Times that a step reads or writes all weights of a worker besides running and updating them."""
-    not_in_plans: ClassVar[str] = ""
-    """Why plans cannot run it; empty if they can."""
-    searched_by_default: ClassVar[bool] = False
-    """Whether a search tries it unless schedules are named: exact, and in every framework with pipelines."""
-    steady_alive: ClassVar[bool] = False
-    """Whether a longer step is known to keep no more activations alive."""
-    only_chunks: ClassVar[int] = 0
-    """The only number of chunks per worker that it allows; 0 for any."""
-    repeats: ClassVar[bool] = False
-    """Whether in the steady state each micro-batch repeats the one before."""
-    unequal: ClassVar[Literal["", "alternating", "passes"]] = ""
-    """What is known of unequal micro-batches: workers that alternate directions wait for the longest of those at work,
-    and of two passes for the longest of all. Empty: simulations tell."""
-    ramps: ClassVar[int] = 1
-    """Times p micro-batches that fill and drain the pipeline between them, at most."""
-    orders_tried: ClassVar[int] = 1
-    """Orders that are made for one table, of which the fastest is kept."""
-    weight_copies: ClassVar[int] = 1
-    """Copies (or versions) of the weights that a worker holds, at most."""
-    traffic: ClassVar[str] = ""
-    """What it sends besides one activation and one gradient per micro-batch across each boundary of its chain."""
-
-    @classmethod
-    def parameters(cls) -> tuple[Parameter, ...]:
-        """The settings that it declares; plan names, search and command line take them."""
-        return parameters_of(cls)
-
-    @property
-    def token(self) -> str:
-        """Its one-line name: `hanayo`, or `hanayo-waves2` with a setting that is not the default."""
-        return token_of(self)
-
-    def problems(self, p: int, m: int, v: int = 1) -> tuple[Problem, ...]:
-        """What forbids p workers, m micro-batches and v chunks per worker, with the nearest legal values."""
-        counts = (("p", p, "workers"), ("m", m, "micro-batches"), ("v", v, "chunks per worker"))
-        found = [
-            Problem(
-                what=f"{self.name}: {field} = {n}", why=f"{noun} count from 1", fix=f"{field} = 1 or more", field=field
-            )
-            for field, n, noun in counts
-            if n < 1
-        ]
-        declared = (one.problem(self.name, getattr(self, one.name)) for one in self.parameters())
-        found += [problem for problem in declared if problem is not None]
-        if found:
-            return (*found, *(self._value_problems(p) if p > 0 else ()))
-        only = self.only_chunks
-        if only and v != only:
-            what = f"{self.name}: v = {v} chunks per worker"
-            found.append(Problem(what=what, why=f"{self.name} {CHUNKS_WHY[only]}", fix=CHUNKS_FIX[only], field="v"))
-        return (*found, *self._value_problems(p), *self._problems(p, m, v))
-
-    def _value_problems(self, p: int) -> list[Problem]:
-        """What is wrong with fields that are no settings, such as times given for each of p workers."""
-        return []
-
-    def fewest_chunks(self, p: int, m: int) -> int:
-        """Fewest chunks per worker that it allows; 1 if it refuses p and m whatever the chunks.
-
-        Args:
-            p: workers.
-            m: micro-batches per step.
-        """
-        wrong = (any(problem.field == "v" for problem in self.problems(p, m, v)) for v in range(1, MOST_CHUNKS + 1))
-        return next((v for v, is_wrong in enumerate(wrong, 1) if not is_wrong), 1)
 
     def made_for(self, p: int, forward_s: float, input_s: float, weight_s: float, transfer_s: float) -> Schedule:
         """The schedule for equal stages of these times; itself, unless its order depends on them.
@@ -439,16 +346,14 @@ class Schedule(ABC):
         """Micro-batches after which the steady order repeats; None if a longer step is not a shorter one stretched."""
         return 1 if self.repeats else None
 
-    def _problems(self, p: int, m: int, v: int) -> list[Problem]:
-        """The schedule's own constraints besides `only_chunks` and the ranges of its settings, for positive p, m, v."""
-        return []
-
     @abstractmethod
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
         """The order of every task, for legal p, m and v."""
 
     def _path_bound(self, p: int, m: int, v: int) -> PathBound:
         """The bound for m and every larger number that `_bound_for` maps to it; the generic one by default."""
+        from meshwright.schedules.critical_paths import generic_path_bound  # searches by default bound by formulas
+
         return generic_path_bound(self.table(p, m, v))
 
     def _bound_for(self, p: int, m: int, v: int) -> int:
@@ -479,41 +384,6 @@ class Schedule(ABC):
         problems = self.problems(p, m, v)
         if problems:
             raise InputError(problems)
-
-
-def live_vectors(table: ScheduleTable) -> tuple[Int[np.ndarray, "vectors chunks"], ...]:
-    """Per worker the largest vectors of live activations by chunk, counted along its order.
-
-    Args:
-        table: the schedule.
-    """
-    change = np.zeros((table.tasks, table.v), np.int32)
-    change[np.arange(table.tasks), table.chunk] = np.select(
-        [table.kind == Kind.F, (table.kind == Kind.B) | (table.kind == Kind.W)], [1, -1], 0
-    )
-    workers = []
-    for low, high in zip(table.first[:-1], table.first[1:], strict=True):
-        own = change[low:high]
-        rises = own.sum(axis=1) > 0
-        peaks = rises & np.append(~rises[1:], True)
-        workers.append(largest_vectors(np.cumsum(own, axis=0)[peaks]))
-    return tuple(workers)
-
-
-def largest_vectors(vectors: Int[np.ndarray, "vectors chunks"]) -> Int[np.ndarray, "largest chunks"]:
-    """The distinct vectors that no other one covers in every entry (the Pareto-maximal ones).
-
-    Args:
-        vectors: counts.
-    """
-    in_order = vectors[np.lexsort(vectors.T[::-1])]
-    kept = in_order[np.append(True, (in_order[1:] != in_order[:-1]).any(axis=1))]
-    totals = kept.sum(axis=1)
-    # Of distinct vectors with the same total none covers another.
-    if totals.min() < totals.max():
-        kept = kept[covering(kept).sum(axis=1) == 1]
-    kept.setflags(write=False)
-    return kept
 
 
 @lru_cache(maxsize=256)

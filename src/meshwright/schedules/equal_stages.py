@@ -10,7 +10,7 @@ import numpy as np
 from meshwright import schedules
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
 from meshwright.schedules import SCHEDULES, Kind, Schedule, ScheduleTable, Timeline, Times, schedule_named, simulate
-from meshwright.schedules.base import live_vectors
+from meshwright.schedules.in_flight import live_vectors
 
 MOST_TASKS = 300_000
 """Tasks of the largest schedule that is drawn: its list is printed whole."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.schedules.base import live_vectors
 from meshwright.schedules.bounds import PathBound
 from meshwright.schedules.critical_paths import generic_path_bound
+from meshwright.schedules.in_flight import live_vectors
 from meshwright.schedules.interleaved import Interleaved
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.table import ScheduleTable

@@ -9,7 +9,6 @@ import numpy as np
 from meshwright.schedules.alternating import alternating_table
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.bounds import PathBound, Paths, window_lengths
-from meshwright.schedules.critical_paths import generic_path_bound
 from meshwright.schedules.parameters import choice
 from meshwright.schedules.table import ScheduleTable
 from meshwright.shapes import Int
@@ -132,4 +131,4 @@ class OneFOneB(OneFOneBOrder):
         return super()._bound_for(p, m, v) if self.warmup == "pa" else m
 
     def _path_bound(self, p: int, m: int, v: int) -> PathBound:
-        return super()._path_bound(p, m, v) if self.warmup == "pa" else generic_path_bound(self.table(p, m, v))
+        return super()._path_bound(p, m, v) if self.warmup == "pa" else Schedule._path_bound(self, p, m, v)

@@ -15,7 +15,6 @@ import numpy as np
 from meshwright.errors import InputError, Problem
 from meshwright.schedules.checks import column_problems, table_problems
 from meshwright.schedules.columns import TaskColumns
-from meshwright.schedules.entries import micro_batches_of, placed, read_entries
 from meshwright.schedules.kinds import Kind
 from meshwright.schedules.placement import Placement
 
@@ -53,6 +52,8 @@ class ScheduleTable(TaskColumns):
         Raises:
             InputError: entries that cannot be read, or a table that does not pass its checks.
         """
+        from meshwright.schedules.entries import micro_batches_of, placed, read_entries  # for tables that are read
+
         columns = read_entries(lists, segments)
         placement, stage = placed(columns, len(lists), placement)
         version = columns["version"]

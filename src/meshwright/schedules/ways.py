@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.schedules.base import Schedule, live_vectors
+from meshwright.schedules.base import Schedule
+from meshwright.schedules.in_flight import live_vectors
 from meshwright.schedules.list_scheduling import Work
 from meshwright.schedules.order_bounds import order_lower_bound_s
 from meshwright.schedules.stage_shares import Caps, share_bytes, share_times, work_of

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.schedules import Kind, Schedule, Times
-from meshwright.schedules.critical_paths import critical_path
 from meshwright.shapes import Float
 
 FORWARD, BACKWARD, TRANSFER, WEIGHT, AGAIN = range(5)
@@ -67,6 +66,8 @@ def critical_lengths(schedule: Schedule, p: int, m: int, v: int, weights: Cells)
         v: chunks per worker.
         weights: FLOP of each chunk.
     """
+    from meshwright.schedules.critical_paths import critical_path  # for schedules that are named
+
     times = Times(
         forward_s=weights,
         backward_s=2 * weights,
