@@ -63,6 +63,18 @@ def test_a_rank_of_megatron_is_as_in_our_list(plan: str, stage: int, tmp_path: P
             assert row.seen_bytes == pytest.approx(row.ours_bytes, rel=0.02)
 
 
+def test_attention_that_is_not_fused_keeps_its_scores(tmp_path: Path) -> None:
+    """Megatron-Core makes its masks on a device by name; sequence parallelism without tensor ranks is left out."""
+    pytest.importorskip("megatron.core")
+    plan = "dp8.z1.mbs2.gbs16"
+    unfused, fused = (
+        of(DENSE, tmp_path, plan, framework="megatron", attention_kernel=kernel) for kernel in ("materialised", "flash")
+    )
+    assert not any("core attention" in name for name in unfused.traced.substitutes)
+    scores = 2 * 8 * 256 * 256 * 2 * 4  # micro-batch, heads, keys, queries, bytes, layers
+    assert unfused.traced.peak.live_bytes > fused.traced.peak.live_bytes + scores
+
+
 def test_experts_of_megatron_are_as_in_our_list(tmp_path: Path) -> None:
     pytest.importorskip("megatron.core")
     seen = of(MOE, tmp_path, "tp2.ep2.dp4.z1.mbs4.gbs16", framework="megatron")

@@ -86,10 +86,11 @@ def check_computes(groups: tuple[NodeGroup, ...], precision: Precision) -> None:
     narrow = sent is not None and DTYPE_BYTES[sent] < DTYPE_BYTES[precision.activations]
     if narrow and not any(group.device.peak(str(sent)) for group in groups):
         names = ", ".join(dict.fromkeys(group.device.name for group in groups))
+        said = str(sent).removesuffix("-block")
         raise UnsupportedError(
             Problem(
-                what=f"--dispatch-dtype {sent} on {names}",
-                why=f"its data sheet has no {sent}, so no kernel packs tokens in it",
+                what=f"--dispatch-dtype {said} on {names}",
+                why=f"its data sheet has no {said}, so no kernel packs tokens in it",
                 fix="leave it out, or plan for a device that has it",
                 field="dispatch_dtype",
             ),

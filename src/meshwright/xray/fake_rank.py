@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
 
 CPU = torch.device("cpu")
 
@@ -48,9 +49,20 @@ def fake_rank(rank: int, world: int) -> Iterator[None]:
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     _own_groups_only(rank)
     try:
-        yield
+        with _OnCpu():
+            yield
     finally:
         dist.destroy_process_group()
+
+
+class _OnCpu(TorchFunctionMode):
+    """Tensors that a framework makes on `cuda` by name, as masks of unfused attention, are made on `cpu`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if "device" in kwargs and str(kwargs["device"]).startswith("cuda"):
+            kwargs = {**kwargs, "device": CPU}
+        return func(*args, **kwargs)
 
 
 def _own_groups_only(rank: int) -> None:
@@ -108,6 +120,7 @@ def _type(usual: Any) -> Any:
 
     def of(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         found = usual(self, *args, **kwargs)
-        return found.replace("torch.", "torch.cuda.", 1) if isinstance(found, str) else found
+        named = isinstance(found, str) and not found.startswith("torch.cuda.")
+        return found.replace("torch.", "torch.cuda.", 1) if named else found
 
     return of

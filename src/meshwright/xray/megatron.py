@@ -110,6 +110,9 @@ def configuration(options: Options) -> tuple[Any, list[str]]:
             values[name] = _typed(value, types_[name], name)
     dtype = torch.bfloat16 if "--bf16" in options else torch.float16 if "--fp16" in options else torch.float32
     layers = values["num_layers"]
+    if values.get("tensor_model_parallel_size", 1) == 1:
+        # Its training loop leaves it out there.
+        values.pop("sequence_parallel", None)
     values |= {
         "params_dtype": dtype,
         "pipeline_dtype": dtype,
@@ -238,10 +241,11 @@ def _replace(tape: Tape, config: Any) -> list[str]:
         grouped_gemm_util.assert_grouped_gemm_is_available = lambda: None
         grouped_gemm_util.ops = SimpleNamespace(gmm=lambda x, w, *_, **__: substitutes.grouped_products(tape, x, w))
         experts = ["products of experts in groups (grouped_gemm)"]
+    unfused = config.attention_backend.name == "unfused"
     return [
         *experts,
         "norms (transformer_engine)",
-        "core attention that keeps no scores (transformer_engine)",
+        *([] if unfused else ["core attention that keeps no scores (transformer_engine)"]),
         "rotary positions in one pass (transformer_engine)",
         "fused Adam (transformer_engine)",
     ]
