@@ -20,7 +20,17 @@ from meshwright.xray.start import traced
 
 Row = Mapping[str, str]
 
-UNSTATED = ("instances", "cross_entropy", "account_for", "layout", "fsdp", "fp8", "offload", "dist_optimizer_no_mmap")
+UNSTATED = (
+    "reruns",
+    "instances",
+    "cross_entropy",
+    "account_for",
+    "layout",
+    "fsdp",
+    "fp8",
+    "offload",
+    "dist_optimizer_no_mmap",
+)
 """Parts of names of tests whose options are not in their row."""
 
 

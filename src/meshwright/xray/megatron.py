@@ -241,11 +241,16 @@ def _replace(tape: Tape, config: Any) -> list[str]:
         grouped_gemm_util.assert_grouped_gemm_is_available = lambda: None
         grouped_gemm_util.ops = SimpleNamespace(gmm=lambda x, w, *_, **__: substitutes.grouped_products(tape, x, w))
         experts = ["products of experts in groups (grouped_gemm)"]
-    unfused = config.attention_backend.name == "unfused"
+    kernel = "core attention that keeps no scores (transformer_engine)"
+    if config.attention_backend.name == "unfused":
+        from megatron.core.fusions.fused_softmax import FusedScaleMaskSoftmax
+
+        FusedScaleMaskSoftmax.forward = lambda self, scores, *_, **__: substitutes.softmax(tape, scores)
+        kernel = "scale, mask and softmax in one kernel (transformer_engine)"
     return [
         *experts,
         "norms (transformer_engine)",
-        *([] if unfused else ["core attention that keeps no scores (transformer_engine)"]),
+        kernel,
         "rotary positions in one pass (transformer_engine)",
         "fused Adam (transformer_engine)",
     ]

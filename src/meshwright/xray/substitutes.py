@@ -72,6 +72,24 @@ def attention(tape: Tape, query: torch.Tensor, key: torch.Tensor, value: torch.T
     return Attention.apply(query, key, value)
 
 
+def softmax(tape: Tape, scores: torch.Tensor) -> torch.Tensor:
+    """Scale, mask and softmax in one kernel, which keeps its result alone."""
+
+    class Softmax(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, scores: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = tape.fused(torch.empty_like, "softmax")(scores)
+            ctx.save_for_backward(made)
+            return made
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+            return tape.fused(torch.empty_like, "softmax")(gradient)
+
+    found: torch.Tensor = Softmax.apply(scores)
+    return found
+
+
 def rotary(tape: Tape, x: torch.Tensor) -> torch.Tensor:
     """Rotary positions in one pass: a new tensor, nothing kept but the angles."""
 
