@@ -116,7 +116,7 @@ def fit(
 
     Args:
         steps: runs with measurements.
-        rounds: of linearisation; ROUNDS by default.
+        rounds: of linearisation; ROUNDS by default. With 0 the numbers stay at `start`: sources are left out there.
         parameters: that may move; every one of the runs' devices and frameworks by default.
         start: values to linearise at first, by name; the priors for the rest. Numbers of an earlier fit save rounds.
         tell: takes a line about each round.
@@ -152,6 +152,8 @@ def fit(
         x = x + np.clip(moved - x, -TRUST, TRUST)
         after = residuals(steps, parameters, x)
         tell(f"round {round_number + 1} of {rounds}: median error {np.median(np.abs(np.expm1(after))):.1%}")
+    if not rounds:
+        slopes = jacobian(steps, parameters, x, after)
     return Fit(
         parameters=tuple(parameters),
         log_values=x,

@@ -18,6 +18,8 @@ def test_every_second_layer_is_half_of_each_chunk() -> None:
 def test_interleaved_without_chunks_takes_two_where_layers_divide() -> None:
     assert row_of(schedule="1f1b-interleaved (paper)", vpp="").format() == "tp2.pp2.vpp2.dp4.z1.mbs1.gbs128"
     assert row_of(schedule="1F1B-I", vpp="", n_layers="33").vpp == 1
+    # Embedding and head take a layer's place each: 32 of them on 4 stages.
+    assert row_of(schedule="1F1B-I", vpp="", n_layers="30", pp="2").vpp == 2
 
 
 def test_megatron_core_interleaves_where_nothing_is_said() -> None:
@@ -75,10 +77,11 @@ def test_a_pipeline_that_keeps_gathered_weights_sums_gradients_once() -> None:
     assert row_of(zero_stage="FSDP (params not resharded after fwd)", pp="1", dp="8").sharding == "fsdp-keep"
 
 
-def test_torchtitan_cuts_a_rank_s_batch_by_its_virtual_stages() -> None:
+def test_torchtitan_cuts_a_rank_s_batch_by_the_ranks_of_the_pipeline() -> None:
     titan = {"framework": "torchtitan +torch.compile", "zero_stage": "FSDP2", "micro_batch": "", "vpp": ""}
     run = run_of(**titan, schedule="1f1b", notes="micro_batch column = LOCAL batch 32", global_batch_seqs="128")
     assert (run.plans[0].row.mbs, run.plans[0].row.sharding) == (16, "z1")
+    assert row_of(**titan, schedule="1F1B-I", notes="LOCAL batch 32", global_batch_seqs="128").mbs == 16
     assert {"micro_batch", "reshard_after_forward"} <= set(assumed(run))
 
 

@@ -47,6 +47,33 @@ def test_frameworks_have_their_habits() -> None:
     assert {"zero_stage", "recompute", "attention", "micro_batch", "sp", "gradients"} <= set(assumed(new))
 
 
+@pytest.mark.parametrize(
+    ("framework", "year", "line"),
+    [
+        ("Megatron-LM", "2024", "megatron-lm"),
+        ("Megatron-LM", "2025", "megatron-core"),
+        ("Primus (Megatron-LM backend)", "2026", "megatron-core"),
+        ("Megatron-DeepSpeed", "2024", "megatron-deepspeed"),
+        ("DeepSpeed", "2021", "megatron-deepspeed"),
+        ("DeepSpeed ZeRO-3 (HF)", "2024", "pytorch-eager"),
+        ("LLM Foundry", "2023", "pytorch-eager"),
+        ("NeMo AutoModel (PyTorch FSDP2)", "2026", "megatron-core"),
+        ("torchtitan", "2025", "pytorch-compiled"),
+        ("Levanter", "2024", "xla"),
+    ],
+)
+def test_a_framework_is_priced_as_its_line_of_the_time(framework: str, year: str, line: str) -> None:
+    found = run_of(framework=framework, year=year, attention="flash").workload.software
+    assert found.partition("@")[0] == line
+
+
+def test_ranks_of_a_sequence_gather_keys_in_pytorch() -> None:
+    """As torchtitan's target is read: context_parallel gathers them by default."""
+    split = {"cp": "2", "tp": "1", "pp": "1", "dp": "8", "n_gpus": "16", "zero_stage": "FSDP"}
+    assert run_of(framework="torchtitan", **split).plans[0].row.cp == (("ag", 2),)
+    assert run_of(framework="Megatron-Core", **split).plans[0].row.cp == (("p2p", 2),)
+
+
 @pytest.mark.parametrize("text", ["LoRA", "method: SFT", "supervised fine-tuning"])
 def test_fine_tuning_that_does_not_say_what_it_trains_is_not_priced(text: str) -> None:
     assert "what is trained is not stated" in str(read(notes=text))

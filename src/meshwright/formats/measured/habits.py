@@ -5,6 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 
+ONLY_CORE = 2025
+"""Megatron-LM runs the models of Megatron-Core: the older ones left it during 2024."""
+ALONE = 2023
+"""DeepSpeed by itself drives models of Hugging Face; before, what it drove was Megatron-LM."""
+_XLA = ("maxtext", "jax", "xla", "levanter", "axlearn", "paxml")
+_TORCH = (
+    "fsdp",
+    "torch",
+    "composer",
+    "foundry",
+    "hugging",
+    "deepspeed",
+    "accelerate",
+    "lightning",
+    "litgpt",
+    "olmo",
+    "axolotl",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
     """Defaults of a framework at the time of a publication."""
@@ -23,6 +43,8 @@ class Habits:
     """Whether pipelines are interleaved where nothing is said."""
     deduplicates: bool = False
     """Whether tokens enter a node once on their way to experts."""
+    context: str = "p2p"
+    """How ranks of a sequence come by each other's keys and values."""
     short_gradients: bool = False
     """Whether gradients are kept and summed in 16 bits."""
 
@@ -43,6 +65,7 @@ def habits(framework: str, year: int) -> Habits:
     bigscience-workshop/Megatron-DeepSpeed, pytorch/torchtitan, mosaicml/llm-foundry and AI-Hypercomputer/maxtext.
     """
     text = framework.lower()
+    torch = any(word in text for word in _TORCH)
     core = Habits(
         name="Megatron-Core",
         software="megatron-core",
@@ -61,9 +84,9 @@ def habits(framework: str, year: int) -> Habits:
             short_gradients=True,
             deduplicates="bridge" in text,
         )
-    if "megatron-core" in text or "mcore" in text:
+    if "megatron-core" in text or "mcore" in text or ("megatron-lm" in text and year >= ONLY_CORE):
         return replace(core, interleaves=True, deduplicates=year >= 2026)
-    if "deepspeed" in text:
+    if "deepspeed" in text and ("megatron" in text or year < ALONE):
         old = replace(
             core,
             name="Megatron-DeepSpeed",
@@ -80,15 +103,15 @@ def habits(framework: str, year: int) -> Habits:
         return replace(first, sequence_parallel=False, tp_overlap="none", dp_overlap=False)
     if "megatron" in text:
         return replace(core, name="Megatron-LM", software="megatron-lm", sharding="z0", flash=False, dp_overlap=False)
-    if any(word in text for word in ("maxtext", "jax", "xla")):
+    if any(word in text for word in _XLA):
         return replace(core, name="JAX", software="xla", sharding="fsdp", tp_overlap="ring")
     if "nanotron" in text:
         return replace(core, name="nanotron", software="pytorch-eager", tp_overlap="ring")
-    if any(word in text for word in ("fsdp", "torch", "composer", "hugging", "deepspeed", "accelerate")):
+    if torch:
         compiled = "titan" in text or "compile" in text or (year >= 2024 and "torch" in text)
         compiled = compiled and "eager" not in text
         software = "pytorch-compiled" if compiled else "pytorch-eager"
-        return replace(core, name="PyTorch", software=software, sharding="fsdp")
+        return replace(core, name="PyTorch", software=software, sharding="fsdp", context="ag")
     modern = year >= 2022
     return replace(
         core,

@@ -64,7 +64,7 @@ class PlanReader:
             sharding = "z1"
         vpp = self.chunks(pp, model)
         again = self.recompute(model, pp * vpp)
-        choices = self.micro_batches(pp, pp * vpp, batch, dp, model)
+        choices = self.micro_batches(pp, batch, dp, model)
         sequence_parallel, tp_overlap = self.tensor(tp, model)
         plans = [
             PossiblePlan(
@@ -73,7 +73,7 @@ class PlanReader:
                     tp=tp,
                     sp=sequence_parallel,
                     tp_overlap=tp_overlap,  # type: ignore[arg-type]
-                    cp=(("p2p", cp),) if cp > 1 else (),
+                    cp=((self.habits.context, cp),) if cp > 1 else (),
                     pp=pp,
                     vpp=vpp,
                     ep=ep,
@@ -146,7 +146,8 @@ class PlanReader:
             return usual
         if vpp is not None:
             return vpp
-        vpp = 2 if model.num_layers % (2 * pp) == 0 else 1
+        # Embedding and head may take a layer's place each, as `split` lays them.
+        vpp = 2 if any(layers % (2 * pp) == 0 for layers in (model.num_layers, model.num_layers + 2)) else 1
         self.assume("vpp", f"{vpp}: interleaved, chunks not stated")
         return vpp
 
@@ -166,15 +167,15 @@ class PlanReader:
             return [fold.Again(mode="block", layers=layers)]
         return [stated]
 
-    def micro_batches(self, pp: int, stages: int, batch: int, dp: int, model: ModelSpec) -> list[int]:
+    def micro_batches(self, pp: int, batch: int, dp: int, model: ModelSpec) -> list[int]:
         """Stated, 1 in a pipeline or with experts, else the largest of 4, 2 and 1 that divides the batch and fits."""
         stated = self.record.whole("micro_batch")
         if stated is not None:
             return [stated]
         local = re.search(r"local batch (\d+)", self.notes, re.IGNORECASE)
         if local and pp > 1:
-            self.assume("micro_batch", "the rank's batch over its virtual stages: usual in torchtitan")
-            return [max(1, int(local[1]) // stages)]
+            self.assume("micro_batch", "the rank's batch over the pipeline's ranks: usual in torchtitan")
+            return [max(1, int(local[1]) // pp)]
         if pp > 1 or model.is_moe:
             self.assume("micro_batch", f"1: usual {'in a pipeline' if pp > 1 else 'with experts'}")
             return [1]
