@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.device_file import check_record
 from meshwright.formats.device_lint import lint_device
+from meshwright.library.calibration import calibration
 from meshwright.library.devices import (
     add_device,
     device,
@@ -287,3 +288,13 @@ def test_every_measured_run_on_one_kind_of_device_names_a_known_one(name: str) -
     assert spellings
     for spelling in spellings:
         assert device(spelling).name
+
+
+@pytest.mark.parametrize("name", ["B200", "B300", "GB200", "GB300", "H100", "A100-80"])
+def test_devices_with_measured_runs_have_the_share_of_peak_that_was_fitted(name: str) -> None:
+    """A share of its own in the device's file would hide what the runs said of its generation."""
+    own = device(name).efficiency
+    fitted = calibration().of("device", own.generation)
+    assert own.gemm_fraction == fitted["gemm_fraction"]
+    assert own.gemm_fraction_fp8 == fitted.get("gemm_fraction_fp8", own.gemm_fraction_fp8)
+    assert own.basis == "fitted"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-
 ONLY_CORE = 2025
 """Megatron-LM runs the models of Megatron-Core: the older ones left it during 2024."""
 ALONE = 2023
