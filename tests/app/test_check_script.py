@@ -198,12 +198,17 @@ def test_a_trainer_is_read_with_its_model_and_lengths(tmp_path: Path) -> None:
     script = tmp_path / "sft.sh"
     script.write_text(
         "#!/bin/bash\naccelerate launch --config_file fsdp.yaml sft.py --model_name_or_path Qwen/Qwen3-8B --bf16 True "
-        "--per_device_train_batch_size 1 --max_seq_length 2048 --use_peft --learning_rate 2e-5\n"
+        "--per_device_train_batch_size 1 --max_seq_length 2048 --use_peft --lora_r 8 "
+        "--lora_target_modules q_proj v_proj --load_in_4bit --learning_rate 2e-5\n"
     )
     report = check(script, cluster="8xA100-80", search=False)
     assert report.inputs.model.name == "qwen3-8b"  # type: ignore[union-attr]
     assert report.inputs.workload.seq_len == 2048  # type: ignore[union-attr]
-    assert any("not read: --use_peft, --learning_rate" in text for text in report.warnings)
+    tuning = report.inputs.model.tuning  # type: ignore[union-attr]
+    assert tuning is not None
+    assert tuning.lora is not None
+    assert (tuning.lora.rank, tuning.lora.targets, tuning.lora.base) == (8, ("q_proj", "v_proj"), "nf4")
+    assert any("not read: --learning_rate" in text for text in report.warnings)
     other = check("llama-3.1-8b", cluster="8xA100-80", source=script, search=False)
     assert [v.what for v in other.violations] == ["the script's model is Qwen/Qwen3-8B"]
     script.write_text(script.read_text().replace("Qwen/Qwen3-8B", "acme/their-own"))

@@ -115,7 +115,8 @@ def script_question(
         said = f"{how} of {model.parameters:,} parameters"
         flags = replace(flags, notes=(*flags.notes, said, *model.notes))
     own: dict[str, Any] = {
-        key: flags.workload.get(key) for key in ("seq_len", "optimizer", "attention_kernel", "bf16_first", "bf16_last")
+        key: flags.workload.get(key)
+        for key in ("seq_len", "optimizer", "attention_kernel", "bf16_first", "bf16_last", "lora")
     }
     own["dtype"] = flags.workload.get("precision")
     own["software"] = target.software

@@ -20,6 +20,7 @@ _OF_TRAINERS = (*_BATCH, "gradient_checkpointing", "optim", "bf16", "fp16")
 MODEL_NAMES = ("model_name_or_path", "pretrained_model_name_or_path", "model_id", "base_model")
 LENGTHS = ("max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "block_size", "seq_length", "max_length")
 """What training programs around the trainer of transformers call the length of a sequence."""
+ADAPTERS = ("use_peft", "use_lora", "use_dora", "lora_r", "lora_target_modules", "load_in_4bit", "load_in_8bit")
 _CONFIG = re.compile(r"[^=\s]+\.(?:json|ya?ml|toml)$")
 
 
@@ -42,7 +43,10 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
         for values in (launched.said, launched.unpriced)
     )
     more = [Said(option=name, value=str(value), place=found.place) for name, value in found.job.items()]
+    more += [Said(option=name, value=value, place=found.place) for name, value in found.adapters.items()]
     model, workload = dict(launched.model), dict(launched.workload)
+    if (adapters := lora(found.adapters)) is not None:
+        workload["lora"] = adapters
     for name, value in found.job.items():
         if name in MODEL_NAMES:
             model["name"] = value
@@ -68,6 +72,8 @@ class StartedWith:
     """Those that the script writes itself."""
     job: Mapping[str, object] = field(default_factory=dict)
     """Options of the program that say its model or the length of its sequences."""
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """Those that say adapters."""
     rest: tuple[str, ...] = ()
     """Its other options."""
     place: str = ""
@@ -110,6 +116,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         files=files,
         written=frozenset(files) & frozenset(script.files),
         job=_options(found[-1][0], (*MODEL_NAMES, *LENGTHS))[0],
+        adapters=_adapters(found[-1][0]),
         rest=tuple(_rest(found[-1][0])),
         place=str(found[-1][0].place),
         questions=tuple(questions),
@@ -117,9 +124,39 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     )
 
 
+def _adapters(launch: Launch) -> dict[str, str]:
+    """Options of adapters by name, the words of a list with commas between them; empty for a bare flag."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for word in launch.words:
+        if word.text.startswith("--"):
+            flag, equals, value = word.text.partition("=")
+            name = flag[2:].replace("-", "_")
+            if name in ADAPTERS:
+                found[name] = [value] if equals else []
+        elif name in found and word.unknown is None:
+            found[name].append(word.text)
+    return {name: ",".join(words) for name, words in found.items()}
+
+
+def lora(adapters: Mapping[str, str]) -> str | None:
+    """Options of TRL's trainers as `--lora` takes them; None where there are no adapters.
+
+    Source: ModelConfig of trl 0.24 (2025-10): rank 16, all linear layers where no target is named.
+    """
+    on = {name for name, value in adapters.items() if value.lower() in ("", "true", "1")}
+    if not on & {"use_peft", "use_lora"}:
+        return None
+    targets = adapters.get("lora_target_modules", "")
+    parts = [f"r={adapters.get('lora_r', '16')}"]
+    parts += [f"targets={targets}"] if targets and targets != "all-linear" else []
+    parts += ["base=nf4"] if "load_in_4bit" in on else ["base=int8"] if "load_in_8bit" in on else []
+    return ",".join([*parts, *(["dora"] if "use_dora" in on else [])])
+
+
 def _rest(launch: Launch) -> Iterator[str]:
     """Options of the program that nobody here knows."""
-    known = {*_OF_TRAINERS, *MODEL_NAMES, *LENGTHS}
+    known = {*_OF_TRAINERS, *MODEL_NAMES, *LENGTHS, *ADAPTERS}
     for word in launch.words:
         flag, _, value = word.text.partition("=")
         if flag.startswith("--") and flag[2:].replace("-", "_") not in known and not _CONFIG.fullmatch(value):
