@@ -19,16 +19,24 @@ import numpy as np
 
 from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.items import NONE, Item, item_costs
 from meshwright.estimate.mixing import ALIGNED, FLASH_PAD
 from meshwright.estimate.sequences import pairs_of_row
 from meshwright.ops.counts import trained_parameters
 from meshwright.ops.edges import edge_works
 from meshwright.ops.layers import work_of
+from meshwright.search.grid import Grid
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import CoreAttention, LayerWork, Linear, StreamTokens, Vector
 from meshwright.specs.workload import Workload
+from meshwright.strategies import CONTEXTS
 
+LARGE = 256
+"""Sequences of a micro-batch at which launches and unfilled tiles are lost in the rest."""
+BEYOND = 0.005
+"""Share that still larger ones may save."""
+TENSOR = (1, 2, 4, 8)
 ENDS: tuple[Literal["embedding", "head"], ...] = ("embedding", "head")
 
 
@@ -49,6 +57,8 @@ def least_step_s(model: ModelSpec, workload: Workload, devices: list[tuple[Hardw
     cost_s = np.array(
         [[part_s(work, hardware, workload, quantised=own) for work, own in works] for hardware, _ in devices]
     )
+    layers_s = np.array([least_layers_s(model, workload, hardware) for hardware, _ in devices])
+    cost_s[:, : layers_s.shape[1]] = np.maximum(cost_s[:, : layers_s.shape[1]], layers_s)
     number = np.array([count for _, count in devices], dtype=float)
     needed = workload.global_batch * counts
     compute_s = max(float(y @ needed / (number @ (y / cost_s).max(axis=1))) for y in cost_s)
@@ -74,6 +84,32 @@ def part_s(work: LayerWork, hardware: Hardware, workload: Workload, *, quantised
             case Vector():
                 total += _vector_s(op, work, hardware, workload)
     return total
+
+
+def least_layers_s(model: ModelSpec, workload: Workload, hardware: Hardware) -> Float[np.ndarray, "kinds"]:
+    """Device seconds of one sequence through each kind of layer as they are priced, at micro-batches that lose nothing.
+
+        min over tensor and expert degrees of  tp x seconds / micro-batch,  at LARGE sequences, less BEYOND
+
+    Smaller micro-batches, context parallelism, recompute and sharded weights only add to it.
+
+    Args:
+        model: the model.
+        workload: the step.
+        hardware: of the device.
+    """
+    experts = sorted({1, *(layer.mlp.routed_experts for layer in model.kinds() if layer.mlp.routed_experts)})
+    pairs = [(tp, ep) for tp in TENSOR for ep in experts]
+    tp, ep = (np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True))
+    one = np.ones_like(tp)
+    grid = Grid(
+        tp=tp, overlap=0 * one, context=np.ones((len(tp), len(CONTEXTS)), dtype=np.int64), ep=ep, etp=one, pp=one,
+        dp=ep, mbs=LARGE * one, m=one, way=0 * one,
+    )  # fmt: skip
+    items = tuple(Item("layer", kind, NONE) for kind in model.kinds())
+    costs = item_costs(items, grid.strategies(workload), model, hardware, workload)
+    once_s = costs.forward_s + (costs.backward_s if workload.training else 0.0)
+    return (once_s * tp[:, None] / LARGE).min(axis=0) * (1.0 - BEYOND)
 
 
 def _parts(model: ModelSpec, workload: Workload) -> tuple[Float[np.ndarray, "parts"], list[tuple[LayerWork, bool]]]:
