@@ -1,7 +1,8 @@
 """Load on a service: estimates a second, their latency, and processor time: `python -m benchmarks.service_load`.
 
 Starts a service of its own, asks it estimates over connections that stay open, each another question, and with
-`--plans N` that many searches at the same time.
+`--plans N` that many searches at the same time. `--jobs N` accepts that many jobs, and kills a searching worker after
+each; all of them have to be answered. The memory of all its processes is looked at ten times, for soaks.
 """
 
 from __future__ import annotations
@@ -10,13 +11,19 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from meshwright.client import Client
+
 PLANS = ("tp8.pp4.mbs1.z1.rc-full", "tp8.pp2.mbs1.z1.rc-full", "tp4.pp4.mbs1.z1.rc-full", "tp8.pp8.mbs1.z1.rc-sel")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -28,6 +35,8 @@ class Load:
     statuses: dict[int, int] = field(default_factory=dict)
     plans_s: list[float] = field(default_factory=list)
     plan_statuses: dict[int, int] = field(default_factory=dict)
+    memory_mib: list[float] = field(default_factory=list)
+    jobs: dict[str, int] = field(default_factory=dict)
 
 
 async def ask(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], verb: str, body: object) -> int:
@@ -67,19 +76,77 @@ async def plan(port: int, number: int, load: Load) -> None:
     stream[1].close()
 
 
-async def measured(port: int, connections: int, seconds: float, plans: int) -> Load:
+async def measured(port: int, connections: int, seconds: float, plans: int, server: int = 0, kills: int = 0) -> Load:
     """Ask from all connections at once."""
     load, until = Load(), time.monotonic() + seconds
     tasks = [estimates(port, number, connections, until, load) for number in range(connections)]
-    await asyncio.gather(*tasks, *(plan(port, number, load) for number in range(plans)))
+    memory = [watched(server, seconds, load.memory_mib)] if server else []
+    killing = [jobs(port, kills, server, until)] if kills else []
+    found = await asyncio.gather(*killing, *tasks, *memory, *(plan(port, number, load) for number in range(plans)))
+    load.jobs = (found[0] or {}) if kills else {}
     return load
+
+
+async def jobs(port: int, count: int, server: int, until: float) -> dict[str, int]:
+    """Jobs, each with a kill of a worker that searches behind it; how many are answered."""
+    client, names = Client(f"http://127.0.0.1:{port}"), []
+    killed = 0
+    for number in range(count):
+        body = {"model": "gpt2", "gpus": "2xH100", "global_batch": 8 * (number + 1), "top": 1}
+        names.append(await asyncio.to_thread(partial(client.start, "plan", **body)))
+        await asyncio.sleep(3.0)
+        for process in searchers(server)[:1]:
+            os.kill(process, signal.SIGKILL)
+            killed += 1
+    while time.monotonic() < until + 120 and any(
+        await asyncio.gather(*(asyncio.to_thread(open_, client, n) for n in names))
+    ):
+        await asyncio.sleep(1.0)
+    states = [await asyncio.to_thread(client.job, name) for name in names]
+    return {
+        "accepted": len(names),
+        "killed": killed,
+        "answered": sum(one["state"] == "done" for one in states),
+        "given_up": sum(one["state"] == "failed" for one in states),
+    }
+
+
+def open_(client: Client, name: str) -> bool:
+    """Whether a job waits or runs."""
+    return client.job(name)["state"] in ("queued", "running")
+
+
+def children(process: int) -> list[int]:
+    """Processes that a process started."""
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def searchers(server: int) -> list[int]:
+    """Processes that search: they are nicer than the service."""
+    own = os.getpriority(os.PRIO_PROCESS, server)
+    return [child for child in children(server) if os.getpriority(os.PRIO_PROCESS, child) > own]
+
+
+def memory_bytes(server: int) -> int:
+    """Resident bytes of a service and its workers."""
+    total = 0
+    for process in (server, *children(server)):
+        with suppress(OSError):
+            total += int(Path(f"/proc/{process}/statm").read_text().split()[1]) * PAGE_BYTES
+    return total
+
+
+async def watched(server: int, seconds: float, found: list[float]) -> None:
+    """Note the memory ten times."""
+    for _ in range(10):
+        await asyncio.sleep(seconds / 10)
+        found.append(round(memory_bytes(server) / 2**20, 1))
 
 
 def processor_s(process: int) -> float:
     """Processor time of a process and of those it started."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return (int(fields[11]) + int(fields[12])) / TICKS + sum(processor_s(int(child)) for child in children)
+    return (int(fields[11]) + int(fields[12])) / TICKS + sum(processor_s(child) for child in children(process))
 
 
 def main() -> int:
@@ -88,6 +155,7 @@ def main() -> int:
     parser.add_argument("--connections", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--plans", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--workers", default="2")
     asked = parser.parse_args()
     command = [
@@ -107,7 +175,7 @@ def main() -> int:
         ready(8455)
         asyncio.run(measured(8455, 1, 1.0, 0))
         before, started, load_average = processor_s(server.pid), time.monotonic(), os.getloadavg()[0]
-        load = asyncio.run(measured(8455, asked.connections, asked.seconds, asked.plans))
+        load = asyncio.run(measured(8455, asked.connections, asked.seconds, asked.plans, server.pid, asked.jobs))
         spent_s, elapsed_s = processor_s(server.pid) - before, time.monotonic() - started
         times = sorted(load.seconds)
         found = {
@@ -121,6 +189,8 @@ def main() -> int:
             "elapsed_s": round(elapsed_s, 2),
             "plan_statuses": load.plan_statuses,
             "plans_s": [round(one, 2) for one in sorted(load.plans_s)],
+            "memory_mib": load.memory_mib,
+            "jobs": load.jobs,
             "load_average_before": round(load_average, 2),
             "processors": os.cpu_count(),
         }

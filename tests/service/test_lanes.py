@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from meshwright.service.answering import Reply
-from meshwright.service.lanes import BusyError, Lane
+from meshwright.service.lanes import BusyError, Lane, TooSlowError
 from meshwright.service.worker import Role
 
-TAKES_S = 0.25
-LIMIT_S = 0.9
-"""Less than six answers take."""
+TAKES_S = 0.3
+LIMIT_S = 0.2
+"""Six of them by the clock are less than six answers take."""
 
 
 class Steady:
     """In place of a process: answers every question in the same time."""
 
     alive = True
+
+    def processor_s(self) -> float:
+        return 0.0
 
     async def ask(self, verb: str, body: Mapping[str, Any], tell: object = None) -> Reply:
         await asyncio.sleep(TAKES_S)
@@ -34,6 +38,41 @@ def test_who_waits_longer_than_the_limit_is_answered_while_the_line_moves() -> N
         return await asyncio.gather(*(lane.ask(f"{number}", {}, LIMIT_S) for number in range(6)))
 
     assert [reply.content for reply in asyncio.run(six())] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+class Busy(Steady):
+    """Uses as much processor time as there is, or a tenth of it."""
+
+    def __init__(self, share: float, takes_s: float) -> None:
+        self.share, self.takes_s, self.began_s, self.ended = share, takes_s, time.monotonic(), False
+
+    def processor_s(self) -> float:
+        return self.share * (time.monotonic() - self.began_s)
+
+    def end(self) -> None:
+        self.ended, self.alive = True, False
+
+    async def ask(self, verb: str, body: Mapping[str, Any], tell: object = None) -> Reply:
+        await asyncio.sleep(self.takes_s)
+        return Reply(status=200, content=verb.encode())
+
+
+@pytest.mark.parametrize(("share", "takes_s", "answered"), [(1.0, 0.6, False), (0.1, 0.6, True), (0.1, 3.0, False)])
+def test_a_limit_is_one_of_processor_time(share: float, takes_s: float, answered: bool) -> None:
+    worker = Busy(share, takes_s)
+
+    async def ask() -> None:
+        lane = Lane(Role(), 0)
+        lane._closed = True  # no process in its place
+        lane._free.put_nowait(worker)  # type: ignore[arg-type]
+        await lane.ask("plan", {}, LIMIT_S)
+
+    if answered:
+        asyncio.run(ask())
+    else:
+        with pytest.raises(TooSlowError):
+            asyncio.run(ask())
+    assert worker.ended == (not answered)
 
 
 def test_a_line_that_stands_still_says_so() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
+import os
 import pickle
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from meshwright.service.answering import Reply
@@ -17,6 +19,11 @@ from meshwright.service.framing import framed, next_message
 from meshwright.service.worker import DONE, READY, TOLD, Role, reply_of, told, work
 
 Tell = Callable[[Any], None]
+WAITING = 6.0
+"""So many times its limit may a question take by the clock: a worker that is nice waits for those that are not."""
+SHORTEST_S = 0.05
+"""Between two looks at what a worker has used."""
+_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 STARTING_S = 60.0
 """A worker that is not ready by then is started again."""
 
@@ -49,6 +56,14 @@ class Worker:
         self._tell: Tell | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._listening = asyncio.get_running_loop().create_task(self._listen(ours))
+
+    def processor_s(self) -> float | None:
+        """Processor time that the process has used; None where the system does not say."""
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return (int(fields[11]) + int(fields[12])) / _TICKS
 
     async def ask(self, verb: str, body: Mapping[str, Any], tell: Tell | None = None) -> Reply:
         """The reply to a body.
@@ -141,8 +156,8 @@ class Lane:
         Args:
             verb: one that is served.
             body: as it was parsed.
-            limit_s: for the answer; and for the wait, while no other question is answered: a line that moves is
-                waited in to its end.
+            limit_s: for the answer, processor seconds of its worker, and `WAITING` times as many by the clock. In
+                line as long without any other question being answered: one that moves is waited in to its end.
             tell: called with what the worker says of how far it is.
 
         Raises:
@@ -154,10 +169,10 @@ class Lane:
         started = time.monotonic()
         self.busy += 1
         try:
-            return await asyncio.wait_for(worker.ask(verb, body, tell), limit_s)
-        except TimeoutError:
+            return await _within(limit_s, worker, worker.ask(verb, body, tell))
+        except TooSlowError:
             worker.end()
-            raise TooSlowError from None
+            raise
         except asyncio.CancelledError:
             worker.end()
             raise
@@ -172,7 +187,7 @@ class Lane:
         self.waiting += 1
         try:
             while True:
-                worker = await self._freed(limit_s)
+                worker = await self._freed(WAITING * limit_s)
                 if worker.alive:
                     return worker
                 self._replace(worker)
@@ -221,3 +236,23 @@ class Lane:
                 self._replace(worker)
             return
         self._free.put_nowait(worker)
+
+
+async def _within(limit_s: float, worker: Worker, answering: Coroutine[Any, Any, Reply]) -> Reply:
+    """The reply, within so many processor seconds of the worker.
+
+    Raises:
+        TooSlowError: it takes more, or `WAITING` times as many seconds by the clock.
+    """
+    task, began_s, before_s = asyncio.ensure_future(answering), time.monotonic(), worker.processor_s()
+    try:
+        left_s = limit_s
+        while not (await asyncio.wait({task}, timeout=max(left_s, SHORTEST_S)))[0]:
+            used_s = None if before_s is None or (now_s := worker.processor_s()) is None else now_s - before_s
+            waited_s = time.monotonic() - began_s
+            left_s = min(limit_s - (waited_s if used_s is None else used_s), WAITING * limit_s - waited_s)
+            if left_s <= 0:
+                raise TooSlowError
+        return await task
+    finally:
+        task.cancel()
