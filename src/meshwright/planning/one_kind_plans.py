@@ -96,7 +96,9 @@ def one_kind_plans(
 
 
 def _equal_pipelines_suffice(found: Found, cluster: ClusterSpec) -> bool:
-    """Whether equal pipelines use every device: where a count is a power of two and a plan on all of it is found."""
+    """Whether equal pipelines use every device: one device, or a power of two of them with a plan on all."""
+    if cluster.devices == 1:
+        return True
     power_of_two = cluster.devices & (cluster.devices - 1) == 0
     return power_of_two and found.cluster.devices == cluster.devices and bool(found.result.plans)
 
