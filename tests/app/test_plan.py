@@ -296,9 +296,12 @@ def test_the_schedule_and_every_pin_hold_in_what_is_said_and_in_the_mends() -> N
     problem = caught.value.problems[0]
     assert ".gpipe" in problem.what
     assert "-" not in problem.why.rpartition(";")[2]
-    for repair in caught.value.repairs:
+    freed, *others = caught.value.repairs
+    assert freed.option == "free the pin pp=4"
+    for repair in others:
         assert ".gpipe" in repair.plan
         assert "pp4" in repair.plan
+    for repair in caught.value.repairs:
         assert "tp2" in repair.plan
         assert "rc-" not in repair.plan
 
