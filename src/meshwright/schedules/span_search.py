@@ -43,15 +43,20 @@ class Family:
 
 
 def given_orders(starts: Iterable[tuple[Work, Sequence[Sequence[Task]], str]]) -> list[Family]:
-    """Rules that keep the forwards and gradients of these orders, those of them that fit.
+    """Rules that keep the forwards and gradients of these orders, those of them that fit, equal ones once.
 
     Args:
         starts: a work, an order of its tasks with or without weight gradients, and its name.
     """
     found = []
+    known = set()
     for work, lists, name in starts:
         size = [0.0] * work.placement.stages if work.stage_bytes is None else work.stage_bytes
-        if InOrder(lists, Rest()).fits(size, work.room_bytes):
+        order = InOrder(lists, Rest())
+        # 1F1B, PipeDream-Flush and ZB-H1 differ in their weight gradients alone.
+        key = work.placement.worker.tobytes(), tuple(map(tuple, order.given))
+        if key not in known and order.fits(size, work.room_bytes):
+            known.add(key)
             found.append(
                 Family(work=work, rule=lambda rest, lists=lists: InOrder(lists, rest), words=f"order of {name}")  # type: ignore[misc]
             )
