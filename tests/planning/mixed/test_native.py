@@ -118,5 +118,8 @@ def test_an_odd_node_more_is_never_slower() -> None:
 def test_unlike_kinds_share_a_small_batch_by_unlike_micro_batches() -> None:
     found = plan("llama-3.2-3b", gpus="4xH100,4xA100-80", global_batch=8, top=1).best
     alone = plan("llama-3.2-3b", gpus="4xH100", global_batch=8, top=1).best
-    assert [pipeline.micro_batch for pipeline in found.plan.pipelines] == [3, 1]
+    # 0.939 with the strategies that are the quickest by themselves, 0.928 with the best beside each other.
+    assert found.estimate.step_time_s < 0.935 * alone.estimate.step_time_s
+    sequences = [one.micro_batch * found.plan.data_degree(one) for one in found.plan.pipelines]
+    assert sequences == [6, 2]
     assert found.estimate.step_time_s < 0.95 * alone.estimate.step_time_s

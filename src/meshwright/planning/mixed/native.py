@@ -165,10 +165,33 @@ class NativeSource:
         if not self.composer.islands.small_batch:
             return
         several = [made for made in self.composer.made(parts, SIDE_BY_SIDE) if len(made.pipelines) > 1]
+        found: list[tuple[float, PipelineSet[SplitPipeline]]] = []
         for made in several[:SUBSET_COMPOSED]:
             candidate = self._candidate(native_plan(made, self.cluster))
             if candidate is not None:
+                found.append((candidate.step_time_s, made))
                 yield candidate
+        if found:
+            better = self._of_other_strategies(*min(found, key=lambda one: one[0]))
+            candidate = self._candidate(native_plan(better, self.cluster))
+            if candidate is not None:
+                yield candidate
+
+    def _of_other_strategies(self, step_s: float, one_set: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:
+        """A set with the strategy of each pipeline of one stage changed, one after the other, where that is quicker.
+
+        What strategies send between pipelines is in no closed form of one pipeline.
+        """
+        for number, pipeline in enumerate(one_set.pipelines):
+            if len(pipeline.stages) != 1:
+                continue
+            for other in self.composer.through.of_other_strategies(pipeline):
+                own = (*one_set.pipelines[:number], other, *one_set.pipelines[number + 1 :])
+                changed = replace(one_set, pipelines=own)
+                changed_s = self._pricer.step_time_s(native_plan(changed, self.cluster))
+                if changed_s < step_s:
+                    step_s, one_set = changed_s, changed
+        return one_set
 
     def _leaving_out(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """Pipeline sets without some devices of a group: fewer may divide layers and batch better.

@@ -4,6 +4,7 @@
     products        2 P ((1 + h / K) + (1 + h / N) + 1) / (peak x fraction), h what a tile loses, weight gradients too
     attention       as `flash_attention_s` with every unit busy
     memory-bound    elements over the achieved bandwidth
+    layers          at least what they take as they are priced, at micro-batches that lose nothing (`least_layers_s`)
     step >= max over y of  sum_j y_j B n_j / sum_k N_k max_j (y_j / c_kj)  +  update
 
 The first term is the dual of sharing B sequences of n_j parts among N_k devices so that the slowest ends first; y = c_k

@@ -243,6 +243,22 @@ class NativePipelines:
                 if split is not None:
                     yield split
 
+    def of_other_strategies(self, one: SplitPipeline) -> Iterator[SplitPipeline]:
+        """A pipeline of one stage under every other strategy of the same devices, micro-batch and recompute."""
+        (stage,) = one.stages
+        options = stage.options
+        alike = (options.devices == stage.devices) & (options.wave == one.wave)
+        for row in np.flatnonzero(alike & (options.recompute == options.recompute[stage.row])).tolist():
+            other = split_pipeline(
+                [replace(stage, row=row)],
+                self._cuts(),
+                wave=one.wave,
+                micro_batches=max(1, self.islands.workload.global_batch // one.wave),
+                hops_s=[],
+            )
+            if other is not None:
+                yield replace(other, layers=one.layers)
+
     def _split(self, order: Sequence[IslandPart], stage_sequences: StageSequences, number: int) -> SplitPipeline | None:
         stages: list[SplitStage] = []
         for place, part in enumerate(order):
