@@ -21,6 +21,7 @@ from benchmarks.accuracy_goals import goals_text
 from benchmarks.accuracy_reasons import FINE_EXPERT, number, why_off
 from benchmarks.accuracy_scale import Row, coverage_text, scale_text
 from benchmarks.accuracy_tuning import ADAPTERS, tuning_rows
+from benchmarks.headlines import headline_text
 from benchmarks.kernels import kernels_section
 from benchmarks.peers import peers_text
 from benchmarks.scatter_svg import Dot, scatter_svg
@@ -317,6 +318,12 @@ the year, some of which were added after looking at outliers.
 {_classes(parts)}
 
 {_peers(parts)}
+
+## Public headline runs
+
+What was published, and what the command below each says.
+
+{headline_text()}
 
 {_goals(parts)}
 {coverage_text(calibration_data())}

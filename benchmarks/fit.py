@@ -2,8 +2,8 @@
 
 Fits to every measured file of full training, starting at the packaged numbers, and writes
 src/meshwright/library/data/calibration.json and, for docs/accuracy.md, what each run was predicted at while its source
-was left out: benchmarks/left_out.csv. With --left-out the packaged numbers stay and only that file is written, as after
-a change of how rows are read.
+was left out: benchmarks/left_out.csv. With --left-out the packaged numbers and widths stay, and only the errors in that
+file are written, as after a change of how rows are read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import argparse
 import csv
 import sys
 from pathlib import Path
-
-import numpy as np
 
 from benchmarks import ROOT, today
 from benchmarks.accuracy import FILES, VARIABLE, find_folder
@@ -41,13 +39,20 @@ def read_steps(folder: Path) -> tuple[list[MeasuredStep], list[str]]:
     return [step for step in found if isinstance(step, MeasuredStep)], names
 
 
-def write_left_out(found: Fit, steps: list[MeasuredStep]) -> None:
-    """Errors and widths of runs whose source was left out, for the accuracy page."""
-    half = np.exp(covering_ranges(found, steps).log_half_widths)
+def packaged_widths() -> dict[str, float]:
+    """Half-widths by run, as the file has them."""
+    with LEFT_OUT.open(encoding="utf-8", newline="") as file:
+        return {row["id"]: float(row["half_width"]) for row in csv.DictReader(file)}
+
+
+def write_left_out(found: Fit, steps: list[MeasuredStep], kept: dict[str, float]) -> None:
+    """Errors and widths of runs whose source was left out, for the accuracy page; `kept` widths stay."""
+    widths = covering_ranges(found, steps).log_half_widths.tolist()
+    half = [kept.get(step.id, width) for step, width in zip(steps, widths, strict=True)]
     with LEFT_OUT.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        for step, error, width in zip(steps, found.left_out.tolist(), np.log(half).tolist(), strict=True):
+        for step, error, width in zip(steps, found.left_out.tolist(), half, strict=True):
             writer.writerow((step.id, step.source, f"{error:.4f}", f"{width:.4f}"))
 
 
@@ -76,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.no_write:
         if not options.left_out:
             write_calibration(record, PACKAGED)
-        write_left_out(found, chosen)
+        write_left_out(found, chosen, packaged_widths() if options.left_out else {})
     return 0
 
 
