@@ -29,6 +29,9 @@ def moved(source: tuple[int, int], target: tuple[int, int]) -> float:
         ((0, 1), (-1, -1), MESH.all_gather_s(0, SIZE / 4) + MESH.all_gather_s(1, SIZE)),
         # The slice along the second axis comes first: a quarter is gathered.
         ((0, -1), (-1, 1), MESH.all_gather_s(0, SIZE / 4)),
+        # The inner axis goes on: what a device has of the eighths is no part of the quarter that it wants.
+        ((0, 0), (-1, 0), MESH.all_gather_s(0, SIZE / 4) + 1e-6 + SIZE / 8 / 1e9),
+        ((-1, 0), (0, 0), 1e-6 + SIZE / 8 / 1e9),
     ],
 )
 def test_resharding(source: tuple[int, int], target: tuple[int, int], seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -118,3 +119,19 @@ def test_a_loop_counts_its_rounds() -> None:
     assert seconds_of_products(graph, found) == pytest.approx(6 * 3 * 2 * 512 * 16 * 16 / 8 / mesh.flop_per_s)
     moved = found.objective_s - seconds_of_products(graph, found)
     assert moved == pytest.approx(mesh.all_reduce_s(0, 6 * 16 * 16 * 4 + 4), rel=1e-6)
+
+
+def test_a_checkpoint_pays_again_for_what_its_backward_reads() -> None:
+    """Its first product is run again, with the sum of its input; the last, whose result is only added, is not."""
+
+    def pair(w: tuple[jax.Array, jax.Array], x: jax.Array) -> jax.Array:
+        return x + jnp.tanh(x @ w[0]) @ w[1]
+
+    def loss(kept: bool, *operands: jax.Array) -> jax.Array:
+        up, down, x = operands
+        return jnp.mean((pair if kept else jax.checkpoint(pair))((up, down), x) ** 2)
+
+    mesh = devices(8)
+    shapes = [(64, 256), (256, 64), (8, 64)]
+    kept, again = (seconds_of_products(*plan_of(partial(loss, way), shapes, 2, mesh)) for way in (True, False))
+    assert again - kept == pytest.approx(2 * 8 * 64 * 256 / 8 / mesh.flop_per_s)

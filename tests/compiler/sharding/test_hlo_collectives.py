@@ -116,3 +116,35 @@ ENTRY %main (p: f32[16]) -> f32[16] {{
 }}
 """
     assert count_collectives(hlo).sent_bytes == pytest.approx(16 * 4 * (devices - 1) / devices)
+
+
+SCATTERED = """HloModule one, num_partitions=4
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%part (p.1: f32[8,4], p.2: s32[]) -> f32[2,4] {
+  %p.1 = f32[8,4]{1,0} parameter(0)
+  %p.2 = s32[] parameter(1)
+  ROOT %mine = f32[2,4]{1,0} dynamic-slice(%p.1, %p.2, %p.2), dynamic_slice_sizes={2,4}
+}
+
+ENTRY %main (x: f32[8,4], i: s32[]) -> f32[2,4] {
+  %x = f32[8,4]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %ar = (f32[8,4]{1,0}, f32[8,4]{1,0}) all-reduce(%x, %x), replica_groups={{0,1,2,3}}, to_apply=%add
+  %first = f32[8,4]{1,0} get-tuple-element(%ar), index=0
+  %second = f32[8,4]{1,0} get-tuple-element(%ar), index=1
+  %kept = f32[2,4]{1,0} fusion(%first, %i), kind=kLoop, calls=%part
+  %read = f32[8,4]{1,0} negate(%second)
+  ROOT %r = (f32[2,4]{1,0}, f32[8,4]{1,0}) tuple(%kept, %read)
+}
+"""
+
+
+def test_a_sum_of_which_each_device_keeps_its_part_is_told_from_one_that_is_read_whole() -> None:
+    found = count_collectives(SCATTERED)
+    one = 8 * 4 * 4 * 3 / 4
+    assert found.sent_bytes == pytest.approx(2 * 2 * one)
+    assert found.scattered_bytes == pytest.approx((1 + 2) * one)

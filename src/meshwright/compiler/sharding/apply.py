@@ -29,6 +29,11 @@ AXES = ("x", "y", "z")
 """Names of the axes of a logical mesh."""
 
 
+CLEARLY = 1.05
+"""How much less a decision about all axes has to cost than one beside data ranks: where values move over two axes at
+once, XLA may send more than was priced; sums over ranks are written here."""
+
+
 class StagesOfRanks(Protocol):
     """Stages as data ranks run them, which share nothing but sums."""
 
@@ -60,11 +65,17 @@ class SolvedSharding:
         """How a value is sharded.
 
         Args:
-            role: of the value; what is decided about a value holds for all of its roles.
+            role: of the value; what is decided about a value holds for all of its roles, but that samples of the batch
+                are shared out to data ranks first.
             var: of the step or of its loss.
             devices: of the mesh.
         """
-        return self.specs.get(var, PartitionSpec())
+        held = self.specs.get(var, PartitionSpec())
+        if role is not Role.SAMPLES or not self.rank_axes:
+            return held
+        first, *rest = [*held] or [None]
+        names = () if first is None else (first,) if isinstance(first, str) else first
+        return PartitionSpec((*self.rank_axes, *names), *rest)
 
     def explain(self) -> str:
         """Chosen sharding, cost and next best of each operator that chooses for itself, as a table."""
@@ -124,7 +135,11 @@ def shard_stage(
     views = [*on_ranks, *((view, mesh, None) for view, mesh in meshes)]
     graphs = [_graph(step, stage, view, own_ranks, setting) for view, _, own_ranks in views]
     solved = [_decided(graph, setting) for graph in graphs]
-    best = int(np.argmin([found.objective_s for found in solved]))
+    best = int(
+        np.argmin(
+            [found.objective_s * (1.0 if ranks else CLEARLY) for found, (*_, ranks) in zip(solved, views, strict=True)]
+        )
+    )
     graph, found, (_, mesh, ranks) = graphs[best], solved[best], views[best]
     own = stage if ranks is None else ranks.stages[0]
     names = AXES[0 if ranks is None else len(ranks.axes) : mesh.devices.ndim]

@@ -7,6 +7,7 @@ have the shape (choices, axes). Of two axes on one dimension the first is the ou
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -121,4 +122,24 @@ class LogicalMesh:
             scattered = summed & (new != WHOLE)
             total = total + (gathered | exchanged | reduced | scattered) * own.latency_s
             total = total + (gathered | scattered) * whole_s + exchanged * whole_s / own.size + reduced * 2.0 * whole_s
+        return total + self._reordered_s(size_bytes, before, after)
+
+    def _reordered_s(
+        self, size_bytes: float, before: Int[np.ndarray, "*choices axes"], after: Int[np.ndarray, "*choices axes"]
+    ) -> Float[np.ndarray, "*choices"]:
+        """Seconds of the permutes where an axis begins or ends to split a dimension outside of one that goes on to.
+
+        Blocks of the inner axis were parts of blocks of the outer one, or become it, so that each device holds another
+        part than it is to have: one part of the smaller kind is sent on.
+        """
+        slowest = min(self.axes, key=lambda axis: axis.bytes_per_s, default=None)
+        total = np.zeros(before.shape[:-1])
+        for outer, inner in combinations(range(len(self.axes)), 2):
+            dim = before[..., inner]
+            stays = (dim != WHOLE) & (dim == after[..., inner])
+            ends, begins = before[..., outer] == dim, after[..., outer] == dim
+            moved = stays & (ends != begins)
+            parts = self.shards(np.where(ends[..., None], before, after))
+            if slowest is not None:
+                total = total + moved * (slowest.latency_s + size_bytes / parts / slowest.bytes_per_s)
         return total

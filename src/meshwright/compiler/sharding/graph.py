@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import PRODUCTS, aval_bytes, eqn_flop
+from meshwright.compiler.sharding.checkpoints import CHECKPOINTS, NOT_KEPT, run_again
 from meshwright.compiler.sharding.cost import WHOLE, LogicalMesh, MeshAxis, Placements
 from meshwright.compiler.sharding.nodes import ChosenValue, DecisionNode, EquationSite, HeldValue
 from meshwright.compiler.sharding.problem import ChoiceProblem, Pair
@@ -23,11 +24,6 @@ CHOOSE = (*PRODUCTS, "gather")
 OPENED = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "remat2": "jaxpr", "checkpoint": "jaxpr",
           "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}  # fmt: skip
 """Equations that hold others, and the parameter that holds them."""
-NOT_KEPT = (
-    "reshape", "transpose", "squeeze", "expand_dims", "convert_element_type", "copy", "copy_p", "slice", "split",
-    "neg", "add", "sub",
-)  # fmt: skip
-"""Results that the backward does not read, or reads as what they were made of."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -53,6 +49,8 @@ class DecisionGraph:
     values: dict[Any, ChosenValue | None] = field(default_factory=dict)
     scale: float = 1.0
     """Trip count of the loops around the equation that is read."""
+    again: float = 0.0
+    """How often the backward runs the equation that is read once more, because a checkpoint keeps nothing of it."""
 
     # ---- what is decided
 
@@ -125,13 +123,15 @@ class DecisionGraph:
         self._edge(use, node, placements, np.zeros(placements.shape, bool))
         return node
 
-    def read(self, eqns: Sequence[core.JaxprEqn]) -> None:
+    def read(self, eqns: Sequence[core.JaxprEqn], again: Collection[int] = ()) -> None:
         """Add equations in order.
 
         Args:
             eqns: of the program.
+            again: those, by their id, that the backward runs once more.
         """
         for eqn in eqns:
+            self.again = 1.0 if id(eqn) in again else 0.0
             uses = [self._use(atom) for atom in eqn.invars]
             if all(use is None for use in uses):
                 self.values.update((var, None) for var in eqn.outvars)
@@ -188,7 +188,8 @@ class DecisionGraph:
         cost = forward = self.mesh.move_s(aval_bytes(aval), running, placed, sums)
         if differentiable:
             cost = cost + self.mesh.move_s(aval_bytes(aval), placed, np.where(sums, WHOLE, running))
-        passes = 1 + sum(use is not None and use.differentiable for use in uses)
+        cost = cost + self.again * forward
+        passes = 1 + self.again + sum(use is not None and use.differentiable for use in uses)
         flop = passes * eqn_flop(eqn) if eqn.primitive.name in PRODUCTS else 0.0
         compute = self.scale * flop / self.mesh.flop_per_s / self.mesh.shards(ways.factors)
         if flop:
@@ -222,7 +223,7 @@ class DecisionGraph:
             sums = (factors != WHOLE) & (placed == WHOLE)
             if sums.any():
                 summed = self.scale * self.mesh.move_s(aval_bytes(var.aval), placed, placed, sums)
-                node.communication_s += summed
+                node.communication_s += (1.0 + self.again) * summed
                 node.forward_s += summed
             if eqn.primitive.name in SUMS_OF_RANKS:
                 taken = self.scale * self._over_ranks(var.aval, placed)
@@ -277,14 +278,14 @@ class DecisionGraph:
             return
         if use.node == node:
             there, back = self._moved(use, use.placements, target, sums)
-            self.nodes[node].communication_s += there + back
+            self.nodes[node].communication_s += (1.0 + self.again) * there + back
             self.nodes[node].forward_s += there
             return
         there, back = self._moved(use, use.placements[:, None], target[None], sums[None])
         pair = (use.node, node)
         if use.node > node:
             pair, there, back = (node, use.node), there.T, np.transpose(back)
-        self.edges[pair] = self.edges.get(pair, 0.0) + there + back
+        self.edges[pair] = self.edges.get(pair, 0.0) + (1.0 + self.again) * there + back
         self.forward_edges[pair] = self.forward_edges.get(pair, 0.0) + there
 
     def _moved(self, use: ChosenValue, source: Any, target: Any, sums: Any) -> tuple[Any, Any]:
@@ -292,6 +293,9 @@ class DecisionGraph:
         there = self.scale * self.mesh.move_s(use.size_bytes, source, target)
         if not use.differentiable:
             return there, np.zeros_like(there)
+        if use.dims is not None:
+            # No sum is scattered over a dimension that one row of a stack does not have.
+            source = np.where(np.isin(source, use.dims), source, WHOLE)
         back = self.mesh.move_s(use.size_bytes, target, source, sums)
         return there, self.scale * (self.syncs if use.parameter else 1.0) * back
 
@@ -310,7 +314,9 @@ class DecisionGraph:
         inner = _jaxpr(eqn.params[OPENED[eqn.primitive.name]])
         self.values.update(zip(inner.invars, uses, strict=True))
         outside, self.sites = self.sites, []
-        self.read(inner.eqns)
+        checkpoint = eqn.primitive.name in CHECKPOINTS and eqn.params.get("policy") is None
+        whole = [id(one) for one in inner.eqns] if self.again else []
+        self.read(inner.eqns, run_again(inner) if checkpoint else whole)
         self.sites, inside = outside, self.sites
         self.sites.append(EquationSite(eqn=eqn, inner=tuple(inside)))
         self.values.update((var, self._use(atom)) for var, atom in zip(eqn.outvars, inner.outvars, strict=True))

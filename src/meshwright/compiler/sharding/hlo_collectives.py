@@ -10,6 +10,8 @@ from math import prod
 
 import numpy as np
 
+from meshwright.compiler.sharding.scattered_sums import ScatteredSums
+
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{\s*$")
@@ -39,6 +41,14 @@ class Collectives:
     """Number of those that move single numbers only (a loss, a norm, a count), by kind."""
     sent_bytes: float
     """Out of one device, where each goes around a ring of its devices."""
+    whole_sums_bytes: float = 0.0
+    """Part of these that compilers for GPUs and TPUs save: of all-reduces whose devices each keep their part only, they
+    make reduce-scatters."""
+
+    @property
+    def scattered_bytes(self) -> float:
+        """Out of one device where sums that are kept in parts are reduce-scattered."""
+        return self.sent_bytes - self.whole_sums_bytes
 
     @property
     def of_arrays(self) -> dict[str, int]:
@@ -54,8 +64,9 @@ class Collectives:
         """
         counted = [{kind: runs * n for kind, n in one.items()} for one in (self.count, self.result_bytes, self.numbers)]
         return Collectives(
-            count=counted[0], result_bytes=counted[1], numbers=counted[2], sent_bytes=runs * self.sent_bytes
-        )
+            count=counted[0], result_bytes=counted[1], numbers=counted[2], sent_bytes=runs * self.sent_bytes,
+            whole_sums_bytes=runs * self.whole_sums_bytes,
+        )  # fmt: skip
 
 
 def in_all(programs: Iterable[Collectives]) -> Collectives:
@@ -65,13 +76,16 @@ def in_all(programs: Iterable[Collectives]) -> Collectives:
         programs: any.
     """
     count, size, numbers = Counter[str](), Counter[str](), Counter[str]()
-    sent = 0.0
+    sent = saved = 0.0
     for one in programs:
         count.update(one.count)
         size.update(one.result_bytes)
         numbers.update(one.numbers)
         sent += one.sent_bytes
-    return Collectives(count=dict(count), result_bytes=dict(size), numbers=dict(numbers), sent_bytes=sent)
+        saved += one.whole_sums_bytes
+    return Collectives(
+        count=dict(count), result_bytes=dict(size), numbers=dict(numbers), sent_bytes=sent, whole_sums_bytes=saved
+    )
 
 
 def count_collectives(hlo: str) -> Collectives:
@@ -81,12 +95,13 @@ def count_collectives(hlo: str) -> Collectives:
         hlo: text of the compiled module, as `compiled.as_text()` gives it.
     """
     count, size, numbers = Counter[str](), Counter[str](), Counter[str]()
-    sent = 0.0
+    sent = saved = 0.0
     bodies, entry = _computations(hlo)
+    sums = ScatteredSums(bodies)
     devices = int(found[1]) if (found := _DEVICES.search(hlo)) else 1
 
     def walk(name: str, times: int) -> None:
-        nonlocal sent
+        nonlocal sent, saved
         for line in bodies.get(name, ()):
             if found := _COLLECTIVE.search(line):
                 arrays = _ARRAY.findall(found[1])
@@ -94,7 +109,11 @@ def count_collectives(hlo: str) -> Collectives:
                 count[found[2]] += times
                 size[found[2]] += times * moved
                 numbers[found[2]] += times * all(_entries(dims) == 1 for _, dims in arrays)
-                sent += times * moved * _ring_share(found[2], _group_of(line, devices))
+                group = _group_of(line, devices)
+                sent += times * moved * _ring_share(found[2], group)
+                if found[2] == "all-reduce" and group > 1:
+                    kept = zip(arrays, sums.parts(name, line, group), strict=True)
+                    saved += times * sum(_bytes(*array) for array, part in kept if part) * (group - 1) / group
             trips = _TRIPS.search(line)
             inner = times * (int(trips[1]) if trips and " while(" in line else 1)
             called = _CALLED.findall(line)
@@ -104,7 +123,9 @@ def count_collectives(hlo: str) -> Collectives:
                 walk(one, inner)
 
     walk(entry, 1)
-    return Collectives(count=dict(count), result_bytes=dict(size), numbers=dict(numbers), sent_bytes=sent)
+    return Collectives(
+        count=dict(count), result_bytes=dict(size), numbers=dict(numbers), sent_bytes=sent, whole_sums_bytes=saved
+    )
 
 
 def _group_of(line: str, devices: int) -> int:
