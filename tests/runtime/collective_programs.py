@@ -178,3 +178,27 @@ PROGRAMS: dict[str, Callable[[], tuple[Step, Any]]] = {
     "experts sorted": sorted_experts,
     "experts dispatched": dispatched_experts,
 }
+
+
+def blocks(layers: int, *, width: int = 2048, heads: int = 16, samples: int = 16, tokens: int = 1024) -> Any:
+    """Layers of a GPT of 1.3 billion parameters, its products by heads, without embedding and head."""
+
+    def normed(x: jax.Array, scale: jax.Array) -> jax.Array:
+        x = x - x.mean(-1, keepdims=True)
+        return x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-5) * scale
+
+    def loss(weights: Any, x: jax.Array) -> jax.Array:
+        for own in weights:
+            y = normed(x, own["before"])
+            q, k, v = (jnp.einsum("bsh,hnd->bsnd", y, own[name]) for name in "qkv")
+            seen = jnp.tril(jnp.ones((x.shape[1],) * 2, bool))
+            share = jax.nn.softmax(jnp.where(seen, jnp.einsum("bqnd,bknd->bnqk", q, k), -1e9))
+            x = x + jnp.einsum("bnqk,bknd,ndh->bqh", share, v, own["out"])
+            x = x + jax.nn.gelu(normed(x, own["behind"]) @ own["up"]) @ own["down"]
+        return jnp.mean(x**2)
+
+    by_heads = of(width, heads, width // heads)
+    one = {"q": by_heads, "k": by_heads, "v": by_heads, "out": of(heads, width // heads, width),
+           "up": of(width, 4 * width), "down": of(4 * width, width),
+           "before": of(width), "behind": of(width)}  # fmt: skip
+    return descent(loss), ([one] * layers, of(samples, tokens, width))

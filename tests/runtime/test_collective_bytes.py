@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from meshwright.compiler.methods import ShardParallel
+from meshwright.runtime.parallelize import parallelize
 from tests.runtime.collective_programs import (
     Step,
+    blocks,
     collective_bytes,
     convolutions,
     decoder,
@@ -37,3 +40,16 @@ def test_bytes_are_those_that_were_priced(
     assert found.rank_axes == ranks
     assert found.scattered_bytes == pytest.approx(found.priced_bytes, rel=0.1)
     assert found.scattered_bytes <= found.sent_bytes
+
+
+def test_at_gpt_sizes_a_grid_takes_megatrons_form_and_reduces_gradients_once() -> None:
+    layers, parts = 2, 4
+    step, arguments = blocks(layers)
+    method = ShardParallel(mesh_shape=(2, 4), num_micro_batches=parts, hosts="8xH100")
+    found = parallelize(step, method=method).lower(*arguments).collectives()
+    sent = {name: one.of_arrays for name, one in found.items()}
+    # Attention and feed-forward sum once forward and once backward, for the norm before them.
+    assert sent["F0"] == {"all-reduce": parts * 2 * layers}
+    assert sent["B0"] == {"all-reduce": 2 * layers}
+    assert sent["B0+"] == {"all-reduce": (parts - 1) * 2 * layers}
+    assert sent["gradients0"] == {"all-reduce": 1}
