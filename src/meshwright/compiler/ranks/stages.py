@@ -70,7 +70,8 @@ def rank_stages(step: TracedStep, stages: Sequence[CutStage], axes: Sequence[tup
         program, made = _for_rank(stage, placements, axes)
         carried |= dict(zip(stage.carried_out, made, strict=False))
         results |= dict(zip(stage.results, made[len(stage.carried_out) :], strict=True))
-        if program.jaxpr.invars[-1] in {*free_variables(program.jaxpr.eqns), *program.jaxpr.outvars}:
+        returned = [atom for atom in program.jaxpr.outvars if isinstance(atom, core.Var)]
+        if program.jaxpr.invars[-1] in {*free_variables(program.jaxpr.eqns), *returned}:
             found.append(replace(stage, program=program, others=(*stage.others, number)))
         else:
             jaxpr = program.jaxpr
