@@ -24,7 +24,7 @@ from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
-from meshwright.specs.precision import PRECISIONS
+from meshwright.specs.precision import PRECISIONS, stated
 from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import DataParallel, ExpertParallel, LayerStrategy, Offload, Recompute, TensorPerOperator
 from meshwright.specs.tuning import Frozen, Lora, Tuning
@@ -120,6 +120,9 @@ def crowded(own: Job) -> Job:
     return replace(own, workload=replace(own.workload, expert_imbalance=1.0, expert_load=load))
 
 
+WEIGHTS_IN_FP8 = stated(PRECISIONS["fp8"], {"weight_dtype": "fp8"})
+
+
 def jobs() -> dict[str, Job]:
     experts = ExpertParallel(ep=2, etp=2, capacity_factor=1.5, overlap_degree=2)
     rich = PlanRow(tp=2, cp=(("p2p", 2),), ep=2, etp=2, pp=2, dp=2, gbs=8, mbs=2).strategy()
@@ -141,6 +144,8 @@ def jobs() -> dict[str, Job]:
         "latent": job(LATENT, "16xA100-80", row),
         "tied": job(TIED, "16xA100-80", plain, attention_kernel="materialised"),
         "fp8": job(DENSE, "16xH200", plain, precision=PRECISIONS["fp8"]),
+        "fp8 weights": job(DENSE, "8xB200", PlanRow(tp=8, gbs=8), precision=WEIGHTS_IN_FP8),
+        "fp8 weights in two layouts": job(DENSE, "8xH200", PlanRow(tp=8, gbs=8), precision=WEIGHTS_IN_FP8),
         "fp16": job(DENSE, "16xH100", plain, precision=PRECISIONS["fp16"], software="megatron-deepspeed"),
         "fp32": job(DENSE, "16xV100-32", plain, precision=PRECISIONS["fp32"]),
         "across nodes": job(TIED, "4x4xA100-80", replace(plain, dp=8, pp=1, sharding="fsdp-keep")),
