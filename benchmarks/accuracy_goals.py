@@ -65,7 +65,7 @@ What is known about what misses:
   outside of forward and backward, 54 ms fitted to full training, is a fifth of them. Rows whose log contradicts the
   number of micro-batches of the published configuration are not predicted.
 * **Ranges** miss whole sources (the table below): unfused forks of Megatron-DeepSpeed on small models, sweeps bound by
-  the host, functional tests. Nothing in the other sources says how slow these are. Of twelve more things that a width
+  the host, functional tests. Nothing in the other sources says how slow these are. Of eighteen more things that a width
   might depend on (width of the model, seconds of the step, devices, format, generation, shares of the step), one helps:
   the share of the step outside of compute, with which the median of high / low would be 1.66 at the same 90%.
 """
