@@ -33,6 +33,7 @@ RULES: dict[str, Rule] = {
     "v >= 2": lambda p, m, v: v >= 2,
     "v >= 2 for p >= 2": lambda p, m, v: v >= 2 or p == 1,
     "v even": lambda p, m, v: v % 2 == 0,
+    "p at most 4, its segments, for v >= 2": lambda p, m, v: v == 1 or p <= 4,
     "m >= 2": lambda p, m, v: m >= 2,
     "m even": lambda p, m, v: m % 2 == 0,
     "m >= p": lambda p, m, v: m >= p,

@@ -55,7 +55,7 @@ def test_a_row_survives_its_flags(row: PlanRow, extra: list[int]) -> None:
     read = read_flags(written.text)
     assert read.problems == ()
     assert (read.row, read.layout) == (row, tuple(split))
-    assert read.model == model_facts(made.model)
+    assert model_facts(made.model).items() <= read.model.items()
     assert read.workload["precision"] == made.workload.precision
     assert (read.workload["seq_len"], read.workload["global_batch"]) == (4096, row.gbs)
     words = [word for flag, value in written.arguments for word in (flag, *value.split())]
@@ -72,7 +72,7 @@ def test_experts_survive_their_flags(row: PlanRow, ep: int, etp: int) -> None:
     read = read_flags(megatron_script(made).text)
     assert read.problems == ()
     assert read.row == row
-    assert read.model == model_facts(made.model)
+    assert model_facts(made.model).items() <= read.model.items()
 
 
 @pytest.fixture(scope="module")
