@@ -47,7 +47,7 @@ def test_rows_are_the_strategies_that_their_plans_state(offload: str) -> None:
     assert found.rows > 100
     columns = found.strategies(WORKLOAD)
     strategies = [row(found, at).strategy() for at in range(found.rows)]
-    known = strategy_columns(strategies, found.mbs, WORKLOAD)
+    known = strategy_columns(strategies, found.mbs.astype(float), WORKLOAD)
     for name in ("tp", "sp", "tp_overlap", "context", "ep", "etp", "mbs", "offload_activations", "ep_chunks"):
         assert np.array_equal(getattr(columns, name), getattr(known, name)), name
     shares = [offload_of(offload).weights * fetched_share(strategy) for strategy in strategies]
