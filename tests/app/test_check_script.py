@@ -209,6 +209,13 @@ def test_a_trainer_is_read_with_its_model_and_lengths(tmp_path: Path) -> None:
     assert tuning.lora is not None
     assert (tuning.lora.rank, tuning.lora.targets, tuning.lora.base) == (8, ("q_proj", "v_proj"), "nf4")
     assert any("not read: --learning_rate" in text for text in report.warnings)
+    text = script.read_text()
+    script.write_text(text.replace("--lora_target_modules q_proj v_proj ", ""))
+    assert any("queries and values" in note for note in check(script, cluster="8xA100-80", search=False).warnings)
+    script.write_text(text.replace("--max_seq_length 2048", "--max_seq_length $(cat length)"))
+    with pytest.raises(InputError, match="--max_seq_length is not known"):
+        check(script, cluster="8xA100-80")
+    script.write_text(text)
     other = check("llama-3.1-8b", cluster="8xA100-80", source=script, search=False)
     assert [v.what for v in other.violations] == ["the script's model is Qwen/Qwen3-8B"]
     script.write_text(script.read_text().replace("Qwen/Qwen3-8B", "acme/their-own"))

@@ -29,7 +29,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.targets import TARGETS, Target, readers, target_of_file
 
 _LANGUAGES = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML"}
-_SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash", ".job")
+SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash", ".job")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def format_of(source: str | os.PathLike[str]) -> str:
     path = Path(source)
     text = read_text(path, "launch script")
     found = target_of_file(path.name, text) or record_of(path.name, text)
-    if found is None and (path.suffix in _SCRIPTS or text.startswith("#!")):
+    if found is None and (path.suffix in SCRIPTS or text.startswith("#!")):
         found = _started_by(path, text) or "megatron"
     if found is None and path.suffix in _LANGUAGES:
         parsed(text, _LANGUAGES[path.suffix], "launch file")
@@ -242,7 +242,7 @@ class LaunchSource:
 
     @property
     def _is_bash(self) -> bool:
-        named = Path(self.name).suffix in _SCRIPTS or self.text.startswith("#!")
+        named = Path(self.name).suffix in SCRIPTS or self.text.startswith("#!")
         return named or (not self.name and self.target.script is not None)
 
     def read(self, text: str | None = None) -> LaunchFile:

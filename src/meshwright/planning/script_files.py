@@ -8,19 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from meshwright.errors import Problem
-from meshwright.formats.launch_file import LaunchFile, Said
+from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Launch, Script, launches
 from meshwright.formats.shell.values import known_text, unknown_of
+from meshwright.planning.trainer_options import TrainerOptions, read_options
 from meshwright.targets import Target
 
 ARGUMENTS = "training_args.json"
 """What trainers take as options: the same names as in this file."""
-_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
-_OF_TRAINERS = (*_BATCH, "gradient_checkpointing", "optim", "bf16", "fp16")
-MODEL_NAMES = ("model_name_or_path", "pretrained_model_name_or_path", "model_id", "base_model")
-LENGTHS = ("max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "block_size", "seq_length", "max_length")
-"""What training programs around the trainer of transformers call the length of a sequence."""
-ADAPTERS = ("use_peft", "use_lora", "use_dora", "lora_r", "lora_target_modules", "load_in_4bit", "load_in_8bit")
 _CONFIG = re.compile(r"[^=\s]+\.(?:json|ya?ml|toml)$")
 
 
@@ -42,23 +37,15 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
         tuple(replace(one, place=found.place) if one.place.startswith(ARGUMENTS) else one for one in values)
         for values in (launched.said, launched.unpriced)
     )
-    more = [Said(option=name, value=str(value), place=found.place) for name, value in found.job.items()]
-    more += [Said(option=name, value=value, place=found.place) for name, value in found.adapters.items()]
-    model, workload = dict(launched.model), dict(launched.workload)
-    if (adapters := lora(found.adapters)) is not None:
-        workload["lora"] = adapters
-    for name, value in found.job.items():
-        if name in MODEL_NAMES:
-            model["name"] = value
-        elif isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            workload["seq_len"] = value
+    options = found.options
+    beside = {"lora": options.lora, "seq_len": options.seq_len}
     return replace(
         launched,
-        model=model,
-        workload=workload,
-        said=(*said, *more),
+        model={**launched.model, **({"name": options.model} if options.model else {})},
+        workload={**launched.workload, **{name: value for name, value in beside.items() if value is not None}},
+        said=(*said, *options.said(found.place)),
         unpriced=unpriced,
-        notes=(*launched.notes, *_not_read(found), *_assumed(script)),
+        notes=(*launched.notes, *options.notes(), *_assumed(script)),
     )
 
 
@@ -70,12 +57,8 @@ class StartedWith:
     """The target's own first; options of its trainer as the file they could stand in."""
     written: frozenset[str] = frozenset()
     """Those that the script writes itself."""
-    job: Mapping[str, object] = field(default_factory=dict)
-    """Options of the program that say its model or the length of its sequences."""
-    adapters: Mapping[str, str] = field(default_factory=dict)
-    """Those that say adapters."""
-    rest: tuple[str, ...] = ()
-    """Its other options."""
+    options: TrainerOptions = field(default_factory=TrainerOptions)
+    """Of the program."""
     place: str = ""
     """Where the program is started, and its options stand."""
     questions: tuple[Problem, ...] = ()
@@ -115,59 +98,11 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     return StartedWith(
         files=files,
         written=frozenset(files) & frozenset(script.files),
-        job=_options(found[-1][0], (*MODEL_NAMES, *LENGTHS))[0],
-        adapters=_adapters(found[-1][0]),
-        rest=tuple(_rest(found[-1][0])),
+        options=read_options(found[-1][0]),
         place=str(found[-1][0].place),
         questions=tuple(questions),
         problems=tuple(problems),
     )
-
-
-def _adapters(launch: Launch) -> dict[str, str]:
-    """Options of adapters by name, the words of a list with commas between them; empty for a bare flag."""
-    found: dict[str, list[str]] = {}
-    name = ""
-    for word in launch.words:
-        if word.text.startswith("--"):
-            flag, equals, value = word.text.partition("=")
-            name = flag[2:].replace("-", "_")
-            if name in ADAPTERS:
-                found[name] = [value] if equals else []
-        elif name in found and word.unknown is None:
-            found[name].append(word.text)
-    return {name: ",".join(words) for name, words in found.items()}
-
-
-def lora(adapters: Mapping[str, str]) -> str | None:
-    """Options of TRL's trainers as `--lora` takes them; None where there are no adapters.
-
-    Source: ModelConfig of trl 0.24 (2025-10): rank 16, all linear layers where no target is named.
-    """
-    on = {name for name, value in adapters.items() if value.lower() in ("", "true", "1")}
-    if not on & {"use_peft", "use_lora"}:
-        return None
-    targets = adapters.get("lora_target_modules", "")
-    parts = [f"r={adapters.get('lora_r', '16')}"]
-    parts += [f"targets={targets}"] if targets and targets != "all-linear" else []
-    parts += ["base=nf4"] if "load_in_4bit" in on else ["base=int8"] if "load_in_8bit" in on else []
-    return ",".join([*parts, *(["dora"] if "use_dora" in on else [])])
-
-
-def _rest(launch: Launch) -> Iterator[str]:
-    """Options of the program that nobody here knows."""
-    known = {*_OF_TRAINERS, *MODEL_NAMES, *LENGTHS, *ADAPTERS}
-    for word in launch.words:
-        flag, _, value = word.text.partition("=")
-        if flag.startswith("--") and flag[2:].replace("-", "_") not in known and not _CONFIG.fullmatch(value):
-            yield flag
-
-
-def _not_read(found: StartedWith) -> Iterator[str]:
-    rest = [flag for flag in found.rest if flag.removeprefix("--") not in ("deepspeed", "config", "config_file")]
-    if rest:
-        more = f" and {len(rest) - 16} more" if len(rest) > 16 else ""
-        yield f"options of the program itself, not read: {', '.join(rest[:16])}{more}"
 
 
 def _assumed(script: Script) -> Iterator[str]:
@@ -200,35 +135,8 @@ def _files(
             )
         files[name] = text
     if files and ARGUMENTS in target.beside:
-        values, asked = _options(launch, _OF_TRAINERS)
-        if values:
-            files[ARGUMENTS] = json.dumps(values)
-        questions += asked
+        options = read_options(launch)
+        if options.arguments:
+            files[ARGUMENTS] = json.dumps(options.arguments)
+        questions += options.questions
     return files, questions
-
-
-def _options(launch: Launch, wanted: tuple[str, ...]) -> tuple[Mapping[str, object], list[Problem]]:
-    """`--name value` of the program by name, as trainers read them, and what of them is not known."""
-    values: dict[str, object] = {}
-    questions: list[Problem] = []
-    words = list(launch.words)
-    for at, word in enumerate(words):
-        flag, equals, attached = word.text.partition("=")
-        name = flag.removeprefix("--").replace("-", "_")
-        if not flag.startswith("--") or name not in wanted:
-            continue
-        following = words[at + 1] if at + 1 < len(words) and not words[at + 1].text.startswith("--") else None
-        held = word if equals else following
-        if held is not None and held.unknown is not None:
-            names = [f"--env {one}=VALUE" for one in held.unknown.names] or ["the value in the script"]
-            why = f"{held.unknown.why} ({held.unknown.place})"
-            questions.append(
-                Problem(what=f"{flag} is not known", why=why, fix=f"give {' or '.join(names)}", field=flag)
-            )
-            continue
-        text = attached if equals else following.text if following is not None else "true"
-        values[name] = int(text) if text.isdigit() else text.lower() == "true" if text.lower() in _BOOLEAN else text
-    return values, questions
-
-
-_BOOLEAN = ("true", "false")

@@ -116,15 +116,15 @@ class CheckRequest(Request):
         return dict(str(text).partition("=")[::2] for text in self.environment)
 
 
-_SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash", ".job", ".yaml", ".yml", ".py")
-"""Files that are no model's."""
-
-
 def _script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """A launch script that is given without a model, as the file it is."""
     first = values.get("model")
     if not isinstance(first, (str, os.PathLike)) or values.get("source") or values.get("plan"):
         return values
+    from meshwright.planning.launch_script import SCRIPTS
+
     text = os.fspath(first)
-    alone = Path(text).suffix in _SCRIPTS or (values.get("source_format") and os.path.isfile(text))
+    alone = Path(text).suffix in (*SCRIPTS, ".yaml", ".yml", ".py") or (
+        values.get("source_format") and os.path.isfile(text)
+    )
     return {**values, "model": None, "source": first} if alone else values

@@ -37,6 +37,30 @@ SAYS = hugging_face.RECOMPUTE | {
     "precision": only("bf16", "fp16", "fp32"),
 }
 _CONFIG = "deepspeed/runtime/config.py and runtime/zero/config.py of deepspeed 0.19.8"
+SHARDS_AND_OFFLOAD = (
+    Rule(
+        field="data.reshard",
+        holds=lambda plan: plan.strategy.data.reshard or plan.strategy.data.zero < 3,
+        why="ZeRO-3 frees gathered weights as the limits on live parameters say",
+        fix="use z3",
+        source=_CONFIG,
+    ),
+    Rule(
+        field="offload.gradients",
+        holds=lambda plan: plan.strategy.offload.gradients == plan.strategy.offload.optimizer,
+        why="an optimizer on the host takes its gradients there",
+        fix="offload both (off-og), or neither",
+        source="ZeRO-Offload, arXiv 2101.06840, section 4",
+    ),
+    Rule(
+        field="offload.optimizer",
+        holds=lambda plan: plan.strategy.offload.optimizer == 0 or plan.strategy.data.zero >= 1,
+        why="offloading the optimizer needs ZeRO 1 or more",
+        fix="use z1",
+        source=_CONFIG,
+    ),
+)
+"""What DeepSpeed asks whatever program it runs in."""
 RULES = (
     hugging_face.whole_sequences(
         _CONFIG, why="AutoTP splits matrices and keeps the whole sequence on every tensor rank"
@@ -60,27 +84,7 @@ RULES = (
         why="ZeRO shards over all data ranks; MiCS, which kept copies, was removed",
         fix="use z3 with --pin sharding=z3",
     ),
-    Rule(
-        field="data.reshard",
-        holds=lambda plan: plan.strategy.data.reshard or plan.strategy.data.zero < 3,
-        why="ZeRO-3 frees gathered weights as the limits on live parameters say",
-        fix="use z3",
-        source=_CONFIG,
-    ),
-    Rule(
-        field="offload.gradients",
-        holds=lambda plan: plan.strategy.offload.gradients == plan.strategy.offload.optimizer,
-        why="an optimizer on the host takes its gradients there",
-        fix="offload both (off-og), or neither",
-        source="ZeRO-Offload, arXiv 2101.06840, section 4",
-    ),
-    Rule(
-        field="offload.optimizer",
-        holds=lambda plan: plan.strategy.offload.optimizer == 0 or plan.strategy.data.zero >= 1,
-        why="offloading the optimizer needs ZeRO 1 or more",
-        fix="use z1",
-        source=_CONFIG,
-    ),
+    *SHARDS_AND_OFFLOAD,
     Rule(
         field="offload.optimizer",
         holds=lambda plan: plan.strategy.offload.optimizer in (0, 1) or plan.strategy.data.zero == 3,

@@ -24,7 +24,7 @@ from meshwright.formats.shell import Script, read_script
 from meshwright.formats.shell.values import known_text
 from meshwright.targets import fsdp
 from meshwright.targets.contract import Files, Target, marked, one_line, text_beside, text_of
-from meshwright.targets.deepspeed import configuration
+from meshwright.targets.deepspeed import SHARDS_AND_OFFLOAD, configuration
 from meshwright.targets.keys import json_text, nested
 from meshwright.targets.one_strategy import Note, OneStrategy
 from meshwright.targets.sayable import ANY, Plan, Rule, only, value_of
@@ -81,27 +81,7 @@ RULES = (
         source=f"megatron/arguments.py of commit {COMMIT}, validate_args",
     ),
     fsdp.one_group(_ENGINE, why="ZeRO shards over all data ranks", fix="use z1, or z3"),
-    Rule(
-        field="data.reshard",
-        holds=lambda plan: plan.strategy.data.reshard or plan.strategy.data.zero < 3,
-        why="ZeRO-3 frees gathered weights as the limits on live parameters say",
-        fix="use z3",
-        source="deepspeed/runtime/zero/config.py of deepspeed 0.19.8",
-    ),
-    Rule(
-        field="offload.gradients",
-        holds=lambda plan: plan.strategy.offload.gradients == plan.strategy.offload.optimizer,
-        why="an optimizer on the host takes its gradients there",
-        fix="offload both (off-og), or neither",
-        source="ZeRO-Offload, arXiv 2101.06840, section 4",
-    ),
-    Rule(
-        field="offload.optimizer",
-        holds=lambda plan: plan.strategy.offload.optimizer == 0 or plan.strategy.data.zero >= 1,
-        why="offloading the optimizer needs ZeRO 1 or more",
-        fix="use z1",
-        source="deepspeed/runtime/zero/config.py of deepspeed 0.19.8",
-    ),
+    *SHARDS_AND_OFFLOAD,
 )
 
 # Options of Megatron-LM under the fork's names; its values of choices are in lower case.

@@ -1,0 +1,120 @@
+"""Options of the programs around the trainer of transformers: its batch, the model, lengths and adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from meshwright.errors import Problem
+from meshwright.formats.launch_file import Said
+from meshwright.formats.shell import Launch
+
+BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
+ARGUMENTS = (*BATCH, "gradient_checkpointing", "optim", "bf16", "fp16")
+"""Of the trainer itself, as its file of arguments has them."""
+MODELS = ("model_name_or_path", "pretrained_model_name_or_path", "model_id", "base_model")
+LENGTHS = ("max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "block_size", "seq_length", "max_length")
+"""What programs call the length of a sequence."""
+ADAPTERS = ("use_peft", "use_lora", "use_dora", "lora_r", "lora_target_modules", "load_in_4bit", "load_in_8bit")
+_FILES = ("deepspeed", "config", "config_file")
+_SHOWN = 16
+_BOOLEAN = ("true", "false")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerOptions:
+    """What the options of a program say beside its configuration."""
+
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    """Of the trainer, by the names of its file."""
+    job: Mapping[str, object] = field(default_factory=dict)
+    """Model, length and adapters, as they were written."""
+    rest: tuple[str, ...] = ()
+    """Options that nobody here knows."""
+    questions: tuple[Problem, ...] = ()
+    """What depends on something that the script does not say."""
+
+    @property
+    def model(self) -> str | None:
+        """The model's name."""
+        return next((str(self.job[name]) for name in MODELS if self.job.get(name)), None)
+
+    @property
+    def seq_len(self) -> int | None:
+        """Tokens of a sequence."""
+        stated = (self.job.get(name) for name in LENGTHS)
+        return next((value for value in stated if type(value) is int and value > 0), None)
+
+    @property
+    def lora(self) -> str | None:
+        """Adapters as `--lora` takes them; None where there are none.
+
+        Source: ModelConfig of trl (trl/trainer/model_config.py, 2025): rank 16; where no target is named, peft takes
+        queries and values of decoders (peft/utils/constants.py).
+        """
+        on = {name for name in ADAPTERS if self.job.get(name) in (True, 1, "")}
+        if not on & {"use_peft", "use_lora"}:
+            return None
+        targets = self.job.get("lora_target_modules") or "q_proj,v_proj"
+        parts = [f"r={self.job.get('lora_r', 16)}"]
+        parts += [f"targets={targets}"] if targets != "all-linear" else []
+        parts += ["base=nf4"] if "load_in_4bit" in on else ["base=int8"] if "load_in_8bit" in on else []
+        return ",".join([*parts, *(["dora"] if "use_dora" in on else [])])
+
+    def said(self, place: str) -> Iterator[Said]:
+        """Options of the job with where they stand."""
+        for name, value in self.job.items():
+            yield Said(option=name, value="given" if value is True else str(value), place=place)
+
+    def notes(self) -> Iterator[str]:
+        """What was taken for granted, and what was not read."""
+        if self.lora is not None and not self.job.get("lora_target_modules"):
+            yield "no targets of adapters are named: taken are queries and values, as PEFT does"
+        rest = [flag for flag in self.rest if flag.removeprefix("--") not in _FILES]
+        if rest:
+            more = f" and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else ""
+            yield f"options of the program itself, not read: {', '.join(rest[:_SHOWN])}{more}"
+
+
+def read_options(launch: Launch) -> TrainerOptions:
+    """Options of a program that a script starts.
+
+    Args:
+        launch: the program with its words, as bash means them.
+    """
+    values: dict[str, object] = {}
+    rest: list[str] = []
+    questions: list[Problem] = []
+    known = (*ARGUMENTS, *MODELS, *LENGTHS, *ADAPTERS)
+    words = list(launch.words)
+    for at, word in enumerate(words):
+        flag, equals, attached = word.text.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if not flag.startswith("--"):
+            continue
+        if name not in known:
+            rest.append(flag)
+            continue
+        end = next((i for i in range(at + 1, len(words)) if words[i].text.startswith("--")), len(words))
+        held = [word] if equals else words[at + 1 : end]
+        unknown = next((one.unknown for one in held if one.unknown is not None), None)
+        if unknown is not None:
+            names = [f"--env {one}=VALUE" for one in unknown.names] or ["the value in the script"]
+            why = f"{unknown.why} ({unknown.place})"
+            questions.append(
+                Problem(what=f"{flag} is not known", why=why, fix=f"give {' or '.join(names)}", field=flag)
+            )
+            continue
+        texts = [attached] if equals else [one.text for one in held]
+        values[name] = _value(",".join(texts) if name == "lora_target_modules" else (texts or ["true"])[0])
+    return TrainerOptions(
+        arguments={name: value for name, value in values.items() if name in ARGUMENTS},
+        job={name: value for name, value in values.items() if name not in ARGUMENTS},
+        rest=tuple(rest),
+        questions=tuple(questions),
+    )
+
+
+def _value(text: str) -> object:
+    """A number, a switch or a word."""
+    return int(text) if text.isdecimal() else text.lower() == "true" if text.lower() in _BOOLEAN else text
