@@ -18,6 +18,7 @@ from meshwright.app.verbs import VERBS, python_verb
 from meshwright.calculon.answer import SearchGoal
 from meshwright.calculon.sweep import designs_of, parts_of
 from meshwright.calculon.sweep_file import read_sweep
+from meshwright.calculon.sweep_parts import PartsFolder
 from meshwright.errors import InputError, StoppedError
 from tests.calculon.spaces import SMALL, WIDE, a100, space_of
 
@@ -236,6 +237,24 @@ def test_tasks_cut_a_design_along_its_splits() -> None:
     assert (tasks[0].block[0], tasks[-1].block[1]) == (0, len(space.degrees))
 
 
+@pytest.mark.parametrize("step", ["keep", "remove"])
+def test_an_interrupt_while_a_part_or_the_file_is_finished_waits_for_it(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.parquet"
+    done = getattr(PartsFolder, step)
+
+    def interrupted(folder: PartsFolder) -> None:
+        signal.raise_signal(signal.SIGINT)
+        done(folder)
+
+    monkeypatch.setattr(PartsFolder, step, interrupted)
+    with pytest.raises(StoppedError, match="after 4 of 4 designs"):
+        swept(path)
+    assert {row["design"] for row in read_sweep(path)} == {0, 1, 2, 3}
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_stops_with_130_and_a_valid_file(tmp_path: Path, number: int) -> None:
     path = tmp_path / "s.parquet"
@@ -245,14 +264,14 @@ def test_the_command_stops_with_130_and_a_valid_file(tmp_path: Path, number: int
         [sys.executable, "-m", "meshwright", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "NO_COLOR": "1"},
     ) as process:  # fmt: skip
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while (
             not any(rows.stat().st_size > 1000 for rows in tmp_path.glob(".*parts/begun"))
             and time.monotonic() < deadline
         ):
             time.sleep(0.05)
         process.send_signal(number)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=120)
     assert process.returncode == 130, error
     assert "is valid and holds them" in error
     assert 0 in {row["design"] for row in read_sweep(path)}

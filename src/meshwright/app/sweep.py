@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -41,6 +38,7 @@ from meshwright.calculon.sweep_parts import PartsFolder, left_of
 from meshwright.errors import InputError, Problem, StoppedError
 from meshwright.fields.check import Check
 from meshwright.formats.writing import check_file
+from meshwright.interruptions import ending_politely, uninterrupted
 from meshwright.search.on_cores import run_on_cores
 
 SCHEMA = "meshwright.calculon-sweep/1"
@@ -199,7 +197,8 @@ def _run(
             with contextlib.closing(found):  # type: ignore[type-var]
                 for one in found:
                     executions += one.result.certificate.space if one.result else 0
-                    _write(file, one, every=request.every, fixed=goal.fixed)
+                    with contextlib.nullcontext() if request.every else uninterrupted():
+                        _write(file, one, every=request.every, fixed=goal.fixed)
                     if told is not None:
                         elapsed_s = time.perf_counter() - started
                         told(
@@ -264,20 +263,3 @@ def _values(rows: list[PricedExecution]) -> dict[str, np.ndarray]:
         name: np.array([np.nan if row.stats[name] is None else row.stats[name] for row in rows], dtype=np.float64)
         for name in names
     }
-
-
-@contextlib.contextmanager
-def ending_politely() -> Iterator[None]:
-    """A request to end, as batch systems send it, is treated like an interruption while the body runs."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    old = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, old)

@@ -25,6 +25,7 @@ from meshwright.calculon.inputs import CHOICES
 from meshwright.calculon.statistics import STATISTICS
 from meshwright.calculon.sweep_parts import PartsFolder, left_of
 from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.interruptions import uninterrupted
 
 METADATA = "meshwright.sweep"
 SCHEMA = "meshwright.calculon-sweep/1"
@@ -154,27 +155,33 @@ class SweepFile:
         rows = len(numbers)
         if rows:
             table = table_of(design, numbers, columns, values, rank, front)
-            self._begin().write_table(table, row_group_size=ROWS_AT_ONCE)
-            self._loose_rows += rows
+            with uninterrupted():
+                self._begin().write_table(table, row_group_size=ROWS_AT_ONCE)
+                self._loose_rows += rows
         return rows
 
     def end(self, design: int, rows: int, about: Mapping[str, Any]) -> None:
         """All rows of a design are added."""
         one = Complete(design=design, rows=rows, about=about)
-        self.complete.append(one)
-        self._ended.append(one)
-        self._loose_rows = 0
-        if self._folder.due:
-            self._finish_part()
+        with uninterrupted():
+            self.complete.append(one)
+            self._ended.append(one)
+            self._loose_rows = 0
+            if self._folder.due:
+                self._finish_part()
 
     def close(self) -> None:
-        """Put all that is complete into the file, in one step."""
-        self._finish_part()
-        parts = self._folder.parts
-        if len(parts) == 1 and not self._earlier and not self._loose_rows:
-            self._replace(parts[0])
-        else:
-            self._replace(self._joined(parts))
+        """Put all that is complete into the file, in one step; once only."""
+        if self._own is None:
+            return
+        with uninterrupted():
+            self._finish_part()
+            parts = self._folder.parts
+            if len(parts) == 1 and not self._earlier and not self._loose_rows:
+                self._replace(parts[0])
+            else:
+                self._replace(self._joined(parts))
+            self._own = None
 
     def abandon(self) -> None:
         """Leave what was in place before, and parts that are complete for a later run."""

@@ -1,0 +1,59 @@
+"""Interruptions: raised at once, or when what must not be cut is done."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from meshwright.interruptions import ending_politely, uninterrupted
+
+
+def test_a_request_to_end_is_an_interruption() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), ending_politely():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interruptions_wait_for_what_must_not_be_cut(number: signal.Signals) -> None:
+    done = []
+
+    def body() -> None:
+        with uninterrupted():
+            signal.raise_signal(number)
+            signal.raise_signal(number)
+            done.append("all")
+        done.append("more")
+
+    with pytest.raises(KeyboardInterrupt), ending_politely():
+        body()
+    assert done == ["all"]
+
+
+def test_ignored_signals_stay_ignored_and_failures_pass() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with pytest.raises(ValueError, match="own"), uninterrupted():
+        raise ValueError("own")
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_other_threads_are_never_interrupted_and_change_no_handler() -> None:
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def body() -> None:
+        with uninterrupted(), ending_politely():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert seen == [before]
