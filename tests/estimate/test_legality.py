@@ -158,3 +158,11 @@ def test_rules_look_at_columns_as_at_rows() -> None:
         for rule in model_rules(model, SEQ):
             alone = [bool(rule.holds(degrees)[0]) for degrees in each]
             assert np.broadcast_to(rule.holds(columns), len(rows)).tolist() == alone
+
+
+def test_a_number_of_micro_batches_is_told_by_the_batch_that_makes_it() -> None:
+    (problem,) = problems(row(dp=2, mbs=2, pp=4, vpp=2, gbs=72, schedule="interleaved"))
+    assert "gbs 72 / (dp 2 x mbs 2) = 18 micro-batches" in problem.why
+    near = [int(one) for one in re.findall(r"\d+", problem.fix)]
+    assert near == [64, 80]
+    assert not any(problems(row(dp=2, mbs=2, pp=4, vpp=2, gbs=gbs, schedule="interleaved")) for gbs in near)

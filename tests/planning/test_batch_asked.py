@@ -47,6 +47,13 @@ def test_the_odd_part_of_the_devices_divides_the_default_batch(nodes: int) -> No
     assert sensible_batch(1024, nodes * 8) % odd == 0
 
 
+@pytest.mark.parametrize(
+    ("gpus", "batch"), [("32xH100,7xH100,32xA100-80,32xL40S", 1024), ("64xH100,32xA100-80", 1056), ("31xH100", 496)]
+)
+def test_powers_of_two_come_before_a_total_that_no_degree_has(gpus: str, batch: int) -> None:
+    assert job_inputs(JobFields(model="llama-3.1-70b", gpus=gpus)).workload.global_batch == batch
+
+
 def test_positions_that_are_learned_end() -> None:
     with pytest.raises(InputError, match="learned positions"):
         job_inputs(JobFields(model="gpt2", gpus="8xH100", seq_len=4096))

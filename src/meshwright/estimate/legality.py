@@ -6,6 +6,7 @@ Each rule is a predicate over columns and, for the row that breaks it, the sente
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -342,8 +343,13 @@ def _strategy_degrees(strategy: LayerStrategy, micro_batch: int) -> Degrees:
     return {name: np.array([value]) for name, value in values.items()}
 
 
-def _in_plan_words(problem: Problem) -> Problem:
-    """Chunks per worker as the one-line form of a plan writes them: `vpp4` for `v = 4`."""
+def _in_plan_words(problem: Problem, row: PlanRow) -> Problem:
+    """As the one-line form of a plan writes it: `vpp4` for `v = 4`; micro-batches by their global batch."""
+    if problem.field == "m" and problem.fix.startswith("m = "):
+        why = f"{problem.why}; gbs {row.gbs} / (dp {row.dp} x mbs {row.mbs}) = {row.micro_batches} micro-batches"
+        counts = problem.fix.removeprefix("m = ").partition(", or ")[0]  # further options are of `schedule` alone
+        near = re.sub(r"\d+", lambda count: str(int(count[0]) * row.dp * row.mbs), counts)
+        return replace(problem, why=why, fix=f"use a global batch of {near}, or other degrees")
     return replace(problem, what=problem.what.replace(": v = ", ": vpp = "), fix=problem.fix.replace("v = ", "vpp"))
 
 
@@ -352,7 +358,7 @@ def _schedule_problems(row: PlanRow) -> list[Problem]:
     schedule = schedule_named(row.schedule)
     if schedule.not_in_plans:
         return [refusal(schedule)]
-    found = [_in_plan_words(problem) for problem in schedule.problems(row.pp, row.micro_batches, row.vpp)]
+    found = [_in_plan_words(problem, row) for problem in schedule.problems(row.pp, row.micro_batches, row.vpp)]
     kinds = {"sel": "selective", "uni": "grouped", "block": "none"}
     again = recompute_problem(schedule, {kinds.get(row.recompute, row.recompute)}) if row.pp > 1 else None
     return [*found, again] if again else found

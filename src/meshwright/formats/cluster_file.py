@@ -156,6 +156,7 @@ class _Group(TableProblems):
 class _Link(TableProblems):
     between: list[Text] = key('["new", "old"]', required=True, min_length=2, max_length=2)
     gb_s: _Speed | None = key("25", le=1e6)
+    efficiency: PositiveFloat | None = key("0.75", le=1)
     latency_us: NonNegativeFloat | None = key("20", le=1e9)
     price_per_gb: NonNegativeFloat | None = key("0.02", le=1e6)
     transport: Text | None = key('"ucx"')
@@ -170,6 +171,17 @@ class _Link(TableProblems):
                     why="a link says how fast it is, what it costs, or what carries tensors over it",
                     fix='for example gb_s = 25, price_per_gb = 0.02, transport = "gloo" or several of them',
                     field="gb_s",
+                )
+            )
+        if self.efficiency is not None and (self.gb_s is None or self.basis == "measured"):
+            raise InputError(
+                Problem(
+                    what=f"efficiency is {self.efficiency:g} without gb_s"
+                    if self.gb_s is None
+                    else f"efficiency is {self.efficiency:g} beside a measured gb_s",
+                    why="it is the share of a nominal gb_s that is reached; a measured one is what is reached",
+                    fix="say the nominal gb_s too" if self.gb_s is None else "remove it",
+                    field="efficiency",
                 )
             )
         return self
@@ -377,6 +389,7 @@ def _link(table: _Link, usual: LinkSpec, ends: list[NodeGroup], carried: Transpo
     if table.gb_s is not None:
         latency_us = DEFAULT_LATENCY_US if table.latency_us is None else table.latency_us
         found = replace(found, bandwidth_bytes_per_s=table.gb_s * GIGA, latency_s=latency_us * MICRO, basis=table.basis)
+        found = replace(found, efficiency=table.efficiency)
     elif table.latency_us is not None:
         found = replace(found, latency_s=table.latency_us * MICRO)
     return found

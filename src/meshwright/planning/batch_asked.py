@@ -10,6 +10,8 @@ from meshwright.specs.model import ModelSpec
 
 BATCH_TOLERANCE = 0.05
 """How far a batch that nobody gave may be rounded to one that more degrees divide."""
+MIXED_POWER = 16
+"""Power of two that a batch keeps on several groups, whose sum (4 x 8 + 7 + 64 = 103) is no degree of theirs."""
 MAX_BATCH = 2**20
 """Sequences of a step: far above what anybody trains with, and every schedule of it can still be simulated."""
 ROW_STEP = 128
@@ -20,16 +22,17 @@ MAX_SEQ_LEN = 2**27
 """Tokens of a sequence: LTM-2 of Magic has 100 million (magic.dev, August 2024)."""
 
 
-def sensible_batch(target: float, devices: int, tolerance: float = BATCH_TOLERANCE) -> int:
+def sensible_batch(target: float, devices: int, tolerance: float = BATCH_TOLERANCE, power: int = 1) -> int:
     """The batch near a target that most data-parallel degrees divide.
 
     Of the multiples of (odd part of the devices) x 2^k within the tolerance, the nearest one of the largest k; without
-    the odd part where no such multiple is near.
+    the odd part where no such multiple is near, or only of smaller powers of two than asked for.
 
     Args:
         target: sequences, not necessarily whole.
         devices: of the cluster.
         tolerance: largest relative distance.
+        power: least power of two beside the odd part.
 
     Returns:
         Sequences, at least 1.
@@ -37,11 +40,11 @@ def sensible_batch(target: float, devices: int, tolerance: float = BATCH_TOLERAN
     odd = devices
     while odd % 2 == 0:
         odd //= 2
-    for base in (odd, 1):
+    for base, least in ((odd, odd * power), (1, 1)):
         step = base
         while step * 2 <= target * (1 + tolerance):
             step *= 2
-        while step >= base:
+        while step >= least:
             near = max(1, round(target / step)) * step
             if abs(near - target) <= tolerance * target:
                 return near
@@ -113,7 +116,14 @@ def sequence_length(seq: int | None, model: ModelSpec, lengths: Lengths, notes: 
 
 
 def default_batch(
-    seq: float, per_step: int | None, devices: int, notes: list[Assumption], usual: int, noun: str
+    seq: float,
+    per_step: int | None,
+    devices: int,
+    notes: list[Assumption],
+    usual: int,
+    noun: str,
+    *,
+    several: bool = False,
 ) -> int:
     """Sequences of a step whose number nobody gave.
 
@@ -124,11 +134,16 @@ def default_batch(
         notes: what is assumed is added.
         usual: tokens of a step where nobody says.
         noun: what a step has several of, as people read it.
+        several: whether the devices are of several groups.
     """
     wanted = per_step or usual
     # Very short sequences would make steps of more sequences than can be planned.
     exact = wanted / seq if per_step else min(wanted / seq, MAX_BATCH)
-    batch = int(exact) if per_step and exact.is_integer() else sensible_batch(exact, devices)
+    batch = (
+        int(exact)
+        if per_step and exact.is_integer()
+        else sensible_batch(exact, devices, power=MIXED_POWER if several else 1)
+    )
     ratio = wanted / seq
     shown = f"{ratio:,.0f}" if ratio.is_integer() else f"{ratio:,.1f}"
     each = f" ({TOKENS_PER_DEVICE:,} per device)" if not per_step and wanted < DEFAULT_TOKENS_PER_STEP else ""

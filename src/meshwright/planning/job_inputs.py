@@ -166,7 +166,8 @@ def _sized(
         devices = usual_devices or where.devices
         usual = DEFAULT_SAMPLES if spec.pooled else min(DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE * devices)
         noun = "rows" if first.sequence_lengths else "sequences"
-        batch = default_batch(filled, job.tokens_per_step, devices, notes, usual, noun)
+        several = len(where.groups) > 1
+        batch = default_batch(filled, job.tokens_per_step, devices, notes, usual, noun, several=several)
     check_batch(batch)
     workload = replace(first, seq_len=seq, global_batch=batch)
     like = job.like

@@ -134,6 +134,9 @@ def homogeneous(plan: ExecutionPlan) -> tuple[Homogeneous | None, list[Problem]]
     return found, []
 
 
+OF_THE_TARGET = "let `plan --target` find the best plan that the framework can run"
+
+
 def _problem(field: str, value: object, rule: str, fix: str = "") -> Problem:
     return Problem(what=f"plan: {field} is {value!r}", why=rule, fix=fix, field=field)
 
@@ -141,6 +144,7 @@ def _problem(field: str, value: object, rule: str, fix: str = "") -> Problem:
 def _worker_problems(pipeline: Pipeline) -> Iterator[Problem]:
     """Workers that differ in devices, order of ranks or number of chunks."""
     first = pipeline.workers[0].num_devices
+    alike = all(worker.num_devices == first for worker in pipeline.workers)
     primary = [chunk for chunk in pipeline.chunks() if chunk.copy == "primary"]
     pp = len(pipeline.workers)
     vpp, rest = divmod(len(primary), pp)
@@ -150,12 +154,12 @@ def _worker_problems(pipeline: Pipeline) -> Iterator[Problem]:
         here = f"pipelines[0].workers[{number}]"
         if worker.num_devices != first:
             noun = "device" if first == 1 else "devices"
-            yield _problem(
-                f"{here}.devices", worker.num_devices, f"every worker must have {first} {noun}, as the first has"
-            )
-        elif _merged(worker.devices) != [(number * first, (number + 1) * first - 1)]:
-            span = [number * first, (number + 1) * first - 1]
-            yield _problem(f"{here}.devices", worker.devices, f"devices must be numbered stage by stage: {span} here")
+            why = f"every worker must have {first} {noun}, as the first has"
+            yield _problem(f"{here}.devices", worker.num_devices, why, OF_THE_TARGET)
+        elif alike and _merged(worker.devices) != [(number * first, (number + 1) * first - 1)]:
+            held = ", ".join(f"{low}-{high}" for low, high in _merged(worker.devices))
+            why = f"devices must be numbered stage by stage: {number * first}-{(number + 1) * first - 1} here"
+            yield Problem(what=f"plan: {here} has devices {held}", why=why, fix=OF_THE_TARGET, field=f"{here}.devices")
         if worker.rank_order != "tp-cp-ep-dp":
             yield _problem(f"{here}.rank_order", worker.rank_order, "must be tp-cp-ep-dp, innermost first")
 
@@ -227,16 +231,25 @@ def _common_strategy(plan: ExecutionPlan) -> tuple[LayerStrategy | None, int, li
         )
     problems = []
     for name, values in _differences(used).items():
-        shown = ", ".join(dict.fromkeys(repr(value) for value in values))
+        texts = list(dict.fromkeys(_shown(value) for value in values))
         problems.append(
             Problem(
-                what=f"plan: {name} differs between layers: {shown}",
+                what=f"plan: {name} differs between layers: {', '.join(texts)}",
                 why="every layer must have one strategy",
-                fix=f"use {values[0]!r} everywhere",
+                fix=f"use {texts[0]} everywhere",
                 field=f"strategies.{name}",
             )
         )
     return None, 0, problems
+
+
+def _shown(value: object) -> str:
+    """A setting in words: `2`, `ring`, `degree 4 kind p2p layout zigzag`; `none` where there is nothing."""
+    if is_dataclass(value):
+        return " ".join(f"{item.name} {_shown(getattr(value, item.name))}" for item in fields(value))
+    if isinstance(value, tuple):
+        return " x ".join(map(_shown, value)) or "none"
+    return str(value)
 
 
 def _prefix(layers: list[LayerStrategy], kept: LayerStrategy) -> int | None:

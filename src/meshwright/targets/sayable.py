@@ -240,8 +240,8 @@ def setting_problems(
 def unequal_pipelines(title: str, job: Job) -> Problem:
     """Why a plan of several pipelines cannot be run."""
     return Problem(
-        what=f"the plan has {len(job.plan.pipelines)} pipelines",
-        why=f"{title} runs one shape of pipeline; all data-parallel ranks of a stage are equal",
+        what=f"the plan has {len(job.plan.pipelines)} pipelines, and {title} runs one shape",
+        why="all data-parallel ranks of a stage must be equal",
         fix="make a plan of one kind of device, or of one pipeline",
         field="pipelines",
     )
@@ -253,7 +253,7 @@ def _unsaid(title: str, plan: Plan, says: Mapping[str, Says]) -> Iterator[Proble
         said = says.get(name)
         if value == plain[name] or name in _COUNTED or (said is not None and _covers(said, value)):
             continue
-        why = (said.why if said else "") or f"{title} has no key for this part of the plan"
+        why = (said.why if said else "") or f"no key of {title} says {name} {_shown(value)}"
         fix = (said.fix if said else "") or f"use {_shown(plain[name])}"
         yield Problem(what=f"plan: {name} is {_shown(value)}", why=why, fix=fix, field=name)
 

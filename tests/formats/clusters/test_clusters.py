@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.app.clusters import show_cluster
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.cluster import assumptions
 from meshwright.formats.cluster_file import cluster_from_table
 from meshwright.formats.clusters import FORMATS, read_cluster, read_description
 from meshwright.formats.clusters.write import cluster_file
+from meshwright.formats.gpus import parse_gpus
 from meshwright.library.devices import device
+from meshwright.specs.cluster import ClusterSpec
 from tests.formats.clusters.descriptions import DATA, groups, refused, written
 
 KINDS = {
@@ -43,6 +46,30 @@ def test_what_is_read_can_be_written_as_a_cluster_file_and_read_again(name: str,
     again = read_cluster(written(tmp_path, cluster_file(description, cluster), "again.toml"), device)
     assert again.groups == cluster.groups
     assert again.links == cluster.links
+
+
+def test_unlike_devices_of_one_host_are_joined_alike_however_they_are_said(tmp_path: Path) -> None:
+    """By `+`, as nvidia-smi lists them, and as a file made of either."""
+    listed = "GPU 0: NVIDIA GeForce RTX 4090 (UUID: GPU-1)\nGPU 1: NVIDIA GeForce RTX 3090 (UUID: GPU-2)\n"
+    shown, asked = read_cluster(written(tmp_path, listed), device), parse_gpus("1xRTX4090+1xRTX3090", device)
+
+    def facts(cluster: ClusterSpec) -> list[object]:
+        return [
+            (group.device.name, group.devices_per_node, [domain.size for domain in group.domains])
+            for group in cluster.groups
+        ] + [
+            (one.between, one.bandwidth_bytes_per_s, one.efficiency, round(one.latency_s, 12), one.basis)
+            for one in cluster.links
+        ]
+
+    assert facts(shown) == facts(asked)
+    assert any("the slower of both slots" in one.value for one in assumptions(shown))
+    for text in (
+        show_cluster("1xRTX4090+1xRTX3090").to_toml(),
+        show_cluster(tmp_path / "given").to_toml(),
+    ):
+        again = read_cluster(written(tmp_path, text, "again.toml"), device)
+        assert facts(again) == facts(asked)
 
 
 @pytest.mark.parametrize("name", ["scontrol.txt", "nodes.json"])

@@ -104,7 +104,7 @@ def _in_one_host(devices: list[DeviceSpec]) -> Iterator[dict[str, Any]]:
     """Links between kinds of device of one host, at the slower slot of both."""
     for link in links_in_host([(device.name, device) for device in devices]):
         speed = {"gb_s": link.bandwidth_bytes_per_s / GIGA, "latency_us": link.latency_s * MEGA}
-        yield {"between": list(link.between), **speed, "basis": "assumed"}
+        yield {"between": list(link.between), **speed, "efficiency": link.efficiency, "basis": "assumed"}
 
 
 def _nodes(text: str) -> list[_Node]:

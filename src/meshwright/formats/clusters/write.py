@@ -37,6 +37,10 @@ def cluster_file(description: Description, cluster: ClusterSpec) -> str:
         ends = frozenset(found.between)
         if found.basis == "assumed" and ends not in stated and frozenset(map(zone.get, ends)) not in stated:
             keys = {"between": list(found.between), "gb_s": found.bandwidth_bytes_per_s / GIGA}
+            if found.efficiency is not None:  # of one host, which a file does not say in another way
+                keys |= {"efficiency": found.efficiency, "latency_us": found.latency_s / MICRO, "basis": "assumed"}
+                lines += ["", "[[link]]", *_keys(keys)]
+                continue
             lines += ["", "# [[link]]", *(f"# {line}" for line in _keys(keys)), "# # the slower of both fabrics"]
     return "\n".join(lines) + "\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from meshwright.planning.mixed.mixing import HeldLayers, IdleDevices, Mixing
+from meshwright.planning.mixed.mixing import HeldLayers, IdleDevices, Mixing, Subset
 from meshwright.planning.mixed.slices import Composition, PlannedSlice
 from meshwright.planning.mixed.source import SearchRecord
 from meshwright.planning.reason import idle_reason
@@ -29,20 +29,25 @@ def worth(mixing: Mixing) -> str:
     if mixing.used == 1 and mixing.per_step is not None:
         return "Mixing costs more: one kind of device by itself is the cheapest found."
     if mixing.used == 1 and mixing.idle and all(one.strangers for one in mixing.idle):
-        return f"The kinds cannot train together: {best.devices} by themselves are the best found."
+        return f"The kinds cannot train together: {_alone(best)} are the best found."
     if mixing.used == 1:
         what = "Mixing does" if mixing.kinds > 1 else "Unequal nodes do"
-        return f"{what} not pay: {best.devices} by themselves are the best found."
+        return f"{what} not pay: {_alone(best)} are the best found."
     if mixing.per_step is not None:
-        return f"The cheapest found; {best.devices} by themselves would take {seconds(best.step_time_s)}."
+        return f"The cheapest found; {_alone(best)} would take {seconds(best.step_time_s)}."
     if gain <= 0:
-        return f"{best.devices} by themselves would take {seconds(best.step_time_s)}."
+        return f"{_alone(best)} would take {seconds(best.step_time_s)}."
     faster = best.step_time_s / mixing.step_time_s - 1.0
     pays = "Mixing pays" if mixing.kinds > 1 else "Using unequal nodes pays"
     return (
-        f"{pays}: {percent(gain)} less time than the {seconds(best.step_time_s)} of {best.devices} by themselves "
+        f"{pays}: {percent(gain)} less time than the {seconds(best.step_time_s)} of {_alone(best)} "
         f"({percent(faster)} more tokens per second)."
     )
+
+
+def _alone(best: Subset) -> str:
+    """`32 H100 by themselves`, `1 RTX-4090 by itself`."""
+    return f"{best.devices} by {'itself' if best.devices.startswith('1 ') else 'themselves'}"
 
 
 def mixing_lines(mixing: Mixing, *, held: bool = True) -> tuple[str, ...]:
@@ -114,6 +119,8 @@ def framework_lines(mixing: Mixing) -> Iterator[str]:
     of_reason: dict[str, list[str]] = {}
     for name, reason in mixing.frameworks:
         of_reason.setdefault(reason, []).append(name)
+    if of_reason and "" not in of_reason:
+        yield "no framework known here can run it; `plan --target NAME` finds the best plan that one can"
     for reason, names in of_reason.items():
         some = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
         yield f"{some} cannot run it: {reason}" if reason else f"{some} can run it: export --to {names[0]}"

@@ -61,9 +61,12 @@ def run_sentence(run: WholeRun) -> str:
     line += _energy_said(run)
     if run.price is None:
         return f"{line}; no price known, give --price or --prices"
-    links = run.price - run.device_hours * (run.price_per_device_hour or 0.0)
-    paid = f" and {rounded(links)} for links" if links > 1e-6 * run.price else ""
-    return f"{line}, {rounded(run.price)} at {run.price_per_device_hour:.2f} per device-hour{paid}"
+    hourly = run.price_per_device_hour or 0.0
+    links = run.price - run.device_hours * hourly
+    if links <= 1e-6 * run.price:
+        return f"{line}, {rounded(run.price)} USD at {hourly:.2f} USD per device-hour"
+    parts = f"{rounded(run.price - links)} at {hourly:.2f} USD per device-hour, {rounded(links)} for links"
+    return f"{line}, {rounded(run.price)} USD ({parts})"
 
 
 def _energy_said(run: WholeRun) -> str:
@@ -76,10 +79,11 @@ def _energy_said(run: WholeRun) -> str:
 
 
 def goodput_text(found: Goodput) -> str:
-    """The share of the run that trains: `94% goodput (0.33 failures a day)`."""
+    """The share of the run that trains: `94% goodput (0.33 failures a day)`; never 100% where anything fails."""
     often = f" ({significant(found.failures_per_day, 2)} failures a day)" if found.failures_per_day else ""
     short = f", enough nodes {percent(found.staffed)} of the time" if found.staffed < 0.9995 else ""
-    return f"{percent(found.share)} goodput{often}{short}"
+    share = percent(found.share) if found.share < 0.995 or found.share == 1 else f"{int(1000 * found.share) / 10:g}%"
+    return f"{share} goodput{often}{short}"
 
 
 def sentence(job: PlannedJob, estimate: StepPrice) -> str:
