@@ -48,6 +48,12 @@ def test_some_losses_are_exact_and_some_are_refused() -> None:
     assert refused >= 1
 
 
+def test_a_gradient_that_is_constant_has_the_sharding_of_its_weight() -> None:
+    """One that is not would be donated in vain, which jax warns of."""
+    with jax_precision("fp64"):
+        assert ran(range(100, 101), ["ZeRO-2", "ZeRO-3"], (1,)) == (2, 0)
+
+
 @pytest.mark.slow
 def test_many_losses_under_every_method() -> None:
     with jax_precision("fp64"):

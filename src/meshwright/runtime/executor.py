@@ -236,11 +236,11 @@ class MeshExecutor:
         places = tuple(place for place, buffer in enumerate(instruction.reads) if buffer in instruction.donates)
         name = instruction.executable or "", places
         if name not in self._compiled:
-            wanted: Any = [
-                None if self.buffers[buffer].spec is None else self.sharding(buffer) for buffer in instruction.writes
+            # Without an argument nothing else says on which devices it runs.
+            anywhere = None if instruction.reads else NamedSharding(self.mesh, PartitionSpec())
+            wanted = [
+                anywhere if self.buffers[buffer].spec is None else self.sharding(buffer)
+                for buffer in instruction.writes
             ]
-            if not instruction.reads:
-                # Nothing else says on which devices it runs.
-                wanted = NamedSharding(self.mesh, PartitionSpec())
             self._compiled[name] = jax.jit(self._functions[name[0]], out_shardings=wanted, donate_argnums=places)
         return self._compiled[name]
