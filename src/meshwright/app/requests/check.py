@@ -124,7 +124,7 @@ def _script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:
     from meshwright.planning.launch_script import SCRIPTS
 
     text = os.fspath(first)
-    alone = Path(text).suffix in (*SCRIPTS, ".yaml", ".yml", ".py") or (
+    alone = Path(text).suffix in (*SCRIPTS, ".yaml", ".yml", ".py", ".toml") or (
         values.get("source_format") and os.path.isfile(text)
     )
     return {**values, "model": None, "source": first} if alone else values

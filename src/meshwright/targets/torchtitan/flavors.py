@@ -41,6 +41,24 @@ _SHAPES: dict[tuple[str, int, int, int], tuple[str, str]] = {
 """Family, layers, width and vocabulary to the module and the name in it."""
 
 
+_NAMES = {"llama3": "llama-3.1-{}", "qwen3": "qwen3-{}", "gpt_oss": "gpt-oss-{}"}
+_OTHER_NAMES = {
+    ("llama3", "1B"): "llama-3.2-1b",
+    ("llama3", "3B"): "llama-3.2-3b",
+    ("deepseek_v3", "16B"): "deepseek-v2-lite",
+    ("deepseek_v3", "236B"): "deepseek-v2",
+    ("deepseek_v3", "671B"): "deepseek-v3",
+}
+"""What the library calls models that torchtitan ships."""
+
+
+def library_name(module: str, name: str) -> str | None:
+    """The library's name of a model that torchtitan ships, None of others."""
+    if (module, name) not in _SHAPES.values():
+        return None
+    return _OTHER_NAMES.get((module, name)) or _NAMES[module].format(name.lower())
+
+
 def flavor_of(model: ModelSpec) -> Flavor | None:
     """torchtitan's own config of a model, None where it ships none of this shape."""
     return shipped(model) if _shape(model) in _SHAPES else None
