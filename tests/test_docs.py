@@ -7,6 +7,8 @@ MESHWRIGHT_UPDATE_DOCS=1 to write the present output into the pages.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shlex
@@ -15,8 +17,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import pytest
+
+from meshwright.cli import main
+from tests.virtual_devices import QUICK_COMPILATION
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -79,14 +85,34 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
+OF_THEIR_OWN = ("run", "verify", "profile", "doctor", "serve")
+"""Verbs that choose the devices of their process before JAX starts, or speak of the process."""
+
+
 def run(command: str, where: Path) -> subprocess.CompletedProcess[str]:
     program, *arguments = shlex.split(command)
     assert program == "meshwright"
     words = [sys.executable, "-m", "meshwright", *arguments]
-    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "120"}
+    settings = {"NO_COLOR": "1", "COLUMNS": "120"}
     if arguments[:1] == ["web"]:
-        return served([*words, "--no-browser"], where, environment)
+        return served([*words, "--no-browser"], where, {**os.environ, **settings})
+    if arguments[:1] and arguments[0] not in OF_THEIR_OWN:
+        return run_here(arguments, where, settings)
+    environment = {**os.environ, **settings, "XLA_FLAGS": QUICK_COMPILATION}
     return subprocess.run(words, cwd=where, capture_output=True, text=True, check=False, env=environment)
+
+
+def run_here(arguments: list[str], where: Path, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A command in this process, which has loaded the package already."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.dict(os.environ, settings),
+        contextlib.chdir(where),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = main(arguments)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def served(words: list[str], where: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 
 
+QUICK_COMPILATION = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+)
+"""Quick compilation instead of quick code."""
+
+
 def eight_devices() -> None:
-    """More threads than cores, as devices wait for each other; quick compilation instead of quick code."""
+    """More threads than cores, as devices wait for each other; quick compilation."""
     os.environ.setdefault("NPROC", "64")
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    os.environ.setdefault(
-        "XLA_FLAGS", f"{flags} --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
-    )
+    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count=8 {QUICK_COMPILATION}")

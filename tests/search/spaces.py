@@ -64,18 +64,21 @@ SPACES = (
         model(LayerRun(layers=(DENSE,), repeats=3)),
         cluster("4xH100"),
         Workload(seq_len=1024, global_batch=4),
+        pins=(("cp", (1, 4)), ("mbs", (1, 2))),
     ),
     SmallSpace(
         "short of memory, two nodes",
         model(LayerRun(layers=(DENSE, WINDOWED), repeats=2), tied=True),
         cluster("2x2xA100-80", 4.0),
         Workload(seq_len=4096, global_batch=4),
+        pins=(("cp", (1, 2)), ("mbs", (1, 4)), ("sharding", ("z0", "z1", "fsdp", "hsdp"))),
     ),
     SmallSpace(
         "experts and a prediction module",
         model(LayerRun(layers=(DENSE,), repeats=1), LayerRun(layers=(MOE,), repeats=1), mtp=1),
         cluster("4xH100", 5.0),
         Workload(seq_len=512, global_batch=2),
+        pins=(("cp", (1, 2)), ("sharding", ("z0", "z3", "fsdp-keep", "hsdp")), ("recompute", ("sel", "full"))),
     ),
 )
 

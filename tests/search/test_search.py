@@ -24,6 +24,7 @@ from meshwright.search.space import Space
 from meshwright.specs import PlanRow, Workload
 from meshwright.specs.row import parse_row
 from meshwright.strategies.base import OVERLAPS
+from tests.search.brute import all_rows
 from tests.search.engine_cases import EngineCases
 from tests.search.spaces import SPACES, SmallSpace, cluster
 
@@ -41,8 +42,9 @@ class Priced:
 
 
 @cache
-def everything(number: int) -> list[Priced]:
-    command = [sys.executable, "-m", "tests.search.brute", str(number)]
+def everything(number: int, whole: bool) -> list[Priced]:
+    """Plans of a small space, or of all that its pins leave out too."""
+    command = [sys.executable, "-m", "tests.search.brute", str(number), *(["whole"] if whole else [])]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     small = SPACES[number]
     return [
@@ -64,7 +66,8 @@ def everything(number: int) -> list[Priced]:
 spaces = pytest.mark.parametrize("number", range(len(SPACES)), ids=[small.name for small in SPACES])
 
 
-def run(small: SmallSpace, **options: object):
+def run(small: SmallSpace, whole: bool = False, **options: object):
+    options = {"space": Space(pins=() if whole else small.pins)} | options
     return search(small.model, small.cluster, small.workload, **options)  # type: ignore[arg-type]
 
 
@@ -72,17 +75,19 @@ class PlanCases(EngineCases):
     """Answers are the best plans of layouts."""
 
     number: int
+    whole = False
 
     def search(self, top: int) -> tuple[list[float], Certificate]:
-        found = run(SPACES[self.number], top=top, refine=False)
+        found = run(SPACES[self.number], self.whole, top=top, refine=False)
         return [plan.estimate.step_time_s for plan in found.plans], found.certificate
 
     def everything(self) -> tuple[list[float], int]:
         best: dict[tuple[int, ...], float] = {}
-        for plan in everything(self.number):
+        plans = everything(self.number, self.whole)
+        for plan in plans:
             if plan.fits == "yes":
                 best[plan.row.layout] = min(best.get(plan.row.layout, np.inf), plan.time_s)
-        return list(best.values()), len(everything(self.number))
+        return list(best.values()), len(plans)
 
 
 class TestDense(PlanCases):
@@ -97,12 +102,35 @@ class TestExperts(PlanCases):
     number = 2
 
 
+@pytest.mark.slow
+class TestAllDense(TestDense):
+    whole = True
+
+
+@pytest.mark.slow
+class TestAllShortOfMemory(TestShortOfMemory):
+    whole = True
+
+
+@pytest.mark.slow
+class TestAllExperts(TestExperts):
+    whole = True
+
+
+@spaces
+def test_without_pins_the_space_is_all_that_is_legal(number: int) -> None:
+    small = SPACES[number]
+    rows = sum(1 for _ in all_rows(small.model, small.workload, small.cluster.devices))
+    assert run(small, whole=True, top=1, refine=False).certificate.space == rows
+    assert rows > 2 * len(everything(number, False))
+
+
 @spaces
 def test_no_plan_beats_the_front_in_time_and_memory(number: int) -> None:
     found = run(SPACES[number], top=1, pareto=True)
     limit_s = found.plans[0].estimate.step_time_s * FRONT_SLACK
     front = [(plan.estimate.step_time_s, plan.estimate.peak_memory_bytes) for plan in found.pareto]
-    for plan in everything(number):
+    for plan in everything(number, False):
         if plan.fits == "yes" and plan.time_s <= limit_s:
             assert any(
                 time_s <= plan.time_s * (1 + 1e-9) and peak * (1 - FRONT_STEP) <= plan.peak_bytes * (1 + 1e-9)
@@ -115,12 +143,12 @@ def test_no_plan_beats_the_front_in_time_and_memory(number: int) -> None:
 @spaces
 def test_no_plan_is_quicker_or_smaller_than_the_bounds_of_its_row(number: int) -> None:
     small = SPACES[number]
-    grid = build_grid(small.model, small.workload, small.cluster.devices, Space())
+    grid = build_grid(small.model, small.workload, small.cluster.devices, Space(pins=small.pins))
     hardware = hardware_of(small.cluster.groups[0], small.workload)
     bounds = row_bounds(grid, small.model, hardware, small.workload)
     names = ("tp", "overlap", "ep", "etp", "pp", "dp", "mbs")
     place = {(*(int(getattr(grid, name)[i]) for name in names), grid.levels(i)): i for i in range(grid.rows)}
-    for plan in everything(number):
+    for plan in everything(number, False):
         row, overlap = plan.row, OVERLAPS.index(plan.row.tp_overlap)
         index = place[row.tp, overlap, row.ep, row.etp, row.pp, row.dp, row.mbs, row.cp]
         assert bounds.time_s[index] <= plan.time_s * (1 + 1e-9)
@@ -142,7 +170,7 @@ def test_the_estimate_of_a_found_plan_uses_every_device() -> None:
 
 def test_where_only_tight_plans_fit_they_are_found_and_said_to_be_tight() -> None:
     small = SPACES[0]
-    smallest = min(plan.peak_bytes for plan in everything(0))
+    smallest = min(plan.peak_bytes for plan in everything(0, False))
     roomy = search(small.model, cluster("4xH100", smallest / 2**30 * 1.02), small.workload)
     assert roomy.relaxed
     assert {plan.estimate.fits for plan in roomy.plans} == {"tight"}
@@ -169,5 +197,5 @@ def test_a_batch_that_no_data_degree_divides_is_still_planned() -> None:
 
 def test_pricing_without_pruning_prices_the_whole_space() -> None:
     small = SPACES[0]
-    count, _ = price_all(small.model, small.cluster, small.workload)
-    assert count == len(everything(0))
+    count, _ = price_all(small.model, small.cluster, small.workload, Space(pins=small.pins))
+    assert count == len(everything(0, False))
