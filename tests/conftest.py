@@ -40,5 +40,7 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+# Shapes are wrong, if at all, in most examples.
+settings.register_profile("shapes", settings.get_profile("default"), max_examples=8)
 settings.register_profile("full", settings.get_profile("default"), derandomize=False, max_examples=500, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "shapes" if os.environ.get("CHECK_SHAPES") else "default"))

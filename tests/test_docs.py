@@ -122,7 +122,7 @@ def served(words: list[str], where: Path, environment: dict[str, str]) -> subpro
         assert process.stdout is not None
         first = process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=30)
+        rest, errors = process.communicate(timeout=120)
     return subprocess.CompletedProcess(words, process.returncode, first + rest, errors)
 
 

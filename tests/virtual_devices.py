@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-
 QUICK_COMPILATION = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
 )

@@ -86,7 +86,7 @@ def test_a_disk_that_is_full_leaves_the_old_files(tmp_path: Path) -> None:
     path.write_text(OLD)
     write_folder(folder, {"a.sh": OLD, "b.toml": OLD})
     ran = subprocess.run(
-        [sys.executable, "-c", FULL, str(path), str(folder)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", FULL, str(path), str(folder)], capture_output=True, text=True, timeout=240, check=True
     )
     assert ran.stdout.split() == ["MW208", "MW208"]
     assert path.read_text() == OLD

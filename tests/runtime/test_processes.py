@@ -101,10 +101,10 @@ def test_a_killed_worker_is_told_and_the_step_can_be_called_again(there: Any) ->
 def test_a_worker_that_hangs_is_told(there: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     state, _ = after(there, initial(), 2)
     runtime = there.lower(initial(), batch()).runtime
-    monkeypatch.setattr(runtime._team, "timeout_s", 2.0)
+    monkeypatch.setattr(runtime._team, "timeout_s", 4.0)
     os.kill(crew_of(there).pids()[1], signal.SIGSTOP)
     with pytest.raises(
-        LostError, match=r"mesh 1 hangs before its first instruction\n.*no worker has gone on for 2 s"
+        LostError, match=r"mesh 1 hangs before its first instruction\n.*no worker has gone on for 4 s"
     ) as caught:
         there(state, batch())
     assert len(caught.value.problems) == 1

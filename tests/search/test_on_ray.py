@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from meshwright import ray_cluster
 from meshwright.app.verbs import python_verb
 from meshwright.calculon.answer import SearchGoal
 from meshwright.calculon.axes import full
@@ -100,7 +101,7 @@ def test_a_killed_node_changes_nothing_in_the_answer(cluster: tuple[str, list[No
             over.set()
             killer.join()
         assert runner.redone > 0, "the killed node was doing something"
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 240
         while runner.nodes() > 1 and time.monotonic() < deadline:
             time.sleep(0.5)
         assert runner.nodes() == 1
@@ -127,7 +128,9 @@ def test_a_search_on_the_cluster_is_the_search_of_one_process(
 
 
 @pytest.mark.parametrize("kind", ["nobody", "not ray", "silent", "no address"])
-def test_an_address_that_does_not_answer_is_refused_within_15_s(kind: str) -> None:
+def test_an_address_that_does_not_answer_is_refused_in_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ray_cluster.ANSWER_S == 15.0
+    monkeypatch.setattr(ray_cluster, "ANSWER_S", 2.0)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -141,7 +144,7 @@ def test_an_address_that_does_not_answer_is_refused_within_15_s(kind: str) -> No
         started = time.monotonic()
         with pytest.raises(InputError) as caught:
             connect(ray_module(), address)
-        assert time.monotonic() - started < 20.0
+        assert time.monotonic() - started < 15.0
     assert caught.value.problems[0].field == "--ray"
     assert address in caught.value.problems[0].what
 

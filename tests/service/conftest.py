@@ -53,7 +53,7 @@ class Service:
         content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}{path}", content, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=240) as response:
                 return Answered(response.status, response.read(), dict(response.headers))
         except urllib.error.HTTPError as error:
             with error:
@@ -76,7 +76,7 @@ def started(folder: Path, *options: str, **environment: str) -> Service:
     line = ""
     while not line.rstrip().endswith("}"):
         read = process.stdout.readline()
-        assert read, f"the service ended with {process.wait(5)}"
+        assert read, f"the service ended with {process.wait(60)}"
         line += read
     return Service(json.loads(line)["url"], process, folder)
 
@@ -91,7 +91,7 @@ def free_port() -> int:
 
 def stop(service: Service) -> None:
     service.process.send_signal(signal.SIGINT)
-    assert service.process.wait(20) == 0
+    assert service.process.wait(120) == 0
     assert service.process.stdout is not None
     service.process.stdout.close()
 

@@ -78,7 +78,7 @@ def questions(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 def test_no_body_is_a_fault_of_the_service(service: Service, asked: tuple[str, dict[str, Any]]) -> None:
     verb, body = asked
     address = urlsplit(service.url)
-    connection = HTTPConnection(address.netloc, timeout=90)
+    connection = HTTPConnection(address.netloc, timeout=240)
     try:
         content = json.dumps(body).encode()
         connection.request("POST", f"/v1/{path_of(verb)}", content)

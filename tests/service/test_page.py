@@ -69,7 +69,7 @@ def page(browser: Shown, address: str) -> Any:
 def asked(url: str, body: Any = None, method: str | None = None, **headers: str) -> tuple[int, Any]:
     data = None if body is None else json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=30) as found:
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=120) as found:
             text = found.read().decode()
             return found.status, json.loads(text) if "json" in found.headers["content-type"] else text
     except urllib.error.HTTPError as refused:
@@ -120,7 +120,7 @@ def test_requests_that_make_no_sense_are_refused_with_a_sentence(address: str) -
     for text in (b'{"answer": NaN}', b"[" * 100_000, b"\xff"):
         request = urllib.request.Request(f"{address}what-if", text, method="POST")
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(request, timeout=30)
+            urllib.request.urlopen(request, timeout=120)
         with refused.value:
             assert refused.value.code == 400
 
@@ -273,4 +273,4 @@ def test_the_command_says_its_address_and_ends_at_an_interrupt() -> None:
         code, text = asked(url)
         assert (code, "llama-3.1-70b" in text) == (200, True)
         process.send_signal(2)
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0

@@ -176,7 +176,7 @@ def test_a_job_outlives_its_service_and_limits_hold(tmp_path: Path) -> None:
     assert "POST /v1/jobs" in slow.data["problems"][0]["fix"]
     accepted = first.ask("POST", "/v1/jobs", {"verb": "plan", **SECONDS}, **show).data["id"]
     first.process.kill()
-    first.process.communicate(timeout=10)
+    first.process.communicate(timeout=120)
     second = started(tmp_path, "--workers", "1", "--queue", queue)
     assert second.client.wait(accepted)["schema"] == "meshwright.plan-set/1"
     stop(second)
@@ -222,8 +222,8 @@ def test_a_page_of_a_browser_cannot_ask_by_another_name(service: Service) -> Non
 
 
 def until(true: Any) -> None:
-    """Wait, at most half a minute."""
-    end = time.monotonic() + 30
+    """Wait, at most four minutes."""
+    end = time.monotonic() + 240
     while not true():
         assert time.monotonic() < end
         time.sleep(0.02)

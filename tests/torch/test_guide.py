@@ -32,7 +32,7 @@ def started(*arguments: str, folder: Path) -> str:
     """What a command of this Python prints; a failure shows what it said."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     ran = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=100
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=400
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     return ran.stdout
