@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
 from meshwright import check
 from meshwright.errors import InputError, UnsupportedError
+from meshwright.report.check_report import render_check
 from meshwright.report.findings import junit, sarif
 
 SCRIPT = r"""#!/bin/bash
@@ -52,6 +55,23 @@ def test_the_environment_and_arguments_are_taken(script: Path) -> None:
     assert report.name == "tp8.dp1.z1.mbs1.gbs64.rc-full"
     script.write_text(SCRIPT.replace("TP=8", "TP=$1"))
     assert check("llama-3-8b", cluster=GPUS, source=script, search=False, arguments="4").name.startswith("tp4.dp2")
+
+
+def test_a_length_that_no_file_says_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}')
+    said = "the file says no sequence length: 4,096 tokens are taken; --seq says another"
+    assert said in check("llama-3-8b", cluster="16xH100", source=path, search=False).warnings
+    assert said not in check("llama-3-8b", cluster="16xH100", source=path, seq_len=8192, search=False).warnings
+
+
+def test_the_verdict_stands_before_what_was_read_and_assumed(script: Path) -> None:
+    with io.StringIO() as page:
+        document = check("llama-3-8b", cluster=GPUS, source=script, search=False).to_dict()
+        Console(file=page, width=120).print(render_check(document))
+        text = page.getvalue()
+    assert text.startswith("ok: llama-3-8b")
+    assert text.index("as read") < text.index("Assumed") < text.index("H100 kernels")
 
 
 def test_a_script_alone_describes_its_model(script: Path) -> None:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from meshwright.report.bars import memory_legend
 from meshwright.report.parts import Hanging, bullet, columns, heading, plain_row, warning
-from meshwright.report.plan_tables import StageBars, breakdown, fullest
+from meshwright.report.plan_tables import StageBars, assumption_lines, breakdown, fullest
 from meshwright.units import seconds
 
 
@@ -22,7 +22,7 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
     """
     good = document["ok"]
     mark = Text("ok: " if good else "violations: ", style="bold green" if good else "bold red")
-    parts: list[RenderableType] = [*as_read(document["read"]), Text.assemble(mark, document["text"])]
+    parts: list[RenderableType] = [Text.assemble(mark, document["text"])]
     for violation in document["violations"]:
         parts.append(Text.assemble((f"{violation['code']} ", "red"), violation["what"]))
         parts += [
@@ -46,6 +46,10 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
         parts += [heading("Memory"), StageBars(estimate["stages"])]
         parts.append(bullet(memory_legend(fullest(estimate["stages"])["memory_bytes"])))
         parts += [heading(f"Time of a step, {seconds(estimate['step_time_s'])}"), breakdown(estimate)]
+    read = as_read(document["read"])
+    parts += [Text(), *read[:-1]] if read else []
+    assumed = document["inputs"]["assumptions"]
+    parts += [heading("Assumed"), *assumption_lines(assumed)] if assumed else []
     return Group(*parts)
 
 

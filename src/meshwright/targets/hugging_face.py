@@ -5,6 +5,7 @@ The script builds the model from its own config.json, so that rope, norms, route
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -138,16 +139,18 @@ class Arguments:
     mbs: int = 0
     """0 where they do not say it."""
     steps: int = 0
+    seq_len: int | None = None
+    """None where no program of ours is there to say it."""
     notes: tuple[str, ...] = ()
     """What was taken for granted, where they are not there."""
 
 
 def read_arguments(files: Files, reader: KeyReader) -> Arguments:
     """The trainer's arguments among the files of a run; what is missing there is named."""
-    text = text_beside(files, ARGUMENTS)
+    text, seq_len = text_beside(files, ARGUMENTS), _length(files, reader)
     if text is None:
         note = f"taken as trained without gradient checkpointing, with AdamW: {ARGUMENTS} is not beside it"
-        return Arguments(given=False, notes=(note,))
+        return Arguments(given=False, seq_len=seq_len, notes=(note,))
     keys = table_of(text, "JSON", "trainer's arguments")
     own = KeyReader(keys=keys, problems=reader.problems, file=(ARGUMENTS, text))
     reader.beside.append(own)
@@ -157,7 +160,19 @@ def read_arguments(files: Files, reader: KeyReader) -> Arguments:
         optimizer=optimizer_of(own),
         mbs=own.degree("per_device_train_batch_size", 8),
         steps=own.degree("gradient_accumulation_steps", 1),
+        seq_len=seq_len,
     )
+
+
+def _length(files: Files, reader: KeyReader) -> int | None:
+    """Tokens of a sequence, as the program says them that is written with a plan."""
+    text = text_beside(files, SCRIPT)
+    found = text and re.search(r"^SEQ_LEN = (\d{1,9})$", text, re.MULTILINE)
+    if not text or not found:
+        return None
+    own = KeyReader(keys={"SEQ_LEN": int(found[1])}, file=(SCRIPT, text))
+    reader.beside.append(own)
+    return own.degree("SEQ_LEN")
 
 
 def optimizer_of(reader: KeyReader, path: str = "optim") -> str:

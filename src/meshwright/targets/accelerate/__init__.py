@@ -176,7 +176,11 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         offload="wog" if reader.switch("fsdp_config.fsdp_offload_params") else "",
     )
     dtype = reader.word("mixed_precision", "no")
-    workload = {"precision": PRECISIONS.get(dtype, PRECISIONS["fp32"]), "optimizer": trainer.optimizer}
+    workload = {
+        "precision": PRECISIONS.get(dtype, PRECISIONS["fp32"]),
+        "optimizer": trainer.optimizer,
+        "seq_len": trainer.seq_len,
+    }
     if not trainer.given:
         why = "the configuration of Accelerate does not say it, and training_args.json is not beside it"
         fix = f"write {hugging_face.ARGUMENTS} with it there, or check the script that starts the trainer"
@@ -206,6 +210,6 @@ TARGET = Target(
     refused=PLANS.refused,
     read=read,
     recognised=FILE.recognised,
-    beside=(hugging_face.ARGUMENTS,),
+    beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT),
     software="pytorch-eager",
 )

@@ -191,6 +191,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         "global_batch": batch,
         "precision": PRECISIONS[dtype],
         "optimizer": _optimizer(reader, trainer.optimizer),
+        "seq_len": trainer.seq_len,
     }
     return reader.launch(row, workload=workload, notes=trainer.notes)
 
@@ -264,6 +265,6 @@ TARGET = Target(
     refused=PLANS.refused,
     read=read,
     recognised=FILE.recognised,
-    beside=(hugging_face.ARGUMENTS,),
+    beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT),
     software="pytorch-eager",
 )
