@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, combinations, pairwise, product
@@ -121,11 +122,9 @@ class NativeSource:
         """Pipeline sets over these parts, or some of them, the quickest first; arguments as `StageSource.together`."""
         if not thorough:
             return self.composed(parts, SUBSET_COMPOSED)
-        return [
-            *self.composed(parts, COMPOSED),
-            *self._unevenly(parts, UNEVENLY_COMPOSED),
-            *self._leaving_out(parts, SUBSET_COMPOSED),
-        ]
+        found = [*self.composed(parts, COMPOSED), *self._unevenly(parts, UNEVENLY_COMPOSED)]
+        best_s = min(map(_step_s, found), default=math.inf)
+        return [*found, *self._leaving_out(parts, SUBSET_COMPOSED, best_s)]
 
     def composed(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """The quickest pipeline sets over these parts, or some of them.
@@ -193,16 +192,17 @@ class NativeSource:
                     step_s, one_set = changed_s, changed
         return one_set
 
-    def _leaving_out(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
+    def _leaving_out(self, parts: Sequence[IslandPart], most: int, best_s: float) -> list[PricedPlan]:
         """Pipeline sets without some devices of a group: fewer may divide layers and batch better.
 
-        Of a small cluster of two groups all numbers; else one group after the other, each beside the best numbers of
-        those before it; one of two beside the other whole, too.
+        Looked at where they promise about the step of the best set of all devices, `best_s`. Of a small cluster of two
+        groups all numbers; else one group after the other, each beside the best numbers of those before it; one of two
+        beside the other whole, too.
         """
         if len(parts) < 2:
             return []
         if len(parts) == 2 and self.cluster.devices <= SMALL:
-            return self._of_any_numbers(parts, most)
+            return self._of_any_numbers(parts, most, best_s)
         found: list[tuple[float, tuple[IslandPart, ...], PricedPlan]] = []
         for number, part in enumerate(parts):
             best = min(found, key=lambda one: one[0], default=(0.0, tuple(parts), None))[1]
@@ -212,7 +212,7 @@ class NativeSource:
                     found += [(one.step_time_s, fewer, one) for one in self.composed(fewer, most)]
         return [plan for _, _, plan in found]
 
-    def _of_any_numbers(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
+    def _of_any_numbers(self, parts: Sequence[IslandPart], most: int, best_s: float) -> list[PricedPlan]:
         """Pipeline sets over every pair of numbers of devices, those priced that promise the most by closed form."""
         numbers = ([*self._fewer(part), part.devices] for part in parts)
         pairs = [tuple(IslandPart(p.group, n) for p, n in zip(parts, some, strict=True)) for some in product(*numbers)]
@@ -221,9 +221,10 @@ class NativeSource:
         offers = [(made[0].step_s, pair) for pair in able if (made := self.composer.made(pair, 1))]
         found: list[PricedPlan] = []
         for step_s, pair in sorted(offers, key=lambda one: one[0])[:LEFT_OUT]:
-            if found and step_s > FARTHEST * min(one.step_time_s for one in found):
+            if step_s > FARTHEST * best_s:
                 break
             found += self.composed(pair, most)
+            best_s = min([best_s, *map(_step_s, found)])
         return found
 
     def _fewer(self, part: IslandPart) -> list[int]:
