@@ -38,6 +38,14 @@ def test_the_plan_is_that_of_plan() -> None:
     assert answer.plans[0].estimate == direct[0].estimate
 
 
+def test_the_curve_says_of_a_count_what_plan_says() -> None:
+    """Where recompute is chosen per layer after the search, a search for one plan alone refines another."""
+    answer = size(MODEL, "RTX4090", step_time=31.5, global_batch=1024, pin=["pp=5"])
+    assert answer.devices == 80
+    assert "recompute per layer" in answer.plans[0].title
+    assert answer.curve[-1].step_time_s == answer.plans[0].estimate.step_time_s
+
+
 def test_a_deadline_counts_the_tokens() -> None:
     answer = size(MODEL, "H100", days=60, tokens="1T", **EASY)
     point = next(point for point in answer.curve if point.devices == answer.devices)

@@ -67,7 +67,7 @@ def size(request: SizeRequest) -> SizeAnswer:
     spec = device if isinstance(device, DeviceSpec) else library_device(device)
     base = job_inputs(replace(request.job, cluster=nodes_of(spec, 1)), usual_devices=MOST_DEVICES)
     if goal.max_price is not None and base.cluster.groups[0].price_per_hour is None:
-        fix = "say what a device costs in an hour with --price, or --prices"
+        fix = "say what a device costs in an hour: --price 2.5, --prices FILE, or --prices public for published ones"
         raise InputError(Problem(what=f"no price of {spec.name} is known", why="--max-price needs one", fix=fix))
     sizing = Sizing(base, goal, request.space.pin, request.space.forbid)
     found = sizing.first()
@@ -108,12 +108,13 @@ def _impossible(device: DeviceSpec, goal: Goal, curve: tuple[CurvePoint, ...], s
     could = "" if fitting else "any plan could be "
     if goal.max_price is not None:
         best = min(points, key=lambda point: point.price if point.price is not None else math.inf)
-        reached = f"the cheapest {could}is {best.price:,.0f} with {best.devices:,}" if best.price is not None else ""
+        cost = f"{best.price:,.0f} USD with {best.devices:,} devices" if best.price is not None else ""
+        reached = f"the cheapest {could}is {cost}" if cost else ""
     else:
         best = min(points, key=lambda point: point.step_time_s or math.inf)
         took = f"{significant(best.days)} days" if best.days is not None else seconds(best.step_time_s or 0.0)
         mfu = "" if best.mfu is None else f" ({percent(best.mfu)} MFU)"
-        reached = f"the fastest {could}is {took} with {best.devices:,}{mfu}"
+        reached = f"the fastest {could}is {took} with {best.devices:,} devices{mfu}"
     return Problem(
         what=what,
         why=f"{reached}; {considered_text(sizing)}",

@@ -75,6 +75,8 @@ class Sizing:
         self.considered = 0
         self.skipped = 0
         """Counts left out because too many had been searched already."""
+        self._last: dict[int, tuple[JobInputs, Found]] = {}
+        """The count that was searched last."""
         self.unusable: InputError | None = None
         """Why the pins leave a count no plan."""
         usual = self.group.devices_per_node
@@ -110,7 +112,12 @@ class Sizing:
 
     def found(self, devices: int) -> tuple[JobInputs, Found]:
         """The best plan of a count and its runner-up, with the job they are for."""
-        return self._found(devices, top=2)
+        if devices not in self._last:
+            inputs = replace(self.base, cluster=self._on(devices))
+            # As many as `plan` finds at least: which plans are refined after the search depends on it.
+            plans = find_plans(inputs.model, inputs.cluster, inputs.workload, self._space, top=2)
+            self._last = {devices: (inputs, plans)}
+        return self._last[devices]
 
     @property
     def ruled_out(self) -> int:
@@ -188,12 +195,8 @@ class Sizing:
                     return True
         return False
 
-    def _found(self, devices: int, *, top: int) -> tuple[JobInputs, Found]:
-        inputs = replace(self.base, cluster=self._on(devices))
-        return inputs, find_plans(inputs.model, inputs.cluster, inputs.workload, self._space, top=top)
-
     def _search(self, devices: int) -> CurvePoint:
-        inputs, found = self._found(devices, top=1)
+        inputs, found = self.found(devices)
         if not found.result.plans:
             return CurvePoint(devices=devices)
         best = found.result.plans[0]

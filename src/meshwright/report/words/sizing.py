@@ -16,11 +16,11 @@ def of_things(count: int, name: str) -> str:
 
 
 def goal_text(goal: Goal) -> str:
-    """The limits: `30 days and a price of 1,000,000`."""
+    """The limits: `30 days and a price of 1,000,000 USD`."""
     parts = [
-        f"{significant(goal.days)} days" if goal.days is not None else "",
+        f"{significant(goal.days)} day{'s' if goal.days != 1 else ''}" if goal.days is not None else "",
         f"{seconds(goal.step_time_s)} per step" if goal.step_time_s is not None else "",
-        f"a price of {goal.max_price:,.0f}" if goal.max_price is not None else "",
+        f"a price of {goal.max_price:,.0f} USD" if goal.max_price is not None else "",
     ]
     return " and ".join(part for part in parts if part)
 
