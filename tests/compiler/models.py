@@ -64,19 +64,18 @@ def step(state: Any, batch: Any) -> tuple[Any, jax.Array, Any]:
 def accumulated(state: Any, batch: Any, micro_batches: int) -> tuple[Any, jax.Array, Any]:
     """The same step on one device: gradients of the micro-batches added one after the other, and divided once."""
     weights, optimizer = state
-    parts = jax.tree.map(lambda array: jnp.split(array, micro_batches), batch)
-    total: Any = None
-    values, seen = [], []
-    for number in range(micro_batches):
-        part = jax.tree.map(lambda arrays: arrays[number], parts, is_leaf=lambda node: isinstance(node, list))  # noqa: B023
-        (value, extra), gradients = jax.value_and_grad(loss, has_aux=True)(weights, part)
-        total = gradients if total is None else jax.tree.map(jnp.add, total, gradients)
-        values.append(value)
-        seen.append(extra)
+    parts = jax.tree.map(lambda array: array.reshape(micro_batches, -1, *array.shape[1:]), batch)
+
+    def add(total: Any, part: Any) -> tuple[Any, Any]:
+        found, gradients = jax.value_and_grad(loss, has_aux=True)(weights, part)
+        return jax.tree.map(jnp.add, total, gradients), found
+
+    # A loop, as its body is compiled once.
+    total, (values, seen) = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, weights), parts)
     gradients = jax.tree.map(lambda array: array / micro_batches, total)
     changes, optimizer = OPTIMIZER.update(gradients, optimizer, weights)
-    extra = {"right": sum(one["right"] for one in seen), "logits": jnp.concatenate([one["logits"] for one in seen])}
-    return (optax.apply_updates(weights, changes), optimizer), sum(values) / micro_batches, extra
+    extra = {"right": seen["right"].sum(), "logits": seen["logits"].reshape(-1, *seen["logits"].shape[2:])}
+    return (optax.apply_updates(weights, changes), optimizer), values.mean(), extra
 
 
 def initial() -> tuple[Any, Any]:

@@ -49,9 +49,15 @@ METHODS = [
 ]
 
 
+@cache
+def parallel(method: Method) -> Any:
+    """The step under a method, compiled once for all tests."""
+    return parallelize(step, method=method)
+
+
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{type(method).__name__}-{method.pipeline[0]}")
 def test_parameters_after_some_steps_are_those_of_one_device(method: Method) -> None:
-    run = parallelize(step, method=method)
+    run = parallel(method)
     state, batch = initial(), tokens(SAMPLES)
     for _ in range(STEPS):
         state, value, extra = run(state, batch)
@@ -63,14 +69,14 @@ def test_parameters_after_some_steps_are_those_of_one_device(method: Method) -> 
 
 
 def test_zero_3_holds_no_parameter_whole() -> None:
-    run = parallelize(step, method=Zero3Parallel())
+    run = parallel(Zero3Parallel())
     (weights, _), _, _ = run(initial(), tokens(SAMPLES))
     for leaf in jax.tree.leaves(weights):
         assert leaf.addressable_shards[0].data.size * 8 == leaf.size
 
 
 def test_stages_lie_on_their_own_devices() -> None:
-    run = parallelize(step, method=PipeshardParallel(num_stages=4, num_micro_batches=4))
+    run = parallel(PipeshardParallel(num_stages=4, num_micro_batches=4))
     (weights, _), _, _ = run(initial(), tokens(SAMPLES))
     for number, layer in enumerate(weights["layers"]):
         devices = {device.id for leaf in jax.tree.leaves(layer) for device in leaf.devices()}
