@@ -100,7 +100,7 @@ def attention(table: Table, burst: Numbers) -> np.ndarray:
     values = np.full_like(seq, 128) if latent else dims
     cost = {dim: spec.flash_dim_cost(dim, 128 if latent else dim) for dim in set(dims.tolist())}
     beside = np.array([cost[dim] - 1 for dim in dims.tolist()])
-    shape = compute.Attention(
+    shape = compute.AttentionShape(
         pairs=compute.score_pairs(seq, seq, causal=table.kind != "attention without mask"),
         query_len=seq,
         key_len=seq,

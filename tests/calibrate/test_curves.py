@@ -53,7 +53,7 @@ def timings(
 
     def attention(seq_len: int, *, backward: bool) -> TimedAttention:
         seconds = compute.flash_attention_s(
-            compute.Attention(
+            compute.AttentionShape(
                 pairs=compute.score_pairs(seq_len, seq_len),
                 query_len=seq_len,
                 key_len=seq_len,

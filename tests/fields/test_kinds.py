@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.errors import InputError, UnsupportedError
-from meshwright.fields.kinds import Choice, Count, Duration, Kind, Number, Numbers, Texts, Whole
+from meshwright.fields.kinds import Choice, Count, Duration, FieldKind, Number, Numbers, Texts, Whole
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_sequences_are_whole(value: object) -> None:
         (Choice(names=("time", "cost"), noun="objective"), "cost", "cost", "cost"),
     ],
 )
-def test_a_text_and_a_value_read_alike(kind: Kind, text: str, value: object, read: object) -> None:
+def test_a_text_and_a_value_read_alike(kind: FieldKind, text: str, value: object, read: object) -> None:
     assert kind.read("--it", text) == kind.read("it", value) == read
 
 
@@ -61,7 +61,7 @@ def test_a_text_and_a_value_read_alike(kind: Kind, text: str, value: object, rea
         (Numbers(each=Number()), "1,x", "above 0"),
     ],
 )
-def test_what_breaks_the_rule_names_field_rule_and_remedy(kind: Kind, value: object, rule: str) -> None:
+def test_what_breaks_the_rule_names_field_rule_and_remedy(kind: FieldKind, value: object, rule: str) -> None:
     with pytest.raises(InputError) as caught:
         kind.read("--it", value)
     (problem,) = caught.value.problems

@@ -67,8 +67,8 @@ def gemm_s(m: Any, n: Any, k: Any, *, groups: Any = 1, **given: Any) -> Any:
     return compute.gemm_s(m, n, k, groups=groups, roof=roof(**given), tiles=compute.Tiles(**tiles), **sizes)
 
 
-def attention(**given: Any) -> compute.Attention:
-    return compute.Attention(**{field.name: given[field.name] for field in fields(compute.Attention)})
+def attention(**given: Any) -> compute.AttentionShape:
+    return compute.AttentionShape(**{field.name: given[field.name] for field in fields(compute.AttentionShape)})
 
 
 # Matrix products -----------------------------------------------------------------------------------------------------

@@ -9,15 +9,15 @@ import pytest
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.schedules import SCHEDULES, Schedule, parameters, schedule_named
 from meshwright.schedules.hanayo import Hanayo
-from meshwright.schedules.parameters import Parameter
+from meshwright.schedules.parameters import ScheduleParameter
 
 
-def every_setting() -> list[tuple[Schedule, Parameter]]:
+def every_setting() -> list[tuple[Schedule, ScheduleParameter]]:
     return [(schedule, one) for schedule in SCHEDULES.values() for one in schedule.parameters()]
 
 
 @pytest.mark.parametrize(("schedule", "one"), every_setting(), ids=lambda value: value.name)
-def test_every_setting_has_one_word_in_the_name_and_is_read_back(schedule: Schedule, one: Parameter) -> None:
+def test_every_setting_has_one_word_in_the_name_and_is_read_back(schedule: Schedule, one: ScheduleParameter) -> None:
     value = {"whole": 3, "flag": True, "choice": (one.choices or ("",))[-1]}[one.kind]
     changed = replace(schedule, **{one.name: value})
     assert changed.token == f"{schedule.name}-{one.word(value)}"
@@ -37,7 +37,7 @@ RANGED = [(schedule, one) for schedule, one in every_setting() if one.kind != "f
 
 
 @pytest.mark.parametrize(("schedule", "one"), RANGED, ids=lambda value: value.name)
-def test_a_value_outside_the_range_is_refused_by_its_name(schedule: Schedule, one: Parameter) -> None:
+def test_a_value_outside_the_range_is_refused_by_its_name(schedule: Schedule, one: ScheduleParameter) -> None:
     wrong = one.low - 1 if one.kind == "whole" else "neither"
     problems = replace(schedule, **{one.name: wrong}).problems(4, 8, 2)
     assert [problem.field for problem in problems] == [one.name]

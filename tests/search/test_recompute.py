@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
-from meshwright.search.recompute import Choice, cheapest_choices, options_of, refine_recompute
+from meshwright.search.recompute import RecomputeOption, cheapest_choices, options_of, refine_recompute
 from meshwright.specs import ExecutionPlan, PlanRow, StrategyRun, Workload
 from meshwright.specs.strategy import Recompute
 from meshwright.units import GIB
@@ -25,7 +25,7 @@ costs = st.floats(0, 10, allow_nan=False).map(lambda x: round(x, 2))
     st.floats(0, 30),
 )
 def test_the_knapsack_equals_trying_everything(table: list[list[tuple[float, float]]], budget: float) -> None:
-    layers = [tuple(Choice(Recompute(), time, size) for time, size in options) for options in table]
+    layers = [tuple(RecomputeOption(Recompute(), time, size) for time, size in options) for options in table]
     fitting = [
         sum(layers[i][option].time_s for i, option in enumerate(picked))
         for picked in itertools.product(*(range(len(options)) for options in layers))
@@ -93,7 +93,7 @@ def test_a_plan_that_fits_without_recompute_is_left_alone() -> None:
 
 
 def test_a_choice_that_fills_the_room_to_the_byte_is_taken() -> None:
-    layer = (Choice(Recompute(), 1.0, 4.0), Choice(Recompute(), 2.0, 1.0))
+    layer = (RecomputeOption(Recompute(), 1.0, 4.0), RecomputeOption(Recompute(), 2.0, 1.0))
     assert cheapest_choices([layer, layer], 8.0) == (0, 0)
     assert cheapest_choices([layer, layer], 5.0) in ((0, 1), (1, 0))
     assert cheapest_choices([layer, layer], 2.0) == (1, 1)

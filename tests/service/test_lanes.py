@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from meshwright.service.answering import Reply
-from meshwright.service.lanes import BusyError, Lane, TooSlowError
-from meshwright.service.worker import Role
+from meshwright.service.lanes import BusyError, TooSlowError, WorkerLane
+from meshwright.service.worker import WorkerRole
 
 TAKES_S = 0.3
 LIMIT_S = 0.2
@@ -33,7 +33,7 @@ class Steady:
 
 def test_who_waits_longer_than_the_limit_is_answered_while_the_line_moves() -> None:
     async def six() -> list[Reply]:
-        lane = Lane(Role(), 1)
+        lane = WorkerLane(WorkerRole(), 1)
         lane._back(Steady())  # type: ignore[arg-type]
         return await asyncio.gather(*(lane.ask(f"{number}", {}, LIMIT_S) for number in range(6)))
 
@@ -62,7 +62,7 @@ def test_a_limit_is_one_of_processor_time(share: float, takes_s: float, answered
     worker = Busy(share, takes_s)
 
     async def ask() -> None:
-        lane = Lane(Role(), 0)
+        lane = WorkerLane(WorkerRole(), 0)
         lane._closed = True  # no process in its place
         lane._free.put_nowait(worker)  # type: ignore[arg-type]
         await lane.ask("plan", {}, LIMIT_S)
@@ -77,7 +77,7 @@ def test_a_limit_is_one_of_processor_time(share: float, takes_s: float, answered
 
 def test_a_line_that_stands_still_says_so() -> None:
     async def ask() -> None:
-        await Lane(Role(), 1).ask("estimate", {}, LIMIT_S)
+        await WorkerLane(WorkerRole(), 1).ask("estimate", {}, LIMIT_S)
 
     with pytest.raises(BusyError):
         asyncio.run(ask())

@@ -9,7 +9,7 @@ from meshwright.errors import InputError
 from meshwright.fields.job import JobFields
 from meshwright.planning.plan_source import plan_question
 from meshwright.specs.job import Job
-from meshwright.xray.ours import FORMS, Form, rank_work
+from meshwright.xray.ours import FORMS, OperatorForm, rank_work
 
 LAYERS, HIDDEN, FFN, HEADS, KV, DIM = 32, 4096, 14336, 32, 8, 128
 SEQUENCE = 8192
@@ -42,7 +42,7 @@ def test_parameters_of_all_ranks_are_the_models() -> None:
 
 def test_a_form_says_how_a_framework_runs_the_same() -> None:
     asked = job("tp2.dp8.fsdp.mbs1.gbs64")
-    plain, apart = (rank_work(asked, 0, 1, form) for form in (Form(), FORMS["torchtitan"]))
+    plain, apart = (rank_work(asked, 0, 1, form) for form in (OperatorForm(), FORMS["torchtitan"]))
 
     def flop(work):
         return sum(count * g * m * n * k for (_, g, m, n, k), count in work.gemms.items())

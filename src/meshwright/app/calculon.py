@@ -21,7 +21,7 @@ from meshwright.calculon.space import ExecutionSpace
 from meshwright.calculon.sweep import TASK_EXECUTIONS, Design, DesignResult, sweep, why_nothing
 from meshwright.calculon.whatif import WhatIf, what_if
 from meshwright.errors import InfeasibleError, Problem
-from meshwright.fields.check import Check
+from meshwright.fields.check import InputCheck
 from meshwright.fields.limits import nothing_in_time
 from meshwright.search.on_cores import run_on_cores
 from meshwright.search.tasks import Runner
@@ -95,7 +95,7 @@ def calculon_estimate(
         UnsupportedError: an unknown application or system, and nothing else is wrong.
         InfeasibleError: a rejected execution; says which field breaks which rule.
     """
-    check = Check()
+    check = InputCheck()
     one = check.attempt(partial(read_application, app))
     how = check.attempt(partial(read_execution, execution))
     where = check.attempt(partial(read_system, system))
@@ -171,7 +171,7 @@ def calculon_search(request: CalculonSearchRequest) -> CalculonSearch:
         InfeasibleError: the space is empty, or nothing in it fits; says what excludes it.
     """
     options = request.search
-    check = Check()
+    check = InputCheck()
     check.whole("--top", options.top, MOST_BEST)
     space, _ = read_space(request.space, check)
     space.require_executions()
@@ -299,7 +299,7 @@ def calculon_what_if(
         UnsupportedError: an unknown name.
         InfeasibleError: the space is empty, or nothing in it fits.
     """
-    check = Check()
+    check = InputCheck()
     factors = tuple(dict.fromkeys(request.factors))
     for factor in factors:
         if not 1e-6 <= factor <= 1e6 or factor == 1:

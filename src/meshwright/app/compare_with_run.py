@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.app.answer import Answer
-from meshwright.app.measured_run import MeasuredRun, measured_run, with_log
+from meshwright.app.measured_run import LoggedRun, measured_run, with_log
 from meshwright.calibrate.causes import Cause, causes
 from meshwright.estimate.needed_flop import step_flop
 from meshwright.fields.job import JobFields
@@ -41,7 +41,7 @@ class Side(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Term(Record):
+class ReportedPart(Record):
     """Parts of the step that the run reports together."""
 
     name: str
@@ -64,11 +64,11 @@ class Term(Record):
 class RunComparison(Answer):
     """A plan's prediction compared with its run."""
 
-    run: MeasuredRun
+    run: LoggedRun
     title: str
     text: str
     totals: tuple[Side, ...]
-    terms: tuple[Term, ...]
+    terms: tuple[ReportedPart, ...]
     """Empty where the run states none."""
     causes: tuple[Cause, ...]
     advice: tuple[str, ...]
@@ -141,7 +141,7 @@ def compare_with_run(
     )
 
 
-def _totals(run: MeasuredRun) -> Iterator[Side]:
+def _totals(run: LoggedRun) -> Iterator[Side]:
     """Step, rates and memory."""
     estimate, measured_s, job = run.estimate, run.step_time_s, run.job
     low_s, high_s, middle_s = estimate.step_time_low_s, estimate.step_time_high_s, estimate.step_time_s
@@ -158,7 +158,7 @@ def _totals(run: MeasuredRun) -> Iterator[Side]:
         yield Side(name="power", predicted=mean_w, measured=statistics.median(powers))
 
 
-def _terms(run: MeasuredRun) -> Iterator[Term]:
+def _terms(run: LoggedRun) -> Iterator[ReportedPart]:
     """Parts that the run reports, those it reports together in one; then what it reports nothing of."""
     predicted, groups = dict(run.estimate.breakdown_s), run.terms()
     if not groups:
@@ -168,14 +168,14 @@ def _terms(run: MeasuredRun) -> Iterator[Term]:
         ordered = ordered or tuple(name for name in predicted if name in group.parts)
         predicted_s = sum(predicted[name] for name in ordered)
         if predicted_s or group.measured_s:
-            yield Term(name=group.name, parts=ordered, predicted_s=predicted_s, measured_s=group.measured_s)
+            yield ReportedPart(name=group.name, parts=ordered, predicted_s=predicted_s, measured_s=group.measured_s)
     covered = {name for group in groups for name in group.parts}
     rest = tuple(name for name, time_s in predicted.items() if name not in covered and time_s)
     left_s = max(run.step_time_s - sum(group.measured_s for group in groups), 0.0)
-    yield Term(name="", parts=rest, predicted_s=sum(predicted[name] for name in rest), measured_s=left_s)
+    yield ReportedPart(name="", parts=rest, predicted_s=sum(predicted[name] for name in rest), measured_s=left_s)
 
 
-def _notes(run: MeasuredRun, planned_under: str, terms: Sequence[Term]) -> Iterator[str]:
+def _notes(run: LoggedRun, planned_under: str, terms: Sequence[ReportedPart]) -> Iterator[str]:
     """Where most of the difference is, and what the log says about itself that a median hides."""
     job, times = run.job, run.step_times_s
     if terms:

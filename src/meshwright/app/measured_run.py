@@ -40,7 +40,7 @@ FURTHEST = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRun:
+class LoggedRun:
     """Steady steps of a log, and what is predicted for their job."""
 
     log: str
@@ -121,7 +121,7 @@ class MeasuredRun:
         return tuple(groups)
 
 
-def measured_run(log: str | Path, read: RunLog, job: Job, row: PlanRow | None) -> MeasuredRun:
+def measured_run(log: str | Path, read: RunLog, job: Job, row: PlanRow | None) -> LoggedRun:
     """The steps of a log of a job, and the prediction for them.
 
     Args:
@@ -141,7 +141,7 @@ def measured_run(log: str | Path, read: RunLog, job: Job, row: PlanRow | None) -
         job = replace(job, workload=replace(job.workload, software=driver))
     if problems := [*_other_run(read, job, row), *_disagreeing(read, job)]:
         raise InputError(problems[:10], code="MW216")
-    found = MeasuredRun(
+    found = LoggedRun(
         log=Path(log).name,
         read=read,
         job=job,
@@ -153,7 +153,7 @@ def measured_run(log: str | Path, read: RunLog, job: Job, row: PlanRow | None) -
     return found
 
 
-def check_near(run: MeasuredRun) -> None:
+def check_near(run: LoggedRun) -> None:
     """Refuse steps that are too far from the prediction to teach anything about the machine.
 
     Raises:
@@ -250,7 +250,7 @@ def _disagreeing(read: RunLog, job: Job) -> Iterator[Problem]:
         )
 
 
-def _check_possible(run: MeasuredRun) -> None:
+def _check_possible(run: LoggedRun) -> None:
     measured_s, estimate = run.step_time_s, run.estimate
     ratio = measured_s / estimate.step_time_s
     if estimate.mfu > ratio:

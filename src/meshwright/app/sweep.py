@@ -36,7 +36,7 @@ from meshwright.calculon.sweep import (
 from meshwright.calculon.sweep_file import SweepFile
 from meshwright.calculon.sweep_parts import PartsFolder, left_of
 from meshwright.errors import InputError, Problem, StoppedError
-from meshwright.fields.check import Check
+from meshwright.fields.check import InputCheck
 from meshwright.formats.writing import check_file
 from meshwright.interruptions import ending_politely, uninterrupted
 from meshwright.search.on_cores import run_on_cores
@@ -118,7 +118,7 @@ def calculon_sweep(request: CalculonSweepRequest, *, told: Told | None = None) -
         UnsupportedError: an unknown name, or pyarrow or Ray missing.
         StoppedError: interrupted; the file holds the complete designs.
     """
-    check, options = Check(), request.search
+    check, options = InputCheck(), request.search
     apps, systems = read_apps(check, request.apps), read_systems(check, request.systems)
     counts, sizes = list(dict.fromkeys(request.procs)), list(dict.fromkeys(request.batches))
     for count in counts:

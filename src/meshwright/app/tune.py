@@ -11,7 +11,7 @@ from meshwright.app.requests.tune import CalculonTuneRequest, TuneRequest
 from meshwright.calculon.choice import read_space
 from meshwright.calculon.tuning import TunedExecutions
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
-from meshwright.fields.check import Check
+from meshwright.fields.check import InputCheck
 from meshwright.planning.axes import space_of
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.one_kind import require_homogeneous
@@ -183,7 +183,7 @@ def calculon_tune(request: CalculonTuneRequest, *, on_trial: OnTrial | None = No
         InfeasibleError: the space is empty, or nothing in it fits.
     """
     options = tune_options(request.study)
-    asked, _ = read_space(request.space, Check())
+    asked, _ = read_space(request.space, InputCheck())
     asked.require_executions()
     tuned = TunedExecutions(space=asked, fixed=request.space.options.fixed)
     best = tuned.optimum() if options.optimum else None

@@ -23,7 +23,7 @@ from meshwright.specs.job import Job
 from meshwright.specs.row_of import homogeneous
 from meshwright.targets import TARGETS
 from meshwright.xray.compare import CollectiveRow, MemoryRow, ProductRow, collective_rows, memory_rows, product_rows
-from meshwright.xray.ours import FORMS, Form, rank_work
+from meshwright.xray.ours import FORMS, OperatorForm, rank_work
 from meshwright.xray.start import traced
 from meshwright.xray.traced import Traced
 
@@ -95,7 +95,7 @@ def xray(request: XrayRequest) -> Xray:
     estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
     asked = {"framework": framework, "rank": rank, "world": job.plan.devices, "micro_batches": request.micro_batches}
     seen = traced({**asked, **_said(framework, job, question, launch)}, request.python)
-    work = rank_work(job, stage, seen.micro_batches, FORMS.get(framework, Form()))
+    work = rank_work(job, stage, seen.micro_batches, FORMS.get(framework, OperatorForm()))
     hardware = hardware_of(job.cluster.groups[0], job.workload)
     return Xray(
         title=title_of(job, question.row),

@@ -47,7 +47,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class ExecutionAxis:
     """A categorical key."""
 
     key: str
@@ -93,13 +93,13 @@ class Axes:
     """A space before it is applied to an application: axes, rules, pins."""
 
     name: str
-    settings: tuple[Axis, ...]
+    settings: tuple[ExecutionAxis, ...]
     degrees: tuple[DegreeRule, ...]
     batches: str
     pins: tuple[tuple[str, tuple[Value, ...]], ...] = ()
     """Keys held to values: only executions with one of them are in the space."""
 
-    def axis(self, key: str) -> Axis:
+    def axis(self, key: str) -> ExecutionAxis:
         """The axis of a categorical key."""
         return next(axis for axis in self.settings if axis.key == key)
 
@@ -143,33 +143,33 @@ def _settings(
     tp_overlap: bool,
     dp_overlap: bool,
     full_offload: bool,
-) -> tuple[Axis, ...]:
+) -> tuple[ExecutionAxis, ...]:
     """The categorical axes, in the order of SETTING_KEYS."""
     offload = SWITCH if system.mem2.capacity_bytes > 0 else (False,)
     networks = tuple(range(len(system.networks)))
     checkpoints = () if full_offload else (Need(key="activation_recompute", values=("attn_only", "none")),)
     overlaps = CHOICES["tensor_par_overlap"] if tp_overlap else ("none",)
     return (
-        Axis(key="activation_recompute", values=CHOICES["activation_recompute"], plain="none"),
-        Axis(key="optimizer_sharding", values=SWITCH, plain=False, needs=(ABOVE_ONE["data_par"],)),
-        Axis(key="tensor_par_comm_type", values=CHOICES["tensor_par_comm_type"], plain="ar"),
-        Axis(key="seq_par_ag_redo", values=SWITCH, plain=False, needs=REDO),
-        Axis(
+        ExecutionAxis(key="activation_recompute", values=CHOICES["activation_recompute"], plain="none"),
+        ExecutionAxis(key="optimizer_sharding", values=SWITCH, plain=False, needs=(ABOVE_ONE["data_par"],)),
+        ExecutionAxis(key="tensor_par_comm_type", values=CHOICES["tensor_par_comm_type"], plain="ar"),
+        ExecutionAxis(key="seq_par_ag_redo", values=SWITCH, plain=False, needs=REDO),
+        ExecutionAxis(
             key="data_par_overlap",
             values=SWITCH if dp_overlap else (False,),
             plain=False,
             needs=(ABOVE_ONE["data_par"],),
         ),
-        Axis(key="tensor_par_overlap", values=overlaps, plain="none", needs=(ABOVE_ONE["tensor_par"],)),
-        Axis(key="weight_offload", values=offload, plain=False),
-        Axis(key="activations_offload", values=offload, plain=False, needs=checkpoints),
-        Axis(key="optimizer_offload", values=offload, plain=False),
-        Axis(key="fused_activation", values=fused, plain=True),
-        Axis(key="attention_type", values=("multihead",), plain="multihead"),
-        Axis(key="datatype", values=datatypes, plain=datatypes[0]),
-        Axis(key="tensor_par_net", values=networks, plain=0, needs=(ABOVE_ONE["tensor_par"],)),
-        Axis(key="pipeline_par_net", values=networks, plain=0, needs=(ABOVE_ONE["pipeline_par"],)),
-        Axis(key="data_par_net", values=networks, plain=0, needs=(ABOVE_ONE["data_par"],)),
+        ExecutionAxis(key="tensor_par_overlap", values=overlaps, plain="none", needs=(ABOVE_ONE["tensor_par"],)),
+        ExecutionAxis(key="weight_offload", values=offload, plain=False),
+        ExecutionAxis(key="activations_offload", values=offload, plain=False, needs=checkpoints),
+        ExecutionAxis(key="optimizer_offload", values=offload, plain=False),
+        ExecutionAxis(key="fused_activation", values=fused, plain=True),
+        ExecutionAxis(key="attention_type", values=("multihead",), plain="multihead"),
+        ExecutionAxis(key="datatype", values=datatypes, plain=datatypes[0]),
+        ExecutionAxis(key="tensor_par_net", values=networks, plain=0, needs=(ABOVE_ONE["tensor_par"],)),
+        ExecutionAxis(key="pipeline_par_net", values=networks, plain=0, needs=(ABOVE_ONE["pipeline_par"],)),
+        ExecutionAxis(key="data_par_net", values=networks, plain=0, needs=(ABOVE_ONE["data_par"],)),
     )
 
 

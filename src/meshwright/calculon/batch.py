@@ -13,7 +13,7 @@ import numpy as np
 from meshwright.calculon.data_parallel import GradientTraffic, gradient_traffic
 from meshwright.calculon.memory import Spaces, spaces
 from meshwright.calculon.pipeline import Flow, bubble_s, chunk_s, flow
-from meshwright.calculon.rows import Column, Rows
+from meshwright.calculon.rows import Column, ExecutionRows
 from meshwright.calculon.vocabulary import VocabularyTimes, vocabulary_times
 
 OF_BLOCKS = (
@@ -51,7 +51,7 @@ class Batch:
     total_s: Column
 
 
-def batch(rows: Rows, *, needs: bool = False) -> Batch:
+def batch(rows: ExecutionRows, *, needs: bool = False) -> Batch:
     """Seconds of a batch: n v T + bubble + data-parallel traffic that shows + optimizer step.
 
     T is one micro-batch through one chunk; the sum of the eleven times Calculon adds up is the same.
@@ -80,7 +80,7 @@ def batch(rows: Rows, *, needs: bool = False) -> Batch:
     )
 
 
-def statistics(rows: Rows) -> Iterator[tuple[str, Column]]:
+def statistics(rows: ExecutionRows) -> Iterator[tuple[str, Column]]:
     """All 96 statistics by name."""
     whole, memory = batch(rows, needs=True), spaces(rows)
     for name in OF_BLOCKS:
@@ -90,7 +90,7 @@ def statistics(rows: Rows) -> Iterator[tuple[str, Column]]:
     yield from _needs(rows, whole)
 
 
-def _times(rows: Rows, whole: Batch) -> Iterator[tuple[str, Column]]:
+def _times(rows: ExecutionRows, whole: Batch) -> Iterator[tuple[str, Column]]:
     columns, blocks, words = rows.columns, whole.blocks, whole.vocabulary
     per_stage = rows.blocks * rows.micro_batches
     fw_s = rows["block_fw_time"] * per_stage
@@ -150,7 +150,7 @@ def _times(rows: Rows, whole: Batch) -> Iterator[tuple[str, Column]]:
     yield "sample_rate", columns.batch_size / whole.total_s
 
 
-def _spaces(rows: Rows, memory: Spaces) -> Iterator[tuple[str, Column]]:
+def _spaces(rows: ExecutionRows, memory: Spaces) -> Iterator[tuple[str, Column]]:
     # B13: in inference the original says None.
     none = 0.0 if rows.prepared.fixed else np.nan
     yield "weight_space", memory.weights
@@ -169,7 +169,7 @@ def _spaces(rows: Rows, memory: Spaces) -> Iterator[tuple[str, Column]]:
     yield "proc_mem_tier2_cap_req", memory.tier2
 
 
-def _needs(rows: Rows, whole: Batch) -> Iterator[tuple[str, Column]]:
+def _needs(rows: ExecutionRows, whole: Batch) -> Iterator[tuple[str, Column]]:
     """Bandwidths that would hide traffic and offload; infinite where there is nothing to hide it behind."""
     blocks, training = whole.blocks, rows.columns.training
     fw_gap_s = np.minimum(rows["alone_fw_base"], blocks.alone_fw_edge_s) - rows["block_fw_mem_time"]

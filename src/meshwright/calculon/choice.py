@@ -13,7 +13,7 @@ from meshwright.calculon.inputs import CHOICES, Application, System
 from meshwright.calculon.reading import read_application, read_system
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.errors import nearest
-from meshwright.fields.check import Check
+from meshwright.fields.check import InputCheck
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -30,7 +30,7 @@ SHORT_NAMES = {
 
 
 @runtime_checkable
-class SpaceOptions(Protocol):
+class StatedSpace(Protocol):
     """What a request says of a space; see `requests.calculon`."""
 
     @property
@@ -75,7 +75,7 @@ class DesignOptions(Protocol):
         """The largest batch."""
 
     @property
-    def options(self) -> SpaceOptions:
+    def options(self) -> StatedSpace:
         """The space."""
 
 
@@ -83,7 +83,7 @@ class DesignOptions(Protocol):
 class SpaceChoice:
     """Which space, for any system."""
 
-    options: SpaceOptions
+    options: StatedSpace
     pins: tuple[tuple[str, tuple[Value, ...]], ...]
 
     def axes(self, system: System) -> Axes:
@@ -111,18 +111,18 @@ def datatypes_of(system: System) -> tuple[str, ...]:
     return tuple(name for name in CHOICES["datatype"] if name in system.matrix and name in system.vector)
 
 
-def read_apps(check: Check, sources: Iterable[Source | Application]) -> list[Application]:
+def read_apps(check: InputCheck, sources: Iterable[Source | Application]) -> list[Application]:
     """Applications, without those that cannot be read."""
     return [app for source in sources if (app := check.attempt(partial(read_application, source))) is not None]
 
 
-def read_systems(check: Check, sources: Iterable[Source | System]) -> list[System]:
+def read_systems(check: InputCheck, sources: Iterable[Source | System]) -> list[System]:
     """Systems, without those that cannot be read."""
     return [system for source in sources if (system := check.attempt(partial(read_system, source))) is not None]
 
 
 def check_inputs(
-    apps: Iterable[Source | Application], systems: Iterable[Source | System], options: SpaceOptions
+    apps: Iterable[Source | Application], systems: Iterable[Source | System], options: StatedSpace
 ) -> None:
     """Raise what is wrong with inputs and space, for callers that know already that something else is.
 
@@ -135,13 +135,13 @@ def check_inputs(
         InputError: anything but unknown names is wrong.
         UnsupportedError: only unknown names are.
     """
-    check = Check()
+    check = InputCheck()
     read_apps(check, apps)
     choose_space(check, read_systems(check, systems), options)
     check.done()
 
 
-def read_space(asked: DesignOptions, check: Check) -> tuple[ExecutionSpace, SpaceChoice]:
+def read_space(asked: DesignOptions, check: InputCheck) -> tuple[ExecutionSpace, SpaceChoice]:
     """The space of one design, and its choice for other systems.
 
     Args:
@@ -160,7 +160,7 @@ def read_space(asked: DesignOptions, check: Check) -> tuple[ExecutionSpace, Spac
     return ExecutionSpace(apps[0], systems[0], asked.procs, asked.batch, choice.axes(systems[0])), choice
 
 
-def choose_space(check: Check, systems: Iterable[System], options: SpaceOptions) -> SpaceChoice:
+def choose_space(check: InputCheck, systems: Iterable[System], options: StatedSpace) -> SpaceChoice:
     """The space that is asked for; problems are noted."""
     space, dtype = options.space, options.dtype
     held = list(systems)
@@ -185,7 +185,9 @@ def choose_space(check: Check, systems: Iterable[System], options: SpaceOptions)
     return SpaceChoice(options=options, pins=pins)
 
 
-def read_pins(check: Check, texts: Iterable[str], systems: list[System]) -> tuple[tuple[str, tuple[Value, ...]], ...]:
+def read_pins(
+    check: InputCheck, texts: Iterable[str], systems: list[System]
+) -> tuple[tuple[str, tuple[Value, ...]], ...]:
     """`tensor_par=4,8` as key and values."""
     found: dict[str, tuple[Value, ...]] = {}
     for text in texts:
@@ -207,7 +209,7 @@ def read_pins(check: Check, texts: Iterable[str], systems: list[System]) -> tupl
     return tuple(found.items())
 
 
-def _pin_value(check: Check, key: str, word: str, systems: list[System]) -> Value | None:
+def _pin_value(check: InputCheck, key: str, word: str, systems: list[System]) -> Value | None:
     if key in CHOICES:
         known = CHOICES[key]
         if key == "datatype" and systems:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.calculon.pipeline import Flow
-from meshwright.calculon.rows import Column, Rows
+from meshwright.calculon.rows import Column, ExecutionRows
 from meshwright.calculon.traffic import collectives, traffic_s
 
 
@@ -31,7 +31,7 @@ class GradientTraffic:
     """The same of the last chunk."""
 
 
-def gradient_traffic(rows: Rows, flow: Flow, *, needs: bool) -> GradientTraffic:
+def gradient_traffic(rows: ExecutionRows, flow: Flow, *, needs: bool) -> GradientTraffic:
     """Traffic, and what of it shows.
 
     Args:
@@ -63,14 +63,14 @@ def gradient_traffic(rows: Rows, flow: Flow, *, needs: bool) -> GradientTraffic:
     )
 
 
-def reduction_s(rows: Rows) -> tuple[Column, Column]:
+def reduction_s(rows: ExecutionRows) -> tuple[Column, Column]:
     """Seconds to reduce a block's gradients, and those of a stage: 0 in inference and with one replica."""
     columns = rows.columns
     block_s = traffic_s(rows, rows["block_weight_space"])
     return block_s, np.where(columns.training & (columns.data_par > 1), rows.blocks * block_s, 0.0)
 
 
-def hidden_s(rows: Rows, flow: Flow, room: Room, block_s: Column) -> Column:
+def hidden_s(rows: ExecutionRows, flow: Flow, room: Room, block_s: Column) -> Column:
     """Seconds that show of traffic that overlaps, for rows that train with more than one replica.
 
     Args:
@@ -98,7 +98,7 @@ class Room:
     """Compute of the backward pass and the optimizer step, slowed by traffic beside it."""
 
 
-def room_of(rows: Rows, flow: Flow) -> Room:
+def room_of(rows: ExecutionRows, flow: Flow) -> Room:
     """The room of every row's blocks; only an optimizer that is not sharded steps while traffic runs."""
     unsharded = ~rows.columns.optimizer_sharding
     step_s = unsharded * (rows["block_optim_time"] - rows["block_optim_mem_time"])
@@ -118,7 +118,7 @@ def _need(sent: Column, room: Column, asked: np.ndarray) -> Column:
     return np.where(there, sent / np.where(there, room, 1.0), 0.0)
 
 
-def _scalars(rows: Rows) -> Column:
+def _scalars(rows: ExecutionRows) -> Column:
     scalars = [
         sum(network.operations[name][0] for name in collectives(sharded))
         for network in rows.prepared.system.networks
@@ -145,7 +145,7 @@ class _Window:
     """Whether stage traffic runs on the same network."""
 
     @classmethod
-    def of(cls, rows: Rows, flow: Flow, room: Room) -> _Window:
+    def of(cls, rows: ExecutionRows, flow: Flow, room: Room) -> _Window:
         columns, c, p = rows.columns, rows.chunk_blocks, rows.stages
         same_as_tensor = columns.data_par_net == columns.tensor_par_net
         base_s = room.free_base_s - same_as_tensor * room.busy_base_s
@@ -161,7 +161,7 @@ class _Window:
             same_as_stage=columns.data_par_net == columns.pipeline_par_net,
         )
 
-    def exposed_s(self, rows: Rows, flow: Flow, block_s: Column) -> Column:
+    def exposed_s(self, rows: ExecutionRows, flow: Flow, block_s: Column) -> Column:
         """What shows of traffic that takes `block_s` per block.
 
         B1: recompute's memory and compute time, both too large, widen or narrow the window: more may show than is sent.
@@ -178,7 +178,7 @@ class _Window:
             chunks_s, tail_s = np.where(inner > 0, inner, hidden_inner), np.where(tail > 0, tail, hidden_tail)
         return block_s + (rows.chunks - 1) * chunks_s + tail_s
 
-    def _collisions(self, rows: Rows, flow: Flow, chunk_s: Column) -> Column:
+    def _collisions(self, rows: ExecutionRows, flow: Flow, chunk_s: Column) -> Column:
         """Stage transfers that meet a chunk's gradient traffic on a shared network."""
         n, p = rows.micro_batches, rows.stages
         backward_s = rows.inner_blocks * flow.bw_base_s + flow.bw_edge_s

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.calculon.rows import Column, Rows
+from meshwright.calculon.rows import Column, ExecutionRows
 from meshwright.calculon.vocabulary import vocabulary_spaces
 
 RESIDENT_BLOCKS = 2
@@ -38,14 +38,14 @@ class Spaces:
     tier2: Column
 
 
-def live_blocks(rows: Rows) -> Column:
+def live_blocks(rows: ExecutionRows) -> Column:
     """Micro-batches whose activations a stage holds at once: min(n, p) (1 + (p - 1) / (v p) if interleaved)."""
     chunks, stages = rows.chunks, rows.stages
     deeper = np.where(chunks > 1, 1 + (stages - 1) / (chunks * stages), 1.0)
     return np.minimum(rows.micro_batches, stages) * deeper
 
 
-def spaces(rows: Rows) -> Spaces:
+def spaces(rows: ExecutionRows) -> Spaces:
     """Memory by kind, and the need of both tiers."""
     columns, blocks, live = rows.columns, rows.blocks, live_blocks(rows)
     full = rows["full"] > 0

@@ -17,7 +17,7 @@ from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.legality import MEMORY_TIER1, MEMORY_TIER2, reject
 from meshwright.calculon.memory import spaces
 from meshwright.calculon.price_factored import Prepare, price_factored
-from meshwright.calculon.rows import Book, Prepared, Rows, prepare
+from meshwright.calculon.rows import Book, ExecutionRows, Prepared, prepare
 from meshwright.calculon.statistics import STATISTICS, CalculonColumns
 from meshwright.search.parts import in_parts
 from meshwright.shapes import Bool, Float, Int
@@ -74,7 +74,7 @@ def price(app: Application, system: System, columns: ExecutionColumns, *, fixed:
         prepared = prepare(app, system, chosen, fixed=fixed)
 
         def one(part: slice) -> None:
-            rows = Rows(prepared, chosen.take(part), part)
+            rows = ExecutionRows(prepared, chosen.take(part), part)
             where = part if all_legal else legal[part]
             for name, value in statistics(rows):
                 values[place[name], where] = value
@@ -148,7 +148,7 @@ def _price_rows(columns: ExecutionColumns, prepare_rows: Prepare) -> tuple[np.nd
     prepared = prepare_rows(columns)
 
     def one(part: slice) -> None:
-        rows = Rows(prepared, columns.take(part), part)
+        rows = ExecutionRows(prepared, columns.take(part), part)
         memory = spaces(rows)
         total[part], tier1[part], tier2[part] = batch(rows).total_s, memory.tier1, memory.tier2
 
@@ -175,7 +175,7 @@ def price_memory(
         prepared = book.prepare(system, columns) if book else prepare(app, system, columns, fixed=fixed)
 
         def one(part: slice) -> None:
-            memory = spaces(Rows(prepared, columns.take(part), part))
+            memory = spaces(ExecutionRows(prepared, columns.take(part), part))
             tier1[part] = memory.tier1
             tier2[part] = memory.tier2
 

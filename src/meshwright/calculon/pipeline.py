@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.calculon.rows import Column, Rows
+from meshwright.calculon.rows import Column, ExecutionRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Flow:
     """Forward and backward together."""
 
 
-def flow(rows: Rows) -> Flow:
+def flow(rows: ExecutionRows) -> Flow:
     """Times of base and edge blocks.
 
     Nothing of stage traffic overlaps. Offload hides behind all that is not memory time: what shows is
@@ -78,7 +78,7 @@ def flow(rows: Rows) -> Flow:
     )
 
 
-def _stage_traffic_s(rows: Rows) -> tuple[Column, Column]:
+def _stage_traffic_s(rows: ExecutionRows) -> tuple[Column, Column]:
     """Seconds of a transfer to the next stage and of its gradient back.
 
     B5: one stage, and the backward pass in inference, pay the latency of a transfer that nobody makes.
@@ -95,7 +95,7 @@ def _stage_traffic_s(rows: Rows) -> tuple[Column, Column]:
     return forward_s, backward_s
 
 
-def _offload_bytes(rows: Rows) -> tuple[Column, Column]:
+def _offload_bytes(rows: ExecutionRows) -> tuple[Column, Column]:
     """Bytes a block moves to or from the second tier: the larger of weights and activations forward, all backward."""
     columns = rows.columns
     weights = columns.weight_offload * rows["block_weight_space"]
@@ -104,12 +104,12 @@ def _offload_bytes(rows: Rows) -> tuple[Column, Column]:
     return np.maximum(weights, activations), rows.in_training(backward)
 
 
-def chunk_s(rows: Rows, blocks: Flow) -> Column:
+def chunk_s(rows: ExecutionRows, blocks: Flow) -> Column:
     """Seconds of one micro-batch through one chunk, forward and backward."""
     return rows.inner_blocks * blocks.base_s + blocks.edge_s
 
 
-def bubble_s(rows: Rows, blocks: Flow, chunk: Column) -> Column:
+def bubble_s(rows: ExecutionRows, blocks: Flow, chunk: Column) -> Column:
     """Idle seconds of 1F1B: what the rounds take, less what stages with fewer blocks save."""
     idle_s = rows.rounds * chunk
     if not rows.uneven:

@@ -23,7 +23,7 @@ from meshwright.calculon.factored import LAYOUT_KEYS, FactoredRows
 from meshwright.calculon.inputs import NO_OVERLAP
 from meshwright.calculon.memory import spaces
 from meshwright.calculon.pipeline import Flow, bubble_s, chunk_s, flow
-from meshwright.calculon.rows import Prepared, Rows
+from meshwright.calculon.rows import ExecutionRows, Prepared
 from meshwright.calculon.vocabulary import vocabulary_times
 from meshwright.search.parts import in_parts
 from meshwright.shapes import Float
@@ -66,7 +66,7 @@ def price_factored(rows: FactoredRows, prepare: Prepare) -> tuple[np.ndarray, np
         _table(prepared, columns, sum(one.rows for one in combined[:place]), read)
         for place, (columns, read) in enumerate(zip(combined, (_memory, _flow, _reduction), strict=True))
     )
-    of_layouts = Rows(prepared, layouts, slice(0, 0))
+    of_layouts = ExecutionRows(prepared, layouts, slice(0, 0))
     found = total_s, tier1, tier2 = np.empty(rows.rows), np.empty(rows.rows), np.empty(rows.rows)
     trains = bool(settings.training.all())
     hides = settings.data_par_overlap[rows.setting]
@@ -91,7 +91,7 @@ def price_factored(rows: FactoredRows, prepare: Prepare) -> tuple[np.ndarray, np
     return found
 
 
-def _batch_s(rows: Rows, blocks: Flow, room: Room | None, step: Table) -> Float[np.ndarray, "rows"]:
+def _batch_s(rows: ExecutionRows, blocks: Flow, room: Room | None, step: Table) -> Float[np.ndarray, "rows"]:
     """`batch.batch` of rows whose parts are known, in the same order, so that the sums are the same."""
     chunk = chunk_s(rows, blocks)
     exposed_s = step["link_s"] if room is None else hidden_s(rows, blocks, room, step["block_s"])
@@ -105,19 +105,19 @@ def _batch_s(rows: Rows, blocks: Flow, room: Room | None, step: Table) -> Float[
 VOCABULARY = ("words_fw_s", "words_bw_s", "words_optimizer_s", "words_traffic_s")
 
 
-def _memory(rows: Rows) -> Table:
+def _memory(rows: ExecutionRows) -> Table:
     need = spaces(rows)
     return {"tier1": need.tier1, "tier2": need.tier2}
 
 
-def _flow(rows: Rows) -> Table:
+def _flow(rows: ExecutionRows) -> Table:
     found = flow(rows)
     room = room_of(rows, found)
     kept = ("base_s", "edge_s", "unpaid_s", "stage_bw_s", "bw_base_s", "bw_edge_s")
     return {name: getattr(found, name) for name in kept} | {name: getattr(room, name) for name in Room.__slots__}
 
 
-def _reduction(rows: Rows) -> Table:
+def _reduction(rows: ExecutionRows) -> Table:
     block_s, link_s = reduction_s(rows)
     found = {"block_s": block_s, "link_s": link_s, "optimizer_s": rows.blocks * rows["block_optim_time"]}
     words = vocabulary_times(rows)
@@ -126,12 +126,12 @@ def _reduction(rows: Rows) -> Table:
     return found
 
 
-def _table(prepared: Prepared, columns: ExecutionColumns, first: int, read: Callable[[Rows], Table]) -> Table:
+def _table(prepared: Prepared, columns: ExecutionColumns, first: int, read: Callable[[ExecutionRows], Table]) -> Table:
     """What is read of combinations, of the prepared rows from the first on."""
     table: dict[str, Float[np.ndarray, "combinations"]] = {}
 
     def one(part: slice) -> None:
-        rows = Rows(prepared, columns.take(part), slice(first + part.start, first + part.stop))
+        rows = ExecutionRows(prepared, columns.take(part), slice(first + part.start, first + part.stop))
         for name, values in read(rows).items():
             table.setdefault(name, np.empty(columns.rows))[part] = values
 
@@ -139,7 +139,7 @@ def _table(prepared: Prepared, columns: ExecutionColumns, first: int, read: Call
     return table
 
 
-class Gathered:
+class GatheredColumns:
     """Columns of the rows by name, each gathered from a table when it is first asked for."""
 
     def __init__(self, find: Callable[[str], np.ndarray]) -> None:
@@ -151,22 +151,22 @@ class Gathered:
         return found
 
 
-class PairFlow(Gathered, Flow):
+class PairFlow(GatheredColumns, Flow):
     """The flow of pairs."""
 
 
-class PairRoom(Gathered, Room):
+class PairRoom(GatheredColumns, Room):
     """The room of pairs."""
 
 
-class PairColumns(Gathered, ExecutionColumns):
+class PairColumns(GatheredColumns, ExecutionColumns):
     """The keys of pairs of a layout and a setting."""
 
 
-class PairRows(Gathered, Rows):
+class PairRows(GatheredColumns, ExecutionRows):
     """The counts of pairs, which are those of their layouts; blocks are not known."""
 
-    def __init__(self, layouts: Rows, rows: FactoredRows, *, trains: bool) -> None:
+    def __init__(self, layouts: ExecutionRows, rows: FactoredRows, *, trains: bool) -> None:
         super().__init__(lambda name: getattr(layouts, name).take(rows.layout))
         self.prepared, self.uneven, self.trains = layouts.prepared, layouts.uneven, trains
         self.passes, self.inner_blocks, self.rounds = (

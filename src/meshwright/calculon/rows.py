@@ -151,7 +151,7 @@ def _sums(
     return found
 
 
-class Rows:
+class ExecutionRows:
     """Executions being priced: their counts, and by name the statistics of their blocks and optimizer steps.
 
     A statistic is gathered when it is first asked for.

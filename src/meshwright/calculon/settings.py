@@ -27,7 +27,7 @@ Columns = Mapping[str, Int[np.ndarray, "settings"]]
 
 
 @dataclass(frozen=True, slots=True)
-class Projection:
+class DistinctSettings:
     """Distinct values of some keys of the settings."""
 
     first: Int[np.ndarray, "distinct"]
@@ -47,17 +47,17 @@ class SettingTable:
 
     columns: Columns
     """One code per setting and key: the position in CHOICES, 0 or 1, or the number of a network."""
-    rules: Projection
+    rules: DistinctSettings
     """By what legality depends on, networks aside: whether anything is offloaded, and what memory depends on else."""
-    light: Projection
+    light: DistinctSettings
     """By what memory depends on but for offload."""
-    memory: Projection
+    memory: DistinctSettings
     """By what memory depends on."""
-    coarse: Projection
+    coarse: DistinctSettings
     """By what the time depends on but for offload, pipeline and data traffic."""
-    bound: Projection
+    bound: DistinctSettings
     """By what the time without pipeline and data traffic depends on."""
-    networks: Projection
+    networks: DistinctSettings
     """By assignment of networks."""
 
     @property
@@ -117,7 +117,7 @@ def setting_table(axes: Axes, above_one: tuple[bool, bool, bool]) -> SettingTabl
     )
 
 
-def _projection(keys: list[Int[np.ndarray, "settings"]], rows: int) -> Projection:
+def _projection(keys: list[Int[np.ndarray, "settings"]], rows: int) -> DistinctSettings:
     """Distinct combinations, in the order of their first setting."""
     joined = np.zeros(rows, dtype=np.int64)
     for key in keys:
@@ -126,7 +126,7 @@ def _projection(keys: list[Int[np.ndarray, "settings"]], rows: int) -> Projectio
     order = np.argsort(first)
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
-    return Projection(first[order], rank[of.reshape(-1)])
+    return DistinctSettings(first[order], rank[of.reshape(-1)])
 
 
 def code(key: str, value: str | bool | int) -> int:

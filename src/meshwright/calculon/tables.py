@@ -16,7 +16,7 @@ from meshwright.calculon.answer import BOUNDED
 from meshwright.calculon.bound import Relaxed, best_count
 from meshwright.calculon.layouts import Cells
 from meshwright.calculon.model import price_for_search
-from meshwright.calculon.settings import Projection, SettingTable
+from meshwright.calculon.settings import DistinctSettings, SettingTable
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.search.certificate import Counts
 from meshwright.search.incumbents import BestAndFront
@@ -54,7 +54,7 @@ class CellBlock:
     """Which assignments of networks each split allows."""
 
     def possible(
-        self, kinds: Projection, cell: Int[np.ndarray, "rows"], kind: Int[np.ndarray, "rows"]
+        self, kinds: DistinctSettings, cell: Int[np.ndarray, "rows"], kind: Int[np.ndarray, "rows"]
     ) -> Bool[np.ndarray, "rows"]:
         """Whether some allowed assignment of networks has a kind of settings.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.calculon.inputs import Network
-from meshwright.calculon.rows import Column, Rows
+from meshwright.calculon.rows import Column, ExecutionRows
 
 
-def traffic_s(rows: Rows, size_bytes: Column) -> Column:
+def traffic_s(rows: ExecutionRows, size_bytes: Column) -> Column:
     """Seconds to reduce gradients of V bytes: reduce-scatter and all-gather where sharded, else all-reduce.
 
     Latencies + V (alpha + beta / d), the collectives' scalars and offsets folded into alpha and beta per network.

@@ -16,7 +16,7 @@ from meshwright.calculon.model import price_for_search
 from meshwright.calculon.search import search
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.errors import InfeasibleError
-from meshwright.search.tuners.base import Axis, Forbidden, Optimum, Outcome, Point, Value, When
+from meshwright.search.tuners.base import Forbidden, Optimum, Outcome, Point, TrialAxis, Value, When
 from meshwright.search.tuners.tables import TableSpace, numbers_axis, rules_of
 
 SHOWN_FLAGS = (
@@ -61,14 +61,14 @@ class TunedExecutions(TableSpace):
         """Executions of the space."""
         return self.space.size
 
-    def tables(self) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...]]:
+    def tables(self) -> tuple[tuple[TrialAxis, ...], tuple[Forbidden, ...]]:
         """What ties degrees and settings to each other."""
         self.space.require_executions()
         axes, rules = self._degrees()
         self._settings(axes, rules)
         return tuple(axes.values()), tuple(rules)
 
-    def _degrees(self) -> tuple[dict[str, Axis], list[Forbidden]]:
+    def _degrees(self) -> tuple[dict[str, TrialAxis], list[Forbidden]]:
         """Axes of whole numbers and what they must divide."""
         names = ("tensor_par", "data_par", "pipeline_interleaving")
         splits: set[tuple[Value, ...]] = set()
@@ -104,12 +104,12 @@ class TunedExecutions(TableSpace):
             legal["data_par", "microbatch_size", "microbatches"] = counts
         return axes, rules_of(legal, axes, _WHY)
 
-    def _settings(self, axes: dict[str, Axis], rules: list[Forbidden]) -> None:
+    def _settings(self, axes: dict[str, TrialAxis], rules: list[Forbidden]) -> None:
         """Categorical axes: a need for another key's value is a condition, one for a degree above 1 a rule."""
         one_stage = [(d.tensor_par, d.data_par) for d in self.space.degrees if d.pipeline_par == 1]
         for axis in self.space.axes.settings:
             when = [self._when(need, axes) for need in axis.needs if need.key != "pipeline_par"]
-            axes[axis.key] = Axis(
+            axes[axis.key] = TrialAxis(
                 name=axis.key,
                 values=tuple(axis.values),
                 default=axis.plain,
@@ -128,7 +128,7 @@ class TunedExecutions(TableSpace):
                 ]
         rules[:] = [rule for rule in rules if all(values for _, values in rule.where)]
 
-    def _when(self, need: Need, axes: dict[str, Axis]) -> When | None:
+    def _when(self, need: Need, axes: dict[str, TrialAxis]) -> When | None:
         if need.values:
             return When(axis=need.key, values=tuple(need.values))
         above = tuple(value for value in axes[need.key].values if int(value) > 1)
@@ -214,7 +214,7 @@ class TunedExecutions(TableSpace):
         )
 
 
-def _outside(axes: dict[str, Axis], condition: When, why: str) -> Forbidden:
+def _outside(axes: dict[str, TrialAxis], condition: When, why: str) -> Forbidden:
     """The rule that a condition must hold."""
     rest = tuple(value for value in axes[condition.axis].values if value not in condition.values)
     return Forbidden(where=((condition.axis, rest),), why=why)

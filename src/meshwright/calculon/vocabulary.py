@@ -17,7 +17,7 @@ import numpy as np
 from meshwright.calculon.inputs import DATATYPE_BYTES
 from meshwright.calculon.layer_times import Engines
 from meshwright.calculon.layers import ADAM_FLOP_PER_WEIGHT, MASTER_BYTES, optimizer_bytes_per_weight
-from meshwright.calculon.rows import Column, Rows
+from meshwright.calculon.rows import Column, ExecutionRows
 from meshwright.calculon.traffic import traffic_s
 
 SOFTMAX_FLOP = 5
@@ -48,7 +48,7 @@ class VocabularySpaces:
     logits: Column
 
 
-def _tables(rows: Rows) -> tuple[Column, Column]:
+def _tables(rows: ExecutionRows) -> tuple[Column, Column]:
     """Words of a rank's part of the vocabulary, and weights of the tables a stage holds."""
     app, columns = rows.prepared.app, rows.columns
     assert app.vocab_size is not None
@@ -57,7 +57,7 @@ def _tables(rows: Rows) -> tuple[Column, Column]:
     return words, np.where(two, 2.0, 1.0) * words * app.hidden
 
 
-def vocabulary_times(rows: Rows) -> VocabularyTimes | None:
+def vocabulary_times(rows: ExecutionRows) -> VocabularyTimes | None:
     """Times of embedding and head; none where the application names no vocabulary."""
     app, columns = rows.prepared.app, rows.columns
     if app.vocab_size is None:
@@ -90,7 +90,7 @@ def vocabulary_times(rows: Rows) -> VocabularyTimes | None:
     )
 
 
-def vocabulary_spaces(rows: Rows) -> VocabularySpaces | None:
+def vocabulary_spaces(rows: ExecutionRows) -> VocabularySpaces | None:
     """Memory of embedding and head; none where the application names no vocabulary."""
     app, columns = rows.prepared.app, rows.columns
     if app.vocab_size is None:

@@ -227,7 +227,7 @@ def _attention(
     beside = np.array([(base.flash_dim_cost(dim, dim) - 1) * dim for dim in width.tolist()])
     measured = np.array([point.seconds for point in points])
     dtype, backward = points[0].dtype, points[0].backward
-    shape = compute.Attention(
+    shape = compute.AttentionShape(
         pairs=compute.score_pairs(seq, seq),
         query_len=seq,
         key_len=seq,

@@ -21,7 +21,7 @@ Scope = Literal["device", "software", "generation"]
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class FittedField:
     """One field that may be fitted, of any owner of its scope."""
 
     scope: Scope
@@ -36,7 +36,7 @@ class Quantity:
 class Parameter:
     """A quantity of one owner, with the value it has without a fit."""
 
-    quantity: Quantity
+    quantity: FittedField
     owner: str
     """An architecture generation, a framework, or a framework of a time."""
     prior: float
@@ -54,28 +54,28 @@ class Parameter:
 
 
 QUANTITIES = (
-    Quantity("device", "gemm_fraction", 0.12, 0.35, 0.95),
-    Quantity("device", "gemm_fraction_fp8", 0.15, 0.30, 0.95),
-    Quantity("device", "gemm_fraction_fp4", 0.20, 0.20, 0.95),
-    Quantity("device", "memory_fraction", 0.10, 0.50, 0.95),
-    Quantity("device", "flash_forward_fraction", 0.10, 0.30, 1.0),
-    Quantity("device", "flash_backward_fraction", 0.10, 0.25, 1.0),
-    Quantity("device", "flash_fa1_share", 0.25, 0.10, 1.0),
-    Quantity("device", "flash_fa2_share", 0.15, 0.30, 1.0),
-    Quantity("device", "launch_s", 0.40, 5e-7, 2e-5),
-    Quantity("device", "power_exponent", 0.50, 0.05, 1.5),
-    Quantity("software", "operator_s", 0.60, 1e-7, 2e-4),
-    Quantity("software", "vector_passes", 0.25, 0.8, 10.0),
-    Quantity("software", "product_share", 0.05, 0.75, 1.0),
-    Quantity("software", "wave_loss", 0.50, 0.05, 1.0),
-    Quantity("software", "cast_passes", 0.50, 1.0, 20.0),
-    Quantity("software", "link_share", 0.20, 0.30, 1.0),
-    Quantity("software", "overlap", 0.30, 0.10, 1.0),
-    Quantity("software", "step_s", 0.50, 1e-3, 0.1),
-    Quantity("generation", "host", 0.25, 0.4, 3.0),
-    Quantity("generation", "passes", 0.10, 0.7, 1.5),
-    Quantity("generation", "hidden", 0.10, 0.5, 1.2),
-    Quantity("generation", "young_products", 0.10, 0.6, 1.05),
+    FittedField("device", "gemm_fraction", 0.12, 0.35, 0.95),
+    FittedField("device", "gemm_fraction_fp8", 0.15, 0.30, 0.95),
+    FittedField("device", "gemm_fraction_fp4", 0.20, 0.20, 0.95),
+    FittedField("device", "memory_fraction", 0.10, 0.50, 0.95),
+    FittedField("device", "flash_forward_fraction", 0.10, 0.30, 1.0),
+    FittedField("device", "flash_backward_fraction", 0.10, 0.25, 1.0),
+    FittedField("device", "flash_fa1_share", 0.25, 0.10, 1.0),
+    FittedField("device", "flash_fa2_share", 0.15, 0.30, 1.0),
+    FittedField("device", "launch_s", 0.40, 5e-7, 2e-5),
+    FittedField("device", "power_exponent", 0.50, 0.05, 1.5),
+    FittedField("software", "operator_s", 0.60, 1e-7, 2e-4),
+    FittedField("software", "vector_passes", 0.25, 0.8, 10.0),
+    FittedField("software", "product_share", 0.05, 0.75, 1.0),
+    FittedField("software", "wave_loss", 0.50, 0.05, 1.0),
+    FittedField("software", "cast_passes", 0.50, 1.0, 20.0),
+    FittedField("software", "link_share", 0.20, 0.30, 1.0),
+    FittedField("software", "overlap", 0.30, 0.10, 1.0),
+    FittedField("software", "step_s", 0.50, 1e-3, 0.1),
+    FittedField("generation", "host", 0.25, 0.4, 3.0),
+    FittedField("generation", "passes", 0.10, 0.7, 1.5),
+    FittedField("generation", "hidden", 0.10, 0.5, 1.2),
+    FittedField("generation", "young_products", 0.10, 0.6, 1.05),
 )
 """Spreads say how far a number of the literature may be off: little for what is measured on the device, more for what
 frameworks do, and little again for what one generation of a framework differs by from the next."""

@@ -56,7 +56,7 @@ class Static:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Call:
+class StepCall:
     """One call of a step as what its compiled form takes."""
 
     fun: Callable[..., Any]
@@ -89,7 +89,7 @@ class CallForm:
     static_argnums: tuple[int, ...] = ()
     static_argnames: tuple[str, ...] = ()
 
-    def call(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
+    def call(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> StepCall:
         """A call by positions.
 
         Args:
@@ -132,7 +132,7 @@ class CallForm:
             return _closed(self._called(opened, names))
 
         update_wrapper(flat, self.fun)
-        return Call(fun=flat, arguments=held, key=(tuple(names), Static(graph)), objects=objects)
+        return StepCall(fun=flat, arguments=held, key=(tuple(names), Static(graph)), objects=objects)
 
     def _called(self, values: Sequence[Any], names: Sequence[str]) -> Any:
         first = len(values) - len(names)

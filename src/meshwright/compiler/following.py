@@ -15,7 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 from meshwright.compiler.cut import Body, CutStage, body_of, cut
 from meshwright.compiler.instructions import Op, StepProgram
 from meshwright.compiler.layers import crossing_bytes
-from meshwright.compiler.shardings import Role
+from meshwright.compiler.shardings import ValueRole
 from meshwright.compiler.trace import batch_places
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
@@ -76,7 +76,7 @@ class FollowedSharding:
         here = tuple(name for name in names if name in mesh.shape)
         return cls(specs=specs, samples=here, ranks=prod(mesh.shape[name] for name in here))
 
-    def spec(self, role: Role, var: core.Var, devices: int) -> PartitionSpec:
+    def spec(self, role: ValueRole, var: core.Var, devices: int) -> PartitionSpec:
         """How a value is sharded.
 
         Args:
@@ -87,7 +87,7 @@ class FollowedSharding:
         if var in self.specs:
             return self.specs[var]
         shape = var.aval.shape
-        if role is not Role.SAMPLES or not self.samples or not shape or shape[0] % self.ranks:
+        if role is not ValueRole.SAMPLES or not self.samples or not shape or shape[0] % self.ranks:
             return PartitionSpec()
         return PartitionSpec(self.samples if len(self.samples) > 1 else self.samples[0])
 

@@ -14,7 +14,7 @@ from meshwright.compiler.instructions import StepProgram, StepResult
 from meshwright.compiler.joins import How
 from meshwright.compiler.lists import ListBuilder, with_frees
 from meshwright.compiler.operands import Operands
-from meshwright.compiler.shardings import MeshSharding, Role, counts_samples, shape_of
+from meshwright.compiler.shardings import MeshSharding, ValueRole, counts_samples, shape_of
 from meshwright.compiler.traced_step import TracedStep
 
 
@@ -73,9 +73,9 @@ class _Forward:
                       for i, var in enumerate(stage.carried_in)]  # fmt: skip
             self.out.receive(mesh, self.meshes[k - 1], f"RECV_F{k}.{unit}", values)
         reads = [
-            *(self.operands.of_loss(mesh, operand, unit, Role.PARAMETER) for operand in stage.parameters),
+            *(self.operands.of_loss(mesh, operand, unit, ValueRole.PARAMETER) for operand in stage.parameters),
             *(self.out.at(mesh, ("carried", k - 1, i, unit)) for i in range(len(stage.carried_in))),
-            *(self.operands.of_loss(mesh, operand, unit, Role.OTHER) for operand in stage.others),
+            *(self.operands.of_loss(mesh, operand, unit, ValueRole.OTHER) for operand in stage.others),
         ]
         outputs = stage.program.jaxpr.outvars[len(stage.carried_out) :]
         writes = [
@@ -117,7 +117,7 @@ class _Forward:
                 self.out.send(homes[0], mesh, "results", [("value", var)])
                 self.out.receive(mesh, homes[0], "results", [(("value", var), var.aval, spec)])
             reads.append(self.out.at(mesh, ("value", var)) if homes
-                         else self.operands.value(mesh, var, None, Role.OTHER))  # fmt: skip
+                         else self.operands.value(mesh, var, None, ValueRole.OTHER))  # fmt: skip
         self.out.executables["results"] = piece(self.step.jaxpr, eqns, inputs, made)
         writes = [self.out.new(mesh, ("value", var), var.aval) for var in made]
         self.out.run(mesh, "results", "results", reads, writes)
@@ -126,8 +126,8 @@ class _Forward:
         for mesh in range(len(self.devices)):
             if isinstance(atom, core.Var) and (mesh, ("value", atom)) in self.out.ids:
                 return StepResult(buffer=self.out.at(mesh, ("value", atom)))
-        return StepResult(buffer=self.operands.value(0, atom, None, Role.OTHER))
+        return StepResult(buffer=self.operands.value(0, atom, None, ValueRole.OTHER))
 
     def _carried(self, mesh: int, var: core.Var) -> Any:
-        role = Role.SAMPLES if counts_samples(self.step, var) else Role.OTHER
+        role = ValueRole.SAMPLES if counts_samples(self.step, var) else ValueRole.OTHER
         return self.shardings[mesh].spec(role, var, self.devices[mesh])

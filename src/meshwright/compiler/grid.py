@@ -23,7 +23,7 @@ import jax
 from jax.extend import core
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from meshwright.compiler.shardings import DataSharding, Role
+from meshwright.compiler.shardings import DataSharding, ValueRole
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
 from meshwright.strategies.blocks import SIDES, ActivationBlocks, Names, TensorBlocks
@@ -248,7 +248,7 @@ class GridSharding:
                 axes[step.loss.invars[operand]] = axes[atom]
         return cls(data=data, split=split, axes=axes)
 
-    def spec(self, role: Role, var: core.Var, devices: int) -> PartitionSpec:
+    def spec(self, role: ValueRole, var: core.Var, devices: int) -> PartitionSpec:
         """How a value is sharded.
 
         Args:
@@ -257,12 +257,12 @@ class GridSharding:
             devices: of the mesh, over all axes.
         """
         grid, shape = self.split.grid, list(var.aval.shape)
-        if role is Role.SAMPLES:
+        if role is ValueRole.SAMPLES:
             counted = len(shape) > 1 and shape[1] == self.split.length
             if counted and len(shape) == 3 and grid.blocks is not None:
                 return grid.activations(grid.blocks.stream)
             return _spec(grid.dividing(shape, {0: grid.data, 1: grid.tokens if counted else ()}))
-        if role is Role.OTHER:
+        if role is ValueRole.OTHER:
             return PartitionSpec()
         ranks = self.axes.get(var, {})
         split = grid.dividing(shape, {axis: grid.along(kind) for axis, kind in ranks.items()})

@@ -13,7 +13,7 @@ from meshwright.compiler.inline import free_variables, piece
 from meshwright.compiler.instructions import Feed
 from meshwright.compiler.joins import Join, total_p
 from meshwright.compiler.lists import ListBuilder
-from meshwright.compiler.shardings import MeshSharding, Role
+from meshwright.compiler.shardings import MeshSharding, ValueRole
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.unplaced import NotStaged
 from meshwright.errors import Problem
@@ -60,7 +60,7 @@ class Operands:
         self.renewed: set[tuple[int, int]] = set()
         """Mesh and place of inputs that updates in the step renew; newer ones are ("state", place, version)."""
 
-    def of_loss(self, mesh: int, operand: int, unit: int, role: Role) -> int:
+    def of_loss(self, mesh: int, operand: int, unit: int, role: ValueRole) -> int:
         """Buffer of an operand of the loss.
 
         Args:
@@ -71,13 +71,13 @@ class Operands:
         """
         atom = self.step.mark.invars[operand]
         held = self.value(mesh, atom, unit, role)
-        return self._gathered(mesh, atom, held) if role is Role.PARAMETER else held
+        return self._gathered(mesh, atom, held) if role is ValueRole.PARAMETER else held
 
     def _gathered(self, mesh: int, atom: Any, held: int) -> int:
         """A parameter as stages read it: in place, or gathered once."""
         if isinstance(atom, core.Literal) or atom not in self.place_of:
             return held
-        spec = self.shardings[mesh].spec(Role.READ, atom, self.devices[mesh])
+        spec = self.shardings[mesh].spec(ValueRole.READ, atom, self.devices[mesh])
         if spec == self.out.buffers[held].spec:
             return held
         key = ("gathered", held)
@@ -87,7 +87,7 @@ class Operands:
             self.out.run(mesh, name, name, [held], [self.out.new(mesh, key, atom.aval, spec)])
         return self.out.at(mesh, key)
 
-    def value(self, mesh: int, atom: Any, unit: int | None, role: Role) -> int:
+    def value(self, mesh: int, atom: Any, unit: int | None, role: ValueRole) -> int:
         """Buffer of a value of the step that exists before the loss: fed, constant, or made from such.
 
         Args:
@@ -118,7 +118,7 @@ class Operands:
                 unit = 0
             key = ("input", place, unit if split else None)
             if (mesh, key) not in self.out.ids:
-                role = Role.SAMPLES if split else role
+                role = ValueRole.SAMPLES if split else role
                 spec = self.shardings[mesh].spec(role, atom, self.devices[mesh])
                 buffer = self.out.new(mesh, key, atom.aval, spec)
                 own = None if self.samples is None or not split or unit is None else self.samples[unit]
@@ -130,7 +130,7 @@ class Operands:
         """The samples of all micro-batches."""
         key = ("whole", var)
         if (mesh, key) not in self.out.ids:
-            spec = self.shardings[mesh].spec(Role.SAMPLES, var, self.devices[mesh])
+            spec = self.shardings[mesh].spec(ValueRole.SAMPLES, var, self.devices[mesh])
             buffer = self.out.new(mesh, key, var.aval, spec)
             self.feeds.append(Feed(buffer=buffer, input=self.step.wholes[var]))
         return self.out.at(mesh, key)
@@ -145,7 +145,7 @@ class Operands:
             self.out.run(mesh, name, name, [], [self.out.new(mesh, key, jax.ShapeDtypeStruct((), jnp.int32))])
         return self.out.at(mesh, key)
 
-    def _total(self, mesh: int, eqn: core.JaxprEqn, unit: int | None, role: Role) -> int:
+    def _total(self, mesh: int, eqn: core.JaxprEqn, unit: int | None, role: ValueRole) -> int:
         """A value of the whole batch, or of the part of it that an update is made with."""
         each = self.step.micro_batches // self.step.updates
         first = 0 if unit is None else unit - unit % each
@@ -171,7 +171,7 @@ class Operands:
             self.out.run(mesh, name, name, [], [self.out.new(mesh, key, atom.aval)])
         return self.out.at(mesh, key)
 
-    def _prepared(self, mesh: int, var: core.Var, unit: int | None, role: Role) -> int:
+    def _prepared(self, mesh: int, var: core.Var, unit: int | None, role: ValueRole) -> int:
         """A value that equations before the mark make, once or for each micro-batch."""
         eqns = ancestors(var, self.made_before, self.step.before)
         inputs = free_variables(eqns)

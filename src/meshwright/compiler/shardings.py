@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 from meshwright.compiler.traced_step import TracedStep
 
 
-class Role(Enum):
+class ValueRole(Enum):
     """What a value is for."""
 
     PARAMETER = "parameter"
@@ -31,7 +31,7 @@ class Role(Enum):
 class MeshSharding(Protocol):
     """What lists are written for: presets, or what the intra-operator pass decided."""
 
-    def spec(self, role: Role, var: core.Var, devices: int) -> PartitionSpec:
+    def spec(self, role: ValueRole, var: core.Var, devices: int) -> PartitionSpec:
         """How a value is sharded on a mesh of so many devices."""
         ...
 
@@ -52,7 +52,7 @@ class DataSharding:
     """With ZeRO stage 2, whether every backward reduces its gradients, so that no device keeps whole ones; with stage 3
     every one does. Else gradients are reduced once a step, and are whole until then."""
 
-    def spec(self, role: Role, var: core.Var, devices: int) -> PartitionSpec:
+    def spec(self, role: ValueRole, var: core.Var, devices: int) -> PartitionSpec:
         """How a value is sharded.
 
         Args:
@@ -61,12 +61,12 @@ class DataSharding:
             devices: along the axis.
         """
         shape = var.aval.shape
-        if role is Role.SAMPLES:
+        if role is ValueRole.SAMPLES:
             divides = bool(shape) and shape[0] % devices == 0
             return PartitionSpec(self.axis) if divides else PartitionSpec()
         return self.split(role, shape, devices)
 
-    def split(self, role: Role, shape: Sequence[int], devices: int) -> PartitionSpec:
+    def split(self, role: ValueRole, shape: Sequence[int], devices: int) -> PartitionSpec:
         """How a value that counts no samples is sharded.
 
         Args:
@@ -75,7 +75,7 @@ class DataSharding:
             devices: along the axis.
         """
         read = 4 if self.keep else 3
-        sharded = {Role.STATE: 1, Role.GRADIENT: 2, Role.PARAMETER: 3, Role.READ: read}.get(role, 4)
+        sharded = {ValueRole.STATE: 1, ValueRole.GRADIENT: 2, ValueRole.PARAMETER: 3, ValueRole.READ: read}.get(role, 4)
         return _largest_split(shape, devices, self.axis) if self.stage >= sharded else PartitionSpec()
 
 

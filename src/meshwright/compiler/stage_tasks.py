@@ -13,7 +13,7 @@ from jax.extend import core
 from meshwright.compiler.lists import Key, ListBuilder
 from meshwright.compiler.operands import Operands
 from meshwright.compiler.ranks.layout import Layout, PlacedValue
-from meshwright.compiler.shardings import Role
+from meshwright.compiler.shardings import ValueRole
 from meshwright.compiler.stage_programs import SplitBackward, StageJaxprs, split_backward
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.schedules.table import Kind, ScheduleTable
@@ -162,9 +162,9 @@ class StageTasks:
     def _operands(self, mesh: int, programs: StageJaxprs, unit: int) -> list[int]:
         stage = programs.stage
         return [
-            *(self.operands.of_loss(mesh, operand, unit, Role.PARAMETER) for operand in stage.parameters),
+            *(self.operands.of_loss(mesh, operand, unit, ValueRole.PARAMETER) for operand in stage.parameters),
             *(self.out.at(mesh, ("carried", stage.index - 1, i, unit)) for i in range(len(stage.carried_in))),
-            *(self.operands.of_loss(mesh, operand, unit, Role.OTHER) for operand in stage.others),
+            *(self.operands.of_loss(mesh, operand, unit, ValueRole.OTHER) for operand in stage.others),
         ]
 
     def _forward(self, mesh: int, programs: StageJaxprs, unit: int, label: str, *, saves: bool) -> None:

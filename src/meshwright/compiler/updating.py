@@ -16,7 +16,7 @@ from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.operands import Operands, ancestors
 from meshwright.compiler.ranks.layout import Layout, PlacedValue
 from meshwright.compiler.reductions import phases_of
-from meshwright.compiler.shardings import MeshSharding, Role
+from meshwright.compiler.shardings import MeshSharding, ValueRole
 from meshwright.compiler.stage_programs import StageJaxprs
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.update import Update, spread_update
@@ -119,8 +119,8 @@ class Updating:
             if split:
                 self._gather(part.mesh, f"whole{number}", split)
 
-    def _role(self, var: core.Var) -> Role:
-        return Role.PARAMETER if is_parameter(self.step, var) else Role.STATE
+    def _role(self, var: core.Var) -> ValueRole:
+        return ValueRole.PARAMETER if is_parameter(self.step, var) else ValueRole.STATE
 
     def _fetch(
         self, mesh: int, wanted: Sequence[core.Var], home: Mapping[core.Var, int],
@@ -190,7 +190,7 @@ class Updating:
             return StepResult(input=self.operands.place_of[atom])
         if isinstance(atom, core.Var) and atom in made and (made[atom], ("value", atom)) in self.out.ids:
             return StepResult(buffer=self.out.at(made[atom], ("value", atom)))
-        return StepResult(buffer=self.operands.value(0, atom, None, Role.OTHER))
+        return StepResult(buffer=self.operands.value(0, atom, None, ValueRole.OTHER))
 
 
 def is_parameter(step: TracedStep, var: Any) -> bool:
@@ -212,5 +212,5 @@ def state_spec(step: TracedStep, var: core.Var, sharding: MeshSharding, devices:
         sharding: of the mesh.
         devices: of the mesh.
     """
-    role = Role.PARAMETER if is_parameter(step, var) else Role.STATE
+    role = ValueRole.PARAMETER if is_parameter(step, var) else ValueRole.STATE
     return sharding.spec(role, var, devices)

@@ -20,7 +20,7 @@ from meshwright.compiler.inline import free_variables, piece
 from meshwright.compiler.instructions import StepResult
 from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.operands import Operands, ancestors
-from meshwright.compiler.shardings import MeshSharding, Role, shape_of
+from meshwright.compiler.shardings import MeshSharding, ValueRole, shape_of
 from meshwright.compiler.stage_programs import StageJaxprs
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.updating import is_parameter, state_spec
@@ -95,7 +95,9 @@ class VersionedUpdates:
         reads = [
             self.out.at(mesh, ("sum", k, gradient_of[var]))
             if var in gradient_of
-            else self.operands.value(mesh, var, None, Role.PARAMETER if is_parameter(step, var) else Role.STATE)
+            else self.operands.value(
+                mesh, var, None, ValueRole.PARAMETER if is_parameter(step, var) else ValueRole.STATE
+            )
             for var in update.inputs
         ]
         self.made[mesh] = number + 1
@@ -120,7 +122,7 @@ class VersionedUpdates:
                 mesh = next(mesh for mesh in self.stage_of if (mesh, ("value", atom)) in self.out.ids)
                 found.append(StepResult(buffer=self.out.at(mesh, ("value", atom))))
             else:
-                found.append(StepResult(buffer=self.operands.value(0, atom, None, Role.OTHER)))
+                found.append(StepResult(buffer=self.operands.value(0, atom, None, ValueRole.OTHER)))
         return found
 
     # ---- who updates what

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.estimate.sequences import WHOLE, Rows, rows_of
+from meshwright.estimate.sequences import WHOLE, SequenceRows, rows_of
 from meshwright.schedules import Kind, Schedule, Times
 from meshwright.shapes import Float
 from meshwright.specs.workload import Workload
@@ -48,7 +48,7 @@ def held_up(
     return np.array([own[count] for count in each.tolist()])
 
 
-def _waits(schedule: Schedule, shape: tuple[int, int, int], rows: Rows, at_once: int) -> float:
+def _waits(schedule: Schedule, shape: tuple[int, int, int], rows: SequenceRows, at_once: int) -> float:
     p, m, v = shape
     sections = schedule.sections()
     if schedule.unequal == "passes":
@@ -63,14 +63,14 @@ def _waits(schedule: Schedule, shape: tuple[int, int, int], rows: Rows, at_once:
     return _simulated_s(schedule, (p, run, v), rows, at_once) * m / run
 
 
-def _excess(rows: Rows, at_once: int, counts: np.ndarray) -> list[float]:
+def _excess(rows: SequenceRows, at_once: int, counts: np.ndarray) -> list[float]:
     """M_i - 1 for counts of micro-batches."""
     found: list[float] = (rows.load(WHOLE, counts, np.full(len(counts), at_once)) - 1.0).tolist()
     return found
 
 
 @lru_cache(maxsize=4096)
-def _simulated_s(schedule: Schedule, shape: tuple[int, int, int], rows: Rows, at_once: int) -> float:
+def _simulated_s(schedule: Schedule, shape: tuple[int, int, int], rows: SequenceRows, at_once: int) -> float:
     pairs = rows.each(WHOLE) / rows.pairs(WHOLE)
     random = np.random.default_rng(0)
     took = random.choice(pairs, p=rows.share, size=(DRAWS, shape[1], at_once)).mean(axis=2)

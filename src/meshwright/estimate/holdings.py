@@ -22,7 +22,7 @@ from meshwright.strategies.data import ShardingColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Updates:
+class WorkerUpdates:
     """What the end of a step works on, one column per worker, whatever pipelines they belong to."""
 
     dense_parameters: Float[np.ndarray, "plans workers"]
@@ -59,7 +59,7 @@ class Updates:
     groups: DataGroups
 
 
-def updates_of(columns: PipelineColumns) -> Updates:
+def updates_of(columns: PipelineColumns) -> WorkerUpdates:
     """What pipelines of one shape leave to the end of the step.
 
     Args:
@@ -70,7 +70,7 @@ def updates_of(columns: PipelineColumns) -> Updates:
     two_copies = schedule.chains > 1
     # Where the backward is split, gradients of weights are there when the last weight gradients end.
     last_s = columns.backward_s if columns.weight_s is None else columns.weight_s
-    return Updates(
+    return WorkerUpdates(
         dense_parameters=columns.dense_parameters,
         expert_parameters=columns.expert_parameters,
         replicated_parameters=columns.replicated_parameters,
@@ -89,7 +89,7 @@ def updates_of(columns: PipelineColumns) -> Updates:
     )
 
 
-_PLAIN = tuple(f.name for f in fields(Updates) if f.name not in ("sharding", "groups"))
+_PLAIN = tuple(f.name for f in fields(WorkerUpdates) if f.name not in ("sharding", "groups"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,7 +98,7 @@ class Holding:
 
     places: Int[np.ndarray, " held"]
     """The workers that have it."""
-    updates: Updates
+    updates: WorkerUpdates
     """Of these workers."""
     communicators: Float[np.ndarray, "plans #held"]
     offload_weights: Float[np.ndarray, "plans #held"]
@@ -140,7 +140,7 @@ def only(counts: StageCounts, kept: Bool[np.ndarray, "workers rows"]) -> StageCo
     )
 
 
-def holding(columns: PipelineColumns, updates: Updates, places: Int[np.ndarray, " held"]) -> Holding:
+def holding(columns: PipelineColumns, updates: WorkerUpdates, places: Int[np.ndarray, " held"]) -> Holding:
     """What some workers of a pipeline hold.
 
     Args:
@@ -172,17 +172,17 @@ def beside(parts: Sequence[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
-def all_updates(parts: Sequence[Updates]) -> Updates:
+def all_updates(parts: Sequence[WorkerUpdates]) -> WorkerUpdates:
     """Workers of all pipelines side by side."""
     if len(parts) == 1:
         return parts[0]
     sharding = {f.name: beside([getattr(p.sharding, f.name) for p in parts]) for f in fields(ShardingColumns)}
     groups = {f.name: beside([getattr(p.groups, f.name) for p in parts]) for f in fields(DataGroups)}
     plain = {name: beside([getattr(part, name) for part in parts]) for name in _PLAIN}
-    return Updates(**plain, sharding=ShardingColumns(**sharding), groups=DataGroups(**groups))
+    return WorkerUpdates(**plain, sharding=ShardingColumns(**sharding), groups=DataGroups(**groups))
 
 
-def picked(work: Updates, index: Int[np.ndarray, "picked"]) -> Updates:
+def picked(work: WorkerUpdates, index: Int[np.ndarray, "picked"]) -> WorkerUpdates:
     """Some of the columns."""
     groups = DataGroups(**{f.name: getattr(work.groups, f.name)[:, index] for f in fields(DataGroups)})
     sharding = ShardingColumns(**{f.name: getattr(work.sharding, f.name)[:, index] for f in fields(ShardingColumns)})
@@ -190,7 +190,7 @@ def picked(work: Updates, index: Int[np.ndarray, "picked"]) -> Updates:
 
 
 def _each(
-    work: Updates, change: Callable[[np.ndarray], np.ndarray], sharding: ShardingColumns, groups: DataGroups
-) -> Updates:
+    work: WorkerUpdates, change: Callable[[np.ndarray], np.ndarray], sharding: ShardingColumns, groups: DataGroups
+) -> WorkerUpdates:
     plain = {name: change(getattr(work, name)) for name in _PLAIN}
-    return Updates(**plain, sharding=sharding, groups=groups)
+    return WorkerUpdates(**plain, sharding=sharding, groups=groups)

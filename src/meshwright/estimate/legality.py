@@ -24,10 +24,10 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import batch_problem
 from meshwright.strategies import CONTEXTS, TENSORS
-from meshwright.strategies.base import Degrees, Rule
+from meshwright.strategies.base import DegreeRule, Degrees
 
 
-def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[Rule, ...]:
+def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[DegreeRule, ...]:
     """The rules a model and sequence length set, in the order they are reported.
 
     Args:
@@ -46,14 +46,14 @@ def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[Rul
     mixers = [mixer for layer in kinds for mixer in (layer.attention, layer.cross) if mixer is not None]
     for name, heads in dict.fromkeys(units for mixer in mixers for units in mixer.divided):
         rules += [
-            Rule(
+            DegreeRule(
                 "heads",
                 lambda d, heads=heads: heads % strategy.head_ranks(d["tp"]) == 0,  # type: ignore[misc]
                 f"tp must divide the {heads} {name}",
                 f"use a divisor of {heads}",
                 "tp",
             ),
-            Rule(
+            DegreeRule(
                 "a2a heads",
                 lambda d, heads=heads: np.maximum(heads // strategy.head_ranks(d["tp"]), 1) % d["cp_heads"] == 0,  # type: ignore[misc]
                 f"the all-to-all level of cp must divide the {heads} {_short(name)} / tp that a rank holds",
@@ -63,7 +63,7 @@ def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[Rul
         ]
     for name, kv_heads in dict.fromkeys(units for mixer in mixers for units in mixer.replicated):
         rules.append(
-            Rule(
+            DegreeRule(
                 name,
                 lambda d, kv=kv_heads: (kv % (t := strategy.head_ranks(d["tp"])) == 0) | (t % kv == 0),  # type: ignore[misc]
                 f"tp must divide the {kv_heads} {name}{_OR_MULTIPLE}",
@@ -74,7 +74,7 @@ def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[Rul
     widths = (layer.mlp.tensor_width for layer in kinds)
     for width in dict.fromkeys(width for width in widths if width):
         rules.append(
-            Rule(
+            DegreeRule(
                 "ffn",
                 lambda d, width=width: width % strategy.head_ranks(d["tp"]) == 0,  # type: ignore[misc]
                 f"tp must divide the feed-forward width {width}",
@@ -85,21 +85,21 @@ def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[Rul
     cuts = [rule for rule in strategy.rules(model, seq_len) if rule.name != "sequence" or not model.pooled]
     rules += [
         *cuts,
-        Rule(
+        DegreeRule(
             "zigzag",
             lambda d: (d["cp"] == d["cp_heads"]) | (seq_len % d["cp"] != 0) | (seq_len % (2 * d["cp"]) == 0),
             f"the zigzag layout cuts the {seq_len} tokens of a sequence into 2 cp equal parts",
             "lower cp or pad the sequence",
             "cp",
         ),
-        Rule(
+        DegreeRule(
             "context",
             lambda d: seq_len % d["cp"] == 0,
             f"cp must divide the {seq_len} tokens of a sequence",
             "lower cp or pad the sequence",
             "cp",
         ),
-        Rule(
+        DegreeRule(
             "layers",
             lambda d: d["pp"] * d["vpp"] <= model.most_stages,
             f"every one of pp x vpp virtual stages holds at least one of {model.most_stages} layers",
@@ -110,13 +110,13 @@ def model_rules(model: ModelSpec, seq_len: int, tensor: str = "1d") -> tuple[Rul
     return (*rules, *_encoder_rules(model), *_expert_rules(model))
 
 
-def _encoder_rules(model: ModelSpec) -> Iterator[Rule]:
+def _encoder_rules(model: ModelSpec) -> Iterator[DegreeRule]:
     """What the sequences of encoders ask, which context and sequence parallelism cut as they cut the text's."""
     for stream in model.streams:
         if stream.tower or stream.images:
             continue
         length = stream.tokens.length
-        yield Rule(
+        yield DegreeRule(
             "encoder",
             lambda d, length=length: length % (d["cp"] * np.where(d["sp"] > 0, d["tp"], 1)) == 0,  # type: ignore[misc]
             f"cp x tp with sequence parallelism cuts the {length} tokens of the {stream.name} into equal parts",
@@ -130,11 +130,11 @@ def _short(name: str) -> str:
     return name.removeprefix("attention ")
 
 
-def _expert_rules(model: ModelSpec) -> tuple[Rule, ...]:
+def _expert_rules(model: ModelSpec) -> tuple[DegreeRule, ...]:
     moes = [layer.mlp for layer in model.kinds() if layer.mlp.routed_experts]
     if not moes:
         return (
-            Rule(
+            DegreeRule(
                 "experts",
                 lambda d: (d["ep"] == 1) & (d["etp"] == 1),
                 f"{model.name} has no experts",
@@ -143,14 +143,14 @@ def _expert_rules(model: ModelSpec) -> tuple[Rule, ...]:
             ),
         )
     rules = [
-        Rule(
+        DegreeRule(
             "folding",
             lambda d: (d["tp"] * d["cp"] * d["dp"]) % (d["ep"] * d["etp"]) == 0,
             "experts are spread over the tp x cp x dp devices of a stage, so ep x etp must divide them",
             "lower ep or etp, or raise dp",
             "ep",
         ),
-        Rule(
+        DegreeRule(
             "token split",
             lambda d: (d["tp"] == 1) | (d["sp"] == 1),
             "without sequence parallelism tensor ranks would send every token several times",
@@ -160,7 +160,7 @@ def _expert_rules(model: ModelSpec) -> tuple[Rule, ...]:
     ]
     for count in dict.fromkeys(moe.routed_experts for moe in moes):
         rules.append(
-            Rule(
+            DegreeRule(
                 "experts",
                 lambda d, count=count: count % d["ep"] == 0,  # type: ignore[misc]
                 f"ep must divide the {count} experts",
@@ -170,7 +170,7 @@ def _expert_rules(model: ModelSpec) -> tuple[Rule, ...]:
         )
     for width in dict.fromkeys(moe.expert_width for moe in moes):
         rules.append(
-            Rule(
+            DegreeRule(
                 "expert ffn",
                 lambda d, width=width: width % d["etp"] == 0,  # type: ignore[misc]
                 f"etp must divide the expert width {width}",
@@ -312,7 +312,7 @@ def plan_problems(plan: ExecutionPlan, model: ModelSpec, seq_len: int) -> tuple[
     return tuple(dict.fromkeys(problems))
 
 
-def _fix(rule: Rule, degrees: Degrees) -> str:
+def _fix(rule: DegreeRule, degrees: Degrees) -> str:
     """The remedy of a rule for one row."""
     return rule.nearest({name: int(values[0]) for name, values in degrees.items()}) if rule.nearest else rule.fix
 
@@ -379,7 +379,7 @@ _SUBJECTS = {
 }
 
 
-def _what(rule: Rule, value: object) -> str:
+def _what(rule: DegreeRule, value: object) -> str:
     """`tp 128 does not divide the 64 attention heads`; the rule itself stands in the reason."""
     lead = f"{rule.field} must divide "
     if rule.why.endswith(_OR_MULTIPLE):

@@ -137,8 +137,8 @@ def tiles(hardware: Hardware, dtype: str) -> compute.Tiles:
     )
 
 
-def _shape(local: LocalAttention, qk_dim: int, v_dim: int) -> compute.Attention:
-    return compute.Attention(
+def _shape(local: LocalAttention, qk_dim: int, v_dim: int) -> compute.AttentionShape:
+    return compute.AttentionShape(
         pairs=local.pairs,
         query_len=local.query_len,
         key_len=local.key_len,

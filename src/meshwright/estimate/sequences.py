@@ -30,7 +30,7 @@ WHOLE = CoreAttention(
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class SequenceRows:
     """Rows as they come, and how often."""
 
     seq_len: int
@@ -98,7 +98,7 @@ class Rows:
         return {}
 
 
-def rows_of(workload: Workload) -> Rows | None:
+def rows_of(workload: Workload) -> SequenceRows | None:
     """The rows of a workload, None where every sequence fills its own."""
     if not workload.sequence_lengths:
         return None
@@ -235,13 +235,13 @@ def ranks_for(length: int, seq_len: int, degree: int) -> int:
     return next(k for k in range(1, degree + 1) if degree % k == 0 and length * degree <= seq_len * k)
 
 
-def parts_of(workload: Workload, degree: int) -> Rows:
+def parts_of(workload: Workload, degree: int) -> SequenceRows:
     """What one rank of a context group computes at a time, where each sequence has as few ranks as it needs."""
     return _parts(workload.sequence_lengths, workload.seq_len, degree)
 
 
 @lru_cache(maxsize=256)
-def _parts(lengths: Lengths, seq_len: int, degree: int) -> Rows:
+def _parts(lengths: Lengths, seq_len: int, degree: int) -> SequenceRows:
     from meshwright.kernels.packing import best_fit, drawn
 
     own = np.array([min(length, seq_len) for length, _ in lengths])
@@ -252,7 +252,7 @@ def _parts(lengths: Lengths, seq_len: int, degree: int) -> Rows:
     whole, cut = np.repeat(sample, ranks), np.repeat(ranks, ranks)
     row = best_fit(-(-whole // cut), room)
     rows = int(row.max()) + 1
-    return Rows(
+    return SequenceRows(
         seq_len=room,
         row=row,
         length=whole,
@@ -264,7 +264,7 @@ def _parts(lengths: Lengths, seq_len: int, degree: int) -> Rows:
 
 
 @lru_cache(maxsize=64)
-def _rows(lengths: Lengths, packing: str, seq_len: int) -> Rows:
+def _rows(lengths: Lengths, packing: str, seq_len: int) -> SequenceRows:
     """What is longer than a row is cut to it."""
     from meshwright.kernels.packing import drawn
 
@@ -275,7 +275,7 @@ def _rows(lengths: Lengths, packing: str, seq_len: int) -> Rows:
     if how.name == "concat":
         mean = float(share @ length)
         one = np.array([1.0])
-        return Rows(
+        return SequenceRows(
             seq_len=seq_len,
             row=np.array([0]),
             length=np.array([seq_len]),
@@ -293,7 +293,7 @@ def _rows(lengths: Lengths, packing: str, seq_len: int) -> Rows:
     rows = sequences / many
     used = np.flatnonzero(rows)
     total = rows.sum()
-    return Rows(
+    return SequenceRows(
         seq_len=seq_len,
         row=np.arange(len(used)),
         length=edges[used],
@@ -304,14 +304,14 @@ def _rows(lengths: Lengths, packing: str, seq_len: int) -> Rows:
     )
 
 
-def _packed(lengths: Int[np.ndarray, " sequences"], seq_len: int) -> Rows:
+def _packed(lengths: Int[np.ndarray, " sequences"], seq_len: int) -> SequenceRows:
     from meshwright.kernels.packing import fewest_rows
 
     row = fewest_rows(lengths, seq_len)
     rows = int(row.max()) + 1
     # Sequences of one length in a row count together.
     code, count = np.unique(row * (seq_len + 1) + lengths, return_counts=True)
-    return Rows(
+    return SequenceRows(
         seq_len=seq_len,
         row=code // (seq_len + 1),
         length=code % (seq_len + 1),

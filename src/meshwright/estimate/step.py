@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.holdings import Holding, Updates, all_updates, beside, picked, whole_holding
+from meshwright.estimate.holdings import Holding, WorkerUpdates, all_updates, beside, picked, whole_holding
 from meshwright.estimate.memory import ALL_KINDS, WorkerBytes, WorkerLoad, always_bytes, worker_bytes
 from meshwright.estimate.run import PipelineColumns, activations, activations_away, busy_s, run_s, weight_versions
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
@@ -226,7 +226,7 @@ def sync_of_all(held: Sequence[Holding], workers: Workers, workload: Workload) -
     return StepSync(**_joined(parts, [f.name for f in fields(StepSync)], len(workers.view)))
 
 
-def sync_of(work: Updates, hardware: Hardware, workload: Workload, partners: Partners | None = None) -> StepSync:
+def sync_of(work: WorkerUpdates, hardware: Hardware, workload: Workload, partners: Partners | None = None) -> StepSync:
     """What workers on one kind of device wait for at the end of a step.
 
     Args:
@@ -268,7 +268,7 @@ def sync_of(work: Updates, hardware: Hardware, workload: Workload, partners: Par
     )
 
 
-def _copies_sum_s(work: Updates, hardware: Hardware, workload: Workload) -> Float[np.ndarray, "plans workers"]:
+def _copies_sum_s(work: WorkerUpdates, hardware: Hardware, workload: Workload) -> Float[np.ndarray, "plans workers"]:
     """Sum of the gradients of both copies of a worker's stages: of their shards, where gradients are sharded.
 
     Nothing hides it here; Chimera starts it early where a worker waits anyway.
@@ -281,7 +281,7 @@ def _copies_sum_s(work: Updates, hardware: Hardware, workload: Workload) -> Floa
     return np.asarray(all_reduce_s(size, inside=hardware.pair_span(np.maximum(work.apart, 1)), rates=hardware.rates))
 
 
-def _weight_passes_s(work: Updates, hardware: Hardware, workload: Workload) -> Float[np.ndarray, "plans workers"]:
+def _weight_passes_s(work: WorkerUpdates, hardware: Hardware, workload: Workload) -> Float[np.ndarray, "plans workers"]:
     """Reading and writing whole weights between steps."""
     size = (work.dense_parameters + work.expert_parameters) * workload.precision.bytes_of("weights")
     return np.asarray(work.passes * size / hardware.achieved_memory_bytes_per_s)

@@ -8,7 +8,7 @@ from typing import Any
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
 
 
-class Check:
+class InputCheck:
     """Notes what is wrong with several inputs, and raises it together."""
 
     def __init__(self) -> None:

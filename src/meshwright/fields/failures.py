@@ -13,7 +13,7 @@ from typing import Any
 
 from meshwright.errors import InputError, unknown_name
 from meshwright.fields.gather import Gather
-from meshwright.fields.kinds import Choice, Duration, Kind, Whole
+from meshwright.fields.kinds import Choice, Duration, FieldKind, Whole
 from meshwright.specs.failures import NEVER, Failures
 
 HOURS = {"h": 1.0, "hour": 1.0, "day": 24.0, "week": 168.0, "month": 730.5, "year": 8766.0}
@@ -30,14 +30,14 @@ _FIELDS = {
     "spares": "spares",
     "short": "short",
 }
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, FieldKind] = {
     "spares": Whole(low=0, high=100_000),
     "short": Choice(names=("wait", "replan"), noun="way to go on without enough nodes"),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailureSpec(Kind):
+class FailureSpec(FieldKind):
     """What interrupts a run, as text or as the record itself."""
 
     metavar: str = "SPEC"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from meshwright.fields.kinds import Flag, Kind, Texts
+from meshwright.fields.kinds import FieldKind, Flag, Texts
 
 ASKED, GROUP, SETTINGS = "asked", "group", "settings"
 
@@ -21,7 +21,7 @@ class Field:
     """In Python; taken from the attribute it is declared as."""
     help: str | Callable[[], str] = ""
     """One sentence; a function where a catalogue says it."""
-    kind: Kind = Kind()
+    kind: FieldKind = FieldKind()
     default: Any = None
     usual: str = ""
     """What holds where it is not given, in words."""
@@ -72,7 +72,7 @@ class Field:
         return f"{text}  [default: {self.usual}]" if self.usual else text
 
 
-def ask(help_text: str | Callable[[], str], kind: Kind = Kind(), **how: Any) -> Any:
+def ask(help_text: str | Callable[[], str], kind: FieldKind = FieldKind(), **how: Any) -> Any:
     """Declare a field of a request.
 
     Args:

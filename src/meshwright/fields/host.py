@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.fields.kinds import Kind
+from meshwright.fields.kinds import FieldKind
 
 TOLD = "GB/s are gigabytes, Gb/s gigabits, and gb/s could be either"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySize(Kind):
+class MemorySize(FieldKind):
     """Bytes, or a size with its unit: `128GB`, `120GiB`, `1.5TB`."""
 
     metavar: str = "SIZE"
@@ -30,7 +30,7 @@ class MemorySize(Kind):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NvmeDrives(Kind):
+class NvmeDrives(FieldKind):
     """Speed of a host's NVMe drives together, and their size: `7GB/s`, `2TB@7GB/s`."""
 
     metavar: str = "RATE"
@@ -48,7 +48,7 @@ class NvmeDrives(Kind):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PcieSlot(Kind):
+class PcieSlot(FieldKind):
     """Generation and lanes between a device and its host, or the speed of copies: `4x16`, `12GB/s`."""
 
     metavar: str = "SLOT"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.fields.failures import FailureSpec
 from meshwright.fields.field import ask
 from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
-from meshwright.fields.kinds import Choice, Count, Duration, Flag, Kind, Number, Texts, Whole
+from meshwright.fields.kinds import Choice, Count, Duration, FieldKind, Flag, Number, Texts, Whole
 from meshwright.fields.power import CarbonIntensity, Watts
 from meshwright.specs.optimizers import OPTIMIZERS
 from meshwright.specs.precision import PRECISIONS, ROLES
@@ -28,7 +28,7 @@ DEFAULT_SEQ_LEN = 4096
 DEFAULT_TOKENS_PER_STEP = 4_194_304
 TOKENS_PER_DEVICE = 65_536
 """Of the default step on fewer than 64 devices: more of one device makes steps of minutes, for no use."""
-NAME = Kind(metavar="NAME")
+NAME = FieldKind(metavar="NAME")
 POSITIVE = Number(metavar="USD")
 
 MODEL_HELP = "A name of `models list`, a config.json, a folder with one, a .gguf file, - for stdin."
@@ -87,7 +87,7 @@ class JobFields:
     )
     image_size: str | None = ask(
         "Width and height of an image in pixels: 1024x768.",
-        Kind(metavar="WxH"),
+        FieldKind(metavar="WxH"),
         usual="the model's, where it has one",
         rare=True,
     )
@@ -108,7 +108,7 @@ class JobFields:
     lengths: str | os.PathLike[str] | Lengths | None = ask(
         "Distribution of sequence lengths: a file with one length per line, or "
         "lognormal:mean=1200,sigma=1.1,max=32768, uniform:low=128,high=4096, histogram:512=.4,2048=.6.",
-        Kind(metavar="FILE|SHAPE", annotation="str | os.PathLike[str] | Iterable[tuple[int, float]]"),
+        FieldKind(metavar="FILE|SHAPE", annotation="str | os.PathLike[str] | Iterable[tuple[int, float]]"),
         rare=True,
     )
     packing: str | None = ask(
@@ -152,7 +152,7 @@ class JobFields:
     )
     lora: Lora | str | None = ask(
         "LoRA adapters on frozen weights: r=16,targets=q_proj,v_proj,base=nf4,dropout=0.05,dora,train=embedding.",
-        Kind(metavar="r=16,...", annotation="Lora | str"),
+        FieldKind(metavar="r=16,...", annotation="Lora | str"),
     )
     freeze: tuple[str, ...] = ask(
         "Freeze a part: embedding, head, attention, mlp, experts, router, norms, layers.0-15. Repeatable.",
@@ -174,7 +174,7 @@ class JobFields:
     )
     expert_load: float | str | os.PathLike[str] | ExpertLoad | None = ask(
         "Load of experts: balanced, 1.3 (fullest rank over mean), zipf:1.2, or a file of counts per layer and expert.",
-        Kind(metavar="FILE|zipf:S", annotation="float | str | os.PathLike[str] | ExpertLoad"),
+        FieldKind(metavar="FILE|zipf:S", annotation="float | str | os.PathLike[str] | ExpertLoad"),
         usual="balanced",
         rare=True,
     )
@@ -189,7 +189,7 @@ class JobFields:
     price: float | None = ask("Price per device-hour.", Number(metavar="USD", zero=True), rare=True)
     prices: Any = ask(
         "Price list per device-hour: a TOML file, or public for the built-in one.",
-        Kind(metavar="FILE", annotation="str | os.PathLike[str]"),
+        FieldKind(metavar="FILE", annotation="str | os.PathLike[str]"),
         rare=True,
     )
     power: float | None = ask(
@@ -210,7 +210,7 @@ class JobFields:
     )
     calibration: Calibration | str | os.PathLike[str] | None = ask(
         "Calibration file that `calibrate` wrote, instead of the built-in one.",
-        Kind(metavar="FILE", annotation="Calibration | str | os.PathLike[str]"),
+        FieldKind(metavar="FILE", annotation="Calibration | str | os.PathLike[str]"),
         rare=True,
     )
     like: Workload | None = None
@@ -253,7 +253,7 @@ class SpaceFields:
 
     offload: str | None = ask(
         "Offload to the host: none, auto, or a list of optimizer, activations, weights, with nvme, delayed.",
-        Kind(metavar="WHAT,..."),
+        FieldKind(metavar="WHAT,..."),
         usual="none",
     )
 

@@ -22,7 +22,7 @@ _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class FieldKind:
     """Text, or an object of ours that stands for it, taken as it is."""
 
     metavar: str = "TEXT"
@@ -53,7 +53,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec(Kind):
+class Spec(FieldKind):
     """A record of ours, in Python alone."""
 
     def read(self, name: str, value: Any) -> Any:
@@ -64,7 +64,7 @@ class Spec(Kind):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flag(Kind):
+class Flag(FieldKind):
     """On where it is given."""
 
     metavar: str = ""
@@ -76,7 +76,7 @@ class Flag(Kind):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Texts(Kind):
+class Texts(FieldKind):
     """Several texts: an option that is repeated, one text or an iterable in Python; with `commas` also `a,b`."""
 
     annotation: str = TEXTS
@@ -96,7 +96,7 @@ class Texts(Kind):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole(Kind):
+class Whole(FieldKind):
     """A whole number."""
 
     metavar: str = "N"
@@ -123,7 +123,7 @@ class Whole(Kind):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Number(Kind):
+class Number(FieldKind):
     """A number above 0, or of at least 0."""
 
     metavar: str = "X"
@@ -148,7 +148,7 @@ class Number(Kind):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Count(Kind):
+class Count(FieldKind):
     """A large number above 0, also as text with k, M, B or T behind it: `15T`, `1.5e12`, `4_194_304`."""
 
     metavar: str = "N"
@@ -174,7 +174,7 @@ class Count(Kind):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Duration(Kind):
+class Duration(FieldKind):
     """Seconds, or a number with its unit: `40`, `40s`, `500ms`, `2min`, `3d`."""
 
     metavar: str = "S"
@@ -200,7 +200,7 @@ class Duration(Kind):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice(Kind):
+class Choice(FieldKind):
     """One of a few names."""
 
     metavar: str = "NAME"
@@ -218,7 +218,7 @@ class Choice(Kind):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputFile(Kind):
+class OutputFile(FieldKind):
     """A file to write, in a folder that is there."""
 
     metavar: str = "FILE"
@@ -240,7 +240,7 @@ class Numbers(Texts):
     annotation: str = "Iterable[float]"
     commas: bool = True
     repeated: bool = False
-    each: Kind
+    each: FieldKind
 
     def read(self, name: str, value: Any) -> tuple[Any, ...]:
         """Numbers in their order."""

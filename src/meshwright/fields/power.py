@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.fields.kinds import Kind, real
+from meshwright.fields.kinds import FieldKind, real
 
 _WATTS = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(k?W)?\s*")
 _CARBON = re.compile(r"\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*(k?g)(?:\s*CO2e?)?\s*/\s*(k|M)Wh\s*")
@@ -16,7 +16,7 @@ MOST_KG = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watts(Kind):
+class Watts(FieldKind):
     """Power of one device: `620W`, `1.2kW`, 620."""
 
     metavar: str = "W"
@@ -33,7 +33,7 @@ class Watts(Kind):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CarbonIntensity(Kind):
+class CarbonIntensity(FieldKind):
     """CO2-equivalent of electricity: `0.38kg/kWh`, `380g/kWh`."""
 
     metavar: str = "KG/KWH"

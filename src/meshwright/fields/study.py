@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.fields.field import ask
-from meshwright.fields.kinds import Flag, Kind, OutputFile, Texts, Whole
+from meshwright.fields.kinds import FieldKind, Flag, OutputFile, Texts, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class StudyFields:
         usual="random; all installed to compare",
     )
     trials: int = ask("Trials per study.", Whole(high=10**7), default=100, usual="100")
-    storage: str | None = ask("Keep trials in sqlite:///trials.db.", Kind(metavar="FILE"))
+    storage: str | None = ask("Keep trials in sqlite:///trials.db.", FieldKind(metavar="FILE"))
     resume: bool = ask("Continue the study in the storage.", Flag())
     compare: bool = ask("Compare several tuners under the same budget.", Flag())
     seed: int = ask("Seed of the first study.", Whole(low=0), default=0, usual="0")

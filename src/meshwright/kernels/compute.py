@@ -57,7 +57,7 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class AttentionShape:
     """Shape of attention on one device, per row."""
 
     pairs: Column
@@ -199,7 +199,9 @@ def entry_pairs(tokens: int, entry: int, most: float = np.inf) -> float:
     return entry * before + (tokens - entry * whole + 1) * min(float(whole), most)
 
 
-def flash_attention_s(shape: Attention, *, backward: bool, roof: Roof, blocks: Blocks, element_bytes: Column) -> Amount:
+def flash_attention_s(
+    shape: AttentionShape, *, backward: bool, roof: Roof, blocks: Blocks, element_bytes: Column
+) -> Amount:
     """Seconds of fused attention in one direction: max(compute, memory) + launch.
 
     Work: two products forward, qk_dim + v_dim multiply-adds per pair; five backward (scores again, dV, dP, dQ, dK),
@@ -241,7 +243,7 @@ def flash_attention_s(shape: Attention, *, backward: bool, roof: Roof, blocks: B
 
 
 def materialised_attention_s(
-    shape: Attention, *, backward: bool, roof: Roof, softmax_passes: Column, score_bytes: Column
+    shape: AttentionShape, *, backward: bool, roof: Roof, softmax_passes: Column, score_bytes: Column
 ) -> Amount:
     """Seconds of attention that writes its scores to memory, in one direction: max(products) + softmax + launch.
 

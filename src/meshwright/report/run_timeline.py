@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from meshwright.report.picture import ticks, time_unit
-from meshwright.report.run_trace import Lists, Moment, TracedInstruction
+from meshwright.report.run_trace import Lists, TimedTask, TracedInstruction
 from meshwright.units import seconds
 
 FILLS = {"F": "-", "B": "=", "I": "=", "W": "~", "R": "+", "update": "o"}
@@ -16,7 +16,7 @@ LABEL = 2
 
 
 def run_timeline(
-    program: Lists, steps: Mapping[str, tuple[float, Sequence[Sequence[Moment]]]], *, width: int = 100
+    program: Lists, steps: Mapping[str, tuple[float, Sequence[Sequence[TimedTask]]]], *, width: int = 100
 ) -> str:
     """The steps one under the other; each column shows what runs in its middle.
 
@@ -39,7 +39,7 @@ def run_timeline(
     return "\n".join([*lines, f"each column shows what runs in its middle; {words}"])
 
 
-def _cells(instructions: Sequence[TracedInstruction], moments: Sequence[Moment], end_s: float, room: int
+def _cells(instructions: Sequence[TracedInstruction], moments: Sequence[TimedTask], end_s: float, room: int
            ) -> Iterator[str]:  # fmt: skip
     """The mark of each column of a mesh."""
     runs = [one for one in moments if str(instructions[one.place].op) == "RUN"]

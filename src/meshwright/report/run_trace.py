@@ -26,7 +26,7 @@ class TracedInstruction(Protocol):
         ...
 
 
-class Moment(Protocol):
+class TimedTask(Protocol):
     """When it ran."""
 
     @property
@@ -54,7 +54,9 @@ class Lists(Protocol):
         ...
 
 
-def run_trace(title: str, program: Lists, steps: Mapping[str, Sequence[Sequence[Moment]]], *, compress: bool) -> bytes:
+def run_trace(
+    title: str, program: Lists, steps: Mapping[str, Sequence[Sequence[TimedTask]]], *, compress: bool
+) -> bytes:
     """The trace file: a process for each mesh of each step, one under the other.
 
     Args:
@@ -70,11 +72,13 @@ def run_trace(title: str, program: Lists, steps: Mapping[str, Sequence[Sequence[
     return gzip.compress(body.encode(), mtime=0) if compress else body.encode()
 
 
-def _end(moments: Sequence[Sequence[Moment]]) -> float:
+def _end(moments: Sequence[Sequence[TimedTask]]) -> float:
     return max((one.end_s for own in moments for one in own), default=0.0)
 
 
-def _events(program: Lists, name: str, first: int, moments: Sequence[Sequence[Moment]]) -> Iterator[dict[str, object]]:
+def _events(
+    program: Lists, name: str, first: int, moments: Sequence[Sequence[TimedTask]]
+) -> Iterator[dict[str, object]]:
     for mesh, own in enumerate(moments):
         pid = first + mesh
         yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": f"{name}: mesh {mesh}"}}

@@ -28,7 +28,7 @@ from meshwright.compiler.methods import (
 from meshwright.compiler.pipeline_set import PipelineSet
 from meshwright.compiler.ranks.form import form_of, ranks_along
 from meshwright.compiler.replaying import check_replayed, method_of, plan_of
-from meshwright.compiler.sharding.apply import AXES, Setting, shard_stage
+from meshwright.compiler.sharding.apply import AXES, StageSetting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.shardings import DataSharding, MeshSharding
 from meshwright.compiler.stage_programs import stage_programs
@@ -195,7 +195,7 @@ def _staged_step(
             views = _logical_meshes(method, meshes[0])
             on_ranks = [] if replayed is not None and not replayed.rank_axes else ranks_along(step, stages[0], views)
             rest = [] if replayed is not None and on_ranks else views
-            setting = Setting(memory_bytes=method.memory_bytes, choice=choice)
+            setting = StageSetting(memory_bytes=method.memory_bytes, choice=choice)
             stage, solved = shard_stage(step, stages[0], rest, setting, on_ranks=on_ranks)
             stages, meshes, shardings = (stage,), [solved.mesh], [solved]
         own_plan = plan_of(method, traced, _devices(method), meshes, stage_ends=ends, shardings=shardings)

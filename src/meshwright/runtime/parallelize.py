@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshwright.compiler.calls import Call, CallForm
+from meshwright.compiler.calls import CallForm, StepCall
 from meshwright.compiler.methods import DataParallel, FollowParallel, Method
 from meshwright.compiler.users_mesh import mesh_aside
 from meshwright.errors import InputError, Problem
@@ -63,7 +63,7 @@ class ParallelizedStep:
         with mesh_aside():
             return self._lower(self.form.call(arguments, keywords))
 
-    def _lower(self, call: Call) -> Any:
+    def _lower(self, call: StepCall) -> Any:
         arguments = jax.tree.map(_shape_of_remote, call.arguments)
         leaves, tree = jax.tree.flatten(arguments)
         key = call.key, tree, tuple((np.shape(leaf), str(jax.dtypes.result_type(leaf))) for leaf in leaves)

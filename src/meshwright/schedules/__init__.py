@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 from meshwright.catalogue import Catalogue
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.schedules.base import Schedule
-from meshwright.schedules.parameters import Parameter, read_settings, together
+from meshwright.schedules.parameters import ScheduleParameter, read_settings, together
 from meshwright.schedules.simulate import Jitter, Times, makespans, simulate
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
@@ -149,7 +149,7 @@ def known_names() -> tuple[str, ...]:
     return (*SCHEDULES, *aliases())
 
 
-def parameters() -> tuple[Parameter, ...]:
+def parameters() -> tuple[ScheduleParameter, ...]:
     """The settings of all schedules, each with the schedules that take it."""
     return together(one for schedule in SCHEDULES.values() for one in schedule.parameters())
 
@@ -193,10 +193,10 @@ __all__ = [
     "Jitter",
     "Kind",
     "Links",
-    "Parameter",
     "PathBound",
     "Placement",
     "Schedule",
+    "ScheduleParameter",
     "ScheduleTable",
     "Scheduled",
     "Timeline",

@@ -13,7 +13,7 @@ from meshwright.shapes import Int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class ActivationMove:
     """One activation that moves between a worker and its partner p - 1 - worker."""
 
     before: int
@@ -44,7 +44,7 @@ class BPipe(OneFOneBOrder):
         """Most activations on one worker: ceil((p + 2) / 2)."""
         return -(-(p + 2) // 2)
 
-    def exchanges(self, p: int, m: int, worker: int) -> tuple[Exchange, ...]:
+    def exchanges(self, p: int, m: int, worker: int) -> tuple[ActivationMove, ...]:
         """What a worker of the first half sends away and gets back, in order; nothing for the others.
 
         Args:
@@ -60,13 +60,13 @@ class BPipe(OneFOneBOrder):
         for at, (kind, unit) in enumerate(zip(table.kind[own].tolist(), table.micro_batch[own].tolist(), strict=True)):
             if kind == Kind.F:
                 if len(here) == limit:
-                    found.append(Exchange(before=at, micro_batch=here[-1], away=True))
+                    found.append(ActivationMove(before=at, micro_batch=here[-1], away=True))
                     parked.append(here.pop())
                 here.append(unit)
                 continue
             here.remove(unit)
             if parked:
-                found.append(Exchange(before=at + 1, micro_batch=parked[0], away=False))
+                found.append(ActivationMove(before=at + 1, micro_batch=parked[0], away=False))
                 here = sorted([*here, parked.pop(0)])
         return tuple(found)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from meshwright.errors import Problem
-from meshwright.schedules.parameters import Parameter, parameters_of, token_of
+from meshwright.schedules.parameters import ScheduleParameter, parameters_of, token_of
 from meshwright.schedules.table import Kind
 
 MOST_CHUNKS = 64
@@ -64,7 +64,7 @@ class Declaration(ABC):
     """What it sends besides one activation and one gradient per micro-batch across each boundary of its chain."""
 
     @classmethod
-    def parameters(cls) -> tuple[Parameter, ...]:
+    def parameters(cls) -> tuple[ScheduleParameter, ...]:
         """The settings that it declares; plan names, search and command line take them."""
         return parameters_of(cls)
 

@@ -50,7 +50,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class Desk:
+class WorkerQueue:
     """One worker while its order is made: what it may run next."""
 
     stages: list[int]
@@ -79,7 +79,7 @@ class State:
         self.worker_of: list[int] = placement.worker.tolist()
         self.following: list[int] = placement.following.tolist()
         self.preceding: list[int] = placement.preceding.tolist()
-        self.desks = [Desk([]) for _ in range(placement.p)]
+        self.desks = [WorkerQueue([]) for _ in range(placement.p)]
         for stage, worker in enumerate(self.worker_of):
             self.desks[worker].stages.append(stage)
         count = placement.stages
@@ -104,7 +104,7 @@ class State:
         unit, arrived = self.done[kind][stage], self.arrived_s[kind][stage]
         return arrived[unit] if unit < len(arrived) else NEVER
 
-    def fits(self, desk: Desk, stage: int, live: float, size: Sequence[float], most: float) -> bool:
+    def fits(self, desk: WorkerQueue, stage: int, live: float, size: Sequence[float], most: float) -> bool:
         """Whether the next forward of a stage leaves room for its worker's oldest micro-batch to get through.
 
         The oldest micro-batch that lacks a forward on the worker may use all the room; younger ones leave it what its
@@ -168,7 +168,7 @@ Choice = tuple[float, Kind, int]
 """When a task starts, its kind and its stage; the start is infinite while the worker waits for others."""
 
 
-class Rule(ABC):
+class TaskRule(ABC):
     """Which task a worker takes."""
 
     @abstractmethod
@@ -190,7 +190,7 @@ class Listed(NamedTuple):
     """Largest time from first start to last end of one worker."""
 
 
-def list_schedule(work: Work, rule: Rule) -> Listed:
+def list_schedule(work: Work, rule: TaskRule) -> Listed:
     """Orders of all workers: whoever can start first takes the task its rule ranks first.
 
     Args:
@@ -228,7 +228,7 @@ def list_schedule(work: Work, rule: Rule) -> Listed:
     return Listed(lists, max(desk.free_s for desk in ends), max(desk.free_s - desk.start_s for desk in ends))
 
 
-class Ranked(Rule):
+class Ranked(TaskRule):
     """A worker never idles on purpose; of what it can run next it takes the task with the lowest rank."""
 
     def __init__(self, rank: Callable[[Kind, int, int], object], caps: Sequence[int | None] | None = None) -> None:
@@ -270,7 +270,7 @@ class Ranked(Rule):
         return start_s, kind, stage
 
 
-class Greedy(Rule):
+class Greedy(TaskRule):
     """Warm-up forwards, then gradients as they come, forwards in between, weight gradients where a worker would idle.
 
     Source: the heuristic of Qi et al., "Zero Bubble (Almost) Pipeline Parallelism", ICLR 2024, section 3.1, for any
@@ -332,7 +332,7 @@ class Greedy(Rule):
             return free_s, Kind.W, desk.owed[0][0]
         return start_s, kind, at
 
-    def _fits(self, state: State, worker: int, desk: Desk, stage: int) -> bool:
+    def _fits(self, state: State, worker: int, desk: WorkerQueue, stage: int) -> bool:
         """Whether memory and the depth of the warm-up allow the next forward of a stage."""
         if not state.fits(desk, stage, desk.live_bytes, state.bytes_of, state.room_bytes[worker]):
             return False

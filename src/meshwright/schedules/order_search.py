@@ -9,7 +9,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.schedules.list_scheduling import Greedy, Ranked, Rule, Work, list_schedule
+from meshwright.schedules.list_scheduling import Greedy, Ranked, TaskRule, Work, list_schedule
 from meshwright.schedules.lists import Task
 from meshwright.schedules.table import Kind, ScheduleTable
 
@@ -92,7 +92,7 @@ def search_orders(
     return fastest
 
 
-def made_by(work: Work, rule: Rule, words: str) -> Order:
+def made_by(work: Work, rule: TaskRule, words: str) -> Order:
     """The order that a rule makes of a work.
 
     Args:

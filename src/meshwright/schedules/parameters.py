@@ -19,7 +19,7 @@ Value = int | float | str | bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class ScheduleParameter:
     """One setting."""
 
     name: str = ""
@@ -85,7 +85,7 @@ def whole(default: int | None, help: str, *, low: int = 1, tries: tuple[int, ...
         low: least legal value.
         tries: values besides the default that searches try.
     """
-    return _declared(Parameter(kind="whole", default=default, help=help, low=low, tries=tries))
+    return _declared(ScheduleParameter(kind="whole", default=default, help=help, low=low, tries=tries))
 
 
 def flag(help: str, *, tried: bool = False) -> Any:
@@ -95,7 +95,7 @@ def flag(help: str, *, tried: bool = False) -> Any:
         help: what it does, in a few words.
         tried: whether searches try it set too.
     """
-    return _declared(Parameter(kind="flag", default=False, help=help, tries=(True,) if tried else ()))
+    return _declared(ScheduleParameter(kind="flag", default=False, help=help, tries=(True,) if tried else ()))
 
 
 def choice(choices: tuple[str, ...], help: str) -> Any:
@@ -105,15 +105,15 @@ def choice(choices: tuple[str, ...], help: str) -> Any:
         choices: the words.
         help: what it is, in a few words.
     """
-    return _declared(Parameter(kind="choice", default=choices[0], help=help, choices=choices))
+    return _declared(ScheduleParameter(kind="choice", default=choices[0], help=help, choices=choices))
 
 
-def _declared(parameter: Parameter) -> Any:
+def _declared(parameter: ScheduleParameter) -> Any:
     return field(default=parameter.default, metadata={"parameter": parameter})
 
 
 @cache
-def _of_class(owner: type) -> tuple[Parameter, ...]:
+def _of_class(owner: type) -> tuple[ScheduleParameter, ...]:
     return tuple(
         replace(item.metadata["parameter"], name=item.name, schedules=(owner.name,))  # type: ignore[attr-defined]
         for item in fields(owner)
@@ -121,7 +121,7 @@ def _of_class(owner: type) -> tuple[Parameter, ...]:
     )
 
 
-def parameters_of(owner: Any) -> tuple[Parameter, ...]:
+def parameters_of(owner: Any) -> tuple[ScheduleParameter, ...]:
     """The settings that a schedule declares, in the order of its fields.
 
     Args:
@@ -130,13 +130,13 @@ def parameters_of(owner: Any) -> tuple[Parameter, ...]:
     return _of_class(owner if isinstance(owner, type) else type(owner))
 
 
-def together(declared: Iterable[Parameter]) -> tuple[Parameter, ...]:
+def together(declared: Iterable[ScheduleParameter]) -> tuple[ScheduleParameter, ...]:
     """Settings of many schedules by name, each once with all schedules that take it.
 
     Args:
         declared: by each schedule; those of one name are of one kind.
     """
-    found: dict[str, Parameter] = {}
+    found: dict[str, ScheduleParameter] = {}
     for one in declared:
         known = found.get(one.name, replace(one, schedules=()))
         found[one.name] = replace(

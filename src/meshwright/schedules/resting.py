@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshwright.schedules.list_scheduling import NEVER, Choice, Desk, Greedy, Rule, State
+from meshwright.schedules.list_scheduling import NEVER, Choice, Greedy, State, TaskRule, WorkerQueue
 from meshwright.schedules.lists import Task
 from meshwright.schedules.table import Kind
 
@@ -27,7 +27,7 @@ class Rest:
     as_others: bool = True
     before: frozenset[Kind] = BOTH
 
-    def ends(self, state: State, desk: Desk, start_s: float, kind: Kind) -> bool:
+    def ends(self, state: State, desk: WorkerQueue, start_s: float, kind: Kind) -> bool:
         """Whether the next weight gradient of a worker goes before another task.
 
         It does where it is over before that task could start, and where the worker has rested enough.
@@ -75,7 +75,7 @@ class Resting(Greedy):
         return start_s, kind, stage
 
 
-class InOrder(Rule):
+class InOrder(TaskRule):
     """Forwards and input gradients in an order that is given; weight gradients in between."""
 
     def __init__(self, lists: Sequence[Sequence[Task]], rest: Rest) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.schedules.list_scheduling import Rule, Work
+from meshwright.schedules.list_scheduling import TaskRule, Work
 from meshwright.schedules.lists import Task
 from meshwright.schedules.order_search import Order, made_by, warmup_options
 from meshwright.schedules.resting import BOTH, GRADIENTS, InOrder, Rest, Resting
@@ -29,11 +29,11 @@ DEPTHS = (0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class RuleFamily:
     """One rule for any rest."""
 
     work: Work
-    rule: Callable[[Rest], Rule]
+    rule: Callable[[Rest], TaskRule]
     words: str
 
     def order(self, rest: Rest) -> Order:
@@ -42,7 +42,7 @@ class Family:
         return made_by(self.work, self.rule(rest), words)
 
 
-def given_orders(starts: Iterable[tuple[Work, Sequence[Sequence[Task]], str]]) -> list[Family]:
+def given_orders(starts: Iterable[tuple[Work, Sequence[Sequence[Task]], str]]) -> list[RuleFamily]:
     """Rules that keep the forwards and gradients of these orders, those of them that fit, equal ones once.
 
     Args:
@@ -58,12 +58,12 @@ def given_orders(starts: Iterable[tuple[Work, Sequence[Sequence[Task]], str]]) -
         if key not in known and order.fits(size, work.room_bytes):
             known.add(key)
             found.append(
-                Family(work=work, rule=lambda rest, lists=lists: InOrder(lists, rest), words=f"order of {name}")  # type: ignore[misc]
+                RuleFamily(work=work, rule=lambda rest, lists=lists: InOrder(lists, rest), words=f"order of {name}")  # type: ignore[misc]
             )
     return found
 
 
-def greedy_families(work: Work) -> list[Family]:
+def greedy_families(work: Work) -> list[RuleFamily]:
     """Greedy rules for many warm-ups: those that cover a micro-batch's way, and those between 1F1B's and ZB-H2's.
 
     Args:
@@ -78,7 +78,7 @@ def greedy_families(work: Work) -> list[Family]:
             for depth in (0.0, *DEPTHS)
         ]
     return [
-        Family(
+        RuleFamily(
             work=work,
             rule=lambda rest, warmup=warmup: Resting(warmup, rest),  # type: ignore[misc]
             words=f"warm-up {warmup[0]}..{warmup[-1]}",
@@ -87,7 +87,7 @@ def greedy_families(work: Work) -> list[Family]:
     ]
 
 
-def shortest_span(families: Sequence[Family], least_s: float = 0.0) -> Order:
+def shortest_span(families: Sequence[RuleFamily], least_s: float = 0.0) -> Order:
     """The order of the shortest span, the first of equals.
 
     Every rule runs with workers that rest as long as the idlest one, before all tasks or before gradients only. The

@@ -20,7 +20,7 @@ from meshwright.specs.row import about_hot_experts, offload_of
 from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
-from meshwright.strategies.base import OVERLAPS, Degrees, Rule, StrategyColumns, ranks_of
+from meshwright.strategies.base import OVERLAPS, DegreeRule, Degrees, StrategyColumns, ranks_of
 from meshwright.strategies.context import head_ranks
 
 Ints = Int[np.ndarray, "rows"]
@@ -174,7 +174,7 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space)
 class _Legal:
     """Collects the legal rows among those added, checked in parts that stay in the cache."""
 
-    def __init__(self, rules: tuple[Rule, ...], tensor: str, offload: str) -> None:
+    def __init__(self, rules: tuple[DegreeRule, ...], tensor: str, offload: str) -> None:
         self.rules, self.tensor, self.offload = rules, tensor, offload
         self.waiting: list[dict[str, np.ndarray]] = []
         self.found: list[Grid] = []
@@ -234,7 +234,7 @@ def _allowed(space: Space, axis: str, value: object) -> bool:
     return pinned is None or value in pinned
 
 
-def _alone_legal(rules: tuple[Rule, ...], *, tp: int) -> bool:
+def _alone_legal(rules: tuple[DegreeRule, ...], *, tp: int) -> bool:
     """Whether a tensor degree can be legal with everything else at 1, and a micro-batch that it divides."""
     one = np.ones(1, dtype=np.int64)
     degrees = dict.fromkeys(("sp", "cp", "cp_heads", "pp", "vpp", "ep", "etp", "dp"), one)

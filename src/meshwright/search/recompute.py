@@ -36,7 +36,7 @@ def options_of(layer: LayerSpec) -> tuple[Recompute, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class RecomputeOption:
     """One layer's option."""
 
     recompute: Recompute
@@ -54,7 +54,7 @@ class _State:
     picked: tuple[int, ...]
 
 
-def cheapest_choices(layers: list[tuple[Choice, ...]], budget_bytes: float) -> tuple[int, ...] | None:
+def cheapest_choices(layers: list[tuple[RecomputeOption, ...]], budget_bytes: float) -> tuple[int, ...] | None:
     """The option of each layer that costs the least time within a budget of bytes.
 
     Args:
@@ -175,15 +175,21 @@ def _costs(
     return item_costs(items, columns, model, hardware, workload), {item: i for i, item in enumerate(items)}
 
 
-def _choice(option: Recompute, layer: LayerSpec, costs: ItemCosts, items: dict[Item, int], alive: int) -> Choice:
+def _choice(
+    option: Recompute, layer: LayerSpec, costs: ItemCosts, items: dict[Item, int], alive: int
+) -> RecomputeOption:
     index = items[Item("layer", layer, option)]
     time_s = float(costs.forward_s[0, index] + costs.backward_s[0, index])
     kept_bytes, transient_bytes = float(costs.kept_bytes[0, index]), float(costs.transient_bytes[0, index])
-    return Choice(option, time_s, alive * kept_bytes, transient_bytes)
+    return RecomputeOption(option, time_s, alive * kept_bytes, transient_bytes)
 
 
 def _cheapest_with_room(
-    table: list[tuple[Choice, ...]], memory: dict[str, float], limit_bytes: float, edge_bytes: float, lost: float
+    table: list[tuple[RecomputeOption, ...]],
+    memory: dict[str, float],
+    limit_bytes: float,
+    edge_bytes: float,
+    lost: float,
 ) -> tuple[int, ...] | None:
     """The cheapest choices of a worker, tried for every size its working memory may have.
 

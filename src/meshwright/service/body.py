@@ -13,7 +13,7 @@ from meshwright.app.verbs import VERBS
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
 from meshwright.fields.field import Field
 from meshwright.fields.gather import Gather
-from meshwright.fields.kinds import Choice, Flag, Kind, Numbers, Texts, shown
+from meshwright.fields.kinds import Choice, FieldKind, Flag, Numbers, Texts, shown
 from meshwright.records import as_json
 from meshwright.service.catalogue import OWN_PARALLELIZERS, TEXT_OF_SCRIPT, asked_fields, takes_document
 
@@ -144,7 +144,7 @@ def json_types(one: Field) -> tuple[str, ...]:
         return ("string", "number", "array")
     if isinstance(one.kind, Texts):
         return ("string", "array")
-    if type(one.kind) is Kind or isinstance(one.kind, Choice):
+    if type(one.kind) is FieldKind or isinstance(one.kind, Choice):
         return ("string", "object") if takes_document(one) else ("string",)
     if one.kind.annotation in ("int", "float"):
         return ("number", "string")
@@ -177,7 +177,7 @@ def _place_problem(one: Field, value: Any) -> Problem | None:
             if name not in OWN_PARALLELIZERS:
                 why = f"a service plans with {', '.join(OWN_PARALLELIZERS)}; others load code or start programs"
                 return Problem(what=f"parallelizer is {shown(name)}", why=why, fix="leave it out", field=one.name)
-    free = type(one.kind) is not Kind and not isinstance(one.kind, Texts)
+    free = type(one.kind) is not FieldKind and not isinstance(one.kind, Texts)
     if free or one.name in TEXT_OF_SCRIPT:
         return None
     for text in texts:

@@ -9,9 +9,9 @@ from typing import Any
 from meshwright.errors import MeshwrightError, Problem
 from meshwright.service.answering import Reply, problem_reply
 from meshwright.service.catalogue import VERSION, is_quick
-from meshwright.service.lanes import BusyError, Lane, LostWorkerError, Tell, TooSlowError
+from meshwright.service.lanes import BusyError, LostWorkerError, Tell, TooSlowError, WorkerLane
 from meshwright.service.settings import Settings
-from meshwright.service.worker import NICENESS, Role
+from meshwright.service.worker import NICENESS, WorkerRole
 
 MOST_QUICK = 2
 """Workers of quick questions, fewer where there are fewer processors."""
@@ -25,8 +25,8 @@ class Desk:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         memory = int(settings.memory_limit_bytes)
-        self.quick = Lane(Role(memory_bytes=memory), min(MOST_QUICK, os.cpu_count() or 1))
-        self.searches = Lane(Role(warm="plan", nice=NICENESS, memory_bytes=memory), settings.workers)
+        self.quick = WorkerLane(WorkerRole(memory_bytes=memory), min(MOST_QUICK, os.cpu_count() or 1))
+        self.searches = WorkerLane(WorkerRole(warm="plan", nice=NICENESS, memory_bytes=memory), settings.workers)
 
     async def open(self) -> None:
         """Start the workers."""

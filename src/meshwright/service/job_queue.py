@@ -30,7 +30,7 @@ create table if not exists job (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class QueuedJob:
     """One job as the file has it."""
 
     id: str
@@ -87,7 +87,7 @@ class JobQueue:
         )
         return name
 
-    def take(self) -> Job | None:
+    def take(self) -> QueuedJob | None:
         """The job that has waited longest, now ours; None where none waits."""
         found = self._base.execute(
             "update job set state = ?, owner = ?, attempts = attempts + 1, changed_s = ? where id = "
@@ -114,7 +114,7 @@ class JobQueue:
         where = (CANCELLED, time.time(), name, QUEUED, RUNNING)
         self._base.execute("update job set state = ?, changed_s = ? where id = ? and state in (?, ?)", where)
 
-    def get(self, name: str) -> Job | None:
+    def get(self, name: str) -> QueuedJob | None:
         """A job by its id."""
         columns = "id, verb, body, state, attempts, created_s, changed_s, status, media_type, reply"
         row = self._base.execute(f"select {columns} from job where id = ?", (name,)).fetchone()
@@ -122,7 +122,7 @@ class JobQueue:
             return None
         status, media_type, content = row[7:]
         reply = None if status is None else Reply(status=status, content=content, media_type=media_type)
-        return Job(
+        return QueuedJob(
             id=row[0],
             verb=row[1],
             body=json.loads(row[2]),

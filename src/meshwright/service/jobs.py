@@ -14,7 +14,7 @@ from typing import Any
 from meshwright.service.answering import Reply, problem_reply
 from meshwright.service.catalogue import VERSION
 from meshwright.service.desk import Desk, lost, too_slow
-from meshwright.service.job_queue import ENDED, MOST_ATTEMPTS, Job, JobQueue
+from meshwright.service.job_queue import ENDED, MOST_ATTEMPTS, JobQueue, QueuedJob
 from meshwright.service.lanes import BusyError, LostWorkerError, TooSlowError
 
 PING_S = 15.0
@@ -58,7 +58,7 @@ class Jobs:
         if self._own is not None:
             self._own.cleanup()
 
-    async def add(self, verb: str, body: Mapping[str, Any]) -> Job | None:
+    async def add(self, verb: str, body: Mapping[str, Any]) -> QueuedJob | None:
         """Accept a job; None where too many wait."""
         name = self.queue.add(verb, body)
         await self._tell()
@@ -72,7 +72,7 @@ class Jobs:
             task.cancel()
         await self._tell()
 
-    def state(self, job: Job) -> dict[str, Any]:
+    def state(self, job: QueuedJob) -> dict[str, Any]:
         """A job as callers see it."""
         address = f"/{VERSION}/jobs/{job.id}"
         ended = job.state in ENDED
@@ -119,7 +119,7 @@ class Jobs:
             self._progress.pop(job.id, None)
             await self._tell()
 
-    async def _finish(self, job: Job) -> None:
+    async def _finish(self, job: QueuedJob) -> None:
         limit_s = self.desk.settings.job_limit_s
 
         def said(progress: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from meshwright.service.answering import Reply
 from meshwright.service.framing import framed, next_message
-from meshwright.service.worker import DONE, READY, TOLD, Role, reply_of, told, work
+from meshwright.service.worker import DONE, READY, TOLD, WorkerRole, reply_of, told, work
 
 Tell = Callable[[Any], None]
 WAITING = 6.0
@@ -40,10 +40,10 @@ class LostWorkerError(Exception):
     """The worker of a question died."""
 
 
-class Worker:
+class WorkerProcess:
     """One process, asked by this one."""
 
-    def __init__(self, role: Role) -> None:
+    def __init__(self, role: WorkerRole) -> None:
         context = multiprocessing.get_context("spawn")
         ours, theirs = socket.socketpair()
         self.process: BaseProcess = context.Process(target=work, args=(theirs, role), daemon=True)
@@ -111,15 +111,15 @@ class Worker:
             self._tell(told(content))
 
 
-class Lane:
+class WorkerLane:
     """Workers of one role; questions wait for the first that is free."""
 
-    def __init__(self, role: Role, count: int, *, most_waiting: int = 256) -> None:
+    def __init__(self, role: WorkerRole, count: int, *, most_waiting: int = 256) -> None:
         self.role, self.count, self.most_waiting = role, count, most_waiting
         self.waiting = self.busy = self.started = 0
         self.busy_s = 0.0
-        self._free: asyncio.LifoQueue[Worker] = asyncio.LifoQueue()
-        self._workers: set[Worker] = set()
+        self._free: asyncio.LifoQueue[WorkerProcess] = asyncio.LifoQueue()
+        self._workers: set[WorkerProcess] = set()
         self._closed = False
         self._starting: set[asyncio.Task[None]] = set()
         self._moved_s = time.monotonic()
@@ -181,7 +181,7 @@ class Lane:
             self.busy_s += time.monotonic() - started
             self._back(worker)
 
-    async def _next(self, limit_s: float) -> Worker:
+    async def _next(self, limit_s: float) -> WorkerProcess:
         if self.waiting >= self.most_waiting:
             raise BusyError
         self.waiting += 1
@@ -194,7 +194,7 @@ class Lane:
         finally:
             self.waiting -= 1
 
-    async def _freed(self, limit_s: float) -> Worker:
+    async def _freed(self, limit_s: float) -> WorkerProcess:
         patient_until_s = time.monotonic() + limit_s
         while True:
             try:
@@ -205,14 +205,14 @@ class Lane:
                     raise BusyError from None
                 patient_until_s = self._moved_s + limit_s
 
-    def _back(self, worker: Worker) -> None:
+    def _back(self, worker: WorkerProcess) -> None:
         self._moved_s = time.monotonic()
         if worker.alive:
             self._free.put_nowait(worker)
         else:
             self._replace(worker)
 
-    def _replace(self, worker: Worker) -> None:
+    def _replace(self, worker: WorkerProcess) -> None:
         self._workers.discard(worker)
         if not self._closed:
             self._start()
@@ -223,7 +223,7 @@ class Lane:
         task.add_done_callback(self._starting.discard)
 
     async def _begin(self) -> None:
-        worker = Worker(self.role)
+        worker = WorkerProcess(self.role)
         self.started += 1
         self._workers.add(worker)
         try:
@@ -238,7 +238,7 @@ class Lane:
         self._free.put_nowait(worker)
 
 
-async def _within(limit_s: float, worker: Worker, answering: Coroutine[Any, Any, Reply]) -> Reply:
+async def _within(limit_s: float, worker: WorkerProcess, answering: Coroutine[Any, Any, Reply]) -> Reply:
     """The reply, within so many processor seconds of the worker.
 
     Raises:

@@ -31,7 +31,7 @@ _WARM: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Role:
+class WorkerRole:
     """What a worker is for."""
 
     warm: str = "estimate"
@@ -41,7 +41,7 @@ class Role:
     """Above what it has when it is ready; None for no limit."""
 
 
-def work(connection: socket.socket, role: Role) -> None:
+def work(connection: socket.socket, role: WorkerRole) -> None:
     """Answer questions until the other end is closed.
 
     Args:

@@ -147,7 +147,7 @@ Source: Megatron-LM and Transformer Engine, 2026; int8: torchao, int8 mixed-prec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Role:
+class StatedFormat:
     """A format that a question may state beside the recipe."""
 
     attribute: str
@@ -157,18 +157,18 @@ class Role:
     """What the format is of, as it follows the name of the format."""
 
 
-ROLES: dict[str, Role] = {
-    "weight_dtype": Role(attribute="weights", formats=("fp8",), says="weights"),
-    "grad_dtype": Role(attribute="gradients", formats=("fp32", "bf16", "fp16"), says="gradients"),
-    "reduce_dtype": Role(
+ROLES: dict[str, StatedFormat] = {
+    "weight_dtype": StatedFormat(attribute="weights", formats=("fp8",), says="weights"),
+    "grad_dtype": StatedFormat(attribute="gradients", formats=("fp32", "bf16", "fp16"), says="gradients"),
+    "reduce_dtype": StatedFormat(
         attribute="reduce", formats=("fp32", "bf16", "fp16", "fp8", "int8", "int4"), says="gradients on the network"
     ),
-    "gather_dtype": Role(
+    "gather_dtype": StatedFormat(
         attribute="gathered", formats=("bf16", "fp16", "fp8", "int8", "int4"), says="weights on the network"
     ),
-    "moment_dtype": Role(attribute="moments", formats=("fp32", "bf16", "fp16", "fp8"), says="moments"),
-    "main_copy": Role(attribute="master", formats=("fp32", "bf16", "fp16", "none"), says="main copies"),
-    "dispatch_dtype": Role(
+    "moment_dtype": StatedFormat(attribute="moments", formats=("fp32", "bf16", "fp16", "fp8"), says="moments"),
+    "main_copy": StatedFormat(attribute="master", formats=("fp32", "bf16", "fp16", "none"), says="main copies"),
+    "dispatch_dtype": StatedFormat(
         attribute="dispatched", formats=("bf16", "fp16", "fp8", "mxfp8"), says="tokens sent to experts"
     ),
 }

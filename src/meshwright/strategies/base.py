@@ -276,7 +276,7 @@ context that exchange heads for sequence share heads."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class DegreeRule:
     """One constraint between degrees and a model."""
 
     name: str
@@ -332,7 +332,7 @@ class TensorStrategy(ABC):
         """How ranks hold the operands of products, from which the runtime writes them; None where nothing runs them."""
         return None
 
-    def rules(self, model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
+    def rules(self, model: ModelSpec, seq_len: int) -> tuple[DegreeRule, ...]:
         """What a model and a sequence length ask of the degrees beyond what holds for every strategy."""
         return ()
 

@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.shapes import Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.tensor_grids import GRIDS, TensorGrid
-from meshwright.strategies.base import Degrees, Rule
+from meshwright.strategies.base import DegreeRule, Degrees
 
 Ranks = Callable[[Int[np.ndarray, "rows"]], Int[np.ndarray, "rows"]]
 """Ranks among which something is shared, of tensor degrees."""
@@ -28,7 +28,7 @@ def sides(name: str, tp: Int[np.ndarray, "rows"]) -> Int[np.ndarray, "rows sides
     return np.array(found, dtype=np.int64).reshape(-1, grid.count)[place.ravel()]
 
 
-def grid_rules(name: str, model: ModelSpec, *, sequences: Ranks, width: Ranks) -> tuple[Rule, ...]:
+def grid_rules(name: str, model: ModelSpec, *, sequences: Ranks, width: Ranks) -> tuple[DegreeRule, ...]:
     """A whole grid whose sides divide widths and the sequences of a micro-batch; dense models without cp.
 
     Heads are shared by the ranks of a side where other strategies share them by tp, so that no more is asked of them
@@ -56,17 +56,17 @@ def grid_rules(name: str, model: ModelSpec, *, sequences: Ranks, width: Ranks) -
         return f"use {grid.token(grid.nearest(row['tp']))}"
 
     return (
-        Rule(
+        DegreeRule(
             f"{name} grid", whole, f"a {name} tensor group is a grid of {grid.shape}", f"use {_few(grid)}", "tp", degree
         ),
-        Rule(
+        DegreeRule(
             f"{name} width",
             lambda d: model.hidden % width(d["tp"]) == 0,
             f"a row of the {name} grid shares a width of {model.hidden}",
             f"use a grid whose sides divide {model.hidden}",
             "tp",
         ),
-        Rule(
+        DegreeRule(
             f"{name} sequences",
             rows,
             f"the rows of a {name} grid share the sequences of a micro-batch",
@@ -74,14 +74,14 @@ def grid_rules(name: str, model: ModelSpec, *, sequences: Ranks, width: Ranks) -
             "mbs",
             batch,
         ),
-        Rule(
+        DegreeRule(
             f"{name} context",
             lambda d: d["cp"] == 1,
             f"a {name} grid already spreads sequences over its rows; its exchanges with context ranks have no rule",
             "leave cp at 1",
             "cp",
         ),
-        Rule(
+        DegreeRule(
             f"{name} experts",
             lambda d: np.full(len(d["tp"]), not model.is_moe),
             f"how tokens on a {name} grid reach experts has no rule",

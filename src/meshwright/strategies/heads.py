@@ -16,7 +16,7 @@ import numpy as np
 
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
-from meshwright.strategies.base import Call, LocalGemm, Rule, StrategyColumns, full_width, local_width
+from meshwright.strategies.base import Call, DegreeRule, LocalGemm, StrategyColumns, full_width, local_width
 from meshwright.strategies.tensor_1d import OneDimension
 
 
@@ -53,11 +53,11 @@ class Heads(OneDimension):
             calls=calls,
         )
 
-    def rules(self, model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
+    def rules(self, model: ModelSpec, seq_len: int) -> tuple[DegreeRule, ...]:
         """Those of 1D, with sequence parallelism."""
         return (
             *super().rules(model, seq_len),
-            Rule(
+            DegreeRule(
                 "heads tokens",
                 lambda d: (d["tp"] == 1) | np.not_equal(d["sp"], 0),
                 "ranks exchange heads for their own tokens, which sequence parallelism gives them",

@@ -19,11 +19,11 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear, Vector
 from meshwright.strategies.base import (
     Call,
+    DegreeRule,
     Group,
     Kind,
     LocalGemm,
     Phase,
-    Rule,
     StrategyColumns,
     TensorStrategy,
     full_width,
@@ -53,10 +53,10 @@ class OneDimension(TensorStrategy):
         """Consecutive ranks."""
         return {"tp": (np.ones(columns.rows, dtype=np.int64), columns.tp)}
 
-    def rules(self, model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
+    def rules(self, model: ModelSpec, seq_len: int) -> tuple[DegreeRule, ...]:
         """Equal parts of a sequence for all ranks."""
         return (
-            Rule(
+            DegreeRule(
                 "sequence",
                 lambda d: (
                     (d["sp"] == 0)

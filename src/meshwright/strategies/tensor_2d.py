@@ -22,7 +22,16 @@ import numpy as np
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear, Vector
-from meshwright.strategies.base import Call, Group, Kind, LocalGemm, Rule, StrategyColumns, TensorStrategy, full_width
+from meshwright.strategies.base import (
+    Call,
+    DegreeRule,
+    Group,
+    Kind,
+    LocalGemm,
+    StrategyColumns,
+    TensorStrategy,
+    full_width,
+)
 from meshwright.strategies.blocks import ActivationBlocks, BlockProduct, TensorBlocks
 from meshwright.strategies.grid_rules import grid_rules, sides
 
@@ -110,7 +119,7 @@ class TwoDimensions(TensorStrategy):
         """One grid."""
         return self.side(tp) ** 2
 
-    def rules(self, model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
+    def rules(self, model: ModelSpec, seq_len: int) -> tuple[DegreeRule, ...]:
         """As `grid_rules`."""
         return grid_rules(
             self.name, model, sequences=lambda tp: self.side(tp) * self.depth(tp), width=lambda tp: self.side(tp)

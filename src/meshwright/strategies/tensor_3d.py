@@ -19,7 +19,7 @@ import numpy as np
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear, Vector
-from meshwright.strategies.base import Call, Group, LocalGemm, Rule, StrategyColumns, TensorStrategy, full_width
+from meshwright.strategies.base import Call, DegreeRule, Group, LocalGemm, StrategyColumns, TensorStrategy, full_width
 from meshwright.strategies.blocks import ActivationBlocks, BlockProduct, TensorBlocks
 from meshwright.strategies.grid_rules import grid_rules, sides
 from meshwright.strategies.tensor_2d import exposed_call, statistics_calls
@@ -90,7 +90,7 @@ class ThreeDimensions(TensorStrategy):
         width_in, width_out = full_width(op.inputs) / q, full_width(op.outputs) / q
         return (columns.tokens / q + width_out) * width_in * (1.0 - 1.0 / q)
 
-    def rules(self, model: ModelSpec, seq_len: int) -> tuple[Rule, ...]:
+    def rules(self, model: ModelSpec, seq_len: int) -> tuple[DegreeRule, ...]:
         """As `grid_rules`; sequences are shared by two edges, and so are the columns of matrices."""
         return grid_rules(
             self.name, model, sequences=lambda tp: self.side(tp) ** 2, width=lambda tp: self.side(tp) ** 2

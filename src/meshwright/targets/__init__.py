@@ -14,7 +14,7 @@ from meshwright.targets.contract import Target, TargetFiles
 __all__ = ["TARGETS", "Target", "TargetFiles", "readers", "target_named", "target_of_file"]
 
 
-class Catalogue(Mapping[str, Target]):
+class TargetCatalogue(Mapping[str, Target]):
     """Targets by name, each read from its folder when it is asked for."""
 
     def __init__(self, *folders: str) -> None:
@@ -39,7 +39,7 @@ class Catalogue(Mapping[str, Target]):
         return len(self._folders)
 
 
-TARGETS = Catalogue(
+TARGETS = TargetCatalogue(
     "megatron",
     "torch_csv",
     "deepspeed",

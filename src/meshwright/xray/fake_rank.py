@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 CPU = torch.device("cpu")
 
 
-class Stream:
+class FakeStream:
     """What stands for a stream or an event of a GPU."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -22,14 +22,14 @@ class Stream:
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> FakeStream:
         return self
 
     def __exit__(self, *_: object) -> None:
         return None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream)
+        return isinstance(other, FakeStream)
 
     __hash__ = object.__hash__
 
@@ -97,8 +97,8 @@ def _without_gpu() -> None:
         setattr(cuda, name, lambda *_, **__: 0)
     torch.tensor = _not_pinned(torch.tensor)
     torch.set_rng_state = lambda *_: None
-    cuda.Stream = cuda.Event = Stream
-    cuda.current_stream = cuda.default_stream = lambda *_: Stream()
+    cuda.Stream = cuda.Event = FakeStream
+    cuda.current_stream = cuda.default_stream = lambda *_: FakeStream()
     cuda.stream = lambda *_: contextlib.nullcontext()
     cuda.get_device_capability = lambda *_: (9, 0)
     tensor: Any = torch.Tensor

@@ -27,7 +27,7 @@ Exchanged = tuple[str, str, int, str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class OperatorForm:
     """How a framework runs operators of our list."""
 
     gated_apart: bool = False
@@ -45,9 +45,9 @@ class Form:
 
 
 FORMS = {
-    "megatron": Form(vocab_multiple=128, sends_parts=False),
-    "torchtitan": Form(gated_apart=True, loss_pieces=8, regathers=False),
-    "module": Form(gated_apart=True, qkv_apart=True),
+    "megatron": OperatorForm(vocab_multiple=128, sends_parts=False),
+    "torchtitan": OperatorForm(gated_apart=True, loss_pieces=8, regathers=False),
+    "module": OperatorForm(gated_apart=True, qkv_apart=True),
 }
 """By framework. Source: Megatron-Core 0.16.1: `get_tensor_shapes` of its schedules, `--make-vocab-size-divisible-by`;
 torchtitan 0.3.0 (2026-11): FeedForward, ChunkedLossWrapper, tensor parallelism by DTensor;
@@ -72,7 +72,7 @@ def gemm_of(phase: str, groups: float, m: float, n: float, k: float) -> Gemm:
     return phase, round(groups), low, high, round(k)
 
 
-def rank_work(job: Job, stage: int, micro_batches: int, form: Form = Form()) -> RankWork:
+def rank_work(job: Job, stage: int, micro_batches: int, form: OperatorForm = OperatorForm()) -> RankWork:
     """The work of a rank of one stage.
 
     Args:
@@ -143,7 +143,7 @@ def _add(
     recompute: Recompute,
     job: Job,
     micro_batches: int,
-    form: Form,
+    form: OperatorForm,
 ) -> None:
     activation_bytes = job.workload.precision.bytes_of("activations")
     tensor = TENSORS[columns.tensor]
@@ -187,7 +187,7 @@ def _add(
 
 
 def _add_products(
-    found: RankWork, op: Linear, local: LocalGemm, form: Form, micro_batches: int, *, again: bool, reached: bool
+    found: RankWork, op: Linear, local: LocalGemm, form: OperatorForm, micro_batches: int, *, again: bool, reached: bool
 ) -> None:
     """A product forward, again where it is made again, and its two gradients."""
     groups, m, n, k = (_number(one) for one in (local.groups, local.m, local.n, local.k))
@@ -202,7 +202,7 @@ def _add_products(
             found.gemms[gemm_of("backward", groups, width, k, rows)] += times * op.trained
 
 
-def _pieces(op: Linear, n: float, form: Form) -> list[tuple[float, int]]:
+def _pieces(op: Linear, n: float, form: OperatorForm) -> list[tuple[float, int]]:
     """Widths of the products that a product of our list is run as, and how often."""
     gated = len(op.outputs) == 1 and op.outputs[0][1] == 2
     if form.gated_apart and gated:
@@ -238,7 +238,7 @@ def _add_call(found: RankWork, call: Call, ranks: int, micro_batches: int, *, ag
         found.collectives[(call.kind, group, ranks, "recompute", round(payload))] += count
 
 
-def _add_transfers(found: RankWork, job: Job, stage: int, micro_batches: int, form: Form) -> None:
+def _add_transfers(found: RankWork, job: Job, stage: int, micro_batches: int, form: OperatorForm) -> None:
     """Activations to the next chunk and gradients to the one before."""
     pipeline = job.plan.pipelines[0]
     stages = len(pipeline.workers)

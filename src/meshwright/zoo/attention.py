@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec
 
 from meshwright.compiler.grid import Axes, DeviceGrid
 from meshwright.specs.layers import Attention
-from meshwright.zoo.blocks import WHOLE, Whole
+from meshwright.zoo.blocks import WHOLE, WholeTensors
 from meshwright.zoo.feed_forward import biased
 from meshwright.zoo.parts import EPSILON, drawn
 
@@ -143,7 +143,7 @@ def attention_weights(spec: Attention, hidden: int, key: jax.Array, scale: float
 
 def attention(
     spec: Attention, weights: Weights, x: jax.Array, *, rotary: bool, core_again: bool, grid: DeviceGrid | None = None,
-    held: Whole = WHOLE,
+    held: WholeTensors = WHOLE,
 ) -> jax.Array:  # fmt: skip
     """Attention of every sample to itself.
 

@@ -17,7 +17,7 @@ from meshwright.strategies.blocks import SIDES, BlockProduct, Names, Side, Tenso
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
+class WholeTensors:
     """Products and means where a device has whole tensors."""
 
     def into(self, x: jax.Array, *matrices: jax.Array) -> list[jax.Array]:
@@ -50,7 +50,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocked(Whole):
+class Blocked(WholeTensors):
     """The same on blocks; used inside of a `shard_map` over the grid."""
 
     grid: DeviceGrid
@@ -167,4 +167,4 @@ class Blocked(Whole):
         return jax.lax.pcast(value, alike, to="varying") if alike else value
 
 
-WHOLE = Whole()
+WHOLE = WholeTensors()

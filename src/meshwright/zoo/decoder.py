@@ -18,7 +18,7 @@ from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.strategy import ExpertParallel
 from meshwright.zoo.attention import attention, attention_weights
-from meshwright.zoo.blocks import WHOLE, Blocked, Whole
+from meshwright.zoo.blocks import WHOLE, Blocked, WholeTensors
 from meshwright.zoo.expert_exchange import PLAIN
 from meshwright.zoo.experts import CAPACITY_FACTOR, expert_weights, experts, routed
 from meshwright.zoo.feed_forward import mlp, mlp_weights
@@ -240,7 +240,7 @@ class Decoder:
         names = ("attention_norm", "mlp_norm")[: layer.norms]
         return made | {name: norm_weights(layer.norm, hidden) for name in names}
 
-    def _embedded(self, weights: dict[str, Any], tokens: jax.Array, held: Whole = WHOLE) -> jax.Array:
+    def _embedded(self, weights: dict[str, Any], tokens: jax.Array, held: WholeTensors = WHOLE) -> jax.Array:
         x = held.looked_up(weights["tokens"], tokens)
         if "positions" in weights:
             x = x + held.part(weights["positions"][None, : tokens.shape[1]], width=False)[0]
@@ -276,7 +276,7 @@ class Decoder:
         """A layer on the blocks of a tensor grid, or as the partitioner splits it."""
         if on_blocks := OnBlocks.of(self.grid):
 
-            def part(weights: Any, x: jax.Array, keys: jax.Array, held: Whole) -> jax.Array:
+            def part(weights: Any, x: jax.Array, keys: jax.Array, held: WholeTensors) -> jax.Array:
                 return self._layer(number, layer, weights, x, keys, core_again=core_again, held=held)[0]
 
             return on_blocks.layer(part, weights, x, keys), 0.0
@@ -292,7 +292,7 @@ class Decoder:
         *,
         core_again: bool,
         routes: list[jax.Array] | None = None,
-        held: Whole = WHOLE,
+        held: WholeTensors = WHOLE,
     ) -> tuple[jax.Array, Any]:
         rate = self.dropout if layer.dropout else 0.0
         rotary = not self.spec.learned_positions
@@ -332,7 +332,7 @@ class Decoder:
         """Of every token, on one rank of a tensor grid."""
         return held.loss(self._logits(weights, x, held), wanted)
 
-    def _logits(self, weights: dict[str, Any], x: jax.Array, held: Whole = WHOLE) -> jax.Array:
+    def _logits(self, weights: dict[str, Any], x: jax.Array, held: WholeTensors = WHOLE) -> jax.Array:
         head = weights["head"]
         x = norm(head["norm"], x, held) if "norm" in head else x
         matrix = held.tied(weights["embedding"]["tokens"]) if self.spec.tied_embeddings else head["projection"]

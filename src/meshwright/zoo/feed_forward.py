@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from meshwright.specs.layers import DenseMlp
-from meshwright.zoo.blocks import WHOLE, Whole
+from meshwright.zoo.blocks import WHOLE, WholeTensors
 from meshwright.zoo.parts import drawn
 
 Weights = dict[str, jax.Array]
@@ -33,7 +33,7 @@ def mlp_weights(spec: DenseMlp, hidden: int, key: jax.Array, scale: float) -> We
     return weights
 
 
-def mlp(weights: Weights, x: jax.Array, held: Whole = WHOLE) -> jax.Array:
+def mlp(weights: Weights, x: jax.Array, held: WholeTensors = WHOLE) -> jax.Array:
     """down(gelu(up x)), or down(silu(gate x) * up x) (Shazeer 2020, GLU variants).
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshwright.zoo.blocks import WHOLE, Whole
+from meshwright.zoo.blocks import WHOLE, WholeTensors
 
 EPSILON = 1e-5
 """Under the square root of a norm."""
@@ -36,7 +36,7 @@ def norm_weights(kind: str, width: int) -> dict[str, jax.Array]:
     return weights | {"shift": jnp.zeros(width)} if kind == "layernorm" else weights
 
 
-def norm(weights: dict[str, jax.Array], x: jax.Array, held: Whole = WHOLE) -> jax.Array:
+def norm(weights: dict[str, jax.Array], x: jax.Array, held: WholeTensors = WHOLE) -> jax.Array:
     """RMSNorm, or LayerNorm where there is a shift: both over the last axis, in at least float32.
 
     Args:
@@ -61,7 +61,7 @@ def sample_keys(key: jax.Array, samples: jax.Array) -> jax.Array:
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, samples)
 
 
-def dropout(keys: jax.Array, place: int, rate: float, x: jax.Array, held: Whole = WHOLE) -> jax.Array:
+def dropout(keys: jax.Array, place: int, rate: float, x: jax.Array, held: WholeTensors = WHOLE) -> jax.Array:
     """Values kept with probability 1 - rate and scaled by its inverse.
 
     Args:

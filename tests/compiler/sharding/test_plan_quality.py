@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshwright.compiler.cut import body_of, cut
 from meshwright.compiler.marking import value_and_grad
-from meshwright.compiler.sharding.apply import Setting, SolvedSharding, shard_stage
+from meshwright.compiler.sharding.apply import SolvedSharding, StageSetting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh, MeshAxis
 from meshwright.compiler.sharding.hlo_collectives import Collectives, count_collectives
 from meshwright.compiler.trace import trace_step
@@ -42,7 +42,7 @@ def compiled(loss: Loss, weights: Any, batch: Any, view: LogicalMesh = BYTES) ->
     body = body_of(step.loss, step.wrt)
     (stage,) = cut(body, step.wrt, [len(body.spine)])
     mesh = Mesh(np.array(jax.devices()), ("x",))
-    stage, sharding = shard_stage(step, stage, [(view, mesh)], Setting())
+    stage, sharding = shard_stage(step, stage, [(view, mesh)], StageSetting())
     program, count = core.jaxpr_as_fun(stage.program), len(stage.parameters)
     lie = [
         NamedSharding(mesh, sharding.specs.get(step.loss.invars[place], PartitionSpec()))
@@ -154,7 +154,7 @@ def test_under_tight_memory_no_parameter_is_whole() -> None:
     meshes = [(BYTES, Mesh(np.array(jax.devices()), ("x",)))]
     _, free = shard_stage(step, stage, meshes)
     least = sum(float(memory.min()) for memory in free.graph.problem().memory)
-    _, split = shard_stage(step, stage, meshes, Setting(memory_bytes=1.001 * least))
+    _, split = shard_stage(step, stage, meshes, StageSetting(memory_bytes=1.001 * least))
     own = [step.loss.invars[place] for place in step.wrt]
     assert not any("x" in str(free.specs[var]) for var in own)
     assert all("x" in str(split.specs[var]) for var in own)

@@ -8,7 +8,7 @@ import random
 import hypothesis.strategies as st
 from hypothesis import given
 
-from meshwright.search.tuners.base import Axis, Forbidden, Outcome, Rules, sample_by_drawing, signature
+from meshwright.search.tuners.base import Forbidden, Outcome, Rules, TrialAxis, sample_by_drawing, signature
 from meshwright.search.tuners.tables import boxes_outside, without_single
 from tests.search.tuners.toy import DEPTHS, KINDS, WIDTHS, Toy
 
@@ -79,7 +79,7 @@ def test_drawing_gives_every_point_equally_often() -> None:
 def test_rules_read_off_a_table_leave_exactly_the_table(table: set[tuple]) -> None:
     columns = list(zip(*table, strict=True))
     found = {
-        name: Axis(name=name, values=tuple(sorted(set(column))), default=sorted(set(column))[0])
+        name: TrialAxis(name=name, values=tuple(sorted(set(column))), default=sorted(set(column))[0])
         for name, column in zip("xyz", columns, strict=True)
     }
     rules: list[Forbidden] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from meshwright.search.tuners.base import Axis, Forbidden, Optimum, Outcome, Point, Rules, When, sample_by_drawing
+from meshwright.search.tuners.base import Forbidden, Optimum, Outcome, Point, Rules, TrialAxis, When, sample_by_drawing
 
 WIDTHS, DEPTHS, KINDS = (1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6), ("plain", "ring", "tree")
 BEST = 7.0
@@ -23,12 +23,12 @@ class Toy:
         return "toy_s"
 
     @property
-    def axes(self) -> tuple[Axis, ...]:
+    def axes(self) -> tuple[TrialAxis, ...]:
         return (
-            Axis(name="width", values=WIDTHS, default=1, ordered=True),
-            Axis(name="depth", values=DEPTHS, default=1, ordered=True),
-            Axis(name="kind", values=KINDS, default="plain", when=(When(axis="width", values=WIDTHS[1:]),)),
-            Axis(name="overlap", values=(False, True), default=False, when=(When(axis="kind", values=("ring",)),)),
+            TrialAxis(name="width", values=WIDTHS, default=1, ordered=True),
+            TrialAxis(name="depth", values=DEPTHS, default=1, ordered=True),
+            TrialAxis(name="kind", values=KINDS, default="plain", when=(When(axis="width", values=WIDTHS[1:]),)),
+            TrialAxis(name="overlap", values=(False, True), default=False, when=(When(axis="kind", values=("ring",)),)),
         )
 
     @property

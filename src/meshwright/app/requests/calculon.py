@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import NAME
-from meshwright.fields.kinds import Flag, Kind, Number, Numbers, OutputFile, Texts, Whole
+from meshwright.fields.kinds import FieldKind, Flag, Number, Numbers, OutputFile, Texts, Whole
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
 APP_HELP, SYSTEM_HELP = "Application: gpt3-175B, or a JSON file.", "System: a100_80g, or a JSON file."
-OBJECT = Kind(annotation="Source")
+OBJECT = FieldKind(annotation="Source")
 NAMES = Texts(commas=True, repeated=False, annotation="str | Iterable[Any]")
 SWEEP = "`meshwright calculon sweep --help` has examples"
 
@@ -72,7 +72,7 @@ class SearchOptions:
     stop_microbatch: bool = ask("Stop at the first micro-batch size that does not fit.", Flag(), short="-m")
     ray: str | None = ask(
         "Search on a Ray cluster: host:port; alone, the cluster of this machine or RAY_ADDRESS; local starts one.",
-        Kind(metavar="[ADDRESS]"),
+        FieldKind(metavar="[ADDRESS]"),
     )
 
 
@@ -89,7 +89,7 @@ class CalculonEstimateRequest(Request):
     app: Any = ask(APP_HELP, OBJECT, metavar="APP", argument=True)
     execution: Any = ask("Execution: a JSON file.", OBJECT, metavar="EXE", argument=True)
     system: Any = ask(SYSTEM_HELP, OBJECT, metavar="SYS", argument=True)
-    batch: str | None = ask("JSON lines {app, system, execution}.", Kind(metavar="FILE"), python=False)
+    batch: str | None = ask("JSON lines {app, system, execution}.", FieldKind(metavar="FILE"), python=False)
     layers: bool = ask("Also list the layers of a block (--json).", Flag(), short="-l")
     fixed: bool = _fixed()
 
@@ -155,7 +155,7 @@ class CalculonSweepRequest(Request):
         option="--batch",
         required=SWEEP,
     )
-    output: str = ask("The Parquet file.", Kind(metavar="FILE"), short="-o", required=SWEEP)
+    output: str = ask("The Parquet file.", FieldKind(metavar="FILE"), short="-o", required=SWEEP)
     options: SpaceOptions = group(SpaceOptions)
     search: SearchOptions = group(SearchOptions)
     every: bool = ask("Write all accepted executions, not only the best.", Flag(), option="--all")

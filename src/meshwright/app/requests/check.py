@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from meshwright.app.requests.estimate import PLAN_KIND
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import PLAN_HELP, JobFields
-from meshwright.fields.kinds import Flag, Kind, Texts
+from meshwright.fields.kinds import FieldKind, Flag, Texts
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
@@ -36,13 +36,13 @@ class CheckRequest(Request):
     job: JobFields = group(JobFields)
     source: Any = ask(
         "Launch script or configuration file; its framework is detected unless --from names it.",
-        Kind(annotation="str | os.PathLike[str]"),
+        FieldKind(annotation="str | os.PathLike[str]"),
         metavar="FILE",
         argument=True,
     )
     source_format: str | None = ask(
         "Format of FILE: a target's name, args (what Megatron-LM prints at start), wandb or hydra.",
-        Kind(metavar="megatron|args|wandb|hydra|..."),
+        FieldKind(metavar="megatron|args|wandb|hydra|..."),
         option="--from",
     )
     arguments: tuple[str, ...] = ask(
@@ -54,13 +54,15 @@ class CheckRequest(Request):
         option="--env",
     )
     fix: bool = ask("Write FILE to -o with the better plan, or the smallest repair, applied.", Flag())
-    output: Any = ask("Output file of --fix.", Kind(metavar="FILE", annotation="str | os.PathLike[str]"), short="-o")
+    output: Any = ask(
+        "Output file of --fix.", FieldKind(metavar="FILE", annotation="str | os.PathLike[str]"), short="-o"
+    )
     report: str | None = ask(
-        "Print the findings as SARIF or JUnit XML, for CI.", Kind(metavar="sarif|junit"), python=False
+        "Print the findings as SARIF or JUnit XML, for CI.", FieldKind(metavar="sarif|junit"), python=False
     )
     oom_log: Any = ask(
         "Log of a run that ran out of memory: explain which tensor did not fit, and why.",
-        Kind(metavar="LOG", annotation="str | os.PathLike[str]"),
+        FieldKind(metavar="LOG", annotation="str | os.PathLike[str]"),
     )
     search: bool = ask("Also look for a better plan in the default space.", Flag(), default=True, cli=False)
     limits: LimitFields = group(LimitFields)

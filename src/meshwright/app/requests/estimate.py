@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from meshwright.app.requests.plan import PLAN_SET_FILE
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import PLAN_HELP, JobFields
-from meshwright.fields.kinds import Kind, OutputFile, Spec, Texts
+from meshwright.fields.kinds import FieldKind, OutputFile, Spec, Texts
 from meshwright.fields.request import Reading, Request
 
 if TYPE_CHECKING:
     from meshwright.specs.workload import Workload
 
-PLAN_KIND = Kind(metavar="PLAN", annotation="PlanLike | ExecutionPlan | PlanRow")
+PLAN_KIND = FieldKind(metavar="PLAN", annotation="PlanLike | ExecutionPlan | PlanRow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

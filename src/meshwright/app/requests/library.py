@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 from meshwright.fields.field import ask
 from meshwright.fields.job import MODEL_HELP, NAME
-from meshwright.fields.kinds import Flag, Kind, Number
+from meshwright.fields.kinds import FieldKind, Flag, Number
 from meshwright.fields.request import Request
 
 FOLDER = "Library folder to write to; MESHWRIGHT_LIBRARY by default."
-DIRECTORY = Kind(metavar="DIR")
+DIRECTORY = FieldKind(metavar="DIR")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

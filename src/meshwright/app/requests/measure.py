@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from meshwright.app.requests.estimate import PLAN_KIND
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import FRAMEWORK_HELP, MONEY_AND_POWER, NAME, PLAN_HELP, JobFields
-from meshwright.fields.kinds import Flag, Kind, Number, Texts
+from meshwright.fields.kinds import FieldKind, Flag, Number, Texts
 from meshwright.fields.request import Reading, Request
 
 MEASURED = "MEASURED.csv"
-PATH = Kind(metavar="FILE", annotation="str | os.PathLike[str]")
+PATH = FieldKind(metavar="FILE", annotation="str | os.PathLike[str]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import NAME, AimFields, JobFields, SpaceFields
-from meshwright.fields.kinds import Duration, Flag, Kind, Number, OutputFile, Texts, Whole
+from meshwright.fields.kinds import Duration, FieldKind, Flag, Number, OutputFile, Texts, Whole
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
@@ -81,15 +81,15 @@ class PlanRequest(Request):
         rare=True,
     )
     profiles: str | None = ask(
-        "Folder of measured layer profiles; MODEL is one of its models.", Kind(metavar="DIR"), rare=True
+        "Folder of measured layer profiles; MODEL is one of its models.", FieldKind(metavar="DIR"), rare=True
     )
     replan_from: str | None = ask(
-        "Re-plan the job of a plan file after its cluster changed.", Kind(metavar="PLAN"), rare=True
+        "Re-plan the job of a plan file after its cluster changed.", FieldKind(metavar="PLAN"), rare=True
     )
     lost: str | None = ask(
-        "With --replan-from: devices lost, 8xH100 or device numbers 16-23.", Kind(metavar="G"), rare=True
+        "With --replan-from: devices lost, 8xH100 or device numbers 16-23.", FieldKind(metavar="G"), rare=True
     )
-    added: str | None = ask("With --replan-from: devices added, as --gpus.", Kind(metavar="G"), rare=True)
+    added: str | None = ask("With --replan-from: devices added, as --gpus.", FieldKind(metavar="G"), rare=True)
     horizon: float | None = ask(
         "With --replan-from: how long the new plan is used, 12h; moving counts against it.",
         Duration(stated=True),

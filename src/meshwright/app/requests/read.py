@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import FRAMEWORK_HELP, MONEY_AND_POWER, NAME, PLAN_FILE_HELP, WRITE_ONE, JobFields
-from meshwright.fields.kinds import Flag, Kind, OutputFile
+from meshwright.fields.kinds import FieldKind, Flag, OutputFile
 from meshwright.fields.request import Reading, Request, fields_of
 
-PATH = Kind(metavar="LOG", annotation="str | os.PathLike[str]")
-PLAN_FILE = Kind(metavar="PLAN", annotation="PlanLike")
-LINE_OR_FILE = Kind(metavar="PLAN", annotation="PlanLike | PlanRow")
+PATH = FieldKind(metavar="LOG", annotation="str | os.PathLike[str]")
+PLAN_FILE = FieldKind(metavar="PLAN", annotation="PlanLike")
+LINE_OR_FILE = FieldKind(metavar="PLAN", annotation="PlanLike | PlanRow")
 LINE_OR_FILE_HELP = f"{PLAN_FILE_HELP[:-1]}; or one line such as tp8.pp4.z1.mbs1, with --model."
 BESIDE_A_PLAN = ("tokens", "failures", "price", "prices", "pue", "carbon_intensity")
 MODEL_OF_A_LINE: dict[str, Any] = {"argument": False, "help": "Model of a one-line plan."}
@@ -136,7 +136,7 @@ class TraceRequest(Request):
 
     plan: Any = ask(
         "A plan file, as plans.json#2, or one line, with --model.",
-        Kind(metavar="PLAN", annotation="PlanLike | PlanRow"),
+        FieldKind(metavar="PLAN", annotation="PlanLike | PlanRow"),
         argument=True,
         required="a plan file, or one line such as tp8.pp4.mbs1.z1 with --model and --gpus",
     )
@@ -186,8 +186,8 @@ class ExportRequest(Request):
     positional: ClassVar = ("plan", "target", "directory")
 
     plan: Any = ask(PLAN_FILE_HELP, PLAN_FILE, argument=True, required=WRITE_ONE)
-    target: str | None = ask("Target framework.", Kind(metavar="TARGET"), option="--to", required="--to megatron")
-    directory: str | None = ask("Output folder, new or empty.", Kind(metavar="DIR"), option="--output", short="-o")
+    target: str | None = ask("Target framework.", FieldKind(metavar="TARGET"), option="--to", required="--to megatron")
+    directory: str | None = ask("Output folder, new or empty.", FieldKind(metavar="DIR"), option="--output", short="-o")
     force: bool = ask("Write into a folder that is not empty.", Flag())
 
     def rules(self, reading: Reading) -> None:

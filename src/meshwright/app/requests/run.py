@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import MODEL_HELP, NAME, PLAN_HELP
-from meshwright.fields.kinds import Flag, Kind, Number, Whole
+from meshwright.fields.kinds import FieldKind, Flag, Number, Whole
 from meshwright.fields.request import Reading, Request
 
 MOST_DEVICES = 1024
@@ -19,14 +19,14 @@ class ExecutionFields:
     """A plan, the size its model runs at, and where."""
 
     model: str | None = ask(MODEL_HELP, metavar="MODEL", argument=True)
-    plan: str = ask(PLAN_HELP, Kind(metavar="PLAN"), required="one line such as pp2.dp4.mbs1.z1, or a plan file")
+    plan: str = ask(PLAN_HELP, FieldKind(metavar="PLAN"), required="one line such as pp2.dp4.mbs1.z1, or a plan file")
     backend: str = ask("local, processes or ray: where the meshes of a plan run.", NAME, default="local", usual="local")
-    ray: str | None = ask("Address of the Ray cluster, with --backend ray.", Kind(metavar="ADDRESS"))
+    ray: str | None = ask("Address of the Ray cluster, with --backend ray.", FieldKind(metavar="ADDRESS"))
     hosts_per_mesh: int = ask("Workers per mesh.", Whole(), default=1, usual="1")
     worker_devices: str = ask(
         "What workers in other processes own: cpu, gpu (NVIDIA), rocm, tpu or a device such as H100, for all or one for"
         " each mesh; plan: those of a mixed plan file. Nothing but cpu was ever run: no other device was at hand.",
-        Kind(metavar="NAME[,NAME]"),
+        FieldKind(metavar="NAME[,NAME]"),
         default="cpu",
         usual="cpu",
     )
@@ -67,9 +67,9 @@ class RunRequest(Request):
     execution: ExecutionFields = group(ExecutionFields)
     steps: int = ask("Steps to run.", Whole(), default=10, usual="10")
     trace: str | None = ask(
-        "Trace file of one extra step beside the predicted one; gzipped if it ends in .gz.", Kind(metavar="FILE")
+        "Trace file of one extra step beside the predicted one; gzipped if it ends in .gz.", FieldKind(metavar="FILE")
     )
-    checkpoint: str | None = ask("Checkpoint folder: resume from it, and write to it.", Kind(metavar="DIR"))
+    checkpoint: str | None = ask("Checkpoint folder: resume from it, and write to it.", FieldKind(metavar="DIR"))
     every: int = ask("Steps between checkpoints.", Whole(), default=10, usual="10")
     elastic: bool = ask("When workers are lost, re-plan for the rest and continue.", Flag())
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwright.fields.field import Field, ask, group, settings
-from meshwright.fields.kinds import Choice, Flag, Kind, Number, OutputFile, Texts, Whole
+from meshwright.fields.kinds import Choice, FieldKind, Flag, Number, OutputFile, Texts, Whole
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
 if TYPE_CHECKING:
-    from meshwright.schedules import Parameter
+    from meshwright.schedules import ScheduleParameter
 
 OF_BEST = ("times", "room", "allow", "split", "objective")
 SECONDS = Number(metavar="S", zero=True, high=1e9)
@@ -34,10 +34,10 @@ def _parameters() -> tuple[Field, ...]:
     )
 
 
-def _kind(parameter: Parameter) -> Kind:
+def _kind(parameter: ScheduleParameter) -> FieldKind:
     if parameter.kind == "flag":
         return Flag()
-    return Whole(low=parameter.low) if parameter.kind == "whole" else Kind(metavar="|".join(parameter.choices))
+    return Whole(low=parameter.low) if parameter.kind == "whole" else FieldKind(metavar="|".join(parameter.choices))
 
 
 def _seconds(help_text: str, default: float) -> Any:
@@ -78,7 +78,7 @@ class ScheduleRequest(Request):
     tc: float = _seconds("Latency of a transfer; it occupies no worker.", 0.0)
     parameters: Mapping[str, int | str | bool] = settings(_parameters)
     lost: int | None = ask("Worker that is lost, from 0: the order of those that are left (bamboo).", Whole(low=0))
-    times: str | None = ask("CSV or JSON of stage times and bytes (best).", Kind(metavar="FILE"))
+    times: str | None = ask("CSV or JSON of stage times and bytes (best).", FieldKind(metavar="FILE"))
     room: float | None = ask("Micro-batches that fit each worker (best).", Number(metavar="N"))
     allow: tuple[str, ...] = ask(
         "Schedules to choose from (best).", Texts(metavar="NAME,NAME", commas=True, repeated=False)
@@ -94,7 +94,7 @@ class ScheduleRequest(Request):
     svg: str | None = ask("Write the drawing as a figure, SVG or PNG.", OutputFile())
     csv: str | None = ask("Write the schedule as a CSV that PyTorch loads.", OutputFile())
     source: str | None = ask(
-        "Read a PyTorch schedule CSV, instead of NAME, --p and --m.", Kind(metavar="FILE"), option="--from"
+        "Read a PyTorch schedule CSV, instead of NAME, --p and --m.", FieldKind(metavar="FILE"), option="--from"
     )
     limits: LimitFields = group(LimitFields)  # of best
 

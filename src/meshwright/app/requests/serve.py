@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from meshwright.fields.field import ask
 from meshwright.fields.host import MemorySize
-from meshwright.fields.kinds import Duration, Flag, Kind, Whole
+from meshwright.fields.kinds import Duration, FieldKind, Flag, Whole
 from meshwright.fields.request import Reading, Request
 
 HERE = "127.0.0.1"
@@ -23,7 +23,7 @@ class ListenRequest(Request):
 
     host: str = ask(
         "Address to listen on; anything but loopback needs --open and a token.",
-        Kind(metavar="ADDRESS"),
+        FieldKind(metavar="ADDRESS"),
         default=HERE,
         usual=HERE,
     )
@@ -31,7 +31,7 @@ class ListenRequest(Request):
     open: bool = ask("Accept requests from other machines.", Flag())
     token: str | None = ask(
         f"What callers show as `Authorization: Bearer`; {TOKEN} says it without showing it in a list of processes.",
-        Kind(metavar="TEXT"),
+        FieldKind(metavar="TEXT"),
     )
 
     def rules(self, reading: Reading) -> None:
@@ -71,7 +71,7 @@ class ServeRequest(ListenRequest):
     body_limit: float = ask("Largest request body.", MemorySize(), default=8.0 * 2**20, usual="8MiB")
     queue: Any = ask(
         "SQLite file of the job queue, so that jobs survive a restart.",
-        Kind(metavar="FILE", annotation="str | os.PathLike[str]"),
+        FieldKind(metavar="FILE", annotation="str | os.PathLike[str]"),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from meshwright.app.requests.plan import PLAN_SET_FILE
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import JobFields, SpaceFields
-from meshwright.fields.kinds import Kind, Number, OutputFile
+from meshwright.fields.kinds import FieldKind, Number, OutputFile
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
@@ -35,7 +35,7 @@ class SizeRequest(Request):
     job: JobFields = group(JobFields, without=("gpus", "cluster"))
     device: DeviceSpec | str = ask(
         "A name of `gpus list`.",
-        Kind(metavar="D", annotation="DeviceSpec | str"),
+        FieldKind(metavar="D", annotation="DeviceSpec | str"),
         required="for example --device H100",
     )
     days: float | None = ask("Longest training time in days; needs --tokens.", Number(metavar="N"))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from meshwright.app.requests.estimate import PLAN_KIND
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import MONEY_AND_POWER, PLAN_HELP, JobFields
-from meshwright.fields.kinds import Kind, Texts, Whole
+from meshwright.fields.kinds import FieldKind, Texts, Whole
 from meshwright.fields.request import Reading, Request
 
 FRAMEWORKS = ("megatron", "torchtitan", "module")
@@ -32,13 +32,13 @@ class XrayRequest(Request):
     job: JobFields = group(JobFields, without=("tokens", "failures", "price", *MONEY_AND_POWER))
     source: Any = ask(
         "Launch script, instead of --plan.",
-        Kind(annotation="str | os.PathLike[str]"),
+        FieldKind(annotation="str | os.PathLike[str]"),
         metavar="FILE",
         argument=True,
     )
     framework: str | None = ask(
         "Code to run: Megatron-Core, torchtitan, or module (the model's class in Transformers).",
-        Kind(metavar="|".join(FRAMEWORKS)),
+        FieldKind(metavar="|".join(FRAMEWORKS)),
         usual="that of the script, else megatron",
     )
     arguments: tuple[str, ...] = ask(
@@ -53,7 +53,10 @@ class XrayRequest(Request):
     rank: int | None = ask("Global rank to run, instead of --stage.", Whole(low=0))
     micro_batches: int | None = ask("Micro-batches to run.", Whole(), usual="as many as fill the pipeline")
     python: str | None = ask(
-        "Python interpreter with the framework installed.", Kind(metavar="PATH"), usual="this one", option="--python"
+        "Python interpreter with the framework installed.",
+        FieldKind(metavar="PATH"),
+        usual="this one",
+        option="--python",
     )
 
     def rules(self, reading: Reading) -> None:

@@ -16,7 +16,7 @@ from jax.extend import core
 from jax.sharding import PartitionSpec
 
 from meshwright.compiler.samples.placements import WHOLE, Placement
-from meshwright.compiler.shardings import MeshSharding, Role, counts_samples
+from meshwright.compiler.shardings import MeshSharding, ValueRole, counts_samples
 from meshwright.compiler.traced_step import TracedStep
 
 
@@ -107,15 +107,15 @@ class PartitionedLayout:
 
     def parameter(self, operand: int) -> PlacedValue:
         """It stays where it is put when it is first read."""
-        return self._held(Role.PARAMETER, self.step.loss.invars[operand])
+        return self._held(ValueRole.PARAMETER, self.step.loss.invars[operand])
 
     def other(self, operand: int) -> PlacedValue:
         """It stays where it is put when it is first read, as parameters do."""
-        return self._held(Role.OTHER, self.step.loss.invars[operand])
+        return self._held(ValueRole.OTHER, self.step.loss.invars[operand])
 
     def carried(self, var: core.Var) -> PlacedValue:
         """Split by samples if it counts them."""
-        return self._held(Role.SAMPLES if counts_samples(self.step, var) else Role.OTHER, var)
+        return self._held(ValueRole.SAMPLES if counts_samples(self.step, var) else ValueRole.OTHER, var)
 
     def cotangent(self, var: core.Var) -> PlacedValue:
         """As the value."""
@@ -131,7 +131,7 @@ class PartitionedLayout:
 
     def sum(self, operand: int) -> PlacedValue:
         """A whole gradient, reduced with every micro-batch."""
-        return self._held(Role.GRADIENT, self.step.loss.invars[operand])
+        return self._held(ValueRole.GRADIENT, self.step.loss.invars[operand])
 
     def gradient(self, operand: int) -> PlacedValue:
         """As its sum."""
@@ -168,7 +168,7 @@ class PartitionedLayout:
         """As they are."""
         return jax.make_jaxpr(lambda *given: list(given))(*(held.aval for held in parts))
 
-    def _held(self, role: Role, var: core.Var) -> PlacedValue:
+    def _held(self, role: ValueRole, var: core.Var) -> PlacedValue:
         return PlacedValue(aval=shape_only(var.aval), spec=self.sharding.spec(role, var, self.devices))
 
 

@@ -17,7 +17,7 @@ from meshwright.compiler.ranks.collectives import bucket_row, gathered, scattere
 from meshwright.compiler.ranks.layout import PlacedValue, means, shape_only
 from meshwright.compiler.ranks.stages import RankStages
 from meshwright.compiler.samples.placements import OWN, SUM, WHOLE, Placement
-from meshwright.compiler.shardings import MeshSharding, Role
+from meshwright.compiler.shardings import MeshSharding, ValueRole
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class RankLayout:
     def parameter(self, operand: int) -> PlacedValue:
         """Whole, or a part of which the whole is gathered."""
         var = self.ranks.step.loss.invars[operand]
-        spec = self._spec(Role.READ, var)
+        spec = self._spec(ValueRole.READ, var)
         return PlacedValue(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))
 
     def other(self, operand: int) -> PlacedValue:
@@ -86,7 +86,7 @@ class RankLayout:
     def sum(self, operand: int) -> PlacedValue:
         """Each rank's own whole gradient, or its part of the reduced one."""
         var = self.ranks.step.loss.invars[operand]
-        spec = self._spec(Role.GRADIENT, var)
+        spec = self._spec(ValueRole.GRADIENT, var)
         shard = self._split(spec) if self.splits_sums else None
         if shard is not None:
             return PlacedValue(aval=shape_only(var.aval), spec=spec, shard=shard)
@@ -97,7 +97,7 @@ class RankLayout:
     def gradient(self, operand: int) -> PlacedValue:
         """As the state of the optimizer is sharded."""
         var = self.ranks.step.loss.invars[operand]
-        spec = self._spec(Role.STATE if self.zero else Role.GRADIENT, var)
+        spec = self._spec(ValueRole.STATE if self.zero else ValueRole.GRADIENT, var)
         return PlacedValue(aval=shape_only(var.aval), spec=spec, shard=self._split(spec))
 
     def _placed(self, aval: Any, placement: Placement) -> PlacedValue:
@@ -110,7 +110,7 @@ class RankLayout:
         whole = jax.ShapeDtypeStruct((self.ranks.ranks, *aval.shape), aval.dtype)
         return PlacedValue(aval=whole, spec=PartitionSpec(self.axes), placement=OWN)
 
-    def _spec(self, role: Role, var: core.Var) -> PartitionSpec:
+    def _spec(self, role: ValueRole, var: core.Var) -> PartitionSpec:
         return self.sharding.spec(role, var, self.mesh.size)
 
     def _split(self, spec: PartitionSpec) -> int | None:

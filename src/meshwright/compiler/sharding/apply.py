@@ -20,7 +20,7 @@ from meshwright.compiler.sharding.held import HeldProgram, partition
 from meshwright.compiler.sharding.problem import Decision
 from meshwright.compiler.sharding.solve import solve_choices
 from meshwright.compiler.sharding.strategies import spread_axes
-from meshwright.compiler.shardings import Role
+from meshwright.compiler.shardings import ValueRole
 from meshwright.compiler.stacks import run_again
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
@@ -61,7 +61,7 @@ class SolvedSharding:
     """The stage for the data ranks along the first axis of the mesh, which share nothing but sums of gradients; None
     where every axis is left to the decision."""
 
-    def spec(self, role: Role, var: core.Var, devices: int) -> PartitionSpec:
+    def spec(self, role: ValueRole, var: core.Var, devices: int) -> PartitionSpec:
         """How a value is sharded.
 
         Args:
@@ -71,7 +71,7 @@ class SolvedSharding:
             devices: of the mesh.
         """
         held = self.specs.get(var, PartitionSpec())
-        if role is not Role.SAMPLES or not self.rank_axes:
+        if role is not ValueRole.SAMPLES or not self.rank_axes:
             return held
         first, *rest = [*held] or [None]
         names = () if first is None else (first,) if isinstance(first, str) else first
@@ -89,7 +89,7 @@ class SolvedSharding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class StageSetting:
     """What a stage stands in."""
 
     memory_bytes: float | None = None
@@ -108,7 +108,7 @@ def shard_stage(
     step: TracedStep,
     stage: CutStage,
     meshes: Sequence[tuple[LogicalMesh, Mesh]],
-    setting: Setting | None = None,
+    setting: StageSetting | None = None,
     layers: Sequence[CutStage] = (),
     on_ranks: Sequence[tuple[LogicalMesh, Mesh, StagesOfRanks]] = (),
 ) -> tuple[CutStage, SolvedSharding]:
@@ -130,7 +130,7 @@ def shard_stage(
         InfeasibleError: no choice fits into memory on any of the meshes.
         InputError: a choice that was made for another stage.
     """
-    setting = setting or Setting()
+    setting = setting or StageSetting()
     views: list[tuple[LogicalMesh, Mesh, StagesOfRanks | None]]
     views = [*on_ranks, *((view, mesh, None) for view, mesh in meshes)]
     graphs = [_graph(step, stage, view, own_ranks, setting) for view, _, own_ranks in views]
@@ -155,7 +155,7 @@ def shard_stage(
 
 
 def _graph(
-    step: TracedStep, stage: CutStage, view: LogicalMesh, ranks: StagesOfRanks | None, setting: Setting
+    step: TracedStep, stage: CutStage, view: LogicalMesh, ranks: StagesOfRanks | None, setting: StageSetting
 ) -> DecisionGraph:
     program = (stage if ranks is None else ranks.stages[0]).program.jaxpr
     count = 0 if ranks is None else len(ranks.axes)
@@ -181,7 +181,7 @@ def _placements(
     }  # fmt: skip
 
 
-def _decided(graph: DecisionGraph, setting: Setting) -> Decision:
+def _decided(graph: DecisionGraph, setting: StageSetting) -> Decision:
     problem = graph.problem(in_flight=setting.in_flight, recompute=setting.recompute)
     if setting.choice is None:
         return solve_choices(problem, setting.memory_bytes)

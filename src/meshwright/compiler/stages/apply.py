@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from meshwright.compiler.cut import CutStage
-from meshwright.compiler.sharding.apply import AXES, Setting, SolvedSharding, shard_stage
+from meshwright.compiler.sharding.apply import AXES, SolvedSharding, StageSetting, shard_stage
 from meshwright.compiler.stages.plan import StagePlan, StagesPlan
 from meshwright.compiler.stages.search import Layers
 from meshwright.compiler.staging import staged
@@ -66,14 +66,14 @@ def planned_stages(step: TracedStep, plan: StagesPlan, devices: Sequence[Any]) -
     )  # fmt: skip
 
 
-def _setting(plan: StagesPlan, stage: StagePlan) -> Setting:
+def _setting(plan: StagesPlan, stage: StagePlan) -> StageSetting:
     """Where layers are recomputed only their inputs is kept, which the plan has counted."""
     memory_bytes, in_flight = plan.group_of(stage).memory_bytes, float(stage.in_flight)
     if plan.recompute:
         in_flight = 0.0
         if memory_bytes is not None:
             memory_bytes -= stage.in_flight * stage.kept_bytes + stage.transient_bytes
-    return Setting(
+    return StageSetting(
         memory_bytes=memory_bytes, in_flight=in_flight, recompute=plan.recompute, split_state=plan.split_state,
         choice=stage.choice,
     )  # fmt: skip

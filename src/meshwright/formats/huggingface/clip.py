@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_VOCAB, Fields
-from meshwright.formats.huggingface.tower import VISION, Block, heads_of, nested
+from meshwright.formats.huggingface.tower import VISION, TowerLayer, heads_of, nested
 from meshwright.formats.huggingface.vision_fixed import clip_stream
 from meshwright.specs.layers import Attention
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
@@ -68,7 +68,7 @@ def siglip(fields: Fields) -> ModelSpec:
         projector=pool,
         tables=patches * hidden + 2 * hidden + hidden + 2 * hidden,
     )
-    run = Block(hidden=hidden, heads=heads, width=ffn).runs(layers)[0]
+    run = TowerLayer(hidden=hidden, heads=heads, width=ffn).runs(layers)[0]
     return _pair(fields.name, "siglip", hidden, (seen, run), (text, both))
 
 
@@ -90,7 +90,7 @@ def _text(fields: Fields, width: int, *, spans: int, causal: bool) -> tuple[Stre
     if not causal:
         width = fields.whole("projection_size", default=hidden)
     fields.done()
-    plain = Block(hidden=hidden, heads=heads, width=ffn).layer(TEXT)
+    plain = TowerLayer(hidden=hidden, heads=heads, width=ffn).layer(TEXT)
     assert isinstance(plain.attention, Attention)
     layer: LayerSpec = replace(plain, attention=replace(plain.attention, causal=causal))
     project = Projection(name="text projection", inputs=hidden, outputs=width, bias=not causal, rate=1.0 / length)

@@ -32,7 +32,7 @@ class Tower:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class TowerLayer:
     """One layer of a tower: tokens of an image see each other whatever their order."""
 
     hidden: int

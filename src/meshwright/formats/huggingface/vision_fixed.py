@@ -8,8 +8,8 @@ from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
 from meshwright.formats.huggingface.tower import (
     TILES,
     VISION,
-    Block,
     Tower,
+    TowerLayer,
     heads_of,
     nested,
     patches_of,
@@ -24,7 +24,7 @@ CLIP = "clip_vision_model"
 
 def clip_stream(
     fields: Fields, *, merge: int = 1, text_tokens: int | None = None, projector: tuple[Projection, ...]
-) -> tuple[Block, int, Stream]:
+) -> tuple[TowerLayer, int, Stream]:
     """A CLIP encoder: a class token, learned positions, LayerNorm before and behind (Radford et al. 2021).
 
     Args:
@@ -54,7 +54,7 @@ def clip_stream(
         projector=projector,
         tables=(patches + 1) * hidden + hidden + 4 * hidden,
     )
-    return Block(hidden=hidden, heads=heads, width=width), layers, stream
+    return TowerLayer(hidden=hidden, heads=heads, width=width), layers, stream
 
 
 def _pair(inputs: int, middle: int, outputs: int, *, bias: bool = True, rate: float = 1.0) -> tuple[Projection, ...]:
@@ -128,7 +128,7 @@ def internvl(fields: Fields, outer: Fields, text: int) -> Tower:
     norm = fields.word("norm_type", ("layer_norm", "rms_norm"), "layer_norm")
     patches = patches_of(fields, size, patch)
     fields.done()
-    block = Block(
+    block = TowerLayer(
         hidden=hidden,
         heads=heads,
         width=width,
@@ -176,7 +176,7 @@ def llama4(fields: Fields, outer: Fields, text: int) -> Tower:
         ),
         tables=(patches + 2) * hidden + 4 * hidden,
     )
-    return Tower(runs=Block(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
+    return Tower(runs=TowerLayer(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
 
 
 def mllama(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -211,7 +211,7 @@ def mllama(fields: Fields, outer: Fields, text: int) -> Tower:
         # Class token, positions of patches and of tiles, norms before and behind, gates.
         tables=hidden + (patches + 1) * hidden * (1 + ratios * tiles) + 2 * table + 4 * hidden + 3 + 2 * last,
     )
-    block = Block(hidden=hidden, heads=heads, width=width, qkv_bias=False, out_bias=False)
+    block = TowerLayer(hidden=hidden, heads=heads, width=width, qkv_bias=False, out_bias=False)
     return Tower(
         runs=block.runs(local + last),
         streams=(stream,),

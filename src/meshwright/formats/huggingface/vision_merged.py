@@ -6,7 +6,7 @@ Neighbouring patches are merged into one token of the text by the projector.
 from __future__ import annotations
 
 from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields, fold
-from meshwright.formats.huggingface.tower import VISION, WINDOWS, Block, Tower, heads_of, nested, side_of
+from meshwright.formats.huggingface.tower import VISION, WINDOWS, Tower, TowerLayer, heads_of, nested, side_of
 from meshwright.specs.model import LayerRun
 from meshwright.specs.streams import Images, Projection, Stream
 
@@ -47,7 +47,7 @@ def qwen2_vl(fields: Fields, outer: Fields, text: int) -> Tower:
         projector=_merger(merged, text, merge**-2.0),
         tables=2 * hidden,
     )
-    return Tower(runs=Block(hidden=hidden, heads=heads, width=ratio * hidden).runs(layers), streams=(stream,))
+    return Tower(runs=TowerLayer(hidden=hidden, heads=heads, width=ratio * hidden).runs(layers), streams=(stream,))
 
 
 def qwen2_5_vl(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -66,7 +66,7 @@ def qwen2_5_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     stem = _pixels(fields, patch, hidden, bias=False)
     fields.done()
     whole = frozenset(range(7, layers, 8)) if whole is None else whole
-    block = Block(hidden=hidden, heads=heads, width=width, gated=True, norm="rmsnorm")
+    block = TowerLayer(hidden=hidden, heads=heads, width=width, gated=True, norm="rmsnorm")
     stream = Stream(
         name=VISION,
         hidden=hidden,
@@ -107,10 +107,10 @@ def qwen3_vl(fields: Fields, outer: Fields, text: int) -> Tower:
         projector=(*_merger(merged, text, rate), *deep),
         tables=positions * hidden + 2 * hidden + taken * 2 * merged,
     )
-    return Tower(runs=Block(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
+    return Tower(runs=TowerLayer(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
 
 
-def pixtral(fields: Fields) -> tuple[Block, int, Stream]:
+def pixtral(fields: Fields) -> tuple[TowerLayer, int, Stream]:
     """Pixtral's encoder: RMS norms, gated MLPs, no biases, rotary positions (Agrawal et al. 2024, arXiv 2410.07073).
 
     Returns:
@@ -123,7 +123,7 @@ def pixtral(fields: Fields) -> tuple[Block, int, Stream]:
     width, patch = fields.whole("intermediate_size", default=4096), fields.whole("patch_size", default=16)
     stem = _pixels(fields, patch, hidden, bias=False, default=1)
     fields.done()
-    block = Block(
+    block = TowerLayer(
         hidden=hidden,
         heads=heads,
         head_dim=head_dim,
@@ -183,7 +183,7 @@ def _moonvit(fields: Fields, text: int, keys: dict[str, str], tables: int) -> To
         # Positions, the final norm and the norm before the projector.
         tables=high * wide * hidden + 2 * hidden + tables * hidden,
     )
-    return Tower(runs=Block(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
+    return Tower(runs=TowerLayer(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
 
 
 def kimi_vl(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -217,7 +217,7 @@ def glm4v(fields: Fields, outer: Fields, text: int) -> Tower:
     stem = _pixels(fields, patch, hidden, bias=True)
     fields.done()
     rate = merge**-2.0
-    block = Block(
+    block = TowerLayer(
         hidden=hidden,
         heads=heads,
         width=out,
@@ -259,7 +259,7 @@ def gemma4(fields: Fields, outer: Fields, text: int) -> Tower:
     tokens = outer.whole("vision_soft_tokens_per_image", default=280)
     fields.done()
     outer.done()
-    block = Block(
+    block = TowerLayer(
         hidden=hidden,
         heads=heads,
         head_dim=head_dim,
@@ -307,5 +307,5 @@ def minimax_m3(fields: Fields, outer: Fields, text: int) -> Tower:
         projector=(*_merger(hidden, text, 1.0, middle), *_merger(text * merge**2, text, rate, middle)),
         tables=2 * hidden,
     )
-    runs: tuple[LayerRun, ...] = Block(hidden=hidden, heads=heads, width=width).runs(layers)
+    runs: tuple[LayerRun, ...] = TowerLayer(hidden=hidden, heads=heads, width=width).runs(layers)
     return Tower(runs=runs, streams=(stream,))

@@ -6,13 +6,13 @@ No class token, learned positions, a norm behind the layers. Source: Zhai et al.
 from __future__ import annotations
 
 from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
-from meshwright.formats.huggingface.tower import TILES, VISION, Block, Tower, heads_of, side_of
+from meshwright.formats.huggingface.tower import TILES, VISION, Tower, TowerLayer, heads_of, side_of
 from meshwright.specs.streams import Images, Projection, Stream
 
 
 def _siglip(
     fields: Fields, *, tokens: int | None = None, merge: int = 1, tiles: bool = False
-) -> tuple[Block, int, Stream]:
+) -> tuple[TowerLayer, int, Stream]:
     """A SigLIP encoder without a projector.
 
     Args:
@@ -42,7 +42,7 @@ def _siglip(
         stem=(Projection(name="patches", inputs=channels * patch * patch, outputs=hidden, bias=True),),
         tables=patches * hidden + 2 * hidden,
     )
-    return Block(hidden=hidden, heads=heads, width=width), layers, stream
+    return TowerLayer(hidden=hidden, heads=heads, width=width), layers, stream
 
 
 def gemma3(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -84,7 +84,7 @@ def idefics3(fields: Fields, outer: Fields, text: int) -> Tower:
     return _tower(block, layers, plain, (project,), 0)
 
 
-def _tower(block: Block, layers: int, plain: Stream, projector: tuple[Projection, ...], tables: int) -> Tower:
+def _tower(block: TowerLayer, layers: int, plain: Stream, projector: tuple[Projection, ...], tables: int) -> Tower:
     """The encoder with its projector, and so many parameters more outside of matrices."""
     stream = Stream(
         name=VISION,

@@ -34,7 +34,7 @@ class When:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class TrialAxis:
     """One choice of a space."""
 
     name: str
@@ -126,7 +126,7 @@ class TunableSpace(Protocol):
         """Name of the value, with its unit, such as `step_time_s`."""
 
     @property
-    def axes(self) -> tuple[Axis, ...]:
+    def axes(self) -> tuple[TrialAxis, ...]:
         """All axes, each after those its conditions name."""
 
     @property
@@ -164,7 +164,7 @@ def signature(space: TunableSpace) -> str:
 class Rules:
     """Axes and forbidden boxes made quick to look up."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[TrialAxis, ...]
     by_last: dict[str, tuple[tuple[dict[str, frozenset[Value]], str], ...]] = field(repr=False)
     """Boxes by the last of their axes, so that a point is checked axis by axis."""
 
@@ -178,7 +178,9 @@ class Rules:
             found.setdefault(last, []).append(({name: frozenset(values) for name, values in rule.where}, rule.why))
         return cls(tuple(space.axes), {name: tuple(boxes) for name, boxes in found.items()})
 
-    def active(self, axis: Axis, point: Mapping[str, Value], inactive: frozenset[str] | set[str] = frozenset()) -> bool:
+    def active(
+        self, axis: TrialAxis, point: Mapping[str, Value], inactive: frozenset[str] | set[str] = frozenset()
+    ) -> bool:
         """Whether an axis matters at this point."""
         return all(when.axis not in inactive and point[when.axis] in when.values for when in axis.when)
 
@@ -278,7 +280,7 @@ class Rules:
         active.discard(axis.name)
 
 
-def by_nearness(axis: Axis, wish: Value) -> Sequence[Value]:
+def by_nearness(axis: TrialAxis, wish: Value) -> Sequence[Value]:
     """Values of an axis, the nearest to a wish first."""
     if wish not in axis.values:
         return axis.values

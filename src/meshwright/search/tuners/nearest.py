@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from meshwright.search.tuners.base import Axis, Point, TunableSpace, Value
+from meshwright.search.tuners.base import Point, TrialAxis, TunableSpace, Value
 
 
 def on_axes(space: TunableSpace, wish: Mapping[str, Any]) -> Point:
@@ -14,7 +14,7 @@ def on_axes(space: TunableSpace, wish: Mapping[str, Any]) -> Point:
     return {axis.name: nearest_value(axis, wish[axis.name]) for axis in space.axes if axis.name in wish}
 
 
-def nearest_value(axis: Axis, wish: Any) -> Value:
+def nearest_value(axis: TrialAxis, wish: Any) -> Value:
     """The value of an axis nearest to a number: by ratio, or by difference where a value is not positive."""
     if wish in axis.values:
         # The axis's own value: what a tuner gives may be numpy's.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from meshwright.fields.check import Check
+from meshwright.fields.check import InputCheck
 from meshwright.fields.study import StudyFields
 from meshwright.search.tuners.run import TUNERS, tuner_named
 from meshwright.search.tuners.store import storage_path
@@ -54,7 +54,7 @@ def tune_options(study: StudyFields) -> TuneOptions:
         InputError: all problems together.
         UnsupportedError: only unknown tuners, or tuners that are not installed.
     """
-    check = Check()
+    check = InputCheck()
     chosen, left_out = _chosen(study)
     for one in chosen:
         check.attempt(lambda one=one: tuner_named(one.tuner, one.algorithm, one.scheduler))  # type: ignore[misc]

@@ -11,7 +11,7 @@ from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
 from meshwright.search.shardings import shardings_for
 from meshwright.search.space import Space
-from meshwright.search.tuners.base import Axis, Forbidden, Value, When
+from meshwright.search.tuners.base import Forbidden, TrialAxis, Value, When
 from meshwright.search.tuners.tables import numbers_axis, rules_of
 from meshwright.specs.row import SHARDINGS
 from meshwright.strategies.base import OVERLAPS
@@ -71,7 +71,7 @@ def levels_of(kind: str, cp: int) -> tuple[tuple[str, int], ...]:
 Table = set[tuple[Value, ...]]
 
 
-def tables_of(grid: Grid, factory: ShapeFactory, space: Space) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...]]:
+def tables_of(grid: Grid, factory: ShapeFactory, space: Space) -> tuple[tuple[TrialAxis, ...], tuple[Forbidden, ...]]:
     """Axes and rules that leave exactly the plans of the rows.
 
     Args:
@@ -159,20 +159,20 @@ def _legal_combinations(grid: Grid, factory: ShapeFactory, space: Space) -> dict
     return found
 
 
-def _numbers(name: str, legal: dict[tuple[str, ...], Table], when: tuple[When, ...] = ()) -> Axis:
+def _numbers(name: str, legal: dict[tuple[str, ...], Table], when: tuple[When, ...] = ()) -> TrialAxis:
     return numbers_axis(name, (value for (value,) in legal[name,]), when)
 
 
 def _words(
     name: str, legal: dict[tuple[str, ...], Table], when: tuple[When, ...] = (), order: tuple[str, ...] = ()
-) -> Axis:
+) -> TrialAxis:
     rank: Callable[[str], tuple[int, int, str]] = lambda word: (  # noqa: E731
         order.index(word) if word in order else len(order),
         len(word),
         word,
     )
     values = tuple(sorted((str(value) for (value,) in legal[name,]), key=rank))
-    return Axis(name=name, values=values, default=values[0] if values else "", when=when)
+    return TrialAxis(name=name, values=values, default=values[0] if values else "", when=when)
 
 
 def _above_one(axis: str, legal: dict[tuple[str, ...], Table]) -> tuple[When, ...]:

@@ -21,7 +21,7 @@ from meshwright.search.grid import Grid, build_grid, only_way
 from meshwright.search.search import search
 from meshwright.search.shardings import Sharding, shardings_for
 from meshwright.search.space import Space
-from meshwright.search.tuners.base import Axis, Forbidden, Optimum, Outcome, Point
+from meshwright.search.tuners.base import Forbidden, Optimum, Outcome, Point, TrialAxis
 from meshwright.search.tuners.plan_axes import kind_of, levels_of, quarter_layers, tables_of
 from meshwright.search.tuners.tables import TableSpace
 from meshwright.specs.cluster import ClusterSpec
@@ -123,7 +123,7 @@ class PlanSpace(TableSpace):
         """Legal plans, as many as the exact search counts."""
         return self._rows[1][-1]
 
-    def tables(self) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...]]:
+    def tables(self) -> tuple[tuple[TrialAxis, ...], tuple[Forbidden, ...]]:
         """What ties the degrees to the model, the devices, the batch and each other."""
         return tables_of(self._rows[0], self._factory, self.space)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 
-from meshwright.search.tuners.base import Axis, Forbidden, Point, Rules, Value, When
+from meshwright.search.tuners.base import Forbidden, Point, Rules, TrialAxis, Value, When
 
 Box = tuple[frozenset[Value], ...]
 
@@ -20,18 +20,18 @@ class TableSpace:
     def __getstate__(self) -> dict[str, object]:
         return {one.name: self.__dict__[one.name] for one in fields(self)}  # type: ignore[arg-type]
 
-    def tables(self) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...]]:
+    def tables(self) -> tuple[tuple[TrialAxis, ...], tuple[Forbidden, ...]]:
         """All axes, also those with one value or none, parents first, and the rules between them."""
         raise NotImplementedError
 
     @cached_property
-    def _tables(self) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...], Point]:
+    def _tables(self) -> tuple[tuple[TrialAxis, ...], tuple[Forbidden, ...], Point]:
         axes, rules = self.tables()
         plain = {axis.name: axis.values[0] if len(axis.values) == 1 else axis.default for axis in axes}
         return *without_single(tuple(axis for axis in axes if axis.values), rules), plain
 
     @property
-    def axes(self) -> tuple[Axis, ...]:
+    def axes(self) -> tuple[TrialAxis, ...]:
         """The axes that have more than one value."""
         return self._tables[0]
 
@@ -50,14 +50,14 @@ class TableSpace:
         return {**self._tables[2], **point}
 
 
-def numbers_axis(name: str, values: Iterable[Value], when: tuple[When, ...] = ()) -> Axis:
+def numbers_axis(name: str, values: Iterable[Value], when: tuple[When, ...] = ()) -> TrialAxis:
     """An ordered axis of whole numbers."""
     ordered = tuple(sorted({int(value) for value in values}))
-    return Axis(name=name, values=ordered, default=ordered[0] if ordered else 0, ordered=True, when=when)
+    return TrialAxis(name=name, values=ordered, default=ordered[0] if ordered else 0, ordered=True, when=when)
 
 
 def rules_of(
-    legal: Mapping[tuple[str, ...], set[tuple[Value, ...]]], axes: Mapping[str, Axis], why: Mapping[str, str]
+    legal: Mapping[tuple[str, ...], set[tuple[Value, ...]]], axes: Mapping[str, TrialAxis], why: Mapping[str, str]
 ) -> list[Forbidden]:
     """Rules that leave exactly some combinations of values.
 
@@ -76,7 +76,7 @@ def rules_of(
 def boxes_outside(
     names: Sequence[str],
     legal: set[tuple[Value, ...]],
-    axes: Mapping[str, Axis],
+    axes: Mapping[str, TrialAxis],
     known: Sequence[Forbidden],
     why: str,
 ) -> list[Forbidden]:
@@ -135,8 +135,8 @@ def _merged(boxes: set[Box]) -> list[Box]:
 
 
 def without_single(
-    axes: tuple[Axis, ...], rules: tuple[Forbidden, ...]
-) -> tuple[tuple[Axis, ...], tuple[Forbidden, ...]]:
+    axes: tuple[TrialAxis, ...], rules: tuple[Forbidden, ...]
+) -> tuple[tuple[TrialAxis, ...], tuple[Forbidden, ...]]:
     """The same space without axes that have one value or never matter."""
     fixed: dict[str, Value] = {}
     idle: set[str] = set()
@@ -150,7 +150,7 @@ def without_single(
             # An axis with one value that matters only sometimes is at that value always.
             fixed[axis.name] = axis.values[0]
         else:
-            kept.append(Axis(**{**{f: getattr(axis, f) for f in axis.__slots__}, "when": when}))
+            kept.append(TrialAxis(**{**{f: getattr(axis, f) for f in axis.__slots__}, "when": when}))
     left = []
     for rule in rules:
         if any(name in idle or (name in fixed and fixed[name] not in values) for name, values in rule.where):

@@ -10,7 +10,7 @@ from meshwright.specs.layers.base import LayerContext, Mixer, PartWork
 from meshwright.specs.operators import CoreAttention, Kept, Linear, Op, StreamTokens, Vector
 
 
-class Heads(Protocol):
+class HeadSizes(Protocol):
     """Sizes that every kind of attention has."""
 
     @property
@@ -43,19 +43,19 @@ class AttentionMixer(Mixer):
 
     __slots__ = ()
 
-    def state_bytes(self: Heads, seq_len: int, element_bytes: float = 2.0) -> float:
+    def state_bytes(self: HeadSizes, seq_len: int, element_bytes: float = 2.0) -> float:
         """Keys and values of the tokens that the next one sees; arguments as `Mixer.state_bytes`."""
         limits = (seq_len, self.window or seq_len, getattr(self, "chunk", None) or seq_len)
         return float(min(limits) * self.kv_heads * (self.head_dim + self.value_width // self.heads) * element_bytes)
 
-    def describe(self: Heads) -> dict[str, object]:
+    def describe(self: HeadSizes) -> dict[str, object]:
         """Heads and window."""
         sizes = {"heads": self.heads, "kv_heads": self.kv_heads, "head_dim": self.head_dim}
         return {**sizes, "window": self.window}
 
 
 def attention_work(
-    attention: Heads,
+    attention: HeadSizes,
     context: LayerContext,
     project: list[Op],
     kept: list[Kept],
