@@ -66,7 +66,7 @@ def gpt_step(case: Case) -> tuple[Any, Any]:
     from meshwright.specs.layers import Attention, DenseMlp
     from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
     from meshwright.zoo.decoder import Decoder
-    from meshwright.zoo.training import ClippedAdam, train_step
+    from meshwright.zoo.training import Adam, train_step
 
     width = case.hidden // case.heads
     layer = LayerSpec(
@@ -78,7 +78,7 @@ def gpt_step(case: Case) -> tuple[Any, Any]:
         runs=(LayerRun(layers=(layer,), repeats=case.layers),), tied_embeddings=True, learned_positions=SEQ_LEN,
         final_norm="layernorm",
     )  # fmt: skip
-    model, optimizer = Decoder(spec=spec, seq_len=SEQ_LEN, compute="bfloat16"), ClippedAdam()
+    model, optimizer = Decoder(spec=spec, seq_len=SEQ_LEN, compute="bfloat16"), Adam()
     weights = jax.eval_shape(model.init, jax.random.key(0))
     state = {"weights": weights, "moments": jax.eval_shape(optimizer.init, weights),
              "step": jax.ShapeDtypeStruct((), jnp.int32)}  # fmt: skip

@@ -25,7 +25,7 @@ from meshwright.runtime.parallelize import parallelize
 from meshwright.runtime.parity import StepsOutcome, outcome, parity_of, run_alone, run_parallel
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow
-from meshwright.zoo.training import ClippedAdam, train_step
+from meshwright.zoo.training import Adam, train_step
 from tests.runtime.parity_cases import MICRO_BATCHES, MODELS, SAMPLES, Case, cover, every_case, training
 
 # Recomputation of a whole model stands in one stage, and says so.
@@ -125,7 +125,7 @@ def test_submeshes_of_unequal_size_end_where_one_device_ends(
     with jax_precision(dtype):
         own = training(model, PlanRow(dp=1, mbs=SAMPLES // MICRO_BATCHES, gbs=SAMPLES), 1)
         state = start(model, 1, dtype)
-        step = train_step(own.model(), ClippedAdam(), gradients_too=True)
+        step = train_step(own.model(), Adam(), gradients_too=True)
         space = StageSpace(micro_batches=(MICRO_BATCHES,), recompute=(False,))
         plan = plan_step(step, (state, own.batch(0)), LOOSE, space=space)
         layers, count = len(plan.layer_ends), len(submeshes)

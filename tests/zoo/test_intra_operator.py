@@ -20,7 +20,7 @@ from meshwright.specs.seam import ModelSlice, PartialPlan
 from meshwright.zoo.decoder import Decoder
 from meshwright.zoo.intra_operator import IntraOperator
 from meshwright.zoo.tiny import scaled_model
-from meshwright.zoo.training import ClippedAdam, train_step
+from meshwright.zoo.training import Adam, train_step
 
 WAVE, DEVICES = 8, 4
 
@@ -48,7 +48,7 @@ def ask(compiler: Guarded, inputs: JobInputs, layers: int, **edges: bool) -> lis
 def test_a_whole_model_takes_what_the_compiler_says_of_its_step(compiler: Guarded, inputs: JobInputs) -> None:
     ours = ask(compiler, inputs, 4, embedding=True, head=True)
     hosts = Hosts.of(inputs.cluster.groups[0], inputs.workload)
-    model, optimizer = Decoder(spec=inputs.model, seq_len=512, compute="bfloat16"), ClippedAdam()
+    model, optimizer = Decoder(spec=inputs.model, seq_len=512, compute="bfloat16"), Adam()
     weights = jax.eval_shape(model.init, jax.random.key(0))
     state: Any = {"weights": weights, "moments": jax.eval_shape(optimizer.init, weights),
                   "step": jax.ShapeDtypeStruct((), jnp.int32)}  # fmt: skip

@@ -19,7 +19,7 @@ from meshwright.specs.plan import Pipeline
 from meshwright.zoo.catalogue import model_of
 from meshwright.zoo.decoder import Decoder
 from meshwright.zoo.model import Model
-from meshwright.zoo.training import ClippedAdam, train_step
+from meshwright.zoo.training import Adam, train_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class MixedTraining(PlannedTraining):
             why = "gradients of pipelines that overflow would be told apart"
             what = f"{self.title} does not run in fp16"
             raise UnsupportedError(Problem(what=what, why=why, fix="use bf16", field="dtype"), code="MW411")
-        steps = [train_step(self.model(pipeline), ClippedAdam(), self.seed, gradients_too=gradients_too)
+        steps = [train_step(self.model(pipeline), Adam(), self.seed, gradients_too=gradients_too)
                  for pipeline in self.job.plan.pipelines]  # fmt: skip
         made: ParallelizedStep = parallelize(
             steps[0],

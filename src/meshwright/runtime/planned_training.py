@@ -17,7 +17,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.zoo.decoder import Decoder
 from meshwright.zoo.model import Model
 from meshwright.zoo.parts import sample_keys
-from meshwright.zoo.training import ClippedAdam, LossScaling, State, initial_state, of_step, scaled_loss, updated
+from meshwright.zoo.training import Adam, LossScaling, State, initial_state, of_step, scaled_loss, updated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +106,13 @@ class PlannedTraining(ABC):
                 sums.append(jax.tree.map(lambda leaf: leaf * (samples / whole), total))  # noqa: B023
                 first += count * samples
             value, gradients = jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *sums)
-            return updated(ClippedAdam(), self.scaling, state, value, gradients)
+            return updated(Adam(), self.scaling, state, value, gradients)
 
         return jax.jit(step)
 
     def initial(self) -> State:
         """The state before the first step."""
-        return initial_state(self.plain_model(), ClippedAdam(), self.seed, self.scaling)
+        return initial_state(self.plain_model(), Adam(), self.seed, self.scaling)
 
     def routes(self, weights: Any) -> np.ndarray | None:
         """Experts that weights choose for the tokens of the first step; None for a model without experts.

@@ -22,7 +22,7 @@ from meshwright.specs.strategy import DataParallel
 from meshwright.strategies.compression import Chosen, chosen
 from meshwright.zoo.compressed import as_matrix, mean_gradients, part_of, signs
 from meshwright.zoo.model import Model
-from meshwright.zoo.training import ClippedAdam
+from meshwright.zoo.training import Adam
 
 HOST = "pinned_host"
 """JAX's kind of memory for values that wait on the host."""
@@ -39,7 +39,7 @@ class RankStep:
     data: DataParallel
     micro_batches: int
     """Of a rank."""
-    optimizer: ClippedAdam = field(default_factory=ClippedAdam)
+    optimizer: Adam = field(default_factory=Adam)
     seed: int = 0
 
     @property

@@ -16,7 +16,7 @@ from meshwright.runtime.profile import StepPrediction, predicted_step
 from meshwright.specs.row import PlanRow
 from meshwright.zoo.catalogue import model_of
 from meshwright.zoo.model import Model
-from meshwright.zoo.training import ClippedAdam, train_step
+from meshwright.zoo.training import Adam, train_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Training(PlannedTraining):
         made: ParallelizedStep = parallelize(
             train_step(
                 self.model(grid_of(self.row)),
-                ClippedAdam(),
+                Adam(),
                 self.seed,
                 gradients_too=gradients_too,
                 scaling=self.scaling,

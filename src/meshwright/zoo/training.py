@@ -16,7 +16,7 @@ State = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClippedAdam:
+class Adam:
     """Kingma and Ba 2015, algorithm 1, with gradients clipped by their global norm."""
 
     rate: float = 1e-3
@@ -94,7 +94,7 @@ class LossScaling:
         return {"scale": jnp.maximum(scale, 1.0), "finite": jnp.where(grows, 0, row)}
 
 
-def initial_state(model: Model, optimizer: ClippedAdam, seed: int = 0, scaling: LossScaling | None = None) -> State:
+def initial_state(model: Model, optimizer: Adam, seed: int = 0, scaling: LossScaling | None = None) -> State:
     """Weights, moments and the number of steps so far.
 
     Args:
@@ -132,7 +132,7 @@ def of_step(state: State, seed: int) -> Any:
 
 
 def updated(
-    optimizer: ClippedAdam, scaling: LossScaling | None, state: State, value: jax.Array, gradients: Any
+    optimizer: Adam, scaling: LossScaling | None, state: State, value: jax.Array, gradients: Any
 ) -> tuple[State, jax.Array, Any]:
     """The next state, the loss and its gradients, neither of them scaled.
 
@@ -159,7 +159,7 @@ def updated(
 
 def train_step(
     model: Model,
-    optimizer: ClippedAdam,
+    optimizer: Adam,
     seed: int = 0,
     *,
     gradients_too: bool = False,
