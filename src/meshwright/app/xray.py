@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StageEstimate
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.write import megatron_script
+from meshwright.library.models import config_of
 from meshwright.planning.launch_script import Outside, format_of, script_question
 from meshwright.planning.plan_source import PlanQuestion, plan_question
 from meshwright.records import plain
@@ -94,14 +96,15 @@ def xray(request: XrayRequest) -> Xray:
     stage, rank = _place(request, job)
     estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
     asked = {"framework": framework, "rank": rank, "world": job.plan.devices, "micro_batches": request.micro_batches}
-    seen = traced({**asked, **_said(framework, job, question, launch)}, request.python)
-    work = rank_work(job, stage, seen.micro_batches, FORMS.get(framework, OperatorForm()))
+    seen = traced({**asked, **_said(framework, job, question, launch, request.job.model)}, request.python)
+    form = FORMS.get(framework, OperatorForm())
+    work = rank_work(job, stage, seen.micro_batches, form)
     hardware = hardware_of(job.cluster.groups[0], job.workload)
     return Xray(
         title=title_of(job, question.row),
         stage=stage,
         traced=seen,
-        products=product_rows(seen, work, hardware, job.workload.precision),
+        products=product_rows(seen, work, hardware, job.workload.precision, in_pieces=form.in_pieces),
         collectives=collective_rows(seen, work),
         memory=memory_rows(seen, _stage_of(estimate.stages, stage)),
         launch=launch,
@@ -147,7 +150,7 @@ def _place(request: XrayRequest, job: Job) -> tuple[int, int]:
     return stage, stage * each
 
 
-def _said(framework: str, job: Job, question: PlanQuestion, launch: LaunchFile | None) -> dict[str, Any]:
+def _said(framework: str, job: Job, question: PlanQuestion, launch: LaunchFile | None, model: object) -> dict[str, Any]:
     """The job in the framework's own words: the script's options as they stand, else those we would export."""
     if framework == "megatron":
         if launch is not None:
@@ -158,31 +161,31 @@ def _said(framework: str, job: Job, question: PlanQuestion, launch: LaunchFile |
     if framework == "torchtitan":
         estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
         return {"files": dict(TARGETS["torchtitan"].files(job, estimate).files)}
+    return _of_class(job, model)
+
+
+def _of_class(job: Job, model: object) -> dict[str, Any]:
+    """A model's class in Transformers, whole, with the layers recomputed that the plan says."""
     if job.plan.devices > 1:
         why = "the class in Transformers is run whole"
         raise UnsupportedError(
             Problem(what=f"the plan has {job.plan.devices} ranks", why=why, fix="use --plan dp1.mbs1 with one GPU")
         )
-    return {"config": _config(job), "sequence": job.workload.seq_len, "micro_batch": job.plan.pipelines[0].micro_batch}
-
-
-def _config(job: Job) -> dict[str, Any]:
-    """The model's sizes under the keys of Transformers' Llama and its kin."""
-    from meshwright.formats.megatron.model import model_facts
-
-    facts = model_facts(job.model)
-    if facts.get("experts") or not facts.get("gated") or facts.get("norm") != "rmsnorm" or "head_dim" not in facts:
-        why = "the class that is run is Llama's: grouped attention, gated MLP, RMSNorm"
-        raise UnsupportedError(Problem(what=f"{job.model.name} is another architecture", why=why, field="model"))
+    config = config_of(model) if isinstance(model, (str, os.PathLike)) else None
+    if config is None:
+        why = "the class in Transformers is made of it, and this model has none"
+        raise UnsupportedError(
+            Problem(what="no config.json", why=why, fix="name the model's config.json", field="model")
+        )
+    recompute = {strategy.recompute.kind for strategy in job.plan.strategies}
+    if not recompute <= {"none", "full"}:
+        why = "classes in Transformers recompute whole layers or none"
+        raise UnsupportedError(
+            Problem(what=f"recompute is {' and '.join(sorted(recompute))}", why=why, fix="use rc-full")
+        )
     return {
-        "vocab_size": job.model.vocab,
-        "hidden_size": facts["hidden"],
-        "intermediate_size": facts["ffn_hidden"],
-        "num_hidden_layers": facts["num_layers"],
-        "num_attention_heads": facts["heads"],
-        "num_key_value_heads": facts["kv_heads"],
-        "head_dim": facts["head_dim"],
-        "max_position_embeddings": job.workload.seq_len,
-        "tie_word_embeddings": facts["tied_embeddings"],
-        "attention_bias": facts["biases"][0],
+        "config": config,
+        "sequence": job.workload.seq_len,
+        "micro_batch": job.plan.pipelines[0].micro_batch,
+        "recompute": recompute == {"full"},
     }

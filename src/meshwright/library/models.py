@@ -23,6 +23,7 @@ from meshwright.specs.model import ModelSpec
 __all__ = [
     "LIBRARY_VARIABLE",
     "add_model_file",
+    "config_of",
     "find_name",
     "library_models",
     "model_aliases",
@@ -86,6 +87,25 @@ def spec(name: str) -> ModelSpec:
     if path is None:
         raise UnsupportedError(_unknown(name), code="MW401")
     return _from_path(str(path), name=name)
+
+
+def config_of(text: str | os.PathLike[str]) -> dict[str, object] | None:
+    """The config.json that MODEL means on the command line, as it stands there; None where it has none.
+
+    Args:
+        text: as for `resolve`, whose answer it is read for.
+    """
+    text = os.fspath(text)
+    name = None if _looks_like_path(text) else find_name(text)
+    built_in = name is not None and name in _index()
+    if built_in:
+        content: object = json.loads((_DATA / f"{name}.json").read_bytes())
+    elif text == "-":
+        return None
+    else:
+        content = _from_file(str(_own()[name]) if name is not None else os.path.expanduser(text))
+    found = content["config"] if _is_entry(content) and isinstance(content, dict) else content
+    return found if isinstance(found, dict) and "model_type" in found else None
 
 
 def names() -> list[str]:

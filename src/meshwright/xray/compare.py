@@ -15,7 +15,7 @@ from meshwright.estimate.result import StageEstimate
 from meshwright.kernels import compute
 from meshwright.records import Record
 from meshwright.specs.precision import Precision
-from meshwright.xray.ours import RankWork, gemm_of
+from meshwright.xray.ours import Gemm, RankWork, gemm_of
 from meshwright.xray.traced import Traced
 
 PADDING = 0.005
@@ -39,11 +39,13 @@ class ProductRow(Record):
     ours: int
     seconds: float | None
     """Of those seen, by our kernels; None where the format of the products is not known."""
+    in_pieces: bool = False
+    """Whether products of the same input make as much, cut or joined otherwise."""
 
     @property
     def same(self) -> bool:
-        """Whether both have as many."""
-        return self.seen == self.ours
+        """Whether both have as many, or make as much in other pieces."""
+        return self.seen == self.ours or self.in_pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +80,31 @@ class MemoryRow(Record):
     ours_bytes: float
 
 
-def product_rows(seen: Traced, ours: RankWork, hardware: Hardware, precision: Precision) -> tuple[ProductRow, ...]:
-    """Products of all shapes, most work first."""
-    counts: Counter[tuple[str, int, int, int, int]] = Counter()
-    seconds: dict[tuple[str, int, int, int, int], float] = {}
+def product_rows(
+    seen: Traced, ours: RankWork, hardware: Hardware, precision: Precision, *, in_pieces: bool = False
+) -> tuple[ProductRow, ...]:
+    """Products of all shapes, most work first.
+
+    Args:
+        seen: the rank.
+        ours: what our list says of it.
+        hardware: that times them.
+        precision: of the job.
+        in_pieces: whether products of one input may be cut and joined.
+    """
+    counts: Counter[Gemm] = Counter()
+    seconds: dict[Gemm, float] = {}
     for one in seen.operators:
         if one.is_gemm:
             groups, m, n, k = one.shape
             key = gemm_of(one.phase, groups, m, n, k)
             counts[key] += one.count
             seconds[key] = seconds.get(key, 0.0) + one.count * _gemm_s(one.shape, hardware, precision)
-    keys = sorted(set(counts) | set(ours.gemms), key=lambda key: (-_work(key), key[0], key))
+    if in_pieces:  # a gate of one column is a pass over its input, a vector operator in our list
+        counts = Counter({key: count for key, count in counts.items() if 1 not in key[2:]})
+    own = {key for key, count in ours.gemms.items() if count}
+    keys = sorted({*counts, *own}, key=lambda key: (-_work(key), key[0], key))
+    alike = _alike(counts, ours) if in_pieces else frozenset[Class]()
     return tuple(
         ProductRow(
             phase=key[0],
@@ -98,12 +114,36 @@ def product_rows(seen: Traced, ours: RankWork, hardware: Hardware, precision: Pr
             seen=counts[key],
             ours=ours.gemms[key],
             seconds=seconds.get(key),
+            in_pieces=counts[key] != ours.gemms[key] and _class_of(key, ours)[0] in alike,
         )
         for key in keys
     )
 
 
-def _work(key: tuple[str, int, int, int, int]) -> int:
+Class = tuple[str, int, int, int]
+"""Phase, groups, tokens and width of an input; of the backward pass, phase and groups."""
+
+
+def _class_of(key: Gemm, ours: RankWork) -> tuple[Class, int]:
+    """Products that one input could be cut into, and what this one makes of it: a width, backward its work."""
+    phase, groups, low, high, inner = key
+    if phase == "backward":
+        return (phase, groups, 0, 0), low * high * inner
+    tokens, width = (low, high) if (groups, low) in ours.rows else (high, low)
+    return (phase, groups, tokens, inner), width
+
+
+def _alike(counts: Counter[Gemm], ours: RankWork) -> frozenset[Class]:
+    """Classes in which both make as much."""
+    made: Counter[Class] = Counter()
+    for sign, products in ((1, counts), (-1, ours.gemms)):
+        for key, count in products.items():
+            of, width = _class_of(key, ours)
+            made[of] += sign * width * count
+    return frozenset(of for of, rest in made.items() if rest == 0)
+
+
+def _work(key: Gemm) -> int:
     return key[1] * key[2] * key[3] * key[4]
 
 

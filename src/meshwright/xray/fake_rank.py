@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,6 +85,7 @@ def _own_groups_only(rank: int) -> None:
     dist.distributed_c10d.new_group = new_group
 
 
+@functools.cache
 def _without_gpu() -> None:
     """What frameworks ask of the device itself is answered as if one were there; tensors stay on `cpu`."""
     cuda: Any = torch.cuda

@@ -32,8 +32,8 @@ class OperatorForm:
 
     gated_apart: bool = False
     """The two matrices of a gated function are two products."""
-    qkv_apart: bool = False
-    """Queries, keys and values are three."""
+    in_pieces: bool = False
+    """Products of one input are cut and joined as each class likes: widths are compared in sum, gradients by work."""
     loss_pieces: int = 1
     """In which logits are made, one after the other."""
     regathers: bool = True
@@ -47,11 +47,10 @@ class OperatorForm:
 FORMS = {
     "megatron": OperatorForm(vocab_multiple=128, sends_parts=False),
     "torchtitan": OperatorForm(gated_apart=True, loss_pieces=8, regathers=False),
-    "module": OperatorForm(gated_apart=True, qkv_apart=True),
+    "module": OperatorForm(in_pieces=True),
 }
 """By framework. Source: Megatron-Core 0.16.1: `get_tensor_shapes` of its schedules, `--make-vocab-size-divisible-by`;
-torchtitan 0.3.0 (2026-11): FeedForward, ChunkedLossWrapper, tensor parallelism by DTensor;
-Transformers 5.23.0 (2026-11): LlamaAttention, LlamaMLP."""
+torchtitan 0.3.0 (2026-11): FeedForward, ChunkedLossWrapper, tensor parallelism by DTensor."""
 
 
 @dataclass(slots=True)
@@ -59,6 +58,8 @@ class RankWork:
     """Products and collectives of one rank, as often as a step of so many micro-batches has them."""
 
     gemms: Counter[Gemm] = field(default_factory=Counter)
+    rows: set[tuple[int, int]] = field(default_factory=set)
+    """Groups of products and the tokens of each."""
     collectives: Counter[Exchanged] = field(default_factory=Counter)
     dense: float = 0.0
     """Parameters of the rank that its data ranks share gradients of."""
@@ -193,6 +194,7 @@ def _add_products(
     groups, m, n, k = (_number(one) for one in (local.groups, local.m, local.n, local.k))
     for width, count in _pieces(op, n, form):
         rows, times = (m / form.loss_pieces, count * form.loss_pieces) if op.module == "loss" else (m, count)
+        found.rows.add((round(groups), round(rows)))
         times *= micro_batches
         found.gemms[gemm_of("forward", groups, rows, width, k)] += times
         if again:
@@ -207,10 +209,6 @@ def _pieces(op: Linear, n: float, form: OperatorForm) -> list[tuple[float, int]]
     gated = len(op.outputs) == 1 and op.outputs[0][1] == 2
     if form.gated_apart and gated:
         return [(n / 2, 2)]
-    if form.qkv_apart and op.name == "qkv":
-        (heads, dim), (kv_heads, columns) = op.outputs[:2]
-        share = n / (heads * dim + kv_heads * columns)
-        return [(heads * dim * share, 1), (kv_heads * columns / 2 * share, 2)]
     return [(n, 1)]
 
 

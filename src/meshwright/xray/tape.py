@@ -49,6 +49,9 @@ class Tape(TorchDispatchMode):
         self.moment = "model is built"
         self.peaks: dict[str, tuple[int, dict[str, int]]] = {}
         self.muted = 0
+        self.weights_only = False
+        """Whether batched products of two activations count as operators, not as products."""
+        self._of_experts: set[int] = set()
         self._sizes: dict[int, tuple[int, str]] = {}
         self._again: list[int] = []
         self._inside: list[weakref.ref[torch.UntypedStorage]] = []
@@ -81,8 +84,10 @@ class Tape(TorchDispatchMode):
         self.note(name, phase, args, made)
 
     def note(self, name: str, phase: str, args: Any, made: Any) -> None:
-        """Count an operator."""
-        gemm = gemm_shape(name, args)
+        """Count an operator; products of two activations, as of scores and scans, are none of weights."""
+        gemm = gemm_shape(name, args, made)
+        if gemm is not None and self.weights_only and not self._of_weights(name, phase, gemm[0], args):
+            gemm = None
         first = next(_tensors(args), None)
         if first is None:
             first = next(_tensors(made), None)
@@ -93,6 +98,16 @@ class Tape(TorchDispatchMode):
         else:
             key = (name, phase, tuple(first.shape) if first is not None else (), dtype)
         self.operators[key] += 1
+
+    def _of_weights(self, name: str, phase: str, groups: int, args: Any) -> bool:
+        """Whether a product is one with weights, or makes their gradient."""
+        if name not in ("bmm", "baddbmm"):
+            return True
+        held = (self._sizes.get(one.untyped_storage()._cdata, (0, ""))[1] for one in _tensors(args))
+        if "weights" in held:
+            self._of_experts.add(groups)
+            return True
+        return phase == "backward" and groups in self._of_experts
 
     @property
     def phase(self) -> str:
@@ -228,8 +243,8 @@ class Tape(TorchDispatchMode):
         )
 
 
-def gemm_shape(name: str, args: Any) -> tuple[int, int, int, int] | None:
-    """Groups, m, n and k of a matrix product, None of anything else."""
+def gemm_shape(name: str, args: Any, made: Any = None) -> tuple[int, int, int, int] | None:
+    """Groups, m, n and k of a matrix product, None of anything else; `made` tells groups of what is summed over."""
     place = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "linear": 0, "_grouped_mm": 0}.get(name)
     if place is None:
         return None
@@ -238,6 +253,9 @@ def gemm_shape(name: str, args: Any) -> tuple[int, int, int, int] | None:
         rows = one.numel() // one.shape[-1]
         return 1, int(rows), int(other.shape[0]), int(one.shape[-1])
     if name == "_grouped_mm":
+        if isinstance(made, torch.Tensor) and made.dim() == 3 and one.dim() == other.dim() == 2:
+            experts, rows, width = map(int, made.shape)
+            return experts, rows, width, int(one.shape[-1]) // experts
         groups = int(max(other.shape[0] if other.dim() == 3 else 1, one.shape[0] if one.dim() == 3 else 1))
         if one.dim() == 2 and other.dim() == 3:
             return groups, int(one.shape[0]) // groups, int(other.shape[2]), int(one.shape[1])
