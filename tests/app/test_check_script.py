@@ -241,3 +241,53 @@ def test_a_trainer_is_read_with_its_model_and_lengths(tmp_path: Path) -> None:
     script.write_text(script.read_text().replace("Qwen/Qwen3-8B", "acme/their-own"))
     with pytest.raises(UnsupportedError, match="unknown model 'acme/their-own'"):
         check(script, cluster="8xA100-80")
+
+
+TRAINER = (
+    "--model_name_or_path Qwen/Qwen3-1.7B --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --bf16 True "
+    "--gradient_checkpointing True --max_length 4096\n"
+)
+WIZARD = "compute_environment: LOCAL_MACHINE\ndowncast_bf16: 'no'\nmixed_precision: bf16\nnum_processes: 8\n"
+"""What every file that `accelerate config` writes holds."""
+
+
+def test_auto_in_a_configuration_of_deepspeed_is_what_the_trainer_says(tmp_path: Path) -> None:
+    """As examples of the transformers library have it: bf16, batch sizes and buckets are all auto."""
+    buckets = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+    zero = {"stage": 3, **dict.fromkeys(buckets, "auto")}
+    batch = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
+    config = {**dict.fromkeys(batch, "auto"), "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
+    (tmp_path / "z3.json").write_text(json.dumps({**config, "zero_optimization": zero}))
+    script = tmp_path / "sft.sh"
+    script.write_text(f"#!/bin/bash\ndeepspeed --num_gpus 8 train.py --deepspeed z3.json {TRAINER}")
+    report = check(script, cluster=GPUS, search=False)
+    assert not report.violations
+    assert report.name == "dp8.z3.mbs2.gbs64.rc-full"
+    assert report.inputs.workload.precision.name == "bf16"  # type: ignore[union-attr]
+    script.write_text(script.read_text().replace("--bf16", "--fp16"))
+    assert check(script, cluster=GPUS, search=False).inputs.workload.precision.name == "fp16"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("engine", "plan"),
+    [
+        ("distributed_type: MULTI_GPU\n", "dp8.mbs2.gbs64.rc-full"),
+        ("distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n", "dp8.fsdp.mbs2.gbs64.rc-full"),
+        ("distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: 1\n", "dp8.fsdp.mbs2.gbs64.rc-full"),
+        (
+            "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n",
+            "dp8.fsdp-keep.mbs2.gbs64.rc-full",
+        ),
+        (
+            "distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\n  offload_optimizer_device: cpu\n",
+            "dp8.z2.mbs2.gbs64.rc-full.off-og.nodpov",
+        ),
+    ],
+)
+def test_what_accelerate_config_writes_is_read(tmp_path: Path, engine: str, plan: str) -> None:
+    (tmp_path / "made.yaml").write_text(WIZARD + engine)
+    script = tmp_path / "sft.sh"
+    script.write_text(f"accelerate launch --config_file made.yaml sft.py {TRAINER}")
+    report = check(script, cluster=GPUS, search=False)
+    assert not report.violations
+    assert report.name == plan

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.errors import Problem
+from meshwright.targets import adapters
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
 from meshwright.targets.processes import torchrun
@@ -51,8 +52,8 @@ def arguments(plan: Plan, **more: Any) -> Keys:
 
 
 def trainer_files(plan: Plan, **more: Any) -> tuple[tuple[str, str], ...]:
-    """The trainer's arguments, with these beside those of `arguments`, and the script that takes them."""
-    return (ARGUMENTS, json_text(arguments(plan, **more))), (SCRIPT, script(plan))
+    """The trainer's arguments, with these beside those of `arguments`, the script that takes them, and its adapters."""
+    return (ARGUMENTS, json_text(arguments(plan, **more))), (SCRIPT, script(plan)), *adapters.files(plan)
 
 
 def start(plan: Plan) -> str:
@@ -83,13 +84,10 @@ def script(plan: Plan) -> str:
 Set MODEL to the Hugging Face id or folder of the model: its own config.json says all of its shape.
 """
 
-import os
-import sys
-
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+{_imports(plan)}
 
 SEQ_LEN = {plan.workload.seq_len}
+ATTENTION = "{_attention(plan)}"
 
 
 class RandomTokens(torch.utils.data.Dataset):
@@ -104,17 +102,55 @@ class RandomTokens(torch.utils.data.Dataset):
         return {{"input_ids": tokens, "labels": tokens}}
 
 
+{_made(plan)}
+
+
 def main():
     (arguments,) = HfArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])
-    config = AutoConfig.from_pretrained(os.environ["MODEL"])
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="{_attention(plan)}")
-    vocab = config.get_text_config().vocab_size
+    model = made(os.environ["MODEL"])
+    vocab = model.config.get_text_config().vocab_size
     Trainer(model=model, args=arguments, train_dataset=RandomTokens(vocab)).train()
 
 
 if __name__ == "__main__":
     main()
 '''
+
+
+def _imports(plan: Plan) -> str:
+    """What the script imports."""
+    tuned = plan.model.tuning is not None and plan.model.tuning.lora is not None
+    stored = any(name == adapters.QUANTIZED for name, _ in adapters.files(plan))
+    names = ["AutoModelForCausalLM", "HfArgumentParser", "Trainer", "TrainingArguments"]
+    names += ["BitsAndBytesConfig"] if stored else [] if tuned else ["AutoConfig"]
+    modules = [*(["json"] if stored else []), "os", "sys"]
+    head = "".join(f"import {name}\n" for name in modules)
+    return f"{head}\nimport torch\nfrom transformers import {', '.join(sorted(names))}"
+
+
+def _made(plan: Plan) -> str:
+    """The function of the script that makes the model: its weights as they start, or frozen ones with adapters."""
+    tuning, dtype = plan.model.tuning, _FORMATS[plan.precision.activations]
+    if tuning is None or tuning.lora is None:
+        return _FROM_CONFIG
+    stored = "" if tuning.lora.base is None else _STORED.format(file=adapters.QUANTIZED, dtype=dtype)
+    return _WITH_ADAPTERS.format(dtype=dtype, stored=stored)
+
+
+_FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_FROM_CONFIG = """def made(model):
+    return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model), attn_implementation=ATTENTION)"""
+_WITH_ADAPTERS = """def made(model):
+    from peft import PeftConfig, get_peft_model
+
+    said = {{"attn_implementation": ATTENTION, "dtype": "{dtype}"}}{stored}
+    return get_peft_model(AutoModelForCausalLM.from_pretrained(model, **said), PeftConfig.from_pretrained("."))"""
+_STORED = """
+    with open("{file}") as file:
+        stored = json.load(file)
+    said["quantization_config"] = BitsAndBytesConfig(
+        **stored, bnb_4bit_compute_dtype="{dtype}", bnb_4bit_quant_storage="{dtype}"
+    )"""
 
 
 def _attention(plan: Plan) -> str:
@@ -129,6 +165,12 @@ def shape_problems(plan: Plan) -> Iterator[Problem]:
         yield Problem(what=f"model: mtp_layers is {plan.model.mtp_layers}", why=why, fix=fix, field="model.mtp_layers")
 
 
+def trainer_problems(plan: Plan) -> Iterator[Problem]:
+    """What neither the trainer nor PEFT does of a plan."""
+    yield from shape_problems(plan)
+    yield from adapters.problems(plan)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
     """What a trainer's arguments say of a plan."""
@@ -136,6 +178,8 @@ class Arguments:
     given: bool
     recompute: str = "none"
     optimizer: str = "adamw"
+    dtype: str = ""
+    """`bf16` or `fp16` where they say so: then it holds whatever the configuration says."""
     mbs: int = 0
     """0 where they do not say it."""
     steps: int = 0
@@ -154,10 +198,16 @@ def read_arguments(files: Files, reader: KeyReader) -> Arguments:
     keys = table_of(text, "JSON", "trainer's arguments")
     own = KeyReader(keys=keys, problems=reader.problems, file=(ARGUMENTS, text))
     reader.beside.append(own)
+    return arguments_of(own, seq_len)
+
+
+def arguments_of(own: KeyReader, seq_len: int | None = None) -> Arguments:
+    """The trainer's arguments as the keys of a file, with the length of a sequence."""
     return Arguments(
         given=True,
         recompute="full" if own.switch("gradient_checkpointing") else "none",
         optimizer=optimizer_of(own),
+        dtype="fp16" if own.switch("fp16") else "bf16" if own.switch("bf16") else "",
         mbs=own.degree("per_device_train_batch_size", 8),
         steps=own.degree("gradient_accumulation_steps", 1),
         seq_len=seq_len,

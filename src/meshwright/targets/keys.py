@@ -1,7 +1,8 @@
 """Keys of configuration files as tables of facts, files written in them, and files read by them.
 
-A target's `keys.tsv` has a line per key: its dotted path, kind (`int`, `float`, `bool`, `str`, `list`, `table`, `any`;
-`|` parts several), and the values it may take where those are few. A path that ends in `*` is an open table.
+A target's `keys.tsv` has a line per key: its dotted path, kind (`int`, `float`, `bool`, `str`, `list`, `table`, `any`,
+`auto` for that word; `|` parts several), and the values it may take where those are few. A path that ends in `*` is an
+open table.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class Key:
 
     def problem(self, value: object) -> str:
         """What is wrong with a value; nothing where it is right."""
-        if value is None or "any" in self.kinds:
+        if value is None or "any" in self.kinds or (value == "auto" and "auto" in self.kinds):
             return ""
-        allowed = tuple(kind for name in self.kinds for kind in _KINDS[name])
+        allowed = tuple(kind for name in self.kinds for kind in _KINDS.get(name, ()))
         if not isinstance(value, allowed) or (isinstance(value, bool) and "bool" not in self.kinds):
             return f"must be {' or '.join(self.kinds)}"
         if self.choices and str(value) not in self.choices:

@@ -5,13 +5,15 @@ Keys are those of accelerate 1.15.0 and transformers 5.23.0 (2026-11), https://g
 
 from __future__ import annotations
 
+from typing import Any
+
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
-from meshwright.targets import fsdp, hugging_face
+from meshwright.targets import adapters, fsdp, hugging_face
 from meshwright.targets.contract import Files, Target
-from meshwright.targets.keys import KeyFile, Keys, nested, yaml_text
+from meshwright.targets.keys import KeyFile, KeyReader, Keys, nested, yaml_text
 from meshwright.targets.one_strategy import Note, OneStrategy, overlaps
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
@@ -31,6 +33,7 @@ SAYS = fsdp.SAYS | {
     "data.zero": only(0, 3, why="data ranks hold whole copies (DDP) or shards of everything (FSDP2)", fix="use fsdp"),
     "optimizer": hugging_face.BATCHES,
     "attention_kernel": ANY,
+    "tuning": ANY,
     "precision": only("bf16", "fp16", "fp32", "bf16 reduce=bf16"),
 }
 RULES = (
@@ -142,26 +145,24 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     trainer = hugging_face.read_arguments(files, reader)
     world = devices or reader.degree("num_processes")
     kind = reader.word("distributed_type", "no")
+    engine = kind == "deepspeed" and reader.get("deepspeed_config.deepspeed_config_file") is None
     sharded = kind == "fsdp"
     tp, cp = reader.degree(f"{_SIZES}tp_size"), reader.degree(f"{_SIZES}cp_size")
-    if kind not in ("fsdp", "multi_gpu", "no"):
+    if kind not in ("fsdp", "multi_gpu", "no") and not engine:
         fix = "check the JSON of DeepSpeed" if kind == "deepspeed" else "give the file of that engine"
-        reader.refuse("distributed_type", kind.upper(), "FSDP and MULTI_GPU can be planned", fix)
+        reader.refuse("distributed_type", kind.upper(), "FSDP, MULTI_GPU and DEEPSPEED can be planned", fix)
         return reader.launch(None, notes=trainer.notes)
-    version = reader.number("fsdp_config.fsdp_version", 1) if sharded else 2
-    if version != 2:
-        reader.refuse("fsdp_config.fsdp_version", version, "FSDP2 is planned", "use 2")
     if world % (tp * cp):
         reader.refuse("num_processes", world, f"must be a multiple of tp {tp} x cp {cp}")
         return reader.launch(None, notes=trainer.notes)
     dp = world // (tp * cp)
-    replicate = reader.degree(f"{_SIZES}dp_replicate_size") if sharded else dp
-    shard = reader.degree(f"{_SIZES}dp_shard_size") if sharded and reader.get(f"{_SIZES}dp_shard_size") else None
-    if dp % replicate or (shard is not None and shard * replicate != dp):
-        why = f"must be {dp} data ranks, {world} processes over tp {tp} x cp {cp}, with dp_replicate_size {replicate}"
-        reader.refuse(f"{_SIZES}dp_shard_size", shard, why, f"use {max(1, dp // replicate)}")
-        return reader.launch(None, notes=trainer.notes)
-    reshard = reader.switch("fsdp_config.fsdp_reshard_after_forward", default=True)
+    held = (
+        _engine(reader) if engine else _shards(reader, dp, cp) if sharded else fsdp.sharding(False, dp=dp, replicate=dp)
+    )
+    steps = trainer.steps or 1
+    own = reader.get("deepspeed_config.gradient_accumulation_steps", "auto")
+    if engine and own != "auto":
+        steps = reader.degree("deepspeed_config.gradient_accumulation_steps")
     strategy = reader.word(f"{_SIZES}cp_comm_strategy", "allgather")
     kinds = {said: ours for ours, said in _CONTEXT.items()}
     row = PlanRow(
@@ -169,17 +170,17 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         sp=tp == 1,
         cp=((kinds.get(strategy, "ag"), cp),) if cp > 1 else (),
         dp=dp,
-        **fsdp.sharding(sharded, dp=dp, replicate=replicate, cp=cp, reshard=reshard),
+        **held,
         mbs=trainer.mbs or 1,
-        gbs=(trainer.mbs or 1) * (trainer.steps or 1) * dp,
+        gbs=(trainer.mbs or 1) * steps * dp,
         recompute="full" if reader.switch("fsdp_config.fsdp_activation_checkpointing") else trainer.recompute,
-        offload="wog" if reader.switch("fsdp_config.fsdp_offload_params") else "",
     )
-    dtype = reader.word("mixed_precision", "no")
-    workload = {
+    dtype = trainer.dtype or reader.word("mixed_precision", "no")
+    workload: dict[str, Any] = {
         "precision": PRECISIONS.get(dtype, PRECISIONS["fp32"]),
         "optimizer": trainer.optimizer,
         "seq_len": trainer.seq_len,
+        **adapters.read(files, reader),
     }
     if not trainer.given:
         why = "the configuration of Accelerate does not say it, and training_args.json is not beside it"
@@ -190,14 +191,62 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     workload["global_batch"] = row.gbs
     started = reader.keys.get("num_processes")
     notes = (f"the file starts {started} processes, the plan is read for {world} devices",) if started != world else ()
+    if sharded and reader.get(_VERSION, 1) == 1:
+        notes = (*notes, "FSDP1 is priced as FSDP2, which shards alike")
     return reader.launch(row, workload=workload, notes=notes)
+
+
+_VERSION = "fsdp_config.fsdp_version"
+_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+"""Of FSDP1, by number from 1."""
+
+
+def _shards(reader: KeyReader, dp: int, cp: int) -> dict[str, Any]:
+    """Fields of a row that say what FSDP shards."""
+    offload = {"offload": "wog" if reader.switch("fsdp_config.fsdp_offload_params") else ""}
+    if reader.number(_VERSION, 1) == 1:
+        names = ("fsdp_config.fsdp_sharding_strategy", "fsdp_config.fsdp_reshard_after_forward")
+        key = next(
+            (name for name in names if isinstance(reader.get(name), (int, str)) and reader.get(name) is not True), ""
+        )
+        said = str(reader.get(key) if key else 1).upper()
+        name = _STRATEGIES[int(said) - 1] if said in "12345" else said
+        if name not in _STRATEGIES[:3]:
+            fix = "use fsdp_version 2 with dp_replicate_size, or FULL_SHARD"
+            reader.refuse(key, said, "which ranks hold one copy is not in the file", fix)
+        whole = name == "NO_SHARD"
+        return offload | fsdp.sharding(not whole, dp=dp, replicate=dp if whole else 1, reshard=name != "SHARD_GRAD_OP")
+    replicate = reader.degree(f"{_SIZES}dp_replicate_size")
+    shard = reader.degree(f"{_SIZES}dp_shard_size") if reader.get(f"{_SIZES}dp_shard_size") else None
+    if dp % replicate or (shard is not None and shard * replicate != dp):
+        why = f"must make {dp} data ranks with dp_replicate_size {replicate}"
+        reader.refuse(f"{_SIZES}dp_shard_size", shard, why, f"use {max(1, dp // replicate)}")
+        replicate = 1
+    reshard = reader.switch("fsdp_config.fsdp_reshard_after_forward", default=True)
+    return offload | fsdp.sharding(True, dp=dp, replicate=replicate, cp=cp, reshard=reshard)
+
+
+def _engine(reader: KeyReader) -> dict[str, Any]:
+    """Fields of a row that say what DeepSpeed shards and offloads, as Accelerate's own keys have it."""
+    zero = reader.number("deepspeed_config.zero_stage", 2)
+    if zero > 3:
+        reader.refuse("deepspeed_config.zero_stage", zero, "must be 0, 1, 2 or 3", "use 3")
+    optimizer, weights = (
+        reader.word(f"deepspeed_config.offload_{name}_device", "none") for name in ("optimizer", "param")
+    )
+    letters = ("w" if weights != "none" else "") + ("og" if optimizer != "none" else "")
+    return {
+        "sharding": f"z{min(zero, 3)}",
+        "offload": f"{letters}-nvme" if "nvme" in (optimizer, weights) else letters,
+        "dp_overlap": zero == 3,
+    }
 
 
 PLANS = OneStrategy(
     title=TITLE,
     says=SAYS,
     rules=RULES,
-    beyond=hugging_face.shape_problems,
+    beyond=hugging_face.trainer_problems,
     write=_files,
     start=_start,
     notes=NOTES,
@@ -210,6 +259,6 @@ TARGET = Target(
     refused=PLANS.refused,
     read=read,
     recognised=FILE.recognised,
-    beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT),
+    beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT, *adapters.FILES),
     software="pytorch-eager",
 )

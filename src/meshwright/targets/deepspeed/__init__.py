@@ -8,7 +8,7 @@ from __future__ import annotations
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
-from meshwright.targets import fsdp, hugging_face
+from meshwright.targets import adapters, fsdp, hugging_face
 from meshwright.targets.contract import Files, Target
 from meshwright.targets.keys import KeyFile, KeyReader, Keys, json_text, nested
 from meshwright.targets.one_strategy import Note, OneStrategy
@@ -34,6 +34,7 @@ SAYS = hugging_face.RECOMPUTE | {
     "offload.tier": ANY,
     "optimizer": hugging_face.BATCHES,
     "attention_kernel": ANY,
+    "tuning": ANY,
     "precision": only("bf16", "fp16", "fp32"),
 }
 _CONFIG = "deepspeed/runtime/config.py and runtime/zero/config.py of deepspeed 0.19.8"
@@ -184,16 +185,26 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         dp_overlap=reader.switch("zero_optimization.overlap_comm", default=zero == 3),
         recompute=trainer.recompute,
     )
-    dtype = "bf16" if reader.switch("bf16.enabled") else "fp16" if reader.switch("fp16.enabled") else "fp32"
-    if dtype == "bf16" and reader.switch("fp16.enabled"):
-        reader.refuse("fp16.enabled", True, "DeepSpeed starts with bf16 or with fp16, not with both", "leave one out")
     workload = {
         "global_batch": batch,
-        "precision": PRECISIONS[dtype],
+        "precision": PRECISIONS[_dtype(reader, trainer)],
         "optimizer": _optimizer(reader, trainer.optimizer),
         "seq_len": trainer.seq_len,
+        **adapters.read(files, reader),
     }
     return reader.launch(row, workload=workload, notes=trainer.notes)
+
+
+def _dtype(reader: KeyReader, trainer: hugging_face.Arguments) -> str:
+    """Format of the weights that are computed with; "auto" is what the trainer's own arguments say."""
+    names = [f"{name}.enabled" for name in ("bf16", "fp16")]
+    auto = [name for name in names if reader.word(name) == "auto"]
+    if auto and not trainer.given:
+        reader.refuse(auto[0], "auto", "the trainer's arguments say it", "write true or false here")
+    on = [name for name in names if (trainer.dtype == name[:4] if name in auto else reader.switch(name))]
+    if len(on) > 1:
+        reader.refuse(on[1], True, "DeepSpeed starts with bf16 or with fp16, not with both", "leave one out")
+    return on[0][:4] if on else "fp32"
 
 
 def _batches(
@@ -252,7 +263,7 @@ PLANS = OneStrategy(
     title=TITLE,
     says=SAYS,
     rules=RULES,
-    beyond=hugging_face.shape_problems,
+    beyond=hugging_face.trainer_problems,
     write=_files,
     start=hugging_face.start,
     notes=NOTES,
@@ -265,6 +276,6 @@ TARGET = Target(
     refused=PLANS.refused,
     read=read,
     recognised=FILE.recognised,
-    beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT),
+    beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT, *adapters.FILES),
     software="pytorch-eager",
 )

@@ -1,0 +1,130 @@
+"""Adapters as PEFT has them, for targets whose script trains models of the transformers library.
+
+Names are those of LoraConfig of peft 0.21.2 (2026-11), https://github.com/huggingface/peft, which lies in
+`adapter_config.json`, and of BitsAndBytesConfig of transformers 5.23.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from meshwright.errors import Problem
+from meshwright.specs.tuning import ALL_LINEAR, Lora
+from meshwright.targets.contract import Files, text_beside
+from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
+from meshwright.targets.sayable import Plan
+
+CONFIG = "adapter_config.json"
+QUANTIZED = "quantization_config.json"
+FILES = (CONFIG, QUANTIZED)
+_SAVED = {"embedding": "embed_tokens", "head": "lm_head"}
+"""Parts trained beside adapters, as `modules_to_save` names them."""
+_FOUR_BITS = {
+    f"{kind}{suffix}": {"load_in_4bit": True, "bnb_4bit_quant_type": kind, "bnb_4bit_use_double_quant": not suffix}
+    for kind in ("nf4", "fp4")
+    for suffix in ("", "-single")
+}
+_STORED: dict[str, Keys] = {**_FOUR_BITS, "int8": {"load_in_8bit": True}}
+
+
+def problems(plan: Plan) -> Iterator[Problem]:
+    """What PEFT does not do of the tuning of a plan."""
+    tuning, lora = plan.model.tuning, _lora(plan)
+    if tuning is None:
+        return
+    if lora is None:
+        why, fix = "which parts are frozen is said in the training script, not in a configuration", "use --lora"
+        yield Problem(what="plan: parts of the model are frozen", why=why, fix=fix, field="tuning")
+        return
+    if lora.base is not None and lora.base not in _STORED:
+        why, fix = "bitsandbytes stores frozen weights in 4 bits or in int8", "use base=nf4, or base=int8"
+        yield Problem(what=f"plan: frozen weights are stored in {lora.base}", why=why, fix=fix, field="tuning")
+    if lora.base == "int8" and plan.sharded:
+        why, fix = "weights of bitsandbytes in int8 are not sharded over data ranks", "use base=nf4, or z2"
+        yield Problem(what="plan: frozen weights in int8 are sharded", why=why, fix=fix, field="tuning")
+    for name in (name for name in lora.targets if name.startswith("linear_")):
+        why, fix = "PEFT names modules as the class in the transformers library does", "use names such as q_proj"
+        yield Problem(what=f"plan: adapters stand on {name}", why=why, fix=fix, field="tuning")
+    for part in (part for part in lora.train if part not in _SAVED):
+        why, fix = "PEFT trains modules by name beside adapters", f"use train={','.join(_SAVED)}, or leave it out"
+        yield Problem(what=f"plan: {part} is trained beside adapters", why=why, fix=fix, field="tuning")
+
+
+def _lora(plan: Plan) -> Lora | None:
+    return plan.model.tuning.lora if plan.model.tuning is not None else None
+
+
+def files(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """PEFT's file, and how frozen weights are stored; nothing where all of the model is trained."""
+    lora = _lora(plan)
+    if lora is None:
+        return ()
+    keys: Keys = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": lora.rank,
+        "lora_alpha": lora.rank,
+        "lora_dropout": lora.dropout,
+        "target_modules": ALL_LINEAR if ALL_LINEAR in lora.targets else list(lora.targets),
+        "use_dora": lora.dora,
+        "layers_to_transform": [one for first, last in lora.layers for one in range(first, last + 1)] or None,
+        "modules_to_save": [_SAVED[part] for part in lora.train] or None,
+    }
+    made = ((CONFIG, json_text({name: value for name, value in keys.items() if value is not None})),)
+    return made if lora.base is None else (*made, (QUANTIZED, json_text(_STORED[lora.base])))
+
+
+def read(texts: Files, reader: KeyReader) -> dict[str, Any]:
+    """The field `lora` of a workload, where PEFT's file is among the files of a run.
+
+    Args:
+        texts: by name.
+        reader: of the run's own configuration, which tells what was read here with its own.
+    """
+    text = text_beside(texts, CONFIG)
+    if text is None:
+        return {}
+    own = KeyReader(
+        keys=table_of(text, "JSON", "adapter's configuration"), problems=reader.problems, file=(CONFIG, text)
+    )
+    reader.beside.append(own)
+    if own.word("peft_type", "lora") != "lora":
+        own.refuse("peft_type", own.get("peft_type"), "adapters of low rank can be planned", "use LORA")
+        return {}
+    targets = own.get("target_modules") or ["q_proj", "v_proj"]
+    layers = own.get("layers_to_transform")
+    numbers = sorted([layers] if isinstance(layers, int) else layers or [])
+    said: dict[str, Any] = {
+        "r": own.degree("r", 8),
+        "targets": [targets] if isinstance(targets, str) else list(targets),
+        "dora": own.switch("use_dora"),
+        "dropout": own.get("lora_dropout", 0.0),
+        "layers": [f"{first}-{last}" for first, last in _runs(numbers)] or None,
+        "train": own.get("modules_to_save"),
+        "base": _base(texts, reader),
+    }
+    return {"lora": {name: value for name, value in said.items() if value}}
+
+
+def _base(texts: Files, reader: KeyReader) -> str | None:
+    text = text_beside(texts, QUANTIZED)
+    if text is None:
+        return None
+    keys = table_of(text, "JSON", "configuration of quantization")
+    own = KeyReader(keys=keys, problems=reader.problems, file=(QUANTIZED, text))
+    reader.beside.append(own)
+    if own.switch("load_in_8bit"):
+        return "int8"
+    kind = own.word("bnb_4bit_quant_type", "fp4") + ("" if own.switch("bnb_4bit_use_double_quant") else "-single")
+    return kind if own.switch("load_in_4bit") else None
+
+
+def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of numbers."""
+    first = None
+    for at, number in enumerate(numbers):
+        first = number if first is None else first
+        if at + 1 == len(numbers) or numbers[at + 1] != number + 1:
+            yield first, number
+            first = None

@@ -1,0 +1,72 @@
+"""Adapters through the files of PEFT and back, and what PEFT does not do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from meshwright.errors import UnsupportedError
+from meshwright.estimate.price import estimate_plan
+from meshwright.fields.job import JobFields
+from meshwright.planning.plan_source import plan_question
+from meshwright.planning.tuned import read_lora
+from meshwright.specs.job import Job
+from meshwright.targets import TARGETS
+
+PLANS = {"accelerate": "dp8.fsdp.mbs2.rc-full", "deepspeed": "dp8.z2.mbs2.rc-full"}
+
+
+def tuned(target: str, lora: str) -> Job:
+    fields = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048, lora=lora)
+    return plan_question(PLANS[target], fields).job
+
+
+def files_of(target: str, one: Job) -> dict[str, str]:
+    estimate = estimate_plan(one.plan, one.model, one.cluster, one.workload)
+    return dict(TARGETS[target].files(one, estimate).files)
+
+
+@pytest.mark.parametrize("target", PLANS)
+@pytest.mark.parametrize(
+    "lora",
+    [
+        "r=16",
+        "r=8,targets=q_proj,v_proj,dora",
+        "r=64,base=nf4,dropout=0.05,train=embedding,head",
+        "r=4,base=fp4-single,layers=0-3+8-9",
+    ],
+)
+def test_adapters_come_back(target: str, lora: str) -> None:
+    one = tuned(target, lora)
+    files = files_of(target, one)
+    assert json.loads(files["adapter_config.json"])["peft_type"] == "LORA"
+    compile(files["train.py"], "train.py", "exec")
+    read = TARGETS[target].read
+    assert read is not None
+    launch = read(files, 8)
+    assert not launch.problems
+    assert one.model.tuning is not None
+    assert read_lora(launch.workload["lora"]) == one.model.tuning.lora
+
+
+def test_a_model_that_is_trained_whole_has_no_adapters() -> None:
+    fields = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048)
+    files = files_of("accelerate", plan_question(PLANS["accelerate"], fields).job)
+    assert not {"adapter_config.json", "quantization_config.json"} & set(files)
+    compile(files["train.py"], "train.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("lora", "what"),
+    [
+        ("r=8,base=fp8", "frozen weights are stored in fp8"),
+        ("r=8,base=int8", "frozen weights in int8 are sharded"),
+        ("r=8,targets=linear_qkv", "adapters stand on linear_qkv"),
+        ("r=8,train=router", "router is trained beside adapters"),
+    ],
+)
+def test_what_peft_does_not_do_is_refused(lora: str, what: str) -> None:
+    fields = JobFields(model="mixtral-8x7b", gpus="8xH100", seq_len=2048, lora=lora)
+    with pytest.raises(UnsupportedError, match=what):
+        files_of("accelerate", plan_question(PLANS["accelerate"], fields).job)
