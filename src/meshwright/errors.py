@@ -48,6 +48,15 @@ class MeshwrightError(Exception):
         self.code = code or self.default_code
         super().__init__(self.render())
 
+    def add(self, problems: Sequence[Problem]) -> None:
+        """Name more that has to do with it, behind what is named already.
+
+        Args:
+            problems: each a block of its own.
+        """
+        self.problems += tuple(problems)
+        self.args = (self.render(),)
+
     def render(self) -> str:
         """Text for people: `error[MW123]: what` and indented `why:` and `fix:` lines, one block a problem."""
         blocks = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import meshwright as mw
-from meshwright.errors import InputError, UnsupportedError
+from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.fields.job import JobFields
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.usable_islands import usable_islands
@@ -19,8 +19,14 @@ def test_devices_that_cannot_compute_in_the_format_are_left_out_and_named() -> N
     assert [group.name for group in usable.cluster.groups] == ["H100", "A100-80"]
     assert all("V100-32" not in link.between for link in usable.cluster.links)
     assert len(left_out) == 1
-    assert "8 V100-32 are left out" in left_out[0]
-    assert "--dtype fp16" in left_out[0]
+    assert left_out[0].what == "8 V100-32 are left out: V100-32 does not compute in bf16"
+    assert left_out[0].fix == "--dtype fp16 to plan with all of them"
+
+
+def test_what_is_left_out_is_named_too_where_the_rest_is_too_small() -> None:
+    with pytest.raises(InfeasibleError, match=r"none of the .* fits 2 x L40S") as caught:
+        mw.plan("qwen2.5-14b", gpus="8xV100-32,2xL40S", global_batch=64)
+    assert caught.value.problems[-1].what.startswith("8 V100-32 are left out")
 
 
 def test_what_is_left_of_one_kind_is_planned_as_one_kind_is() -> None:

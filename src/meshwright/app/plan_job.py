@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from meshwright.app.plan_set import PlanSet, RankedPlan, identities, runner_up
 from meshwright.app.requests.plan import PlanRequest
+from meshwright.errors import InfeasibleError, Problem
 from meshwright.fields.job import JobFields
 from meshwright.fields.limits import stopped_warning
 from meshwright.formats.cluster import Assumption
@@ -35,21 +36,30 @@ def plan_job(request: PlanRequest) -> PlanSet:
         InfeasibleError: no plan fits, or none keeps to the limits; says which constraint binds and what would help.
     """
     inputs, aim = job_inputs(_fields(request)), aim_of(request.aim)
-    aim, left_out = aim.of_run(inputs.workload, inputs.cluster.devices), tuple[str, ...]()
+    aim = aim.of_run(inputs.workload, inputs.cluster.devices)
+    left_out, warnings = tuple[Problem, ...](), tuple[str, ...]()
     if not inputs.cluster.homogeneous:
-        from meshwright.planning.usable_islands import usable_islands
+        from meshwright.planning.usable_islands import said, usable_islands
 
         inputs, left_out = usable_islands(inputs, request.tolerance)
+        warnings = tuple(map(said, left_out))
+    try:
+        answer = _answer(inputs, request, aim)
+    except InfeasibleError as none:
+        none.add(left_out)
+        raise
+    return replace(answer, warnings=(*warnings, *answer.warnings))
+
+
+def _answer(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
     if request.parallelizer or not inputs.cluster.homogeneous:
         from meshwright.app.plan_mixed import plan_mixed
 
-        answer = plan_mixed(inputs, request, aim)
-    else:
-        # The runner-up of the answer is the second plan, however few are shown.
-        top, target, pareto = max(request.top, 2), request.target, request.pareto
-        found = one_kind_plans(inputs, request.space, aim, top=top, target=target, pareto=pareto)
-        answer = plan_set(inputs, found, top=request.top, aim=aim, target=target)
-    return replace(answer, warnings=(*left_out, *answer.warnings))
+        return plan_mixed(inputs, request, aim)
+    # The runner-up of the answer is the second plan, however few are shown.
+    top, target, pareto = max(request.top, 2), request.target, request.pareto
+    found = one_kind_plans(inputs, request.space, aim, top=top, target=target, pareto=pareto)
+    return plan_set(inputs, found, top=request.top, aim=aim, target=target)
 
 
 def _fields(request: PlanRequest) -> JobFields:

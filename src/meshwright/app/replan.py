@@ -13,6 +13,7 @@ from meshwright.app.plan_job import plan_job
 from meshwright.app.plan_mixed import Asked, mixed_answer
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.requests.plan import PlanRequest
+from meshwright.errors import Problem
 from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.formats.plan_json import read_job
 from meshwright.library.made_with import changes_since
@@ -24,7 +25,7 @@ from meshwright.planning.mixed.again import plans_again
 from meshwright.planning.mixed.kept import kept_plans
 from meshwright.planning.mixed.search import MixedPlans
 from meshwright.planning.reason import idle_reason
-from meshwright.planning.usable_islands import usable_islands
+from meshwright.planning.usable_islands import said, usable_islands
 from meshwright.report.words.reasons import reason_text
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
@@ -270,7 +271,7 @@ def _again(
 ) -> PlanSet | None:
     """The plans on the later cluster that train the most within the horizon; None where none fits."""
     cluster = change.cluster
-    inputs, left_out = job_inputs(_step_asked(job, cluster)), tuple[str, ...]()
+    inputs, left_out = job_inputs(_step_asked(job, cluster)), tuple[Problem, ...]()
     if not cluster.homogeneous:
         inputs, left_out = usable_islands(inputs, None)
     source, found = plans_again(inputs, job, top=top, pin=pins, forbid=forbid, kept=kept)
@@ -279,7 +280,7 @@ def _again(
     found = first_of(found)
     asked = Asked(model=inputs.model, workload=inputs.workload, assumptions=inputs.assumptions, top=top, brief=True)
     answer = mixed_answer(asked, source, found)
-    return replace(answer, warnings=(*left_out, *answer.warnings))
+    return replace(answer, warnings=(*map(said, left_out), *answer.warnings))
 
 
 def _most_trained(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.errors import UnsupportedError
+from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.compose.islands import as_cluster, islands
@@ -12,8 +12,11 @@ from meshwright.planning.equal_groups import equal_groups_joined
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 
+FORMATS = ("bf16", "fp16", "fp32")
+"""Formats to train in, the usual first."""
 
-def usable_islands(inputs: JobInputs, tolerance: float | None) -> tuple[JobInputs, tuple[str, ...]]:
+
+def usable_islands(inputs: JobInputs, tolerance: float | None) -> tuple[JobInputs, tuple[Problem, ...]]:
     """The question on the groups that compute in its format, seen as islands where a tolerance is given.
 
     Args:
@@ -21,7 +24,7 @@ def usable_islands(inputs: JobInputs, tolerance: float | None) -> tuple[JobInput
         tolerance: largest (larger / smaller - 1) of two devices that count as alike; None for equal groups only.
 
     Returns:
-        The question, and what it leaves out.
+        The question, and what it leaves out, with what would plan with it.
 
     Raises:
         UnsupportedError: no device of the cluster computes in the format.
@@ -30,9 +33,12 @@ def usable_islands(inputs: JobInputs, tolerance: float | None) -> tuple[JobInput
     refusals = {group.name: refusal for group in inputs.cluster.groups if (refusal := _refusal(group, inputs))}
     if len(refusals) == len(inputs.cluster.groups):
         raise next(iter(refusals.values()))
-    warnings = tuple(
-        f"{group.devices} {group.device.name} are left out: {refusals[group.name].problems[0].what}; "
-        f"{refusals[group.name].problems[0].fix} to plan with them"
+    left_out = tuple(
+        Problem(
+            what=f"{group.devices} {group.device.name} are left out: {refusals[group.name].problems[0].what}",
+            fix=_format_of_all(inputs.cluster),
+            field="dtype",
+        )
         for group in inputs.cluster.groups
         if group.name in refusals
     )
@@ -58,7 +64,18 @@ def usable_islands(inputs: JobInputs, tolerance: float | None) -> tuple[JobInput
             for names in joined
         )
         inputs = replace(inputs, assumptions=(*inputs.assumptions, *notes))
-    return replace(inputs, cluster=cluster), warnings
+    return replace(inputs, cluster=cluster), left_out
+
+
+def said(left_out: Problem) -> str:
+    """What is left out as one line, for an answer that there is nevertheless."""
+    return f"{left_out.what}; {left_out.fix}" if left_out.fix else left_out.what
+
+
+def _format_of_all(cluster: ClusterSpec) -> str:
+    devices = [group.device for group in cluster.groups]
+    able = next((dtype for dtype in FORMATS if all(device.peak(dtype) for device in devices)), None)
+    return f"--dtype {able} to plan with all of them" if able else ""
 
 
 def _refusal(group: NodeGroup, inputs: JobInputs) -> UnsupportedError | None:
