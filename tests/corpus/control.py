@@ -264,6 +264,26 @@ def jax_recurrent_by_scan() -> Case:
 
 
 @case
+def jax_loss_by_chunks() -> Case:
+    """Logits of a part of the positions at a time, computed again for their gradients."""
+
+    def loss(params: Any, batch: Any) -> Any:
+        hidden = jnp.tanh(params["table"][batch["ids"]])
+        parts = hidden.reshape(len(hidden), 3, -1, WIDTH).swapaxes(0, 1)
+        wanted = batch["next"].reshape(len(hidden), 3, -1).swapaxes(0, 1)
+
+        @jax.checkpoint
+        def one(total: Any, part: Any) -> Any:
+            own, words = part
+            return total + optax.softmax_cross_entropy_with_integer_labels(own @ params["out"], words).sum(), None
+
+        total, _ = jax.lax.scan(one, jnp.zeros((), hidden.dtype), (parts, wanted))
+        return total / batch["ids"].size
+
+    return with_optimizer(optax.sgd(0.1), loss, {"table": drawn(WORDS, WIDTH), "out": drawn(WIDTH, WORDS)}, sentences())
+
+
+@case
 def jax_fixed_point_by_fori_loop() -> Case:
     def loss(params: Any, batch: Any) -> Any:
         z = jnp.zeros((batch["x"].shape[0], WIDTH))

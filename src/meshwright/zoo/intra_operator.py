@@ -30,7 +30,7 @@ import numpy as np
 from meshwright.compiler.cut import CutStage
 from meshwright.compiler.sharding.graph import DecisionGraph
 from meshwright.compiler.sharding.problem import ChoiceProblem
-from meshwright.compiler.sharding.solve import eliminated, reduced, undominated_choices
+from meshwright.compiler.sharding.solve import best_for_each, reduced, undominated_choices
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.search import Layers
 from meshwright.compiler.stages.tables import PRICES, LayerProblem, Terms
@@ -230,8 +230,7 @@ class _Solver:
             edges=problem.edges,
         )
         left = undominated_choices(priced, whole=borders)
-        found = eliminated(reduced(priced, left), borders)
-        assert found is not None, "a layer is small enough to be eliminated"
+        found = best_for_each(reduced(priced, left), borders)
         nodes = self.problem.graph.nodes
         shape = tuple(
             int(np.prod([len(nodes[node].placements) for node in side], dtype=int))

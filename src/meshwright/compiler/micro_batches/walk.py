@@ -15,11 +15,23 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend import core
 
+from meshwright.compiler.inline import CALLS
 from meshwright.compiler.joins import COMBINES, How, total_p
 from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared
 from meshwright.compiler.samples.values import RankValue
-from meshwright.compiler.samples.walk import Walk
+from meshwright.compiler.samples.walk import CHECKPOINTS, Walk
 from meshwright.compiler.source_line import line_of
+
+
+def _beside(eqn: core.JaxprEqn) -> list[bool]:
+    """Which operands an equation uses beside its samples: of one that holds a program, the program says."""
+    name, count = eqn.primitive.name, len(eqn.invars)
+    if name in (*CALLS, *CHECKPOINTS):
+        return [False] * count
+    if name == "scan":
+        first = eqn.params["num_consts"]
+        return [not first <= place < first + eqn.params["num_carry"] for place in range(count)]
+    return [True] * count
 
 
 class NotSharedAtError(NotShared):
@@ -77,7 +89,7 @@ class MicroBatchWalk(Walk):
         if late:
             given = [self.total(value) for value in given]
         elif any(value.placement == SUM for value in given) and any(value.placement >= 0 for value in given):
-            given = [self.total(value) for value in given]
+            given = [self.total(value) if used else value for value, used in zip(given, _beside(eqn), strict=True)]
             late = any(value.late for value in given)
         if late and any(value.placement >= 0 for value in given):
             raise NotShared("statistics of the batch are used with its samples")

@@ -223,6 +223,35 @@ def eliminated(problem: ChoiceProblem, kept: Sequence[int] = ()) -> list[Int[np.
     return choice
 
 
+def best_for_each(problem: ChoiceProblem, kept: Sequence[int]) -> list[Int[np.ndarray, "..."]]:
+    """Best choice of every node for each combination of choices of the nodes that are kept, however large the problem.
+
+    All at once by elimination; where a table of that grows too large, one combination after the other.
+
+    Args:
+        problem: what to decide.
+        kept: nodes whose every choice is wanted.
+
+    Returns:
+        As `eliminated`.
+    """
+    found = eliminated(problem, kept)
+    if found is not None:
+        return found
+    shape = tuple(len(problem.costs[node]) for node in kept)
+    choice = [np.zeros(shape, np.int64) for _ in problem.costs]
+    for picked in np.ndindex(shape):
+        own = [np.arange(len(cost)) for cost in problem.costs]
+        for node, pick in zip(kept, picked, strict=True):
+            own[node] = np.array([pick])
+        left = [one[more] for one, more in zip(own, undominated_choices(reduced(problem, own)), strict=True)]
+        small = reduced(problem, left)
+        best = _eliminate(small)
+        for node, one in enumerate(_restored(_milp(small, None) if best is None else best, left)):
+            choice[node][picked] = one
+    return choice
+
+
 def _aligned(own: tuple[int, ...], table: Float[np.ndarray, "..."], scope: tuple[int, ...]) -> Float[np.ndarray, "..."]:
     """A table with one axis for each node of the scope, in that order."""
     order = sorted(range(len(own)), key=lambda place: scope.index(own[place]))

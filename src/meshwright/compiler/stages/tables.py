@@ -14,7 +14,7 @@ from meshwright.compiler.cut import CutStage
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.sharding.graph import DecisionGraph, graph_of
 from meshwright.compiler.sharding.problem import ChoiceProblem, Pair
-from meshwright.compiler.sharding.solve import eliminated, reduced, undominated_choices
+from meshwright.compiler.sharding.solve import best_for_each, reduced, undominated_choices
 from meshwright.shapes import Bool, Float, Int
 
 MOST_PLACEMENTS = 256
@@ -127,8 +127,7 @@ class LayerProblem:
         priced = ChoiceProblem(costs=costs, memory=small.memory, edges=small.edges)
         borders = [*self.handed_in, *self.handed_on]
         left = undominated_choices(priced, whole=borders)
-        choice = eliminated(reduced(priced, left), borders)
-        assert choice is not None, "a layer is small enough to be eliminated"
+        choice = best_for_each(reduced(priced, left), borders)
         chosen = [first[own][picked] for first, own, picked in zip(useful, left, choice, strict=True)]
         shape = tuple(
             prod(len(graph.nodes[node].placements) for node in side) for side in (self.handed_in, self.handed_on)
