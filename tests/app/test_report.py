@@ -62,6 +62,14 @@ def test_text_for_a_merge_request_has_verdict_plans_and_command() -> None:
     assert text.endswith("`meshwright plan llama-3-8b --gpus 8xH100`\n")
 
 
+def test_the_name_of_a_file_says_its_format(tmp_path: Path) -> None:
+    """A file called plan.md held a page of HTML."""
+    asked = {"gpus": "2xH100", "global_batch": 8}
+    assert mw.report("gpt2", output=tmp_path / "plan.md", **asked).format == "md"
+    assert (tmp_path / "plan.md").read_text().startswith("## gpt2")
+    assert mw.report("gpt2", output=tmp_path / "plan.md", format="cell", **asked).format == "cell"
+
+
 def test_a_cell_is_the_fragment_that_notebooks_show() -> None:
     shown = mw.report("llama-3-8b", gpus="8xH100", format="cell")
     assert shown.text.strip() == shown._repr_html_()

@@ -74,7 +74,7 @@ def report(request: ReportRequest) -> Report:
         UnsupportedError: an unknown name, or plans that no model prices.
         InfeasibleError: no plan fits, or none keeps to the limits.
     """
-    source, form = page_source(request), request.format or "html"
+    source, form = page_source(request), request.form
     text = _written(source, form)
     if request.output is not None:
         write_file(Path(request.output), text)

@@ -85,15 +85,23 @@ class ReportRequest(PageRequest):
     format: str | None = ask(
         "html: one self-contained page; md: Markdown; cell: an HTML fragment for notebooks.",
         Choice(names=FORMATS, noun="format"),
-        usual="html",
+        usual="md for a file *.md, else html",
     )
     output: Any = ask("Output file; md and cell print to stdout without it.", OutputFile(), short="-o")
 
     def rules(self, reading: Reading) -> None:
         """A page is a file."""
         PageRequest.rules(self, reading)
-        if reading.typed and (self.format or "html") == "html" and "output" not in self.given:
+        if reading.typed and self.form == "html" and "output" not in self.given:
             reading.problem("-o FILE is missing", "a page is opened by a browser", "-o plan.html", "output")
+
+    @property
+    def form(self) -> str:
+        """The format: as stated, else of the file's name."""
+        if self.format is not None:
+            return self.format
+        named = "" if self.output is None else os.fspath(self.output).lower()
+        return "md" if named.endswith((".md", ".markdown")) else "html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
