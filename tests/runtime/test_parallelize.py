@@ -184,3 +184,9 @@ def test_jit_checkpoints_and_loops_inside_and_batches_of_another_size(schedule: 
         (there, value), (here, expected) = run(there, batch), nested_step(here, batch)
         assert float(value) == pytest.approx(float(expected), rel=1e-5)
     assert largest_difference(there, here) < 1e-6
+
+
+@pytest.mark.parametrize(("given", "fix"), [("dp", r"DataParallel\(\)"), (Zero3Parallel, r"method=Zero3Parallel\(\)")])
+def test_what_is_no_method_is_refused_at_once(given: Any, fix: str) -> None:
+    with pytest.raises(InputError, match=fix):
+        parallelize(step, method=given)

@@ -162,7 +162,11 @@ def parallelize(
 
     Returns:
         The step, to be called the same way; without `fun`, a decorator.
+
+    Raises:
+        InputError: the method is none.
     """
+    _check_method(method)
     place = Backing(backend=backend, ray=ray, timeout_s=timeout_s, hosts_per_mesh=hosts_per_mesh,
                     worker_devices=worker_devices, donate=donate)  # fmt: skip
     numbers = (batch_argnums,) if isinstance(batch_argnums, int) else batch_argnums
@@ -174,6 +178,23 @@ def parallelize(
         return ParallelizedStep(form, method or DataParallel(), numbers, loss, place)
 
     return parallel if fun is None else parallel(fun)
+
+
+def _check_method(method: object) -> None:
+    """Refuse what is no method, such as the class of one or its name.
+
+    Raises:
+        InputError: with what to write instead.
+    """
+    if method is None or isinstance(method, Method):
+        return
+    own = isinstance(method, type) and issubclass(method, Method)
+    what = f"method is the class {method.__name__}" if own else f"method is {method!r:.60}"
+    fix = (
+        f"write method={method.__name__}()" if own else "for example DataParallel(), or FromPlan.load(path) for a plan"
+    )
+    why = "it takes an object of one of meshwright's methods, with its settings"
+    raise InputError(Problem(what=what, why=why, fix=fix, field="method"), code="MW200")
 
 
 def _shape_of_remote(leaf: Any) -> Any:
