@@ -188,11 +188,9 @@ def _check_method(method: object) -> None:
     """
     if method is None or isinstance(method, Method):
         return
-    own = isinstance(method, type) and issubclass(method, Method)
-    what = f"method is the class {method.__name__}" if own else f"method is {method!r:.60}"
-    fix = (
-        f"write method={method.__name__}()" if own else "for example DataParallel(), or FromPlan.load(path) for a plan"
-    )
+    what, fix = f"method is {method!r:.60}", "for example DataParallel(), or FromPlan.load(path) for a plan"
+    if isinstance(method, type) and issubclass(method, Method):
+        what, fix = f"method is the class {method.__name__}", f"write method={method.__name__}()"
     why = "it takes an object of one of meshwright's methods, with its settings"
     raise InputError(Problem(what=what, why=why, fix=fix, field="method"), code="MW200")
 
