@@ -75,6 +75,8 @@ class Interleaved(Schedule):
             fix = f"m = {' or '.join(str(n) for n in sorted(near[:2]))}"
             if m > p:
                 fix += f", or group = {next(n for n in range(g + 1, m + 1) if not 0 < m % n < p)}"
+            else:
+                fix += ", or schedule breadth-first, which takes any m"
             what = f"{self.name}: m = {m} micro-batches in groups of {g}"
             rest = "1 micro-batch" if m % g == 1 else f"{m % g} micro-batches"
             why = f"the last group has {rest}; it must have p = {p} at least, or be empty"
