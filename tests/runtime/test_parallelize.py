@@ -11,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 
+from meshwright.app.step_timeline import timeline
 from meshwright.compiler.marking import value_and_grad
 from meshwright.compiler.methods import (
     DataParallel,
@@ -190,3 +191,8 @@ def test_jit_checkpoints_and_loops_inside_and_batches_of_another_size(schedule: 
 def test_what_is_no_method_is_refused_at_once(given: Any, fix: str) -> None:
     with pytest.raises(InputError, match=fix):
         parallelize(step, method=given)
+
+
+def test_a_timeline_is_of_a_step_that_parallelize_made() -> None:
+    with pytest.raises(InputError, match=r"timeline of function.*\n.*\n.*trace\(plan\)"):
+        timeline(step, initial(), tokens(SAMPLES))  # type: ignore[arg-type]

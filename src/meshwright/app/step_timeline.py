@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshwright.errors import InputError, Problem
 from meshwright.formats.writing import write_file
 from meshwright.report.run_timeline import run_timeline
 from meshwright.report.run_trace import Lists, run_trace
@@ -74,9 +75,17 @@ def timeline(step: ParallelizedStep, /, *arguments: Any, **keywords: Any) -> Ran
 
     Returns:
         Printed, both steps on one time axis; `save` writes them for Perfetto; `results` is what the step returned.
+
+    Raises:
+        InputError: the step is not one that `parallelize` made.
     """
+    from meshwright.runtime.parallelize import ParallelizedStep
     from meshwright.runtime.training_run import predict_step
 
+    if not isinstance(step, ParallelizedStep):
+        what, why = f"timeline of {type(step).__name__}", "it runs a step that parallelize made, with its arguments"
+        fix = "timeline(parallelize(step), state, batch); the timeline of a plan is trace(plan)"
+        raise InputError(Problem(what=what, why=why, fix=fix, field="step"), code="MW200")
     compiled = step.lower(*arguments, **keywords)
     foreseen = predict_step(compiled)
     results, measured = step.recorded(*arguments, **keywords)

@@ -102,7 +102,9 @@ def python_verb(verb: str) -> Callable[..., Any]:
     def call(*values: Any, **named: Any) -> Any:
         for name in named:
             if name not in signature.parameters:
-                raise TypeError(_unexpected(verb, name, list(signature.parameters)))
+                raise TypeError(_unexpected(verb, name, request))
+        if len(values) > len(request.positional):
+            raise TypeError(_too_many(verb, values, request))
         return asked.answer(request.read(signature.bind(*values, **named).arguments))
 
     call.__name__ = call.__qualname__ = verb
@@ -112,11 +114,19 @@ def python_verb(verb: str) -> Callable[..., Any]:
     return call
 
 
-def _unexpected(verb: str, name: str, known: list[str]) -> str:
-    """What is said of an argument that a verb does not take."""
-    close = nearest(name, known)
+def _unexpected(verb: str, name: str, request: type[Request]) -> str:
+    """What is said of an argument that a verb does not take: `--gbs` of the command line is `global_batch`."""
+    known = {one.name: one.spelled.removeprefix("--").replace("-", "_") for one in fields_of(request) if one.python}
+    close = [own for own, option in known.items() if option == name] or nearest(name, known)
     instead = f"did you mean {' or '.join(close)}?" if close else f"it takes {', '.join(known)}"
     return f"{verb}() got an unexpected keyword argument {name!r}; {instead}"
+
+
+def _too_many(verb: str, values: tuple[Any, ...], request: type[Request]) -> str:
+    """What is said of values without a name beyond those that have a place."""
+    placed = ", ".join(request.positional) or "none"
+    beyond = ", ".join(f"{value!r:.40}" for value in values[len(request.positional) :])
+    return f"{verb}() takes without a name: {placed}; say by name what {beyond} is, as in gpus='64xH100'"
 
 
 def signature_of(request: type[Request]) -> inspect.Signature:

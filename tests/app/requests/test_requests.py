@@ -179,7 +179,15 @@ def test_a_python_verb_refuses_a_name_that_is_no_field() -> None:
     with pytest.raises(TypeError, match=r"plan\(\) got an unexpected keyword argument 'seqlen'; did you mean seq_len?"):
         python_verb("plan")("gpt2", seqlen=4)
     with pytest.raises(TypeError, match="it takes plan, target, directory, force"):
-        python_verb("export")("plans.json", to="megatron")
+        python_verb("export")("plans.json", where="launch")
+    for verb, option, name in (
+        ("plan", "gbs", "global_batch"),
+        ("export", "to", "target"),
+    ):  # as the command line has it
+        with pytest.raises(TypeError, match=f"did you mean {name}"):
+            python_verb(verb)(**{option: "8"})
+    with pytest.raises(TypeError, match=r"takes without a name: model; say by name what '8xH100' is"):
+        python_verb("plan")("gpt2", "8xH100")
 
 
 @pytest.mark.parametrize("verb", ["explain", "estimate", "check", "trace"])
