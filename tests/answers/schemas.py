@@ -97,6 +97,10 @@ DATA = {
     "spread",
 }
 """Keys of objects whose own keys are data: number formats, packages, rules, axes."""
+NULLABLE = {"place"}
+"""Keys that may be null though no question shows it: options that came from no line of a script."""
+DIVIDED = re.compile(r"optim|_space|_size$|flops$|_accessed$|_req$|^(?:weight|activation)(?:_grad)?$")
+"""Keys of amounts that are shared out among devices: whole in most answers, but not in all."""
 ERROR = "meshwright.error/1"
 KEY = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -149,7 +153,8 @@ class Shape:
             top: it is a whole document.
         """
         ways = [{"$ref": file_of(name)} for name in sorted(self.documents)]
-        types = self.types - ({"integer"} if "number" in self.types else set())
+        types = {"number" if one == "integer" and DIVIDED.search(name) else one for one in self.types}
+        types -= {"integer"} if "number" in types else set()
         if types and not (types == {"null"} and not ways):
             ways.append({"type": sorted(types) if len(types) > 1 else next(iter(types)), **self._within(name, top)})
         return {} if not ways else ways[0] if len(ways) == 1 else {"anyOf": ways}
@@ -164,8 +169,10 @@ class Shape:
             found["properties"] = {key: shape.schema(key) for key, shape in sorted(self.keys.items())}
             if top or self.objects >= SEEN_OFTEN:
                 found["required"] = sorted(always)
-            if self.objects < SEEN_OFTEN:
-                found["properties"] = {key: _or_null(one) for key, one in found["properties"].items()}
+            few = self.objects < SEEN_OFTEN
+            for key, one in found["properties"].items():
+                if few or key in NULLABLE:
+                    found["properties"][key] = _or_null(one)
         elif self.keys:
             found["additionalProperties"] = _one_of([shape.schema() for shape in self.keys.values()])
         return found

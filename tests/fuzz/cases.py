@@ -28,13 +28,17 @@ KEPT = "kept before\n"
 """What stands in an output file before the command runs."""
 MOST_PRINTED = 8_000_000
 """Characters: an error or an answer longer than this is no use to anybody."""
+READS = "read "
+"""Begins the verb of a case that is no verb of ours but a reader of `tests.fuzz.readers`."""
+SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Where cases have their folders: in memory where that is possible."""
 WAITING = 6
 """So many times its budget may an answer take by the clock on the wall: what only waits uses no processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A command line with the files it names, or a call from Python."""
+    """A command line with the files it names, a call from Python, or a reader with a file or a text."""
 
     words: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -86,11 +90,13 @@ def fault_of(case: Case, budget_s: float) -> str:
         case: the input.
         budget_s: processor seconds within which the answer must be there.
     """
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, _inside(Path(folder)):
+    with tempfile.TemporaryDirectory(prefix="fuzz-", dir=SCRATCH) as folder, _inside(Path(folder)):
         try:
             with _alarm(budget_s), warnings.catch_warnings():
                 warnings.simplefilter("error")
-                return _called(case) if case.verb else _typed(case, Path(folder))
+                if case.verb:
+                    return _called(case, Path(folder))
+                return _typed(case, Path(folder))
         except OverBudgetError:
             return f"over {budget_s:g} s: {_last_place()}"
         except MemoryError:
@@ -99,11 +105,17 @@ def fault_of(case: Case, budget_s: float) -> str:
             return f"uncaught: {_last_place()}\n{traceback.format_exc()[-3000:]}"
 
 
-def _typed(case: Case, folder: Path) -> str:
+def _laid(case: Case, folder: Path) -> None:
+    """Put the files of a case in place."""
     for name, content in case.files.items():
         place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
+        if "/" in name:
+            place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(content)
+
+
+def _typed(case: Case, folder: Path) -> str:
+    _laid(case, folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     out, err = io.StringIO(), io.StringIO()
     stdin, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO())
@@ -158,11 +170,17 @@ def _file_fault(folder: Path, before: Mapping[Path, bytes], code: int) -> str:
     return ""
 
 
-def _called(case: Case) -> str:
+def _called(case: Case, folder: Path) -> str:
     import meshwright
 
+    _laid(case, folder)
     try:
-        getattr(meshwright, case.verb)(**case.values)
+        if case.verb.startswith(READS):
+            from tests.fuzz.readers import read
+
+            read(case.verb.removeprefix(READS), folder, **case.values)
+        else:
+            getattr(meshwright, case.verb)(**case.values)
     except MeshwrightError as error:
         return "" if error.exit_code in CODES else f"exit code {error.exit_code}: {error}"
     return ""

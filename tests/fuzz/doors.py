@@ -232,6 +232,8 @@ def schedules(chance: Random) -> Case:
                 words.append(chance.choice([*(one.choices or sizes[:6]), mutate.number(chance)]))
     if chance.random() < 0.2:
         words += [chance.choice(["--svg", "--csv"]), "drawn"]
+    if name == "best":
+        words += LIMIT
     return Case(words=(*words, *_json(chance)))
 
 

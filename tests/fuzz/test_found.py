@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import struct
+import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,18 @@ import pytest
 from meshwright.cli import main
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.kinds import Number, Whole, shown
+from meshwright.formats.gguf import config_of_gguf
+from meshwright.formats.huggingface import read_config
+from meshwright.formats.logs import read_log
+from meshwright.formats.logs.out_of_memory import read_out_of_memory
+from meshwright.formats.measured.fold import fabric_bytes_per_s
+from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell.filters import printf
 from meshwright.library.devices import device
+from meshwright.schedules import SCHEDULES
+from meshwright.search.tuners.store import storage_path
+from meshwright.specs.row import parse_row
+from tests.answers.schemas import faults
 from tests.fuzz import samples
 
 HUGE = "9" * 4400
@@ -197,3 +210,86 @@ def test_a_model_of_thousands_of_layers_is_refused_at_once(capsys: pytest.Captur
     Path("config.json").write_text(json.dumps(deep))
     assert main(["plan", "config.json", "--gpus", "16xH100"]) == 2
     assert "layers is 6144" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("reads", "name", "text"),
+    [
+        (read_log, "run.log", f"[2026] [INFO] epoch=0/global_step={HUGE}, CurrSamplesPerSec=8.0\n" * 6),
+        (read_log, "run.log", f"[titan] step: {HUGE}  loss:  6.1  memory: 49.50GiB(52.28%)  tps: 5,800\n" * 6),
+        (read_out_of_memory, "oom.log", f"[rank {HUGE}]: of {HUGE} GiB, {'0' * 60_000}\n"),
+    ],
+)
+def test_logs_with_numbers_of_thousands_of_digits_are_refused(reads: Any, name: str, text: str) -> None:
+    Path(name).write_text(text)
+    with pytest.raises(InputError):
+        reads(name)
+
+
+def test_a_config_scales_by_no_number_beyond_every_float() -> None:
+    config = {**samples.models()[0], "rope_scaling": {"rope_type": "linear", "factor": 10**400, "low": 2}}
+    assert read_config(config, "x").settings.rope_numbers == (("low", 2.0),)
+
+
+def test_a_damaged_gguf_asks_for_no_memory() -> None:
+    Path("model.gguf").write_bytes(
+        b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q", 1) + b"x" + struct.pack("<I", 2**32 - 1)
+    )
+    with pytest.raises(InputError):
+        config_of_gguf("model.gguf")
+
+
+def test_a_link_of_measured_rows_has_a_number_of_interfaces() -> None:
+    assert fabric_bytes_per_s(f"{HUGE}x200Gb/s", 8) == fabric_bytes_per_s("200Gb/s", 8)
+
+
+def test_a_degree_of_zero_is_refused() -> None:
+    with pytest.raises(InputError, match="cp is 0"):
+        parse_row("pp16.cp00", devices=64, global_batch=256, schedules=())
+
+
+def test_a_storage_longer_than_a_file_name_is_refused() -> None:
+    with pytest.raises(InputError, match="names no file"):
+        storage_path("a" * 300)
+
+
+def test_a_script_of_billions_of_layers_is_refused() -> None:
+    words = ["--num-layers", "17179869184", "--hidden-size", "4096", "--num-attention-heads", "32"]
+    assert any("at most 2,048" in one.why for one in read_flags(words).problems)
+
+
+@pytest.mark.parametrize("name", ["ftpipe", "hanayo"])
+def test_a_thousand_chunks_of_a_worker_are_not_listed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedule", name, "--p", "4", "--m", "5", "--v", "1024"]) == 2
+    assert "fewer chunks a worker" in capsys.readouterr().err
+
+
+def test_forwards_of_hundreds_of_workers_are_ordered_in_a_second() -> None:
+    start_s = time.process_time()
+    assert SCHEDULES["v-1f1b"].table(600, 4, 2).p == 600
+    assert time.process_time() - start_s < 6
+
+
+def test_a_link_of_no_speed_sets_groups_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("cluster").write_text(samples.CLUSTER.replace("gb_s = 1.5", "gb_s = 1e-308"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["clusters", "show", "cluster"]) == 0
+
+
+def test_activations_of_no_size_have_room() -> None:
+    Path("stages.csv").write_text(samples.STAGES.replace("0.1,1e9", "0.1,1e-308", 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["schedule", "best", "--m", "4", "--times", "stages.csv"]) == 0
+
+
+def test_options_of_no_line_have_no_place(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("train.sh").write_text("deepspeed --num_nodes 2 --num_gpus 8 finetune.py --bf16 True $USER_ARGS\n")
+    main(["check", "llama-3.1-8b", "train.sh", "--gpus", "16xH100", "--json"])
+    assert not list(faults(json.loads(capsys.readouterr().out)))
+
+
+def test_moments_of_an_unknown_format_are_named() -> None:
+    words = ["--bf16", "--use-precision-aware-optimizer", "--exp-avg-dtype", "x", "--num-layers", "2"]
+    assert any("--exp-avg-dtype" in one.what for one in read_flags(words).problems)

@@ -10,7 +10,8 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -84,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in words
+    if (writing := sys.modules.get("meshwright.formats.writing")) is not None:
+        writing.written.clear()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -91,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             code = _run(optional_values(words))
             if code == INTERRUPTED:
-                print_interrupted(as_json=as_json)
+                raise KeyboardInterrupt
         except MeshwrightError as error:
             code = print_error(error, as_json=as_json)
         except MemoryError:
@@ -102,6 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = print_bug(f"{type(error).__name__}: {error}", _where(error), as_json=as_json)
     except ReaderLeftError:
         code = reader_left()
+    except KeyboardInterrupt:
+        code = print_interrupted(as_json=as_json)
     return code
 
 
@@ -122,7 +127,7 @@ def _parsed(words: list[str]) -> int:
     verbs = called(words)
     everything = HELP_ALL in words
     words = ["--help" if word == HELP_ALL else word for word in words]
-    command = command_for(application(verbs, everything=everything), whole=len(verbs) > 1)
+    command = _command(tuple(verbs), everything)
     try:
         result = command.main(args=words or ["--help"], prog_name="meshwright", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -135,6 +140,12 @@ def _parsed(words: list[str]) -> int:
             raise usage_error(error, words) from None
         raise
     return result if isinstance(result, int) else 0
+
+
+@cache
+def _command(verbs: tuple[str, ...], everything: bool) -> Any:
+    """The parser of some verbs, kept for whoever calls `main` again in this process."""
+    return command_for(application(verbs, everything=everything), whole=len(verbs) > 1)
 
 
 def _too_large() -> MeshwrightError:

@@ -161,12 +161,14 @@ def print_bug(what: str, where: str, *, as_json: bool) -> int:
 
 def print_interrupted(*, as_json: bool) -> int:
     """Say that the user stopped it, and give exit code 130."""
-    what = "interrupted; nothing was written"
+    writing = sys.modules.get("meshwright.formats.writing")
+    places = [str(path) for path in writing.written] if writing is not None else []
+    what = f"interrupted after {', '.join(places)} was written" if places else "interrupted; nothing was written"
     if as_json:
         problem = {"field": None, "what": what, "why": None, "fix": None}
         document = {"schema": "meshwright.error/1", "code": "MW130", "exit_code": INTERRUPTED, "problems": [problem]}
         return _error_object(document, INTERRUPTED)
-    print(what, file=sys.stderr)
+    print(visible(what), file=sys.stderr)
     return INTERRUPTED
 
 

@@ -14,6 +14,7 @@ from meshwright.errors import InputError, Problem, UnsupportedError, unknown_nam
 
 MAX_TEXT = 64 * 2**20
 MOST_VALUES = 100_000
+MOST_AXES = 8
 FAMILIES = {
     "llama": "llama",
     "qwen2": "qwen2",
@@ -108,6 +109,8 @@ def _shapes(file: IO[bytes], tensors: int) -> Iterator[tuple[str, tuple[int, ...
     for _ in range(tensors):
         name = _text(file)
         (rank,) = struct.unpack("<I", file.read(4))
+        if rank > MOST_AXES:
+            raise ValueError(f"a tensor has {rank:,} axes")
         yield name, struct.unpack(f"<{rank}Q", file.read(8 * rank))
         file.read(12)  # its type and where it lies
 

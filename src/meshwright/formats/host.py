@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.units import rate_bytes_per_s, size_bytes
 
-_SLOT = re.compile(r"\s*(?:gen|pcie)?\s*([1-7])(?:\.0)?\s*[xX×]\s*([0-9]{1,2})\s*", re.IGNORECASE)
+_SLOT = re.compile(r"\s*(?:(?:gen|pcie)\s*)?([1-7])(?:\.0)?\s*[xX×]\s*([0-9]{1,2})\s*", re.IGNORECASE)
 
 PCIE_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 """Of one lane and direction, after line coding. Source: PCI Express base specifications 1.0 to 6.0."""

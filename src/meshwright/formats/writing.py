@@ -11,6 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from meshwright.errors import InputError, Problem
+from meshwright.interruptions import uninterrupted
+
+written: list[Path] = []
+"""Files and folders of the command that runs, which somebody who stops it wants to know."""
 
 
 def check_directory(directory: str | Path, *, force: bool) -> None:
@@ -50,7 +54,12 @@ def write_folder(directory: str | Path, files: Mapping[str, str], *, force: bool
         InputError: the folder cannot be used or written.
     """
     check_directory(directory, force=force)
-    folder = Path(directory)
+    with uninterrupted():
+        _write_folder(Path(directory), files)
+        written.append(Path(directory))
+
+
+def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
     staging = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -115,13 +124,22 @@ def write_file(path: str | Path, content: str | bytes, *, make_folder: bool = Fa
         except (OSError, ValueError) as error:
             raise _refused(target, _reason(error), "name a folder you can write to") from None
     check_file(target)
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    if target.exists() and not target.is_file():
+        # A device or a pipe, such as /dev/stdout, has no content to lose and no name to give, and may wait for ever.
+        try:
+            target.write_bytes(data)
+        except OSError as error:
+            raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
+        return
+    with uninterrupted():
+        _write_file(target, data)
+        written.append(target)
+
+
+def _write_file(target: Path, data: bytes) -> None:
     temporary = None
     try:
-        data = content.encode("utf-8") if isinstance(content, str) else content
-        if target.exists() and not target.is_file():
-            # A device or a pipe, such as /dev/stdout, has no content to lose and no name to give away.
-            target.write_bytes(data)
-            return
         mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=".part")
         with os.fdopen(handle, "wb") as stream:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from meshwright.errors import InputError, Problem
 from meshwright.schedules.list_scheduling import Ranked, Work, list_schedule
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 Key = tuple[int, ...]
+MOST_LOOKS = 10_000_000
+"""Stages looked at while an order is made: some seconds."""
 
 
 def list_table(
@@ -28,6 +31,11 @@ def list_table(
         cap: most micro-batches of a virtual stage between the start of its forward and the end of its backward, None
             for any number; a worker with nothing else to do then waits.
     """
+    looks = 2 * placement.stages * max(micro_batches) * -(-placement.stages // placement.p)
+    if looks > MOST_LOOKS:
+        what = f"{placement.stages:,} virtual stages on {placement.p} workers"
+        why = "a free worker looks at each of its stages before every task, which would take minutes"
+        raise InputError(Problem(what=what, why=why, fix="fewer chunks a worker", field="v"), code="MW240")
     work = Work(
         placement=placement,
         micro_batches=tuple(micro_batches),

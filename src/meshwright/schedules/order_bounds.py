@@ -75,6 +75,6 @@ def order_lower_bound_s(
         # A worker with no room for one micro-batch allows no order at all, which is for others to say.
         if held.sum() > 0 and held.sum() <= room * (1 + 1e-9) < np.inf:
             if own.sum() == 1:
-                room = np.floor(room / held[0] * (1 + 1e-9)) * held[0]
+                room = float(np.floor(room / float(held[0]) * (1 + 1e-9))) * float(held[0])
             bounds.append(head + float((held * units[own] * (lifetime + weight)[own]).sum()) / room + tail)
     return (1.0 - 1e-12) * float(max(bounds))

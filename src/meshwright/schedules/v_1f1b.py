@@ -109,16 +109,19 @@ def forwards_ahead(lists: list[list[Task]]) -> list[list[Task]]:
             most = max(most, now)
         return None
 
-    slot = 0
-    while any(left):
-        for worker in range(p):
+    # A worker that found nothing finds something only once it or a neighbouring stage has ended a task.
+    awake: dict[int, set[int]] = {0: set(range(p))}
+    while awake:
+        slot = min(awake)
+        for worker in sorted(awake.pop(slot)):
             index = chosen(worker, slot) if left[worker] and free[worker] <= slot else None
             if index is not None:
                 task = left[worker].pop(index)
                 order[worker].append(task)
                 live[worker] += 1 if task.kind is Kind.F else -1
-                free[worker] = ends[task.kind, task.stage, task.unit] = slot + SLOTS[task.kind]
-        slot += 1
+                end = free[worker] = ends[task.kind, task.stage, task.unit] = slot + SLOTS[task.kind]
+                near = range(max(task.stage - 1, 0), min(task.stage + 1, last) + 1)
+                awake.setdefault(end, set()).update(min(stage, last - stage) for stage in near)
     return order
 
 

@@ -451,6 +451,9 @@ def _parse_grid(token: str, text: str, problems: list[Problem]) -> tuple[int, st
 
 def _parse_cp(match: re.Match[str], text: str, problems: list[Problem]) -> tuple[tuple[str, int], ...]:
     degree, said = int(match[1]), match[2] or "p2p"
+    if not degree:
+        problems.append(Problem(what=f"plan {text!r}: cp is 0", why="degrees and batches are at least 1"))
+        return ()
     parts = [_LEVEL.match(part) for part in said.split("x")]
     if len(parts) == 1:
         return ((said, degree),) if degree != 1 else ()

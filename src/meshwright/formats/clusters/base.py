@@ -125,8 +125,8 @@ def _named(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def directives(text: str) -> dict[str, str]:
     """Lines `# key = value` of a description that cannot say something itself."""
-    found = re.findall(r"^[ \t]*#[ \t]*([a-z_]+)[ \t]*=[ \t]*\"?([^\n\"]*?)\"?[ \t]*$", text, re.M)
-    return dict(found)
+    found = re.findall(r"^[ \t]*#[ \t]*([a-z_]+)[ \t]*=([^\n\"]*(?:\"[^\n\"]*\"[ \t]*)?)$", text, re.M)
+    return {key: value.strip(" \t").removeprefix('"').removesuffix('"') for key, value in found}
 
 
 def whole_directive(known: dict[str, str], name: str, wrong: Refusals) -> int | None:

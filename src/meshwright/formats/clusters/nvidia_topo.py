@@ -48,7 +48,7 @@ PATHS = {
 _CELL = re.compile(r"X|NV\d+|" + "|".join(PATHS))
 _LABEL = re.compile(r"([\w.-]+): *\t?(?=\s*GPU\d)")
 _NODE_LINE = re.compile(r"[#=\-*\[\s]*([A-Za-z][\w.-]*?)[:=\-*\]\s]*")
-_LISTED = re.compile(r"GPU \d+: (.+?) \(UUID")
+_LISTED = re.compile(r"GPU \d+: (.{1,200}?) \(UUID")
 _ESCAPE = re.compile(r"\x1b?\[[0-9;]{0,5}m")
 """nvidia-smi underlines its header; copied text may have lost the escape itself."""
 _LINK_GB_S = 25.0

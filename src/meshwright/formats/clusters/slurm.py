@@ -31,7 +31,8 @@ from meshwright.formats.clusters.base import (
 from meshwright.specs.device import DeviceSpec
 
 MAX_HOSTS = 200_000
-_OUTER_COMMA = re.compile(r",(?![^\[]*\])")
+_ITEM = re.compile(r"(?:[^,\[]|\[[^\]]*\]?)+")
+"""Between commas that stand in no brackets."""
 
 
 def hosts(text: str) -> list[str]:
@@ -41,7 +42,7 @@ def hosts(text: str) -> list[str]:
         ValueError: a range that is none, or more than `MAX_HOSTS`.
     """
     found: list[str] = []
-    for item in filter(None, _OUTER_COMMA.split(text.strip())):
+    for item in _ITEM.findall(text.strip()):
         parts = re.split(r"\[([^\]]*)\]", item)
         # Every second part stood in brackets.
         choices = [_ranges(part) if index % 2 else [part] for index, part in enumerate(parts)]

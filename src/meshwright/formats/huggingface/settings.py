@@ -26,6 +26,8 @@ _FACTORS = (
     "clip_qkv",
 )
 _SCORES = ("scoring_func", "score_function", "moe_router_activation_func")
+_MOST = 1e300
+"""Larger numbers are none that anything is scaled by."""
 _WHOLE_FILE = ("architectures", "transformers_version", "torch_dtype", "dtype", "auto_map")
 """Keys of files as people publish them; where they are, what else is missing is what its class takes."""
 
@@ -57,7 +59,7 @@ def read_settings(config: Mapping[str, Any], said: str) -> ModelSettings:
             sorted(
                 (str(name), float(value))
                 for name, value in rope.items()
-                if name != "rope_theta" and isinstance(value, int | float)
+                if name != "rope_theta" and isinstance(value, int | float) and abs(value) < _MOST
             )
         ),
         rope_share=_number(config, *_SHARE) or _number(rope, *_SHARE),

@@ -21,7 +21,9 @@ from meshwright.formats.logs.record import (
 )
 from meshwright.units import MILLI
 
-_STEP = re.compile(r"(?:global_step=|\]\s+\d+/)(\d+),.*?(?:CurrSamplesPerSec|(?<!Avg)SamplesPerSec)=([^\s,]+)")
+_STEP = re.compile(
+    r"(?:global_step=|\]\s+\d+/)(\d{1,18}),.{0,500}?(?:CurrSamplesPerSec|(?<!Avg)SamplesPerSec)=([^\s,]+)"
+)
 _MEMORY = re.compile(rf"MaxMemAllocated=({NUMBER})\s*(GB|MB)")
 _TIMERS = re.compile(r"time \(ms\) \| fwd: ")
 _TIMER = re.compile(rf"\| (\w+): ({NUMBER})")

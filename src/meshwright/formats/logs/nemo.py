@@ -26,7 +26,7 @@ def _read(reading: LogReading, lines: list[str]) -> None:
         if match := _TIMING.search(line):
             unit = UNITS_S.get(match[1])
             seconds = reading.positive(at, "train_step_timing", match[2]) if unit else None
-            step = found(rf"global_step\s*[:=]\s*({NUMBER})", line) or found(r"iteration (\d+)/", line)
+            step = found(rf"global_step\s*[:=]\s*({NUMBER})", line) or found(r"iteration (\d{1,18})/", line)
             batch = found(rf"global_batch_size\s*[:=]\s*({NUMBER})", line)
             peak = found(rf"peak_memory_usage\s*[:=]\s*({NUMBER})", line)
             reading.step(

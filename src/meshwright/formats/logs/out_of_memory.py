@@ -16,9 +16,9 @@ from meshwright.formats.logs.record import NUMBER
 from meshwright.units import GIB
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_SIZE = rf"({NUMBER.removeprefix('[-+]?')})\s*([KMGT]i?B|bytes|B)"
+_SIZE = rf"(?<![0-9])(?<![0-9][.,])({NUMBER.removeprefix('[-+]?')})\s*([KMGT]i?B|bytes|B)"
 _UNITS = {"b": 1.0, "k": GIB / 1024**2, "m": GIB / 1024, "g": GIB, "t": GIB * 1024}
-_RANK = re.compile(r"^\W{0,3}(?:(?:rank|default|ip-[\w-]+|worker)[ -]?)?(\d+)\]?:|\brank[ =:]+(\d+)", re.IGNORECASE)
+_RANK = re.compile(r"^\W{0,3}(?:(?:rank|default|ip-[\w-]+|worker)[ -]?)?(\d{1,18})\]?:|\brank[ =:]+(\d{1,18})", re.I)
 _HEAD = re.compile(rf"out of memory\.? *Tried to allocate {_SIZE}", re.IGNORECASE)
 _FIELDS = {
     "capacity_bytes": re.compile(rf"(?:total capac\w+ of {_SIZE}|{_SIZE} total capacity)"),
@@ -28,8 +28,8 @@ _FIELDS = {
     "unused_bytes": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
     "reserved_bytes": re.compile(rf"{_SIZE} (?:reserved in total by PyTorch|cached)"),
 }
-_XLA = re.compile(rf"RESOURCE_EXHAUSTED.*?(?:allocat\w+|requested|Used) *(?:\w+ )?{_SIZE}", re.IGNORECASE)
-_STEP = re.compile(r"\biteration\s+(\d+)\s*/|\bstep[ :=]+(\d+)\b", re.IGNORECASE)
+_XLA = re.compile(rf"RESOURCE_EXHAUSTED.{{0,500}}?(?:allocat\w+|requested|Used) *(?:\w+ )?{_SIZE}", re.IGNORECASE)
+_STEP = re.compile(r"\biteration\s+(\d{1,18})\s*/|\bstep[ :=]+(\d{1,18})\b", re.IGNORECASE)
 _FRAME = re.compile(r'File "([^"]+)", line \d+, in ([\w<>]+)')
 
 

@@ -27,7 +27,7 @@ NAME = "pytorch-profiler"
 MAX_BYTES = 2 * GIB
 """Of a trace, unpacked."""
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-_STEP = re.compile(r"ProfilerStep#(\d+)")
+_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 _COLLECTIVE = re.compile(r"^(?:nccl|rccl|msccl|mscclpp|ncclx)|nvshmem|deep_?ep|internode|intranode", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"multi_tensor_apply|FusedAdam|adam|lamb|l2norm", re.IGNORECASE)
 _GROUPS = (

@@ -10,8 +10,8 @@ import re
 
 from meshwright.formats.logs.record import NUMBER, LoggedStep, LogReader, LogReading, found
 
-_BAR = re.compile(rf"(\d+)/\d+ \[[\d:]+<[\d:?]+,\s*({NUMBER})\s*(s/it|it/s)")
-_BATCH = r"[Tt]otal train batch size[^=]*=\s*(" + NUMBER + ")"
+_BAR = re.compile(rf"(?<!\d)(\d{{1,18}})/\d+ \[[\d:]+<[\d:?]+,\s*({NUMBER})\s*(s/it|it/s)")
+_BATCH = r"[Tt]otal train batch size[^=]{0,80}=\s*(" + NUMBER + ")"
 
 
 def _read(reading: LogReading, lines: list[str]) -> None:

@@ -335,7 +335,7 @@ def board_devices(text: str) -> int | None:
     return None if match is None else 1 + NVLINKS[match[1]] // int(match[2])
 
 
-_RATE = re.compile(r"(?:(\d+)\s*x\s*)?(\d+(?:\.\d+)?\s*[KMGTkmgt]i?(?:b|B|[Bb]its?|[Bb]ytes?)(?:ps|/s))\b")
+_RATE = re.compile(r"(?<!\d)(?:(\d{1,6})\s*x\s*)?(\d+(?:\.\d+)?\s*[KMGTkmgt]i?(?:b|B|[Bb]its?|[Bb]ytes?)(?:ps|/s))\b")
 
 
 def fabric_bytes_per_s(text: str, devices_per_node: int) -> float | None:

@@ -10,7 +10,7 @@ from meshwright.errors import Problem
 from meshwright.formats.megatron.options import Values
 from meshwright.formats.megatron.settings import read_settings, settings_facts, settings_flags
 from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
-from meshwright.specs.model import LayerSpec, ModelSpec
+from meshwright.specs.model import MOST_LAYERS, LayerSpec, ModelSpec
 
 Flags = list[tuple[str, str]]
 
@@ -298,6 +298,9 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
         missing = [flag for flag in ("--num-layers", "--hidden-size", "--num-attention-heads") if not values.has(flag)]
         why = f"the model's shape is not said without {', '.join(missing)}" if missing else "sizes are at least 1"
         return {}, [Problem(what="no model in the options", why=why)] if not missing else []
+    if layers > MOST_LAYERS:
+        what, why = f"--num-layers is {layers:,}", f"at most {MOST_LAYERS:,} are planned"
+        return {}, [Problem(what=what, why=why, fix="say how many it has", field="--num-layers")]
     gated = values.has("--swiglu") or values.has("--quick-geglu")
     usual = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
     linear = not values.has("--disable-bias-linear")

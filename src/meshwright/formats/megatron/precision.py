@@ -83,6 +83,10 @@ def precision_flags(precision: Precision, *, sharded: bool) -> tuple[list[tuple[
     return flags, problems
 
 
+_MOMENTS = ("fp8", "bf16", "fp16", "fp32")
+"""Formats of an optimizer's moments, the narrowest first."""
+
+
 def read_precision(values: Values) -> tuple[Precision, list[Problem]]:
     """The formats that options ask for."""
     problems = []
@@ -111,9 +115,9 @@ def read_precision(values: Values) -> tuple[Precision, list[Problem]]:
         if first != second:
             why = "one format for both moments can be planned; the larger is taken"
             problems.append(Problem(what=f"--exp-avg-dtype {first}, --exp-avg-sq-dtype {second}", why=why))
-        recipe = replace(
-            recipe, moments=max(first, second, key=lambda name: ("fp8", "bf16", "fp16", "fp32").index(name))
-        )
+        # A format that Megatron-LM does not take is a problem of its options already.
+        widest = max((_MOMENTS.index(name) for name in (first, second) if name in _MOMENTS), default=-1)
+        recipe = replace(recipe, moments=_MOMENTS[widest])
         if values.text("--main-params-dtype", "fp32") == "fp16" and recipe.master is not None:
             recipe = replace(recipe, master="fp16")
         if values.text("--main-grads-dtype", "fp32") == "bf16":

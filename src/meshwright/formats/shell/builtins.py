@@ -45,7 +45,7 @@ _PROBES = frozenset(
 """Programs that people start to learn something: whether they succeed is not known."""
 _HARMLESS = re.compile(
     r"(activate|\.bashrc|\.bash_profile|\.profile|/etc/.*|conda\.sh|modules?\.sh|setvars\.sh|init\.sh|set_env\.sh|"
-    r"lmod.*|/init/bash|hpcx-init.*|.*modulefiles.*|\.venv/.*)$"
+    r"lmod.*|/init/bash|hpcx-init.*|modulefiles.*|\.venv/.*)$"
 )
 
 

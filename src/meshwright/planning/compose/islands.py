@@ -147,7 +147,7 @@ def _apart(groups: list[NodeGroup], links: tuple[LinkSpec, ...]) -> Float[np.nda
     for link in links:
         a, b = (place[name] for name in link.between)
         # A link no slower than what leaves either group sets nothing apart.
-        slower = max(fabric[a], fabric[b]) / link.bandwidth_bytes_per_s - 1
+        slower = float(max(fabric[a], fabric[b])) / link.bandwidth_bytes_per_s - 1
         apart[a, b] = apart[b, a] = math.inf if link.price_per_gb else max(apart[a, b], slower)
     for a, b in combinations(range(len(groups)), 2):
         if _shape(groups[a]) != _shape(groups[b]):

@@ -43,8 +43,13 @@ def storage_path(storage: str) -> Path:
         problem = Problem(what=f"storage {text[:80]!r}", why=why, fix="write sqlite:///trials.db", field="storage")
         raise InputError(problem, code="MW250")
     path = Path(text.removeprefix(PREFIX))
-    if not text.removeprefix(PREFIX) or path.is_dir() or not path.absolute().parent.is_dir():
-        why = "its folder does not exist" if text.removeprefix(PREFIX) and not path.is_dir() else "it names no file"
+    try:
+        nameless = not text.removeprefix(PREFIX) or path.is_dir()
+        homeless = not path.absolute().parent.is_dir()
+    except (OSError, ValueError):  # a name that no file can have
+        nameless = homeless = True
+    if nameless or homeless:
+        why = "it names no file" if nameless else "its folder does not exist"
         problem = Problem(what=f"storage {text[:80]!r}", why=why, fix="write sqlite:///trials.db", field="storage")
         raise InputError(problem, code="MW250")
     return path
