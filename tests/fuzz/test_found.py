@@ -293,3 +293,8 @@ def test_options_of_no_line_have_no_place(capsys: pytest.CaptureFixture[str]) ->
 def test_moments_of_an_unknown_format_are_named() -> None:
     words = ["--bf16", "--use-precision-aware-optimizer", "--exp-avg-dtype", "x", "--num-layers", "2"]
     assert any("--exp-avg-dtype" in one.what for one in read_flags(words).problems)
+
+
+def test_memory_of_a_log_has_a_unit() -> None:
+    Path("run.log").write_text(samples.LOGS[0].replace("memory (MB)", "memory (f)"))
+    assert read_log("run.log").steps

@@ -66,8 +66,8 @@ def _ranges(text: str) -> list[str]:
     return numbers
 
 
-_GPU = re.compile(r"gpu:(?:([^:,()\s]+):)?(\d{1,6})(?:\([^)]*\))?")
-_TRES = re.compile(r"gres/gpu(?::([^=,\s]+))?=(\d{1,6})")
+_GPU = re.compile(r"gpu:(?:([^:,()\s]{1,80}):)?(\d{1,6})(?:\([^)]{0,200}\))?")
+_TRES = re.compile(r"gres/gpu(?::([^=,\s]{1,80}))?=(\d{1,6})")
 _GONE = (
     *("DOWN", "DRAIN", "DRAINED", "DRAINING", "DRNG", "FAIL", "FAILING", "FAILG", "MAINT"),
     *("FUTURE", "FUTR", "UNKNOWN", "UNK", "NOT_RESPONDING", "INVAL"),

@@ -24,9 +24,11 @@ from meshwright.formats.logs.record import (
 )
 from meshwright.units import MILLI, TERA
 
-_STEP = re.compile(rf"iteration\s+(\d{{1,18}})\s*/.{{0,500}}?elapsed time per iteration \((\w+)\):\s*({NUMBER}|\S+)")
+_STEP = re.compile(rf"iteration\s+(\d{{1,18}})\s*/.{{0,300}}?elapsed time per iteration \((\w+)\):\s*({NUMBER}|\S+)")
 _ARGUMENT = re.compile(r"^\s*(?:\[[^\]]*\]:?\s*)?(\w+)\s\.{3,}\s(\S+)\s*$")
-_MEMORY = re.compile(rf"after (\d{{1,18}}) iterations\) memory \((\w+)\).{{0,500}}?max allocated:\s*({NUMBER})")
+_MEMORY = re.compile(
+    rf"after (\d{{1,18}}) iterations\) memory \(([KMG]i?B|bytes)\).{{0,300}}?max allocated:\s*({NUMBER})"
+)
 _TFLOPS = rf"throughput per GPU \(TFLOP/s/GPU\):\s*({NUMBER})"
 _POWER = rf"power per GPU \(W/GPU\):\s*({NUMBER})"
 _TIMER = re.compile(rf"^\s+([a-z][a-z/-]+) \.{{2,}}: (?:\(({NUMBER}), ({NUMBER})\)|({NUMBER}))\s*$")

@@ -28,7 +28,9 @@ _FIELDS = {
     "unused_bytes": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
     "reserved_bytes": re.compile(rf"{_SIZE} (?:reserved in total by PyTorch|cached)"),
 }
-_XLA = re.compile(rf"RESOURCE_EXHAUSTED.{{0,500}}?(?:allocat\w+|requested|Used) *(?:\w+ )?{_SIZE}", re.IGNORECASE)
+_XLA = re.compile(
+    rf"RESOURCE_EXHAUSTED.{{0,300}}?(?:allocat\w{{1,12}}|requested|Used) {{0,3}}(?:\w{{1,20}} )?{_SIZE}", re.IGNORECASE
+)
 _STEP = re.compile(r"\biteration\s+(\d{1,18})\s*/|\bstep[ :=]+(\d{1,18})\b", re.IGNORECASE)
 _FRAME = re.compile(r'File "([^"]+)", line \d+, in ([\w<>]+)')
 

@@ -10,7 +10,7 @@ import re
 from meshwright.formats.logs.record import NUMBER, LoggedStep, LogReader, LogReading, found, memory_in, number_of
 from meshwright.units import TERA
 
-_STEP = re.compile(r"step:\s*(\d{1,18})\s.{0,500}?\btps:\s*(\S+)")
+_STEP = re.compile(r"step:\s*(\d{1,18})\s.{0,300}?\btps:\s*(\S+)")
 _MEMORY = re.compile(rf"memory:\s*({NUMBER})\s*(GiB|GB|MiB|MB)")
 
 
