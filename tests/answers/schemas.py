@@ -99,6 +99,8 @@ DATA = {
 """Keys of objects whose own keys are data: number formats, packages, rules, axes."""
 NULLABLE = {"place"}
 """Keys that may be null though no question shows it: options that came from no line of a script."""
+OF_A_KIND = {"ffn_hidden", "gated", "head_dim", "heads", "kv_heads", "window"}
+"""Keys of layers that have them, where others of the same list need not."""
 DIVIDED = re.compile(r"optim|_space|_size$|flops$|_accessed$|_req$|^(?:weight|activation)(?:_grad)?$")
 """Keys of amounts that are shared out among devices: whole in most answers, but not in all."""
 ERROR = "meshwright.error/1"
@@ -168,7 +170,7 @@ class Shape:
         if self.keys and named and name not in DATA:
             found["properties"] = {key: shape.schema(key) for key, shape in sorted(self.keys.items())}
             if top or self.objects >= SEEN_OFTEN:
-                found["required"] = sorted(always)
+                found["required"] = sorted(set(always) - OF_A_KIND)
             few = self.objects < SEEN_OFTEN
             for key, one in found["properties"].items():
                 if few or key in NULLABLE:
