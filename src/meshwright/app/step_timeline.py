@@ -82,8 +82,9 @@ def timeline(step: ParallelizedStep, /, *arguments: Any, **keywords: Any) -> Ran
     from meshwright.runtime.parallelize import ParallelizedStep
     from meshwright.runtime.training_run import predict_step
 
-    if not isinstance(step, ParallelizedStep):
-        what, why = f"timeline of {type(step).__name__}", "it runs a step that parallelize made, with its arguments"
+    given: object = step
+    if not isinstance(given, ParallelizedStep):
+        what, why = f"timeline of {type(given).__name__}", "it runs a step that parallelize made, with its arguments"
         fix = "timeline(parallelize(step), state, batch); the timeline of a plan is trace(plan)"
         raise InputError(Problem(what=what, why=why, fix=fix, field="step"), code="MW200")
     compiled = step.lower(*arguments, **keywords)
