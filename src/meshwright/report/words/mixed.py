@@ -17,6 +17,8 @@ MOST_HELD = 12
 """Runs of stages whose layers are told one by one; all of them are in the data."""
 MOST_SLICES = 8
 """Stages whose planner is told; all of them are in the data."""
+LEAST_ABOVE = 0.0005
+"""How far above the mean the slowest stage is told: 0.1% as it is written."""
 MOST_SKIPS = 6
 """Reasons of skips that are told; all of them are in the data."""
 
@@ -27,18 +29,18 @@ def worth(mixing: Mixing) -> str:
     if best is None or gain is None or best.step_time_s is None:
         return "No kind of device can train the model by itself."
     if mixing.used == 1 and mixing.per_step is not None:
-        return "Mixing costs more: one kind of device by itself is the cheapest found."
+        return "One group by itself is the best found for its price or energy; the others are not rented."
     if mixing.used == 1 and mixing.idle and all(one.strangers for one in mixing.idle):
         return f"The kinds cannot train together: {_alone(best)} are the best found."
     if mixing.used == 1:
-        what = "Mixing does" if mixing.kinds > 1 else "Unequal nodes do"
+        what = "Mixing does" if mixing.kinds > 1 else "Joining groups does"
         return f"{what} not pay: {_alone(best)} are the best found."
     if mixing.per_step is not None:
         return f"The cheapest found; {_alone(best)} would take {seconds(best.step_time_s)}."
     if gain <= 0:
         return f"{_alone(best)} would take {seconds(best.step_time_s)}."
     faster = best.step_time_s / mixing.step_time_s - 1.0
-    pays = "Mixing pays" if mixing.kinds > 1 else "Using unequal nodes pays"
+    pays = "Mixing pays" if mixing.kinds > 1 else "Joining groups pays"
     return (
         f"{pays}: {percent(gain)} less time than the {seconds(best.step_time_s)} of {_alone(best)} "
         f"({percent(faster)} more tokens per second)."
@@ -65,7 +67,8 @@ def _mixing_lines(mixing: Mixing, *, held: bool) -> Iterator[str]:
         yield from (held_line(one) for one in mixing.held[:MOST_HELD])
         if len(mixing.held) > MOST_HELD:
             yield f"and {len(mixing.held) - MOST_HELD} more runs of stages; --json has them"
-    yield slowest_line(mixing)
+    if mixing.slowest.above_mean >= LEAST_ABOVE:
+        yield slowest_line(mixing)
     for name, rest in mixing.without:
         if rest.step_time_s is None:
             yield f"without {name}: nothing fits"
@@ -80,7 +83,8 @@ def _mixing_lines(mixing: Mixing, *, held: bool) -> Iterator[str]:
         yield f"{one.devices} alone: {said}"
     yield sensitivity_line(mixing)
     yield from framework_lines(mixing)
-    yield from search_lines(mixing.searched, mixing.step_time_s)
+    # A plan that rents fewer devices is longer than the bound of all of them on purpose: no gap of it is told.
+    yield from search_lines(mixing.searched, None if mixing.per_step is not None else mixing.step_time_s)
 
 
 def held_line(one: HeldLayers) -> str:
@@ -143,11 +147,14 @@ def idle_lines(idle: Iterable[IdleDevices]) -> tuple[str, ...]:
     )
 
 
-def search_lines(searched: SearchRecord, step_time_s: float) -> Iterator[str]:
-    """What was looked at, and how far the step is above its lower bound."""
+def search_lines(searched: SearchRecord, step_time_s: float | None) -> Iterator[str]:
+    """What was looked at, and how far the step is above its lower bound; None where another aim made it longer."""
     looked = ", ".join(f"{count:,} {name}" for name, count in searched.looked_at.items())
     if searched.bound_s is None:
         yield f"search: {looked}; the best found, not proved the best"
+        return
+    if step_time_s is None:
+        yield f"search: {looked}; the best found, not proved the best; no step is below {seconds(searched.bound_s)}"
         return
     gap = percent(step_time_s / searched.bound_s - 1.0)
     yield f"search: {looked}; lower bound {seconds(searched.bound_s)} (gap {gap})"

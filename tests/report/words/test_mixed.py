@@ -1,0 +1,40 @@
+"""Sentences of plans over several groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import meshwright as mw
+
+TWO_ZONES = """
+[[group]]
+name = "dear"
+device = "H100"
+nodes = 1
+devices_per_node = 2
+price_per_device_hour = 4.0
+[[group]]
+name = "spot"
+device = "H100"
+nodes = 1
+devices_per_node = 2
+price_per_device_hour = 1.5
+[[link]]
+between = ["dear", "spot"]
+gb_s = 1
+price_per_gb = 0.01
+"""
+
+
+def test_a_plan_that_rents_one_group_says_so_and_tells_no_gap_of_all(tmp_path: Path) -> None:
+    path = tmp_path / "zones.toml"
+    path.write_text(TWO_ZONES)
+    verdict = mw.plan("gpt2", cluster=path, global_batch=512, objective="cost").verdict
+    assert "One group by itself is the best found for its price or energy" in verdict.text
+    lines = "\n".join(verdict.why)
+    assert "no step is below" in lines
+    assert "(gap" not in lines
+    assert "0% above the mean" not in lines
+    quick = mw.plan("gpt2", cluster=path, global_batch=512)
+    assert "nodes" not in quick.verdict.text  # both groups have nodes of 2: what differs is their zone
+    assert "(gap" in "\n".join(quick.verdict.why)
