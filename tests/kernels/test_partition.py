@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import combinations_with_replacement, pairwise
 from typing import Any
 
@@ -106,3 +107,12 @@ def test_fewer_units_than_parts() -> None:
     with pytest.raises(ValueError, match="4 units cannot fill 5 parts"):
         balanced_partition([1.0] * 4, parts=5)
     assert balanced_partition([1.0] * 4, parts=5, allow_empty_last=True).counts == (1, 1, 1, 1, 0)
+
+
+def test_long_chains_take_no_time() -> None:
+    started = time.process_time()
+    for parts, heaviest in ((7, 74.0), (64, 9.0), (256, 3.4), (511, 3.4)):
+        found = balanced_partition([1.0e9] * 512, parts=parts, last_extra=2.4e9)
+        assert (sum(found.counts), len(found.counts)) == (512, parts)
+        assert found.bottleneck == pytest.approx(heaviest * 1e9)
+    assert time.process_time() - started < 1.0

@@ -1,12 +1,14 @@
 """Partition of a chain of layers into consecutive parts whose heaviest part is as light as possible.
 
-What a pipeline does with its layers when the first stage also holds the embedding and the last one the head. Exact,
-by dynamic programming on the matrix of all intervals. Apart from schedules: weights in, counts out.
+What a pipeline does with its layers when the first stage also holds the embedding and the last one the head. Exact:
+the heaviest part by bisection among loads that occur, then the smoothest partition by dynamic programming over the
+cuts that this leaves. Apart from schedules: weights in, counts out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +19,7 @@ from meshwright.shapes import Float, Int
 EQUAL_FRACTION = 1e-12
 # Loads are counted in whole 2^-30 parts of the total where their squares are added: integers below 2^60, no rounding.
 GRAIN_COUNT = 2**30
+# More than any sum of squares; with one of them on top it still is an int64.
 NOT_ALLOWED = 2**61
 
 
@@ -76,64 +79,128 @@ def balanced_partition(
     extras = [0.0] * parts
     extras[0] += first_extra
     extras[-1] += last_extra
-    prefix = np.concatenate(([0.0], np.cumsum(units)))
-    interval = prefix[None, :] - prefix[:, None]
-    loads = {extra: interval + extra for extra in extras}
-
-    bottleneck, _ = _best_chain([loads[extra] for extra in extras], np.maximum, least)
-    ceiling = bottleneck + EQUAL_FRACTION * total
+    chain = _Chain(np.concatenate(([0.0], np.cumsum(units))), extras, least.tolist())
+    bottleneck = chain.bottleneck()
     # Smoothness is decided among integers, so that ties are ties and the same on every machine.
-    grain = GRAIN_COUNT / total if total > 0 else 0.0
-    squares = {
-        extra: np.where(load <= ceiling, np.rint(load * grain).astype(np.int64) ** 2, NOT_ALLOWED)
-        for extra, load in loads.items()
-    }
-    _, counts = _best_chain([squares[extra] for extra in extras], _saturating_add, least)
-    return Partition(counts=counts, bottleneck=float(bottleneck))
+    counts = chain.smoothest(bottleneck + EQUAL_FRACTION * total, GRAIN_COUNT / total if total > 0 else 0.0)
+    return Partition(counts=counts, bottleneck=bottleneck)
 
 
-def _best_chain(
-    costs: Sequence[Float[np.ndarray, "cuts cuts"] | Int[np.ndarray, "cuts cuts"]],
-    combine: Callable[..., np.ndarray],
-    least: Int[np.ndarray, "parts"],
-) -> tuple[float | np.integer, tuple[int, ...]]:
-    """Cheapest chain of cuts 0 = c0, c1, ..., c_parts = units, and its counts; of equals the earliest cuts.
+class _Chain:
+    """Units to be cut into parts: part p holds those between cuts p and p + 1, and weighs its extra on top."""
 
-    best[p, i] = min over j of combine(costs[p][i, j], best[p + 1, j]): parts p, p + 1, ... hold the units from i on.
+    def __init__(self, prefix: Float[np.ndarray, "cuts"], extras: list[float], least: list[int]) -> None:
+        self.prefix, self.extras, self.least = prefix, extras, least
+        self.before: list[float] = prefix.tolist()
+        """Weight before each cut, as Python's floats: searched one by one they are quicker."""
+        self.units, self.parts = len(prefix) - 1, len(least)
+        behind = np.cumsum(least[::-1])[::-1].tolist()
+        self.last = [self.units - later for later in (*behind[1:], 0)]
+        """Where each part ends at the latest, so that those behind it get their least."""
+        self.first = [behind[0] - later for later in behind]
+        """Where each part starts at the earliest."""
 
-    Args:
-        costs: of the units from cut i to cut j, per part.
-        combine: of the cost of a part and of the parts behind it: `np.maximum` or a sum.
-        least: fewest units in each part.
+    def load(self, part: int, start: int, end: int) -> float:
+        """Weight of a part between two cuts; no less with more units."""
+        return self.before[end] - self.before[start] + self.extras[part]
 
-    Returns:
-        The cost and the units in each part.
-    """
-    parts, units = len(least), costs[0].shape[0] - 1
-    behind = least[::-1].cumsum()[::-1]
-    # Where part p may start: behind the least of the parts before it, before the least of itself and those behind.
-    low = [*(behind[0] - behind), units]
-    high = [0, *(units - behind[1:]), units]
-    best = np.zeros(1, dtype=costs[0].dtype)
-    choices: list[np.ndarray] = []
-    for p in reversed(range(parts)):
-        starts, ends = np.arange(low[p], high[p] + 1), np.arange(low[p + 1], high[p + 1] + 1)
-        block = combine(costs[p][low[p] : high[p] + 1, low[p + 1] : high[p + 1] + 1], best)
-        worst = np.inf if block.dtype.kind == "f" else NOT_ALLOWED
-        block = np.where(ends[None, :] >= starts[:, None] + least[p], block, worst)
-        choice = block.argmin(axis=1)
-        best = block[np.arange(len(starts)), choice]
-        choices.append(ends[choice])
+    def bottleneck(self) -> float:
+        """The least possible load of the heaviest part.
 
-    cut, counts = 0, []
-    for p, choice in enumerate(reversed(choices)):
-        following = int(choice[cut - low[p]])
-        counts.append(following - cut)
-        cut = following
-    return best[0], tuple(counts)
+        Bisection between a bound and a load that was reached: each trial moves one of them to a load that occurs, so
+        that they meet after as many trials as it takes to tell such loads apart.
+        """
+        last = self.parts - 1
+        low = max(
+            sum((self.before[-1], *self.extras)) / self.parts * (1.0 - EQUAL_FRACTION),
+            float(np.diff(self.prefix).max(initial=0.0)),
+            self.load(0, 0, self.least[0] if last else self.units),
+            self.load(last, self.units - self.least[last] if last else 0, self.units),
+        )
+        high = self._trial(np.inf)[0]
+        while low < high:
+            limit = low + (high - low) / 2
+            heaviest, more = self._trial(limit if limit < high else low)
+            if heaviest <= limit:
+                high = heaviest
+            else:
+                low = more
+        return high
 
+    def _trial(self, limit: float) -> tuple[float, float]:
+        """The heaviest part when each takes what it can within a limit, and the least load above it that changes this.
 
-def _saturating_add(cost: np.ndarray, behind: np.ndarray) -> np.ndarray:
-    """Sum that stays at NOT_ALLOWED, without overflow however many parts are not allowed."""
-    total: np.ndarray = np.minimum(cost + behind, NOT_ALLOWED)
-    return total
+        Every part but the last can take a unit within the limit; so there is a partition within it if, and only if, the
+        last part is. If it is not, some part has to reach further or the last one to bear what it got.
+        """
+        start, heaviest, more = 0, 0.0, np.inf
+        for part in range(self.parts - 1):
+            end = self._end(part, start, limit)
+            heaviest = max(heaviest, self.load(part, start, end))
+            if end < self.last[part]:
+                more = min(more, self.load(part, start, end + 1))
+            start = end
+        left = self.load(self.parts - 1, start, self.units)
+        return max(heaviest, left), min(more, left)
+
+    def _end(self, part: int, start: int, limit: float) -> int:
+        """The last cut at which a part may end within a limit; never one that leaves others less than their least."""
+        last = self.last[part]
+        end = bisect_right(self.before, limit - self.extras[part] + self.before[start], start, last + 1) - 1
+        # The search compares other sums than loads, which may be rounded otherwise.
+        while end < last and self.load(part, start, end + 1) <= limit:
+            end += 1
+        while end > start + self.least[part] and self.load(part, start, end) > limit:
+            end -= 1
+        return max(end, start + self.least[part])
+
+    def smoothest(self, ceiling: float, grain: float) -> tuple[int, ...]:
+        """Units per part: least sum of squared loads below a ceiling, of equals the earliest cuts.
+
+        best[p, i] = min over j of (load(p, i, j)^2 + best[p + 1, j]): parts p, p + 1, ... hold the units from i on.
+
+        Args:
+            ceiling: that some partition keeps.
+            grain: whole numbers per unit of load.
+        """
+        low, high = self._windows(ceiling)
+        cuts = np.arange(self.units + 1)
+        widest = {
+            extra: int((np.searchsorted(self.prefix, self.prefix + (ceiling - extra), "right") - cuts).max())
+            for extra in set(self.extras)
+        }
+        best = np.zeros(1, dtype=np.int64)
+        choices: list[Int[np.ndarray, "starts"]] = []
+        for part in reversed(range(self.parts)):
+            starts = np.arange(low[part], high[part] + 1)[:, None]
+            ends = np.arange(low[part + 1], high[part + 1] + 1)[None, :]
+            counts = np.arange(self.least[part], widest[self.extras[part]] + 1)[None, :]
+            if counts.size < ends.size:
+                ends = starts + counts
+            within = (ends >= starts + self.least[part]) & (ends >= low[part + 1]) & (ends <= high[part + 1])
+            ends = np.where(within, ends, high[part + 1])
+            load = self.prefix[ends] - self.prefix[starts] + self.extras[part]
+            cost = np.rint(load * grain).astype(np.int64) ** 2 + best[ends - low[part + 1]]
+            cost = np.where(within & (load <= ceiling), cost, NOT_ALLOWED)
+            choice = cost.argmin(axis=1)
+            rows = np.arange(len(starts))
+            best = np.minimum(cost[rows, choice], NOT_ALLOWED)
+            choices.append(ends[rows, choice])
+
+        chosen = [0]
+        for part, choice in enumerate(reversed(choices)):
+            chosen.append(int(choice[chosen[-1] - low[part]]))
+        return tuple(np.diff(chosen).tolist())
+
+    def _windows(self, ceiling: float) -> tuple[list[int], list[int]]:
+        """First and last place of each cut below a ceiling: parts filled from the front, and from behind."""
+        high, low = [0], [self.units]
+        for part in range(self.parts - 1):
+            high.append(self._end(part, high[-1], ceiling))
+        for part in reversed(range(1, self.parts)):
+            least = self.first[part]
+            start = max(least, bisect_left(self.before, self.before[low[-1]] + self.extras[part] - ceiling))
+            while start > least and self.load(part, start - 1, low[-1]) <= ceiling:
+                start -= 1
+            low.append(min(start, low[-1] - self.least[part]))
+        return [0, *low[::-1]], [*high, self.units]

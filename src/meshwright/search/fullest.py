@@ -10,7 +10,6 @@ import numpy as np
 from meshwright.estimate.pipeline import StageCounts, computed_counts
 from meshwright.estimate.run import Live
 from meshwright.schedules import Schedule
-from meshwright.schedules.bounds import covering
 from meshwright.shapes import Float
 
 
@@ -68,11 +67,13 @@ def _undominated(values: bytes, count: int, columns: int) -> tuple[int, ...]:
         columns: of each.
     """
     rows = np.frombuffer(values).reshape(count, columns)
-    covered = covering(rows)
-    equal = covered & covered.T
-    # Of equal rows the first stays.
-    earlier = np.tri(count, k=-1, dtype=bool)
-    return tuple(np.flatnonzero(~((covered & ~equal) | (equal & earlier)).any(axis=1)).tolist())
+    # In descending order, column after column, of equal rows the earlier first: nothing covers the first that is left.
+    left = np.lexsort((-rows).T[::-1])
+    kept = []
+    while len(left):
+        kept.append(int(left[0]))
+        left = left[(rows[left] > rows[left[0]]).any(axis=1)]
+    return tuple(sorted(kept))
 
 
 def _held(counts: StageCounts) -> Float[np.ndarray, "workers items"]:
