@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from meshwright.budget import spent
 from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, items_of
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import StageCounts, ends_apart, needs_bare
@@ -161,13 +162,17 @@ class ShapeFactory:
         return options if wanted is None else [option for option in options if option[0] in wanted]
 
     def shapes(self, p: int, m: int) -> list[Shape]:
-        """All shapes of p workers and m micro-batches whose schedules bring a bound of their own."""
-        return [
-            shape
-            for schedule, v in self.pipelines(p, m)
-            if schedule.bound_by_formula
-            for shape in self.build(schedule, p, m, v, self.recomputes(p, v))
-        ]
+        """All shapes of p workers and m micro-batches whose schedules bring a bound of their own.
+
+        Hundreds of layers may be cut into thousands of shapes: once the time is spent those made so far are all.
+        """
+        found: list[Shape] = []
+        for schedule, v in self.pipelines(p, m):
+            if schedule.bound_by_formula:
+                found += self.build(schedule, p, m, v, self.recomputes(p, v))
+                if spent():
+                    break
+        return found
 
     def others(self, p: int, m: int) -> list[tuple[Schedule, int]]:
         """Pipelines whose shapes are built only where a bound that holds for any order leaves a plan in question."""

@@ -217,6 +217,9 @@ class _Search:
         key = int(rows.grid.pp[0]), int(rows.grid.m[0])
         if key not in self.shapes:
             found = self.factory.shapes(*key)
+            if limit := spent():
+                # Some shapes may be missing: the rows are bounded where they are explored.
+                self.counts.stop(limit, np.inf)
             self.shapes[key] = found, ShapeTables.of(found) if found else None
         shapes, tables = self.shapes[key]
         return Block(rows, shapes, tables) if shapes else None
