@@ -15,7 +15,7 @@ import pytest
 from meshwright.estimate.hardware import hardware_of
 from meshwright.library.models import spec
 from meshwright.schedules import SCHEDULES
-from meshwright.search.bound import row_bounds
+from meshwright.search.bound import RowBounds
 from meshwright.search.certificate import Certificate
 from meshwright.search.grid import build_grid
 from meshwright.search.queue import FRONT_STEP
@@ -145,7 +145,7 @@ def test_no_plan_is_quicker_or_smaller_than_the_bounds_of_its_row(number: int) -
     small = SPACES[number]
     grid = build_grid(small.model, small.workload, small.cluster.devices, Space(pins=small.pins))
     hardware = hardware_of(small.cluster.groups[0], small.workload)
-    bounds = row_bounds(grid, small.model, hardware, small.workload)
+    bounds = RowBounds(grid, small.model, hardware, small.workload)
     names = ("tp", "overlap", "ep", "etp", "pp", "dp", "mbs")
     place = {(*(int(getattr(grid, name)[i]) for name in names), grid.levels(i)): i for i in range(grid.rows)}
     for plan in everything(number, False):

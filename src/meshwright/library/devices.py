@@ -16,7 +16,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.formats.device_file import (
@@ -87,6 +87,26 @@ def devices(calibration: Calibration | None = None) -> tuple[DeviceSpec, ...]:
     """All devices, in the order of their names; `calibration` as `device` takes it."""
     known = calibration_of(calibration)
     return tuple(_find(name, known) for name in device_names())
+
+
+def larger_devices(memory_bytes: float, vendor: str, calibration: Calibration | None = None) -> tuple[DeviceSpec, ...]:
+    """Those of `devices` that a maker sells with more memory than so much; files of others are not read to the end.
+
+    Args:
+        memory_bytes: of the device that is too small.
+        vendor: as device files spell it.
+        calibration: as `device` takes it.
+    """
+    known = calibration_of(calibration)
+    own = {path.stem for path in _own_files()}
+    wanted = []
+    for name in device_names():
+        if name not in own:
+            head = _head(name)
+            if head.get("vendor", "") != vendor or head["memory_gib"] * GIB <= memory_bytes:
+                continue
+        wanted.append(_find(name, known))
+    return tuple(one for one in wanted if one.vendor == vendor and one.memory_bytes > memory_bytes)
 
 
 def kernel_efficiency(generation: str, calibration: Calibration | None = None) -> KernelEfficiency:
@@ -269,6 +289,12 @@ def _built_in(name: str, calibration: Calibration) -> DeviceSpec:
     data = tomllib.loads((_DATA / "devices" / f"{name}.toml").read_text("utf-8"))
     spec = device_spec(data, partial(kernel_efficiency, calibration=calibration))
     return replace(spec, aliases=tuple(_aliases()[name]))
+
+
+@lru_cache(maxsize=256)
+def _head(name: str) -> dict[str, Any]:
+    """The first keys of a built-in device: all but its node and its sources."""
+    return tomllib.loads((_DATA / "devices" / f"{name}.toml").read_text("utf-8").partition("\n[")[0])
 
 
 @lru_cache(maxsize=256)

@@ -20,7 +20,7 @@ from meshwright.planning.one_kind import Found, find_plans, is_round
 from meshwright.planning.plan_shape import title
 from meshwright.planning.whole_run import whole_run
 from meshwright.records import Record
-from meshwright.search.bound import row_bounds
+from meshwright.search.bound import RowBounds
 from meshwright.search.grid import build_grid
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
@@ -160,7 +160,7 @@ class Sizing:
         grid = build_grid(model, workload, devices, space)
         if not grid.rows:
             return None
-        bounds = row_bounds(grid, model, hardware, workload)
+        bounds = RowBounds(grid, model, hardware, workload)
         possible = bounds.peak_bytes <= hardware.memory_bytes
         if not possible.any():
             return None

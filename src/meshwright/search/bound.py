@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -64,14 +65,6 @@ class PartCosts:
     frozen_dense_bytes: Factors
     """Of weights that are not trained, as they are stored."""
     frozen_expert_bytes: Factors
-
-
-@dataclass(frozen=True, slots=True)
-class RowBounds:
-    """What bounds every plan of a row."""
-
-    time_s: PerRow
-    peak_bytes: PerRow
 
 
 def _distinct(*keys: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "rows"]]:
@@ -159,50 +152,71 @@ def _joined(parts: list[PartCosts]) -> PartCosts:
     return PartCosts(*(_summed(once, [getattr(part, f.name) for part in parts]) for f in fields(PartCosts)))
 
 
-def row_bounds(
-    grid: Grid, model: ModelSpec, hardware: Hardware, workload: Workload, *, any_order: bool = False
-) -> RowBounds:
-    """Bounds of time and memory for every row, over all its schedules, chunks, recompute modes and shardings.
+class RowBounds:
+    """What bounds every plan of a row, over all its schedules, chunks, recompute modes and shardings.
 
     Time: each worker runs m micro-batches, so a step takes at least m times the mean work of the workers; and at least
     what the last worker waits for (the first forwards upstream), its own work, and the last backwards upstream; least
     over the chunk counts. Memory: states sharded over every rank that can share them, mean over workers, no more.
-
-    Args:
-        grid: rows.
-        model: the model.
-        hardware: the device and its links.
-        workload: the step.
-        any_order: also hold for schedules whose last worker waits for less: without a flush, with sections of
-            micro-batches, in both directions, or with the last stage elsewhere.
-
-    Returns:
-        Seconds and bytes per row.
     """
-    factored = Factored(grid, hardware, workload)
-    kinds = model.kinds()
-    parts = [factored.part(work_of(model, kind, workload.attention_kernel)) for kind in kinds]
-    counts = [model.kind_counts()[kind] for kind in kinds]
-    embedding = _joined([factored.part(work, quantised=False) for work in edge_works(model, "embedding")])
-    head = factored.part(edge_work(model, "head"), quantised=False)
-    head_work_s = head.forward_s + head.backward_s
-    if model.mtp_layers:
-        last = factored.part(work_of(model, model.mtp_kind, workload.attention_kernel))
-        head_work_s = head_work_s + (head_work_s + last.forward_s + last.backward_s) * model.mtp_layers
 
-    work_s = [part.forward_s + part.backward_s for part in parts]
-    training = 1.0 if workload.training else 0.0
-    if not training:
-        work_s = [part.forward_s for part in parts]
-        head_work_s = head.forward_s
-    total_s = _summed(counts, work_s) + head_work_s + embedding.forward_s + embedding.backward_s * training
-    time_s = grid.m * factored.per_row(total_s) / grid.pp
-    if not any_order:
-        time_s = np.maximum(time_s, _last_worker_s(factored, model, work_s, head_work_s))
-    fixed_bytes = hardware.efficiency.context_bytes + hardware.software.engine_bytes
-    every = [*zip(counts, parts, strict=True), (1, head), (0 if model.tied_embeddings else 1, embedding)]
-    states = _least_states(factored, model, every)
-    return RowBounds(time_s, states * (1.0 + hardware.software.fragmentation) + fixed_bytes)
+    def __init__(
+        self,
+        grid: Grid,
+        model: ModelSpec,
+        hardware: Hardware,
+        workload: Workload,
+        *,
+        any_order: bool = False,
+        chunked: bool = True,
+    ) -> None:
+        """The bounds of rows.
+
+        Args:
+            grid: rows.
+            model: the model.
+            hardware: the device and its links.
+            workload: the step.
+            any_order: also hold for schedules whose last worker waits for less: without a flush, with sections of
+                micro-batches, in both directions, or with the last stage elsewhere.
+            chunked: also hold for schedules of several chunks per worker.
+        """
+        self.model, self.hardware, self.any_order, self.chunked = model, hardware, any_order, chunked
+        self.factored = factored = Factored(grid, hardware, workload)
+        kinds = model.kinds()
+        self.parts = [factored.part(work_of(model, kind, workload.attention_kernel)) for kind in kinds]
+        self.counts = [model.kind_counts()[kind] for kind in kinds]
+        self.embedding = _joined([factored.part(work, quantised=False) for work in edge_works(model, "embedding")])
+        self.head = factored.part(edge_work(model, "head"), quantised=False)
+
+    @cached_property
+    def time_s(self) -> PerRow:
+        """Seconds per row."""
+        model, factored, head = self.model, self.factored, self.head
+        head_work_s = head.forward_s + head.backward_s
+        if model.mtp_layers:
+            last = factored.part(work_of(model, model.mtp_kind, factored.workload.attention_kernel))
+            head_work_s = head_work_s + (head_work_s + last.forward_s + last.backward_s) * model.mtp_layers
+        work_s = [part.forward_s + part.backward_s for part in self.parts]
+        training = 1.0 if factored.workload.training else 0.0
+        if not training:
+            work_s = [part.forward_s for part in self.parts]
+            head_work_s = head.forward_s
+        embedding_s = self.embedding.forward_s + self.embedding.backward_s * training
+        total_s = _summed(self.counts, work_s) + head_work_s + embedding_s
+        time_s = factored.grid.m * factored.per_row(total_s) / factored.grid.pp
+        if self.any_order:
+            return time_s
+        return np.maximum(time_s, _last_worker_s(factored, model, work_s, head_work_s, chunked=self.chunked))
+
+    @cached_property
+    def peak_bytes(self) -> PerRow:
+        """Bytes per row."""
+        model, software = self.model, self.hardware.software
+        fixed_bytes = self.hardware.efficiency.context_bytes + software.engine_bytes
+        edges = [(1, self.head), (0 if model.tied_embeddings else 1, self.embedding)]
+        states = _least_states(self.factored, model, [*zip(self.counts, self.parts, strict=True), *edges])
+        return states * (1.0 + software.fragmentation) + fixed_bytes
 
 
 def _least_states(factored: Factored, model: ModelSpec, every: list[tuple[int, PartCosts]]) -> PerRow:
@@ -240,7 +254,9 @@ def _least_states(factored: Factored, model: ModelSpec, every: list[tuple[int, P
     return states
 
 
-def _last_worker_s(factored: Factored, model: ModelSpec, work_s: list[Factors], head_work_s: Factors) -> PerRow:
+def _last_worker_s(
+    factored: Factored, model: ModelSpec, work_s: list[Factors], head_work_s: Factors, *, chunked: bool
+) -> PerRow:
     """Upstream once, m times the last worker's own work; the least over the numbers of chunks a pipeline may have."""
     grid = factored.grid
     layout = ModelLayout.of(model, factored.workload.seq_len)
@@ -251,7 +267,7 @@ def _last_worker_s(factored: Factored, model: ModelSpec, work_s: list[Factors], 
         rows = np.flatnonzero(grid.pp == pp)
         m = grid.m[rows]
         least = np.full(len(rows), np.inf)
-        for chunks in range(1, model.most_stages // pp + 1):
+        for chunks in range(1, model.most_stages // pp + 1 if chunked else 2):
             # Chunks beyond one need at least as many micro-batches as workers.
             legal = np.ones(len(rows), dtype=bool) if chunks == 1 else m >= pp
             if not legal.any():

@@ -26,10 +26,10 @@ from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.away import joined, offload_spaces, tensor_spaces
 from meshwright.search.block import Block, PricedRows
-from meshwright.search.bound import row_bounds
+from meshwright.search.bound import RowBounds
 from meshwright.search.certificate import Counts
 from meshwright.search.engine import explore
-from meshwright.search.geometry import Shape, ShapeFactory
+from meshwright.search.geometry import MOST_CHUNKS, Shape, ShapeFactory, chunk_options
 from meshwright.search.grid import Grid, build_grid
 from meshwright.search.queue import Queue, Simulated
 from meshwright.search.recompute import refine_recompute
@@ -157,15 +157,21 @@ class _Search:
         if grid.rows:
             plans = self._plans_of_row(grid)
             self.counts.space = int(plans.sum())
-            bounds = row_bounds(grid, self.model, self.hardware, self.workload, any_order=not self.in_order)
+            bounds = self._bounds(grid)
             hopeless = bounds.peak_bytes > self.limit_bytes
             self.least_bytes = float(bounds.peak_bytes[hopeless].min(initial=np.inf))
             self.counts.pruned[ROW_TOO_LARGE] += int(plans[hopeless].sum())
             row = np.flatnonzero(~hopeless & (plans > 0))
-            rows = _Rows(run=self, grid=grid, row=row, bound_s=bounds.time_s[row], plans=plans[row])
-            explore(rows, self.queue, self.counts)
+            if len(row):
+                rows = _Rows(run=self, grid=grid, row=row, bound_s=bounds.time_s[row], plans=plans[row])
+                explore(rows, self.queue, self.counts)
         self.queue.simulate()
         return self._result(started)
+
+    def _bounds(self, grid: Grid) -> RowBounds:
+        """What bounds the plans of rows under the schedules of the space."""
+        chunked = any(chunk_options(schedule, MOST_CHUNKS) != (1,) for schedule in self.factory.schedules)
+        return RowBounds(grid, self.model, self.hardware, self.workload, any_order=not self.in_order, chunked=chunked)
 
     def _plans_of_row(self, grid: Grid) -> Int[np.ndarray, "rows"]:
         """How many plans each row stands for: shapes of its (pp, m) times shardings of its (dp, cp)."""

@@ -17,7 +17,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.schedules import Schedule
 from meshwright.search.away import offload_spaces, tensor_spaces
 from meshwright.search.axes import WAYS
-from meshwright.search.bound import row_bounds
+from meshwright.search.bound import RowBounds
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid, build_grid
 from meshwright.search.shardings import Sharding, shardings_for
@@ -68,7 +68,7 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
     grid = grid.take(grid.mbs == grid.mbs.min()) if grid.rows else grid
     if not grid.rows:
         return []
-    bounds = row_bounds(grid, model, hardware_of(cluster.groups[0], workload), workload)
+    bounds = RowBounds(grid, model, hardware_of(cluster.groups[0], workload), workload)
     factory = ShapeFactory.of(model, workload.seq_len, space)
     found: list[Leanest] = []
     order = np.lexsort((grid.overlap, -grid.cp, bounds.peak_bytes))

@@ -16,7 +16,7 @@ from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.estimate.result import StepEstimate
 from meshwright.fields.job import DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE
 from meshwright.formats.cluster import node_group
-from meshwright.library.devices import devices as library_devices
+from meshwright.library.devices import larger_devices
 from meshwright.planning.offload import IN_MEMORY, ON_DISKS, offload_text, spelled
 from meshwright.planning.one_kind import SpaceFor, is_round, resized
 from meshwright.planning.repair.leanest import Leanest
@@ -30,6 +30,7 @@ from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.optimizers import optimizer_named
 from meshwright.specs.row import default_schedule, offload_of
+from meshwright.specs.tuning import STORED_BYTES
 from meshwright.specs.workload import Workload
 from meshwright.units import GIB, GIGA, gib, of_capacity, percent, seconds, significant
 
@@ -255,11 +256,8 @@ def _larger_memory(
     """The same number of devices of the kind with the least memory that is enough; much slower kinds come last."""
     group = cluster.groups[0]
     needed = max(1.05 * group.device.memory_bytes, 0.97 * lean.estimate.fullest.peak_memory_bytes if lean else 0.0)
-    larger = [
-        device
-        for device in library_devices(workload.calibration)
-        if device.memory_bytes > needed and device.vendor == group.device.vendor and device.node
-    ]
+    known = larger_devices(needed, group.device.vendor, workload.calibration)
+    larger = [device for device in known if device.node]
     tried = 0
 
     def order(device: DeviceSpec) -> tuple[bool, int, bool, str]:
@@ -358,7 +356,10 @@ def _searched(
     if spent():
         return None
     try:
-        result = search(model, cluster, workload, _quick(space_for(cluster)), top=1, refine=False)
+        space = space_for(cluster)
+        if _weights_alone(model, workload, space) > cluster.devices * cluster.groups[0].device.memory_bytes:
+            return None
+        result = search(model, cluster, workload, _quick(space), top=1, refine=False)
     except MeshwrightError:
         # A pin or a number format that this cluster or step does not allow: no repair.
         return None
@@ -366,6 +367,18 @@ def _searched(
         return None
     found = result.plans[0]
     return found.row.format() if found.row else "", found.estimate
+
+
+def _weights_alone(model: ModelSpec, workload: Workload, space: Space) -> float:
+    """Bytes of weights on all devices together in any plan, each weight once: more than there is needs no search."""
+    lora = model.tuning.lora if model.tuning else None
+    each = min(
+        workload.precision.bytes_of("weights"), STORED_BYTES.get(lora.base or "", math.inf) if lora else math.inf
+    )
+    away = max(
+        (offload_of(str(token)).weights for token in space.pinned("offload") or () if token != "none"), default=0.0
+    )
+    return model.parameters * each * (1.0 - away)
 
 
 def _quick(space: Space) -> Space:

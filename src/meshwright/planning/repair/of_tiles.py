@@ -35,9 +35,10 @@ def in_tiles(
     Returns:
         What to say, what it means, and the plan; None where nothing fits.
     """
+    tried = [lean for lean in tried if _weights_fit(lean)]
     for names, away in STEPS:
         tiles: dict[str, Any] = {name: TILES for name in names if getattr(workload, name) < TILES}
-        if not tiles or (away and _cannot_leave(away, cluster, workload)):
+        if not tried or not tiles or (away and _cannot_leave(away, cluster, workload)):
             continue
         other = replace(workload, **tiles)
         rows = [priced(replace(lean.row, offload=away or lean.row.offload), model, cluster, other) for lean in tried]
@@ -52,6 +53,12 @@ def in_tiles(
             return f"{option} {spelled(away)}", f"{text}, {offload_text(away)}", best
         return option, text, best
     return None
+
+
+def _weights_fit(lean: Leanest) -> bool:
+    """Whether the weights alone have room, which neither tiles nor what they come with make smaller."""
+    full = lean.estimate.fullest
+    return dict(full.memory_bytes)["weights"] <= full.capacity_bytes
 
 
 def _cannot_leave(away: str, cluster: ClusterSpec, workload: Workload) -> bool:

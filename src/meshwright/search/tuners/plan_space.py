@@ -15,7 +15,7 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
 from meshwright.search.axes import WAYS
-from meshwright.search.bound import row_bounds
+from meshwright.search.bound import RowBounds
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid, build_grid, only_way
 from meshwright.search.search import search
@@ -215,7 +215,7 @@ class PlanSpace(TableSpace):
             tensor=row.tensor,
             offload="",
         )
-        return float(row_bounds(grid, self.model, self._hardware, self.workload).time_s[0])
+        return float(RowBounds(grid, self.model, self._hardware, self.workload).time_s[0])
 
     def optimum(self) -> Optimum | None:
         """The best plan of the space, found by the exact search; recompute layer by layer is not in the space."""
