@@ -65,8 +65,8 @@ def _calibration(job: PlannedJob) -> Calibration:
 
 def _library(job: PlannedJob) -> Iterator[tuple[str, str]]:
     """Names that the library knows, each with the hash of what it has under them."""
-    if not isinstance(job, MeasuredJob):
-        with suppress(MeshwrightError):  # a config.json of the user's
+    if not isinstance(job, MeasuredJob) and models.knows(job.model.name):
+        with suppress(MeshwrightError):  # a file of the user's that cannot be read any more
             yield f"model {job.model.name}", _hash_of(models.spec(job.model.name))
     for name in sorted({group.device.name for group in job.cluster.groups}):
         with suppress(MeshwrightError):  # a device that a cluster file describes

@@ -108,6 +108,11 @@ def config_of(text: str | os.PathLike[str]) -> dict[str, object] | None:
     return found if isinstance(found, dict) and "model_type" in found else None
 
 
+def knows(name: str) -> bool:
+    """Whether the library has a model of exactly this name."""
+    return name in _index() or name in _own()
+
+
 def names() -> list[str]:
     """All names in the library, the user's own included, in alphabetical order."""
     return sorted({*_index(), *_own()})

@@ -209,7 +209,7 @@ class ShapeFactory:
             free = order_free_lengths(schedule, p, m, v)
             critical = schedule.flushes and p * m * v * schedule.orders_tried <= MOST_PASSES
             lengths = np.concatenate([free, critical_lengths(schedule, p, m, v, weights)]) if critical else free
-        lengths = lengths[longest_of(lengths, weights)]
+        lengths = lengths[longest_of(lengths, weights, self._layers(placement))]
         # Nothing travels inside a worker.
         travels = lengths[:, 2].reshape(len(lengths), -1).sum(axis=1) * (p > 1)
         per_update, updates = sync_rounds(schedule, m)
@@ -259,9 +259,10 @@ class ShapeFactory:
         """
         key = (schedule, p, v, recompute, layers)
         if key not in self.templates:
-            weights = self._weights(schedule.placement(p, v))
+            placement = schedule.placement(p, v)
+            weights = self._weights(placement)
             none, one = (order_free_lengths(schedule, p, m, v) for m in (0, 1))
-            picked = longest_of(none + TYPICAL_MICRO_BATCHES * (one - none), weights)
+            picked = longest_of(none + TYPICAL_MICRO_BATCHES * (one - none), weights, self._layers(placement))
             counts = self.counts(schedule, p, v, recompute, layers)
             self.templates[key] = Template(
                 once=path_items(none[picked], counts),
@@ -326,6 +327,11 @@ class ShapeFactory:
 
     def _place(self, item: Item) -> int:
         return self.items.index(item)
+
+    def _layers(self, placement: Placement) -> Float[np.ndarray, "workers chunks"]:
+        """Layers of each chunk: what it weighs where other things than products take the time of a layer."""
+        first, behind = self.layout.placed(placement)
+        return (behind - first).astype(float)
 
     def _weights(self, placement: Placement) -> Float[np.ndarray, "workers chunks"]:
         """FLOP per token of each chunk."""

@@ -78,16 +78,17 @@ def critical_lengths(schedule: Schedule, p: int, m: int, v: int, weights: Cells)
     return critical_path(schedule.table(p, m, v), times, 0)[None].astype(float)
 
 
-def longest_of(lengths: Lengths, weights: Cells) -> list[int]:
+def longest_of(lengths: Lengths, *weights: Cells) -> list[int]:
     """The numbers of the paths that are longest for a few typical durations.
 
     Args:
         lengths: any.
-        weights: FLOP of each chunk.
+        weights: what each chunk may take, such as its FLOP or its layers.
     """
     picked = set()
-    for share in REFERENCE_TRANSFERS:
-        transfer = np.full_like(weights, share * weights.sum() / len(weights))
-        seconds = np.stack([weights, 2 * weights, transfer, weights, weights])[: lengths.shape[1]]
-        picked.add(int((lengths * seconds).sum(axis=(1, 2, 3)).argmax()))
+    for one in weights:
+        for share in REFERENCE_TRANSFERS:
+            transfer = np.full_like(one, share * one.sum() / len(one))
+            seconds = np.stack([one, 2 * one, transfer, one, one])[: lengths.shape[1]]
+            picked.add(int((lengths * seconds).sum(axis=(1, 2, 3)).argmax()))
     return sorted(picked)
