@@ -100,6 +100,15 @@ def test_a_shape_in_megatron_s_words_needs_no_model_type() -> None:
     assert read_config(shape | experts, "m").is_moe
 
 
+def test_a_longest_sequence_is_needed_for_learned_positions_alone() -> None:
+    without = {key: value for key, value in LLAMA.items() if key != "max_position_embeddings"}
+    model = read_config(without, "m")
+    assert model.parameters == read_config(LLAMA, "m").parameters
+    assert model.notes == ("max_position_embeddings is not stated, and no shape depends on it: any length is priced",)
+    with pytest.raises(InputError, match="max_position_embeddings or n_positions or n_ctx is missing"):
+        read_config({"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100}, "m")
+
+
 def test_two_spellings_that_disagree() -> None:
     with pytest.raises(InputError, match="hidden_size is 4096, and both name the same size"):
         read_config(LLAMA | {"d_model": 2048}, "m")

@@ -13,6 +13,9 @@ from meshwright.formats.huggingface.mixers import read_mixers
 from meshwright.formats.huggingface.modules import read_module
 from meshwright.specs.model import LayerSpec, ModelSpec
 
+UNSTATED_SEQ_LEN = 2**27
+"""Where a config states no longest sequence: more than is ever planned."""
+
 
 def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
     """The model of a config, after all its problems are raised together.
@@ -40,12 +43,13 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
     norms = fields.whole("norms", default=2, low=0, high=4)
     residuals = read_residuals(fields)
     dropout = fields.dropout(*family.dropouts)
-    longest = fields.whole("max_position_embeddings", high=MAX_SEQ_LEN)
+    learned = fields.flag("learned_positions", default=False)
+    longest = _longest(fields, learned=learned)
     offset = fields.whole("position_offset", low=0, default=0)
     model: dict[str, object] = {
         "vocab": fields.whole("vocab_size", high=MAX_VOCAB),
         "tied_embeddings": fields.flag("tie_word_embeddings", default=False),
-        "learned_positions": longest + offset if fields.flag("learned_positions", default=False) else 0,
+        "learned_positions": longest + offset if learned else 0,
         "embedding_norm": fields.flag("embedding_norm", default=False),
         "final_norm": norm if fields.flag("final_norm", default=True) else None,
         "head_bias": fields.flag("lm_head_bias", default=False),
@@ -83,6 +87,17 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
         notes=fields.said(),
         **model,  # type: ignore[arg-type]
     )
+
+
+def _longest(fields: Fields, *, learned: bool) -> int:
+    """The longest sequence; no shape depends on it but that of a table of learned positions."""
+    if learned:
+        return fields.whole("max_position_embeddings", high=MAX_SEQ_LEN)
+    longest = fields.maybe("max_position_embeddings", high=MAX_SEQ_LEN)
+    if longest is None:
+        fields.remark("max_position_embeddings is not stated, and no shape depends on it: any length is priced")
+        return UNSTATED_SEQ_LEN
+    return longest
 
 
 def _usual_norm(fields: Fields) -> str:
