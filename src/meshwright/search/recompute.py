@@ -8,7 +8,10 @@ peak, which may ask for a little more recompute than needed.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, ItemCosts, item_costs
@@ -25,6 +28,8 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import LayerStrategy, Recompute
 from meshwright.specs.workload import Workload
 
+ROUNDED = 1e-9
+"""Times that are closer than this share are equal."""
 NORMS = Recompute(kind="selective", modules=("core_attn", "layernorm"))
 DENSE = Recompute(kind="selective", modules=("core_attn", "layernorm", "mlp"))
 EXPERTS = Recompute(kind="selective", modules=("core_attn", "layernorm", "moe_act"))
@@ -68,6 +73,17 @@ def cheapest_choices(layers: list[tuple[RecomputeOption, ...]], budget_bytes: fl
     for options in reversed(layers):
         least_left.append(least_left[-1] + min(option.kept_bytes for option in options))
     least_left.reverse()
+    relaxed = _Relaxed.of(layers)
+    limit_s = relaxed.reachable_s(budget_bytes) * (1.0 + ROUNDED)
+    return _cheapest(layers, budget_bytes, least_left, relaxed, limit_s) or _cheapest(
+        layers, budget_bytes, least_left, relaxed, math.inf
+    )
+
+
+def _cheapest(
+    layers: list[tuple[Choice, ...]], budget_bytes: float, least_left: list[float], relaxed: _Relaxed, limit_s: float
+) -> tuple[int, ...] | None:
+    """The cheapest choices that take no longer than a limit; None where there are none."""
     states = [_State(0.0, 0.0, ())]
     for number, options in enumerate(layers):
         room = budget_bytes - least_left[number + 1]
@@ -77,10 +93,98 @@ def cheapest_choices(layers: list[tuple[RecomputeOption, ...]], budget_bytes: fl
             for index, option in enumerate(options)
             if state.kept_bytes + option.kept_bytes <= room
         ]
-        states = _undominated(grown)
+        states = [
+            state
+            for state in _undominated(grown)
+            if state.time_s + relaxed.least_s(number + 1, budget_bytes - state.kept_bytes) <= limit_s
+        ]
         if not states:
             return None
     return states[0].picked
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Relaxed:
+    """The least time of the layers from each on where a part of a layer may take another option than the rest of it.
+
+    Every layer takes its quickest option, and bytes are saved where they cost the fewest seconds first. No choice of
+    whole layers is quicker; one that saves whole steps is at most one step slower.
+    """
+
+    rates: list[float]
+    """Seconds per byte saved by each kind of step from one option to the next smaller, ascending."""
+    steps: list[tuple[float, float]]
+    """Bytes and seconds of one such step of one layer."""
+    saved: list[list[float]]
+    """Bytes saved by all steps up to each, of the layers from each on."""
+    added: list[list[float]]
+    """Seconds that these add."""
+    quickest: list[tuple[float, float]]
+    """Seconds and bytes with the quickest options, of the layers from each on."""
+
+    @staticmethod
+    def of(layers: list[tuple[Choice, ...]]) -> _Relaxed:
+        """For layers with their options; equal layers share their steps."""
+        hulls = [_hull(options) for options in layers]
+        places: dict[tuple[tuple[float, float], ...], int] = {}
+        for hull in hulls:
+            places.setdefault(hull, len(places))
+        steps = sorted(
+            ((more_s - less_s) / (large - small), place, large - small, more_s - less_s)
+            for hull, place in places.items()
+            for (less_s, large), (more_s, small) in pairwise(hull)
+        )
+        counts = [0] * len(places)
+        quickest, saved, added = [(0.0, 0.0)], [[0.0] * len(steps)], [[0.0] * len(steps)]
+        for hull in reversed(hulls):
+            counts[places[hull]] += 1
+            quickest.append((quickest[-1][0] + hull[0][0], quickest[-1][1] + hull[0][1]))
+            saved.append(list(accumulate(counts[place] * size for _, place, size, _ in steps)))
+            added.append(list(accumulate(counts[place] * time_s for _, place, _, time_s in steps)))
+        return _Relaxed(
+            rates=[rate for rate, *_ in steps],
+            steps=[(size, time_s) for *_, size, time_s in steps],
+            saved=saved[::-1],
+            added=added[::-1],
+            quickest=quickest[::-1],
+        )
+
+    def least_s(self, number: int, room_bytes: float) -> float:
+        """No choice of the layers from a number on takes less within so many bytes."""
+        time_s, size = self.quickest[number]
+        over = size - room_bytes
+        if over <= 0:
+            return time_s
+        saved, added = self.saved[number], self.added[number]
+        place = bisect_left(saved, over)
+        if place == len(saved):
+            return time_s + (added[-1] if added else 0.0)
+        before, before_s = (saved[place - 1], added[place - 1]) if place else (0.0, 0.0)
+        return time_s + before_s + (over - before) * self.rates[place]
+
+    def reachable_s(self, room_bytes: float) -> float:
+        """Time of a choice that is possible: whole steps until it fits; infinite where none is found."""
+        time_s, size = self.quickest[0]
+        over = size - room_bytes
+        if over <= 0:
+            return time_s
+        saved, added = self.saved[0], self.added[0]
+        place = bisect_left(saved, over)
+        if place == len(saved):
+            return math.inf
+        before, before_s = (saved[place - 1], added[place - 1]) if place else (0.0, 0.0)
+        step, step_s = self.steps[place]
+        return time_s + before_s + math.ceil((over - before) / step) * step_s
+
+
+def _hull(options: tuple[Choice, ...]) -> tuple[tuple[float, float], ...]:
+    """Seconds and bytes of the options that no mixture of others beats, the quickest first."""
+    points = sorted({(option.time_s, option.kept_bytes) for option in options})
+    hull = [points[0]]
+    while smaller := [point for point in points if point[1] < hull[-1][1]]:
+        last = hull[-1]
+        hull.append(min(smaller, key=lambda point: ((point[0] - last[0]) / (last[1] - point[1]), point[1])))
+    return tuple(hull)
 
 
 def _undominated(states: list[_State]) -> list[_State]:
