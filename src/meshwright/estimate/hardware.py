@@ -213,12 +213,14 @@ def _cannot(device: DeviceSpec, dtype: str) -> Problem:
         apart = sum(abs(math.log(ratio)) for ratio in ratios)
         return other.vendor != device.vendor, linked(other) != linked(device), apart
 
+    narrow = ("fp8",) if dtype.startswith(("fp8", "mxfp", "nvfp")) else ()
+    instead = next(one for one in (*narrow, "bf16", "fp16", device.peak_flop_per_s[0][0]) if device.peak(one))
     others = sorted((one for one in devices() if one.peak(dtype)), key=unlike)
     named = f", or a device that does: {', '.join(one.name for one in others[:NAMED_DEVICES])}" if others else ""
     return Problem(
         what=f"{device.name} does not compute in {dtype}",
         why=f"its data sheet lists dense peaks for {able}",
-        fix=f"use --dtype {next(one for one in ('bf16', 'fp16', able.split(',')[0]) if one in able)}{named}",
+        fix=f"use --dtype {instead}{named}",
         field="dtype",
     )
 

@@ -86,7 +86,8 @@ def _parameters(name: str, text: str, wanted: tuple[str, ...]) -> dict[str, floa
     named = {part.partition("=")[0].strip() for part in text.split(",")}
     for key in wanted:
         if key not in named:
-            problems.append(Problem(what=f"{name} without {key}", fix=f"say {example}", field="lengths"))
+            why = f"a {name} distribution is given by {', '.join(wanted)}"
+            problems.append(Problem(what=f"{name} without {key}", why=why, fix=f"say {example}", field="lengths"))
     if problems:
         raise InputError(problems, code="MW206")
     return found
