@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -14,15 +13,16 @@ from meshwright.formats.huggingface import FAMILIES, REFUSED, WHOLE, read_config
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.keys import CHANGES
 from meshwright.formats.huggingface.vision import TOWERS
-from meshwright.library import models as library
 from meshwright.library.models import names, spec
 from meshwright.specs.model import ModelSpec
 from tests.counts import FAMILIES as ONE_EACH
 from tests.counts import LIBRARY
+from tests.formats.huggingface.encoders import PUBLISHED as ENCODERS
+from tests.formats.huggingface.towers import CLASSES as CLASSES_WITH_TOWERS
+from tests.formats.huggingface.towers import PUBLISHED as PUBLISHED_TOWERS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "models.md"
-MODELS = Path(library.__file__).parent / "data" / "models"
 
 HEAD = """# Models
 
@@ -44,9 +44,10 @@ that its configs leave out, and parts that no key states (norms on queries and k
 
 ## Families
 
-The counts are tests (`tests/library/test_counts.py` and `tests/formats/huggingface/test_counts.py`): parameters of a
-config beside those of the class that runs it (transformers 5.23.0, built without weights), or beside the model card
-where the class is not in transformers. `models` is how many configs are counted, and `difference` the largest of them;
+The counts are tests (`tests/library/test_counts.py` and `tests/formats/huggingface/test_counts.py`, of encoders and
+towers `test_encoders.py` and `test_vision.py` beside it): parameters of a config beside those of the class that runs it
+(transformers 5.23.0, built without weights), or beside the model card where the class is not in transformers. `models`
+is how many configs are counted, and `difference` the largest of them;
 biases that balance experts are no parameters, as no gradient moves them.
 
 """
@@ -63,8 +64,6 @@ def counted() -> dict[str, list[tuple[ModelSpec, int]]]:
     found: dict[str, list[tuple[ModelSpec, int]]] = {}
     for name, count in LIBRARY.items():
         model = spec(name)
-        if model.beside_decoder:
-            continue
         found.setdefault(model.family, []).append((model, count["parameters"] if count["basis"] == "class" else 0))
     for name, entry in ONE_EACH.items():
         model = read_config(entry["config"], name)
@@ -101,11 +100,9 @@ def table() -> list[str]:
 def beside() -> list[str]:
     """One row a reader of encoders or towers: what it reads, and how its counts compare."""
     differences: dict[str, list[float]] = {}
-    for name, count in LIBRARY.items():
-        model = spec(name)
-        if model.beside_decoder:
-            said = json.loads((MODELS / f"{name}.json").read_text())["config"]["model_type"]
-            differences.setdefault(said, []).append(abs(model.parameters / count["parameters"] - 1))
+    for name, (config, count) in {**ENCODERS, **PUBLISHED_TOWERS, **CLASSES_WITH_TOWERS}.items():
+        off = abs(read_config(config, name).parameters / count - 1)
+        differences.setdefault(str(config["model_type"]), []).append(off)
     readers: dict[str, list[str]] = {}
     for said, place in sorted({**WHOLE, **TOWERS}.items()):
         readers.setdefault(place, []).append(said)

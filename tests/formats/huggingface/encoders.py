@@ -1,0 +1,63 @@
+"""Configs of encoders and encoder-decoders with their parameters, which tests and the page of models count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _t5(model: int, heads: int, layers: int, width: int, head_dim: int = 64, **more: Any) -> dict[str, Any]:
+    sizes = {"d_model": model, "d_kv": head_dim, "d_ff": width, "num_layers": layers, "num_heads": heads}
+    return {"model_type": "t5", "vocab_size": 32128, **sizes, **more}
+
+
+def _sides(model_type: str, hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    sides = ("encoder", "decoder")
+    sizes = {f"{side}_{key}": value for side in sides for key, value in (("layers", layers), ("ffn_dim", 4 * hidden))}
+    sizes |= {f"{side}_attention_heads": heads for side in sides}
+    return {"model_type": model_type, "d_model": hidden, **sizes, **more}
+
+
+def _encoder(model_type: str, hidden: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return {"model_type": model_type, **sizes, "intermediate_size": 4 * hidden, **more}
+
+
+CLIP_TEXT = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+CLIP_IMAGE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
+CLIP = {
+    "model_type": "clip",
+    "projection_dim": 768,
+    "text_config": CLIP_TEXT,
+    "vision_config": {**CLIP_IMAGE, "patch_size": 14},
+}
+GATED: dict[str, Any] = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    "t5-small": (_t5(512, 8, 6, 2048), 60_506_624),
+    "t5-base": (_t5(768, 12, 12, 3072), 222_903_552),
+    "t5-large": (_t5(1024, 16, 24, 4096), 737_668_096),
+    "t5-3b": (_t5(1024, 32, 24, 16384, 128), 2_851_598_336),
+    "t5-11b": (_t5(1024, 128, 24, 65536, 128), 11_307_321_344),
+    "flan-t5-xl": (_t5(2048, 32, 24, 5120, **GATED), 2_849_757_184),
+    "bart-large": (_sides("bart", 1024, 12, 16, vocab_size=50265), 406_291_456),
+    "whisper-large-v3": (_sides("whisper", 1280, 32, 20, vocab_size=51866, num_mel_bins=128), 1_543_490_560),
+    "bert-base": (_encoder("bert", 768, 12, 12, vocab_size=30522), 109_514_298),
+    "bert-large": (_encoder("bert", 1024, 24, 16, vocab_size=30522), 335_174_458),
+    "roberta-base": (
+        _encoder("roberta", 768, 12, 12, vocab_size=50265, max_position_embeddings=514, type_vocab_size=1),
+        124_697_433,
+    ),
+    "umt5-small": (
+        {**_t5(512, 6, 8, 1024, **GATED), "model_type": "umt5", "vocab_size": 256384},
+        306_601_984,
+    ),
+    "mbart-large": (_sides("mbart", 1024, 12, 16, vocab_size=250027), 610_851_840),
+    "pegasus-large": (_sides("pegasus", 1024, 16, 16, vocab_size=96103), 570_797_056),
+    "opus-mt": (_sides("marian", 512, 6, 8, vocab_size=58101, max_position_embeddings=512), 74_410_496),
+    "nllb-600m": (_sides("m2m_100", 1024, 12, 16, vocab_size=256206), 615_073_792),
+    "distilbert": ({"model_type": "distilbert"}, 66_985_530),
+    "modernbert-base": ({"model_type": "modernbert"}, 149_655_232),
+    "vit-l-16": (_encoder("vit", 1024, 24, 16, image_size=224, patch_size=16), 304_326_632),
+    "clip-vit-l-14": (CLIP, 427_616_513),
+    "siglip-base": ({"model_type": "siglip", "text_config": {}, "vision_config": {}}, 203_155_970),
+}
+"""Source: modelling classes of transformers 5.23.0 with the published configs."""
