@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (where / name).write_bytes((where / "launched" / "plan.json").read_bytes())
     for page in PAGES:
         for name, text in re.findall(
-            r"^`([\w.-]+\.(?:json|csv|toml|sh))`:\n\n```(?:json|csv|toml|bash)\n(.*?)^```",
+            r"^`([\w.-]+\.(?:json|csv|toml|sh|yaml))`:\n\n```(?:json|csv|toml|bash|yaml)\n(.*?)^```",
             page.read_text(),
             re.M | re.S,
         ):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import MeshwrightError
@@ -12,6 +13,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.planning.launch_script import LaunchSource
 from meshwright.planning.script_fix import OptionChange, ScriptFix, masked, read_back, secret_names
+from meshwright.planning.trainer_options import MODELS
 from meshwright.specs.job import Job
 from meshwright.targets import adapters
 from meshwright.targets.contract import PLAN_FILE
@@ -59,6 +61,7 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
     theirs = {name: text for name, text in written.files if name != PLAN_FILE}
     main = next((name for name, text in theirs.items() if source.target.recognised(name, text)), "")
     # Where the user has no file of a kind, the plan is compared without it.
+    theirs, source, added = _alike_named(source, theirs, main)
     names = {name: main if name == source.name else name for name in source.files}
     compared = {name: theirs[own] for name, own in names.items() if own in theirs}
     wanted = read_back(source, {own: theirs[own] for own in names.values() if own in theirs})
@@ -85,7 +88,9 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
         notes.append(f"in {script} write {' '.join(in_script)}")
     files = {name: text for name, text in edited.items() if name not in options}
     beside = tuple((name, text) for name, text in files.items() if name != source.name and text != source.files[name])
-    diff = "".join(masked(line, secret_names(source.text)) for line in _diff(source.files, files))
+    beside += tuple((name, files[name]) for name in added)
+    before = {**source.files, **dict.fromkeys(added, "")}
+    diff = "".join(masked(line, secret_names(source.text)) for line in _diff(before, files))
     return ScriptFix(
         plan=plan,
         noun=noun,
@@ -97,6 +102,28 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
     )
 
 
+def _alike_named(
+    source: LaunchSource, theirs: dict[str, str], main: str
+) -> tuple[dict[str, str], LaunchSource, tuple[str, ...]]:
+    """The plan's own files, those that the main one names called as the user's; the user's, with files that are new.
+
+    Args:
+        source: the user's files.
+        theirs: text of the plan's own by name.
+        main: the one of them that stands for the user's file.
+    """
+    named, own = source.target.named, source.target.named(source.text)
+    if not main or not named(theirs[main]):
+        return theirs, source, ()
+    if own:
+        for path, users in zip(named(theirs[main]), own, strict=False):
+            theirs = {**theirs, main: theirs[main].replace(path, users)}
+            theirs[PurePath(users).name] = theirs.pop(path)
+        return theirs, source, ()
+    added = {name: theirs[name] for name in named(theirs[main]) if name not in source.files}
+    return theirs, replace(source, files={**source.files, **added}), tuple(added)
+
+
 def _differences(source: LaunchSource, name: str, theirs: str, read: set[str]) -> Iterator[_KeyChange]:
     """Keys of one file that the plan's own file holds otherwise, among those that say a plan."""
     before, after = source.target.edited(name, source.files[name]), source.target.edited(name, theirs)
@@ -106,7 +133,7 @@ def _differences(source: LaunchSource, name: str, theirs: str, read: set[str]) -
         old, new = before.values.get(path, _ABSENT), after.values.get(path, _ABSENT)
         above = path.rpartition(".")[0]
         whole = new is _ABSENT and above != "" and not any(key.startswith(f"{above}.") for key in after.values)
-        if path in read and old != new:
+        if path in read and old != new and path not in MODELS:
             yield _KeyChange(file=name, path=path, old=old, new=new, whole=whole)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
+from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
 from meshwright.fields.job import JobFields
 from meshwright.formats.files import parsed, read_text
 from meshwright.formats.launch_file import LaunchFile
@@ -173,7 +173,7 @@ def _described(flags: LaunchFile, name: str) -> ModelSpec:
     if flags.questions:
         raise InputError(flags.questions, code="MW231")
     if isinstance(named := flags.model.get("name"), str) and named:
-        return models.resolve(named)
+        return _resolved(named)
     if not describes(flags.model):
         why = "the file says how a model is trained, not which one"
         fix = "name the model before the file: check MODEL FILE"
@@ -191,6 +191,23 @@ def _described(flags: LaunchFile, name: str) -> ModelSpec:
         raise InputError(Problem(what="the vocabulary is not known", why=why, fix=fix, field="model"), code="MW203")
     notes = (f"vocabulary of {vocab:,} tokens, that of {whose}",) if whose else ()
     return described_model(flags.model, name=name, vocab=vocab, notes=notes)
+
+
+def _resolved(named: str) -> ModelSpec:
+    """A model by the name that a trainer loads: copies of a model on the hub or a disk end in the model's own name.
+
+    Raises:
+        InputError, UnsupportedError: nobody knows it.
+    """
+    try:
+        return models.resolve(named)
+    except MeshwrightError:
+        last = named.rstrip("/").rpartition("/")[2]
+        known = models.find_name(last) if last != named else None
+        if known is None:
+            raise
+    model = models.spec(known)
+    return replace(model, notes=(*model.notes, f"{named[:80]} is taken as {known}, whose name it has"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +341,8 @@ def _files(source: str | os.PathLike[str], target: Target) -> dict[str, str]:
     for name in target.beside:
         if (path.parent / name).is_file() and name not in found:
             found[name] = read_text(path.parent / name, "launch file")
-    return found
+    texts = {Path(name).name: _beside(name, path.parent) for name in target.named(found[path.name])}
+    return found | {name: text for name, text in texts.items() if text is not None}
 
 
 def _shape_differs(model: ModelSpec, said: dict[str, Any]) -> Iterator[Violation]:

@@ -134,6 +134,8 @@ def _files(
                 Problem(what=f"{name} is not known", why=why, fix=f"give {' or '.join(names)}", field=name)
             )
         files[name] = text
+        beside = {one.rpartition("/")[2]: read(one) for one in target.named(text)}
+        files |= {one: text for one, text in beside.items() if text is not None}
     if files and ARGUMENTS in target.beside:
         options = read_options(launch)
         if options.arguments:

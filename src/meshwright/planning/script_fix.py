@@ -24,7 +24,7 @@ _OF_A_PLAN = re.compile(
 )
 """Options that say a plan, not the model or the run."""
 _SECRET = re.compile(
-    r"""(?<![\w-])"""
+    r"""(?<![\w-])(?!(?:pad|eos|bos|unk)_token\b)"""
     r"""((?:[\w-]*[-_])?(?:api[-_]?key|key|token|secret|password|passwd|credentials?)(?:[-_]id)?(?:\s*[=:]\s*|\s+)["']?)"""
     r"""(?!["'$\s\\-])[^\s"']+""",
     re.IGNORECASE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ ADAPTERS = ("use_peft", "use_lora", "use_dora", "lora_r", "lora_target_modules",
 _FILES = ("deepspeed", "config", "config_file")
 _SHOWN = 16
 _BOOLEAN = ("true", "false")
+_KEY = re.compile(r"[a-z][a-z0-9_.]*")
+"""Of `key=value`, as programs take it that are started with a file of keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,7 @@ def read_options(launch: Launch) -> TrainerOptions:
     for at, word in enumerate(words):
         flag, equals, attached = word.text.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
-        if not flag.startswith("--"):
+        if not flag.startswith("--") and not (equals and _KEY.fullmatch(flag)):
             continue
         if name not in known:
             rest.append(flag)

@@ -45,6 +45,8 @@ TARGETS = TargetCatalogue(
     "deepspeed",
     "megatron_deepspeed",
     "accelerate",
+    "llamafactory",
+    "axolotl",
     "bridge",
     "torchtitan",
     "automodel",

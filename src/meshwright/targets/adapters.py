@@ -18,7 +18,7 @@ from meshwright.targets.sayable import Plan
 CONFIG = "adapter_config.json"
 QUANTIZED = "quantization_config.json"
 FILES = (CONFIG, QUANTIZED)
-_SAVED = {"embedding": "embed_tokens", "head": "lm_head"}
+SAVED = {"embedding": "embed_tokens", "head": "lm_head"}
 """Parts trained beside adapters, as `modules_to_save` names them."""
 _FOUR_BITS = {
     f"{kind}{suffix}": {"load_in_4bit": True, "bnb_4bit_quant_type": kind, "bnb_4bit_use_double_quant": not suffix}
@@ -46,8 +46,8 @@ def problems(plan: Plan) -> Iterator[Problem]:
     for name in (name for name in lora.targets if name.startswith("linear_")):
         why, fix = "PEFT names modules as the class in the transformers library does", "use names such as q_proj"
         yield Problem(what=f"plan: adapters stand on {name}", why=why, fix=fix, field="tuning")
-    for part in (part for part in lora.train if part not in _SAVED):
-        why, fix = "PEFT trains modules by name beside adapters", f"use train={','.join(_SAVED)}, or leave it out"
+    for part in (part for part in lora.train if part not in SAVED):
+        why, fix = "PEFT trains modules by name beside adapters", f"use train={','.join(SAVED)}, or leave it out"
         yield Problem(what=f"plan: {part} is trained beside adapters", why=why, fix=fix, field="tuning")
 
 
@@ -68,8 +68,8 @@ def files(plan: Plan) -> tuple[tuple[str, str], ...]:
         "lora_dropout": lora.dropout,
         "target_modules": ALL_LINEAR if ALL_LINEAR in lora.targets else list(lora.targets),
         "use_dora": lora.dora,
-        "layers_to_transform": [one for first, last in lora.layers for one in range(first, last + 1)] or None,
-        "modules_to_save": [_SAVED[part] for part in lora.train] or None,
+        "layers_to_transform": layer_numbers(lora),
+        "modules_to_save": [SAVED[part] for part in lora.train] or None,
     }
     made = ((CONFIG, json_text({name: value for name, value in keys.items() if value is not None})),)
     return made if lora.base is None else (*made, (QUANTIZED, json_text(_STORED[lora.base])))
@@ -94,13 +94,12 @@ def read(texts: Files, reader: KeyReader) -> dict[str, Any]:
         return {}
     targets = own.get("target_modules") or ["q_proj", "v_proj"]
     layers = own.get("layers_to_transform")
-    numbers = sorted([layers] if isinstance(layers, int) else layers or [])
     said: dict[str, Any] = {
         "r": own.degree("r", 8),
         "targets": [targets] if isinstance(targets, str) else list(targets),
         "dora": own.switch("use_dora"),
         "dropout": own.get("lora_dropout", 0.0),
-        "layers": [f"{first}-{last}" for first, last in _runs(numbers)] or None,
+        "layers": layer_texts([layers] if isinstance(layers, int) else layers or []),
         "train": own.get("modules_to_save"),
         "base": _base(texts, reader),
     }
@@ -118,6 +117,16 @@ def _base(texts: Files, reader: KeyReader) -> str | None:
         return "int8"
     kind = own.word("bnb_4bit_quant_type", "fp4") + ("" if own.switch("bnb_4bit_use_double_quant") else "-single")
     return kind if own.switch("load_in_4bit") else None
+
+
+def layer_numbers(lora: Lora) -> list[int] | None:
+    """Layers with adapters one by one; None for all."""
+    return [one for first, last in lora.layers for one in range(first, last + 1)] or None
+
+
+def layer_texts(numbers: list[int]) -> list[str]:
+    """Layers as the ranges that `--lora` takes."""
+    return [f"{first}-{last}" for first, last in _runs(sorted(numbers))]
 
 
 def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:

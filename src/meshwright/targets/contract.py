@@ -59,6 +59,8 @@ class Target:
     """A file of the target, by name and text, as one that can be edited; None where it cannot."""
     beside: tuple[str, ...] = ()
     """Names of files that say more of a plan, where they lie in one folder with the file that is read."""
+    named: Callable[[str], tuple[str, ...]] = lambda text: ()
+    """Paths of files that the text of one names, which say more of a plan."""
     recognised: Callable[[str, str], bool] = lambda name, text: False
     """Whether a file, by its name and text, is one of the target's."""
     as_run: Callable[[Job], Job] = lambda job: job

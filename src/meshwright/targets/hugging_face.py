@@ -20,9 +20,27 @@ from meshwright.targets.sayable import Plan, Rule, Says, only
 ARGUMENTS = "training_args.json"
 SCRIPT = "train.py"
 
-OPTIMIZERS = {"adam": "adamw_torch", "adamw": "adamw_torch", "sgd": "sgd", "sgd-momentum": "sgd"}
+OPTIMIZERS = {
+    "adam": "adamw_torch",
+    "adamw": "adamw_torch",
+    "adamw-8bit": "adamw_bnb_8bit",
+    "paged-adamw-8bit": "paged_adamw_8bit",
+    "adafactor": "adafactor",
+    "lion": "lion_32bit",
+    "sgd": "sgd",
+    "sgd-momentum": "sgd",
+}
 """`TrainingArguments.optim` of transformers 5.23 (2026-11); its Adam decouples weight decay."""
-BATCHES = only("adam", "adamw", "sgd", why="the trainer's optimizers are these", fix="use adamw")
+_ALSO = {
+    **dict.fromkeys(("adamw", "adamw_hf", "adamw_apex", "paged_adamw", "paged_adamw_32bit"), "adamw"),
+    **dict.fromkeys(("adamw_8bit", "adamw_torch_8bit"), "adamw-8bit"),
+}
+"""Other names that files have; states that are paged leave the device only where memory runs out."""
+BATCHES = only(
+    *("adam", "adamw", "adamw-8bit", "paged-adamw-8bit", "adafactor", "lion", "sgd"),
+    why="the trainer's optimizers are these",
+    fix="use adamw",
+)
 RECOMPUTE: dict[str, Says] = {
     "recompute.kind": only(
         "none",
@@ -168,6 +186,10 @@ def shape_problems(plan: Plan) -> Iterator[Problem]:
 def trainer_problems(plan: Plan) -> Iterator[Problem]:
     """What neither the trainer nor PEFT does of a plan."""
     yield from shape_problems(plan)
+    if plan.workload.optimizer.endswith("-8bit") and plan.strategy.data.family == "fsdp":
+        # torchtune refuses the same, for the same reason (its recipes, 2025).
+        why, fix = "optimizers of bitsandbytes take no sharded tensors of FSDP2", "use adamw, or z2"
+        yield Problem(what=f"plan: optimizer is {plan.workload.optimizer}", why=why, fix=fix, field="optimizer")
     yield from adapters.problems(plan)
 
 
@@ -201,11 +223,17 @@ def read_arguments(files: Files, reader: KeyReader) -> Arguments:
     return arguments_of(own, seq_len)
 
 
-def arguments_of(own: KeyReader, seq_len: int | None = None) -> Arguments:
-    """The trainer's arguments as the keys of a file, with the length of a sequence."""
+def arguments_of(own: KeyReader, seq_len: int | None = None, recompute: str = "gradient_checkpointing") -> Arguments:
+    """The trainer's arguments as the keys of a file.
+
+    Args:
+        own: the keys.
+        seq_len: tokens of a sequence, where another file says them.
+        recompute: the key that says it, or that it is left out.
+    """
     return Arguments(
         given=True,
-        recompute="full" if own.switch("gradient_checkpointing") else "none",
+        recompute="full" if own.switch(recompute) != recompute.startswith("disable") else "none",
         optimizer=optimizer_of(own),
         dtype="fp16" if own.switch("fp16") else "bf16" if own.switch("bf16") else "",
         mbs=own.degree("per_device_train_batch_size", 8),
@@ -228,7 +256,7 @@ def _length(files: Files, reader: KeyReader) -> int | None:
 def optimizer_of(reader: KeyReader, path: str = "optim") -> str:
     """The optimizer that the trainer's arguments name."""
     name = reader.word(path, "adamw_torch").removesuffix("_fused")
-    known = {said: ours for ours, said in OPTIMIZERS.items() if ours != "adam"} | {"adamw": "adamw"}
+    known = {said: ours for ours, said in OPTIMIZERS.items() if ours != "adam"} | _ALSO
     if name not in known:
         reader.refuse(path, name, f"{', '.join(known)} can be planned")
         return "adamw"

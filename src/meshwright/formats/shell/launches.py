@@ -16,6 +16,8 @@ _MODULES = (
     "accelerate.commands.launch",
     "torch.distributed.elastic",
 )
+_COMMANDS = ("llamafactory-cli", "axolotl")
+"""Programs that packages install under a name of their own."""
 _PYTHON = re.compile(r"python[0-9.]*$")
 _PER_NODE = (
     "nproc_per_node", "nproc-per-node", "ntasks-per-node", "num_gpus", "num-gpus", "npernode", "map-by",
@@ -71,6 +73,8 @@ def _of_command(command: Command) -> Iterator[Launch]:
 def _program(texts: list[str]) -> int | None:
     """Position of the program among the words of a command."""
     for at, text in enumerate(texts):
+        if text.rpartition("/")[2] in _COMMANDS:
+            return at
         if text.endswith(".py") and not text.startswith("-"):
             return at
         module = text in ("-m", "--module") and at + 1 < len(texts) and texts[at + 1] not in _MODULES

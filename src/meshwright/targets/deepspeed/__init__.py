@@ -5,6 +5,10 @@ Keys are those of deepspeed 0.19.8 (2026-11), https://github.com/deepspeedai/Dee
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
@@ -97,6 +101,10 @@ RULES = (
 )
 
 
+_UNTESTED = ("adamw-8bit", "paged-adamw-8bit", "adafactor", "lion", "sgd")
+"""Optimizers of the trainer that ZeRO takes on demand."""
+
+
 def configuration(plan: Plan) -> Keys:
     """The keys of the JSON configuration."""
     strategy, pipeline = plan.strategy, plan.found.pipeline
@@ -121,6 +129,7 @@ def configuration(plan: Plan) -> Keys:
             "train_micro_batch_size_per_gpu": pipeline.micro_batch,
             "gradient_accumulation_steps": pipeline.num_micro_batches,
             "gradient_clipping": 1.0,
+            "zero_allow_untested_optimizer": True if plan.workload.optimizer in _UNTESTED else None,
             "bf16.enabled": True if activations == "bf16" else None,
             "fp16.enabled": True if activations == "fp16" else None,
             **{f"zero_optimization.{name}": value for name, value in zero.items()},
@@ -161,7 +170,23 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         InputError: the text is no JSON.
     """
     reader = FILE.read(files)
-    trainer = hugging_face.read_arguments(files, reader)
+    return launch_of(reader, hugging_face.read_arguments(files, reader), devices, adapters.read(files, reader))
+
+
+def launch_of(
+    reader: KeyReader,
+    trainer: hugging_face.Arguments,
+    devices: int | None,
+    tuning: Mapping[str, Any] = MappingProxyType({}),
+) -> LaunchFile:
+    """A configuration as a plan.
+
+    Args:
+        reader: its keys.
+        trainer: what the program around it says.
+        devices: of the job.
+        tuning: fields of a workload that say the adapters.
+    """
     tp, cp = max(1, reader.number("tensor_parallel.autotp_size")), reader.degree("sequence_parallel_size")
     ep = reader.degree("expert_parallel.autoep_size") if reader.switch("expert_parallel.enabled") else 1
     etp = reader.degree("expert_parallel.expert_tensor_parallel_size")
@@ -190,7 +215,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         "precision": PRECISIONS[_dtype(reader, trainer)],
         "optimizer": _optimizer(reader, trainer.optimizer),
         "seq_len": trainer.seq_len,
-        **adapters.read(files, reader),
+        **tuning,
     }
     return reader.launch(row, workload=workload, notes=trainer.notes)
 

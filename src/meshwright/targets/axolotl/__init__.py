@@ -1,0 +1,288 @@
+"""Axolotl: the YAML of a fine-tuning, with FSDP2 in its own keys or DeepSpeed in a JSON file.
+
+Keys are those of its schemas (utils/schemas/config.py, training.py, peft.py, fsdp.py) in axolotl 0.19.0 (2026-11),
+https://github.com/axolotl-ai-cloud/axolotl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from meshwright.errors import Problem
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.specs.precision import PRECISIONS
+from meshwright.specs.row import PlanRow
+from meshwright.specs.tuning import ALL_LINEAR
+from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face
+from meshwright.targets.contract import Files, Target, file_of, marked
+from meshwright.targets.keys import KeyReader, Keys, nested, yaml_text
+from meshwright.targets.one_strategy import OneStrategy
+from meshwright.targets.sayable import ANY, Plan, Rule, only
+
+TITLE = "Axolotl"
+CONFIG = "axolotl.yaml"
+_SCHEMA = "axolotl/utils/schemas/config.py of axolotl 0.19.0"
+SAYS = (
+    deepspeed.SAYS
+    | fsdp.SAYS
+    | {
+        "tp": ANY,
+        "cp": ANY,
+        "context.kinds": only("p2p", why="keys and values go round in a ring", fix="use p2p"),
+        "expert.ep": only(1, why="experts are on every rank"),
+        "offload.tier": ANY,
+        "precision": only("bf16", "fp16", "fp32"),
+    }
+)
+RULES = (
+    *(
+        rule
+        for rule in deepspeed.RULES
+        if rule.field not in ("cp", "data.replicate", "data.reshard", "offload.weights")
+    ),
+    Rule(
+        field="tp",
+        holds=lambda plan: plan.strategy.tp * plan.strategy.cp == 1 or plan.strategy.data.family == "fsdp",
+        why="tensor and context parallelism go with FSDP2",
+        fix="use fsdp",
+        source=_SCHEMA,
+    ),
+    Rule(
+        field="data.replicate",
+        holds=lambda plan: (
+            plan.strategy.data.zero == 0 or plan.strategy.data.replicate == 1 or plan.strategy.data.family == "fsdp"
+        ),
+        why="ZeRO shards over all data ranks",
+        fix="use hsdp",
+        source=_SCHEMA,
+    ),
+    Rule(
+        field="offload.optimizer",
+        holds=lambda plan: (
+            plan.strategy.data.family != "fsdp"
+            or plan.strategy.offload.optimizer == plan.strategy.offload.weights == plan.strategy.offload.gradients
+        ),
+        why="FSDP2 offloads weights, gradients and optimizer states together",
+        fix="use off-wog, or none",
+        source=fsdp.OFFLOAD_POLICY,
+    ),
+    Rule(
+        field="data.overlap",
+        holds=lambda plan: plan.strategy.data.overlap or plan.strategy.data.family != "fsdp",
+        why="FSDP2 overlaps its collectives",
+        fix="leave out nodpov",
+        source=_SCHEMA,
+    ),
+    Rule(
+        field="data.reshard",
+        holds=lambda plan: plan.strategy.data.reshard or plan.strategy.data.family == "fsdp" or not plan.sharded,
+        why="ZeRO-3 frees gathered weights as the limits on live parameters say",
+        fix="use z3",
+        source=_SCHEMA,
+    ),
+    fsdp.offloads_shards(_SCHEMA, why="weights that every rank holds whole are not offloaded", fix="use fsdp, or z3"),
+)
+_LENGTH = 512
+"""Default of sequence_len."""
+
+
+def configuration(plan: Plan) -> Keys:
+    """The keys of the YAML."""
+    strategy, lora = plan.strategy, fine_tuning.lora_of(plan)
+    flat: Keys = {
+        "sequence_len": plan.workload.seq_len,
+        "sample_packing": plan.workload.attention_kernel != "materialised" and not _several_in_a_ring(plan),
+        "micro_batch_size": plan.found.pipeline.micro_batch,
+        "gradient_accumulation_steps": plan.found.pipeline.num_micro_batches,
+        "gradient_checkpointing": plan.recomputed,
+        "attn_implementation": "eager" if plan.workload.attention_kernel == "materialised" else "flash_attention_2",
+        "optimizer": hugging_face.OPTIMIZERS[plan.workload.optimizer],
+        **fine_tuning.dtype_keys(plan),
+        "learning_rate": 1e-4,
+        "max_steps": 20,
+        "output_dir": "out",
+    }
+    if fine_tuning.by_deepspeed(plan):
+        flat["deepspeed"] = deepspeed.CONFIG
+    else:
+        flat |= {
+            "dp_shard_size": strategy.data.shard,
+            "dp_replicate_size": strategy.data.replicate,
+            "tensor_parallel_size": strategy.tp,
+            "context_parallel_size": strategy.cp,
+            "fsdp_version": 2,
+            "fsdp_config.reshard_after_forward": strategy.data.reshard,
+            "fsdp_config.offload_params": bool(strategy.offload.weights),
+            "fsdp_config.auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_config.state_dict_type": "SHARDED_STATE_DICT",
+        }
+    if lora is not None:
+        every = ALL_LINEAR in lora.targets
+        flat |= {
+            "adapter": "qlora" if lora.base not in (None, "int8") else "lora",
+            "lora_r": lora.rank,
+            "lora_alpha": lora.rank,
+            "lora_dropout": lora.dropout,
+            "lora_target_linear": True if every else None,
+            "lora_target_modules": None if every else list(lora.targets),
+            "peft_use_dora": lora.dora or None,
+            "peft_layers_to_transform": adapters.layer_numbers(lora),
+            "lora_modules_to_save": [adapters.SAVED[part] for part in lora.train] or None,
+            "load_in_8bit": True if lora.base == "int8" else None,
+            "load_in_4bit": True if lora.base not in (None, "int8") else None,
+        }
+    return nested(flat)
+
+
+def _several_in_a_ring(plan: Plan) -> bool:
+    """Packed sequences go round a ring one at a time."""
+    return plan.strategy.cp > 1 and plan.found.pipeline.micro_batch > 1
+
+
+def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
+    head = ("model and data are said where it is started", f"plan: {plan.job.name or plan.model.name}")
+    return (CONFIG, yaml_text(configuration(plan), head)), *fine_tuning.engine_files(plan)
+
+
+def _start(plan: Plan) -> str:
+    launcher = ""
+    if plan.nodes > 1:
+        address = "--rdzv_backend c10d --rdzv_endpoint $MASTER_ADDR:6000"
+        launcher = f" --launcher torchrun -- --nnodes {plan.nodes} --nproc_per_node {plan.per_node} {address}"
+    return f"axolotl train {CONFIG} --base-model id/or/folder{launcher}"
+
+
+def _beyond(plan: Plan) -> Iterator[Problem]:
+    yield from hugging_face.trainer_problems(plan)
+    lora = fine_tuning.lora_of(plan)
+    if lora is not None and lora.base not in (None, "nf4", "int8"):
+        why, fix = "frozen weights in 4 bits are nf4 with double quantisation", "use base=nf4"
+        yield Problem(what=f"plan: frozen weights are stored in {lora.base}", why=why, fix=fix, field="tuning")
+
+
+_RECOGNISED = marked((".yaml", ".yml"), ("sequence_len:", "base_model:"), ("micro_batch_size:", "adapter:"))
+
+
+def read(files: Files, devices: int | None = None) -> LaunchFile:
+    """A YAML file as a plan, with the JSON of DeepSpeed that it names.
+
+    Args:
+        files: the YAML, and the JSON where it is there.
+        devices: of the job; one where nobody says it.
+
+    Raises:
+        InputError: the text is no YAML.
+    """
+    reader = fine_tuning.reader_of(files, file_of(files, CONFIG, _RECOGNISED), TITLE)
+    rl = reader.word("rl")
+    if rl:
+        reader.refuse("rl", rl, "more than one model runs, or a sequence runs twice", "check a file without it")
+    trainer = _trainer(reader)
+    said = {"seq_len": reader.degree("sequence_len", _LENGTH), "lora": _lora(reader)}
+    model = reader.get("base_model")
+    if reader.get("deepspeed") is not None:
+        if reader.get("fsdp") or reader.get("fsdp_config"):
+            reader.refuse(
+                "fsdp_config", "given", "one engine runs, and deepspeed is named too", "leave one of them out"
+            )
+        engine = fine_tuning.of_deepspeed(reader, files, trainer, devices)
+        if engine is None:
+            return reader.launch(None, questions=(fine_tuning.engine_missing(reader),))
+        return reader.launch(engine.row, **fine_tuning.with_fields(engine, reader, model, **said))
+    row = _row(reader, trainer, devices)
+    workload = {
+        "precision": PRECISIONS[trainer.dtype or "fp32"],
+        "optimizer": trainer.optimizer,
+        **({"global_batch": row.gbs} if row else {}),
+        **{name: value for name, value in said.items() if value is not None},
+    }
+    return reader.launch(row, model={"name": str(model)} if model else {}, workload=workload)
+
+
+def _trainer(reader: KeyReader) -> hugging_face.Arguments:
+    bf16, checkpointing = reader.word("bf16", "false"), reader.word("gradient_checkpointing", "false")
+    if checkpointing in ("offload", "offload_disk"):
+        why, fix = "inputs of layers go to the host, which rows do not say", "use true"
+        reader.refuse("gradient_checkpointing", checkpointing, why, fix)
+    return hugging_face.Arguments(
+        given=True,
+        recompute="none" if checkpointing == "false" else "full",
+        optimizer=hugging_face.optimizer_of(reader, "optimizer"),
+        dtype="bf16" if bf16 in ("true", "auto", "full") else "fp16" if reader.switch("fp16") else "",
+        mbs=reader.degree("micro_batch_size"),
+        steps=reader.degree("gradient_accumulation_steps"),
+    )
+
+
+def _row(reader: KeyReader, trainer: hugging_face.Arguments, devices: int | None) -> PlanRow | None:
+    """The plan of FSDP2, or of whole copies."""
+    sharded = any([reader.get("fsdp_config"), reader.get("fsdp")])
+    tp, replicate = reader.degree("tensor_parallel_size"), reader.degree("dp_replicate_size")
+    cp = reader.degree("context_parallel_size", reader.degree("sequence_parallel_degree"))
+    shard = reader.degree("dp_shard_size") if reader.get("dp_shard_size") else None
+    world = devices or tp * cp * replicate * (shard or 1)
+    dp = world // (tp * cp)
+    if world % (tp * cp) or dp % replicate or (sharded and shard is not None and shard * replicate != dp):
+        why = f"must make {world} devices with tp {tp} x cp {cp} x copies {replicate}"
+        reader.refuse("dp_shard_size", shard, why, "leave it out")
+        return None
+
+    def said(name: str, default: bool = False) -> bool:
+        earlier = f"fsdp_config.fsdp_{name}"
+        return reader.switch(earlier if reader.get(earlier) is not None else f"fsdp_config.{name}", default)
+
+    return PlanRow(
+        tp=tp,
+        sp=tp == 1,
+        cp=(("p2p", cp),) if cp > 1 else (),
+        dp=dp,
+        **fsdp.sharding(
+            sharded,
+            dp=dp,
+            replicate=replicate if sharded else dp,
+            cp=cp,
+            reshard=said("reshard_after_forward", default=True),
+        ),
+        mbs=trainer.mbs,
+        gbs=trainer.mbs * trainer.steps * dp,
+        recompute="full" if said("activation_checkpointing") else trainer.recompute,
+        offload="wog" if said("offload_params") else "",
+    )
+
+
+def _lora(reader: KeyReader) -> dict[str, Any] | None:
+    kind = reader.word("adapter")
+    if kind not in ("", "lora", "qlora"):
+        reader.refuse("adapter", kind, "lora and qlora can be planned", "use lora")
+    if kind not in ("lora", "qlora"):
+        return None
+    every = reader.switch("lora_target_linear")
+    named = reader.get("lora_target_modules")
+    layers = reader.get("peft_layers_to_transform")
+    found = {
+        "r": reader.degree("lora_r", 8),
+        "targets": [ALL_LINEAR] if every else fine_tuning.targets_of(named or "q_proj,v_proj"),
+        "dora": reader.switch("peft_use_dora"),
+        "dropout": reader.get("lora_dropout", 0.0),
+        "layers": adapters.layer_texts(layers) if isinstance(layers, list) else None,
+        "train": reader.get("lora_modules_to_save"),
+        "base": "nf4" if reader.switch("load_in_4bit") else "int8" if reader.switch("load_in_8bit") else None,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+PLANS = OneStrategy(title=TITLE, says=SAYS, rules=RULES, beyond=_beyond, write=_files, start=_start)
+TARGET = Target(
+    name="axolotl",
+    title=TITLE,
+    version="0.19.0 (2026-11)",
+    files=PLANS.files,
+    refused=PLANS.refused,
+    read=read,
+    recognised=_RECOGNISED,
+    beside=(deepspeed.CONFIG, hugging_face.ARGUMENTS),
+    named=fine_tuning.engine_named,
+    suggested=False,
+    software="pytorch-eager",
+)

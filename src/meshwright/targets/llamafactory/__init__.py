@@ -1,0 +1,202 @@
+"""LLaMA-Factory: the YAML of a fine-tuning, with the JSON of DeepSpeed where data ranks share states.
+
+Keys are those of its hparams (model_args.py, finetuning_args.py, data_args.py) in llamafactory 0.9.5 (2026-11),
+https://github.com/hiyouga/LLaMA-Factory; arguments of the trainer stand among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from meshwright.errors import Problem
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.specs.precision import PRECISIONS
+from meshwright.specs.row import PlanRow
+from meshwright.specs.tuning import ALL_LINEAR
+from meshwright.targets import adapters, deepspeed, fine_tuning, hugging_face
+from meshwright.targets.contract import Files, Target, file_of, marked
+from meshwright.targets.keys import KeyReader, Keys, nested, yaml_text
+from meshwright.targets.one_strategy import Note, OneStrategy
+from meshwright.targets.sayable import Plan, only
+
+TITLE = "LLaMA-Factory"
+CONFIG = "train.yaml"
+_OF_DEEPSPEED = (
+    *("dp", "data.zero", "data.overlap", "data.secondary_shard", "data.gather_dtype", "data.reduce_dtype"),
+    *("offload.optimizer", "offload.gradients", "offload.weights", "offload.tier"),
+    *("recompute.kind", "optimizer", "attention_kernel", "tuning"),
+)
+SAYS = {name: deepspeed.SAYS[name] for name in _OF_DEEPSPEED} | {"precision": only("bf16", "fp16", "fp32")}
+_RANK, _LENGTH, _BATCH = 8, 2048, 8
+"""Defaults of lora_rank, cutoff_len and per_device_train_batch_size."""
+
+
+def configuration(plan: Plan) -> Keys:
+    """The keys of the YAML."""
+    lora = fine_tuning.lora_of(plan)
+    flat: Keys = {
+        "stage": "sft",
+        "do_train": True,
+        "finetuning_type": "full" if lora is None else "lora",
+        "cutoff_len": plan.workload.seq_len,
+        "packing": True,
+        "per_device_train_batch_size": plan.found.pipeline.micro_batch,
+        "gradient_accumulation_steps": plan.found.pipeline.num_micro_batches,
+        "disable_gradient_checkpointing": not plan.recomputed,
+        "flash_attn": "disabled" if plan.workload.attention_kernel == "materialised" else "sdpa",
+        "optim": hugging_face.OPTIMIZERS[plan.workload.optimizer],
+        **fine_tuning.dtype_keys(plan),
+        "deepspeed": deepspeed.CONFIG,
+        "max_steps": 20,
+        "output_dir": "out",
+    }
+    if lora is not None:
+        four = lora.base is not None and lora.base != "int8"
+        flat |= {
+            "lora_rank": lora.rank,
+            "lora_target": "all" if ALL_LINEAR in lora.targets else ",".join(lora.targets),
+            "lora_dropout": lora.dropout,
+            "use_dora": lora.dora,
+            "additional_target": ",".join(adapters.SAVED[part] for part in lora.train) or None,
+            "quantization_bit": 4 if four else 8 if lora.base else None,
+            "quantization_type": str(lora.base)[:3] if four else None,
+            "double_quantization": not str(lora.base).endswith("-single") if four else None,
+        }
+    return nested(flat)
+
+
+def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
+    head = ("model, data and template are said where it is started", f"plan: {plan.job.name or plan.model.name}")
+    return (CONFIG, yaml_text(configuration(plan), head)), *fine_tuning.engine_files(plan)
+
+
+def _start(plan: Plan) -> str:
+    many = (
+        f" NNODES={plan.nodes} NODE_RANK=$NODE_RANK MASTER_ADDR=$MASTER_ADDR MASTER_PORT=6000" if plan.nodes > 1 else ""
+    )
+    said = "model_name_or_path=id/or/folder dataset=NAME template=NAME"
+    return f"FORCE_TORCHRUN=1{many} llamafactory-cli train {CONFIG} {said}"
+
+
+def _beyond(plan: Plan) -> Iterator[Problem]:
+    yield from hugging_face.trainer_problems(plan)
+    lora = fine_tuning.lora_of(plan)
+    if lora is not None and lora.layers:
+        why, fix = f"{TITLE} puts adapters on all layers", "leave layers out"
+        yield Problem(what="plan: adapters stand on some layers", why=why, fix=fix, field="tuning")
+    if plan.strategy.data.family == "fsdp":
+        why = "its file has no key of FSDP, which is said to `accelerate launch` around it"
+        yield Problem(
+            what="plan: data.family is fsdp", why=why, fix="use z3 with --pin sharding=z3", field="data.family"
+        )
+
+
+_RECOGNISED = marked(
+    (".yaml", ".yml"), ("model_name_or_path:", "finetuning_type:"), ("finetuning_type:", "cutoff_len:")
+)
+
+
+def read(files: Files, devices: int | None = None) -> LaunchFile:
+    """A YAML file as a plan, with the JSON of DeepSpeed that it names.
+
+    Args:
+        files: the YAML, and the JSON where it is there.
+        devices: of the job; one where nobody says it.
+
+    Raises:
+        InputError: the text is no YAML.
+    """
+    reader = fine_tuning.reader_of(files, file_of(files, CONFIG, _RECOGNISED), TITLE)
+    _refuse(reader)
+    trainer = hugging_face.arguments_of(reader, recompute="disable_gradient_checkpointing")
+    lora = _lora(reader)
+    said = {"seq_len": reader.degree("cutoff_len", _LENGTH), "lora": lora}
+    model = reader.get("model_name_or_path")
+    if reader.get("deepspeed") is not None:
+        engine = fine_tuning.of_deepspeed(reader, files, trainer, devices)
+        if engine is None:
+            return reader.launch(None, questions=(fine_tuning.engine_missing(reader),))
+        return reader.launch(engine.row, **fine_tuning.with_fields(engine, reader, model, **said))
+    dp = devices or 1
+    row = PlanRow(
+        dp=dp, sharding="z0", mbs=trainer.mbs, gbs=trainer.mbs * trainer.steps * dp, recompute=trainer.recompute
+    )
+    workload = {
+        "precision": PRECISIONS[trainer.dtype or "fp32"],
+        "optimizer": trainer.optimizer,
+        "global_batch": row.gbs,
+        **{name: value for name, value in said.items() if value is not None},
+    }
+    return reader.launch(row, model={"name": str(model)} if model else {}, workload=workload)
+
+
+_OTHERS = ("use_galore", "use_apollo", "use_badam", "pure_bf16", "use_unsloth", "fp8", "mixture_of_depths")
+
+
+def _refuse(reader: KeyReader) -> None:
+    """What trains otherwise than plans do."""
+    stage = reader.word("stage", "sft")
+    if stage not in ("pt", "sft"):
+        reader.refuse(
+            "stage", stage, "more than one model runs, or a sequence runs twice", "check a file of stage sft or pt"
+        )
+    kind = reader.word("finetuning_type", "lora")
+    if kind not in ("lora", "full"):
+        reader.refuse("finetuning_type", kind, "full and lora can be planned", "use lora or full")
+    for name in _OTHERS:
+        if reader.switch(name):
+            reader.refuse(name, True, "its memory and kernels are not known", "leave it out")
+
+
+def _lora(reader: KeyReader) -> dict[str, Any] | None:
+    if reader.word("finetuning_type", "lora") != "lora":
+        return None
+    bits, base = reader.get("quantization_bit"), None
+    if bits == 4:
+        base = reader.word("quantization_type", "nf4")
+        base += "" if reader.switch("double_quantization", default=True) else "-single"
+    elif bits is not None:
+        base = "int8"
+        if bits != 8:
+            reader.refuse("quantization_bit", bits, "frozen weights in 4 or 8 bits can be planned", "use 4")
+    more = reader.get("additional_target")
+    found = {
+        "r": reader.degree("lora_rank", _RANK),
+        "targets": fine_tuning.targets_of(reader.get("lora_target", "all")),
+        "dora": reader.switch("use_dora"),
+        "dropout": reader.get("lora_dropout", 0.0),
+        "train": fine_tuning.targets_of(more) if more else None,
+        "base": base,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+PLANS = OneStrategy(
+    title=TITLE,
+    says=SAYS,
+    rules=deepspeed.RULES,
+    beyond=_beyond,
+    write=_files,
+    start=_start,
+    notes=(
+        Note(text="sequences are packed to cutoff_len: without packing they are as long as the data"),
+        Note(
+            text="set nvme_path to a folder on the local disks of every node",
+            when=lambda plan: plan.strategy.offload.tier == "nvme",
+        ),
+    ),
+)
+TARGET = Target(
+    name="llamafactory",
+    title=TITLE,
+    version="0.9.5 (2026-11)",
+    files=PLANS.files,
+    refused=PLANS.refused,
+    read=read,
+    recognised=_RECOGNISED,
+    beside=(deepspeed.CONFIG, hugging_face.ARGUMENTS),
+    named=fine_tuning.engine_named,
+    suggested=False,
+    software="pytorch-eager",
+)

@@ -1,0 +1,99 @@
+"""Files written for LLaMA-Factory and Axolotl, read by their own classes of arguments; adapters by PEFT's."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from meshwright.specs.job import Job
+from tests.targets.test_adapters import files_of, tuned
+from tests.targets.test_round_trip import some, written
+
+transformers = pytest.importorskip("transformers")
+
+
+def bare(*packages: str) -> None:
+    """Make packages importable without what their __init__ needs of GPUs and trainers."""
+    for name in packages:
+        if "." not in name:
+            found = importlib.util.find_spec(name)
+            if found is None:
+                pytest.skip(f"{name} is not installed")
+            folders = list(found.submodule_search_locations or ())
+        else:
+            above, _, last = name.rpartition(".")
+            folders = [f"{folder}/{last}" for folder in sys.modules[above].__path__]
+        made = types.ModuleType(name)
+        made.__path__ = folders
+        sys.modules[name] = made
+
+
+@pytest.fixture(scope="module")
+def factory() -> Any:
+    """LLaMA-Factory's classes of arguments together, as its own reader has them."""
+    bare("llamafactory", "llamafactory.hparams")
+    from llamafactory.hparams.data_args import DataArguments
+    from llamafactory.hparams.finetuning_args import FinetuningArguments
+    from llamafactory.hparams.model_args import ModelArguments
+
+    kinds = [ModelArguments, DataArguments, transformers.TrainingArguments, FinetuningArguments]
+    return transformers.HfArgumentParser(kinds)
+
+
+@pytest.fixture(scope="module")
+def axolotl() -> Any:
+    """Axolotl's schema."""
+    bare("axolotl", "axolotl.utils")
+    sys.modules.setdefault("ring_flash_attn", types.ModuleType("ring_flash_attn"))  # only whether it is there is asked
+    from axolotl.utils.schemas.config import AxolotlInputConfig
+
+    return AxolotlInputConfig
+
+
+def numbers(one: Job) -> tuple[int, int]:
+    pipeline = one.plan.pipelines[0]
+    return pipeline.micro_batch, pipeline.num_micro_batches
+
+
+@pytest.mark.parametrize("one", list(some("llamafactory")), ids=lambda one: f"{one.model.name}-{one.name}")
+def test_llamafactory_reads_what_the_plan_means(one: Job, factory: Any) -> None:
+    keys = yaml.safe_load(written("llamafactory", one)["train.yaml"])
+    # The engine starts as the trainer's arguments are read, which needs the job's processes; bf16 needs their devices.
+    assert keys.pop("deepspeed") == "ds_config.json"
+    said = {**keys, "model_name_or_path": "any", "bf16": False, "fp16": False, "use_cpu": True}
+    model, data, trainer, tuning = factory.parse_dict(said)
+    assert (trainer.per_device_train_batch_size, trainer.gradient_accumulation_steps) == numbers(one)
+    assert data.cutoff_len in (one.workload.seq_len, one.workload.seq_len - 1)  # packed, it leaves one token out
+    assert model.disable_gradient_checkpointing == (one.plan.strategies[0].recompute.kind == "none")
+    assert tuning.finetuning_type == "full"
+
+
+@pytest.mark.parametrize("one", list(some("axolotl")), ids=lambda one: f"{one.model.name}-{one.name}")
+def test_axolotl_reads_what_the_plan_means(one: Job, axolotl: Any) -> None:
+    keys = yaml.safe_load(written("axolotl", one)["axolotl.yaml"])
+    made = axolotl(**keys, base_model="any", datasets=[{"path": "any", "type": "alpaca"}])
+    strategy = one.plan.strategies[0]
+    assert (made.micro_batch_size, made.gradient_accumulation_steps) == numbers(one)
+    assert made.sequence_len == one.workload.seq_len
+    assert bool(made.gradient_checkpointing) == (strategy.recompute.kind == "full")
+    if strategy.data.family == "fsdp":
+        assert (made.tensor_parallel_size, made.context_parallel_size) == (strategy.tp, strategy.cp)
+        assert made.dp_shard_size * made.dp_replicate_size == strategy.dp
+        assert made.fsdp_config.reshard_after_forward == strategy.data.reshard
+    else:
+        assert made.deepspeed == "ds_config.json"
+
+
+def test_peft_reads_adapters(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    files = files_of("accelerate", tuned("accelerate", "r=8,targets=q_proj,v_proj,dora,layers=0-3,train=embedding"))
+    (tmp_path / "adapter_config.json").write_text(files["adapter_config.json"])
+    made = peft.PeftConfig.from_pretrained(str(tmp_path))
+    assert (made.r, made.target_modules, made.use_dora) == (8, {"q_proj", "v_proj"}, True)
+    assert (made.layers_to_transform, made.modules_to_save) == ([0, 1, 2, 3], ["embed_tokens"])

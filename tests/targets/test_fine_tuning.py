@@ -1,0 +1,133 @@
+"""YAML of a whole fine-tuning as its users have it: LLaMA-Factory and Axolotl."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright import check
+from meshwright.app.check import CheckReport
+from meshwright.errors import InputError
+
+FACTORY = """\
+model_name_or_path: meta-llama/Llama-3.1-8B-Instruct
+stage: sft
+finetuning_type: lora
+lora_target: all
+dataset: alpaca_en_demo
+template: llama3
+cutoff_len: 4096
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: true
+"""
+AXOLOTL = """\
+base_model: NousResearch/Meta-Llama-3-8B
+sequence_len: 4096
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+optimizer: paged_adamw_32bit
+bf16: auto
+gradient_checkpointing: true
+adapter: qlora
+load_in_4bit: true
+lora_r: 32
+lora_target_linear: true
+special_tokens:
+  pad_token: <|end_of_text|>
+"""
+FSDP = "fsdp:\n  - full_shard\nfsdp_config:\n  fsdp_version: 2\n  fsdp_offload_params: false\n"
+Z3 = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "bf16": {"enabled": "auto"},
+    "zero_optimization": {"stage": 3, "overlap_comm": True},
+}
+
+
+def asked(folder: Path, text: str, engine: dict[str, Any] | None = None, **more: Any) -> CheckReport:
+    (folder / "train.yaml").write_text(text)
+    if engine is not None:
+        (folder / "z3.json").write_text(json.dumps(engine, indent=2))
+    return check(folder / "train.yaml", cluster="8xH100", **{"search": False, **more})
+
+
+def test_a_file_of_llamafactory_says_model_length_and_adapters(tmp_path: Path) -> None:
+    report = asked(tmp_path, FACTORY)
+    assert not report.violations
+    assert report.name == "dp8.mbs1.gbs64.rc-full"  # its layers are recomputed unless it says otherwise
+    inputs = report.inputs
+    assert inputs is not None
+    assert (inputs.model.name, inputs.workload.seq_len) == ("llama-3.1-8b", 4096)
+    assert inputs.model.tuning is not None
+    assert inputs.model.tuning.lora is not None
+    assert (inputs.model.tuning.lora.rank, inputs.model.tuning.lora.targets) == (8, ("all-linear",))
+    assert any(said.option == "template" for said in report.launch.unpriced)  # type: ignore[union-attr]
+
+
+def test_the_engine_is_in_the_file_that_the_yaml_names(tmp_path: Path) -> None:
+    text = FACTORY.replace("finetuning_type: lora", "finetuning_type: full") + "deepspeed: engines/z3.json\n"
+    with pytest.raises(InputError, match=r"engines/z3\.json is not here"):
+        asked(tmp_path, text)
+    assert asked(tmp_path, text, Z3).name == "dp8.z3.mbs1.gbs64.rc-full"
+    two = asked(tmp_path, text, {**Z3, "train_micro_batch_size_per_gpu": 4})
+    assert "the trainer has 1" in two.violations[0].why
+
+
+def test_the_diff_changes_both_files_and_names_the_new_one(tmp_path: Path) -> None:
+    text = FACTORY.replace("finetuning_type: lora", "finetuning_type: full") + "deepspeed: z3.json\n"
+    fix = asked(tmp_path, text, Z3, search=True).fix
+    assert fix is not None
+    assert fix.diff
+    assert "+disable_gradient_checkpointing: true" in fix.diff
+    assert "model_name_or_path" not in {change.option for change in fix.changes}
+    fix = asked(tmp_path, AXOLOTL + FSDP, search=True).fix
+    assert fix is not None
+    assert "-fsdp_config:" in fix.diff
+    assert "+deepspeed: ds_config.json" in fix.diff
+    assert [name for name, _ in fix.beside] == ["ds_config.json"]
+
+
+def test_a_file_of_axolotl_says_fsdp_and_stored_weights(tmp_path: Path) -> None:
+    report = asked(tmp_path, AXOLOTL + FSDP)
+    assert not report.violations
+    assert report.name == "dp8.fsdp.mbs2.gbs64.rc-full"
+    assert report.inputs is not None
+    assert report.inputs.model.tuning is not None
+    assert report.inputs.model.tuning.lora is not None
+    assert report.inputs.model.tuning.lora.base == "nf4"
+    assert any("taken as llama-3-8b" in note for note in report.warnings)
+    both = asked(tmp_path, AXOLOTL + FSDP + "deepspeed: z3.json\n", Z3)
+    assert any("one engine runs" in violation.why for violation in both.violations)
+
+
+def test_the_command_line_stands_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text(FACTORY)
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "#!/bin/bash\nFORCE_TORCHRUN=1 llamafactory-cli train sft.yaml per_device_train_batch_size=2 "
+        "cutoff_len=8192 learning_rate=1e-5\n"
+    )
+    report = check(script, cluster="8xH100", search=False)
+    assert report.name == "dp8.mbs2.gbs128.rc-full"
+    assert report.inputs is not None
+    assert report.inputs.workload.seq_len == 8192
+    assert any("not read: learning_rate" in note for note in report.warnings)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (FACTORY.replace("stage: sft", "stage: dpo"), "stage is 'dpo'"),
+        (FACTORY.replace("type: lora", "type: freeze"), "finetuning_type is 'freeze'"),
+        (FACTORY + "use_galore: true\n", "use_galore is True"),
+        (AXOLOTL + "rl: dpo\n", "rl is 'dpo'"),
+        (AXOLOTL.replace("optimizer: paged_adamw_32bit", "optimizer: came_pytorch"), "optimizer is 'came_pytorch'"),
+    ],
+)
+def test_what_cannot_be_priced_is_named(tmp_path: Path, text: str, what: str) -> None:
+    assert what in {violation.what for violation in asked(tmp_path, text).violations}
