@@ -125,6 +125,15 @@ price_per_gb = 0.02
 """
 
 
+def test_a_zone_of_one_group_may_have_its_name(tmp_path: Path) -> None:
+    groups = "".join(
+        f'[[group]]\nname = "{name}"\ndevice = "H100"\nnodes = 1\nzone = "{zone}"\n'
+        for name, zone in (("new", "a"), ("old", "a"), ("spot", "spot"))
+    )
+    links = read(tmp_path, groups + '[[link]]\nbetween = ["a", "spot"]\ngb_s = 2\n').links
+    assert {one.between for one in links if one.bandwidth_bytes_per_s == 2e9} == {("new", "spot"), ("old", "spot")}
+
+
 def test_a_link_of_zones_has_a_price_for_all_their_groups(tmp_path: Path) -> None:
     links = {link.between: link for link in read(tmp_path, ZONES).links}
     for other in ("A100-80", "L40S"):

@@ -436,8 +436,8 @@ def _resolve_end(end: str, groups: list[NodeGroup], where: str, wrong: Refusals)
     for kind, known in (("group", names), ("zone", zones)):
         if not matches and end.startswith(f"{kind}:") and end.removeprefix(f"{kind}:") in known:
             matches = [(kind, known[end.removeprefix(f"{kind}:")])]
-    if len(matches) == 1:
-        return matches[0]
+    if len(matches) == 1 or (matches and matches[0][1] == matches[1][1]):
+        return matches[0]  # a zone of one group that has its name is that group
     if matches:
         why, fix = f"{end!r} is a group and a zone", f'write "group:{end}" or "zone:{end}"'
     else:
