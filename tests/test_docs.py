@@ -22,6 +22,8 @@ from unittest import mock
 import pytest
 
 from meshwright.cli import main
+from meshwright.library.devices import devices
+from meshwright.library.models import names
 from tests.virtual_devices import QUICK_COMPILATION
 
 ROOT = Path(__file__).parents[1]
@@ -188,3 +190,10 @@ def test_the_pages_hold_examples() -> None:
 def test_output_that_differs_is_noticed() -> None:
     assert matches(("a", "...", "d"), ["a", "b", "c", "d"])
     assert not matches(("a", "b"), ["a", "c"])
+
+
+def test_the_readme_counts_what_is_built_in() -> None:
+    """It said 51 accelerators when there were 95."""
+    text = " ".join((ROOT / "README.md").read_text().split())
+    assert f"one of {len(names())} built in" in text
+    assert f"a cluster ({len(devices())} accelerators built in" in text
