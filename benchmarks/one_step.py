@@ -19,7 +19,7 @@ from meshwright.app.calibrate import measured_step
 from meshwright.calibrate.fit import MeasuredStep
 from meshwright.calibrate.observed import StepOn
 from meshwright.calibrate.one_step import Learned, doubt_of, learn
-from meshwright.calibrate.parameters import parameters_of
+from meshwright.calibrate.parameters import fitted_quantities
 from meshwright.formats.measured import read_rows
 from meshwright.library.calibration import calibration
 from meshwright.specs.calibration import pace_name
@@ -47,7 +47,7 @@ def step_on(step: MeasuredStep) -> StepOn:
 def predicted_s(step: StepOn, learned: Learned) -> float:
     """Seconds of another step under what was learned."""
     found = dict(learned.numbers)
-    parameters = parameters_of(*((owner,) for owner in step.owners))
+    parameters = fitted_quantities(*((owner,) for owner in step.owners))
     values = {parameter: found[parameter.name].value for parameter in parameters if parameter.name in found}
     pace = found.get(pace_name(*step.owners))
     return step.under(values, pace.value if pace else 1.0)

@@ -17,7 +17,7 @@ from meshwright.formats.plan_json import read_document, read_job
 from meshwright.library.calibration import calibration
 from meshwright.library.clusters import resolve_gpus
 from meshwright.planning.objectives import OBJECTIVES, Aim
-from meshwright.planning.one_kind import is_round, parts, resized
+from meshwright.planning.one_kind import first_nodes, is_round, parts
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.repair.no_plan import NoPlanError
 from meshwright.search.search import search
@@ -245,7 +245,7 @@ def test_parts_of_a_cluster_are_smaller_and_whole(nodes: int, per_node: int) -> 
 
 
 def test_a_part_of_whole_nodes_is_what_the_user_would_write() -> None:
-    part = resized(resolve_gpus("64xH100"), nodes=4, per_node=8)
+    part = first_nodes(resolve_gpus("64xH100"), nodes=4, per_node=8)
     assert part.groups[0].domains == resolve_gpus("32xH100").groups[0].domains
 
 

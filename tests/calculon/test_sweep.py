@@ -16,7 +16,7 @@ import pytest
 from meshwright.app.sweep import CalculonSweep
 from meshwright.app.verbs import VERBS, python_verb
 from meshwright.calculon.answer import SearchGoal
-from meshwright.calculon.sweep import designs_of, parts_of
+from meshwright.calculon.sweep import design_parts, designs_of
 from meshwright.calculon.sweep_file import read_sweep
 from meshwright.calculon.sweep_parts import PartsFolder
 from meshwright.errors import InputError, StoppedError
@@ -230,7 +230,7 @@ def test_a_sweep_goes_through_a_symbolic_link_and_into_no_device(tmp_path: Path)
 def test_tasks_cut_a_design_along_its_splits() -> None:
     space = space_of(SMALL, a100(8.0), 16, 16, "optimal-execution")
     design = designs_of([SMALL], [a100(8.0)], [16], [16], lambda system: space.axes)[0]
-    tasks = parts_of(design, SearchGoal(), 50_000)
+    tasks = design_parts(design, SearchGoal(), 50_000)
     assert pickle.loads(pickle.dumps(tasks)) == tasks
     assert len(tasks) > 2
     assert [task.block[0] for task in tasks[1:]] == [task.block[1] for task in tasks[:-1]]

@@ -16,7 +16,7 @@ from meshwright import calibrate
 from meshwright.app.calibrate import NoBetter, measured_step
 from meshwright.calibrate.file import fit_record, write_calibration
 from meshwright.calibrate.fit import MOST_RUNS, Fit, MeasuredStep, fit, spread_out, touches
-from meshwright.calibrate.parameters import Parameter, hardware_with, parameters_of
+from meshwright.calibrate.parameters import Parameter, fitted_quantities, hardware_with
 from meshwright.errors import InputError
 from meshwright.library.calibration import calibration_record, read_calibration
 
@@ -69,7 +69,7 @@ def rows() -> tuple[dict[str, str], ...]:
         step = measured_step(row | {"target_iter_time_s": "1"})
         assert isinstance(step, MeasuredStep), step
         run = step.chosen.run
-        values = made(parameters_of(["hopper"], ["megatron-core"]))
+        values = made(fitted_quantities(["hopper"], ["megatron-core"]))
         seconds = step.chosen.step_time_s(hardware_with(values, run.cluster.groups[0], run.workload))
         found.append(row | {"target_iter_time_s": str(seconds * (3.0 if number == 7 else 1.0))})
     return tuple(found)
@@ -87,7 +87,7 @@ FEW = ("gemm_fraction", "gemm_fraction_fp8", "product_share", "vector_passes", "
 
 @lru_cache(maxsize=1)
 def few() -> tuple[Parameter, ...]:
-    every = parameters_of(["hopper"], ["megatron-core"])
+    every = fitted_quantities(["hopper"], ["megatron-core"])
     return tuple(parameter for parameter in every if parameter.quantity.field in FEW)
 
 

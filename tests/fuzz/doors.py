@@ -10,7 +10,7 @@ from typing import Any
 from meshwright.app.verbs import VERBS
 from meshwright.fields.field import Field
 from meshwright.fields.kinds import Choice, Count, Duration, Flag, Number, Numbers, OutputFile, Texts, Whole
-from meshwright.fields.request import fields_of
+from meshwright.fields.request import request_fields
 from tests.fuzz import mutate, samples
 from tests.fuzz.cases import KEPT, Case, Door
 
@@ -339,7 +339,7 @@ def commands(chance: Random) -> Case:
     """Command lines of every verb, of the options it has."""
     verb = chance.choice([name for name in VERBS if name not in SLOW_VERBS])
     request = VERBS[verb].request
-    options = [one for one in fields_of(request) if one.cli and one.name not in STARTS_PROCESSES]
+    options = [one for one in request_fields(request) if one.cli and one.name not in STARTS_PROCESSES]
     words = verb.split()
     likely = 0.5 * 6 / max(len(options), 6)
     for one in options:
@@ -374,7 +374,9 @@ def refused_runs(chance: Random) -> Case:
     """Runs that are refused before a device is looked for."""
     verb = chance.choice(["run", "verify"])
     options = [
-        one for one in fields_of(VERBS[verb].request) if one.cli and one.name not in ("plan", "ray", "steps", "model")
+        one
+        for one in request_fields(VERBS[verb].request)
+        if one.cli and one.name not in ("plan", "ray", "steps", "model")
     ]
     words = [verb, chance.choice(["mlp-tiny", "gpt-tiny"]), "--plan", "tp3.banana", "--steps", "1"]
     for one in options:
@@ -387,7 +389,7 @@ def python_calls(chance: Random) -> Case:
     """Calls from Python with values of any type."""
     verb = chance.choice(["plan", "estimate", "check", "explain", "schedule", "size", "trace", "export", "compare"])
     values: dict[str, Any] = {}
-    for one in fields_of(VERBS[verb].request):
+    for one in request_fields(VERBS[verb].request):
         if not one.python or one.name in ("output", "svg", "csv"):
             continue
         needed = one.name in ("model", "gpus", "plan", "first", "second", "name", "p", "m", "device")

@@ -15,7 +15,7 @@ from typing import Any
 from meshwright.app.verbs import VERBS
 from meshwright.calculon.reading import read_application, read_execution, read_system
 from meshwright.fields.kinds import Count, Duration, Number, Numbers, Whole
-from meshwright.fields.request import fields_of
+from meshwright.fields.request import request_fields
 from meshwright.formats.clusters import read_cluster
 from meshwright.formats.device_file import device_spec, read_device_file
 from meshwright.formats.expert_load import expert_load_of
@@ -173,7 +173,7 @@ def _request(chance: Random) -> str:
     """A verb, and values for its fields as they would be typed."""
     verb = chance.choice(list(VERBS))
     values: dict[str, Any] = {}
-    for one in fields_of(VERBS[verb].request):
+    for one in request_fields(VERBS[verb].request):
         if one.required is not None or chance.random() < 0.2:
             word = chance.choice([*doors._option(chance, one), "x"][-2:-1] or ["x"])
             if isinstance(one.kind, Whole | Count | Number | Numbers | Duration) and chance.random() < 0.5:

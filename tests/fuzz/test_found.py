@@ -13,7 +13,7 @@ import pytest
 
 from meshwright.cli import main
 from meshwright.errors import InputError, UnsupportedError
-from meshwright.fields.kinds import Number, Whole, shown
+from meshwright.fields.kinds import Number, Whole, shortened
 from meshwright.formats.gguf import config_of_gguf
 from meshwright.formats.huggingface import read_config
 from meshwright.formats.logs import read_log
@@ -73,8 +73,8 @@ def test_numbers_beyond_every_float_are_refused(value: Any) -> None:
     for kind in (Number(), Whole()):
         with pytest.raises(InputError):
             kind.read("x", value)
-    assert len(shown(value)) <= 80
-    assert len(shown(10**5000)) <= 80
+    assert len(shortened(value)) <= 80
+    assert len(shortened(10**5000)) <= 80
 
 
 def test_a_plan_of_thousands_of_tokens_is_refused_in_a_few_words(capsys: pytest.CaptureFixture[str]) -> None:

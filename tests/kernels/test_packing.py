@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.kernels.packing import best_fit, dealt_out, drawn, fewest_rows, fullest_of, least_rows
+from meshwright.kernels.packing import best_fit, dealt_out, drawn_lengths, fewest_rows, fullest_of, least_rows
 
 ROOM = 12
 SMALL = st.lists(st.integers(1, ROOM), min_size=1, max_size=7).map(np.array)
@@ -45,7 +45,7 @@ def test_search_saves_a_row_where_best_fit_does_not() -> None:
 
 
 def test_drawn_sequences_come_in_their_proportions() -> None:
-    found = drawn(np.array([10, 20, 40]), np.array([0.5, 0.3, 0.2]), 10)
+    found = drawn_lengths(np.array([10, 20, 40]), np.array([0.5, 0.3, 0.2]), 10)
     assert found.tolist() == [10] * 5 + [20] * 3 + [40] * 2
 
 

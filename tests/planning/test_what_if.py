@@ -7,7 +7,7 @@ import pytest
 import meshwright as mw
 from meshwright.errors import InputError
 from meshwright.estimate.price import estimate_plan
-from meshwright.planning.what_if import MEMORY, changed_job, describe_change, quantities_of, settings_of
+from meshwright.planning.what_if import MEMORY, changed_job, describe_change, quantities_of, varied_settings
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
@@ -75,7 +75,7 @@ def test_what_follows_is_said(job: Job) -> None:
 
 
 def test_settings_have_legal_values_and_the_rule_of_the_others(job: Job) -> None:
-    settings = {one.name: one for one in settings_of(job, row(job))}
+    settings = {one.name: one for one in varied_settings(job, row(job))}
     assert settings["tp"].value == 4
     legal = [one.value for one in settings["tp"].values if one.problem is None]
     assert legal == [1, 2, 4, 8, 16]
@@ -105,7 +105,7 @@ def test_all_that_is_wrong_is_refused_together(job: Job) -> None:
 def test_a_plan_whose_stages_differ_keeps_its_settings() -> None:
     mixed = mw.plan("llama-3-8b", gpus="8xH100,8xA100-80", top=1)[0].job
     assert isinstance(mixed, Job)
-    assert settings_of(mixed, row(mixed)) == ()
+    assert varied_settings(mixed, row(mixed)) == ()
     with pytest.raises(InputError, match="stages differ"):
         changed_job(mixed, {"tp": 2})
     assert step_s(changed_job(mixed, {"seq_len": mixed.workload.seq_len * 2})) > step_s(mixed)

@@ -20,7 +20,7 @@ from meshwright.runtime.rank_training import RankTraining
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow, parse_row
 from meshwright.strategies.compression import chosen
-from meshwright.zoo.compressed import ERROR_FEEDBACK, SETTINGS, part_of, signs
+from meshwright.zoo.compressed import ERROR_FEEDBACK, SETTINGS, sign_bytes, signs
 
 ROWS, COLUMNS, RANKS, ELEMENT = 64, 256, 8, 4
 
@@ -107,7 +107,7 @@ def on_ranks(word: str) -> tuple[np.ndarray, dict[str, float], np.ndarray]:
 
     def one(own: jax.Array) -> jax.Array:
         if found.kind.name == "onebit":
-            error = jnp.zeros(part_of(ROWS * COLUMNS, RANKS), jnp.float32)
+            error = jnp.zeros(sign_bytes(ROWS * COLUMNS, RANKS), jnp.float32)
             return signs(own[0], error, "replicas")[0]
         given = {SETTINGS[found.kind.name]: found.setting, "key": jax.random.key(0)}
         return ERROR_FEEDBACK[found.kind.name](own[0], "replicas", **given)[0]

@@ -21,7 +21,7 @@ from meshwright.calculon.answer import SearchGoal
 from meshwright.calculon.axes import full
 from meshwright.calculon.reading import read_application, read_system
 from meshwright.calculon.space import ExecutionSpace
-from meshwright.calculon.sweep import Design, parts_of
+from meshwright.calculon.sweep import Design, design_parts
 from meshwright.errors import InputError
 from meshwright.ray_cluster import connect, ray_module
 from meshwright.search.incumbents import SearchedPart
@@ -77,7 +77,7 @@ def merged(parts: list[SearchedPart], top: int) -> SearchedPart:
 def test_a_killed_node_changes_nothing_in_the_answer(cluster: tuple[str, list[Node]]) -> None:
     address, nodes = cluster
     goal = SearchGoal(top=5)
-    tasks = parts_of(design(), goal, 30_000)
+    tasks = design_parts(design(), goal, 30_000)
     assert len(tasks) > 12
     expected = merged([part for _, part in run_here(tasks)], goal.top)
 

@@ -45,9 +45,9 @@ def test_the_program_of_the_page_runs(service: Service) -> None:
 
 def test_the_container_starts_with_options_that_the_command_has() -> None:
     from meshwright.app.requests.serve import ServeRequest
-    from meshwright.fields.request import fields_of
+    from meshwright.fields.request import request_fields
 
-    known = {one.spelled for one in fields_of(ServeRequest)}
+    known = {one.spelled for one in request_fields(ServeRequest)}
     for place in (EXAMPLES.parents[1] / "Dockerfile", EXAMPLES / "kubernetes.yaml"):
         used = set(re.findall(r"--(?:host|open|port|workers|queue|token)\b", place.read_text()))
         assert used

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from meshwright.xray.module import trace_step  # noqa: E402
+from meshwright.xray.module import trace_module_step  # noqa: E402
 from meshwright.xray.tape import Tape  # noqa: E402
 
 ROWS, WIDTH, INNER = 128, 256, 1024
@@ -34,7 +34,7 @@ def traced(again: bool) -> Tape:
     tape = Tape()
     with FakeTensorMode(), tape.watching_checkpoints(), tape:
         model = Mlp(again)
-        trace_step(tape, model, lambda: model(torch.empty(ROWS, WIDTH, requires_grad=True)).sum())
+        trace_module_step(tape, model, lambda: model(torch.empty(ROWS, WIDTH, requires_grad=True)).sum())
     return tape
 
 

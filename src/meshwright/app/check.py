@@ -38,7 +38,7 @@ from meshwright.report.words import check as words
 from meshwright.report.words.measured import folder_notes
 from meshwright.report.words.post_mortem import post_mortem_lines, ran_out
 from meshwright.report.words.titles import planned_title, title_of
-from meshwright.report.words.verdict import against, sentence
+from meshwright.report.words.verdict import against, plan_sentence
 from meshwright.schedules import known_names
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.space import Space
@@ -168,7 +168,7 @@ def _measured_report(job: MeasuredJob, warnings: tuple[str, ...]) -> CheckReport
     return CheckReport(
         name=None,
         title=planned_title(job),
-        text=sentence(job, estimate),
+        text=plan_sentence(job, estimate),
         violations=tuple(too_large(estimate)),
         estimate=estimate,
         better=None,

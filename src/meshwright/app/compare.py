@@ -175,7 +175,7 @@ def compare(first: PlanLike | PlanRow, second: PlanLike | PlanRow, asked: JobFie
         estimates=(a, b),
         text=words.comparison_sentence(ratio, a, b, None if same_work else (*rates, unit)),
         slower=ratio,
-        settings=tuple(words.settings(one, two)),
+        settings=tuple(words.differing_settings(one, two)),
         seconds=_paired(a.breakdown_s, b.breakdown_s),
         bytes=_paired(a.fullest.memory_bytes, b.fullest.memory_bytes),
         notes=(*notes, *words.memory_notes(a, b)),

@@ -21,7 +21,7 @@ from meshwright.planning.reasons import plan_reasons
 from meshwright.planning.schedules_of_plan import ScheduledPlan, schedules_of_plan
 from meshwright.planning.whole_run import whole_run
 from meshwright.report.words.reasons import reason_text
-from meshwright.report.words.verdict import run_sentence, sentence, verdict_of
+from meshwright.report.words.verdict import plan_sentence, run_sentence, verdict_of
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
@@ -126,7 +126,7 @@ def priced_set(job: Job, assumptions: tuple[Assumption, ...] = (), warnings: tup
         workload=job.workload,
         assumptions=(*assumptions, *host_assumptions(job.cluster, priced)),
         verdict=verdict_of(
-            sentence(job, priced) + (f" {run_sentence(run)}." if run else ""),
+            plan_sentence(job, priced) + (f" {run_sentence(run)}." if run else ""),
             (Reason.of("identity", text=only.identities()[0]), *plan_reasons(job, priced, None)),
         ),
         plans=(only,),

@@ -21,10 +21,10 @@ from meshwright.planning.pricing import Priced, Pricer
 from meshwright.planning.repair.changes import describe, neighbours, with_data_degree
 from meshwright.planning.sensitivity import Effect, effects
 from meshwright.records import plain
-from meshwright.report.words.explanation import Step, effect_line, not_legal, rung, step_of
+from meshwright.report.words.explanation import Step, effect_line, neighbour_step, not_legal, rung
 from meshwright.report.words.prices import price_lines
 from meshwright.report.words.titles import planned_title
-from meshwright.report.words.verdict import sentence
+from meshwright.report.words.verdict import plan_sentence
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
@@ -124,7 +124,7 @@ def _explanation(job: PlannedJob, warnings: tuple[str, ...]) -> Explanation:
     return Explanation(
         job=job,
         estimate=estimate,
-        text=sentence(job, estimate),
+        text=plan_sentence(job, estimate),
         ladder=ladder,
         neighbours=tuple(step for _, step in around),
         sensitivity=effects(job, _rivals(around, pricer, estimate)),
@@ -138,7 +138,7 @@ def _of_measured_layers(job: MeasuredJob, warnings: tuple[str, ...]) -> Explanat
     return Explanation(
         job=job,
         estimate=found.estimate,
-        text=sentence(job, found.estimate),
+        text=plan_sentence(job, found.estimate),
         ladder=found.ladder,
         neighbours=found.neighbours,
         sensitivity=found.sensitivity,
@@ -152,7 +152,7 @@ def _of_unequal_stages(job: Job, estimate: StepEstimate, notes: tuple[str, ...])
     return Explanation(
         job=job,
         estimate=estimate,
-        text=sentence(job, estimate),
+        text=plan_sentence(job, estimate),
         ladder=ladder,
         neighbours=around,
         sensitivity=effects(job, rivals),
@@ -233,7 +233,7 @@ def _neighbours(row: PlanRow, pricer: Pricer, model: ModelSpec, chosen: StepEsti
         if priced.estimate is None:
             found.append((priced, not_legal(change.text, name, priced.problems)))
         else:
-            found.append((priced, step_of(change.text, priced.estimate, chosen, name=name)))
+            found.append((priced, neighbour_step(change.text, priced.estimate, chosen, name=name)))
     order = {"fits": 0, "tight": 0, "no": 1, "not legal": 2}
     return sorted(found, key=lambda pair: (order[pair[1].outcome], pair[0].time_s))
 

@@ -18,7 +18,7 @@ from meshwright.planning.compose.sources.profiles.set_price import SetPricer
 from meshwright.planning.compose.sources.profiles.shares import shares
 from meshwright.planning.mixed.measured_doubts import effects_of_profile
 from meshwright.planning.sensitivity import LEAST_EFFECT, Effect
-from meshwright.report.words.explanation import Step, rung, step_of
+from meshwright.report.words.explanation import Step, neighbour_step, rung
 from meshwright.report.words.measured import folder_notes
 from meshwright.report.words.prices import price_said, traffic_lines
 from meshwright.specs.measured import MeasuredJob
@@ -118,7 +118,7 @@ class _Around:
             if price is not None:
                 found.append((price.fits == "no", price.step_time_s, said, price))
         found.sort(key=lambda one: one[:2])
-        return [step_of(said, price, self.chosen) for _, _, said, price in found[:MOST_NEIGHBOURS]]
+        return [neighbour_step(said, price, self.chosen) for _, _, said, price in found[:MOST_NEIGHBOURS]]
 
     def _changed(self) -> Iterator[tuple[str, ShapeSet]]:
         parts = self.one_set.parts

@@ -11,7 +11,7 @@ from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
 from meshwright.planning.variants import equal_shares, evenly, variants
-from meshwright.report.words.explanation import Step, rung, step_of
+from meshwright.report.words.explanation import Step, neighbour_step, rung
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 
@@ -46,7 +46,7 @@ def mixed_steps(
     for _, _, variant, estimate in found:
         seen[variant.lever] += 1
         if seen[variant.lever] <= MOST_OF_A_LEVER:
-            around.append(step_of(variant.change, estimate, chosen))
+            around.append(neighbour_step(variant.change, estimate, chosen))
     rivals = [(one.change, one.plan) for large, time_s, one, _ in found if not large and time_s >= chosen.step_time_s]
     return tuple(_ladder(job, chosen, pricer)), tuple(around), rivals[:RIVALS]
 

@@ -16,7 +16,7 @@ from meshwright.app.plan_set import RankedPlan
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.formats.plan_json import with_model
-from meshwright.planning.what_if import changed_job, changed_plan, describe_change, quantities_of, settings_of
+from meshwright.planning.what_if import changed_job, changed_plan, describe_change, quantities_of, varied_settings
 from meshwright.records import as_json, plain
 from meshwright.report.page.document import page_document, view_data
 from meshwright.report.page.source import PageSource, PlanOnPage
@@ -61,7 +61,7 @@ class PageAnswers:
         found = {
             "entry": shown.entry,
             "change": describe_change(base.row, shown.row),
-            "settings": plain(settings_of(job, shown.row)) if asked.get("settings", True) else None,
+            "settings": plain(varied_settings(job, shown.row)) if asked.get("settings", True) else None,
             "workload": {
                 "seq_len": job.workload.seq_len,
                 "global_batch": job.workload.global_batch,

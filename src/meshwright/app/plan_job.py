@@ -23,7 +23,7 @@ from meshwright.planning.reasons import plan_reasons, price_reasons
 from meshwright.planning.reserve import reserve_reason
 from meshwright.planning.whole_run import whole_run
 from meshwright.report.words.reasons import reason_text
-from meshwright.report.words.verdict import run_sentence, sentence, verdict_of
+from meshwright.report.words.verdict import plan_sentence, run_sentence, verdict_of
 from meshwright.specs.job import Job
 
 
@@ -90,7 +90,7 @@ def plan_set(
     )
     best, job = plans[0], found.job(result.plans[0], inputs.model, inputs.workload)
     run = whole_run(best.job, best.estimate)
-    text = sentence(best.job, best.estimate) + (f" {run_sentence(run)}." if run else "")
+    text = plan_sentence(best.job, best.estimate) + (f" {run_sentence(run)}." if run else "")
     other = next((plan for plan in plans[1:] if plan.layout != best.layout), None)
     return PlanSet(
         model=inputs.model,

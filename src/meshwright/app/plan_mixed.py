@@ -39,7 +39,7 @@ from meshwright.planning.whole_run import whole_run
 from meshwright.report.words.mixed import composition_lines, idle_lines, mixing_lines, search_lines, worth
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import title_of
-from meshwright.report.words.verdict import Verdict, sentence
+from meshwright.report.words.verdict import Verdict, plan_sentence
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
@@ -259,7 +259,7 @@ def mixed_answer(
         workload=asked.workload,
         assumptions=asked.assumptions,
         verdict=Verdict(
-            text=" ".join([sentence(best.job, best.estimate), *([worth(mixing)] if mixing else [])]),
+            text=" ".join([plan_sentence(best.job, best.estimate), *([worth(mixing)] if mixing else [])]),
             why=tuple(why),
             runner_up=None if asked.brief else runner_up(plans[0], plans[1] if len(plans) > 1 else None, aim),
             reasons=tuple(reasons),

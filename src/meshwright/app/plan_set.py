@@ -17,7 +17,7 @@ from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.plan_shape import bare_row, title
 from meshwright.planning.rank_map import RankMap, rank_map
 from meshwright.planning.ties import tied
-from meshwright.planning.tuned import counts, model_entry
+from meshwright.planning.tuned import model_entry, trained_counts
 from meshwright.planning.whole_run import WholeRun
 from meshwright.records import plain
 from meshwright.report.words.reasons import reason_text
@@ -304,7 +304,7 @@ def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:
     """The products and sums a plan must keep, written out."""
     found = [_devices_identity(job, row), _layers_identity(job)]
     if isinstance(job, Job) and job.model.tuning is not None:
-        found.append(counts(job.model))
+        found.append(trained_counts(job.model))
     found += [*_batch_identity(job), *_expert_identities(job)]
     if job.plan.devices < job.cluster.devices:
         found.append(f"{job.plan.devices} of {job.cluster.devices} devices used")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.errors import nearest
-from meshwright.fields.request import Request, fields_of, loaded
+from meshwright.fields.request import Request, loaded, request_fields
 
 
 class _Unlimited:
@@ -116,7 +116,9 @@ def python_verb(verb: str) -> Callable[..., Any]:
 
 def _unexpected(verb: str, name: str, request: type[Request]) -> str:
     """What is said of an argument that a verb does not take: `--gbs` of the command line is `global_batch`."""
-    known = {one.name: one.spelled.removeprefix("--").replace("-", "_") for one in fields_of(request) if one.python}
+    known = {
+        one.name: one.spelled.removeprefix("--").replace("-", "_") for one in request_fields(request) if one.python
+    }
     close = [own for own, option in known.items() if option == name] or nearest(name, known)
     instead = f"did you mean {' or '.join(close)}?" if close else f"it takes {', '.join(known)}"
     return f"{verb}() got an unexpected keyword argument {name!r}; {instead}"
@@ -131,7 +133,7 @@ def _too_many(verb: str, values: tuple[Any, ...], request: type[Request]) -> str
 
 def signature_of(request: type[Request]) -> inspect.Signature:
     """The arguments of a verb in Python."""
-    asked = {one.name: one for one in fields_of(request) if one.python}
+    asked = {one.name: one for one in request_fields(request) if one.python}
     order = [*request.positional, *(name for name in asked if name not in request.positional)]
     parameters = []
     for name in order:
@@ -146,7 +148,7 @@ def signature_of(request: type[Request]) -> inspect.Signature:
 def docstring_of(request: type[Request]) -> str:
     """What the command's help says, for Python."""
     text = inspect.cleandoc(request.__doc__ or "").replace("\b\n", "")
-    asked = {one.name: one for one in fields_of(request)}
+    asked = {one.name: one for one in request_fields(request)}
     lines = [f"    {name}: {asked[name].explained}" for name in signature_of(request).parameters]
     raises = (
         "    InputError: malformed or contradictory input, all problems together.",

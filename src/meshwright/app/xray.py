@@ -52,7 +52,7 @@ class Xray(Answer):
     @property
     def text(self) -> str:
         """The verdict in a sentence."""
-        return words.sentence(self.title, self.stage, self.traced, self.products, self.collectives, self.memory)
+        return words.xray_sentence(self.title, self.stage, self.traced, self.products, self.collectives, self.memory)
 
     def to_dict(self) -> dict[str, Any]:
         """As data: `meshwright.xray/1`."""

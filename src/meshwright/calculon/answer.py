@@ -61,7 +61,7 @@ class ExecutionAnswer:
     certificate: Certificate
 
 
-def answer_of(space: ExecutionSpace, part: SearchedPart, *, started: float, fixed: bool) -> ExecutionAnswer:
+def space_answer(space: ExecutionSpace, part: SearchedPart, *, started: float, fixed: bool) -> ExecutionAnswer:
     """The answer from what is known of the whole space.
 
     Args:

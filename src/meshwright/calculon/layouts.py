@@ -163,7 +163,7 @@ class DegreeTable:
                     interleavings=tuple(interleavings),
                     batches=batches,
                     batch=self.batch,
-                    microbatches=whole(microbatches) if microbatches is not None else None,
+                    microbatches=whole_degrees(microbatches) if microbatches is not None else None,
                 )
                 if degrees.layouts:
                     yield degrees
@@ -187,7 +187,7 @@ class DegreeTable:
         pinned = self.axes.pinned("batch_size")
         if pinned is not None:
             if self.axes.batches == EVERY:
-                return tuple(sorted(b for b in set(whole(pinned)) if b % data_par == 0 and 0 < b <= self.batch))
+                return tuple(sorted(b for b in set(whole_degrees(pinned)) if b % data_par == 0 and 0 < b <= self.batch))
             largest = self.batch // data_par * data_par
             return (largest,) if largest and largest in pinned else ()
         if self.axes.batches == EVERY:
@@ -241,6 +241,6 @@ class DegreeTable:
         return " and ".join((*product, *rules, *held))
 
 
-def whole(values: tuple[Value, ...]) -> tuple[int, ...]:
+def whole_degrees(values: tuple[Value, ...]) -> tuple[int, ...]:
     """Values of a degree as whole numbers."""
     return tuple(int(value) for value in values)

@@ -23,7 +23,7 @@ ROW_KEYS = ("app", "system", "execution")
 
 
 @contextmanager
-def rows_of(path: str) -> Iterator[Iterable[str]]:
+def row_lines(path: str) -> Iterator[Iterable[str]]:
     """The lines of a file, or of standard input for `-`; bytes that are no UTF-8 spoil their line only.
 
     Raises:

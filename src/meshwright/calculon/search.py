@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.calculon.answer import NETWORKS, TIER1, TIER2, ExecutionAnswer, SearchGoal, answer_of
+from meshwright.calculon.answer import NETWORKS, TIER1, TIER2, ExecutionAnswer, SearchGoal, space_answer
 from meshwright.calculon.axes import LARGEST
 from meshwright.calculon.bound import Relaxed
 from meshwright.calculon.layouts import Cells
@@ -49,7 +49,7 @@ def search(space: ExecutionSpace, goal: SearchGoal) -> ExecutionAnswer:
     """
     started = time.perf_counter()
     space.require_executions()
-    return answer_of(space, search_part(space, goal), started=started, fixed=goal.fixed)
+    return space_answer(space, search_part(space, goal), started=started, fixed=goal.fixed)
 
 
 def search_part(space: ExecutionSpace, goal: SearchGoal, block: slice | None = None) -> SearchedPart:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.calculon.answer import ExecutionAnswer, SearchGoal, answer_of
+from meshwright.calculon.answer import ExecutionAnswer, SearchGoal, space_answer
 from meshwright.calculon.axes import Axes
 from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.legality import reject
@@ -95,7 +95,7 @@ def designs_of(
     ]
 
 
-def parts_of(design: Design, goal: SearchGoal, executions: int = TASK_EXECUTIONS) -> list[DesignPart]:
+def design_parts(design: Design, goal: SearchGoal, executions: int = TASK_EXECUTIONS) -> list[DesignPart]:
     """A design's space in parts of about equal size, along its splits of the processors; none for an empty space."""
     space = design.space
     parts: list[DesignPart] = []
@@ -130,7 +130,7 @@ def _sweep(designs: list[Design], goal: SearchGoal, runner: Runner, executions: 
     tasks: list[DesignPart] = []
     left: dict[int, int] = {}
     for design in designs:
-        parts = parts_of(design, goal, executions)
+        parts = design_parts(design, goal, executions)
         left[design.number] = len(parts)
         tasks += parts
     merged: dict[int, SearchedPart] = {}
@@ -150,7 +150,7 @@ def _found(design: Design, merged: dict[int, SearchedPart], goal: SearchGoal, st
     part = merged.pop(design.number, None)
     if part is None:
         return DesignResult(design=design, result=None, why_not=_why_empty(design))
-    result = answer_of(design.space, part, started=started, fixed=goal.fixed)
+    result = space_answer(design.space, part, started=started, fixed=goal.fixed)
     return DesignResult(design=design, result=result, why_not="" if result.best else why_nothing(result.certificate))
 
 

@@ -154,7 +154,7 @@ class SweepFile:
         """
         rows = len(numbers)
         if rows:
-            table = table_of(design, numbers, columns, values, rank, front)
+            table = arrow_table(design, numbers, columns, values, rank, front)
             with uninterrupted():
                 self._begin().write_table(table, row_group_size=ROWS_AT_ONCE)
                 self._loose_rows += rows
@@ -281,7 +281,7 @@ def arrow_schema() -> Any:
     return arrow.schema([arrow.field(name, kind) for name, kind in types.items()])
 
 
-def table_of(
+def arrow_table(
     design: Mapping[str, Any],
     numbers: np.ndarray,
     columns: ExecutionColumns,

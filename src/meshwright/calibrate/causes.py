@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshwright.calibrate.observed import MeasuredPart, StepOn, doubts_of, observed
+from meshwright.calibrate.observed import MeasuredPart, StepOn, doubted_numbers, observed
 from meshwright.records import Record
 from meshwright.specs.calibration import Z90, Calibration
 
@@ -56,7 +56,7 @@ def causes(step: StepOn, measured_s: float, parts: Sequence[MeasuredPart], known
         parts: of it that the run reports apart.
         known: values and doubt of the numbers.
     """
-    doubts, says = doubts_of(step, known), observed(step, measured_s, known, parts)
+    doubts, says = doubted_numbers(step, known), observed(step, measured_s, known, parts)
     base = says.predicted(doubts.x0)
     slopes = says.slopes(doubts.x0, base, doubts.high)
     gaps, predicted_s = says.measured - base, math.exp(base[0])

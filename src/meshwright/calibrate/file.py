@@ -55,7 +55,7 @@ def fit_record(fit: Fit, steps: Sequence[MeasuredStep], *, date: str, source: st
         "sources": sorted({step.source for step in steps}),
         "numbers": numbers,
         "errors": {name: error_summary(getattr(fit, name)) for name in ("before", "after", "left_out")},
-        "spread": spread(fit, steps),
+        "spread": residual_spread(fit, steps),
         "ranges": covering_ranges(fit, steps).to_dict(steps),
     }
 
@@ -70,7 +70,7 @@ def error_summary(log_errors: np.ndarray) -> dict[str, float]:
     }
 
 
-def spread(fit: Fit, steps: Sequence[MeasuredStep]) -> dict[str, float]:
+def residual_spread(fit: Fit, steps: Sequence[MeasuredStep]) -> dict[str, float]:
     """Robust standard deviations of what is left over, 1.4826 median |r|: of all runs, and by owner."""
     owners = sorted({owner for step in steps for owner in step.owners})
     members = {"all": np.ones(len(steps), dtype=bool)}

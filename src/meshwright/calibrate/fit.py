@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshwright.calibrate.chosen import ChosenPlan
-from meshwright.calibrate.parameters import Parameter, hardware_with, parameters_of
+from meshwright.calibrate.parameters import Parameter, fitted_quantities, hardware_with
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.ranges import kind_of_run
 from meshwright.library.software import canonical, software
@@ -137,7 +137,7 @@ def fit(
             )
         )
     if parameters is None:
-        parameters = parameters_of((step.owners[0] for step in steps), (step.software for step in steps))
+        parameters = fitted_quantities((step.owners[0] for step in steps), (step.software for step in steps))
     x = np.log([parameter.prior for parameter in parameters])
     weights = source_weights(steps)
     before = after = residuals(steps, parameters, x)

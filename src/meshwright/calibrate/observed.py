@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.calibrate.fit import STEP
-from meshwright.calibrate.parameters import Parameter, hardware_with, parameters_of
+from meshwright.calibrate.parameters import Parameter, fitted_quantities, hardware_with
 from meshwright.estimate.hardware import Hardware, at_pace
 from meshwright.library.software import software
 from meshwright.shapes import Float
@@ -86,14 +86,14 @@ class Doubts:
     high: Numbers
 
 
-def doubts_of(step: StepOn, known: Calibration) -> Doubts:
+def doubted_numbers(step: StepOn, known: Calibration) -> Doubts:
     """The numbers of a step's device and framework, and how well they are known.
 
     Args:
         step: the plan that ran.
         known: values and doubt.
     """
-    parameters = parameters_of(*((owner,) for owner in step.owners))
+    parameters = fitted_quantities(*((owner,) for owner in step.owners))
     pace = known.pace(*step.owners)
     x0 = np.array([*(math.log(_present(parameter, step)) for parameter in parameters), 0.0])
     low, high = np.array([*(parameter.bounds for parameter in parameters), (-np.inf, np.inf)]).T
@@ -156,7 +156,7 @@ def observed(step: StepOn, measured_s: float, known: Calibration, parts: Sequenc
         known: what it is predicted by.
         parts: measured apart; those that are hardly any of the step say nothing.
     """
-    parameters, parts_s = doubts_of(step, known).parameters, step.parts_s
+    parameters, parts_s = doubted_numbers(step, known).parameters, step.parts_s
 
     def hardware(x: Numbers) -> Hardware:
         values = {parameter: math.exp(value) for parameter, value in zip(parameters, x[:-1], strict=True)}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.calibrate.observed import MeasuredPart, StepOn, doubts_of, observed
+from meshwright.calibrate.observed import MeasuredPart, StepOn, doubted_numbers, observed
 from meshwright.estimate.result import StepEstimate
 from meshwright.specs.calibration import Z90, Calibration, Fitted, pace_name
 from meshwright.specs.model import ModelSpec
@@ -72,7 +72,7 @@ def learn(step: StepOn, measured_s: float, known: Calibration, parts: Sequence[M
     Returns:
         Values and doubt after; under them, times `own`, the plan takes `measured_s`.
     """
-    doubts, says = doubts_of(step, known), observed(step, measured_s, known, parts)
+    doubts, says = doubted_numbers(step, known), observed(step, measured_s, known, parts)
     x0, spread, low, high = doubts.x0, doubts.spread, doubts.low, doubts.high
     pace = known.pace(*step.owners)
     x, before = x0, says.predicted(x0)[0]

@@ -86,7 +86,7 @@ _RECORDS: dict[Scope, Callable[[str], object]] = {
 }
 
 
-def parameters_of(generations: Iterable[str], frameworks: Iterable[str]) -> tuple[Parameter, ...]:
+def fitted_quantities(generations: Iterable[str], frameworks: Iterable[str]) -> tuple[Parameter, ...]:
     """Every quantity of these owners that is not zero without a fit.
 
     Args:

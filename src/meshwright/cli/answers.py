@@ -23,7 +23,7 @@ VIEWING = "open it at https://pytorch.org/memory_viz, or with python -m torch.cu
 LOADING = "open it at https://ui.perfetto.dev or chrome://tracing"
 
 
-def shown(out: Output, request: Any, answer: Any) -> int | None:
+def print_shown(out: Output, request: Any, answer: Any) -> int | None:
     """The answer's own text or JSON."""
     out.show(answer.to_dict(), lambda _: answer)
     return None
@@ -44,7 +44,7 @@ def plans(out: Output, request: Any, answer: Any) -> None:
     out.show(document, lambda _: answer.text if request.given & {"replan_from"} else answer)
 
 
-def searched(out: Output, request: Any, use: Callable[..., Any]) -> None:
+def print_searched(out: Output, request: Any, use: Callable[..., Any]) -> None:
     """What share of the space is decided and the best plan so far on one line of stderr, then the plans."""
     from meshwright.search.watching import SearchProgress, watched
     from meshwright.units import count, percent, seconds
@@ -78,22 +78,22 @@ def checked(out: Output, request: Any, answer: Any) -> int:
         document = answer.to_dict()
         write(sarif(document, path, __version__) if request.report == "sarif" else junit(document, path))
         return int(answer.exit_code)
-    shown(out, request, answer)
+    print_shown(out, request, answer)
     if request.output is not None:
         written = answer.fix is not None and answer.fix.text
         out.note(f"written to {request.output}" if written else "nothing was written: no edit makes it better")
     return int(answer.exit_code)
 
 
-def compared(out: Output, request: Any, answer: Any) -> None:
+def print_compared(out: Output, request: Any, answer: Any) -> None:
     """Differences, and one step of each plan where it is asked for."""
     _figure(out, request.svg, lambda: answer.svg(), "figure written to {path}")
-    shown(out, request, answer)
+    print_shown(out, request, answer)
     if request.timeline and not out.as_json:
         out.print(answer.timeline())
 
 
-def traced(out: Output, request: Any, answer: Any) -> None:
+def print_traced(out: Output, request: Any, answer: Any) -> None:
     """Files written by name; the text where none is, or where it is asked for."""
     out.warn(answer.warnings)
     if request.output is not None:
@@ -106,7 +106,7 @@ def traced(out: Output, request: Any, answer: Any) -> None:
     if not out.as_json and not request.text and any(path is not None for path in written):
         out.print(answer.title)
     else:
-        shown(out, request, answer)
+        print_shown(out, request, answer)
 
 
 def reported(out: Output, request: Any, answer: Any) -> None:
@@ -118,7 +118,7 @@ def reported(out: Output, request: Any, answer: Any) -> None:
             else f"written to {answer.path}"
         )
     if out.as_json:
-        shown(out, request, answer)
+        print_shown(out, request, answer)
     elif answer.path is None:
         write(answer.text)
 
@@ -163,7 +163,7 @@ def scheduled(out: Output, request: Any, answer: Any) -> None:
         out.note(f"order written to {request.csv}")
     if not request.listed:
         _figure(out, request.svg, answer.svg, "figure written to {path}")
-    shown(out, request, answer)
+    print_shown(out, request, answer)
 
 
 def validated(out: Output, request: Any, answer: Any) -> int:
@@ -194,7 +194,7 @@ def predictions(out: Output, request: Any, use: Callable[..., Any]) -> int | Non
 def calibrated(out: Output, request: Any, answer: Any) -> None:
     """Numbers fitted to runs, or moved by one log."""
     if request.from_log is not None:
-        shown(out, request, answer)
+        print_shown(out, request, answer)
         if request.output is not None:
             out.note(f"written to {request.output}; --calibration {request.output} predicts with it")
         return
@@ -211,7 +211,7 @@ def calibrated(out: Output, request: Any, answer: Any) -> None:
 
 def profiled(out: Output, request: Any, answer: Any) -> None:
     """A device's numbers, and how to use them."""
-    shown(out, request, answer)
+    print_shown(out, request, answer)
     if request.output is not None:
         use = f"`meshwright gpus add {request.output}` puts {answer.device.name} into your library"
         out.note(f"written to {request.output}; {use}")
@@ -227,12 +227,12 @@ def training(out: Output, request: Any, use: Callable[..., Any]) -> None:
     )
     if request.trace is not None:
         out.note(f"trace written to {request.trace}: {LOADING}")
-    shown(out, request, answer)
+    print_shown(out, request, answer)
 
 
 def verified(out: Output, request: Any, answer: Any) -> int:
     """Differences; exit 5 where they are above the tolerance."""
-    shown(out, request, answer)
+    print_shown(out, request, answer)
     return 0 if answer.ok else VIOLATIONS
 
 
@@ -246,7 +246,7 @@ def cluster(out: Output, request: Any, answer: Any) -> None:
 
 def examined(out: Output, request: Any, answer: Any) -> int:
     """What is installed; exit 1 where planning does not work."""
-    shown(out, request, answer)
+    print_shown(out, request, answer)
     return 0 if answer.ok else 1
 
 
@@ -262,19 +262,19 @@ def tuned(out: Output, request: Any, use: Callable[..., Any]) -> None:
             out.note(f"{len(kept)} new trials are in {study.storage}: go on with --resume")
         raise
     _figure(out, study.figure, answer.figure, "regret drawn to {path}")
-    shown(out, request, answer)
+    print_shown(out, request, answer)
 
 
 def executions(out: Output, request: Any, use: Callable[..., Any]) -> None:
     """Statistics of one execution, or a JSON line for each row of a file as the rows come."""
     if request.batch is None:
-        shown(out, request, use())
+        print_shown(out, request, use())
         return
     import json
 
-    from meshwright.calculon.row_file import calculon_batch, rows_of
+    from meshwright.calculon.row_file import calculon_batch, row_lines
 
-    with rows_of(request.batch) as rows:
+    with row_lines(request.batch) as rows:
         for answer in calculon_batch(rows, fixed=request.fixed):
             write(json.dumps(answer, allow_nan=False) + "\n")
 
@@ -290,7 +290,7 @@ def swept(out: Output, request: Any, use: Callable[..., Any]) -> None:
             show(words if progress.left_s is None else f"{words}, {progress.left_s:,.0f} s to go")
 
         answer = use(told=tell)
-    shown(out, request, answer)
+    print_shown(out, request, answer)
 
 
 def changed(out: Output, request: Any, use: Callable[..., Any]) -> None:
@@ -298,7 +298,7 @@ def changed(out: Output, request: Any, use: Callable[..., Any]) -> None:
     with _line(out) as show:
         answer = use(progress=lambda done, of: show(f"search {done} of {of}"))
     _figure(out, request.svg, answer.svg, "the plot written to {path}")
-    shown(out, request, answer)
+    print_shown(out, request, answer)
 
 
 def _figure(out: Output, path: str | None, draw: Callable[[], str], note: str) -> None:

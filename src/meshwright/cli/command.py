@@ -10,9 +10,9 @@ import typer
 
 from meshwright.fields.field import Field
 from meshwright.fields.job import OutputFields
-from meshwright.fields.request import Request, fields_of
+from meshwright.fields.request import Request, request_fields
 
-SHOWN = fields_of(OutputFields)
+SHOWN = request_fields(OutputFields)
 """Options of every command: how the answer is shown."""
 
 
@@ -26,7 +26,7 @@ def command_of(
         act: what is done with the request that was typed, and with how the answer is shown.
         everything: whether help describes options that are rarely used, too.
     """
-    options = [one for one in (*fields_of(request), *SHOWN) if one.cli]
+    options = [one for one in (*request_fields(request), *SHOWN) if one.cli]
 
     def command(**typed: Any) -> int | None:
         shown = {one.name: bool(typed.pop(one.name)) for one in SHOWN}

@@ -30,19 +30,19 @@ class Shown:
 
     doing: str = "working"
     """On a terminal's stderr."""
-    show: Callable[[Output, Any, Any], int | None] = answers.shown
+    show: Callable[[Output, Any, Any], int | None] = answers.print_shown
     course: Callable[[Output, Any, Callable[..., Any]], int | None] | None = None
     """Instead: calls the use case itself, to tell of its progress or to handle its errors."""
 
 
 SHOWN = {
-    "plan": Shown(course=answers.searched),
+    "plan": Shown(course=answers.print_searched),
     "estimate": Shown(show=answers.plans),
     "check": Shown(doing="checking", show=answers.checked),
     "xray": Shown(doing="running one rank"),
     "explain": Shown(doing="explaining"),
-    "compare": Shown(show=answers.compared),
-    "trace": Shown(doing="simulating", show=answers.traced),
+    "compare": Shown(show=answers.print_compared),
+    "trace": Shown(doing="simulating", show=answers.print_traced),
     "report": Shown(doing="drawing", show=answers.reported),
     "web": Shown(course=answers.served_page),
     "serve": Shown(course=answers.served),

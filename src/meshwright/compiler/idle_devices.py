@@ -22,7 +22,7 @@ class IdleDevicesWarning(UserWarning):
     """Some devices repeat the work of others, or wait for them."""
 
 
-def idle_devices(
+def idle_devices_notice(
     step: TracedStep, stages: Sequence[CutStage], shardings: Sequence[MeshSharding], meshes: Sequence[Mesh]
 ) -> tuple[str, ...]:
     """What is said about devices that do no work of their own.

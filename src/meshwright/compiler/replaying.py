@@ -35,7 +35,7 @@ APART = ("devices", "hosts", "flop_per_s", "link_bytes_per_s", "link_latency_s",
 """Fields that are no settings of a plan: devices are those of the run that replays, the others stand in the plan."""
 
 
-def plan_of(
+def decided_plan(
     method: Method,
     step: TracedStep,
     devices: Sequence[Any],
@@ -83,7 +83,7 @@ def plan_of(
     )
 
 
-def method_of(plan: MethodPlan, devices: Sequence[Any]) -> Method:
+def replayed_method(plan: MethodPlan, devices: Sequence[Any]) -> Method:
     """The method of a plan on the first of these devices.
 
     Args:

@@ -267,7 +267,7 @@ def _write_loop(writing: Parting, eqn: core.JaxprEqn, place: int, bounds: Bounds
             writing.parts[var] = tuple(reversed(own)) if reverse else tuple(own)
 
 
-def run_again(program: core.ClosedJaxpr) -> Callable[..., Any]:
+def recomputed_layers(program: core.ClosedJaxpr) -> Callable[..., Any]:
     """A layer whose forward runs again in its backward; of a loop over layers every round for itself.
 
     Args:

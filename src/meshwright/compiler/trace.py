@@ -60,7 +60,7 @@ def flattened(
     leaves, in_tree = jax.tree.flatten(tuple(arguments))
     batch = batch_places(arguments, batch_argnums)
     shapes = tuple(jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)) for leaf in leaves)
-    check_batch([shapes[place] for place in batch], micro_batches)
+    check_shared_out([shapes[place] for place in batch], micro_batches)
     out_tree: list[Any] = []
 
     def flat(*given: Any) -> list[Any]:
@@ -211,7 +211,7 @@ class LossReader:
             InputError: the batch cannot be divided, or no loss is marked.
         """
         shapes, batch = self._given.shapes, self._given.batch
-        check_batch([shapes[place] for place in batch], micro_batches)
+        check_shared_out([shapes[place] for place in batch], micro_batches)
         if self._whole is None:
             self._whole = _traced(self._fun, self._given, 1)
         step = self._whole
@@ -265,7 +265,7 @@ def _of_all_samples(leaf: Any, sizes: Collection[int]) -> bool:
     return shape == (2,) and dtype == np.uint32 and len(sizes) > 1
 
 
-def check_batch(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int) -> None:
+def check_shared_out(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int) -> None:
     """Whether samples can be shared out evenly.
 
     Args:

@@ -125,7 +125,7 @@ def layouts(plan: ExecutionPlan, worker: Worker, edge: int) -> list[list[int]]:
     return sorted(by_key.values(), key=lambda group: -plan.strategies[group[0]].data.zero)
 
 
-def only(counts: StageCounts, kept: Bool[np.ndarray, "workers rows"]) -> StageCounts:
+def counts_of_rows(counts: StageCounts, kept: Bool[np.ndarray, "workers rows"]) -> StageCounts:
     """The counts of some rows of each worker.
 
     Args:

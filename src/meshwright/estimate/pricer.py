@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.held_up import held_up
-from meshwright.estimate.holdings import Holding, beside, holding, layouts, only, updates_of
+from meshwright.estimate.holdings import Holding, beside, counts_of_rows, holding, layouts, updates_of
 from meshwright.estimate.hops import HopLinks, Hops, HopSide, with_hops
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import BoundaryColumns, PricedItems, StageCounts, pipeline_columns
@@ -200,7 +200,7 @@ class PlanPricer:
             kept = np.zeros((columns.p, len(keys)), dtype=bool)
             for place, group in enumerate(own):
                 kept[place, [counted[place, index] for index in group]] = True
-            part = columns_of(only(counts, kept), [plan.strategies[group[0]] for group in own])
+            part = columns_of(counts_of_rows(counts, kept), [plan.strategies[group[0]] for group in own])
             having = np.array([place for place, groups in enumerate(found) if number < len(groups)])
             held.append(holding(part, updates_of(part), having))
         return columns, tuple(held)

@@ -242,10 +242,10 @@ def parts_of(workload: Workload, degree: int) -> SequenceRows:
 
 @lru_cache(maxsize=256)
 def _parts(lengths: Lengths, seq_len: int, degree: int) -> SequenceRows:
-    from meshwright.kernels.packing import best_fit, drawn
+    from meshwright.kernels.packing import best_fit, drawn_lengths
 
     own = np.array([min(length, seq_len) for length, _ in lengths])
-    sample = drawn(own, np.array([share for _, share in lengths]), DRAWN)
+    sample = drawn_lengths(own, np.array([share for _, share in lengths]), DRAWN)
     known = {length: ranks_for(length, seq_len, degree) for length in np.unique(sample).tolist()}
     ranks = np.array([known[length] for length in sample.tolist()])
     room = -(-seq_len // degree)
@@ -266,7 +266,7 @@ def _parts(lengths: Lengths, seq_len: int, degree: int) -> SequenceRows:
 @lru_cache(maxsize=64)
 def _rows(lengths: Lengths, packing: str, seq_len: int) -> SequenceRows:
     """What is longer than a row is cut to it."""
-    from meshwright.kernels.packing import drawn
+    from meshwright.kernels.packing import drawn_lengths
 
     own = np.array([length for length, _ in lengths])
     share = np.array([share for _, share in lengths])
@@ -285,7 +285,7 @@ def _rows(lengths: Lengths, packing: str, seq_len: int) -> SequenceRows:
             sequences=seq_len / mean,
         )
     if how.name in ("pack", DYNAMIC):
-        return _packed(drawn(length, share, DRAWN), seq_len)
+        return _packed(drawn_lengths(length, share, DRAWN), seq_len)
     edges = np.array(how.upper_edges(seq_len)) if how.name == "bins" else np.array([seq_len])
     place = np.searchsorted(edges, length)
     many = seq_len // edges

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from meshwright.fields.field import Field
-from meshwright.fields.request import Request, fields_of
+from meshwright.fields.request import Request, request_fields
 
 
 def command_line(verb: str, request: Request, *, without: tuple[str, ...] = ()) -> str:
@@ -20,7 +20,7 @@ def command_line(verb: str, request: Request, *, without: tuple[str, ...] = ()) 
         without: names of fields that are left out.
     """
     words = [*verb.split()]
-    for one in fields_of(type(request)):
+    for one in request_fields(type(request)):
         if one.name in request.stated and one.cli and one.name not in without:
             words += _words(one, request.stated[one.name])
     return shlex.join(["meshwright", *words])
@@ -34,7 +34,7 @@ def stated_texts(request: Request, *, without: tuple[str, ...] = ()) -> dict[str
         without: names of fields that are left out.
     """
     found: dict[str, str | bool] = {}
-    for one in fields_of(type(request)):
+    for one in request_fields(type(request)):
         if one.name in request.stated and one.cli and one.name not in without:
             value = request.stated[one.name]
             several = isinstance(value, (list, tuple))

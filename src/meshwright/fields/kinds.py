@@ -49,7 +49,7 @@ class FieldKind:
 
     def wrong(self, name: str, value: object, why: str, fix: str, code: str = "MW206") -> InputError:
         """The error of a value that breaks the rule."""
-        return InputError(Problem(what=f"{name} is {shown(value)}", why=why, fix=fix, field=name), code=code)
+        return InputError(Problem(what=f"{name} is {shortened(value)}", why=why, fix=fix, field=name), code=code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +258,7 @@ def real(value: object) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def shown(value: object) -> str:
+def shortened(value: object) -> str:
     """A value in a message, shortened."""
     # Python refuses to write whole numbers of thousands of digits.
     text = f"{real(value):g}" if isinstance(value, int) and abs(value) > MAX_NUMBER else repr(value)

@@ -49,7 +49,7 @@ class Request:
             InputError: any value or combination is malformed; all problems together.
             UnsupportedError: all that is wrong are unknown names.
         """
-        asked, values = fields_of(cls), cls.meant(values)
+        asked, values = request_fields(cls), cls.meant(values)
         stated = {one.name: values[one.name] for one in asked if _is_given(values.get(one.name), one)}
         reading = Reading(fields={one.name: one for one in asked}, given=frozenset(stated), typed=typed)
         found: dict[str, Any] = {}
@@ -68,7 +68,7 @@ class Request:
     def values(self) -> dict[str, Any]:
         """All fields by name, groups taken apart, as keywords of a function; without those of the command line."""
         found = _values(self)
-        return {one.name: found[one.name] for one in fields_of(type(self)) if one.python}
+        return {one.name: found[one.name] for one in request_fields(type(self)) if one.python}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class Reading:
             self.gather.attempt(work)
 
 
-def fields_of(request: type[Any]) -> tuple[Field, ...]:
+def request_fields(request: type[Any]) -> tuple[Field, ...]:
     """The fields of a request in their order, groups taken apart."""
     if request not in _FIELDS:
         _FIELDS[request] = tuple(_fields(request))
@@ -140,7 +140,7 @@ def _fields(request: type[Any]) -> Iterator[Field]:
             yield from attribute.metadata[SETTINGS]()
         elif GROUP in attribute.metadata:
             without, changed = attribute.metadata[GROUP]
-            for part in fields_of(_record(attribute)):
+            for part in request_fields(_record(attribute)):
                 if part.name not in without:
                     yield replace(part, **changed.get(part.name, {}))
 

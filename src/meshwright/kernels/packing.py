@@ -120,7 +120,7 @@ def _packed(ordered: list[int], spaces: list[int], number: int, rows: list[int])
     return None
 
 
-def drawn(
+def drawn_lengths(
     lengths: Int[np.ndarray, " lengths"], shares: Float[np.ndarray, " lengths"], count: int
 ) -> Int[np.ndarray, " sequences"]:
     """So many sequences in the proportions of their shares, ascending: the quantiles (i + 1/2) / count.
@@ -190,7 +190,7 @@ def dealt_out(values: tuple[float, ...], shares: tuple[float, ...], terms: int, 
         return 1.0
     rounds = min(terms, max(2, DEALT // ranks))
     order = np.argsort(values)
-    place = drawn(np.arange(len(order)), np.array(shares)[order], rounds * ranks)
+    place = drawn_lengths(np.arange(len(order)), np.array(shares)[order], rounds * ranks)
     sample = np.array(values)[order][place[::-1]].reshape(rounds, ranks)
     sample[1::2] = sample[1::2, ::-1]
     sums = sample.sum(axis=0)

@@ -9,7 +9,7 @@ from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.fields.gather import Gather
 from meshwright.fields.job import DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE, JobFields
-from meshwright.fields.kinds import shown
+from meshwright.fields.kinds import shortened
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.host import with_host
 from meshwright.library import models
@@ -284,7 +284,7 @@ def _model(model: object) -> ModelSpec:
     if model is not None and not isinstance(model, (str, os.PathLike)):
         why = "must be a name of the library, a path or a ModelSpec"
         fix = 'for example "llama-3.1-8b" or "./config.json"'
-        raise InputError(Problem(what=f"model is {shown(model)}", why=why, fix=fix, field="model"), code="MW203")
+        raise InputError(Problem(what=f"model is {shortened(model)}", why=why, fix=fix, field="model"), code="MW203")
     return models.resolve("" if model is None else model)
 
 
@@ -300,7 +300,7 @@ def _workload(policy: Precision | None, calibration: Calibration | None, job: Jo
     kernel = job.attention_kernel or "flash"
     if kernel not in ("flash", "materialised"):
         why = "must be flash or materialised"
-        raise InputError(Problem(what=f"attention_kernel is {shown(kernel)}", why=why, field="attention_kernel"))
+        raise InputError(Problem(what=f"attention_kernel is {shortened(kernel)}", why=why, field="attention_kernel"))
     measured = calibration_of(calibration).run
     spread: float | ExpertLoad = 1.0
     if job.expert_load is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.fields.job import JobFields
-from meshwright.fields.kinds import shown
+from meshwright.fields.kinds import shortened
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.model import ModelSpec
@@ -28,7 +28,7 @@ def asked_precision(job: JobFields, cluster: ClusterSpec | None) -> Precision:
     """The recipe with the formats that are stated besides."""
     dtype: object = usual_dtype(cluster) if job.dtype is None else job.dtype
     if not isinstance(dtype, str | Precision):
-        raise InputError(Problem(what=f"dtype is {shown(dtype)}", why="must be a name such as bf16", field="dtype"))
+        raise InputError(Problem(what=f"dtype is {shortened(dtype)}", why="must be a name such as bf16", field="dtype"))
     recipe = precision(dtype) if isinstance(dtype, str) else dtype
     given = {name: value for name in ROLES if (value := getattr(job, name)) is not None}
     return stated(recipe, given) if given else recipe

@@ -120,7 +120,7 @@ def is_round(devices: int) -> bool:
     return devices == 1
 
 
-def resized(cluster: ClusterSpec, *, nodes: int, per_node: int) -> ClusterSpec:
+def first_nodes(cluster: ClusterSpec, *, nodes: int, per_node: int) -> ClusterSpec:
     """The first nodes of a homogeneous cluster, with so many devices of each; or more nodes of the same kind.
 
     Domains inside a node shrink with it; the outermost one holds whatever there is.
@@ -151,7 +151,7 @@ def parts(cluster: ClusterSpec) -> Iterator[ClusterSpec]:
     shapes = {(nodes, group.devices_per_node) for nodes in range(max(1, group.nodes - 64), group.nodes)}
     shapes |= {(group.nodes, count) for count in range(1, group.devices_per_node)}
     for nodes, per_node in sorted(shapes, key=lambda shape: (-shape[0] * shape[1], shape)):
-        yield resized(cluster, nodes=nodes, per_node=per_node)
+        yield first_nodes(cluster, nodes=nodes, per_node=per_node)
 
 
 def _part(found: Found, on: Callable[[ClusterSpec], SearchResult], model: ModelSpec, workload: Workload) -> Found:
@@ -193,7 +193,7 @@ def _on_even_nodes(
     """The quicker of what was found and plans that leave devices of every node idle: seven divide heads badly."""
     whole = best = found
     for each in _even_nodes(cluster):
-        part = resized(cluster, nodes=cluster.groups[0].nodes, per_node=each)
+        part = first_nodes(cluster, nodes=cluster.groups[0].nodes, per_node=each)
         try:
             result = on(part)
         except (InputError, UnsupportedError):
@@ -361,7 +361,7 @@ def _on_fewer(cluster: ClusterSpec, on: partial[Found]) -> list[Found]:
     """Plans on fewer and fewer nodes, as long as any fits."""
     group, found = cluster.groups[0], list[Found]()
     for nodes in _fewer(group.nodes):
-        part = resized(cluster, nodes=nodes, per_node=group.devices_per_node)
+        part = first_nodes(cluster, nodes=nodes, per_node=group.devices_per_node)
         try:
             one = on(cluster=part)
         except (InputError, UnsupportedError):

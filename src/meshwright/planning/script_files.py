@@ -11,7 +11,7 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Launch, Script, launches
 from meshwright.formats.shell.values import known_text, unknown_of
-from meshwright.planning.trainer_options import TrainerOptions, read_options
+from meshwright.planning.trainer_options import TrainerOptions, read_trainer_options
 from meshwright.targets import Target
 
 ARGUMENTS = "training_args.json"
@@ -98,7 +98,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     return StartedWith(
         files=files,
         written=frozenset(files) & frozenset(script.files),
-        options=read_options(found[-1][0]),
+        options=read_trainer_options(found[-1][0]),
         place=str(found[-1][0].place),
         questions=tuple(questions),
         problems=tuple(problems),
@@ -137,7 +137,7 @@ def _files(
         beside = {one.rpartition("/")[2]: read(one) for one in target.named(text)}
         files |= {one: text for one, text in beside.items() if text is not None}
     if files and ARGUMENTS in target.beside:
-        options = read_options(launch)
+        options = read_trainer_options(launch)
         if options.arguments:
             files[ARGUMENTS] = json.dumps(options.arguments)
         questions += options.questions

@@ -88,7 +88,7 @@ def numbers_of(job: Job) -> Iterator[ClusterNumber]:
     used = sorted({bisect_right(starts, first) - 1 for first in firsts})
     for number in used:
         group = cluster.groups[number]
-        for name, basis, make in numbers(group):
+        for name, basis, make in scalable_numbers(group):
             label = name if cluster.homogeneous else f"{group.name}: {name}"
             scaled = partial(_with_group, cluster, number, make)
             yield ClusterNumber(name=label, basis=basis, value=make.value, unit=make.unit, make=scaled)
@@ -162,7 +162,7 @@ class _Scaled:
         return replace(group, domains=tuple(domains))
 
 
-def numbers(group: NodeGroup) -> Iterator[tuple[str, Basis, _Scaled]]:
+def scalable_numbers(group: NodeGroup) -> Iterator[tuple[str, Basis, _Scaled]]:
     """Name, basis and how to scale each number."""
     basis = group.device.efficiency.basis
     for name, field in (

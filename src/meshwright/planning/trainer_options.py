@@ -79,7 +79,7 @@ class TrainerOptions:
             yield f"options of the program itself, not read: {', '.join(rest[:_SHOWN])}{more}"
 
 
-def read_options(launch: Launch) -> TrainerOptions:
+def read_trainer_options(launch: Launch) -> TrainerOptions:
     """Options of a program that a script starts.
 
     Args:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import InputError, Problem, nearest, unknown_name
-from meshwright.fields.kinds import shown
+from meshwright.fields.kinds import shortened
 from meshwright.ops.counts import adapter_parameters, trained_parameters
 from meshwright.ops.layers import work_of
 from meshwright.ops.modules import modules_of, targeted
@@ -107,13 +107,13 @@ def read_lora(lora: Adapters) -> Lora:
 def _pairs(lora: str | int | Mapping[str, Any], problems: list[Problem]) -> Iterator[tuple[str, Any]]:
     """Fields of the record and their values."""
     if isinstance(lora, bool) or not isinstance(lora, (str, int, Mapping)):
-        problems.append(Problem(what=f"lora is {shown(lora)}", why="must be a text", fix=_EXAMPLE, field="lora"))
+        problems.append(Problem(what=f"lora is {shortened(lora)}", why="must be a text", fix=_EXAMPLE, field="lora"))
         return
     for key, value in lora.items() if isinstance(lora, Mapping) else _words(str(lora)):
         name = _KEYS.get(key)
         if key in _SCALES:
             if not re.fullmatch(r"|[0-9]{1,9}(\.[0-9]{1,9})?|true|false", str(value).lower()):
-                what, why = f"--lora: {key} is {shown(value)}", "it scales adapters: a number above 0"
+                what, why = f"--lora: {key} is {shortened(value)}", "it scales adapters: a number above 0"
                 problems.append(Problem(what=what, why=why, fix="leave it out: it changes no plan", field="lora"))
             continue
         if name is None:
@@ -122,7 +122,7 @@ def _pairs(lora: str | int | Mapping[str, Any], problems: list[Problem]) -> Iter
         try:
             yield name, _value(name, value)
         except ValueError as error:
-            what = f"--lora: {key} is {shown(value)}"
+            what = f"--lora: {key} is {shortened(value)}"
             problems.append(Problem(what=what, why=str(error), fix=_EXAMPLE, field="lora"))
 
 
@@ -318,7 +318,7 @@ def model_entry(model: ModelSpec | MeasuredModel) -> dict[str, object]:
     }
 
 
-def counts(model: ModelSpec) -> str:
+def trained_counts(model: ModelSpec) -> str:
     """How many parameters of a model are trained and how many are not, adapters counted."""
     trained, total = trained_parameters(model), model.parameters + adapter_parameters(model)
     return f"{trained:,} parameters trained ({percent(trained / total)}), {total - trained:,} frozen"
@@ -335,11 +335,11 @@ def trained_text(model: ModelSpec) -> str:
             one.part if one.layers is None else f"{one.part} of layers {one.layers[0]}-{one.layers[1]}"
             for one in tuning.frozen
         ]
-        return f"{', '.join(names)} frozen: {counts(model)}"
+        return f"{', '.join(names)} frozen: {trained_counts(model)}"
     kind = "DoRA" if lora.dora else "LoRA"
     kind = f"Q{kind}" if lora.base and STORED_BYTES[lora.base] < 1 else kind
     stored = f", products of the layers stored as {lora.base}" if lora.base else ""
     besides = f"; {', '.join(lora.train)} trained besides" if lora.train else ""
     where = ", ".join(f"{first}-{last}" for first, last in lora.layers)
     limited = f" of layers {where}" if where else ""
-    return f"{kind} of rank {lora.rank} on {', '.join(lora.targets)}{limited}: {counts(model)}{stored}{besides}"
+    return f"{kind} of rank {lora.rank} on {', '.join(lora.targets)}{limited}: {trained_counts(model)}{stored}{besides}"

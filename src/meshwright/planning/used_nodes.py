@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.planning.one_kind import resized
+from meshwright.planning.one_kind import first_nodes
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
@@ -76,7 +76,7 @@ def _of_nodes(cluster: ClusterSpec, group: NodeGroup, nodes: int) -> NodeGroup:
     if nodes == group.nodes:
         return group
     whole = cluster.part(group.name, (group,))
-    return replace(resized(whole, nodes=nodes, per_node=group.devices_per_node).groups[0], name=group.name)
+    return replace(first_nodes(whole, nodes=nodes, per_node=group.devices_per_node).groups[0], name=group.name)
 
 
 def _renumbered(plan: ExecutionPlan, moved: list[tuple[int, int, int]]) -> ExecutionPlan:

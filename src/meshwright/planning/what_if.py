@@ -189,7 +189,7 @@ def describe_change(before: PlanRow | None, after: PlanRow | None) -> str:
     return "" if before is None or after is None or before == after else describe(before, after)
 
 
-def settings_of(job: Job, row: PlanRow | None) -> tuple[Setting, ...]:
+def varied_settings(job: Job, row: PlanRow | None) -> tuple[Setting, ...]:
     """Settings of a plan with the values each could have beside the others; none where no row says the plan."""
     if row is None:
         return ()

@@ -58,7 +58,7 @@ def render_search(document: Mapping[str, Any]) -> RenderableType:
         heading("Best"),
         execution_table(document["best"], capacity),
         heading(f"Front of time per sample and memory, {len(document['pareto'])} executions"),
-        execution_table(spread(document["pareto"], FRONT_SHOWN), capacity),
+        execution_table(spaced_rows(document["pareto"], FRONT_SHOWN), capacity),
     )
 
 
@@ -73,7 +73,7 @@ def certificate_line(search: Mapping[str, Any], space: str) -> str:
     )
 
 
-def spread(rows: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
+def spaced_rows(rows: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
     """Rows evenly taken from a long list, first and last included."""
     if len(rows) <= count:
         return list(rows)
@@ -82,10 +82,10 @@ def spread(rows: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, A
 
 def execution_line(execution: Mapping[str, Any]) -> str:
     """An execution in one line: `512 = tp4 x pp16 x dp8, ...`."""
-    return f"{execution['num_procs']:,} = {degrees(execution)}; {', '.join(settings(execution))}"
+    return f"{execution['num_procs']:,} = {degrees_text(execution)}; {', '.join(execution_settings(execution))}"
 
 
-def degrees(execution: Mapping[str, Any]) -> str:
+def degrees_text(execution: Mapping[str, Any]) -> str:
     """`tp4 x pp16.v6 x dp8, 512 = dp8 x mbs1 x 64 micro-batches`."""
     v = execution["pipeline_interleaving"]
     chunks = f".v{v}" if v > 1 else ""
@@ -94,7 +94,7 @@ def degrees(execution: Mapping[str, Any]) -> str:
     return f"{split}; {batch:,} sequences = dp{d} x mbs{b} x {batch // d // b:,} micro-batches"
 
 
-def settings(execution: Mapping[str, Any]) -> list[str]:
+def execution_settings(execution: Mapping[str, Any]) -> list[str]:
     """What an execution does besides its degrees, in words."""
     words = [f"recompute {execution['activation_recompute']}", str(execution["tensor_par_comm_type"])]
     if execution["seq_par_ag_redo"]:
@@ -129,6 +129,6 @@ def execution_table(rows: Sequence[Mapping[str, Any]], capacity: Mapping[str, fl
             cells.append(gib(stats["proc_mem_tier2_cap_req"]))
         names = ("tensor_par", "pipeline_par", "pipeline_interleaving", "data_par", "microbatch_size")
         cells.append(".".join(str(execution[name]) for name in names))
-        cells.append(", ".join(settings(execution)))
+        cells.append(", ".join(execution_settings(execution)))
         table.add_row(*cells)
     return table

@@ -46,14 +46,14 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
         parts += [heading("Memory"), StageBars(estimate["stages"])]
         parts.append(bullet(memory_legend(fullest(estimate["stages"])["memory_bytes"])))
         parts += [heading(f"Time of a step, {seconds(estimate['step_time_s'])}"), breakdown(estimate)]
-    read = as_read(document["read"])
+    read = plan_as_read(document["read"])
     parts += [Text(), *read[:-1]] if read else []
     assumed = document["inputs"]["assumptions"]
     parts += [heading("Assumed"), *assumption_lines(assumed)] if assumed else []
     return Group(*parts)
 
 
-def as_read(read: Mapping[str, Any] | None) -> list[RenderableType]:
+def plan_as_read(read: Mapping[str, Any] | None) -> list[RenderableType]:
     """The plan as it was read, each value with the line it is written on."""
     if read is None:
         return []

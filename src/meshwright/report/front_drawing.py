@@ -17,7 +17,7 @@ COLOURS = ("#1f5fa8", "#b35900", "#2b7d4f", "#8a3b8f", "#5c5c5c")
 LEFT, TOP, WIDE, HIGH, RIGHT, BELOW = 70, 56, 520, 320, 170, 46
 
 
-def in_order(front: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def front_in_order(front: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The front from the quickest plan on."""
     return sorted(front, key=lambda point: point["step_time_s"])
 

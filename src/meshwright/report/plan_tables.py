@@ -52,9 +52,9 @@ def render_plan_set(document: Mapping[str, Any]) -> RenderableType:
     if ranks["groups"]:
         parts += [heading("Ranks"), *(bullet(line) for line in rank_lines(ranks))]
     if document.get("pareto"):
-        from meshwright.report.front_drawing import front_rows, in_order  # few answers have a front
+        from meshwright.report.front_drawing import front_in_order, front_rows  # few answers have a front
 
-        front = in_order(document["pareto"])
+        front = front_in_order(document["pareto"])
         drawing = (Text(f"  {row}", no_wrap=True, overflow="crop") for row in front_rows(front))
         parts += [heading("Time, memory, devices and cost"), *drawing, *front_list(front)]
     parts += [heading("Assumed"), *assumption_lines(document["inputs"]["assumptions"])]

@@ -8,7 +8,7 @@ from html import escape
 from statistics import median
 from typing import Any
 
-from meshwright.report.tuning import grouped
+from meshwright.report.tuning import grouped_studies
 from meshwright.units import seconds
 
 COLOURS = ("#7f7f7f", "#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d")
@@ -34,7 +34,7 @@ def regret_svg(document: Mapping[str, Any]) -> str:
         A whole SVG file.
     """
     optimum, search_s = document["optimum"]["value"], document["timing"]["search_s"]
-    studies = grouped(document)
+    studies = grouped_studies(document)
     left, top, width, height = PLOT
     by_trial = {label: [_curve(study, optimum, timed=False) for study in found] for label, found in studies.items()}
     by_second = {label: [_curve(study, optimum, timed=True) for study in found] for label, found in studies.items()}

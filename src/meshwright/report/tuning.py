@@ -48,9 +48,9 @@ def render_tuners(document: Mapping[str, Any]) -> RenderableType:
     )
     table = columns("tuner", "regret", "best", "at 10", "at 30", "ok", "time", "per trial", left=("tuner",))
     table.add_row("exact search", "0%", seconds(optimum["value"]), "", "", "", seconds(search_s), "")
-    for label, studies in grouped(document).items():
+    for label, studies in grouped_studies(document).items():
         table.add_row(label, *_comparison_cells(studies, optimum["value"]))
-    repeats = max(len(studies) for studies in grouped(document).values())
+    repeats = max(len(studies) for studies in grouped_studies(document).values())
     parts: list[RenderableType] = [Text(line, style="bold"), Text(), table, Text()]
     parts.append(bullet(f"the optimum is {optimum['name']}"))
     parts.append(bullet("regret: how much worse the best trial is than the optimum; at N: after N trials"))
@@ -60,7 +60,7 @@ def render_tuners(document: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def grouped(document: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+def grouped_studies(document: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
     """Studies of one tuner together, each with its own `timing`."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for study, timing in zip(document["studies"], document["timing"]["studies"], strict=True):

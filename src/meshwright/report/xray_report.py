@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from meshwright.report.check_report import as_read
+from meshwright.report.check_report import plan_as_read
 from meshwright.report.parts import Hanging, bullet, columns, heading, plain_row, warning
 from meshwright.report.words.xray import amount
 from meshwright.units import gib, seconds
@@ -23,7 +23,7 @@ def render_xray(document: Mapping[str, Any]) -> RenderableType:
     Args:
         document: the answer as data.
     """
-    parts: list[RenderableType] = [*as_read(document["read"]), Hanging(document["text"], lead="")]
+    parts: list[RenderableType] = [*plan_as_read(document["read"]), Hanging(document["text"], lead="")]
     parts += [warning(text) for text in document["warnings"]]
     parts += [heading("Products"), _products(document)]
     if document["collectives"]:

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from meshwright.compiler.cut import Body, CutStage
-from meshwright.compiler.idle_devices import IdleDevicesWarning, idle_devices
+from meshwright.compiler.idle_devices import IdleDevicesWarning, idle_devices_notice
 from meshwright.compiler.instructions import StepProgram
 from meshwright.compiler.layers import layer_ends
 from meshwright.compiler.lower import lower, task_order
@@ -27,7 +27,7 @@ from meshwright.compiler.methods import (
 )
 from meshwright.compiler.pipeline_set import PipelineSet
 from meshwright.compiler.ranks.form import form_of, ranks_along
-from meshwright.compiler.replaying import check_replayed, method_of, plan_of
+from meshwright.compiler.replaying import check_replayed, decided_plan, replayed_method
 from meshwright.compiler.sharding.apply import AXES, StageSetting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.shardings import DataSharding, MeshSharding
@@ -97,7 +97,7 @@ def compile_step(
         )  # fmt: skip
     replayed: MethodPlan | None = None
     if isinstance(method, FromPlan) and isinstance(method.plan, MethodPlan):
-        replayed, method = method.plan, method_of(method.plan, _devices(method))
+        replayed, method = method.plan, replayed_method(method.plan, _devices(method))
     made = _compiled(fun, arguments, method, batch_argnums, loss, place, beside, replayed)
     if replayed is not None:
         check_replayed(replayed, made.plan)
@@ -174,7 +174,7 @@ def _staged_step(
         )
     else:
         if replayed is not None:
-            check_replayed(replayed, plan_of(method, step, (), ()))
+            check_replayed(replayed, decided_plan(method, step, (), ()))
         meshes = _meshes_of(method, workers, found, replayed)
         depth = table.placement.stages // table.placement.chains
         ends: list[int] = []
@@ -198,8 +198,8 @@ def _staged_step(
             setting = StageSetting(memory_bytes=method.memory_bytes, choice=choice)
             stage, solved = shard_stage(step, stages[0], rest, setting, on_ranks=on_ranks)
             stages, meshes, shardings = (stage,), [solved.mesh], [solved]
-        own_plan = plan_of(method, traced, _devices(method), meshes, stage_ends=ends, shardings=shardings)
-    idle = idle_devices(step, stages, shardings, meshes)
+        own_plan = decided_plan(method, traced, _devices(method), meshes, stage_ends=ends, shardings=shardings)
+    idle = idle_devices_notice(step, stages, shardings, meshes)
     for said in idle:
         warnings.warn(said, IdleDevicesWarning, stacklevel=7)
     form = form_of(step, stages, shardings, meshes, versions=table.version is not None)
@@ -248,7 +248,7 @@ def _whole_step(
         shardings=tuple(shardings),
         reductions=f"runs whole, without micro-batches: {why.problems[0].what}",
         runtime=_runtime(program, meshes, place, beside),
-        plan=plan_of(method, step, _devices(method), meshes, whole=True),
+        plan=decided_plan(method, step, _devices(method), meshes, whole=True),
     )
 
 

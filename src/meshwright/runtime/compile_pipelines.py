@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from meshwright.compiler.calls import CallForm
-from meshwright.compiler.idle_devices import IdleDevicesWarning, idle_devices
+from meshwright.compiler.idle_devices import IdleDevicesWarning, idle_devices_notice
 from meshwright.compiler.instructions import StepProgram
 from meshwright.compiler.lower import task_order
 from meshwright.compiler.pipeline_set import PipelineSet, StagedPipeline
@@ -61,7 +61,7 @@ def compile_pipelines(
     meshes = [mesh for part in parts for mesh in part.meshes]
     step = replace(parts[0].step, micro_batches=sum(part.micro_batches for part in parts))
     program = lower_pipelines(parts, sorted(given(step)))
-    idle = [said for part in parts for said in idle_devices(part.step, part.stages, part.shardings, part.meshes)]
+    idle = [said for part in parts for said in idle_devices_notice(part.step, part.stages, part.shardings, part.meshes)]
     for said in idle:
         warnings.warn(said, IdleDevicesWarning, stacklevel=7)
     placed = runtime(program, meshes)

@@ -124,7 +124,7 @@ class LocalRuntime:
         for feed in self.program.feeds:
             if isinstance(inputs[feed.input], jax.Array) and inputs[feed.input].is_deleted():
                 raise InputError(GIVEN)
-            fed[self.program.buffers[feed.buffer].mesh][feed.buffer] = part_of(inputs, feed, micro_batches)
+            fed[self.program.buffers[feed.buffer].mesh][feed.buffer] = fed_part(inputs, feed, micro_batches)
         for mesh, executor in enumerate(self.executors):
             executor.begin(fed[mesh])
 
@@ -147,7 +147,7 @@ class LocalRuntime:
         return value
 
 
-def part_of(inputs: Sequence[Any], feed: Feed, micro_batches: int) -> Any:
+def fed_part(inputs: Sequence[Any], feed: Feed, micro_batches: int) -> Any:
     """What a feed puts into its buffer: an input, or the samples of one micro-batch.
 
     Args:

@@ -11,7 +11,7 @@ from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedE
 from meshwright.runtime.plan_method import ZERO, check_runs, grid_of
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, Worker
 from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import Homogeneous, plain, row_from
+from meshwright.specs.row_of import Homogeneous, effective, row_from
 from meshwright.specs.strategy import ExpertParallel, LayerStrategy, Recompute
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def used_devices(plan: ExecutionPlan) -> list[int]:
 def _strategy(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> LayerStrategy:
     """Of the layers of a worker, whatever is recomputed."""
     found = plan.strategies[plan.strategy_index(pipeline, worker)]
-    return replace(plain(found), recompute=Recompute())
+    return replace(effective(found), recompute=Recompute())
 
 
 def _said(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> PlanRow | None:
@@ -227,7 +227,7 @@ def _of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker, where: s
         yield Problem(what=f"recompute {wrong[0]} in {where}", field="plan",
                       why="layers are recomputed whole, in groups, or their attention's core",
                       fix="rc-full")  # fmt: skip
-    alike = [key for key, _ in groupby(replace(plain(strategy), recompute=Recompute()) for strategy in runs)]
+    alike = [key for key, _ in groupby(replace(effective(strategy), recompute=Recompute()) for strategy in runs)]
     if len(alike) > 1:
         yield Problem(what=f"layers of {where} under unlike degrees", field="plan",
                       why="the devices of a stage share all of its layers one way",

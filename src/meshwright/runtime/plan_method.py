@@ -11,7 +11,7 @@ from meshwright.runtime.rank_rules import rank_refusals
 from meshwright.schedules import schedule_named
 from meshwright.specs.row import PlanRow
 from meshwright.strategies import TENSORS
-from meshwright.targets.run.rules import row_problems
+from meshwright.targets.run.rules import unrunnable_settings
 
 if TYPE_CHECKING:
     from meshwright.compiler.grid import DeviceGrid
@@ -31,7 +31,7 @@ def check_runs(row: PlanRow) -> None:
     Raises:
         UnsupportedError: it does not, with every reason.
     """
-    problems = list(rank_refusals(row) if row.data_words else row_problems(row))
+    problems = list(rank_refusals(row) if row.data_words else unrunnable_settings(row))
     if problems:
         raise UnsupportedError(problems, code="MW411")
 

@@ -132,7 +132,7 @@ def _ended(process: subprocess.Popen[bytes]) -> int | None:
     return process.returncode
 
 
-def serve(mesh: int, control: int, places: int) -> None:
+def serve_driver(mesh: int, control: int, places: int) -> None:
     """Do what the driver asks until it closes its end.
 
     Args:
@@ -160,4 +160,4 @@ def serve(mesh: int, control: int, places: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(*(int(word) for word in sys.argv[1:4]))
+    serve_driver(*(int(word) for word in sys.argv[1:4]))

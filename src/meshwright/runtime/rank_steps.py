@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from meshwright.specs.strategy import DataParallel
 from meshwright.strategies.compression import Chosen, chosen
-from meshwright.zoo.compressed import as_matrix, mean_gradients, part_of, signs
+from meshwright.zoo.compressed import as_matrix, mean_gradients, sign_bytes, signs
 from meshwright.zoo.model import Model
 from meshwright.zoo.training import Adam
 
@@ -85,7 +85,7 @@ class RankStep:
         errors = {"sent": jax.tree.map(lambda leaf: each(jnp.zeros_like(leaf)), weights)}
         if self.compression is not None and self.compression.kind.name == "onebit":
             errors["summed"] = jax.tree.map(
-                lambda leaf: jnp.zeros((self.replicas, part_of(leaf.size, self.replicas)), leaf.dtype), weights
+                lambda leaf: jnp.zeros((self.replicas, sign_bytes(leaf.size, self.replicas)), leaf.dtype), weights
             )
         return {"weights": weights, "moments": moments, "errors": errors, "step": step}
 

@@ -19,7 +19,7 @@ from meshwright.errors import InputError, LostError, Problem
 from meshwright.runtime.crew import Crew, run_together
 from meshwright.runtime.host_arrays import from_host, host_form, to_host
 from meshwright.runtime.hosted import together_again
-from meshwright.runtime.local import GIVEN, part_of
+from meshwright.runtime.local import GIVEN, fed_part
 from meshwright.runtime.moments import Moments, from_start
 from meshwright.runtime.portable import WorkerProgram, worker_programs
 from meshwright.runtime.worker import BufferMove, Done, Key, Orders
@@ -273,7 +273,7 @@ class RemoteRuntime:
                 if number not in hosts:
                     hosts[number] = to_host(value)
                 value = hosts[number]
-            fed[mesh][buffer] = to_host(part_of({number: value}, feed, micro_batches))  # type: ignore[arg-type]
+            fed[mesh][buffer] = to_host(fed_part({number: value}, feed, micro_batches))  # type: ignore[arg-type]
         dropped = team.take_dropped()
         return [
             Orders(

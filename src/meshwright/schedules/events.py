@@ -206,7 +206,7 @@ class Solution:
         return reads[rows, gate], over[rows, gate]
 
 
-def solve(events: Events, seconds: ClassSeconds, micro_batches: int, factor: np.ndarray | None = None) -> Solution:
+def event_ends(events: Events, seconds: ClassSeconds, micro_batches: int, factor: np.ndarray | None = None) -> Solution:
     """Every end, level after level.
 
     Args:

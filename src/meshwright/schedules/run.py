@@ -30,7 +30,7 @@ def rows_together(program: Program) -> int:
     return min(MOST_ROWS, max(FEWEST_ROWS, KEPT_CELLS // _kept(program)))
 
 
-def run(
+def end_times(
     program: Program, weights: Float[np.ndarray, "classes rows"], periods: tuple[int, ...] | None = None
 ) -> Float[np.ndarray, "closing rows"]:
     """Ends of the nodes `program.last`, one column per set of durations.

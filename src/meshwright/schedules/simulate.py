@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshwright.errors import InputError, Problem
-from meshwright.schedules.events import Events, solve
+from meshwright.schedules.events import Events, event_ends
 from meshwright.schedules.kinds import LANE, Kind, Lane
 from meshwright.schedules.placement import Placement
 from meshwright.schedules.program import Program, compile_events
-from meshwright.schedules.run import rows_together, run
+from meshwright.schedules.run import end_times, rows_together
 from meshwright.schedules.table import ScheduleTable
 from meshwright.schedules.times import Times, class_seconds, edge_latency_s
 from meshwright.shapes import Float
@@ -76,7 +76,7 @@ def simulate(table: ScheduleTable, times: Times, *, overlap: bool = True, jitter
         factor[own] = jitter.factor(int(own.sum()))
     from meshwright.schedules.timeline import timeline_of  # only what is shown or traced
 
-    return timeline_of(table, solve(events, seconds, most if times.by_micro_batch else 1, factor))
+    return timeline_of(table, event_ends(events, seconds, most if times.by_micro_batch else 1, factor))
 
 
 def makespans(table: ScheduleTable, times: Times, *, overlap: bool = True) -> Float[np.ndarray, "*all_rows workers"]:
@@ -115,7 +115,7 @@ def worker_ends(
     worker_end_s = np.empty((rows, placement.p))
     for low in range(0, rows, block):
         part = slice(low, low + block)
-        ends_s = run(program, program.weights(seconds.tasks[:, part], seconds.edges[:, part]), periods)
+        ends_s = end_times(program, program.weights(seconds.tasks[:, part], seconds.edges[:, part]), periods)
         worker_end_s[part] = np.maximum.reduceat(ends_s, program.last_first, axis=0).T
     return worker_end_s.reshape(*seconds.lead, placement.p)
 

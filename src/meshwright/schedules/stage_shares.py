@@ -107,7 +107,7 @@ def share_bytes(caps: Caps | None, placement: Placement, parts: int) -> Float[np
     return np.repeat(whole[:, None] / parts, placement.v, axis=1)
 
 
-def work_of(
+def virtual_stage_work(
     placement: Placement,
     micro_batches: tuple[int, ...],
     times: Times,

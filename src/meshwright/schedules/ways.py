@@ -11,7 +11,7 @@ from meshwright.schedules.base import Schedule
 from meshwright.schedules.in_flight import live_vectors
 from meshwright.schedules.list_scheduling import Work
 from meshwright.schedules.order_bounds import order_lower_bound_s
-from meshwright.schedules.stage_shares import Caps, share_bytes, share_times, work_of
+from meshwright.schedules.stage_shares import Caps, share_bytes, share_times, virtual_stage_work
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 from meshwright.schedules.times import Times
 from meshwright.shapes import Float
@@ -83,7 +83,7 @@ class Way:
             caps: of the workers.
             split: whether weight gradients run apart, if their times are given.
         """
-        return work_of(self.placement, (m,), self.times, self.stage_bytes, caps, split)
+        return virtual_stage_work(self.placement, (m,), self.times, self.stage_bytes, caps, split)
 
     def table(self, m: int) -> ScheduleTable:
         """The order of a named schedule.
@@ -167,7 +167,7 @@ def _named_way(schedule: Schedule, times: Times, p: int, m: int, v: int, caps: C
     stays = placement.chains == 1 and not schedule.parked(p, m)[:, 1].any()
     units = max(1, m * schedule.sections() // placement.chains)
     split = bool(schedule.kinds & {Kind.I, Kind.W})
-    work = work_of(placement, (units,) * placement.chains, own, size, caps if stays else None, split)
+    work = virtual_stage_work(placement, (units,) * placement.chains, own, size, caps if stays else None, split)
     return Way(
         name=schedule.name,
         v=v,
@@ -218,7 +218,7 @@ def listed_ways(
                     why = f"one micro-batch alone is too large: {lacking}"
                     out.append(Candidate(name=name, v=v, named=False, why_not=why))
                     continue
-            bound_s = order_lower_bound_s(work_of(placement, (m,), own, size, caps), span=span)
+            bound_s = order_lower_bound_s(virtual_stage_work(placement, (m,), own, size, caps), span=span)
             ways.append(
                 Way(
                     name=name, v=v, schedule=None, placement=placement, times=own, stage_bytes=size, bound_s=bound_s

@@ -11,9 +11,9 @@ from meshwright.errors import Problem
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.order_bounds import order_lower_bound_s
 from meshwright.schedules.order_search import greedy_options, search_orders
-from meshwright.schedules.parameters import whole
+from meshwright.schedules.parameters import whole_number
 from meshwright.schedules.simulate import makespans
-from meshwright.schedules.stage_shares import Caps, work_of
+from meshwright.schedules.stage_shares import Caps, virtual_stage_work
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.schedules.times import Times
 from meshwright.schedules.zb_h1 import ZeroBubbleH1
@@ -45,7 +45,7 @@ class ZeroBubbleAuto(ListedSchedule):
     """Weight gradient by worker; None: 1 s each."""
     transfer_s: float = 0.0
     """Latency between neighbours."""
-    most_live: int | None = whole(None, "Micro-batches that a worker may keep. [default: 2p - 1]")
+    most_live: int | None = whole_number(None, "Micro-batches that a worker may keep. [default: 2p - 1]")
     """More than 2p - 1 do not help equal stages."""
 
     name = "zb-auto"
@@ -103,7 +103,7 @@ class ZeroBubbleAuto(ListedSchedule):
         tables = [schedule.table(p, m) for schedule in named if not schedule.problems(p, m)]
         tables = [table for table in tables if _peak(table) <= limit]
         caps = Caps(capacity_bytes=float(limit), activation_bytes=1.0)
-        work = work_of(placement, (m,), times, np.ones((p, 1)), caps)
+        work = virtual_stage_work(placement, (m,), times, np.ones((p, 1)), caps)
         options = greedy_options(_warmups(p, min(limit, m)), split=True)
         order = search_orders([work], [options], order_lower_bound_s(work))
         tables.append(table_of_lists(placement, (m,), order.lists))

@@ -54,7 +54,7 @@ def tensor_spaces(space: Space) -> list[Space]:
     ]
 
 
-def joined(results: Sequence[SearchResult], top: int) -> SearchResult:
+def joined_answers(results: Sequence[SearchResult], top: int) -> SearchResult:
     """The answers of disjoint spaces as one: the best plan of each layout, counts added up.
 
     Args:

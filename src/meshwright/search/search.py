@@ -24,7 +24,7 @@ from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
 from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
-from meshwright.search.away import joined, offload_spaces, tensor_spaces
+from meshwright.search.away import joined_answers, offload_spaces, tensor_spaces
 from meshwright.search.block import Block, PricedRows
 from meshwright.search.bound import RowBounds
 from meshwright.search.certificate import Counts
@@ -95,7 +95,7 @@ def search(
     spaces = [one for own in tensor_spaces(space) for one in offload_spaces(own, cluster, workload)]
     if len(spaces) > 1:
         each = {"top": top, "pareto": pareto, "refine": refine}
-        return joined([search(model, cluster, workload, one, **each) for one in spaces], top)  # type: ignore[arg-type]
+        return joined_answers([search(model, cluster, workload, one, **each) for one in spaces], top)  # type: ignore[arg-type]
     space = spaces[0]
     run = _Search(model, cluster, workload, space, top, pareto=pareto)
     result = run.run(started)

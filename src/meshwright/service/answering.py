@@ -80,7 +80,7 @@ def reply_to(verb: str, body: Mapping[str, Any], folder: Path, **told: Any) -> R
     except MeshwrightError as error:
         return problem_reply(error)
     except MemoryError:
-        return problem_reply(too_large(), 422)
+        return problem_reply(too_large_error(), 422)
     except Exception as error:
         return problem_reply(fault(error), 500)
 
@@ -104,7 +104,7 @@ def problem_reply(error: MeshwrightError, status: int | None = None, **more: Any
     return Reply(status=status or usual, content=content, media_type=PROBLEM)
 
 
-def too_large() -> MeshwrightError:
+def too_large_error() -> MeshwrightError:
     """The error of a question that needs more memory than a request may take."""
     fix = "ask for fewer devices, a smaller batch, or a narrower space with pin"
     why = "the question is larger than the service's limit for one request"

@@ -13,7 +13,7 @@ from meshwright.app.verbs import VERBS
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
 from meshwright.fields.field import Field
 from meshwright.fields.gather import Gather
-from meshwright.fields.kinds import Choice, FieldKind, Flag, Numbers, Texts, shown
+from meshwright.fields.kinds import Choice, FieldKind, Flag, Numbers, Texts, shortened
 from meshwright.records import as_json
 from meshwright.service.catalogue import OWN_PARALLELIZERS, TEXT_OF_SCRIPT, asked_fields, takes_document
 
@@ -165,7 +165,7 @@ def _type_problem(one: Field, value: Any) -> Problem | None:
     if _type_of(value) in types and not (isinstance(value, list) and not all(_is_plain(part) for part in value)):
         return None
     why = f"must be {' or '.join(_CALLED[name] for name in types)}"
-    return Problem(what=f"{one.name} is {shown(value)}", why=why, fix=one.explained, field=one.name)
+    return Problem(what=f"{one.name} is {shortened(value)}", why=why, fix=one.explained, field=one.name)
 
 
 def _place_problem(one: Field, value: Any) -> Problem | None:
@@ -176,7 +176,7 @@ def _place_problem(one: Field, value: Any) -> Problem | None:
         for name in named:
             if name not in OWN_PARALLELIZERS:
                 why = f"a service plans with {', '.join(OWN_PARALLELIZERS)}; others load code or start programs"
-                return Problem(what=f"parallelizer is {shown(name)}", why=why, fix="leave it out", field=one.name)
+                return Problem(what=f"parallelizer is {shortened(name)}", why=why, fix="leave it out", field=one.name)
     free = type(one.kind) is not FieldKind and not isinstance(one.kind, Texts)
     if free or one.name in TEXT_OF_SCRIPT:
         return None
@@ -184,21 +184,21 @@ def _place_problem(one: Field, value: Any) -> Problem | None:
         if "\0" in text or (_OUTSIDE.match(text.strip()) and "\n" not in text):
             why = "a request names no file of the service's machine"
             fix = f'put the document into the request: "{FILES}": {{"NAME": "its text"}}, and name NAME'
-            return Problem(what=f"{one.name} is {shown(text)}", why=why, fix=fix, field=one.name)
+            return Problem(what=f"{one.name} is {shortened(text)}", why=why, fix=fix, field=one.name)
     return None
 
 
 def _files(given: Any) -> dict[str, str]:
     if not isinstance(given, Mapping):
-        raise _file_error(f"{FILES} is {shown(given)}", "must be documents by name")
+        raise _file_error(f"{FILES} is {shortened(given)}", "must be documents by name")
     if len(given) > MOST_FILES:
         raise _file_error(f"{FILES} has {len(given)} documents", f"at most {MOST_FILES} are read")
     found = {}
     for name, content in given.items():
         if not _FILE_NAME.fullmatch(name):
-            raise _file_error(f"a file is called {shown(name)}", "a name has letters, digits, dots, - and _ alone")
+            raise _file_error(f"a file is called {shortened(name)}", "a name has letters, digits, dots, - and _ alone")
         if not isinstance(content, str | Mapping | list):
-            raise _file_error(f"{name} is {shown(content)}", "must be a text, or a document as JSON")
+            raise _file_error(f"{name} is {shortened(content)}", "must be a text, or a document as JSON")
         found[name] = content if isinstance(content, str) else as_json(content)  # type: ignore[arg-type]
     return found
 
@@ -223,7 +223,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{shown(next(name for name in names if names.count(name) > 1))} is there twice")
+        raise ValueError(f"{shortened(next(name for name in names if names.count(name) > 1))} is there twice")
     return found
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from meshwright.app.verbs import VERBS
 from meshwright.fields.field import Field
 from meshwright.fields.kinds import OutputFile
-from meshwright.fields.request import fields_of
+from meshwright.fields.request import request_fields
 
 VERSION = "v1"
 """Of the addresses; an answer names the schema it has."""
@@ -62,7 +62,7 @@ def asked_fields(verb: str) -> dict[str, Field]:
     """The fields of a verb that a request may have, by name."""
     return {
         one.name: one
-        for one in fields_of(VERBS[verb].request)
+        for one in request_fields(VERBS[verb].request)
         if one.python and one.name not in NOT_ASKED and not isinstance(one.kind, OutputFile)
     }
 

@@ -20,7 +20,7 @@ from meshwright.service.catalogue import SERVED
 from meshwright.service.desk import Desk
 from meshwright.service.local import listening
 from meshwright.service.openapi import request_schema, summary
-from meshwright.service.serve import token_of
+from meshwright.service.serve import stated_token
 from meshwright.service.settings import Settings
 
 TOOLS = ("plan", "estimate", "check", "explain", "compare", "schedule", "size")
@@ -82,7 +82,7 @@ def mcp_server(settings: Settings) -> Any:
             await desk.close()
 
     async def tools(context: Any, asked: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[types.Tool(**one) for one in described()])
+        return types.ListToolsResult(tools=[types.Tool(**one) for one in described_tools()])
 
     async def call(context: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
         text, answer, failed = await _called(desk, asked.name, asked.arguments or {})
@@ -114,7 +114,7 @@ def mcp_server(settings: Settings) -> Any:
     )
 
 
-def described() -> list[dict[str, Any]]:
+def described_tools() -> list[dict[str, Any]]:
     """The tools: their fields with types, defaults and help, and what is always in their answers."""
     return [
         {
@@ -223,7 +223,7 @@ def _settings(request: McpRequest) -> Settings:
         workers=request.workers,
         time_limit_s=request.time_limit,
         memory_limit_bytes=request.memory_limit,
-        token=token_of(request),
+        token=stated_token(request),
     )
 
 

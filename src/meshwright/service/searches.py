@@ -18,7 +18,7 @@ from meshwright.app.requests.page import NOT_OF_THE_ANSWER, WebRequest
 from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.fields.command_line import command_line
 from meshwright.fields.kinds import Choice
-from meshwright.fields.request import fields_of
+from meshwright.fields.request import request_fields
 from meshwright.records import fields_of as fields_of_record
 from meshwright.search.watching import SearchProgress, watched
 
@@ -67,7 +67,7 @@ class Searches:
                 "rare": one.rare,
                 "choices": list(one.kind.names) if isinstance(one.kind, Choice) else None,
             }
-            for one in fields_of(WebRequest)
+            for one in request_fields(WebRequest)
             if one.cli and one.name not in NOT_ASKED
         ]
         from meshwright.library.models import names
@@ -84,7 +84,7 @@ class Searches:
             InputError: the question is malformed.
         """
         fields = asked.get("fields", {})
-        known = {one.name for one in fields_of(WebRequest) if one.cli} - set(NOT_ASKED)
+        known = {one.name for one in request_fields(WebRequest) if one.cli} - set(NOT_ASKED)
         if not isinstance(fields, Mapping) or fields.keys() - known:
             unknown = sorted(fields.keys() - known) if isinstance(fields, Mapping) else ["this"]
             what = f"{', '.join(unknown)[:80]} cannot be asked here"

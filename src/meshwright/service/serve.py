@@ -33,7 +33,7 @@ def serve(request: ServeRequest, tell: Callable[[str], None]) -> None:
         from meshwright.service.app import create_app
     except ModuleNotFoundError:
         raise needs_web("the service") from None
-    settings = settings_of(request)
+    settings = service_settings(request)
     if settings.queue is not None:
         _check_queue(settings.queue)
     listener = listening(request.port, request.host)
@@ -64,7 +64,7 @@ def _check_queue(path: str) -> None:
         raise InputError(problem, code="MW271") from None
 
 
-def settings_of(request: ServeRequest) -> Settings:
+def service_settings(request: ServeRequest) -> Settings:
     """The limits of a request to serve."""
     return Settings(
         host=request.host,
@@ -73,11 +73,11 @@ def settings_of(request: ServeRequest) -> Settings:
         job_limit_s=request.job_time_limit,
         memory_limit_bytes=request.memory_limit,
         body_limit_bytes=request.body_limit,
-        token=token_of(request),
+        token=stated_token(request),
         queue=None if request.queue is None else os.fspath(request.queue),
     )
 
 
-def token_of(request: ListenRequest) -> str | None:
+def stated_token(request: ListenRequest) -> str | None:
     """What callers must show, by the request or by the environment; None where it is nothing."""
     return request.token or os.environ.get(TOKEN) or None

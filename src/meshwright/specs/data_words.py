@@ -79,7 +79,7 @@ def word_fields(word: str) -> dict[str, Any] | None:
     return None
 
 
-def fields_of(words: tuple[str, ...]) -> dict[str, Any]:
+def shared_fields(words: tuple[str, ...]) -> dict[str, Any]:
     """Fields that all words state together.
 
     Args:
@@ -108,4 +108,4 @@ def in_order(words: tuple[str, ...]) -> tuple[str, ...]:
     Args:
         words: in any.
     """
-    return words_of(DataParallel(**fields_of(words)))
+    return words_of(DataParallel(**shared_fields(words)))

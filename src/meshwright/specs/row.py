@@ -200,9 +200,9 @@ class PlanRow:
         """
         more: dict[str, Any] = {"overlap": self.dp_overlap}
         if self.data_words:
-            from meshwright.specs.data_words import fields_of  # few plans have any
+            from meshwright.specs.data_words import shared_fields  # few plans have any
 
-            more |= fields_of(self.data_words)
+            more |= shared_fields(self.data_words)
         if self.sharding == "z0":
             return DataParallel(replicate=self.dp, shard=1, zero=0, **more)
         if self.sharding in ("z1", "z2", "z3"):

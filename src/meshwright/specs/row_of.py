@@ -35,7 +35,7 @@ class Homogeneous:
 
 def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
     """The row of a homogeneous plan; None where a row's fields do not say all of it."""
-    strategy = plain(found.strategy)
+    strategy = effective(found.strategy)
     if found.pipeline.shapes or found.pipeline.schedule.orders:
         return None
     one = strategy.tensor if isinstance(strategy.tensor, Tensor1D) else Tensor1D()
@@ -99,7 +99,7 @@ def _sharding_fields(data: DataParallel, cp: int) -> tuple[str, int]:
     return ("fsdp" if data.reshard else "fsdp-keep"), 0
 
 
-def plain(strategy: LayerStrategy) -> LayerStrategy:
+def effective(strategy: LayerStrategy) -> LayerStrategy:
     """The strategy without settings that have no effect: those of a tensor degree of 1, context levels of 1."""
     tensor = Tensor1D() if strategy.tp == 1 else strategy.tensor
     return replace(strategy, tensor=tensor, context=tuple(level for level in strategy.context if level.degree > 1))
@@ -209,7 +209,7 @@ def _virtual_layers(pipeline: Pipeline) -> tuple[list[int], list[Problem]]:
 
 def _common_strategy(plan: ExecutionPlan) -> tuple[LayerStrategy | None, int, list[Problem]]:
     """The one strategy of all layers and the block of layers recomputed before it, or how strategies differ."""
-    stripped = [plain(strategy) for strategy in plan.strategies]
+    stripped = [effective(strategy) for strategy in plan.strategies]
     chunks = tuple(plan.pipelines[0].chunks())
     used = list(dict.fromkeys(stripped[run.strategy] for chunk in chunks for run in chunk.runs if run.layers))
     if not used:

@@ -83,7 +83,7 @@ def key_problems(title: str, keys: Mapping[str, Any], known: Mapping[str, Key]) 
             yield Problem(what=f"{path} is {value!r:.80}", why=wrong, field=path)
 
 
-def nested(flat: Mapping[str, Any]) -> Keys:
+def nested_tables(flat: Mapping[str, Any]) -> Keys:
     """Tables within tables from dotted paths; entries of None are left out."""
     made: Keys = {}
     for path, value in flat.items():

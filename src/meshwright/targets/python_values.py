@@ -22,7 +22,7 @@ UNKNOWN = (ValueError, TypeError, ArithmeticError, RecursionError, MemoryError)
 """What is raised where a value does not stand in the file."""
 
 
-def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
+def expression_value(node: ast.expr, names: Mapping[str, Any]) -> Any:
     """The value of an expression.
 
     Args:
@@ -35,7 +35,7 @@ def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Name) and node.id in names:
         return names[node.id]
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-        left, right = value_of(node.left, names), value_of(node.right, names)
+        left, right = expression_value(node.left, names), expression_value(node.right, names)
         if isinstance(left, int) and isinstance(right, int) and max(abs(left), abs(right)) < 10**12:
             return _OPERATIONS[type(node.op)](left, right)
     return ast.literal_eval(node)
@@ -53,7 +53,7 @@ def constants(tree: ast.Module) -> dict[str, Any]:
             name = node.targets[0].id
             with contextlib.suppress(*UNKNOWN):
                 if stored[name] == 1:
-                    found[name] = value_of(node.value, found)
+                    found[name] = expression_value(node.value, found)
     return found
 
 

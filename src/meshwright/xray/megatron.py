@@ -271,7 +271,7 @@ def _spec(tape: Tape, config: Any) -> Any:
                 one.sequence_parallel = config.sequence_parallel
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return substitutes.norm(tape, x, self.weight, self.bias)
+            return substitutes.fused_norm(tape, x, self.weight, self.bias)
 
     class CoreAttention(torch.nn.Module):
         def __init__(self, config: Any, *_: Any, **__: Any) -> None:
@@ -280,7 +280,7 @@ def _spec(tape: Tape, config: Any) -> Any:
         def forward(self, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> torch.Tensor:
             # Transformer Engine copies inputs whose keys and values lie differently: values are a view of the product.
             query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-            out = substitutes.attention(tape, query, key, value)
+            out = substitutes.fused_attention(tape, query, key, value)
             return out.reshape(*out.shape[:2], -1)
 
     class Provider(gpt_layer_specs.LocalSpecProvider):

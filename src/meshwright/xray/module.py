@@ -63,7 +63,7 @@ def trace_module(
         return found
 
     try:
-        found = trace_step(tape, model, loss, micro_batches or 1)
+        found = trace_module_step(tape, model, loss, micro_batches or 1)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise Missing(f"the class of {made.model_type} looks at the contents of tensors ({error})") from None
     notes = [*NOTES, *(["experts get equally many tokens"] if "gate_up_proj" in _names(model) else [])]
@@ -100,7 +100,7 @@ def _model(tape: Tape, made: Any) -> tuple[Any, bool]:
 
     def attention(_: Any, query: Any, key: Any, value: Any, *__: Any, **___: Any) -> tuple[torch.Tensor, None]:
         turned = (one.transpose(1, 2).contiguous() for one in (query, key, value))
-        return substitutes.attention(tape, *turned), None
+        return substitutes.fused_attention(tape, *turned), None
 
     ALL_ATTENTION_FUNCTIONS.register(_ATTENTION, attention)
     # An indexer adds the mask to its own scores, where kernels of attention need none.
@@ -122,7 +122,7 @@ def adam_states(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.zeros_like(one) for one in parameters for _ in range(2)]
 
 
-def trace_step(tape: Tape, model: torch.nn.Module, loss: Any, micro_batches: int = 1) -> dict[str, Any]:
+def trace_module_step(tape: Tape, model: torch.nn.Module, loss: Any, micro_batches: int = 1) -> dict[str, Any]:
     """Gradients of a module and Adam's states, then its forward and backward pass.
 
     Args:

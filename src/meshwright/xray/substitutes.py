@@ -27,7 +27,7 @@ def fused_weight_gradients(tape: Tape) -> str:
     return "products that add to main gradients (apex fused_weight_gradient_mlp_cuda)"
 
 
-def norm(tape: Tape, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def fused_norm(tape: Tape, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """A norm as fused kernels have it: keeps its input and one number per row and statistic."""
 
     class Norm(torch.autograd.Function):
@@ -50,7 +50,7 @@ def norm(tape: Tape, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
     return Norm.apply(x, weight, bias)
 
 
-def attention(tape: Tape, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+def fused_attention(tape: Tape, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """Attention that keeps its inputs, its output and one number per query and head; layout s b h d."""
 
     class Attention(torch.autograd.Function):

@@ -133,7 +133,7 @@ def _flash_attention(tape: Tape) -> None:
     from torchtitan.models.common import attention
 
     def forward(self: Any, q_BLNH: Any, k_BLNH: Any, v_BLNH: Any, **_: Any) -> torch.Tensor:  # torchtitan's names
-        return substitutes.attention(tape, q_BLNH, k_BLNH, v_BLNH)
+        return substitutes.fused_attention(tape, q_BLNH, k_BLNH, v_BLNH)
 
     for name in ("VarlenAttention", "FlexAttention", "ScaledDotProductAttention"):
         getattr(attention, name).forward = forward

@@ -96,7 +96,7 @@ def signs(matrix: jax.Array, error: jax.Array, axis: str) -> tuple[jax.Array, ja
     return mean.reshape(matrix.shape), (flat - decoded[: flat.size]).reshape(matrix.shape), left_out
 
 
-def part_of(elements: int, ranks: int) -> int:
+def sign_bytes(elements: int, ranks: int) -> int:
     """Elements of the part that a rank adds up, in whole bytes of signs.
 
     Args:

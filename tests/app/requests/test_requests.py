@@ -24,7 +24,7 @@ from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
 from meshwright.fields.job import OutputFields
 from meshwright.fields.kinds import Choice, Count, Duration, Number, Numbers, OutputFile, Spec, Texts, Whole
 from meshwright.fields.power import CarbonIntensity, Watts
-from meshwright.fields.request import fields_of
+from meshwright.fields.request import request_fields
 from meshwright.formats.host import Disks
 from meshwright.specs.failures import Failures
 from meshwright.specs.workload import Workload
@@ -49,7 +49,7 @@ CLOSED = (
 
 def fields() -> Iterator[Any]:
     for verb, entry in VERBS.items():
-        for one in fields_of(entry.request):
+        for one in request_fields(entry.request):
             yield pytest.param(one, id=f"{verb} {one.spelled}")
 
 
@@ -120,7 +120,7 @@ def test_every_option_in_help_comes_from_the_request(verb: str) -> None:
         assert main([*verb.split(), "--help-all"]) == 0
     listed = {word.strip(",") for line in shown.getvalue().splitlines() for word in line.split()[:2]}
     options = {word for word in listed if re.fullmatch(r"--[a-z0-9-]+", word)}
-    asked = (*fields_of(VERBS[verb].request), *fields_of(OutputFields))
+    asked = (*request_fields(VERBS[verb].request), *request_fields(OutputFields))
     assert options - {"--help"} == {one.spelled for one in asked if one.cli and not one.argument}
 
 

@@ -26,7 +26,7 @@ from tests.formats.measured.row import assumed, read, run_of
     ],
 )
 def test_sharding_in_the_words_of_sources(text: str, found: tuple[str, int] | None) -> None:
-    assert fold.sharding(text) == found
+    assert fold.folded_sharding(text) == found
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_generation_stands_for_its_training_device(text: str, device: str) -> 
 
 
 def test_weights_that_stay_gathered_are_not_resharded() -> None:
-    assert fold.sharding("FSDP (params not resharded after fwd)") == ("fsdp-keep", 0)
+    assert fold.folded_sharding("FSDP (params not resharded after fwd)") == ("fsdp-keep", 0)
 
 
 def test_modules_have_the_names_that_plans_use() -> None:

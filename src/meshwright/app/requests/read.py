@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import FRAMEWORK_HELP, MONEY_AND_POWER, NAME, PLAN_FILE_HELP, WRITE_ONE, JobFields
 from meshwright.fields.kinds import FieldKind, Flag, OutputFile
-from meshwright.fields.request import Reading, Request, fields_of
+from meshwright.fields.request import Reading, Request, request_fields
 
 PATH = FieldKind(metavar="LOG", annotation="str | os.PathLike[str]")
 PLAN_FILE = FieldKind(metavar="PLAN", annotation="PlanLike")
@@ -22,7 +22,7 @@ CARRIED = "a plan file carries its model, cluster and workload"
 
 def _of_job(reading: Reading) -> tuple[str, ...]:
     """Fields of model, cluster and workload that a request has."""
-    return tuple(one.name for one in fields_of(JobFields) if one.name in reading.fields)
+    return tuple(one.name for one in request_fields(JobFields) if one.name in reading.fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ def own_rows(eqn: core.JaxprEqn, samples: int, made: Made) -> tuple[int, int] | 
     size = eqn.invars[0].aval.shape[samples]
     found = _column(indices, column, made)
     for walked, length in enumerate(indices.aval.shape[:-1]):
-        if length == size and found is not None and counts(found, walked, made):
+        if length == size and found is not None and counts_places(found, walked, made):
             return column, walked
     return None
 
@@ -49,7 +49,7 @@ def _column(indices: Any, column: int, made: Made) -> Any:
     return None
 
 
-def counts(atom: Any, dimension: int, made: Made) -> bool:
+def counts_places(atom: Any, dimension: int, made: Made) -> bool:
     """Whether every entry of a value is its own place along a dimension.
 
     Args:
@@ -69,18 +69,18 @@ def counts(atom: Any, dimension: int, made: Made) -> bool:
             if dimension not in places:
                 return False
             own = places.index(dimension)
-            return given.aval.shape[own] == atom.aval.shape[dimension] and counts(given, own, made)
+            return given.aval.shape[own] == atom.aval.shape[dimension] and counts_places(given, own, made)
         case "reshape":
             given = eqn.invars[0]
             longer = [at for at, size in enumerate(given.aval.shape) if size > 1]
             here = [at for at, size in enumerate(atom.aval.shape) if size > 1]
             if [given.aval.shape[at] for at in longer] != [atom.aval.shape[at] for at in here]:
                 return False
-            return dimension in here and counts(given, longer[here.index(dimension)], made)
+            return dimension in here and counts_places(given, longer[here.index(dimension)], made)
         case "convert_element_type" | "copy":
             made_of = eqn.outvars[0].aval.dtype
             wide = np.issubdtype(made_of, np.integer) and made_of.itemsize >= 4
-            return wide and counts(eqn.invars[0], dimension, made)
+            return wide and counts_places(eqn.invars[0], dimension, made)
         case "select_n":
             # Negative indices count from the end; these are none.
             asked, otherwise = made.get(eqn.invars[0]), eqn.invars[1]
@@ -88,5 +88,5 @@ def counts(atom: Any, dimension: int, made: Made) -> bool:
                 asked is not None and asked.primitive.name == "lt" and asked.invars[0] is otherwise
                 and isinstance(asked.invars[1], core.Literal) and np.all(asked.invars[1].val == 0)
             )  # fmt: skip
-            return bool(negative) and counts(otherwise, dimension, made)
+            return bool(negative) and counts_places(otherwise, dimension, made)
     return False

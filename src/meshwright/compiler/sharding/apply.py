@@ -14,14 +14,14 @@ from jax.sharding import Mesh, PartitionSpec
 from meshwright.compiler.cut import CutStage
 from meshwright.compiler.pointwise import POINTWISE
 from meshwright.compiler.sharding.cost import LogicalMesh
-from meshwright.compiler.sharding.explain import explained
+from meshwright.compiler.sharding.explain import explained_sharding
 from meshwright.compiler.sharding.graph import DecisionGraph, graph_of
 from meshwright.compiler.sharding.held import HeldProgram, partition
 from meshwright.compiler.sharding.problem import Decision
 from meshwright.compiler.sharding.solve import solve_choices
 from meshwright.compiler.sharding.strategies import spread_axes
 from meshwright.compiler.shardings import ValueRole
-from meshwright.compiler.stacks import run_again
+from meshwright.compiler.stacks import recomputed_layers
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
 
@@ -80,7 +80,7 @@ class SolvedSharding:
     def explain(self) -> str:
         """Chosen sharding, cost and next best of each operator that chooses for itself, as a table."""
         names = AXES[len(self.rank_axes) :]
-        return explained(self.graph, self.solution, names)
+        return explained_sharding(self.graph, self.solution, names)
 
     @property
     def rank_axes(self) -> tuple[str, ...]:
@@ -265,7 +265,7 @@ def recomputed(stage: CutStage, layers: Sequence[CutStage]) -> CutStage:
         handed: dict[Any, Any] = dict(zip(stage.carried_in, given[start : start + len(stage.carried_in)], strict=True))
         results: dict[int, Any] = {}
         for layer in layers:
-            outputs = run_again(layer.program)(
+            outputs = recomputed_layers(layer.program)(
                 *(of_loss[place] for place in layer.parameters),
                 *(handed[var] for var in layer.carried_in),
                 *(of_loss[place] for place in layer.others),

@@ -63,7 +63,7 @@ def operator_choices(graph: DecisionGraph, solution: Decision, axes: Sequence[st
     return found
 
 
-def explained(graph: DecisionGraph, solution: Decision, axes: Sequence[str]) -> str:
+def explained_sharding(graph: DecisionGraph, solution: Decision, axes: Sequence[str]) -> str:
     """The same as text, one line an operator.
 
     Args:

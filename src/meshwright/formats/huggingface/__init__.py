@@ -15,7 +15,7 @@ from meshwright.formats.huggingface.decoder import read_decoder
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields, show
 from meshwright.formats.huggingface.nested import TEXT_ONLY, TOWERS, find_text
-from meshwright.formats.huggingface.settings import read_settings
+from meshwright.formats.huggingface.settings import config_constants
 from meshwright.specs.model import ModelSpec
 
 __all__ = ["FAMILIES", "read_config"]
@@ -277,7 +277,7 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
         notes = (assumed(model, text.said, FAMILIES), *notes)
     if text.towers and tower is None:
         notes = (*notes, TEXT_ONLY)
-    settings = read_settings(text.config, str(text.said))
+    settings = config_constants(text.config, str(text.said))
     model = replace(model, source=source or model.source, notes=notes, settings=settings)
     if vision is None or tower is None:
         return model

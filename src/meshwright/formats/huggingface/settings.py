@@ -32,7 +32,7 @@ _WHOLE_FILE = ("architectures", "transformers_version", "torch_dtype", "dtype", 
 """Keys of files as people publish them; where they are, what else is missing is what its class takes."""
 
 
-def read_settings(config: Mapping[str, Any], said: str) -> ModelSettings:
+def config_constants(config: Mapping[str, Any], said: str) -> ModelSettings:
     """The constants that a config states, or that its class takes where it is a whole file.
 
     Args:

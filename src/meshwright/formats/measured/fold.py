@@ -16,7 +16,7 @@ class Refused(ValueError):
     """A row asks for something that no plan can state or that is not priced; the message is the reason."""
 
 
-def sharding(text: str) -> tuple[str, int] | None:
+def folded_sharding(text: str) -> tuple[str, int] | None:
     """What is sharded over data ranks, and the ranks of a shard group where it says so.
 
     Args:

@@ -113,7 +113,7 @@ class PlanReader:
 
     def sharding(self) -> tuple[str, int]:
         """As stated, or as the framework does."""
-        stated = fold.sharding(self.record.text("zero_stage"))
+        stated = fold.folded_sharding(self.record.text("zero_stage"))
         if stated is not None:
             return stated
         self.assume("zero_stage", f"{self.habits.sharding}: usual in {self.habits.name}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.megatron.options import Values
-from meshwright.formats.megatron.settings import read_settings, settings_facts, settings_flags
+from meshwright.formats.megatron.settings import read_constants, settings_facts, settings_flags
 from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
 from meshwright.specs.model import MOST_LAYERS, LayerSpec, ModelSpec
 
@@ -317,7 +317,7 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
         "dropout": values.number("--hidden-dropout", 0.1) > 0 or values.number("--attention-dropout", 0.1) > 0,
         "learned_positions": values.text("--position-embedding-type", "learned_absolute") == "learned_absolute"
         and not values.has("--use-rotary-position-embeddings"),
-        **read_settings(values),
+        **read_constants(values),
     }
     if values.has("--vocab-size"):
         facts["vocab"] = values.whole("--vocab-size")

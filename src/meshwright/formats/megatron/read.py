@@ -15,7 +15,7 @@ from meshwright.formats.megatron.optimizers import read_optimizer
 from meshwright.formats.megatron.options import Values, known_options, read_options
 from meshwright.formats.megatron.precision import read_precision
 from meshwright.formats.megatron.row import read_row
-from meshwright.formats.megatron.script import ChosenCommand, chosen
+from meshwright.formats.megatron.script import ChosenCommand, training_launch
 from meshwright.formats.shell import Script, ScriptLine, Unknown, Word, processes, read_script, word
 from meshwright.specs.row import PlanRow, default_schedule
 
@@ -49,7 +49,7 @@ def read_flags(
     if isinstance(source, str):
         source = read_script(source)
     if isinstance(source, Script):
-        found, notes, problems = chosen(source), _assumed(source), list(_unread(source))
+        found, notes, problems = training_launch(source), _assumed(source), list(_unread(source))
     else:
         found, notes, problems = _of_words(source), [], []
     problems += found.problems

@@ -54,7 +54,7 @@ class ChosenCommand:
     """What only the user can say."""
 
 
-def chosen(script: Script) -> ChosenCommand:
+def training_launch(script: Script) -> ChosenCommand:
     """The launch that trains; its options where a text has nothing but options."""
     found = [launch for launch in launches(script.commands) if _score(launch.words)]
     most = max((_score(launch.words) for launch in found), default=0)

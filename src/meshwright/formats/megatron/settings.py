@@ -137,7 +137,7 @@ def _router_flags(model: ModelSpec) -> tuple[Flags, list[Problem]]:
 
 
 def settings_facts(model: ModelSpec) -> dict[str, object]:
-    """Constants of a model as `read_settings` words them, those that it states."""
+    """Constants of a model as `read_constants` words them, those that it states."""
     settings = model.settings
     found = {
         "norm_epsilon": settings.norm_epsilon,
@@ -153,7 +153,7 @@ def _scaling(settings: ModelSettings) -> str:
     return {"llama3": "llama3", "yarn": "yarn", "linear": "linear"}.get(kind, "none")
 
 
-def read_settings(values: Values) -> dict[str, object]:
+def read_constants(values: Values) -> dict[str, object]:
     """Constants that options ask for, their defaults filled in; None for what the script leaves to a variable."""
     learned = values.text("--position-embedding-type", "learned_absolute") == "learned_absolute"
     found: dict[str, object] = {"norm_epsilon": _stated(values, "--norm-epsilon", 1e-5)}

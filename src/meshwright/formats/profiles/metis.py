@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwright.errors import Problem
-from meshwright.formats.profiles.json_values import items, numbers_of, read_json
+from meshwright.formats.profiles.json_values import items, number_list, read_json
 from meshwright.formats.profiles.profile_set import End, LinkFit, Point, Route
 from meshwright.formats.profiles.sailor import Sizes, Times
 from meshwright.shapes import Float
@@ -111,10 +111,10 @@ def _file(path: Path, faults: list[Problem]) -> _File | None:
 
     time_list = found("execution_time", "layer_compute_total_ms")
     count = len(time_list) if isinstance(time_list, list) else 1
-    times = numbers_of(time_list, count, f"{path}: layer_compute_total_ms", faults)
+    times = number_list(time_list, count, f"{path}: layer_compute_total_ms", faults)
     parameter_list = found("model", "parameters", "parameters_per_layer_bytes")
-    parameters = numbers_of(parameter_list, count, f"{path}: parameters_per_layer_bytes", faults)
-    update = numbers_of([found("execution_time", "optimizer_time_ms")], 1, f"{path}: optimizer_time_ms", faults)
+    parameters = number_list(parameter_list, count, f"{path}: parameters_per_layer_bytes", faults)
+    update = number_list([found("execution_time", "optimizer_time_ms")], 1, f"{path}: optimizer_time_ms", faults)
     if not (times and parameters and update):
         return None
     if min((*times, *parameters, *update)) < 0:
@@ -132,7 +132,7 @@ def _file(path: Path, faults: list[Problem]) -> _File | None:
 
 def _column(values: object, count: int, unit: float = 1.0) -> Float[np.ndarray, "layers"] | None:
     """A list that a file may lack or, as one that Metis ships, have too short."""
-    numbers = numbers_of(values, count, "", [])
+    numbers = number_list(values, count, "", [])
     return np.array(numbers) * unit if numbers else None
 
 
@@ -174,7 +174,7 @@ def _links(folder: Path, devices: set[str], faults: list[Problem]) -> dict[Route
     for path in sorted(folder.rglob(CLUSTER)):
         for node, entry in items(read_json(path, faults), str(path), faults):
             values = entry if isinstance(entry, Mapping) else {}
-            speed = numbers_of([values.get("inter_bandwidth")], 1, f"{path}: {node}: inter_bandwidth", faults)
+            speed = number_list([values.get("inter_bandwidth")], 1, f"{path}: {node}: inter_bandwidth", faults)
             if speed and speed[0] <= 0:
                 why = "a link without bandwidth joins nothing"
                 faults.append(Problem(what=f"{path}: {node}: inter_bandwidth is {speed[0]:g}", why=why, fix="fix it"))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from meshwright.errors import Problem
-from meshwright.formats.profiles.json_values import items, numbers_of, read_json, whole_number
+from meshwright.formats.profiles.json_values import items, number_list, read_json, whole_number
 from meshwright.formats.profiles.profile_set import End, LinkFit, Point, Route
 from meshwright.units import GIGA, MILLI
 
@@ -58,7 +58,7 @@ def read_sailor(folder: Path, faults: list[Problem]) -> tuple[Times, Sizes, dict
                 for layer, row in items(layers, f"{path}: {model} tp {tp}", faults):
                     where = f"{path}: {model} tp {tp} layer {layer}"
                     values = [row.get(name) for name in _ELEMENTS] if isinstance(row, dict) else []
-                    numbers = numbers_of(values, 4, where, faults)
+                    numbers = number_list(values, 4, where, faults)
                     if numbers:
                         found[whole_number(layer, where, faults)] = numbers
     return times, sizes, _links(folder, faults)
@@ -71,7 +71,7 @@ def _add_times(
         for tp, layers in items(degrees, f"{where} mbs {micro_batch}", faults):
             point = Point(device, whole_number(tp, where, faults), whole_number(micro_batch, where, faults))
             for layer, row in items(layers, f"{where} mbs {micro_batch} tp {tp}", faults):
-                numbers = numbers_of(row, 3, f"{where} mbs {micro_batch} tp {tp} layer {layer}", faults)
+                numbers = number_list(row, 3, f"{where} mbs {micro_batch} tp {tp} layer {layer}", faults)
                 if numbers:
                     in_ms = tuple(number / MILLI for number in numbers)
                     points.setdefault(point, {})[whole_number(layer, where, faults)] = in_ms
@@ -101,7 +101,7 @@ def _ends(data: object, where: str, faults: list[Problem]) -> Iterator[tuple[End
 
 def _add_link(links: dict[Route, LinkFit], route: Route, fit: object, where: str, faults: list[Problem]) -> None:
     parts = fit if isinstance(fit, list) and len(fit) == 2 else [None, None]
-    curve = numbers_of(parts[0], 3, where, faults)
-    top = numbers_of([parts[1]], 1, where, faults)
+    curve = number_list(parts[0], 3, where, faults)
+    top = number_list([parts[1]], 1, where, faults)
     if curve and top:
         links[route] = LinkFit(c2=curve[0], c1=curve[1], c0=curve[2], max_gb_s=top[0] / GIGA)

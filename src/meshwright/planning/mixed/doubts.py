@@ -8,7 +8,7 @@ from dataclasses import replace
 from meshwright.estimate.price import estimate_plan
 from meshwright.formats.cluster import default_links
 from meshwright.planning.mixed.source import PricedPlan
-from meshwright.planning.sensitivity import numbers
+from meshwright.planning.sensitivity import scalable_numbers
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.job import Job
@@ -46,7 +46,7 @@ def _worse(job: Job, used: set[str]) -> Iterator[tuple[str, ClusterSpec]]:
     for number, group in enumerate(cluster.groups):
         if group.name in used:
             for name, basis, make in (
-                number_of for number_of in numbers(group) if number_of[0] in _weighty(group, job)
+                number_of for number_of in scalable_numbers(group) if number_of[0] in _weighty(group, job)
             ):
                 groups = (*cluster.groups[:number], make(NUMBER_CHANGE), *cluster.groups[number + 1 :])
                 yield f"{group.name} {name} -20% [{basis}]", replace(cluster, groups=groups)

@@ -26,7 +26,7 @@ from meshwright.planning.mixed.repairs import mixed_repairs
 from meshwright.planning.mixed.source import PricedPlan, SearchRecord
 from meshwright.planning.mixed.spaces import alone_name, space_anywhere
 from meshwright.planning.objectives import Aim
-from meshwright.planning.one_kind import find_plans, resized
+from meshwright.planning.one_kind import find_plans, first_nodes
 from meshwright.planning.repair.no_plan import NoPlanError, fix_of
 from meshwright.search.search import search
 from meshwright.search.space import Space
@@ -272,7 +272,7 @@ class NativeSource:
         whole = self.cluster.part(alone_name(self.cluster, part.group), (group,))
         if part.devices == group.devices:
             return whole
-        return resized(whole, nodes=part.devices // group.devices_per_node, per_node=group.devices_per_node)
+        return first_nodes(whole, nodes=part.devices // group.devices_per_node, per_node=group.devices_per_node)
 
     def _near(self, part: IslandPart, space: Space) -> Space | None:
         """The degrees of the best pipelines on one group, every schedule, sharding and recompute with them."""

@@ -94,7 +94,7 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
         for row in _lean_settings(plain, space, factory):
             if found and spent():
                 break
-            lean = priced(row, model, cluster, workload)
+            lean = priced_row(row, model, cluster, workload)
             if lean:
                 found.append(lean)
     return sorted(found, key=lambda lean: lean.over_bytes)
@@ -149,7 +149,7 @@ def _lean_shardings(found: list[Sharding]) -> list[Sharding]:
     return whole or [*(sharding for sharding in found if sharding.name != "hsdp"), *found[-1:]]
 
 
-def priced(row: PlanRow, model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> Leanest | None:
+def priced_row(row: PlanRow, model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> Leanest | None:
     """A row with its estimate; None if it is not legal."""
     if row_problems(row, model, workload.seq_len, cluster.devices):
         return None

@@ -18,7 +18,7 @@ from meshwright.fields.job import DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE
 from meshwright.formats.cluster import node_group
 from meshwright.library.devices import larger_devices
 from meshwright.planning.offload import IN_MEMORY, ON_DISKS, offload_text, spelled
-from meshwright.planning.one_kind import SpaceFor, is_round, resized
+from meshwright.planning.one_kind import SpaceFor, first_nodes, is_round
 from meshwright.planning.repair.leanest import Leanest
 from meshwright.planning.repair.of_tiles import in_tiles
 from meshwright.planning.repair.of_tuning import lighter
@@ -205,7 +205,7 @@ def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, sp
         nodes = -(-devices // per_node)
         spec = node_group(name=group.name, device=group.device, nodes=nodes, devices_per_node=per_node, host=group.host)
         if group.devices_per_node == per_node and len(group.domains) == len(spec.domains):
-            return resized(cluster, nodes=nodes, per_node=per_node)
+            return first_nodes(cluster, nodes=nodes, per_node=per_node)
         return ClusterSpec(name=f"{nodes * per_node}x{group.device.name}", groups=(spec,))
 
     def fits(devices: int) -> tuple[str, StepEstimate] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.planning.offload import offload_text, spelled
-from meshwright.planning.repair.leanest import Leanest, priced
+from meshwright.planning.repair.leanest import Leanest, priced_row
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import offload_of
@@ -41,7 +41,9 @@ def in_tiles(
         if not tried or not tiles or (away and _cannot_leave(away, cluster, workload)):
             continue
         other = replace(workload, **tiles)
-        rows = [priced(replace(lean.row, offload=away or lean.row.offload), model, cluster, other) for lean in tried]
+        rows = [
+            priced_row(replace(lean.row, offload=away or lean.row.offload), model, cluster, other) for lean in tried
+        ]
         fitting = [lean for lean in rows if lean and lean.estimate.fits != "no"]
         if not fitting:
             continue

@@ -15,7 +15,7 @@ TICKS = 2.0**31
 """Of the length of a step: moments are whole numbers of them, half a nanosecond where a step takes one second."""
 
 
-def packed(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def deflated(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Columns one behind the other, deflated: `assets/packed.js` takes them apart.
 
     Args:

@@ -8,7 +8,7 @@ from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.planning.plan_source import PlanQuestion
 from meshwright.planning.repair.of_plan import Repair
-from meshwright.report.words.verdict import peak_text, sentence
+from meshwright.report.words.verdict import peak_text, plan_sentence
 from meshwright.units import of_capacity, percent, seconds
 
 
@@ -28,7 +28,7 @@ def check_sentence(
         count = f"{violations} violation{'s' if violations != 1 else ''}"
         return f"{title} is not legal for {question.inputs.model.name} on {question.inputs.cluster.name}: {count}."
     faster = f" {better[0]} is {percent(better[1])} faster." if better is not None and better[1] > 0 else ""
-    return sentence(question.job, estimate) + faster
+    return plan_sentence(question.job, estimate) + faster
 
 
 def asks(count: int) -> str:

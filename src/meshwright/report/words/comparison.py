@@ -50,7 +50,7 @@ def comparison_sentence(ratio: float, a: StepPrice, b: StepPrice, rates: tuple[f
     return f"{verdict}: {step}" + (f" ({parts})" if parts else "") + f"; memory {peaks}"
 
 
-def settings(one: PlannedJob, two: PlannedJob) -> Iterator[Setting]:
+def differing_settings(one: PlannedJob, two: PlannedJob) -> Iterator[Setting]:
     """Settings that differ: degrees where both plans are rows, else stages of their pipelines."""
     facts = _MEASURED if isinstance(one, MeasuredJob) else _MODELLED
     found = [(name, show(one), show(two)) for name, show in facts.items()]
@@ -64,8 +64,8 @@ def settings(one: PlannedJob, two: PlannedJob) -> Iterator[Setting]:
     return ((name, a, b) for name, a, b in found if a != b)
 
 
-def stated(job: PlannedJob) -> Iterator[tuple[str, str]]:
-    """Every setting of one plan by the names that `settings` has for them."""
+def stated_settings(job: PlannedJob) -> Iterator[tuple[str, str]]:
+    """Every setting of one plan by the names that `differing_settings` has for them."""
     facts = _MEASURED if isinstance(job, MeasuredJob) else _MODELLED
     yield from ((name, show(job)) for name, show in facts.items())
     row = _row(job)

@@ -48,7 +48,7 @@ def rung(label: str, estimate: StepPrice, before: StepPrice | None, *, name: str
     return _step(label, name, estimate, f"{text}, {slower(ratio)}" if abs(ratio) >= LEAST_CHANGE else text)
 
 
-def step_of(change: str, estimate: StepPrice, chosen: StepPrice, *, name: str = "") -> Step:
+def neighbour_step(change: str, estimate: StepPrice, chosen: StepPrice, *, name: str = "") -> Step:
     """A plan one change away beside the chosen one.
 
     Args:

@@ -86,7 +86,7 @@ def goodput_text(found: Goodput) -> str:
     return f"{share} goodput{often}{short}"
 
 
-def sentence(job: PlannedJob, estimate: StepPrice) -> str:
+def plan_sentence(job: PlannedJob, estimate: StepPrice) -> str:
     """One sentence: model, devices, step with its range, tokens/s, MFU, memory, whether it fits."""
     if not isinstance(job, Job) or not isinstance(estimate, StepEstimate):
         return measured_sentence(job, estimate)

@@ -12,7 +12,7 @@ CLOSE = 0.01
 """Relative difference of bytes that is called none."""
 
 
-def sentence(
+def xray_sentence(
     title: str,
     stage: int,
     seen: Traced,

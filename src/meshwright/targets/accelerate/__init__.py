@@ -13,7 +13,7 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import adapters, fsdp, hugging_face
 from meshwright.targets.contract import Files, Target
-from meshwright.targets.keys import KeyFile, KeyReader, Keys, nested, yaml_text
+from meshwright.targets.keys import KeyFile, KeyReader, Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import Note, OneStrategy, overlaps
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
@@ -100,7 +100,7 @@ def configuration(plan: Plan) -> Keys:
         }
     if kinds:
         flat[f"{_SIZES}cp_comm_strategy"] = _CONTEXT[kinds[0]]
-    return nested(flat)
+    return nested_tables(flat)
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:

@@ -16,7 +16,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.targets.contract import Files, Target, file_of, marked
 from meshwright.targets.keys import KeyReader, Keys
 from meshwright.targets.one_strategy import Note, OneStrategy
-from meshwright.targets.python_values import UNKNOWN, constants, keywords, value_of
+from meshwright.targets.python_values import UNKNOWN, constants, expression_value, keywords
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 TITLE = "Alpa"
@@ -216,7 +216,7 @@ def _keys(text: str) -> tuple[Keys, Mapping[str, str]]:
             if isinstance(expression, ast.Call):
                 continue
             try:
-                keys[name] = _plain(value_of(expression, names))
+                keys[name] = _plain(expression_value(expression, names))
             except UNKNOWN:
                 unknown[name] = ast.unparse(expression)[:60]
     if "forward_stage_layer_ids" not in keys and "forward_stage_layer_ids" not in unknown:

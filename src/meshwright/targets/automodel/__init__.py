@@ -10,7 +10,7 @@ from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.targets import fsdp, hugging_face, pytorch_pipeline
 from meshwright.targets.contract import Files, Target, text_beside
-from meshwright.targets.keys import KeyFile, KeyReader, Keys, nested, yaml_text
+from meshwright.targets.keys import KeyFile, KeyReader, Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import ADAM_IS_ADAMW, OneStrategy, overlaps
 from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import Plan, Rule, only
@@ -101,7 +101,7 @@ def configuration(plan: Plan) -> Keys:
             f"{_D}pipeline.pp_microbatch_size": mbs,
             f"{_D}pipeline.module_fqns_per_model_part": stages,
         }
-    return nested(flat) | _DATA | _optimizer(plan)
+    return nested_tables(flat) | _DATA | _optimizer(plan)
 
 
 _DATA: Keys = {

@@ -14,7 +14,7 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.job import Job
 from meshwright.targets.bridge.edit import overrides_text
 from meshwright.targets.bridge.overrides import overrides, unsaid
-from meshwright.targets.bridge.read import read_script, read_text
+from meshwright.targets.bridge.read import read_bridge_script, read_bridge_text
 from meshwright.targets.contract import Files, Target, TargetFiles, file_of, marked, one_line, target_files
 from meshwright.targets.megatron import as_run_by_megatron
 from meshwright.targets.megatron.rules import rule_problems
@@ -96,7 +96,7 @@ _recognised = marked((".txt", ".sh"), ("model.tensor_model_parallel_size=",))
 
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
-    return read_text(*file_of(files, OVERRIDES, _recognised), devices)
+    return read_bridge_text(*file_of(files, OVERRIDES, _recognised), devices)
 
 
 TARGET = Target(
@@ -106,7 +106,7 @@ TARGET = Target(
     files=_files,
     refused=_refused,
     read=_read,
-    script=read_script,
+    script=read_bridge_script,
     edited=overrides_text,
     recognised=_recognised,
     as_run=as_run_by_megatron,

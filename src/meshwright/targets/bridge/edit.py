@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.formats.key_text import KeyText
-from meshwright.targets.bridge.overrides import known_keys
+from meshwright.targets.bridge.overrides import override_options
 
 _VALUE = r"(?:'[^'\n]*'|\"[^\"\n]*\"|\$\(\([^()\n]*\)\)|[^\s'\"\\])*"
 _OVERRIDE = re.compile(rf"(?<![^\s\"'(])\+{{0,2}}([a-z_]+(?:\.[a-z_0-9]+)*)=({_VALUE})")
@@ -23,7 +23,7 @@ class OverridesText(KeyText):
         if found:
             last = found[-1]  # a later one overrides an earlier one
             return f"{self.text[: last.start()]}{path}={value}{self.text[last.end() :]}"
-        first = next((match for match in self._all() if match[1] in known_keys()), None)
+        first = next((match for match in self._all() if match[1] in override_options()), None)
         if first is None:
             return None
         line = self.text.rfind("\n", 0, first.start()) + 1
@@ -52,6 +52,6 @@ class OverridesText(KeyText):
 
 def overrides_text(name: str, text: str) -> KeyText | None:
     """A text of overrides that can be edited."""
-    found = [match for match in _OVERRIDE.finditer(text) if match[1] in known_keys()]
+    found = [match for match in _OVERRIDE.finditer(text) if match[1] in override_options()]
     values = {match[1]: match[2] for match in found}
     return OverridesText(text=text, entries={}, said=str, key=str, values=values, joint="=")

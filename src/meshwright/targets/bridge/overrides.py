@@ -152,7 +152,7 @@ def _text(value: str) -> str:
     return f"'{value}'" if set(value) & set("|*,()") else value
 
 
-def known_keys() -> dict[str, str]:
+def override_options() -> dict[str, str]:
     """Keys of a plan with the option that says the same; those of number formats with none."""
     found = {key: flag for flag, keys in KEYS.items() for key in keys}
     return found | dict.fromkeys(("mixed_precision", _KEPT_KEY, _NARROW_KEY), "")
@@ -169,7 +169,7 @@ def flags_of(words: Iterable[Word]) -> tuple[list[Word], list[Problem]]:
     found: list[Word] = []
     problems: list[Problem] = []
     for key, value in given.items():
-        flag = known_keys().get(key)
+        flag = override_options().get(key)
         text = value.text.strip("'\"")
         if key == "mixed_precision" and value.unknown is None:
             found += [word(part, value.place) for parts in sorted(_FORMATS.get(text, ())) for part in parts if part]
@@ -183,7 +183,7 @@ def flags_of(words: Iterable[Word]) -> tuple[list[Word], list[Problem]]:
         elif flag and (key in first or KEYS[flag][0] not in given):
             found += _words(flag, value)
         elif flag is None and key.startswith(("model.", "ddp.", "optimizer.", "train.", "comm_overlap.")):
-            close = nearest(key, known_keys())
+            close = nearest(key, override_options())
             fix = f"did you mean {' or '.join(close)}?" if close else ""
             why = "no part of a plan is known by it"
             problems.append(Problem(what=f"{key} is not read", why=why, fix=fix, field=key))

@@ -10,7 +10,7 @@ from meshwright.errors import Problem
 from meshwright.formats import megatron
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.shell import Launch, Script, ScriptLine, Word, launches, processes, word
-from meshwright.targets.bridge.overrides import KEY_OF, flags_of, known_keys, parted
+from meshwright.targets.bridge.overrides import KEY_OF, flags_of, override_options, parted
 
 NEEDED = {
     "--tensor-model-parallel-size": "model.tensor_model_parallel_size",
@@ -23,7 +23,7 @@ NEEDED = {
 """What a recipe sets, each its own way, where the overrides do not."""
 
 
-def read_text(name: str, text: str, devices: int | None) -> LaunchFile:
+def read_bridge_text(name: str, text: str, devices: int | None) -> LaunchFile:
     """A file of overrides, one a line or a word, over the recipe that is exported with it.
 
     Args:
@@ -42,7 +42,7 @@ def read_text(name: str, text: str, devices: int | None) -> LaunchFile:
     return _read(words, world)
 
 
-def read_script(script: Script, devices: int | None) -> LaunchFile:
+def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     """A bash script that starts a recipe with overrides; what the recipe alone says is asked for.
 
     Args:
@@ -74,7 +74,7 @@ def read_script(script: Script, devices: int | None) -> LaunchFile:
 
 def _keys(launch: Launch) -> list[str]:
     names = [one.text.lstrip("+").partition("=")[0] for one in launch.words]
-    return [name for name in names if name in known_keys()]
+    return [name for name in names if name in override_options()]
 
 
 def _recipe(launch: Launch) -> str:

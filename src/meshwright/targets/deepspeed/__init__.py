@@ -14,7 +14,7 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import adapters, fsdp, hugging_face
 from meshwright.targets.contract import Files, Target
-from meshwright.targets.keys import KeyFile, KeyReader, Keys, json_text, nested
+from meshwright.targets.keys import KeyFile, KeyReader, Keys, json_text, nested_tables
 from meshwright.targets.one_strategy import Note, OneStrategy
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
@@ -123,7 +123,7 @@ def configuration(plan: Plan) -> Keys:
         "zero_quantized_weights": True if data.gather_dtype else None,
         "zero_quantized_gradients": True if data.reduce_dtype else None,
     }
-    return nested(
+    return nested_tables(
         {
             "train_batch_size": plan.workload.global_batch,
             "train_micro_batch_size_per_gpu": pipeline.micro_batch,

@@ -11,7 +11,7 @@ from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Chunk, Pipeline
-from meshwright.specs.row_of import Homogeneous, plain
+from meshwright.specs.row_of import Homogeneous, effective
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.targets import fsdp
 from meshwright.targets.contract import Target, TargetFiles, one_line, target_files
@@ -73,7 +73,10 @@ def _by_layer(job: Job) -> list[LayerStrategy]:
     """The strategy of every layer in order."""
     chunks = sorted(job.plan.pipelines[0].chunks(), key=lambda chunk: chunk.layers)
     return [
-        plain(job.plan.strategies[run.strategy]) for chunk in chunks for run in chunk.runs for _ in range(run.layers)
+        effective(job.plan.strategies[run.strategy])
+        for chunk in chunks
+        for run in chunk.runs
+        for _ in range(run.layers)
     ]
 
 

@@ -25,7 +25,7 @@ from meshwright.formats.shell.values import known_text
 from meshwright.targets import fsdp
 from meshwright.targets.contract import Files, Target, marked, one_line, text_beside, text_of
 from meshwright.targets.deepspeed import SHARDS_AND_OFFLOAD, configuration
-from meshwright.targets.keys import json_text, nested
+from meshwright.targets.keys import json_text, nested_tables
 from meshwright.targets.one_strategy import Note, OneStrategy
 from meshwright.targets.sayable import ANY, Plan, Rule, only, value_of
 
@@ -213,7 +213,7 @@ def _write(plan: Plan) -> tuple[tuple[str, str], ...]:
         f'"${{LAUNCH[@]}}" "${{MEGATRON_DEEPSPEED:?path of a checkout}}/pretrain_gpt.py" {every} "$@"',
         "",
     ]
-    return (SCRIPT, "\n".join(text)), (CONFIG, json_text(nested(deepspeed_keys(plan))))
+    return (SCRIPT, "\n".join(text)), (CONFIG, json_text(nested_tables(deepspeed_keys(plan))))
 
 
 def _ordered(plan: Plan) -> bool:

@@ -15,7 +15,7 @@ from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import parse_row
 from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, marked, one_line, target_files, text_of
-from meshwright.targets.run.rules import row_problems
+from meshwright.targets.run.rules import unrunnable_settings
 
 SCRIPT = "run.sh"
 _COMMANDS = (["meshwright", "run"], ["-m", "meshwright", "run"])
@@ -24,7 +24,7 @@ _COMMANDS = (["meshwright", "run"], ["-m", "meshwright", "run"])
 def _refused(job: Job) -> tuple[Problem, ...]:
     # A plan of unlike stages has no row; `run` takes its file.
     row = row_of(job.plan, job.model)
-    return () if row is None else tuple(row_problems(row))
+    return () if row is None else tuple(unrunnable_settings(row))
 
 
 def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
@@ -89,7 +89,7 @@ def _script(script: Script, devices: int | None = None) -> LaunchFile:
     except MeshwrightError as error:
         return LaunchFile(row=None, layout=None, said=said, problems=tuple(error.problems))
     workload = {"global_batch": row.gbs} | ({"seq_len": numbers["--seq"]} if "--seq" in numbers else {})
-    return LaunchFile(row=row, layout=None, said=said, workload=workload, problems=tuple(row_problems(row)))
+    return LaunchFile(row=row, layout=None, said=said, workload=workload, problems=tuple(unrunnable_settings(row)))
 
 
 _BATCH = re.compile(r"gbs\d{1,9}")

@@ -10,7 +10,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.strategies import CONTEXTS, TENSORS
 
 
-def row_problems(row: PlanRow) -> Iterator[Problem]:
+def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
     """Each setting that does not run, with those that do.
 
     Args:

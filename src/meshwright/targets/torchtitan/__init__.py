@@ -18,7 +18,7 @@ from meshwright.targets.sayable import Plan, Rule, only
 from meshwright.targets.torchtitan.edit import edited_module
 from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of, rope_changes, shipped
 from meshwright.targets.torchtitan.module import MODULE, module_text
-from meshwright.targets.torchtitan.read import read_module
+from meshwright.targets.torchtitan.read import read_configuration
 
 TITLE = "torchtitan"
 SAYS = pytorch_pipeline.SAYS | {
@@ -83,7 +83,7 @@ def _start(plan: Plan) -> str:
 
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
-    return read_module(file_of(files, f"{MODULE}.py", _recognised), devices, text_beside(files, COMPUTE_FILE))
+    return read_configuration(file_of(files, f"{MODULE}.py", _recognised), devices, text_beside(files, COMPUTE_FILE))
 
 
 _module = marked((".py",), ("torchtitan",), ("ParallelismConfig(",))

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshwright.formats.key_text import Entry, KeyText, leaves
 from meshwright.targets.python_values import keywords
-from meshwright.targets.torchtitan.module import literal
+from meshwright.targets.torchtitan.module import python_literal
 from meshwright.targets.torchtitan.read import RECOMPUTE, SECTIONS, module_keys
 
 _KINDS = "torchtitan.distributed.activation_checkpoint"
@@ -41,7 +41,7 @@ def edited_module(name: str, text: str) -> KeyText | None:
 def _said(value: Any) -> str:
     if value in ("FullAC", "SelectiveAC"):
         return f"{value}.Config()"
-    return "None" if value == "none" else literal(value)
+    return "None" if value == "none" else python_literal(value)
 
 
 def _entries(text: str) -> Iterator[tuple[tuple[str, ...], Entry]]:

@@ -128,12 +128,12 @@ def _arguments(keys: Mapping[str, Any]) -> str:
     lines = []
     for name, value in keys.items():
         if isinstance(value, list):
-            inner = "\n".join(f"                {literal(row)}," for row in value)
+            inner = "\n".join(f"                {python_literal(row)}," for row in value)
             lines.append(f"            {name}=[\n{inner}\n            ],")
         else:
-            lines.append(f"            {name}={literal(value)},")
+            lines.append(f"            {name}={python_literal(value)},")
     return "\n".join(lines)
 
 
-def literal(value: Any) -> str:
+def python_literal(value: Any) -> str:
     return repr(value).replace("'", '"')

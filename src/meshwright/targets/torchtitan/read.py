@@ -14,7 +14,7 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.keys import KeyReader, Keys, key_problems, known_keys
-from meshwright.targets.python_values import UNKNOWN, constants, value_of
+from meshwright.targets.python_values import UNKNOWN, constants, expression_value
 from meshwright.targets.torchtitan.flavors import layers_of, library_name
 
 SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
@@ -24,7 +24,7 @@ EVERY = "every_layer"
 """Of how many layers one is computed again, where selective recompute goes by layers."""
 
 
-def read_module(file: tuple[str, str], devices: int | None, schedule: str | None = None) -> LaunchFile:
+def read_configuration(file: tuple[str, str], devices: int | None, schedule: str | None = None) -> LaunchFile:
     """A configuration as a plan.
 
     Args:
@@ -100,7 +100,7 @@ def _call(node: ast.Call, keys: Keys, unresolved: dict[str, str], names: Mapping
         section = keys.setdefault(SECTIONS[name], {})
         for given in node.keywords:
             try:
-                section[str(given.arg)] = value_of(given.value, names)
+                section[str(given.arg)] = expression_value(given.value, names)
             except UNKNOWN:
                 unresolved[f"{SECTIONS[name]}.{given.arg}"] = ast.unparse(given.value)[:60]
     elif name in ("FullAC.Config", "SelectiveAC.Config", "MemoryBudgetAC.Config"):

@@ -57,7 +57,7 @@ def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
     }
 
 
-def members(worker: Worker) -> Int[np.ndarray, " devices"]:
+def stage_members(worker: Worker) -> Int[np.ndarray, " devices"]:
     """Devices of a stage in the order of their ranks.
 
     Args:
@@ -97,7 +97,7 @@ def _leaving(plan: PlanOnPage, stages: list[dict[str, Any]], starts: list[int]) 
         group, first = groups[stage["group"]]
         for name, size, stride in stage["kinds"]:
             if name.split()[0] in CROSSING:
-                crossing, whole = _crossing(members(worker) - first, size, stride, group)
+                crossing, whole = _crossing(stage_members(worker) - first, size, stride, group)
                 count = found.setdefault((name, size, group.name), [0, 0])
                 count[0], count[1] = count[0] + crossing, count[1] + whole
     for (name, size, place), (crossing, whole) in found.items():

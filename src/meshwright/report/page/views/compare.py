@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.report.page.source import PageSource, PlanOnPage
-from meshwright.report.words.comparison import stated
+from meshwright.report.words.comparison import stated_settings
 
 
 def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
     """Settings by name; times and bytes are in the entry of the plan."""
-    return {"settings": dict(stated(plan.job))}
+    return {"settings": dict(stated_settings(plan.job))}

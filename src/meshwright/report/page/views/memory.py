@@ -34,13 +34,13 @@ def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
         "devices": [devices[stage["group"]] for stage in stages],
         "fits": [stage.fits for stage in plan.estimate.stages],
         "over_time": None if picture is None else _over_time(picture),
-        "repairs": repairs(plan) if any(plan is one for one in source.plans) else None,
+        "repairs": priced_repairs(plan) if any(plan is one for one in source.plans) else None,
     }
 
 
 def live_data(plan: PlanOnPage, source: PageSource, asked: Mapping[str, Any]) -> dict[str, Any]:
     """What makes a changed plan fit: tens of plans are priced for it, too many for every pull at a slider."""
-    return {"repairs": repairs(plan)}
+    return {"repairs": priced_repairs(plan)}
 
 
 def _over_time(picture: Picture) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def _task_at(picture: Picture, worker: int, at_s: float) -> str:
     return f"{WORDS.get(kind, kind.name)} of micro-batch {int(table.micro_batch[task]) // table.segments}"
 
 
-def repairs(plan: PlanOnPage) -> list[dict[str, Any]]:
+def priced_repairs(plan: PlanOnPage) -> list[dict[str, Any]]:
     """Changes that make a plan fit which does not, each priced; none where it fits or has no row of degrees."""
     if plan.entry["estimate"]["fits"] != "no" or isinstance(plan.job, MeasuredJob):
         return []

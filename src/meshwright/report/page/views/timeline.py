@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.errors import UnsupportedError
-from meshwright.report.page.packed import TICKS, gaps_and_durations, packed
+from meshwright.report.page.packed import TICKS, deflated, gaps_and_durations
 from meshwright.report.page.source import PageSource, PlanOnPage
 from meshwright.report.picture import Picture, paler
 from meshwright.schedules import Kind, Timeline
@@ -64,7 +64,7 @@ def picture_data(picture: Picture) -> dict[str, Any]:
     }
 
 
-def shares(picture: Picture) -> list[dict[str, float]]:
+def time_shares(picture: Picture) -> list[dict[str, float]]:
     """Where each worker's time of the step goes, as shares that sum to 1.
 
     Communication is what is exposed: inside tasks, while a worker waits for what is under way, and behind the pipeline.
@@ -125,7 +125,7 @@ def memory_lines(picture: Picture) -> dict[str, Any] | None:
             }
         )
     columns = {"at_s": np.concatenate(at).astype(np.float32), "live_bytes": np.concatenate(live).astype(np.float32)}
-    return {"workers": rows, "first": first, "lines": packed(columns), "exact": exact}
+    return {"workers": rows, "first": first, "lines": deflated(columns), "exact": exact}
 
 
 def _binned(picture: Picture, worker: int) -> tuple[Float[np.ndarray, " bins"], Float[np.ndarray, " bins"]]:
@@ -141,7 +141,7 @@ def _binned(picture: Picture, worker: int) -> tuple[Float[np.ndarray, " bins"], 
 
 def _workers(picture: Picture) -> list[dict[str, Any]]:
     rows = []
-    for worker, (name, parts) in enumerate(zip(picture.workers, shares(picture), strict=True)):
+    for worker, (name, parts) in enumerate(zip(picture.workers, time_shares(picture), strict=True)):
         chunks = picture.chunks[worker] if picture.chunks else ()
         rows.append(
             {
@@ -190,7 +190,7 @@ def _tasks(picture: Picture) -> dict[str, Any]:
         "first": first.tolist(),
         "tick_s": tick_s,
         "usual": [[*map(int, key), float(length)] for key, length in zip(classes.T, usual_s, strict=True)],
-        "packed": packed(columns),
+        "packed": deflated(columns),
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.planning.compose.sources.parallelizers.guard import Guarded, described
+from meshwright.planning.compose.sources.parallelizers.guard import Guarded, slice_words
 from meshwright.specs.plan import StrategyRun
 from tests.planning.compose.sources.parallelizers.slices import Half, island_of, job, slice_of
 
@@ -125,4 +125,4 @@ def test_equal_reasons_are_reported_once() -> None:
 
 def test_a_slice_is_described_with_its_edges() -> None:
     part = slice_of(INPUTS, 1, embedding=True, head=True)
-    assert described(part, island_of(INPUTS, 1, 4)) == "1 layer and the embedding and the head on 4 of A100-80"
+    assert slice_words(part, island_of(INPUTS, 1, 4)) == "1 layer and the embedding and the head on 4 of A100-80"

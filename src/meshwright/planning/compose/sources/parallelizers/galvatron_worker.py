@@ -145,10 +145,10 @@ def searched(module: Any, asked: dict[str, Any], devices: int, folder: Path) -> 
     while isinstance(chosen[0][0], list):
         chosen = [strategy for stage in chosen for strategy in stage]
     limits = dict(zip(("min_tp", "max_tp"), found[0]["tensor_limits"], strict=True))
-    return answer_of(module, engine, asked, chosen, float(found[0]["min_cost"]), limits)
+    return priced_answer(module, engine, asked, chosen, float(found[0]["min_cost"]), limits)
 
 
-def answer_of(
+def priced_answer(
     module: Any, engine: Any, asked: dict[str, Any], chosen: list[Any], whole_s: float, limits: dict[str, int]
 ) -> dict[str, Any]:
     """Times and bytes of the chosen strategies by Galvatron's own cost models, under the limits it chose them with."""

@@ -67,7 +67,7 @@ class Guarded:
 
     def plan(self, part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> list[PartialPlan]:
         """The partial plans that can be; arguments as `Parallelizer.plan`."""
-        where = described(part, island)
+        where = slice_words(part, island)
         if self.hung:
             return []
         self.asked += 1
@@ -139,7 +139,7 @@ def _said(error: BaseException) -> str:
     return f"raised {type(error).__name__}" + (f": {text}" if text else "")
 
 
-def described(part: ModelSlice, island: Island) -> str:
+def slice_words(part: ModelSlice, island: Island) -> str:
     """A slice and an island in words: `20 layers and the head on 16 of H100`."""
     edges = [name for name, held in (("the embedding", part.embedding), ("the head", part.head)) if held]
     layers = f"{part.num_layers} layer{'s' if part.num_layers != 1 else ''}"
