@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import meshwright as mw
+from meshwright.specs.job import Job
+from meshwright.targets import TARGETS
 
 TWO_ZONES = """
 [[group]]
@@ -38,3 +40,12 @@ def test_a_plan_that_rents_one_group_says_so_and_tells_no_gap_of_all(tmp_path: P
     quick = mw.plan("gpt2", cluster=path, global_batch=512)
     assert "nodes" not in quick.verdict.text  # both groups have nodes of 2: what differs is their zone
     assert "(gap" in "\n".join(quick.verdict.why)
+
+
+def test_pipelines_of_unequal_shape_are_said_to_be_for_no_framework() -> None:
+    plans = mw.plan("llama-3.1-8b", gpus="31x1xH100", top=2)
+    best = plans.plans[0]
+    assert best.name is None
+    assert any("no framework known here runs them" in line for line in plans.verdict.why)
+    assert isinstance(best.job, Job)
+    assert all(target.refused(best.job) for target in TARGETS.values() if target.suggested)

@@ -214,7 +214,10 @@ SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "host": _host,
     "objective": lambda facts: f"objective {facts['name']}: {facts['rule']}",
     "search": _search,
-    "unequal pipelines": lambda facts: "pipelines of unequal shape: composed in addition to the search of equal ones",
+    "unequal pipelines": lambda facts: (
+        "pipelines of unequal shape: composed in addition to the search of equal ones; no framework known here runs "
+        "them, and `plan --target NAME` finds the best plan that one can"
+    ),
     "unequal chunks": lambda facts: (
         "chunks of unequal numbers of layers: composed in addition to the search of equal ones"
     ),
