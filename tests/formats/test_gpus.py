@@ -111,7 +111,10 @@ def test_too_many_devices_together() -> None:
 
 def test_a_last_node_that_is_not_full_is_said() -> None:
     (note,) = resolve_gpus("100xH100").notes
-    assert note == "100 H100 are 12 nodes of 8 and one of 4; say NODESxCOUNTxH100 for equal nodes"
+    assert note == (
+        "100 H100 are 12 nodes of 8 and one of 4; say NODESxCOUNTxH100 for equal nodes, or 100x1xH100 for one shape "
+        "of plan over all, priced by the fabric alone"
+    )
     assert not resolve_gpus("96xH100,4xA100-80").notes
 
 

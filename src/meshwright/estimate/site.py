@@ -85,12 +85,18 @@ class Sites:
     def _site(self, ranges: Ranges, devices: int) -> Site:
         numbers = {bisect_right(self._starts, device) - 1 for pair in ranges for device in pair}
         if len(numbers) > 1:
-            names = " and ".join(self.cluster.groups[number].name for number in sorted(numbers))
+            joined = [self.cluster.groups[number] for number in sorted(numbers)]
+            names = " and ".join(group.name for group in joined)
+            kinds = {group.device.name for group in joined}
+            flat = f"{sum(group.devices for group in joined)}x1x{joined[0].device.name}"
+            alike = (
+                f"; --gpus {flat} prices them by the fabric alone, no faster than they are" if len(kinds) == 1 else ""
+            )
             raise UnsupportedError(
                 Problem(
                     what=f"a worker on devices {ranges[0][0]} to {ranges[-1][1]}, of the groups {names}",
                     why="the ranks of a worker run in step and use one kind of link, those of one group",
-                    fix="give each group workers of its own, as `meshwright plan` does, or use one group",
+                    fix=f"give each group workers of its own, as `meshwright plan` does, or use one group{alike}",
                     field="workers.devices",
                 ),
                 code="MW407",

@@ -146,7 +146,9 @@ def _uneven(shapes: Sequence[tuple[DeviceSpec, int, int]]) -> Iterator[str]:
     for (device, full, usual), (other, last, rest) in itertools.pairwise(shapes):
         if device is other and last == 1 and rest < usual == (device.node or UNKNOWN_NODE).devices_per_node:
             said = f"{full} node{'s' if full > 1 else ''} of {usual} and one of {rest}"
-            yield f"{full * usual + rest} {device.name} are {said}; say NODESxCOUNTx{device.name} for equal nodes"
+            total = full * usual + rest
+            flat = f"{total}x1x{device.name} for one shape of plan over all, priced by the fabric alone"
+            yield f"{total} {device.name} are {said}; say NODESxCOUNTx{device.name} for equal nodes, or {flat}"
 
 
 def _whole(text: str, noun: str, item: str, wrong: Refusals) -> int | None:

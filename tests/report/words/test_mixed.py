@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import meshwright as mw
+from meshwright.errors import UnsupportedError
 from meshwright.specs.job import Job
 from meshwright.targets import TARGETS
 
@@ -49,3 +52,12 @@ def test_pipelines_of_unequal_shape_are_said_to_be_for_no_framework() -> None:
     assert any("no framework known here runs them" in line for line in plans.verdict.why)
     assert isinstance(best.job, Job)
     assert all(target.refused(best.job) for target in TARGETS.values() if target.suggested)
+
+
+def test_a_plan_of_one_shape_over_unequal_nodes_is_told_how_it_can_be_priced() -> None:
+    with pytest.raises(UnsupportedError, match=r"--gpus 31x1xH100 prices them by the fabric alone"):
+        mw.estimate("llama-3.1-8b", "dp31.fsdp.mbs1", gpus="31xH100")
+    assert mw.estimate("llama-3.1-8b", "dp31.fsdp.mbs1", gpus="31x1xH100").plans[0].estimate.fits == "yes"
+    with pytest.raises(UnsupportedError) as unlike:
+        mw.estimate("llama-3.1-8b", "dp16.fsdp.mbs1", gpus="8xH100,8xA100-80")
+    assert "x1x" not in unlike.value.problems[0].fix
