@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from meshwright.estimate.rows import fetched_share, strategy_columns
-from meshwright.search.grid import Grid, build_grid, divisors
+from meshwright.kernels.divisors import divisors
+from meshwright.search.grid import Grid, build_grid
 from meshwright.search.space import Space
 from meshwright.specs import MoeMlp, PlanRow, Workload
 from meshwright.specs.row import offload_of

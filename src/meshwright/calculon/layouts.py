@@ -17,6 +17,7 @@ import numpy as np
 
 from meshwright.calculon.axes import EVERY, Axes, Divides, Value, quantity_of
 from meshwright.calculon.inputs import Application
+from meshwright.kernels.divisors import divisors
 from meshwright.search.table import Table
 from meshwright.shapes import Int
 
@@ -72,12 +73,6 @@ class Degrees:
         low = np.arange(len(owner)) - np.repeat(np.cumsum(cells) - cells, cells) + 1
         high = np.where(low == self.pipeline_par, highest[owner], low)
         return size[owner], low, high
-
-
-def divisors(number: int) -> list[int]:
-    """Its divisors, ascending."""
-    low = [candidate for candidate in range(1, int(number**0.5) + 1) if number % candidate == 0]
-    return low + [number // divisor for divisor in reversed(low) if divisor * divisor != number]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.kernels.divisors import divisors
 from meshwright.planning.costing import SECONDS_PER_HOUR, Offer
 from meshwright.planning.objectives import Aim, admitted, require_prices
 from meshwright.planning.reason import Reason, idle_reason
-from meshwright.search.grid import divisors
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.search.search import FRONT_SLACK, search
 from meshwright.search.space import Space

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from meshwright.estimate.legality import model_rules
+from meshwright.kernels.divisors import divisors
 from meshwright.search.axes import AXES, SEARCHED_WAYS, SKEWED_HOT, WAY_AXES, WAYS
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Int
@@ -128,12 +129,6 @@ def most_offload(space: Space) -> str:
     """What a space keeps away from the devices, as `PlanRow.offload` says it; of several what frees the most."""
     tokens = ["" if value == "none" else str(value) for value in space.pinned("offload") or ("none",)]
     return max(tokens, key=lambda token: (len(token.partition("-")[0]), "nvme" not in token))
-
-
-def divisors(number: int) -> list[int]:
-    """Divisors, ascending."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return small + [number // d for d in reversed(small) if d * d != number]
 
 
 def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space) -> Grid:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.search.grid import Grid, divisors
+from meshwright.kernels.divisors import divisors
+from meshwright.search.grid import Grid
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.row import offload_of

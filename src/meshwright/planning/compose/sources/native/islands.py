@@ -13,6 +13,7 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.kernels.divisors import divisors
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import hop_s, link_between
 from meshwright.planning.compose.sources.native.shares import offered_shares
@@ -20,7 +21,6 @@ from meshwright.planning.compose.sources.native.split import SplitStage
 from meshwright.planning.compose.sources.native.stage_fronts import StageFront, stage_front
 from meshwright.planning.compose.sources.native.stage_sequences import MOST_STAGES
 from meshwright.planning.compose.sources.native.stages import MOST_MICRO_BATCH, StageOptions, stage_options
-from meshwright.search.grid import divisors
 from meshwright.search.space import Space
 from meshwright.shapes import Float
 from meshwright.specs.cluster import ClusterSpec

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from meshwright.kernels.divisors import divisors
 from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import link_between
@@ -30,7 +31,6 @@ from meshwright.planning.compose.sources.parallelizers.slice_pipelines import (
     SlicePipeline,
     SlicePipelines,
 )
-from meshwright.search.grid import divisors
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.model import ModelSpec
