@@ -16,7 +16,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face
 from meshwright.targets.contract import Files, Target, file_of, marked
-from meshwright.targets.keys import KeyReader, Keys, nested, yaml_text
+from meshwright.targets.keys import KeyReader, Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import OneStrategy
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
@@ -132,7 +132,7 @@ def configuration(plan: Plan) -> Keys:
             "load_in_8bit": True if lora.base == "int8" else None,
             "load_in_4bit": True if lora.base not in (None, "int8") else None,
         }
-    return nested(flat)
+    return nested_tables(flat)
 
 
 def _several_in_a_ring(plan: Plan) -> bool:

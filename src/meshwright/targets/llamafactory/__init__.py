@@ -16,7 +16,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, hugging_face
 from meshwright.targets.contract import Files, Target, file_of, marked
-from meshwright.targets.keys import KeyReader, Keys, nested, yaml_text
+from meshwright.targets.keys import KeyReader, Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import Note, OneStrategy
 from meshwright.targets.sayable import Plan, only
 
@@ -63,7 +63,7 @@ def configuration(plan: Plan) -> Keys:
             "quantization_type": str(lora.base)[:3] if four else None,
             "double_quantization": not str(lora.base).endswith("-single") if four else None,
         }
-    return nested(flat)
+    return nested_tables(flat)
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
