@@ -132,7 +132,7 @@ def compare_with_run(
     return RunComparison(
         run=run,
         title=planned_title(run.job),
-        text=words.measured_sentence(run.estimate, run.step_time_s, (len(run.steps), len(read.steps))),
+        text=words.log_sentence(run.estimate, run.step_time_s, (len(run.steps), len(read.steps))),
         totals=tuple(_totals(run)),
         terms=terms,
         causes=found,

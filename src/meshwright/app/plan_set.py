@@ -21,7 +21,7 @@ from meshwright.planning.tuned import model_entry, trained_counts
 from meshwright.planning.whole_run import WholeRun
 from meshwright.records import plain
 from meshwright.report.words.reasons import reason_text
-from meshwright.report.words.titles import shortened, title_of
+from meshwright.report.words.titles import shortened_title, title_of
 from meshwright.report.words.verdict import RunnerUp, Verdict, run_sentence
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.result import PlanCertificate
@@ -318,7 +318,7 @@ def _devices_identity(job: PlannedJob, row: PlanRow | None) -> str:
     if found is not None:
         return found.identity()
     workers = [worker.num_devices for pipe in plan.pipelines for worker in pipe.workers]
-    return f"{plan.devices:,} devices = {shortened(workers)}"
+    return f"{plan.devices:,} devices = {shortened_title(workers)}"
 
 
 def _layers_identity(job: PlannedJob) -> str:
@@ -327,7 +327,7 @@ def _layers_identity(job: PlannedJob) -> str:
     layers = [sum(chunk.num_layers for chunk in w.chunks if chunk.copy == "primary") for w in workers]
     towers = job.model.tower_layers if isinstance(job, Job) else 0
     of_towers = f", {towers} of them a tower's" if towers else ""
-    split = f"{shortened(layers)} = " if len(layers) > 1 else ""
+    split = f"{shortened_title(layers)} = " if len(layers) > 1 else ""
     return f"layers {split}{job.plan.num_layers}{of_towers}"
 
 

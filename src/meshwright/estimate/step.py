@@ -20,7 +20,7 @@ from meshwright.estimate.holdings import Holding, WorkerUpdates, all_updates, be
 from meshwright.estimate.memory import ALL_KINDS, WorkerBytes, WorkerLoad, always_bytes, worker_bytes
 from meshwright.estimate.run import PipelineColumns, activations, activations_away, busy_s, run_s, weight_versions
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
-from meshwright.estimate.sync import DataNetwork, Partners, StepCompute, StepSync, side_by_side, step_sync
+from meshwright.estimate.sync import DataNetwork, Partners, StepCompute, StepSync, joined_workers, step_sync
 from meshwright.kernels.collectives import all_reduce_s
 from meshwright.shapes import Float, Int
 from meshwright.specs.workload import Workload
@@ -218,7 +218,7 @@ def sync_of_all(held: Sequence[Holding], workers: Workers, workload: Workload) -
     for first, one, hardware in workers.groups(held):
         partners = None
         if workers.partners is not None:
-            partners = side_by_side([workers.partners[place] for place in one.places.tolist()])
+            partners = joined_workers([workers.partners[place] for place in one.places.tolist()])
         once = sync_of(one.updates, hardware, workload, partners)
         # What a step takes whatever is updated is counted once for each worker.
         again_s = 0.0 if first else hardware.software.step_s * workload.training

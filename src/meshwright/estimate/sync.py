@@ -68,7 +68,7 @@ class Partners:
         return (*inside, replace(self.between, bandwidth_bytes_per_s=slowed))
 
 
-def side_by_side(parts: Sequence[Partners]) -> Partners:
+def joined_workers(parts: Sequence[Partners]) -> Partners:
     """Workers of one group, side by side as columns of one row."""
     between = [part.between for part in parts]
     return Partners(

@@ -81,7 +81,11 @@ def cheapest_choices(layers: list[tuple[RecomputeOption, ...]], budget_bytes: fl
 
 
 def _cheapest(
-    layers: list[tuple[Choice, ...]], budget_bytes: float, least_left: list[float], relaxed: _Relaxed, limit_s: float
+    layers: list[tuple[RecomputeOption, ...]],
+    budget_bytes: float,
+    least_left: list[float],
+    relaxed: _Relaxed,
+    limit_s: float,
 ) -> tuple[int, ...] | None:
     """The cheapest choices that take no longer than a limit; None where there are none."""
     states = [_State(0.0, 0.0, ())]
@@ -123,7 +127,7 @@ class _Relaxed:
     """Seconds and bytes with the quickest options, of the layers from each on."""
 
     @staticmethod
-    def of(layers: list[tuple[Choice, ...]]) -> _Relaxed:
+    def of(layers: list[tuple[RecomputeOption, ...]]) -> _Relaxed:
         """For layers with their options; equal layers share their steps."""
         hulls = [_hull(options) for options in layers]
         places: dict[tuple[tuple[float, float], ...], int] = {}
@@ -177,7 +181,7 @@ class _Relaxed:
         return time_s + before_s + math.ceil((over - before) / step) * step_s
 
 
-def _hull(options: tuple[Choice, ...]) -> tuple[tuple[float, float], ...]:
+def _hull(options: tuple[RecomputeOption, ...]) -> tuple[tuple[float, float], ...]:
     """Seconds and bytes of the options that no mixture of others beats, the quickest first."""
     points = sorted({(option.time_s, option.kept_bytes) for option in options})
     hull = [points[0]]

@@ -13,7 +13,7 @@ from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.ties import differing_parts, tied
 from meshwright.planning.tuned import trained_text
 from meshwright.report.words.reasons import parts_text
-from meshwright.report.words.titles import shortened, strategy_text
+from meshwright.report.words.titles import shortened_title, strategy_text
 from meshwright.report.words.verdict import FITS_WORDS, peak_text
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
@@ -114,7 +114,7 @@ def _each_pipeline(job: PlannedJob, show: Callable[[Pipeline], str]) -> str:
 
 def _layers(job: PlannedJob) -> str:
     def show(pipeline: Pipeline) -> str:
-        return shortened([sum(chunk.num_layers for chunk in worker.chunks) for worker in pipeline.workers])
+        return shortened_title([sum(chunk.num_layers for chunk in worker.chunks) for worker in pipeline.workers])
 
     return _each_pipeline(job, show)
 

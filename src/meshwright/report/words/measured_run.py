@@ -54,7 +54,7 @@ NO_TERMS = (
 )
 
 
-def measured_sentence(estimate: StepEstimate, measured_s: float, steps: tuple[int, int]) -> str:
+def log_sentence(estimate: StepEstimate, measured_s: float, steps: tuple[int, int]) -> str:
     """How far prediction and measurement are apart, and whether that was to be expected.
 
     Args:

@@ -10,7 +10,7 @@ from meshwright.planning.mixed.slices import Composition, PlannedSlice
 from meshwright.planning.mixed.source import SearchRecord
 from meshwright.planning.reason import idle_reason
 from meshwright.report.words.reasons import reason_text
-from meshwright.report.words.titles import shortened, strategy_text
+from meshwright.report.words.titles import shortened_title, strategy_text
 from meshwright.units import percent, seconds, significant, slower
 
 MOST_HELD = 12
@@ -93,7 +93,7 @@ def held_line(one: HeldLayers) -> str:
     name = f"pipeline {first}" if first == last else f"pipelines {first}-{last}"
     stages = "1 stage" if len(one.layers) == 1 else f"{len(one.layers)} stages"
     return (
-        f"{name}: {sum(one.layers)} layers ({shortened(one.layers)}) on {stages} of {one.devices} {one.group}, "
+        f"{name}: {sum(one.layers)} layers ({shortened_title(one.layers)}) on {stages} of {one.devices} {one.group}, "
         f"{strategy_text(one.strategy)}, {one.micro_batches} x mbs{one.mbs}"
     )
 

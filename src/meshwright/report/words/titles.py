@@ -65,7 +65,7 @@ def strategy_text(strategy: LayerStrategy) -> str:
     return " ".join(parts) or "whole layers"
 
 
-def shortened(numbers: Sequence[int]) -> str:
+def shortened_title(numbers: Sequence[int]) -> str:
     """`20+20+20+20`, and `8x16+7x4` where there are more than 8 numbers."""
     if len(numbers) <= 8:
         return "+".join(map(str, numbers))
