@@ -291,3 +291,43 @@ def test_what_accelerate_config_writes_is_read(tmp_path: Path, engine: str, plan
     report = check(script, cluster=GPUS, search=False)
     assert not report.violations
     assert report.name == plan
+
+
+PLAIN = "sft.py --model_name_or_path Qwen/Qwen3-1.7B --per_device_train_batch_size 2 --gradient_accumulation_steps 4"
+
+
+@pytest.mark.parametrize(
+    ("command", "plan"),
+    [
+        (f"torchrun --nproc_per_node=8 {PLAIN} --bf16", "dp8.mbs2.gbs64"),
+        (f"torchrun --nproc_per_node=8 {PLAIN} --bf16 --fsdp 'full_shard auto_wrap'", "dp8.fsdp.mbs2.gbs64"),
+        (f"torchrun --nproc_per_node=8 {PLAIN} --fp16 --fsdp shard_grad_op", "dp8.fsdp-keep.mbs2.gbs64"),
+        (f"accelerate launch --num_processes 8 --mixed_precision bf16 {PLAIN}", "dp8.mbs2.gbs64"),
+        (f"accelerate launch --use_fsdp --mixed_precision bf16 {PLAIN}", "dp8.fsdp.mbs2.gbs64"),
+    ],
+)
+def test_options_alone_say_how_a_trainer_is_started(tmp_path: Path, command: str, plan: str) -> None:
+    script = tmp_path / "sft.sh"
+    script.write_text(f"#!/bin/bash\n{command} --max_length 1024\n")
+    report = check(script, cluster=GPUS, search=False)
+    assert report.name == plan
+    assert report.inputs is not None
+    assert report.inputs.workload.precision.name == ("fp16" if "--fp16" in command else "bf16")
+    assert not any("processes" in note for note in report.warnings)
+    script.write_text(script.read_text().replace("sft.py", "dpo.py"))
+    with pytest.raises(InputError, match=r"dpo\.py is started"):
+        check(script, cluster=GPUS, search=False)
+
+
+def test_a_tokenizer_that_only_the_environment_knows_is_no_question(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "#!/bin/bash\ntorchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 "
+        "--num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 "
+        "--global-batch-size 64 --bf16 --tokenizer-type Llama2Tokenizer --tokenizer-model $TOKENIZER\n"
+    )
+    report = check(script, cluster="8xA100-80", search=False)
+    assert any("32,000 tokens" in note for note in report.warnings)
+    script.write_text(script.read_text().replace("Llama2Tokenizer", "HuggingFaceTokenizer"))
+    with pytest.raises(InputError, match="the vocabulary is not known"):
+        check(script, cluster="8xA100-80", search=False)

@@ -15,7 +15,7 @@ from meshwright.planning.launch_script import LaunchSource
 from meshwright.planning.script_fix import OptionChange, ScriptFix, masked, read_back, secret_names
 from meshwright.planning.trainer_options import MODELS
 from meshwright.specs.job import Job
-from meshwright.targets import adapters
+from meshwright.targets import adapters, hugging_face
 from meshwright.targets.contract import PLAN_FILE
 
 _ABSENT = object()
@@ -67,7 +67,7 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
     wanted = read_back(source, {own: theirs[own] for own in names.values() if own in theirs})
     read = {said.option for said in (*now.said, *wanted.said)}
     changes = [change for name, text in compared.items() for change in _differences(source, name, text, read)]
-    settled = {*source.files, *(adapters.FILES if "lora" in now.workload else ())}
+    settled = {*source.files, hugging_face.SCRIPT, *(adapters.FILES if "lora" in now.workload else ())}
     missing = [one for one in source.target.beside if one in theirs and one not in settled]
     notes = [f"{name} is not here: take it from `export --to {source.target.name}`" for name in missing]
     edited = _edited(source, changes)

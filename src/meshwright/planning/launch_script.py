@@ -21,7 +21,7 @@ from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.job_inputs import job_inputs, resolve_cluster
 from meshwright.planning.plan_source import PlanQuestion, with_row
-from meshwright.planning.script_files import ARGUMENTS, read_through, started_with
+from meshwright.planning.script_files import ARGUMENTS, LAUNCHER, read_through, started_with
 from meshwright.planning.violation import Violation
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.cluster import ClusterSpec
@@ -75,6 +75,8 @@ def _started_by(path: Path, text: str) -> str | None:
     script = read_script(text, name=path.name, read=read)
     with_files = [name for name, target in TARGETS.items() if target.script is None and target.read is not None]
     found = [name for name in with_files if started_with(script, TARGETS[name], read).files]
+    if LAUNCHER in started_with(script, TARGETS["accelerate"], read).files:
+        found = [name for name in found if name != "accelerate"] or ["accelerate"]
     return found[0] if len(found) == 1 else None
 
 

@@ -10,12 +10,15 @@ from dataclasses import dataclass, field, replace
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Launch, Script, launches
-from meshwright.formats.shell.values import known_text, unknown_of
+from meshwright.formats.shell.launches import processes
+from meshwright.formats.shell.values import Word, known_text, unknown_of
 from meshwright.planning.trainer_options import TrainerOptions, read_trainer_options
 from meshwright.targets import Target
 
 ARGUMENTS = "training_args.json"
 """What trainers take as options: the same names as in this file."""
+LAUNCHER = "options of the launcher"
+"""Stands for a configuration of Accelerate where its own options, and the trainer's, say all of it."""
 _CONFIG = re.compile(r"[^=\s]+\.(?:json|ya?ml|toml)$")
 
 
@@ -34,7 +37,7 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
         return LaunchFile(row=None, layout=None, problems=found.problems, questions=found.questions)
     launched = target.read(found.files, devices)
     said, unpriced = (
-        tuple(replace(one, place=found.place) if one.place.startswith(ARGUMENTS) else one for one in values)
+        tuple(replace(one, place=found.place) if one.place.startswith((ARGUMENTS, LAUNCHER)) else one for one in values)
         for values in (launched.said, launched.unpriced)
     )
     options = found.options
@@ -84,6 +87,9 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         Problem(what=f"{place} cannot be read", why=why, fix="correct the script there", field="source")
         for why, place in script.broken[:4]
     ]
+    if not found and target.name == "accelerate":
+        found = [(launch, _by_options(launch)) for launch in launches(script.commands) if is_trainer(launch)]
+        questions = [one for launch, _ in found for one in read_trainer_options(launch).questions]
     if not found:
         why = f"no program is started with a configuration of {target.title} that is here"
         fix = "name the configuration file itself, or put it beside the script"
@@ -97,12 +103,67 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     files = found[-1][1]
     return StartedWith(
         files=files,
-        written=frozenset(files) & frozenset(script.files),
+        written=frozenset(files) & {LAUNCHER, *script.files},
         options=read_trainer_options(found[-1][0]),
         place=str(found[-1][0].place),
         questions=tuple(questions),
-        problems=tuple(problems),
+        problems=(*problems, *_of_several_models(found[-1][0])),
     )
+
+
+_SEVERAL = re.compile(r"(?:^|[_.-])(dpo|ppo|grpo|kto|orpo|rloo|rlhf|reward|gkd)(?=[_.-]|$)")
+
+
+def _of_several_models(launch: Launch) -> Iterator[Problem]:
+    """Programs that run more than one model, or a sequence more than once."""
+    program = launch.program.rpartition("/")[2]
+    if _SEVERAL.search(program.lower()):
+        why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
+        yield Problem(what=f"{program} is started", why=why, fix="check a script of SFT or pretraining", field="source")
+
+
+def is_trainer(launch: Launch) -> bool:
+    """Whether a program takes the options of the trainer of transformers."""
+    return any(
+        word.text.partition("=")[0].replace("-", "_") == "__per_device_train_batch_size" for word in launch.words
+    )
+
+
+def _by_options(launch: Launch) -> dict[str, str]:
+    """What the options of a launcher and of a trainer say of its engine, as the file they could stand in."""
+    said = {**_options(launch.launcher), **_options(launch.words)}
+    fsdp = said.get("fsdp", "") if "fsdp" in said else "full_shard" if "use_fsdp" in said else ""
+    strategy = next(
+        (name.upper() for name in ("shard_grad_op", "no_shard", "full_shard") if name in fsdp), "FULL_SHARD"
+    )
+    shards = {
+        "fsdp_version": int(said.get("fsdp_version", "1")) if said.get("fsdp_version", "1").isdecimal() else 1,
+        "fsdp_sharding_strategy": said.get("fsdp_sharding_strategy", strategy),
+        "fsdp_offload_params": "offload" in fsdp or said.get("fsdp_offload_params", "") == "true",
+    }
+    keys = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP" if fsdp else "MULTI_GPU",
+        "mixed_precision": said.get("mixed_precision", "no"),
+        "num_processes": processes(launch.launcher)[0],
+        **({"fsdp_config": shards} if fsdp else {}),
+    }
+    options = read_trainer_options(launch)
+    return {LAUNCHER: json.dumps(keys), ARGUMENTS: json.dumps(options.arguments)}
+
+
+def _options(words: tuple[Word, ...]) -> dict[str, str]:
+    """Options by name with what stands behind them."""
+    found: dict[str, str] = {}
+    name = ""
+    for word in words:
+        if word.text.startswith("--"):
+            name, _, value = word.text.removeprefix("--").partition("=")
+            name = name.replace("-", "_")
+            found[name] = value.lower()
+        elif name:
+            found[name] = f"{found[name]} {word.text.lower()}".strip()
+    return found
 
 
 def _assumed(script: Script) -> Iterator[str]:

@@ -17,7 +17,7 @@ MODELS = ("model_name_or_path", "pretrained_model_name_or_path", "model_id", "ba
 LENGTHS = ("max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "block_size", "seq_length", "max_length")
 """What programs call the length of a sequence."""
 ADAPTERS = ("use_peft", "use_lora", "use_dora", "lora_r", "lora_target_modules", "load_in_4bit", "load_in_8bit")
-_FILES = ("deepspeed", "config", "config_file")
+_FILES = ("deepspeed", "deepspeed_config", "config", "config_file", "job.config_file", "fsdp")
 _SHOWN = 16
 _BOOLEAN = ("true", "false")
 _KEY = re.compile(r"[a-z][a-z0-9_.]*")

@@ -321,7 +321,8 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
     }
     if values.has("--vocab-size"):
         facts["vocab"] = values.whole("--vocab-size")
-    facts["tokenizer"] = (values.text("--tokenizer-type"), values.text("--tokenizer-model"))
+    place = "--tokenizer-model"  # what is not known of it is no question: only the vocabulary counts
+    facts["tokenizer"] = (values.text("--tokenizer-type"), "" if place in values.hidden else values.text(place))
     facts["max_positions"] = values.whole("--max-position-embeddings") or values.whole("--seq-length", 1024)
     problems: list[Problem] = []
     if values.has("--num-experts"):

@@ -190,7 +190,11 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         return reader.launch(None, questions=(question,))
     workload["global_batch"] = row.gbs
     started = reader.keys.get("num_processes")
-    notes = (f"the file starts {started} processes, the plan is read for {world} devices",) if started != world else ()
+    notes = (
+        (f"the file starts {started} processes, the plan is read for {world} devices",)
+        if started not in (None, world)
+        else ()
+    )
     if sharded and reader.get(_VERSION, 1) == 1:
         notes = (*notes, "FSDP1 is priced as FSDP2, which shards alike")
     return reader.launch(row, workload=workload, notes=notes)
