@@ -23,7 +23,7 @@ from meshwright.schedules import (
     schedule_named,
 )
 from meshwright.schedules.list_order import Key, list_table
-from meshwright.schedules.parameters import whole_number_of
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.zb_v import ZeroBubbleV
 from tests.virtual_devices import eight_devices
 
@@ -42,7 +42,7 @@ class MyV(ZeroBubbleV):
 class MyWave(Schedule):
     """Chunks there and back; a worker keeps `most` micro-batches of its first chunk at most."""
 
-    most: int | None = whole_number_of(None, "Micro-batches of a first chunk that are kept.")
+    most: int | None = whole(None, "Micro-batches of a first chunk that are kept.")
 
     name = "my-wave"
     title = "a wave with a limit"

@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.lists import Task, table_of_lists
-from meshwright.schedules.parameters import whole_number_of
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
@@ -29,8 +29,8 @@ class AvgPipe(Schedule):
     Source: Chen et al., "Elastic Averaging for Efficient Pipelined DNN Training", PPoPP 2023.
     """
 
-    extra: int = whole_number_of(1, "Forwards that run ahead of 1F1B.", low=0)
-    pipelines: int = whole_number_of(1, "Replicas of the model on the same workers, a divisor of m.")
+    extra: int = whole(1, "Forwards that run ahead of 1F1B.", low=0)
+    pipelines: int = whole(1, "Replicas of the model on the same workers, a divisor of m.")
 
     name = "avgpipe"
     only_chunks = 1

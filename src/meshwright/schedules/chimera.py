@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.list_order import Key, list_table
-from meshwright.schedules.parameters import flag, whole_number_of
+from meshwright.schedules.parameters import flag, whole
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
@@ -49,7 +49,7 @@ class Chimera(Schedule):
     SC 2021.
     """
 
-    pairs: int = whole_number_of(1, "Pipelines per direction, a divisor of p/2.")
+    pairs: int = whole(1, "Pipelines per direction, a divisor of p/2.")
     """A worker holds 2*pairs stages."""
     doubling: bool = flag("Forwards of the next p micro-batches run ahead, for m > p.", tried=True)
     """m may then be any number above p."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.lists import Task, table_of_lists
-from meshwright.schedules.parameters import whole_number_of
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import Kind, ScheduleTable
 
 
@@ -20,7 +20,7 @@ class DynaPipe(Schedule):
     Source: Jiang et al., "DynaPipe: Optimizing Multi-task Training through Dynamic Pipelines", EuroSys 2024.
     """
 
-    most: int | None = whole_number_of(None, "Most activations on a worker. [default: p - r on worker r]")
+    most: int | None = whole(None, "Most activations on a worker. [default: p - r on worker r]")
 
     name = "dynapipe"
     only_chunks = 1

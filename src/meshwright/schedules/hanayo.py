@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.list_order import Key, list_table
-from meshwright.schedules.parameters import whole_number_of
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
@@ -24,10 +24,10 @@ class Hanayo(Schedule):
     Efficiency", SC 2023.
     """
 
-    waves: int | None = whole_number_of(None, "Waves, half the chunks per worker.")
-    admit: int | None = whole_number_of(None, "Most micro-batches in flight, p or more. [default: any]")
+    waves: int | None = whole(None, "Waves, half the chunks per worker.")
+    admit: int | None = whole(None, "Most micro-batches in flight, p or more. [default: any]")
     """Fewer activations for a longer step: a worker with nothing else to do then waits."""
-    backward_ticks: int = whole_number_of(2, "Forwards that a backward is taken to last when the order is made.")
+    backward_ticks: int = whole(2, "Forwards that a backward is taken to last when the order is made.")
 
     name = "hanayo"
     title = "Hanayo: waves of chunks"

@@ -11,7 +11,7 @@ from meshwright.schedules.alternating import alternating_table
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.bounds import PathBound, Paths
 from meshwright.schedules.in_flight import largest_vectors
-from meshwright.schedules.parameters import whole_number_of
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import ScheduleTable
 from meshwright.shapes import Float, Int
 
@@ -26,7 +26,7 @@ class Interleaved(Schedule):
     SC 2021.
     """
 
-    group: int | None = whole_number_of(None, "Micro-batches per group, p or more. [default: p]")
+    group: int | None = whole(None, "Micro-batches per group, p or more. [default: p]")
     """The last group may be shorter, but not shorter than p."""
 
     name = "interleaved"

@@ -8,7 +8,7 @@ from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.chimera import two_way_problems
 from meshwright.schedules.list_order import Key, list_table
-from meshwright.schedules.parameters import whole_number_of
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
@@ -23,7 +23,7 @@ class MixPipe(Schedule):
     DAC 2023.
     """
 
-    inject: int | None = whole_number_of(None, "Micro-batches in flight per direction, p/2 to p. [default: p/2 + 1]")
+    inject: int | None = whole(None, "Micro-batches in flight per direction, p/2 to p. [default: p/2 + 1]")
 
     name = "mixpipe"
     only_chunks = 1

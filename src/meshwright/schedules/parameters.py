@@ -76,7 +76,7 @@ class ScheduleParameter:
         return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
 
 
-def whole_number_of(default: int | None, help: str, *, low: int = 1, tries: tuple[int, ...] = ()) -> Any:
+def whole(default: int | None, help: str, *, low: int = 1, tries: tuple[int, ...] = ()) -> Any:
     """A field that is a whole number.
 
     Args:

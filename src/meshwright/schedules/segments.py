@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.schedules.parameters import whole_number_of
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.zero_bubble import ListedSchedule
 
 
@@ -16,7 +16,7 @@ class SegmentSchedule(ListedSchedule):
     Time (m + (p - 1)/k)*(f + b) for segments of equal work on one chunk per worker.
     """
 
-    segments: int = whole_number_of(2, "Segments per sequence.", tries=(4, 8))
+    segments: int = whole(2, "Segments per sequence.", tries=(4, 8))
 
     only_chunks = 1
     traffic = "as many bytes in `segments` times as many messages"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from meshwright.errors import Problem
 from meshwright.schedules.lists import Task, table_of_lists
-from meshwright.schedules.parameters import whole_number_of
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.segments import SegmentSchedule
 from meshwright.schedules.table import Kind, ScheduleTable
 
@@ -23,7 +23,7 @@ class SlimPipe(SegmentSchedule):
     2025, abstract; the order of chunks within a micro-batch is this reconstruction's own.
     """
 
-    segments: int = whole_number_of(
+    segments: int = whole(
         4, "Slices per sequence; with several chunks per worker at least as many as workers.", tries=(8, 16)
     )
 

@@ -11,7 +11,7 @@ from meshwright.errors import Problem
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.order_bounds import order_lower_bound_s
 from meshwright.schedules.order_search import greedy_options, search_orders
-from meshwright.schedules.parameters import whole_number_of
+from meshwright.schedules.parameters import whole
 from meshwright.schedules.simulate import makespans
 from meshwright.schedules.stage_shares import Caps, virtual_stage_work
 from meshwright.schedules.table import Kind, ScheduleTable
@@ -45,7 +45,7 @@ class ZeroBubbleAuto(ListedSchedule):
     """Weight gradient by worker; None: 1 s each."""
     transfer_s: float = 0.0
     """Latency between neighbours."""
-    most_live: int | None = whole_number_of(None, "Micro-batches that a worker may keep. [default: 2p - 1]")
+    most_live: int | None = whole(None, "Micro-batches that a worker may keep. [default: 2p - 1]")
     """More than 2p - 1 do not help equal stages."""
 
     name = "zb-auto"

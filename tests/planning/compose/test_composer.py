@@ -13,7 +13,7 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.compose.pipeline_sets import blended, whole
+from meshwright.planning.compose.pipeline_sets import blended, with_whole_micro_batches
 from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.split import SplitPipeline, SplitStage, group_of, split_pipeline
 from meshwright.planning.job_inputs import JobInputs, job_inputs
@@ -105,7 +105,7 @@ def test_pipeline_sets_are_the_best_of_all_partitions_and_shares() -> None:
     for pair in pairs:
         assert [one.islands for one in pair] == [{0}, {1}]
         assert [one.devices for one in pair] == [2, 2]
-        made = whole(blended(pair, 24, 0.0), 24)
+        made = with_whole_micro_batches(blended(pair, 24, 0.0), 24)
         counts = [
             (first, (24 - first * pair[0].wave) // pair[1].wave)
             for first in range(1, 25)
@@ -122,7 +122,7 @@ def test_the_closed_form_is_near_the_priced_plan_and_memory_never_above_the_limi
     composer = Composer(inputs.model, inputs.cluster, inputs.workload)
     parts = [IslandPart(number, group.devices) for number, group in enumerate(inputs.cluster.groups)]
     for one_set in composer.sets(parts, 12):
-        made = whole(one_set, 64)
+        made = with_whole_micro_batches(one_set, 64)
         assert made is not None
         plan = native_plan(made, inputs.cluster)
         estimate = estimate_plan(plan, inputs.model, inputs.cluster, inputs.workload)

@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.compose.pipeline_sets import blended, whole
+from meshwright.planning.compose.pipeline_sets import blended, with_whole_micro_batches
 from meshwright.planning.compose.sources.native.pipelines import Use
 from meshwright.planning.compose.sources.native.shares import offered_shares
 from meshwright.planning.mixed.native import NativeSource
@@ -35,7 +35,7 @@ def brute_force_s(composer: Composer, parts: list[IslandPart]) -> float:
     for division in divisions(parts):
         found = [composer.pipelines(use)[:4] for use in division]
         for chosen in itertools.product(*found):
-            made = whole(composer._synchronised(blended(chosen, batch, 0.0)), batch)
+            made = with_whole_micro_batches(composer._synchronised(blended(chosen, batch, 0.0)), batch)
             if made is not None:
                 best_s = min(best_s, made.step_s)
     return best_s

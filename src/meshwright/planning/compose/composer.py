@@ -22,7 +22,13 @@ from meshwright.budget import spent
 from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.divided import AROUND, Divided
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.compose.pipeline_sets import PipelineSet, blended, gradient_sum_s, partitions, whole
+from meshwright.planning.compose.pipeline_sets import (
+    PipelineSet,
+    blended,
+    gradient_sum_s,
+    partitions,
+    with_whole_micro_batches,
+)
 from meshwright.planning.compose.sources.native.islands import NativeIslands
 from meshwright.planning.compose.sources.native.pipelines import THOROUGH, NativePipelines, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
@@ -97,7 +103,7 @@ class Composer:
         for number, one_set in enumerate(sets):
             if (number >= ROUNDED and len(found) >= most) or (found and spent()):
                 break
-            one = whole(one_set, self.workload.global_batch)
+            one = with_whole_micro_batches(one_set, self.workload.global_batch)
             if one is not None:
                 found.append(one)
         return sorted(found, key=lambda one: one.step_s)[:most]

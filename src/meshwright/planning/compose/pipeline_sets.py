@@ -84,7 +84,7 @@ class PipelineSet(Generic[AnyPaced]):
 
     pipelines: tuple[AnyPaced, ...]
     shares: tuple[float, ...]
-    """Micro-batches of each; whole numbers once `whole` made them so."""
+    """Micro-batches of each; whole numbers once `with_whole_micro_batches` made them so."""
     step_s: float
 
     @property
@@ -122,7 +122,7 @@ def blended(pipelines: Sequence[AnyPaced], global_batch: int, sync_s: float) -> 
     return PipelineSet(pipelines=tuple(pipelines), shares=tuple(shares), step_s=max(ends_s) + sync_s)
 
 
-def whole(one_set: PipelineSet[AnyPaced], global_batch: int) -> PipelineSet[AnyPaced] | None:
+def with_whole_micro_batches(one_set: PipelineSet[AnyPaced], global_batch: int) -> PipelineSet[AnyPaced] | None:
     """The set with whole micro-batches, as many sequences as the batch; None where their sizes do not allow it."""
     exact_s = max(m.step_s(share) for m, share in zip(one_set.pipelines, one_set.shares, strict=True))
     sync_s = one_set.step_s - exact_s

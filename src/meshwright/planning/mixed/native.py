@@ -13,7 +13,7 @@ from meshwright.estimate.pricer import PlanPricer
 from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.compose.pipeline_sets import PipelineSet, whole
+from meshwright.planning.compose.pipeline_sets import PipelineSet, with_whole_micro_batches
 from meshwright.planning.compose.sources.native.bound import least_step_s
 from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.pipelines import THOROUGH, SequenceEffort
@@ -323,7 +323,10 @@ class NativeSource:
         cheap = sorted(sets, key=lambda one: price[id(one)])
         in_time = [one for one in cheap if one.step_s <= aim.max_step_time_s]
         wanted = [*sets[:RENTED], *cheap[:RENTED], *in_time[:RENTED]]
-        made = (whole(one, self.workload.global_batch) for one in {id(one): one for one in wanted}.values())
+        made = (
+            with_whole_micro_batches(one, self.workload.global_batch)
+            for one in {id(one): one for one in wanted}.values()
+        )
         found = (self._candidate(native_plan(one, self.cluster)) for one in made if one is not None)
         return [one for one in found if one is not None]
 

@@ -23,7 +23,13 @@ from meshwright.kernels.divisors import divisors
 from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import link_between
-from meshwright.planning.compose.pipeline_sets import PipelineSet, blended, gradient_sum_s, partitions, whole
+from meshwright.planning.compose.pipeline_sets import (
+    PipelineSet,
+    blended,
+    gradient_sum_s,
+    partitions,
+    with_whole_micro_batches,
+)
 from meshwright.planning.compose.sources.parallelizers.guard import TIME_LIMIT_S, Guarded
 from meshwright.planning.compose.sources.parallelizers.questions import Questions
 from meshwright.planning.compose.sources.parallelizers.slice_pipelines import (
@@ -148,7 +154,7 @@ class SliceComposer:
             pipelines, gradient_bytes, lambda here, there: link_between(questions.cluster, here, there)[0]
         )
         exact = blended(pipelines, questions.workload.global_batch, sync_s)
-        return whole(exact, questions.workload.global_batch) if np.isfinite(exact.step_s) else None
+        return with_whole_micro_batches(exact, questions.workload.global_batch) if np.isfinite(exact.step_s) else None
 
     def pipelines(self, parts: Sequence[IslandPart]) -> list[SlicePipeline]:
         """The undominated pipelines through all of these islands, in any order, the quickest for the batch first."""
