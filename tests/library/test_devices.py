@@ -25,6 +25,7 @@ from meshwright.library.devices import (
     devices,
     generations,
     kernel_efficiency,
+    larger_devices,
     plain_name,
 )
 from meshwright.units import GIB
@@ -298,3 +299,9 @@ def test_devices_with_measured_runs_have_the_share_of_peak_that_was_fitted(name:
     assert own.gemm_fraction == fitted["gemm_fraction"]
     assert own.gemm_fraction_fp8 == fitted.get("gemm_fraction_fp8", own.gemm_fraction_fp8)
     assert own.basis == "fitted"
+
+
+def test_larger_devices_are_those_of_all_that_have_more_memory() -> None:
+    for vendor, size in (("NVIDIA", 80 * GIB), ("AMD", 0.0), ("NVIDIA", 1e15)):
+        wanted = [one for one in devices() if one.vendor == vendor and one.memory_bytes > size]
+        assert list(larger_devices(size, vendor)) == wanted
