@@ -19,7 +19,7 @@ NEWEST := .venv-newest/.torch
 # The frameworks disagree about versions of what they need, so that they come without it into an environment of their own.
 TARGETS := .venv-targets/.targets
 
-.PHONY: help demo release audit mutants test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page browser schedules schemas claims \
+.PHONY: help demo release audit mutants kills interrupts test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page browser schedules schemas claims \
 	models floors corpus docs docs-version \
 	clean
 
@@ -119,6 +119,13 @@ audit: $(RELEASE)  ## known vulnerabilities and licences of what the wheel needs
 	$(BIN)/python -m release.audit
 
 MUTANTS ?=
+
+kills: $(TEST)  ## SIGKILL at drawn moments of writes, plans, sweeps, studies and workers of runs, a hundred of each; minutes
+	$(BIN)/python -m tests.kills
+	$(BIN)/python -m benchmarks.kills --kills 100
+
+interrupts: $(TEST)  ## Ctrl-C and SIGTERM at drawn lines of every verb that writes or starts processes; minutes
+	$(BIN)/python -m tests.interrupts
 
 mutants: $(TEST) $(MUTATIONS)  ## mutations of files changed since main that no test notices; MUTANTS=FILES for others
 	$(BIN)/python -m tests.mutants $(MUTANTS)

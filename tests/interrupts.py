@@ -73,7 +73,7 @@ QUESTIONS: Mapping[str, Question] = {
             Question(words="models add config.json --name mine --library lib", outputs=()),
             Question(words=f"{RUN} --checkpoint state --every 1", outputs=(), heavy=True),
             Question(words=f"{RUN} --backend processes", outputs=(), heavy=True),
-            Question(words="calculon search gpt3-13B a100_80g --procs 64 --batch 64 --cores 2", outputs=(), heavy=True),
+            Question(words="calculon search gpt3-13B a100_80g --procs 64 --batch 64", outputs=(), heavy=True),
         )
     )
 }

@@ -122,7 +122,7 @@ def mutations_of(file: Path, lines: str = "") -> list[Mutation]:
     from cosmic_ray.plugins import get_operator, operator_names
 
     first, _, last = lines.partition("-")
-    tree = get_ast_from_path(file)
+    tree, written = get_ast_from_path(file), file.read_text(encoding="utf-8").splitlines()
     found = []
     for name in sorted(operator_names()):
         if UNSEEN in name or not name.partition("/")[2].startswith(CHANGES):
@@ -130,7 +130,9 @@ def mutations_of(file: Path, lines: str = "") -> list[Mutation]:
         operator, occurrence = get_operator(name)(), 0
         for node in ast_nodes(tree):
             for start, _ in operator.mutation_positions(node):
-                if not lines or int(first) <= start[0] <= int(last or first):
+                if written[start[0] - 1].lstrip().startswith("@dataclass("):
+                    pass  # slots and frozen records behave alike to whoever keeps to them
+                elif not lines or int(first) <= start[0] <= int(last or first):
                     line, column = start
                     found.append(Mutation(file=file, operator=name, occurrence=occurrence, line=line, column=column))
                 occurrence += 1

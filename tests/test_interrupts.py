@@ -7,7 +7,7 @@ import pytest
 from tests.interrupts import QUESTIONS, drawn, faults, undisturbed
 
 CHEAP = ("export", "trace", "schedule", "validate", "gpus", "models")
-MOMENTS = 8
+MOMENTS = 5
 
 
 @pytest.mark.parametrize("name", [name for name in QUESTIONS if name.startswith(CHEAP)])

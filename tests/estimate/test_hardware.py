@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from meshwright.errors import UnsupportedError
-from meshwright.estimate.hardware import Hardware, hardware_of, level_rates, power_limited_clock
+from meshwright.estimate.hardware import (
+    HOST_MEMORY_FRACTION,
+    HOST_UPDATE_BYTES_PER_S,
+    Hardware,
+    hardware_of,
+    host_columns,
+    level_rates,
+    power_limited_clock,
+)
 from meshwright.estimate.price import strategy_columns
 from meshwright.estimate.work import price_work
 from meshwright.formats.cluster import node_group
@@ -17,6 +25,7 @@ from meshwright.library.devices import device as named
 from meshwright.library.models import resolve
 from meshwright.library.software import software
 from meshwright.ops.layers import layer_work
+from meshwright.specs.cluster import HostSpec
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from meshwright.specs.workload import Workload
@@ -96,3 +105,14 @@ def test_only_in_a_mesh_are_the_peers_of_a_device_counted() -> None:
     domain = resolve_gpus("8xMI300X").groups[0].domains[0]
     mesh, switch = replace(domain, topology="mesh"), replace(domain, topology="switch")
     assert (level_rates(mesh).mesh_peers, level_rates(switch).mesh_peers) == (domain.size - 1, 0)
+
+
+def test_what_devices_share_of_a_host_is_shared_out() -> None:
+    host = HostSpec(memory_bytes=1e12, memory_bytes_per_s=4e11, disk_bytes=8e12, disk_read_bytes_per_s=4e10)
+    group = replace(resolve_gpus("8xH100").groups[0], host=host)
+    one = host_columns(group)
+    assert one["host_update_bytes_per_s"] == pytest.approx(HOST_MEMORY_FRACTION * 4e11 / 8)
+    assert (one["host_memory_bytes"], one["disk_bytes"]) == (1e12 / 8, 1e12)
+    assert one["disk_rates"] == (5e9, 5e9)
+    plain = host_columns(replace(group, host=HostSpec()))
+    assert plain["host_update_bytes_per_s"] == HOST_UPDATE_BYTES_PER_S / 8

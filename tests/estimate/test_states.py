@@ -12,6 +12,7 @@ from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
+from meshwright.estimate.states import shared_update_s
 from meshwright.fields.job import JobFields
 from meshwright.library.clusters import resolve_gpus
 from meshwright.planning.job_inputs import job_inputs
@@ -21,6 +22,7 @@ from meshwright.specs.precision import precision, stated
 from meshwright.specs.strategy import Offload
 from meshwright.units import GIB
 from tests.estimate.cases import DENSE, MIXED, TIED
+from tests.strategies.columns import sharding
 
 
 def estimated(
@@ -202,3 +204,9 @@ def test_variants_and_searches_leave_out_what_an_optimizer_cannot_do() -> None:
     assert "muon updates on the device" in [problem.why for problem in tried.problems]
     with pytest.raises(InputError, match="muon updates on the device"):
         mw.plan("gpt2", gpus="2xH100", global_batch=8, optimizer="muon", pin="offload=o")
+
+
+@pytest.mark.parametrize(("name", "offload", "expected"), [("z0", 0.0, 10.0), ("z1", 0.0, 2.5), ("z1", 0.5, 1.25)])
+def test_an_update_is_dealt_out_to_the_ranks_that_share_states(name: str, offload: float, expected: float) -> None:
+    shared = shared_update_s(np.array([4.0]), np.array([6.0]), sharding(name, 4, offload=offload))
+    assert shared.tolist() == [expected]

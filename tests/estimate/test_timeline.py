@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from meshwright import estimate
-from meshwright.estimate.timeline import Phase, StepTimeline, step_timeline
+from meshwright.estimate.timeline import Phase, StepTimeline, activation_line, step_timeline
 from meshwright.library.clusters import resolve_gpus
 from meshwright.schedules import PLAN_SCHEDULES, SCHEDULES
+from meshwright.schedules.simulate import simulate
+from meshwright.schedules.table import Kind
+from meshwright.schedules.times import Times
 from meshwright.specs.plan import ExecutionPlan, Schedule
 from meshwright.specs.strategy import DataParallel, LayerStrategy, Recompute, Tensor1D
 from meshwright.specs.workload import Workload
@@ -104,3 +108,19 @@ def test_pipelines_on_two_kinds_end_with_the_step(schedule: str) -> None:
 def test_the_update_alone_is_no_traffic() -> None:
     phases = {name: Phase(worker=0, name=name, start_s=0.0, end_s=1.0) for name in ("optimizer", "reduce-scatter")}
     assert {name: one.communicates for name, one in phases.items()} == {"optimizer": False, "reduce-scatter": True}
+
+
+def test_what_a_split_backward_keeps_lives_until_its_weight_gradient() -> None:
+    table = SCHEDULES["zb-h1"].table(2, 3)
+    timeline = simulate(
+        table, Times(forward_s=np.ones((2, 1)), backward_s=np.full((2, 1), 2.0), weight_s=np.ones((2, 1)))
+    )
+    whole = activation_line(timeline, 0, np.array([8.0]))
+    own = np.arange(table.first[0], table.first[1])
+    freed = np.sort(timeline.end_s[own][table.kind[own] == Kind.W])
+    steps = np.diff(np.concatenate([[0.0], whole.live_bytes]))
+    assert steps[steps < 0].tolist() == [-8.0] * 3
+    assert whole.at_s[steps < 0].tolist() == freed.tolist()
+    split = activation_line(timeline, 0, np.array([8.0]), np.array([3.0]))
+    fell = np.diff(np.concatenate([[0.0], split.live_bytes]))
+    assert sorted(fell[fell < 0].tolist()) == [-5.0] * 3 + [-3.0] * 3

@@ -66,3 +66,11 @@ def step_s_plain(groups: list[tuple[int, int]]) -> float:
 def test_no_length_beyond_the_room_but_the_longest() -> None:
     assert grouped([5, 50], seconds, most_tokens=50, fill=1.0)[-1] == (1, 50)
     assert pytest.approx(sum(n * length for n, length in grouped([9] * 10, seconds, most_tokens=45, fill=0.0))) == 90
+
+
+@pytest.mark.parametrize("fill", [0.5, 3.0])
+@pytest.mark.parametrize("unit", [1e-4, 1e4])
+def test_another_unit_of_time_gives_the_same_groups(fill: float, unit: float) -> None:
+    lengths = [3, 8, 8, 12, 20, 20, 31, 45, 60, 60]
+    scaled = grouped(lengths, lambda counts, length: unit * seconds(counts, length), most_tokens=120, fill=fill)
+    assert scaled == grouped(lengths, seconds, most_tokens=120, fill=fill)

@@ -42,6 +42,8 @@ def test_no_row_is_too_full_and_bounds_hold(lengths: np.ndarray) -> None:
 def test_search_saves_a_row_where_best_fit_does_not() -> None:
     lengths = np.array([4, 4, 5, 5, 3, 3])
     assert (int(best_fit(lengths, 12).max()) + 1, int(fewest_rows(lengths, 12).max()) + 1) == (3, 2)
+    even = np.array([3, 2, 3, 2, 6, 4, 3, 7, 6])
+    assert (int(best_fit(even, 12).max()) + 1, int(fewest_rows(even, 12).max()) + 1) == (4, 3)
 
 
 def test_drawn_sequences_come_in_their_proportions() -> None:

@@ -126,3 +126,12 @@ def test_one_f_one_b_pays_its_transfers_in_the_steady_phase() -> None:
             for name, v in (("1f1b", 1), ("interleaved", 2))}  # fmt: skip
     assert slow["1f1b"] > (256 + 7) * 3 + 1.6 * 0.1 * 256
     assert slow["interleaved"] < (256 + 3.5) * 3 + 5
+
+
+def test_a_table_is_read_as_it_was_written_but_not_with_a_chain_of_nobody() -> None:
+    table = SCHEDULES["gpipe"].table(2, 2)
+    data = table.to_dict()
+    assert ScheduleTable.from_dict(data).entries() == table.entries() == data["orders"]
+    assert table.entries()[0][:2] == ["F0.0", "F0.1"]
+    with pytest.raises(InputError, match="chains"):
+        ScheduleTable.from_dict({**data, "chains": [[0, 1], []]})

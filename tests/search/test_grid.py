@@ -10,7 +10,7 @@ import pytest
 
 from meshwright.estimate.rows import fetched_share, strategy_columns
 from meshwright.kernels.divisors import divisors
-from meshwright.search.grid import Grid, build_grid
+from meshwright.search.grid import Grid, build_grid, context_levels
 from meshwright.search.space import Space
 from meshwright.specs import MoeMlp, PlanRow, Workload
 from meshwright.specs.row import offload_of
@@ -85,3 +85,8 @@ def test_pinned_axes_hold_their_values_alone() -> None:
 )
 def test_divisors_ascend_and_are_each_there_once(number: int, known: list[int]) -> None:
     assert divisors(number) == known
+
+
+def test_kinds_of_context_behind_one_that_is_not_allowed_are_tried() -> None:
+    assert context_levels(4, Space(pins={"cp_kind": ("ag",)})) == [(1, 1, 4)]
+    assert context_levels(4, Space(pins={"cp_kind": ("ag", "a2a+p2p")})) == [(1, 1, 4), (2, 2, 1)]

@@ -1,0 +1,175 @@
+"""Kills (SIGKILL) at drawn moments, a hundred of each kind, and whether anything is lost: `make kills`.
+
+    writes     a file written over and over: it is one of the contents, whole
+    answers    `plan -o`: the file is the one from before, or whole
+    sweeps     killed again and again and gone on with: the rows are those of an undisturbed sweep
+    studies    likewise with `tune --storage`: no trial that was there is gone, and the best is the same
+
+Processes are forked with everything imported, so that a kill costs no start. Workers of a run and of the service are
+killed by `python -m benchmarks.kills` and `python -m benchmarks.service_load`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from meshwright.cli import main as command
+from meshwright.formats.writing import write_file
+
+KEPT = "kept before\n"
+SWEEP = "calculon sweep megatron-126M a100_80g --procs 4,8,12,16,24,32 --batch 8,16 -o s.parquet"
+STUDY = "tune gpt2 --gpus 4xH100 --gbs 8 --seq 512 --with random --trials 40 --storage t.db"
+ANSWER = "plan gpt2 --gpus 4xH100 --gbs 8 --seq 512 --top 1 -o out"
+
+
+def killed(act: Callable[[], Any], after_s: float) -> bool:
+    """Run something in a process of its own and kill it after a while; whether it was still at it.
+
+    Args:
+        act: what is done.
+        after_s: from its start.
+    """
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            act()
+        os._exit(0)
+    end = time.monotonic() + after_s
+    while time.monotonic() < end:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return False
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def took_s(before: str, words: str) -> float:
+    """Seconds of a command line, after another one like it has imported what it needs."""
+    assert command(before.split()) == 0, before
+    start_s = time.monotonic()
+    assert command(words.split()) == 0, words
+    return time.monotonic() - start_s
+
+
+def writes(kills: int, chance: Random) -> tuple[int, list[str]]:
+    """Of a writer that never stops."""
+    contents = {letter: letter * chance.randint(1, 3_000_000) for letter in "abcdef"}
+    place, wrong = Path("out"), []
+
+    def write_on() -> None:
+        for number in range(10**9):
+            write_file(place, contents["abcdef"[number % 6]])
+
+    for number in range(kills):
+        killed(write_on, chance.uniform(0.0, 0.1))
+        text = place.read_text() if place.exists() else ""
+        if text and text != contents[text[0]]:
+            wrong.append(f"kill {number}: {len(text)} characters of {text[0]!r}")
+        for left in Path().glob(".out-*.part"):
+            left.unlink()
+    return kills, wrong
+
+
+def answers(kills: int, chance: Random) -> tuple[int, list[str]]:
+    """Of a plan that is written over a file."""
+    place, wrong, met = Path("out"), [], 0
+    whole_s = took_s(ANSWER, ANSWER)
+    size = len(place.read_text())
+    while met < kills:
+        place.write_text(KEPT)
+        met += killed(lambda: command(ANSWER.split()), chance.uniform(0.5, 1.0) * whole_s)
+        text = place.read_text()
+        if text != KEPT and abs(len(text) - size) > 50:
+            wrong.append(f"kill {met}: {len(text)} characters of {size}")
+    return met, wrong
+
+
+def sweeps(kills: int, chance: Random) -> tuple[int, list[str]]:
+    """Of sweeps that go on until they are done."""
+    from meshwright.calculon.sweep_file import read_sweep
+
+    whole_s = took_s(SWEEP.replace("s.parquet", "other.parquet"), SWEEP.replace("s.parquet", "whole.parquet"))
+    expected = sorted(map(repr, read_sweep("whole.parquet")))
+    wrong, met = [], 0
+    while met < kills:
+        while killed(lambda: command([*SWEEP.split(), "--resume"]), chance.uniform(0.0, 0.7) * whole_s):
+            met += 1
+        if command([*SWEEP.split(), "--resume"]):
+            wrong.append(f"after {met} kills --resume failed")
+        elif sorted(map(repr, read_sweep("s.parquet"))) != expected:
+            wrong.append(f"after {met} kills the rows are others")
+        Path("s.parquet").unlink(missing_ok=True)
+    return met, wrong
+
+
+def studies(kills: int, chance: Random) -> tuple[int, list[str]]:
+    """Of studies that go on until they are done."""
+    whole_s = took_s(STUDY.replace("t.db", "other.db"), STUDY.replace("t.db", "whole.db"))
+    expected, wrong, met = _trials("whole.db"), [], 0
+    while met < kills:
+        had = 0
+        while killed(lambda: command([*STUDY.split(), "--resume"]), chance.uniform(0.0, 0.7) * whole_s):
+            met += 1
+            now = len(_trials("t.db"))
+            if now < had:
+                wrong.append(f"after {met} kills {now} of {had} trials are there")
+            had = now
+        if command([*STUDY.split(), "--resume"]) or _trials("t.db") != expected:
+            wrong.append(f"after {met} kills the study is another")
+        for left in Path().glob("t.db*"):
+            left.unlink()
+    return met, wrong
+
+
+def _trials(name: str) -> list[tuple[Any, ...]]:
+    """Numbers and values of the trials in a storage."""
+    if not Path(name).exists():
+        return []
+    with contextlib.closing(sqlite3.connect(name)) as storage:
+        tables = {row[0] for row in storage.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if "meshwright_trial" not in tables:
+            return []
+        return storage.execute("SELECT number, name, value FROM meshwright_trial ORDER BY number").fetchall()
+
+
+KINDS = {"writes": writes, "answers": answers, "sweeps": sweeps, "studies": studies}
+
+
+def main() -> int:
+    """Kill, and print what was lost."""
+    asked = argparse.ArgumentParser(prog="python -m tests.kills")
+    asked.add_argument("kinds", nargs="*", choices=[*KINDS, []], help="all otherwise")
+    asked.add_argument("--kills", type=int, default=100, help="of each kind, at least")
+    asked.add_argument("--seed", type=int, default=0)
+    given = asked.parse_args()
+    failed = 0
+    for kind in given.kinds or KINDS:
+        start_s, before = time.monotonic(), Path.cwd()
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            try:
+                with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                    met, wrong = KINDS[kind](given.kills, Random(given.seed))
+            finally:
+                os.chdir(before)
+        failed += len(wrong)
+        print(f"{kind}: {met} kills, {len(wrong)} losses, {time.monotonic() - start_s:.0f} s", flush=True)
+        for one in wrong[:5]:
+            print(f"  {one}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
