@@ -170,7 +170,7 @@ def test_a_file_of_runs_becomes_a_file_of_numbers_only_if_it_helps(
     """The same runs twice: as they are, and with times that contradict each other."""
     broken = rows()[0] | {"id": "broken", "gpu": "H1000"}
     monkeypatch.setattr("meshwright.calibrate.fit.ROUNDS", 1)
-    monkeypatch.setattr("meshwright.calibrate.fit.parameters_of", lambda *owners: few())
+    monkeypatch.setattr("meshwright.calibrate.fit.fitted_quantities", lambda *owners: few())
     source = written(tmp_path / "runs.csv", (*rows(), broken))
     result = calibrate([source], tmp_path / "calibration.json")
     assert [name for name, _ in result.left_out] == ["broken"]
