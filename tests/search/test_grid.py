@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from meshwright.estimate.rows import fetched_share, strategy_columns
-from meshwright.kernels.divisors import divisors
 from meshwright.search.grid import Grid, build_grid, context_levels
 from meshwright.search.space import Space
+from meshwright.search.table import divisors
 from meshwright.specs import MoeMlp, PlanRow, Workload
 from meshwright.specs.row import offload_of
 from meshwright.strategies.base import OVERLAPS

@@ -17,8 +17,7 @@ import numpy as np
 
 from meshwright.calculon.axes import EVERY, Axes, Divides, Value, quantity_of
 from meshwright.calculon.inputs import Application
-from meshwright.kernels.divisors import divisors
-from meshwright.search.table import Table
+from meshwright.search.table import Table, divisors
 from meshwright.shapes import Int
 
 

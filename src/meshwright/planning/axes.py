@@ -10,11 +10,11 @@ from dataclasses import replace
 from meshwright.errors import InputError, MeshwrightError, Problem, nearest
 from meshwright.estimate.legality import model_rules, row_degrees
 from meshwright.estimate.stages import refusal
-from meshwright.kernels.divisors import divisors
 from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, known_names, schedule_named
 from meshwright.schedules.parameters import tried_of
 from meshwright.search.axes import AXES
 from meshwright.search.space import Space
+from meshwright.search.table import divisors
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.kernels.divisors import divisors
 from meshwright.planning.costing import SECONDS_PER_HOUR, Offer
 from meshwright.planning.objectives import Aim, admitted, require_prices
 from meshwright.planning.reason import Reason, idle_reason
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.search.search import FRONT_SLACK, search
 from meshwright.search.space import Space
+from meshwright.search.table import divisors
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec

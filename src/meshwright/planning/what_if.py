@@ -15,12 +15,12 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import plan_problems, row_problems
 from meshwright.fields.gather import Gather
 from meshwright.fields.kinds import Choice, Count, FieldKind, Number, Whole
-from meshwright.kernels.divisors import divisors
 from meshwright.planning.repair.changes import describe, with_chunks, with_data_degree, with_degree
 from meshwright.planning.sensitivity import numbers_of
 from meshwright.records import Record
 from meshwright.schedules import PLAN_SCHEDULES, known_names, schedule_named
 from meshwright.schedules.plan_rows import row_of
+from meshwright.search.table import divisors
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec

@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from meshwright.estimate.legality import model_rules
-from meshwright.kernels.divisors import divisors
 from meshwright.search.axes import AXES, SEARCHED_WAYS, SKEWED_HOT, WAY_AXES, WAYS
 from meshwright.search.space import Space
+from meshwright.search.table import divisors
 from meshwright.shapes import Bool, Int
 from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.model import ModelSpec

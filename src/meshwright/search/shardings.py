@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.kernels.divisors import divisors
 from meshwright.search.grid import Grid
 from meshwright.search.space import Space
+from meshwright.search.table import divisors
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.row import offload_of
 from meshwright.specs.strategy import Offload

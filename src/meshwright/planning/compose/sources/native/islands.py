@@ -13,7 +13,6 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.memory import TIGHT_SHARE
-from meshwright.kernels.divisors import divisors
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import hop_s, link_between
 from meshwright.planning.compose.sources.native.shares import offered_shares
@@ -22,6 +21,7 @@ from meshwright.planning.compose.sources.native.stage_fronts import StageFront, 
 from meshwright.planning.compose.sources.native.stage_sequences import MOST_STAGES
 from meshwright.planning.compose.sources.native.stages import MOST_MICRO_BATCH, StageOptions, stage_options
 from meshwright.search.space import Space
+from meshwright.search.table import divisors
 from meshwright.shapes import Float
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec

@@ -21,11 +21,11 @@ from meshwright.estimate.memory import WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
 from meshwright.estimate.sync import DataNetwork, StepCompute, step_sync
-from meshwright.kernels.divisors import divisors
 from meshwright.search.axes import WAYS
 from meshwright.search.grid import COLUMNS, Grid, context_levels, grid_degrees, only_way
 from meshwright.search.shardings import PLAIN_SHARDINGS, Sharding, ShardingTable
 from meshwright.search.space import Space
+from meshwright.search.table import divisors
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from meshwright.kernels.divisors import divisors
 from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.links import link_between
@@ -38,6 +37,7 @@ from meshwright.planning.compose.sources.parallelizers.slice_pipelines import (
     SlicePipelines,
 )
 from meshwright.search.space import Space
+from meshwright.search.table import divisors
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.seam import Parallelizer
