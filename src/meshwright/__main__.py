@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             return command(arguments)
     except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         return 130
 
 

@@ -163,7 +163,7 @@ def print_interrupted(*, as_json: bool) -> int:
     """Say that the user stopped it, and give exit code 130."""
     writing = sys.modules.get("meshwright.formats.writing")
     places = [str(path) for path in writing.written] if writing is not None else []
-    what = f"interrupted after {', '.join(places)} was written" if places else "interrupted; nothing was written"
+    what = f"interrupted after {', '.join(places)} was written" if places else "interrupted"
     if as_json:
         problem = {"field": None, "what": what, "why": None, "fix": None}
         document = {"schema": "meshwright.error/1", "code": "MW130", "exit_code": INTERRUPTED, "problems": [problem]}

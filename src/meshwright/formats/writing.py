@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 import tempfile
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,8 +14,8 @@ from pathlib import Path
 from meshwright.errors import InputError, Problem
 from meshwright.interruptions import uninterrupted
 
-written: list[Path] = []
-"""Files and folders of the command that runs, which somebody who stops it wants to know."""
+written: deque[Path] = deque(maxlen=100)
+"""The last files and folders of the command that runs, which somebody who stops it wants to know."""
 
 
 def check_directory(directory: str | Path, *, force: bool) -> None:
