@@ -10,14 +10,14 @@ SCRIPT = """
 import os, sys
 from meshwright.search import on_cores
 from meshwright.calculon.answer import SearchGoal
-from meshwright.calculon.sweep import Design, parts_of, sweep
+from meshwright.calculon.sweep import Design, design_parts, sweep
 from meshwright.search.tasks import run_here
 from tests.calculon.spaces import SMALL, a100, space_of
 
 space = space_of(SMALL, a100(8.0), 16, 8, "full", pins={"fused_activation": (True,)})
 design = Design(number=0, space=space)
 goal, size = SearchGoal(top=7), 20_000
-assert len(parts_of(design, goal, size)) > 4
+assert len(design_parts(design, goal, size)) > 4
 
 do_task, processes = on_cores.do_task, sys.argv[1]
 

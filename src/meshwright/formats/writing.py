@@ -125,7 +125,10 @@ def write_file(path: str | Path, content: str | bytes, *, make_folder: bool = Fa
         except (OSError, ValueError) as error:
             raise _refused(target, _reason(error), "name a folder you can write to") from None
     check_file(target)
-    data = content.encode("utf-8") if isinstance(content, str) else content
+    try:
+        data = content.encode("utf-8") if isinstance(content, str) else content
+    except UnicodeEncodeError as error:
+        raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
     if target.exists() and not target.is_file():
         # A device or a pipe, such as /dev/stdout, has no content to lose and no name to give, and may wait for ever.
         try:
