@@ -88,5 +88,5 @@ def test_divisors_ascend_and_are_each_there_once(number: int, known: list[int]) 
 
 
 def test_kinds_of_context_behind_one_that_is_not_allowed_are_tried() -> None:
-    assert context_levels(4, Space(pins={"cp_kind": ("ag",)})) == [(1, 1, 4)]
-    assert context_levels(4, Space(pins={"cp_kind": ("ag", "a2a+p2p")})) == [(1, 1, 4), (2, 2, 1)]
+    assert context_levels(4, Space(pins=(("cp_kind", ("ag",)),))) == [(1, 1, 4)]
+    assert context_levels(4, Space(pins=(("cp_kind", ("ag", "a2a+p2p")),))) == [(1, 1, 4), (2, 2, 1)]
