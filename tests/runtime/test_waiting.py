@@ -15,7 +15,7 @@ from meshwright.runtime.waiting import ASLEEP, AWAKE_S, TAKEN_S, Waiter
 
 NEVER = 1 << 30
 """Looks after which a message comes that only a sleeper gets."""
-SLEEP_S = 0.1
+SLEEP_S = 0.02
 
 
 class Machine:
