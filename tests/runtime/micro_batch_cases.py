@@ -128,8 +128,29 @@ def ruled(own: Any, given: Any) -> tuple[jax.Array, Any]:
     return (jax.nn.relu(x) @ own["head"]).var(-1).mean(), ()
 
 
+def recomputed(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """A number of the whole batch in what is recomputed."""
+    counts = jnp.where(given["ids"] > 0, 1.0, 0.0)
+    mean = jax.checkpoint(lambda own, counts, tokens: (entropy(own, given) * counts / tokens).sum())
+    return mean(own, counts, counts.sum()), ()
+
+
+def chunked(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """A sum that a loop carries, its rounds recomputed; and one that shrinks with the number of all tokens."""
+    counts = jnp.where(given["ids"] > 0, 1.0, 0.0)
+
+    @jax.checkpoint
+    def one(carried: Any, place: Any) -> Any:
+        total, tokens = carried
+        own_place = {name: given[name][:, place][:, None] for name in given}
+        return (total + entropy(own, own_place).sum() / tokens, tokens + 1.0), None
+
+    (total, _), _ = jax.lax.scan(one, (jnp.zeros(()), counts.sum()), jnp.arange(LENGTH))
+    return total, ()
+
+
 EXACT: tuple[Loss, ...] = (
-    masked, measured, root, logarithm, penalised, dropped, picked, standardised, routed, ruled,
+    masked, measured, root, logarithm, penalised, dropped, picked, standardised, routed, ruled, recomputed, chunked,
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ all micro-batches are through, or, where a total comes from the batch alone, bef
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -24,14 +24,12 @@ from meshwright.compiler.source_line import line_of
 
 
 def _beside(eqn: core.JaxprEqn) -> list[bool]:
-    """Which operands an equation uses beside its samples: of one that holds a program, the program says."""
-    name, count = eqn.primitive.name, len(eqn.invars)
-    if name in (*CALLS, *CHECKPOINTS):
-        return [False] * count
-    if name == "scan":
-        first = eqn.params["num_consts"]
-        return [not first <= place < first + eqn.params["num_carry"] for place in range(count)]
-    return [True] * count
+    """Which operands of a loop or of what is recomputed are whole in any case: of a loop all that it does not carry."""
+    if eqn.primitive.name != "scan":
+        return [False] * len(eqn.invars)
+    first = eqn.params["num_consts"]
+    carried = range(first, first + eqn.params["num_carry"])
+    return [place not in carried for place in range(len(eqn.invars))]
 
 
 class NotSharedAtError(NotShared):
@@ -84,13 +82,25 @@ class MicroBatchWalk(Walk):
 
     def _followed(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
         """Results, and which of them depend on what is differentiated, or on sums of such values over the batch."""
+        sums = any(value.placement == SUM for value in given) and any(value.placement >= 0 for value in given)
+        if not sums or any(value.late for value in given):
+            return self._made(program, eqn, given, totals=False)
+        if eqn.primitive.name in CALLS:
+            return self._made(program, eqn, given, totals=False)  # as if its equations stood here
+        if eqn.primitive.name in (*CHECKPOINTS, "scan"):
+            with suppress(NotShared):  # it needs one of the sums whole
+                left = [self.total(value) if used else value for value, used in zip(given, _beside(eqn), strict=True)]
+                return self._made(program, eqn, left, totals=False)
+        return self._made(program, eqn, given, totals=True)
+
+    def _made(
+        self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue], *, totals: bool
+    ) -> list[RankValue]:
         moves = any(value.moves for value in given)
         late = any(value.late for value in given)
-        if late:
+        if late or totals:
             given = [self.total(value) for value in given]
-        elif any(value.placement == SUM for value in given) and any(value.placement >= 0 for value in given):
-            given = [self.total(value) if used else value for value, used in zip(given, _beside(eqn), strict=True)]
-            late = any(value.late for value in given)
+            late = late or any(value.late for value in given)
         if late and any(value.placement >= 0 for value in given):
             raise NotShared("statistics of the batch are used with its samples")
         made = self._combined(program, eqn, given)
