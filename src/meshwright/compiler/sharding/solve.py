@@ -172,7 +172,10 @@ def eliminated(problem: ChoiceProblem, kept: Sequence[int] = ()) -> list[Int[np.
     Source: Bertele and Brioschi, "Nonserial Dynamic Programming" (1972).
     """
     sizes = [len(cost) for cost in problem.costs]
-    around = problem.neighbours()
+    # An array has at most 64 axes: nodes that have nothing to choose get none.
+    single = {node for node, size in enumerate(sizes) if size == 1}
+    around = {node: set() if node in single else near - single for node, near in problem.neighbours().items()}
+    costs = list(problem.costs)
     tables: dict[int, list[tuple[tuple[int, ...], Float[np.ndarray, "..."]]]] = {v: [] for v in range(len(sizes))}
     # Every table waits at each of its nodes; `spent` marks those that were summed already.
     spent: set[int] = set()
@@ -182,12 +185,17 @@ def eliminated(problem: ChoiceProblem, kept: Sequence[int] = ()) -> list[Int[np.
             tables[node].append((scope, table))
 
     for (u, v), table in problem.edges.items():
-        add((u, v), table)
+        if u in single:
+            costs[v] = costs[v] + table[0]
+        elif v in single:
+            costs[u] = costs[u] + table[:, 0]
+        else:
+            add((u, v), table)
 
     def size_of(node: int) -> float:
         return math.prod(float(sizes[other]) for other in around[node]) * sizes[node]
 
-    done: set[int] = set(kept)
+    done: set[int] = single | set(kept)
     queue = [(size_of(node), node) for node in range(len(sizes)) if node not in done]
     heapq.heapify(queue)
     back: list[tuple[int, tuple[int, ...], Int[np.ndarray, "..."]]] = []
@@ -198,7 +206,7 @@ def eliminated(problem: ChoiceProblem, kept: Sequence[int] = ()) -> list[Int[np.
         if size > LARGEST_TABLE:
             return None
         scope = tuple(sorted(around[node]))
-        total = np.broadcast_to(problem.costs[node], (*(sizes[other] for other in scope), sizes[node]))
+        total = np.broadcast_to(costs[node], (*(sizes[other] for other in scope), sizes[node]))
         for own, table in tables[node]:
             if id(table) not in spent:
                 total = total + _aligned(own, table, (*scope, node))
