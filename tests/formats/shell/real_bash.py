@@ -7,6 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 RECORDER = """#!/bin/bash
+case " $* " in *" --no-python "*)
+  # torchrun starts a program that is not Python, once per rank.
+  while [ "$1" != --no-python ]; do shift; done
+  shift
+  export RANK=0 LOCAL_RANK=0
+  exec "$@" ;;
+esac
 { printf '%s\\0' "$@"; printf '\\n\\0'; } >> "$RECORD_HERE"
 """
 STARTER = """#!/bin/bash

@@ -54,8 +54,9 @@ def inner_scripts(evaluator: Interpreter, words: list[Value], place: ScriptLine,
     name = texts[0].rpartition("/")[2]
     if name in ("ssh", "pdsh") and len(words) > 2:
         return _remote(evaluator, words, texts, place, shell)
+    starts_programs = any(text in ("--no-python", "--no_python") for text in texts)
     for at, text in enumerate(texts):
-        if text.endswith(".py") or text in ("python", "python3", "torchrun", "-m"):
+        if text.endswith(".py") or (text in ("python", "python3", "torchrun", "-m") and not starts_programs):
             return False
         if text.startswith("--wrap") and name == "sbatch":
             value = _behind(words[at]) if "=" in text else words[at + 1] if at + 1 < len(words) else ()

@@ -95,7 +95,8 @@ class Evaluator:
             self.script(source, twin)
         shell.status = twin.status
         pieces = [piece for value in twin.output or () for piece in value]
-        if any(piece.unknown is not None and not piece.unknown.unset for piece in pieces):
+        known = any(piece.unknown is None and piece.text.strip() for piece in pieces)
+        if not known and any(piece.unknown is not None and not piece.unknown.unset for piece in pieces):
             names = tuple(dict.fromkeys(name for p in pieces if p.unknown for name in p.unknown.names))
             why = f"{' '.join(shown.split())[:60]} is not run"
             return (Fragment("", place, Unknown(why=why, place=place, names=names)),)

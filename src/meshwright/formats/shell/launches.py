@@ -18,6 +18,14 @@ _MODULES = (
 )
 _COMMANDS = ("llamafactory-cli", "axolotl")
 """Programs that packages install under a name of their own."""
+_FILE_TOOLS = frozenset(
+    (
+        "awk", "cat", "chmod", "chown", "cp", "diff", "echo", "find", "git", "grep", "head", "install", "ln", "ls",
+        "mkdir", "mv", "patch", "perl", "printf", "rm", "rsync", "scp", "sed", "source", "tail", "tar", "tee", "test",
+        "touch", "vi", "vim", "wc", "xargs", "black", "ruff",
+    )
+)  # fmt: skip
+"""What takes Python files as data."""
 _PYTHON = re.compile(r"python[0-9.]*$")
 _PER_NODE = (
     "nproc_per_node", "nproc-per-node", "ntasks-per-node", "num_gpus", "num-gpus", "npernode", "map-by",
@@ -72,6 +80,8 @@ def _of_command(command: Command) -> Iterator[Launch]:
 
 def _program(texts: list[str]) -> int | None:
     """Position of the program among the words of a command."""
+    if texts and texts[0].rpartition("/")[2] in _FILE_TOOLS:
+        return None
     for at, text in enumerate(texts):
         if text.rpartition("/")[2] in _COMMANDS:
             return at

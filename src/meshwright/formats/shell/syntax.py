@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MASKED = 8
 _JOINED = re.compile(r"^([^#\n]*[^\s\\#])\\\n(?=\S)", re.MULTILINE)
 _ESCAPED = re.compile(r"\\[<>()!&;|]")
-_EXPANSION = re.compile(r"\$\{[^{}\n\"'`\\()]*\}|\$\(\([^()\n\"'`\\{}]*\)\)|`[ \t]*#[^`\n]*`")
+_EXPANSION = re.compile(r"\$\{[^{}\n\"'`\\()]*\}|\$\(\([^()\n\"'`\\{}]*\)\)|`[ \t]*#[^`\n]*`|\$[A-Za-z_]\w*")
 
 
 @cache
