@@ -149,6 +149,9 @@ class Shell {
       onkeydown: (event) => this.alongTabs(event, one),
     }, one.title));
     this.parts.tabs.replaceChildren(...tabs);
+    const own = tabs[views.indexOf(chosen)];
+    const beyond = own.offsetLeft + own.offsetWidth - this.parts.tabs.clientWidth;
+    if (beyond > 0 || own.offsetLeft < this.parts.tabs.scrollLeft) this.parts.tabs.scrollLeft = Math.max(beyond + 24, 0);
   }
 
   alongTabs(event, one) {

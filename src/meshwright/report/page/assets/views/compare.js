@@ -73,6 +73,7 @@ function waterfall(from, to, at, page) {
   });
   bars.push(line("A", (moved.length + 1) * row, low - 0.12 * spread, b.step_time_s, series(0), seconds(b.step_time_s), [to.title, ["step", seconds(b.step_time_s)]]));
   root.append(svg("svg", { viewBox: `0 0 ${width} ${(moved.length + 2) * row}`, class: "drawing", role: "group", "aria-label": `Waterfall from ${from.title} to ${to.title}` }, ...bars));
+  if (at === 1 && low > 0.12 * spread) root.append(html("p", { class: "muted" }, "These axes do not start at zero."));
   page.table(root, [{ name: "Part", key: "part" }, { name: letter(at), key: "before", number: true, show: seconds }, { name: "A", key: "after", number: true, show: seconds }, { name: "Change", key: "change", number: true, show: signedSeconds }],
     Object.keys(a.breakdown_s).map((name) => ({ part: PARTS[name] ?? name, before: a.breakdown_s[name], after: b.breakdown_s[name] ?? 0, change: (b.breakdown_s[name] ?? 0) - a.breakdown_s[name] })), { title: "Waterfall as a table" });
   return root;
@@ -82,7 +83,7 @@ function waterfall(from, to, at, page) {
 function memories(found, page) {
   const root = html("section", { style: { "margin-top": "20px" } }, html("h2", {}, "Memory of the fullest stage"));
   const most = Math.max(...found.map((one) => Math.max(peakOf(one.entry).capacity_bytes, peakOf(one.entry).peak_memory_bytes)));
-  const width = 1100;
+  const width = Math.min(Math.max((document.getElementById("view")?.clientWidth ?? 1100) - 40, 300), 1100);
   found.forEach((one, at) => {
     const stage = peakOf(one.entry);
     let reached = 28;
@@ -98,6 +99,9 @@ function memories(found, page) {
       svg("text", { x: Math.max(reached, limit) + 6, y: 19, class: "muted" }, gib(stage.peak_memory_bytes))));
   });
   const kinds = Object.keys(peakOf(found[0].entry).memory_bytes);
+  const filled = kinds.filter((kind) => found.some((one) => peakOf(one.entry).memory_bytes[kind] > 0));
+  root.append(html("ul", { class: "legend" }, ...filled.map((kind) => html("li", {}, html("i", { style: { background: memory(kind) } }), MEMORY[kind] ?? kind)),
+    html("li", { class: "muted" }, "upright line: the memory of the device")));
   page.table(root, [{ name: "Kind", key: "kind" }, ...found.map((_, at) => ({ name: letter(at), key: letter(at), number: true, show: gib }))],
     kinds.map((kind) => ({ kind: MEMORY[kind] ?? kind, ...Object.fromEntries(found.map((one, at) => [letter(at), peakOf(one.entry).memory_bytes[kind] ?? 0])) })), { title: "Memory as a table" });
   return root;

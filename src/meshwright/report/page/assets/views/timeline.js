@@ -226,7 +226,7 @@ export function kindsLegend(step) {
     ...lanes.map((lane) => html("li", {}, swatch(spanColour(lane), lane === "optimizer" ? "upright" : "level"), lane)),
     html("li", {}, swatch("var(--sunken)", "plain"), "bubble"),
     data.hops_s.forward.some((seconds) => seconds > 0) ? html("li", {}, html("i", { class: "swatch thin", style: { "background-color": part("pp") } }), "sent to another stage") : null,
-    data.paler ? html("li", { class: "muted" }, data.paler) : null,
+    data.paler ? html("li", { class: "muted" }, data.paler.replace(/^paler/, "fainter")) : null,
     html("li", { class: "muted" }, "numbers: micro-batches"));
 }
 
