@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, settings
 # Ray reads these once a process, so that all its tests have the same: nothing leaves the machine, and no token is
 # written into the home of whoever runs the tests. Nobody else can reach the clusters.
 os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
+# One core multiplies the small matrices of searches sooner than two that wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 if os.environ.get("CHECK_SHAPES"):
     # Arguments and results of every call into these packages are held against annotations such as

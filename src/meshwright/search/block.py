@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
 
 from meshwright.estimate.away import HOST_SHARE
-from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.items import ItemCosts, item_costs
+from meshwright.estimate.items import ItemCosts
 from meshwright.estimate.memory import (
-    TIGHT_SHARE,
     PerParameter,
     WorkerLoad,
     always_bytes,
@@ -20,19 +17,17 @@ from meshwright.estimate.memory import (
     usual,
     worker_bytes,
 )
-from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns, data_groups, sync_layers
-from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, has_extras, shared_update_s
-from meshwright.estimate.sync import DataGroups, DataNetwork, StepCompute, step_sync
+from meshwright.estimate.pipeline import sync_layers
+from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, shared_update_s
+from meshwright.estimate.sync import DataNetwork, StepCompute, step_sync
 from meshwright.search.axes import WAYS
-from meshwright.search.geometry import Shape, ShapeFactory, pairs
-from meshwright.search.grid import Grid
+from meshwright.search.geometry import Shape, pairs
+from meshwright.search.priced_rows import PricedRows
 from meshwright.search.shape_tables import ShapeTables
-from meshwright.search.shardings import PLAIN_SHARDINGS, Sharding, ShardingTable, shardings_for
+from meshwright.search.shardings import Sharding
 from meshwright.shapes import Bool, Float, Int
-from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow, offload_of
-from meshwright.specs.workload import Workload
-from meshwright.strategies.base import OVERLAPS, StrategyColumns
+from meshwright.specs.row import PlanRow
+from meshwright.strategies.base import OVERLAPS
 from meshwright.strategies.data import Z3, ShardingColumns
 
 AT_ONCE = 20_000
@@ -59,79 +54,12 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """Seconds of every row and shape under one way to shard."""
+    """Seconds of pairs of a row and a shape."""
 
-    pipeline_s: Float[np.ndarray, "used shapes"]
-    first_forward_s: Float[np.ndarray, "used shapes"]
+    pipeline_s: Float[np.ndarray, "..."]
+    first_forward_s: Float[np.ndarray, "..."]
     """Of worker 0, per micro-batch."""
-    first_backward_s: Float[np.ndarray, "used shapes"]
-
-
-class PricedRows:
-    """Rows with everything that is priced once for them."""
-
-    def __init__(
-        self,
-        grid: Grid,
-        factory: ShapeFactory,
-        model: ModelSpec,
-        hardware: Hardware,
-        workload: Workload,
-        sections: int = 1,
-    ) -> None:
-        self.grid, self.hardware, self.workload = grid, hardware, workload
-        self.freezes = model.tuning is not None
-        self.uneven = has_extras(model, workload)
-        self.columns: StrategyColumns = grid.strategies(workload, sections)
-        self.costs: ItemCosts = item_costs(factory.items, self.columns, model, hardware, workload)
-        self.whole = np.array([item.part not in ("tie", "copy") for item in factory.items])
-        placed = Placed(pp=grid.pp, dp=grid.dp)
-        self.boundary: BoundaryColumns = boundary_columns(self.columns, placed, model, hardware, workload)
-        self.groups: DataGroups = data_groups(self.columns)
-        self.space, self.away = factory.space, offload_of(grid.offload)
-        self.limit_bytes = hardware.memory_bytes * (1.0 if factory.space.tight else 1.0 - TIGHT_SHARE)
-
-    @cached_property
-    def shardings(self) -> list[Sharding]:
-        """Choices that apply to at least one of the rows."""
-        return sorted(
-            {
-                choice
-                for dp, cp in {*zip(self.grid.dp.tolist(), self.grid.cp.tolist(), strict=True)}
-                for choice in shardings_for(dp, cp, self.space)
-            },
-            key=lambda choice: ((*PLAIN_SHARDINGS, "hsdp").index(choice.name), choice.shard),
-        )
-
-    @cached_property
-    def table(self) -> ShardingTable:
-        """These choices on every row."""
-        return ShardingTable.of(self.grid, self.shardings)
-
-    @cached_property
-    def plans_of_rows(self) -> Int[np.ndarray, "rows"]:
-        """The shardings of each row: plans of one shape."""
-        return np.asarray(self.table.legal.sum(axis=0))
-
-    @cached_property
-    def per_parameter(self) -> PerParameter:
-        """What each choice keeps of a parameter of each row."""
-        return PerParameter.of(self.table.columns, self.hardware, self.workload)
-
-    @cached_property
-    def least_per_parameter(self) -> PerParameter:
-        """The fewest bytes of each kind under any choice of a row."""
-        return self.per_parameter.least(self.table.legal)
-
-    def take(self, index: Int[np.ndarray, "picked"]) -> PricedRows:
-        """The rows of this index."""
-        part = copy(self)
-        for name in ("plans_of_rows", "shardings", "table", "per_parameter", "least_per_parameter"):
-            part.__dict__.pop(name, None)
-        part.grid, part.columns, part.costs = self.grid.take(index), self.columns.take(index), self.costs.take(index)
-        part.boundary = self.boundary.take(index)
-        part.groups = self.groups.take(index)
-        return part
+    first_backward_s: Float[np.ndarray, "..."]
 
 
 class Block:
@@ -150,20 +78,56 @@ class Block:
         self.boundary, self.groups, self.shardings = rows.boundary, rows.groups, rows.shardings
         self.hardware, self.workload, self.limit_bytes = rows.hardware, rows.workload, rows.limit_bytes
         self.tables = tables or ShapeTables.of(shapes)
-        self._bare = self._terms(self.costs, self.costs.forward_s, self.costs.backward_s, self.boundary.transfer_s)
         self.paired = self.grid.paired
         pairing = np.array([pairs(shape.schedule, shape.p, shape.m, shape.v, shape.recompute) for shape in shapes])
         self.allowed = ~self.paired[:, None] | pairing
         """Whether a shape can run what a row has beside its exchanges."""
-        self._first_dense = self.costs.dense_parameters @ self.tables.first.T
-        self._first_experts = self.costs.expert_parameters @ self.tables.first.T
         self.least_bytes = np.inf
         """No plan that was priced needs less."""
         self.uneven = rows.uneven
         self.settled_early = not (rows.uneven or rows.freezes or rows.grid.offload)
         """Whether worker 0's parameters and activations alone say that a pair does not fit."""
-        if self.uneven:
-            self._first_update_s = [getattr(self.costs, name) @ self.tables.first.T for name in EXTRA_SECONDS]
+
+    def take(self, index: Int[np.ndarray, "picked"]) -> Block:
+        """The rows of this index."""
+        return Block(self.rows.take(index), self.shapes, self.tables)
+
+    @cached_property
+    def open(self) -> Bool[np.ndarray, "rows shapes"]:
+        """Pairs whose worker 0 has room for what it holds under any sharding."""
+        if not self.settled_early:
+            return self.allowed
+        held = self._first_bytes
+        self.least_bytes = min(self.least_bytes, float(held.min(initial=np.inf, where=self.allowed)))
+        return self.allowed & (held <= self.limit_bytes * (1.0 + ROUNDING))
+
+    @cached_property
+    def _bare(self) -> _Terms:
+        """Where nothing is gathered."""
+        return self._terms(self.costs, self.costs.forward_s, self.costs.backward_s, self.boundary.transfer_s)
+
+    @cached_property
+    def _first_dense(self) -> Float[np.ndarray, "rows shapes"]:
+        """Parameters of worker 0."""
+        return self.costs.dense_parameters @ self.tables.first.T
+
+    @cached_property
+    def _first_experts(self) -> Float[np.ndarray, "rows shapes"]:
+        return self.costs.expert_parameters @ self.tables.first.T
+
+    @cached_property
+    def _first_kept(self) -> Float[np.ndarray, "rows shapes"]:
+        """Bytes that its micro-batches in flight keep."""
+        return self.costs.kept_bytes @ self.tables.alive[:, 0].T
+
+    @cached_property
+    def _has_experts(self) -> bool:
+        return bool(self.costs.expert_parameters.any())
+
+    @cached_property
+    def _first_update_s(self) -> list[Float[np.ndarray, "rows shapes"]]:
+        """Seconds of its update beyond those of as many parameters of the usual kind."""
+        return [getattr(self.costs, name) @ self.tables.first.T for name in EXTRA_SECONDS]
 
     def plan_row(self, row: int, shape: Shape, choice: Sharding) -> PlanRow:
         """One plan of the block as a row of degrees."""
@@ -191,9 +155,9 @@ class Block:
             offload=grid.offload,
         )
 
-    def plans(self) -> int:
-        """Plans in the block: rows x shapes x the shardings of each row."""
-        return int((self.rows.plans_of_rows * self.allowed.sum(axis=1)).sum())
+    def plans(self, pairs: Bool[np.ndarray, "rows shapes"]) -> Int[np.ndarray, "rows"]:
+        """How many plans these pairs of each row stand for: one for each sharding of the row."""
+        return np.asarray(self.rows.plans_of_rows * pairs.sum(axis=1))
 
     def sharding_columns(self, choice: Int[np.ndarray, "picked"], rows: Int[np.ndarray, "picked"]) -> ShardingColumns:
         """Data-parallel choices, by number, of these rows; columns of shape picked x 1."""
@@ -243,39 +207,82 @@ class Block:
         feasible = 0
         if not len(pair_row):
             return _candidates(found), 0, 0
-        legal = self.rows.table.legal[:, pair_row]
-        priced = int(legal.sum())
+        priced = int(self.rows.plans_of_rows[pair_row].sum())
+        open_plans, time_s = self.rows.table.legal[:, pair_row], None
         if spare and self.settled_early:
-            held = self._first_bytes[pair_row, pair_shape]
-            self.least_bytes = float(held.min())
-            open_pairs = np.flatnonzero(held <= self.hardware.memory_bytes * (1.0 + ROUNDING))
-            if not len(open_pairs):
+            # What one worker holds and how long a plan takes leave few plans whose other workers have to be looked at.
+            open_plans &= self._first_has_room(pair_row, pair_shape, open_plans)
+            time_s = self._times_s(open_plans, pair_row, pair_shape, threshold_s)
+            open_plans = time_s <= threshold_s
+            some = np.flatnonzero(open_plans.any(axis=0))
+            pair_row, pair_shape, open_plans, time_s = (
+                pair_row[some], pair_shape[some], open_plans[:, some], time_s[:, some]
+            )  # fmt: skip
+            if not len(some):
                 return _candidates(found), priced, 0
-            pair_row, pair_shape, legal = pair_row[open_pairs], pair_shape[open_pairs], legal[:, open_pairs]
         load = self._pair_load(pair_row, pair_shape)
         if spare and usual(load):
             # Most pairs hold too much under any sharding.
             least = fullest_bytes(load, self.rows.least_per_parameter.every(slice(None), pair_row), self.hardware)[0]
-            open_pairs = np.flatnonzero(least <= self.limit_bytes)
+            some = np.flatnonzero(least <= self.limit_bytes)
             self.least_bytes = min(self.least_bytes, float(least.min()))
-            if not len(open_pairs):
-                return _candidates(found), priced, 0
-            pair_row, pair_shape = pair_row[open_pairs], pair_shape[open_pairs]
-            load, legal = load.take(open_pairs), legal[:, open_pairs]
+            pair_row, pair_shape, open_plans, load = (
+                pair_row[some], pair_shape[some], open_plans[:, some], load.take(some)
+            )  # fmt: skip
+            time_s = None if time_s is None else time_s[:, some]
+        if not len(pair_row):
+            return _candidates(found), priced, 0
         together = max(1, AT_ONCE // len(pair_row))
-        for first in range(0, len(legal), together):
-            some = slice(first, first + together)
-            peak, has_room = self._peak_bytes(load, some, pair_row)
-            self.least_bytes = min(self.least_bytes, float(np.min(peak, where=legal[some], initial=np.inf)))
-            choices, pairs = np.nonzero(legal[some] & has_room)
+        for first in range(0, len(open_plans), together):
+            part = slice(first, first + together)
+            peak, has_room = self._peak_bytes(load, part, pair_row)
+            self.least_bytes = min(self.least_bytes, float(np.min(peak, where=open_plans[part], initial=np.inf)))
+            choices, pairs = np.nonzero(open_plans[part] & has_room)
             feasible += len(pairs)
             if not len(pairs):
                 continue
             rows, shapes, peak, choices = pair_row[pairs], pair_shape[pairs], peak[choices, pairs], choices + first
-            time_s = self._step_bound_s(choices, rows, shapes)
-            good = np.flatnonzero(time_s <= threshold_s)
-            found.append((rows[good], shapes[good], choices[good], time_s[good], peak[good]))
+            took_s = self._step_bound_s(choices, rows, shapes) if time_s is None else time_s[choices, pairs]
+            good = np.flatnonzero(took_s <= threshold_s)
+            found.append((rows[good], shapes[good], choices[good], took_s[good], peak[good]))
         return _candidates(found), priced, feasible
+
+    def _first_has_room(
+        self,
+        rows: Int[np.ndarray, "pairs"],
+        shapes: Int[np.ndarray, "pairs"],
+        legal: Bool[np.ndarray, "choices pairs"],
+    ) -> Bool[np.ndarray, "choices pairs"]:
+        """Whether worker 0 has room for its states under each choice and what its micro-batches keep."""
+        held = self._first_held(self.rows.per_parameter, rows, shapes)
+        self.least_bytes = min(self.least_bytes, float(np.min(held, where=legal, initial=np.inf)))
+        return np.asarray(held <= self.limit_bytes * (1.0 + ROUNDING))
+
+    def _times_s(
+        self,
+        open_plans: Bool[np.ndarray, "choices pairs"],
+        rows: Int[np.ndarray, "pairs"],
+        shapes: Int[np.ndarray, "pairs"],
+        threshold_s: float,
+    ) -> Float[np.ndarray, "choices pairs"]:
+        """Bounds of the step time of open plans; infinite where the pipeline alone takes longer than the threshold."""
+        time_s = np.full(open_plans.shape, np.inf)
+        choices, pairs = np.nonzero(open_plans)
+        for first in range(0, len(choices), AT_ONCE):
+            part = slice(first, first + AT_ONCE)
+            found = self._step_bound_s(choices[part], rows[pairs[part]], shapes[pairs[part]], threshold_s)
+            time_s[choices[part], pairs[part]] = found
+        return time_s
+
+    def _first_held(
+        self, each: PerParameter, rows: Int[np.ndarray, "pairs"], shapes: Int[np.ndarray, "pairs"]
+    ) -> Float[np.ndarray, "choices pairs"]:
+        """Bytes of worker 0 at least: its states, as these choices keep them, and what its micro-batches keep."""
+        dense, experts = each.dense_weights + each.dense_others, each.expert_weights + each.expert_others
+        held = dense[:, rows] * self._first_dense[rows, shapes] + self._first_kept[rows, shapes]
+        if self._has_experts:
+            held = held + experts[:, rows] * self._first_experts[rows, shapes]
+        return held * (1.0 + self.hardware.software.fragmentation) + always_bytes(self.hardware)
 
     @cached_property
     def _first_bytes(self) -> Float[np.ndarray, "rows shapes"]:
@@ -283,7 +290,7 @@ class Block:
         each = self.rows.least_per_parameter
         dense, experts = each.dense_weights + each.dense_others, each.expert_weights + each.expert_others
         allocated = dense[0][:, None] * self._first_dense + experts[0][:, None] * self._first_experts
-        allocated = allocated + self.costs.kept_bytes @ self.tables.alive[:, 0].T
+        allocated = allocated + self._first_kept
         return allocated * (1.0 + self.hardware.software.fragmentation) + always_bytes(self.hardware)
 
     def _peak_bytes(
@@ -368,12 +375,27 @@ class Block:
         choices: Int[np.ndarray, "picked"],
         rows: Int[np.ndarray, "picked"],
         shapes: Int[np.ndarray, "picked"],
+        threshold_s: float = np.inf,
     ) -> Float[np.ndarray, "picked"]:
-        """Pipeline bound with what the sharding adds to layers, and what worker 0 waits for around it."""
-        sharding, groups = self.sharding_columns(choices, rows), self.groups.take(rows)
+        """Pipeline bound with what the sharding adds to layers, and what worker 0 waits for around it.
+
+        Infinite where the pipeline alone takes longer than the threshold.
+        """
+        terms = self._pipeline_terms(choices, rows, shapes)
+        some = np.flatnonzero(terms.pipeline_s <= threshold_s)
+        time_s = np.full(len(rows), np.inf)
+        if len(some):
+            picked = _Terms(*(getattr(terms, field.name)[some] for field in fields(_Terms)))
+            time_s[some] = picked.pipeline_s + self._around_s(picked, choices[some], rows[some], shapes[some])
+        return time_s
+
+    def _pipeline_terms(
+        self, choices: Int[np.ndarray, "picked"], rows: Int[np.ndarray, "picked"], shapes: Int[np.ndarray, "picked"]
+    ) -> _Terms:
+        """Of each plan, with what gathering weights adds to its layers."""
         pipeline_s = self._bare.pipeline_s[rows, shapes]
         forward_s, backward_s = self._bare.first_forward_s[rows, shapes], self._bare.first_backward_s[rows, shapes]
-        gathering = np.flatnonzero(sharding.zero[:, 0] == Z3)
+        gathering = np.flatnonzero(self.rows.table.columns.zero[choices, rows] == Z3)
         if len(gathering):
             code, shape = choices[gathering] * self.grid.rows + rows[gathering], shapes[gathering]
             used, place = _distinct(code, len(self.shardings) * self.grid.rows)
@@ -381,12 +403,23 @@ class Block:
             pipeline_s[gathering] = terms.pipeline_s[place, shape]
             forward_s[gathering] = terms.first_forward_s[place, shape]
             backward_s[gathering] = terms.first_backward_s[place, shape]
+        return _Terms(pipeline_s=pipeline_s, first_forward_s=forward_s, first_backward_s=backward_s)
+
+    def _around_s(
+        self,
+        terms: _Terms,
+        choices: Int[np.ndarray, "picked"],
+        rows: Int[np.ndarray, "picked"],
+        shapes: Int[np.ndarray, "picked"],
+    ) -> Float[np.ndarray, "picked"]:
+        """What worker 0 waits for around the pipeline."""
+        sharding, groups = self.sharding_columns(choices, rows), self.groups.take(rows)
         step = step_sync(
             self._first_dense[rows, shapes][:, None],
             self._first_experts[rows, shapes][:, None],
             StepCompute(
-                forward_s=forward_s[:, None],
-                backward_s=backward_s[:, None],
+                forward_s=terms.first_forward_s[:, None],
+                backward_s=terms.first_backward_s[:, None],
                 micro_batches=self.tables.per_update[shapes][:, None],
                 passes=self.tables.last_passes[shapes][:, None],
             ),
@@ -400,7 +433,7 @@ class Block:
             optimizer_s = optimizer_s + shared_update_s(dense_s, expert_s, sharding)
         once_s = (step.gradients_s + step.gather_s + optimizer_s + step.offload_s)[:, 0]
         around = once_s * self.tables.updates[shapes]
-        return pipeline_s + around + self.boundary.tied_s[rows] * self.tables.apart[shapes]
+        return around + self.boundary.tied_s[rows] * self.tables.apart[shapes]
 
     def _gathered_terms(self, choices: Int[np.ndarray, "used"], rows: Int[np.ndarray, "used"]) -> _Terms:
         """Of rows whose layers gather their weights."""

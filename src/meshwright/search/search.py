@@ -25,12 +25,13 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.away import joined_answers, offload_spaces, tensor_spaces
-from meshwright.search.block import Block, PricedRows
+from meshwright.search.block import Block
 from meshwright.search.bound import RowBounds
 from meshwright.search.certificate import Counts
 from meshwright.search.engine import explore
 from meshwright.search.geometry import MOST_CHUNKS, Shape, ShapeFactory, chunk_options
 from meshwright.search.grid import Grid, build_grid
+from meshwright.search.priced_rows import PricedRows
 from meshwright.search.queue import Queue, Simulated
 from meshwright.search.recompute import refine_recompute
 from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
@@ -39,7 +40,7 @@ from meshwright.search.shardings import shardings_for
 from meshwright.search.space import Space
 from meshwright.search.table import Table
 from meshwright.search.watching import SearchProgress, watcher
-from meshwright.shapes import Float, Int
+from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.lengths import DYNAMIC
 from meshwright.specs.model import ModelSpec
@@ -51,9 +52,12 @@ if TYPE_CHECKING:
 SIZES = (512, 2, 4096)
 """Rows priced before anything is known, to find a first time to beat; twice as many each time after, until their
 tables would not fit the cache."""
+OPEN_SIZES = (64, 4, 4096)
+"""Rows with the shapes that fit them that are priced together: few at first, as a time to beat spares most others."""
 ROW_BEATEN = "row: time bound above the best"
 SHAPE_BEATEN = "shape: time bound above the best"
 ROW_TOO_LARGE = "row: states exceed memory"
+SHAPE_TOO_LARGE = "shape: worker 0 exceeds memory"
 SIMULATED = "simulated"
 """Effort of a certificate: plans run through the event simulator."""
 REFINED_GAIN = 0.005
@@ -181,9 +185,12 @@ class _Search:
         shardings = _per_pair(grid.dp, grid.cp, lambda dp, cp: len(shardings_for(dp, cp, self.space)))
         return shapes * shardings
 
-    def price(self, grid: Grid) -> None:
-        """Price rows, and simulate the best of them."""
-        kept = []
+    def opened(self, grid: Grid) -> Iterator[_Open]:
+        """Rows with the shapes that fit them, the best of their plans simulated as they are explored.
+
+        Shapes of schedules without a bound of their own come after all others.
+        """
+        kept, blocks = [], []
         for rows in self.rows(grid):
             if self.queue.best_of_layout and (limit := spent()):
                 # The rows that are left are bounded where they are explored.
@@ -191,13 +198,16 @@ class _Search:
                 break
             block = self.block(rows)
             if block is not None:
-                self._price_block(block, block.plans())
-                if np.isinf(self.queue.threshold_s):
-                    # Whatever time there is to beat spares the next blocks most of their plans.
-                    self.queue.simulate(rounds=1)
+                blocks.append(block)
+            if blocks and np.isinf(self.queue.threshold_s):
+                # Whatever time there is to beat spares the next blocks most of their plans.
+                yield _Open.of(self, blocks)
+                blocks = []
             # Tables of rows that nobody needs again make room for the next ones in the cache.
             if not self.in_order:
                 kept.append(rows)
+        if blocks:
+            yield _Open.of(self, blocks)
         self.queue.simulate(rounds=2)
         self._tell()
         if kept:
@@ -219,7 +229,20 @@ class _Search:
             yield priced.take(np.flatnonzero(code == value))
 
     def block(self, rows: PricedRows) -> Block | None:
-        """Rows with all shapes whose schedules bring a bound of their own; None if there are none."""
+        """Rows with all shapes whose schedules bring a bound of their own; None if there are none that may fit."""
+        whole = self.whole_block(rows)
+        if whole is None:
+            return None
+        plans = whole.plans(whole.allowed & ~whole.open)
+        self.counts.pruned[SHAPE_TOO_LARGE] += int(plans.sum())
+        self.least_bytes = min(self.least_bytes, whole.least_bytes)
+        some = whole.open.any(axis=1)
+        if not some.any():
+            return None
+        return whole if some.all() else whole.take(np.flatnonzero(some))
+
+    def whole_block(self, rows: PricedRows) -> Block | None:
+        """The same, whether they fit or not."""
         key = int(rows.grid.pp[0]), int(rows.grid.m[0])
         if key not in self.shapes:
             found = self.factory.shapes(*key)
@@ -237,7 +260,8 @@ class _Search:
         if not len(open_rows):
             self.counts.pruned[SHAPE_BEATEN] += plans
             return
-        self._price_block(Block(sketch.rows.take(open_rows), sketch.build(self.factory)), plans)
+        block = Block(sketch.rows.take(open_rows), sketch.build(self.factory))
+        self.price(block, block.allowed, plans)
         self.queue.simulate(rounds=1)
         self._tell()
 
@@ -250,10 +274,10 @@ class _Search:
             name, time_s = (None, None) if best is None else (best.row.format(), best.time_s)
             told(SearchProgress(space=self.counts.space, decided=decided, best=name, best_s=time_s))
 
-    def _price_block(self, block: Block, plans: int) -> None:
-        """Price what a block's bounds leave of so many plans."""
+    def price(self, block: Block, pairs: Bool[np.ndarray, "rows shapes"], plans: int) -> None:
+        """Price what bounds leave of some pairs of a block, which with others of no hope stand for so many plans."""
         threshold_s = self.queue.threshold_s
-        wanted = (block.bounds_s() <= threshold_s) & block.allowed
+        wanted = (block.bounds_s() <= threshold_s) & pairs & block.open
         found, priced, feasible = block.price(wanted, threshold_s)
         self.least_bytes = min(self.least_bytes, block.least_bytes)
         self.counts.priced += priced
@@ -310,9 +334,55 @@ class _Rows(Table):
         """Plans are counted when their row is dropped."""
         return ROW_BEATEN, self.plans
 
+    def refine(self) -> Iterator[_Open]:
+        """The rows with the shapes that fit them."""
+        return self.run.opened(self.grid.take(self.row))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Open(Table):
+    """Rows whose bounds are those of the shapes that fit them, as columns of the engine."""
+
+    run: _Search
+    blocks: list[Block]
+    block: Int[np.ndarray, "rows"]
+    """Which of them a row is of."""
+    row: Int[np.ndarray, "rows"]
+    """Its number there."""
+    bound_s: Float[np.ndarray, "rows"]
+    plans: Int[np.ndarray, "rows"]
+    """How many each stands for."""
+
+    @classmethod
+    def of(cls, run: _Search, blocks: list[Block]) -> _Open:
+        """All rows of blocks."""
+        return cls(
+            run=run,
+            blocks=blocks,
+            block=np.repeat(np.arange(len(blocks)), [block.grid.rows for block in blocks]),
+            row=np.concatenate([np.arange(block.grid.rows) for block in blocks]),
+            bound_s=np.concatenate([np.where(block.open, block.bounds_s(), np.inf).min(axis=1) for block in blocks]),
+            plans=np.concatenate([block.plans(block.open) for block in blocks]),
+        )
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """See `engine.Columns`."""
+        return OPEN_SIZES
+
+    def beaten(self) -> tuple[str, Int[np.ndarray, "rows"]]:
+        """Plans are counted when their row is dropped."""
+        return SHAPE_BEATEN, self.plans
+
     def refine(self) -> tuple[()]:
         """Price the rows; what is found waits in the queue."""
-        self.run.price(self.grid.take(self.row))
+        for number in np.flatnonzero(np.bincount(self.block)):
+            here = self.block == number
+            block = self.blocks[number]
+            pairs = np.zeros_like(block.open)
+            pairs[self.row[here]] = True
+            self.run.price(block, pairs, int(self.plans[here].sum()))
+        self.run.queue.simulate(rounds=2)
         return ()
 
 
@@ -336,7 +406,7 @@ def price_all(
     grid = build_grid(model, workload, cluster.devices, run.space)
     if rows is not None and rows < grid.rows:
         grid = grid.take(np.linspace(0, grid.rows - 1, rows).astype(np.int64))
-    for block in (run.block(rows) for rows in run.rows(grid)):
+    for block in (run.whole_block(rows) for rows in run.rows(grid)):
         if block is None:
             continue
         _, priced, _ = block.price(block.allowed, np.inf, spare=False)

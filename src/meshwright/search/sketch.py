@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.schedules import Schedule
-from meshwright.search.block import PricedRows
 from meshwright.search.geometry import Shape, ShapeFactory, Template, pairs
+from meshwright.search.priced_rows import PricedRows
 from meshwright.shapes import Bool, Float
 from meshwright.specs.workload import Workload
 

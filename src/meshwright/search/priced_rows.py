@@ -1,0 +1,90 @@
+"""Rows of a grid with everything that is priced once for them."""
+
+from __future__ import annotations
+
+from copy import copy
+from functools import cached_property
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.items import ItemCosts, item_costs
+from meshwright.estimate.memory import TIGHT_SHARE, PerParameter
+from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns, data_groups
+from meshwright.estimate.states import has_extras
+from meshwright.estimate.sync import DataGroups
+from meshwright.search.geometry import ShapeFactory
+from meshwright.search.grid import Grid
+from meshwright.search.shardings import PLAIN_SHARDINGS, Sharding, ShardingTable, shardings_for
+from meshwright.shapes import Int
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import offload_of
+from meshwright.specs.workload import Workload
+from meshwright.strategies.base import StrategyColumns
+
+
+class PricedRows:
+    """Rows with everything that is priced once for them."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        factory: ShapeFactory,
+        model: ModelSpec,
+        hardware: Hardware,
+        workload: Workload,
+        sections: int = 1,
+    ) -> None:
+        self.grid, self.hardware, self.workload = grid, hardware, workload
+        self.freezes = model.tuning is not None
+        self.uneven = has_extras(model, workload)
+        self.columns: StrategyColumns = grid.strategies(workload, sections)
+        self.costs: ItemCosts = item_costs(factory.items, self.columns, model, hardware, workload)
+        self.whole = np.array([item.part not in ("tie", "copy") for item in factory.items])
+        placed = Placed(pp=grid.pp, dp=grid.dp)
+        self.boundary: BoundaryColumns = boundary_columns(self.columns, placed, model, hardware, workload)
+        self.groups: DataGroups = data_groups(self.columns)
+        self.space, self.away = factory.space, offload_of(grid.offload)
+        self.limit_bytes = hardware.memory_bytes * (1.0 if factory.space.tight else 1.0 - TIGHT_SHARE)
+
+    @cached_property
+    def shardings(self) -> list[Sharding]:
+        """Choices that apply to at least one of the rows."""
+        return sorted(
+            {
+                choice
+                for dp, cp in {*zip(self.grid.dp.tolist(), self.grid.cp.tolist(), strict=True)}
+                for choice in shardings_for(dp, cp, self.space)
+            },
+            key=lambda choice: ((*PLAIN_SHARDINGS, "hsdp").index(choice.name), choice.shard),
+        )
+
+    @cached_property
+    def table(self) -> ShardingTable:
+        """These choices on every row."""
+        return ShardingTable.of(self.grid, self.shardings)
+
+    @cached_property
+    def plans_of_rows(self) -> Int[np.ndarray, "rows"]:
+        """The shardings of each row: plans of one shape."""
+        return np.asarray(self.table.legal.sum(axis=0))
+
+    @cached_property
+    def per_parameter(self) -> PerParameter:
+        """What each choice keeps of a parameter of each row."""
+        return PerParameter.of(self.table.columns, self.hardware, self.workload)
+
+    @cached_property
+    def least_per_parameter(self) -> PerParameter:
+        """The fewest bytes of each kind under any choice of a row."""
+        return self.per_parameter.least(self.table.legal)
+
+    def take(self, index: Int[np.ndarray, "picked"]) -> PricedRows:
+        """The rows of this index."""
+        part = copy(self)
+        for name in ("plans_of_rows", "shardings", "table", "per_parameter", "least_per_parameter"):
+            part.__dict__.pop(name, None)
+        part.grid, part.columns, part.costs = self.grid.take(index), self.columns.take(index), self.costs.take(index)
+        part.boundary = self.boundary.take(index)
+        part.groups = self.groups.take(index)
+        return part
