@@ -13,12 +13,14 @@ from meshwright import plan
 from meshwright.app.export import export
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import expand
+from meshwright.estimate.price import estimate_plan
 from meshwright.formats.megatron import read_flags
 from meshwright.formats.plan_json import read_job, write_job
 from meshwright.formats.torch_csv import read_actions
 from meshwright.formats.writing import write_file, write_folder
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import resolve
+from meshwright.planning.used_nodes import on_used_nodes
 from meshwright.schedules import SCHEDULES, Kind
 from meshwright.schedules.torch_actions import from_actions
 from meshwright.specs.job import Job
@@ -179,10 +181,37 @@ def test_one_pipeline_of_uneven_layers_on_two_kinds_can_be_run(tmp_path: Path) -
     stage = LayerStrategy(tensor=Tensor1D(degree=8))
     uneven = stages_on_two_kinds(([Stage(0, stage, 22), Stage(8, stage, 10)], 1, 4))
     written = export(uneven, "megatron", tmp_path / "launch")
-    assert "ranks are numbered group by group: give the nodes of H100 before those of A100-80" in written.notes
+    assert written.notes[0] == (
+        "start its nodes in the order of the stages: node rank 0 is node 0 of H100, node rank 1 is node 0 of A100-80"
+    )
     flags = read_flags((tmp_path / "launch" / "train.sh").read_text(), devices=16)
     assert flags.layout == (22, 10)
     assert dict(export(uneven, "torch-csv").files)["schedule.csv"]
+
+
+def test_nodes_are_started_in_the_order_of_the_stages(tmp_path: Path) -> None:
+    """The first stage is on the second group: the plan on the launched nodes is the same plan, at the same time."""
+    stage = LayerStrategy(tensor=Tensor1D(degree=8))
+    uneven = stages_on_two_kinds(([Stage(16, stage, 12), Stage(0, stage, 20)], 1, 4), gpus="16xH100,16xA100-80")
+    written = export(uneven, "megatron", tmp_path / "launch")
+    assert written.notes[0] == (
+        "start its nodes in the order of the stages: node rank 0 is node 0 of A100-80, node rank 1 is node 0 of H100; "
+        "the others idle"
+    )
+    flags = read_flags((tmp_path / "launch" / "train.sh").read_text(), devices=16)
+    assert flags.layout == (12, 20)
+    launched = on_used_nodes(uneven)
+    assert [(group.name, group.nodes) for group in launched.cluster.groups] == [("A100-80", 1), ("H100", 1)]
+    assert launched.cluster.link("H100", "A100-80") == uneven.cluster.link("H100", "A100-80")
+    one, other = (estimate_plan(job.plan, job.model, job.cluster, job.workload) for job in (launched, uneven))
+    assert one.step_time_s == pytest.approx(other.step_time_s, rel=1e-12)
+
+
+def test_stages_that_alternate_between_kinds_cannot_be_started_in_order() -> None:
+    stage = LayerStrategy(tensor=Tensor1D(degree=8))
+    three = [Stage(0, stage, 12), Stage(16, stage, 8), Stage(8, stage, 12)]
+    with pytest.raises(UnsupportedError, match="numbered stage by stage"):
+        export(stages_on_two_kinds((three, 1, 4), gpus="16xH100,8xA100-80"), "megatron")
 
 
 def test_stages_of_unlike_degrees_are_refused_by_pytorch() -> None:

@@ -1,75 +1,110 @@
-"""A plan on the nodes it uses alone: what a framework is asked about, as its launcher never sees the idle ones."""
+"""A plan on the nodes it uses, in the order in which its stages use them: what a launcher is told.
+
+A framework numbers its ranks stage by stage over the nodes it is started on, whatever a cluster file lists first. Nodes
+that stay idle are not started, and the others are started in the order of the stages.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate, groupby
 
 from meshwright.planning.one_kind import first_nodes
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 
+Node = tuple[int, int]
+"""Number of a group in its cluster, and of a node in the group."""
+
 
 def on_used_nodes(job: Job) -> Job:
-    """The same plan on a cluster of the nodes it uses, devices numbered from 0 in the same order.
+    """The same plan on a cluster of the nodes it uses, devices numbered from 0 as a launcher does.
 
     Args:
-        job: a plan that may leave nodes or whole groups idle.
+        job: a plan that may leave nodes or whole groups idle, or whose first stage is on a later group.
 
     Returns:
-        The job itself where every node is used.
+        The job itself where it uses every node in the order of its cluster.
     """
-    cluster, used = job.cluster, _used(job)
-    if all(len(nodes) == group.nodes for group, nodes in zip(cluster.groups, used, strict=True)):
+    if _numbered_through(job.plan, job.cluster.devices):
         return job
-    moved: list[tuple[int, int, int]] = []  # first and last device of nodes that stay together, and how far they move
-    start = idle = 0
-    groups: list[NodeGroup] = []
-    for group, nodes in zip(cluster.groups, used, strict=True):
-        each = group.devices_per_node
-        for node in range(group.nodes):
-            first = start + node * each
-            if node in nodes:
-                moved.append((first, first + each - 1, idle))
-            else:
-                idle += each
-        start += group.devices
-        if nodes:
-            groups.append(_of_nodes(cluster, group, len(nodes)))
-    name = ",".join(f"{group.devices}x{group.device.name}" for group in groups)
-    left = {group.name for group, nodes in zip(cluster.groups, used, strict=True) if not nodes}
-    links = tuple(link for link in cluster.links if not left & set(link.between))
-    part = replace(cluster.part(name, tuple(groups)), links=links)
-    return replace(job, cluster=part, plan=_renumbered(job.plan, moved))
+    groups, nodes = job.cluster.groups, _launched(job)
+    if nodes == [(group, node) for group, one in enumerate(groups) for node in range(one.nodes)]:
+        return job
+    runs = [(groups[group], len(list(run))) for group, run in groupby(nodes, key=lambda node: node[0])]
+    started = tuple(_of_nodes(job.cluster, group, count) for group, count in runs)
+    name = ",".join(f"{group.devices}x{group.device.name}" for group in started)
+    names = {group.name for group in started}
+    links = tuple(link for link in job.cluster.links if names >= set(link.between))
+    cluster = replace(job.cluster.part(name, started), links=links)
+    return replace(job, cluster=cluster, plan=_renumbered(job.plan, _moves(job.cluster, nodes)))
 
 
 def used_nodes_note(job: Job) -> str | None:
-    """Which nodes a plan is started on, where it leaves some idle; else None."""
-    used = _used(job)
-    if all(len(nodes) == group.nodes for group, nodes in zip(job.cluster.groups, used, strict=True)):
-        return None
-    words = []
-    for group, nodes in zip(job.cluster.groups, used, strict=True):
-        if nodes:
-            noun = "node" if len(nodes) == 1 else "nodes"
-            words.append(f"{noun} {_ranges(sorted(nodes))} of {group.name}")
-    return f"start it on {' and '.join(words)} alone: nodes and ranks are counted from 0 there, the others idle"
+    """Which nodes a plan is started on and in which order, where a launcher could do otherwise; else None."""
+    groups, nodes = job.cluster.groups, _launched(job)
+    idle = "; the others idle" if len(nodes) < sum(group.nodes for group in groups) else ""
+    runs = [(groups[group].name, [node for _, node in run]) for group, run in groupby(nodes, key=lambda node: node[0])]
+    if len(runs) == 1:
+        name, numbers = runs[0]
+        where = f"{'node' if len(numbers) == 1 else 'nodes'} {_ranges(numbers)} of {name}"
+        return f"start it on {where} alone: nodes and ranks are counted from 0 there{idle}" if idle else None
+    words: list[str] = []
+    first = 0
+    for name, numbers in runs:
+        ranks = [*range(first, first + len(numbers))]
+        rank, node, are = ("rank", "node", "is") if len(ranks) == 1 else ("ranks", "nodes", "are")
+        words.append(f"node {rank} {_ranges(ranks)} {are} {node} {_ranges(numbers)} of {name}")
+        first += len(numbers)
+    return f"start its nodes in the order of the stages: {', '.join(words)}{idle}"
 
 
-def _used(job: Job) -> list[set[int]]:
-    """Numbers of the nodes of each group that hold a device of the plan."""
-    ranges = [r for pipeline in job.plan.pipelines for worker in pipeline.workers for r in worker.devices]
-    found: list[set[int]] = []
-    start = 0
-    for group in job.cluster.groups:
-        nodes: set[int] = set()
-        for first, last in ranges:
-            low, high = max(first, start) - start, min(last, start + group.devices - 1) - start
-            if low <= high:
-                nodes.update(range(low // group.devices_per_node, high // group.devices_per_node + 1))
-        found.append(nodes)
-        start += group.devices
-    return found
+def _launched(job: Job) -> list[Node]:
+    """The nodes that a plan uses, in the order of its stages where that numbers its devices through."""
+    groups = job.cluster.groups
+    in_order = list(dict.fromkeys(_nodes_by_stage(job)))
+    numbers = [group for group, _ in groupby(in_order, key=lambda node: node[0])]
+    if len(set(numbers)) == len(numbers):  # a group is one run of nodes: no other description of it is needed
+        used = sum(groups[group].devices_per_node for group, _ in in_order)
+        if _numbered_through(_renumbered(job.plan, _moves(job.cluster, in_order)), used):
+            return in_order
+    return sorted(in_order)
+
+
+def _numbered_through(plan: ExecutionPlan, devices: int) -> bool:
+    """Whether the stages take all devices in their order."""
+    held = [span for pipeline in plan.pipelines for worker in pipeline.workers for span in worker.devices]
+    follow = all(one[1] + 1 == other[0] for one, other in zip(held, held[1:], strict=False))
+    return follow and held[0][0] == 0 and held[-1][1] == devices - 1
+
+
+def _nodes_by_stage(job: Job) -> Iterator[Node]:
+    """The nodes of every worker in turn."""
+    for pipeline in job.plan.pipelines:
+        for worker in pipeline.workers:
+            for first, last in worker.devices:
+                start = 0
+                for number, group in enumerate(job.cluster.groups):
+                    low, high = max(first, start) - start, min(last, start + group.devices - 1) - start
+                    if low <= high:
+                        for node in range(low // group.devices_per_node, high // group.devices_per_node + 1):
+                            yield number, node
+                    start += group.devices
+
+
+def _moves(cluster: ClusterSpec, nodes: list[Node]) -> list[tuple[int, int, int]]:
+    """First and last device of each node, and how far down its numbers go where nodes are started in this order."""
+    starts = [0, *accumulate(group.devices for group in cluster.groups)]
+    moves: list[tuple[int, int, int]] = []
+    at = 0
+    for group, node in nodes:
+        each = cluster.groups[group].devices_per_node
+        first = starts[group] + node * each
+        moves.append((first, first + each - 1, first - at))
+        at += each
+    return sorted(moves)
 
 
 def _of_nodes(cluster: ClusterSpec, group: NodeGroup, nodes: int) -> NodeGroup:
@@ -108,3 +143,4 @@ def _ranges(numbers: list[int]) -> str:
         else:
             spans.append([number, number])
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+

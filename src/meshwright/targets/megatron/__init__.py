@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
@@ -29,7 +27,7 @@ def _megatron(job: Job, estimate: StepEstimate) -> TargetFiles:
         script = megatron.megatron_script(job, predicted=_predicted(estimate))
     except UnsupportedError as error:
         raise UnsupportedError(list(_plainly(error.problems, job)), code=error.code) from None
-    notes, start = (*script.notes, *_order_of_nodes(job)), "MEGATRON=path/of/Megatron-LM bash train.sh"
+    notes, start = script.notes, "MEGATRON=path/of/Megatron-LM bash train.sh"
     return target_files(job, ((SCRIPT, script.text),), notes=notes, start=start)
 
 
@@ -41,15 +39,6 @@ def _recognised(name: str, text: str) -> bool:
     if re.search(r"--deepspeed(?![\w-])", text):
         return False
     return _options(name, text) and "model.tensor_model_parallel_size=" not in text
-
-
-def _order_of_nodes(job: Job) -> Iterator[str]:
-    """On several kinds of nodes their order decides which stage runs where."""
-    starts = list(accumulate((group.devices for group in job.cluster.groups), initial=0))[1:]
-    first = (worker.devices[0][0] for worker in job.plan.pipelines[0].workers)
-    used = list(dict.fromkeys(job.cluster.groups[bisect_right(starts, device)].name for device in first))
-    if len(used) > 1:
-        yield f"ranks are numbered group by group: give the nodes of {' before those of '.join(used)}"
 
 
 def _plainly(problems: Sequence[Problem], job: Job) -> Iterator[Problem]:
