@@ -115,3 +115,11 @@ def test_a_form_that_the_framework_takes_no_more_is_read_and_not_edited(tmp_path
     assert report.better is not None
     assert report.fix is not None
     assert "export --to torchtitan" in (report.fix.why_not or "")
+
+
+def test_a_batch_smaller_than_its_data_ranks_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ds_config.json"
+    path.write_text('{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 1}}')
+    report = mw.check("llama-3-8b", cluster="8xH100", source=path, source_format="deepspeed", search=False)
+    found = report.to_dict()["violations"]
+    assert any("micro-batch 4 x accumulation 1 x data ranks 8" in one["why"] for one in found), found

@@ -331,3 +331,31 @@ def test_a_tokenizer_that_only_the_environment_knows_is_no_question(tmp_path: Pa
     script.write_text(script.read_text().replace("Llama2Tokenizer", "HuggingFaceTokenizer"))
     with pytest.raises(InputError, match="the vocabulary is not known"):
         check(script, cluster="8xA100-80", search=False)
+
+
+def test_a_script_that_trains_nothing_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "convert.sh"
+    path.write_text(SCRIPT.replace("pretrain_gpt.py", "tools/model_hf_to_mg.py"))
+    with pytest.raises(InputError, match=r"model_hf_to_mg\.py trains nothing"):
+        check("llama-3-8b", cluster=GPUS, source=path, search=False)
+
+
+def test_a_configuration_that_is_named_and_is_not_here_is_missed(tmp_path: Path) -> None:
+    path = tmp_path / "tune.sh"
+    path.write_text(
+        "torchrun --nproc_per_node=8 run_clm.py --model_name_or_path llama-3-8b "
+        "--per_device_train_batch_size 4 --deepspeed_config config/zero.json\n"
+    )
+    with pytest.raises(InputError, match=r"config/zero\.json is not here"):
+        check(path, cluster=GPUS, search=False)
+
+
+def test_another_model_is_told_before_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "retro.sh"
+    path.write_text(
+        "torchrun --nproc_per_node 8 pretrain_t5.py --num-layers 12 --tensor-model-parallel-size 1 "
+        "--micro-batch-size 2\n"
+    )
+    with pytest.raises(InputError) as caught:
+        check(path, cluster=GPUS, search=False)
+    assert "trains an encoder and a decoder" in caught.value.problems[0].what

@@ -131,3 +131,12 @@ def test_the_command_line_stands_over_the_file(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_priced_is_named(tmp_path: Path, text: str, what: str) -> None:
     assert what in {violation.what for violation in asked(tmp_path, text).violations}
+
+
+def test_an_engine_is_found_from_the_root_of_its_repository(tmp_path: Path) -> None:
+    folder = tmp_path / "examples" / "full"
+    folder.mkdir(parents=True)
+    (tmp_path / "examples" / "engines").mkdir()
+    (tmp_path / "examples" / "engines" / "z3.json").write_text(json.dumps(Z3))
+    text = FACTORY.replace("finetuning_type: lora", "finetuning_type: full\ndeepspeed: examples/engines/z3.json")
+    assert "z3" in str(asked(folder, text).name)

@@ -172,25 +172,28 @@ def _described(flags: LaunchFile, name: str) -> ModelSpec:
         InputError: they leave open what it is.
         UnsupportedError: nobody knows the name.
     """
-    if flags.questions:
-        raise InputError(flags.questions, code="MW231")
-    if isinstance(named := flags.model.get("name"), str) and named:
+    if isinstance(named := flags.model.get("name"), str) and named and not flags.questions:
         return _resolved(named)
+    known = tuple(dict.fromkeys((*flags.problems, *flags.questions)))
+    if flags.questions:
+        raise InputError(known, code="MW231")
     if not describes(flags.model):
         why = "the file says how a model is trained, not which one"
         fix = "name the model before the file: check MODEL FILE"
-        raise InputError(Problem(what="no model is given", why=why, fix=fix, field="model"), code="MW203")
+        none = Problem(what="no model is given", why=why, fix=fix, field="model")
+        raise InputError((*known, none), code="MW203")
     kind, place = flags.model["tokenizer"]
     vocab, whose = flags.model.get("vocab"), ""
-    known = models.find_name(place) if vocab is None and place else None
-    if known is not None:
-        vocab, whose = models.spec(known).vocab, known
+    whole = models.find_name(place) if vocab is None and place else None
+    if whole is not None:
+        vocab, whose = models.spec(whole).vocab, whole
     if vocab is None and kind in _VOCABULARIES:
         vocab, whose = _VOCABULARIES[kind], kind
     if vocab is None:
         why = "the tokenizer is not at hand, and no --vocab-size says how many tokens it has"
         fix = "add --vocab-size N to the script, or name the model before the file: check MODEL FILE"
-        raise InputError(Problem(what="the vocabulary is not known", why=why, fix=fix, field="model"), code="MW203")
+        unknown = Problem(what="the vocabulary is not known", why=why, fix=fix, field="model")
+        raise InputError((*known, unknown), code="MW203")
     notes = (f"vocabulary of {vocab:,} tokens, that of {whose}",) if whose else ()
     return described_model(flags.model, name=name, vocab=vocab, notes=notes)
 
@@ -319,11 +322,17 @@ def _record(source: str | os.PathLike[str], source_format: str) -> str:
     return "yaml" if yaml else ""
 
 
+_ABOVE = 6
+"""Folders above a file that are looked through for a path it names."""
+
+
 def _beside(path: str, folder: Path | None) -> str | None:
-    """The text of a script that another one runs, by its path or its name beside that one; None if there is none."""
+    """The text of a file that another one names, by its path or its name beside that one; None if there is none."""
     if folder is None or not path.strip():
         return None
-    ways = [folder / path.lstrip("./"), folder / Path(path).name]
+    # Paths start where the job does: beside the file, or in a folder above it, as the root of its repository is.
+    above = [parent / path.lstrip("./") for parent in list(folder.absolute().parents)[:_ABOVE]] if "/" in path else []
+    ways = [folder / path.lstrip("./"), folder / Path(path).name, *above]
     ways = [Path(path), *ways] if path.startswith("/") else ways
     for way in ways:
         try:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
@@ -90,6 +91,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     if not found and target.name == "accelerate":
         found = [(launch, _by_options(launch)) for launch in launches(script.commands) if is_trainer(launch)]
         questions = [one for launch, _ in found for one in read_trainer_options(launch).questions]
+        problems += [one for launch, _ in found for one in _missing(launch)]
     if not found:
         why = f"no program is started with a configuration of {target.title} that is here"
         fix = "name the configuration file itself, or put it beside the script"
@@ -109,6 +111,21 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         questions=tuple(questions),
         problems=(*problems, *_of_several_models(found[-1][0])),
     )
+
+
+_ENGINES = ("deepspeed", "deepspeed_config", "config_file", "fsdp_config")
+"""Options that name the configuration of an engine."""
+
+
+def _missing(launch: Launch) -> Iterator[Problem]:
+    """Configurations that a program is started with and that were not found: what they say is in no option."""
+    words = [word.text for word in (*launch.launcher, *launch.words)]
+    for one, following in pairwise([*words, ""]):
+        name, equals, value = one.partition("=")
+        path = value if equals else following
+        if name.startswith("--") and name[2:].replace("-", "_") in _ENGINES and _CONFIG.fullmatch(path):
+            why = f"it says what is sharded and offloaded ({launch.place})"
+            yield Problem(what=f"{path[:80]} is not here", why=why, fix="put it beside the script", field=name)
 
 
 _SEVERAL = re.compile(r"(?:^|[_.-])(dpo|ppo|grpo|kto|orpo|rloo|rlhf|reward|gkd)(?=[_.-]|$)")

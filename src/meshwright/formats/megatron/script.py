@@ -37,6 +37,10 @@ _NO_TRAINING = (
     "eval",
     "export",
     "merge",
+    "to_mg",
+    "to_hf",
+    "hf2",
+    "2hf",
 )
 
 
@@ -59,10 +63,12 @@ def training_launch(script: Script) -> ChosenCommand:
     found = [launch for launch in launches(script.commands) if _score(launch.words)]
     most = max((_score(launch.words) for launch in found), default=0)
     found = [launch for launch in found if _score(launch.words) * 3 >= most]
-    training = [launch for launch in found if not any(part in _stem(launch.program) for part in _NO_TRAINING)]
-    found = training or found
     if not found:
         return _options_alone(script)
+    training = [launch for launch in found if _trains(_stem(launch.program))]
+    if not training:
+        return ChosenCommand(program=found[-1].program, problems=(_no_training(found[-1]),))
+    found = training
     last = found[-1]
     if len({_same(launch) for launch in found}) > 1:
         return ChosenCommand(program=last.program, questions=(_several(found),))
@@ -86,6 +92,19 @@ def _score(words: Sequence[Word]) -> int:
 
 def _stem(program: str) -> str:
     return program.rpartition("/")[2].removesuffix(".py").rpartition(".")[2].lower()
+
+
+def _trains(stem: str) -> bool:
+    return "train" in stem or not any(part in stem for part in _NO_TRAINING)
+
+
+def _no_training(launch: Launch) -> Problem:
+    return Problem(
+        what=f"{launch.program.rpartition('/')[2]} trains nothing",
+        why=f"by its name it converts, evaluates or serves a model ({launch.place})",
+        fix="check the script that trains it",
+        field="source",
+    )
 
 
 def _same(launch: Launch) -> object:

@@ -251,7 +251,7 @@ def _batches(
         for name in names
     )
     dp = None if devices is None else max(1, devices // model_parallel)
-    steps = steps or (batch // (mbs * dp) if batch and mbs and dp else 1)
+    steps = steps or (max(1, batch // (mbs * dp)) if batch and mbs and dp else 1)
     mbs = mbs or (batch // (steps * dp) if batch and dp else None)
     batch = batch or (mbs * steps * dp if mbs and dp else None)
     if not auto and (batch is None or not mbs):
