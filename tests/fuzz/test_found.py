@@ -6,11 +6,14 @@ import json
 import struct
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import meshwright
+from meshwright.app.plan_set import identities
 from meshwright.cli import main
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.kinds import Number, Whole, shortened
@@ -21,11 +24,18 @@ from meshwright.formats.logs.out_of_memory import read_out_of_memory
 from meshwright.formats.measured.fold import fabric_bytes_per_s
 from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell.filters import printf
+from meshwright.library.clusters import resolve_gpus
 from meshwright.library.devices import device
+from meshwright.library.models import resolve
 from meshwright.schedules import SCHEDULES
 from meshwright.search.tuners.store import storage_path
+from meshwright.specs.job import Job
+from meshwright.specs.plan import StrategyRun
 from meshwright.specs.row import parse_row
+from meshwright.specs.strategy import LayerStrategy, Tensor1D
+from meshwright.specs.workload import Workload
 from tests.answers.schemas import faults
+from tests.estimate.mixed import Stage, plan_of
 from tests.fuzz import samples
 
 HUGE = "9" * 4400
@@ -298,3 +308,22 @@ def test_moments_of_an_unknown_format_are_named() -> None:
 def test_memory_of_a_log_has_a_unit() -> None:
     Path("run.log").write_text(samples.LOGS[0].replace("memory (MB)", "memory (f)"))
     assert read_log("run.log").steps
+
+
+def test_a_file_to_write_is_a_path() -> None:
+    with pytest.raises(InputError, match="must be a path"):
+        meshwright.trace("dp2.mbs1", model="gpt2", gpus="2xH100", memory_snapshot={"": {}})
+
+
+def test_a_first_stage_may_hold_the_embedding_alone() -> None:
+    stage = LayerStrategy(tensor=Tensor1D(degree=4))
+    plan = plan_of(([Stage(0, stage, 1), Stage(4, stage, 31)], 1, 4))
+    [pipeline] = plan.pipelines
+    first, last = pipeline.workers
+    alone = replace(first, chunks=(replace(first.chunks[0], layers=(), runs=()),))
+    whole = replace(last.chunks[0], layers=((0, 31),), runs=(StrategyRun(layers=32, strategy=0),))
+    workers = (alone, replace(last, chunks=(whole,)))
+    plan = replace(plan, pipelines=(replace(pipeline, workers=workers),))
+    workload = Workload(seq_len=4096, global_batch=plan.global_batch)
+    job = Job(model=resolve("llama-3-8b"), cluster=resolve_gpus("8xH100"), workload=workload, plan=plan)
+    assert not any(line.startswith("experts") for line in identities(job, None))

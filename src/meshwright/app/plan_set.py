@@ -349,8 +349,13 @@ def _batch_identity(job: PlannedJob) -> Iterator[str]:
 
 def _expert_identities(job: PlannedJob) -> Iterator[str]:
     """`experts: 64 ranks of a stage = ep8 x 8`, and the tokens that a capacity drops under a stated load."""
-    first = job.plan.pipelines[0].workers[0]
-    expert = job.plan.strategies[first.chunks[0].runs[0].strategy].expert
+    # The first stage may hold the embedding alone.
+    with_layers = [worker for worker in job.plan.pipelines[0].workers if any(chunk.runs for chunk in worker.chunks)]
+    if not with_layers:
+        return
+    first = with_layers[0]
+    run = next(run for chunk in first.chunks for run in chunk.runs)
+    expert = job.plan.strategies[run.strategy].expert
     if expert.ep * expert.etp > 1:
         tensor = f" x etp{expert.etp}" if expert.etp > 1 else ""
         rest = first.num_devices // (expert.ep * expert.etp)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -228,7 +229,9 @@ class OutputFile(FieldKind):
         """The path as given; nothing is written."""
         from meshwright.formats.writing import check_file
 
-        check_file(value)
+        if not isinstance(value, str | os.PathLike):
+            raise self.wrong(name, value, "it must be a path", "name a file")
+        check_file(os.fspath(value))
         return value
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 
 from meshwright.planning.one_kind import first_nodes
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
@@ -76,7 +76,7 @@ def _launched(job: Job) -> list[Node]:
 def _numbered_through(plan: ExecutionPlan, devices: int) -> bool:
     """Whether the stages take all devices in their order."""
     held = [span for pipeline in plan.pipelines for worker in pipeline.workers for span in worker.devices]
-    follow = all(one[1] + 1 == other[0] for one, other in zip(held, held[1:], strict=False))
+    follow = all(one[1] + 1 == other[0] for one, other in pairwise(held))
     return follow and held[0][0] == 0 and held[-1][1] == devices - 1
 
 
@@ -143,4 +143,3 @@ def _ranges(numbers: list[int]) -> str:
         else:
             spans.append([number, number])
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
-
