@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -117,13 +118,13 @@ def data(chance: Random, source: Any, *, changes: int = 3) -> Any:
     for _ in range(chance.choice([0, 1, 1, 1, 2, changes])):
         places = list(_places(changed))
         if not places:
-            return chance.choice(VALUES)
+            return deepcopy(chance.choice(VALUES))
         home, key = chance.choice(places)
         what = chance.randrange(8)
         if what < 4:
             home[key] = _like(chance, home[key])
         elif what == 4:
-            home[key] = chance.choice(VALUES)
+            home[key] = deepcopy(chance.choice(VALUES))
         elif what == 5:
             del home[key]
         elif what == 6 and isinstance(home, dict):
@@ -146,7 +147,7 @@ def _like(chance: Random, value: Any) -> Any:
         return word(chance)
     if isinstance(value, list):
         return chance.choice([[], value[:1], value * 2, [value], value[::-1]])
-    return chance.choice([{}, [], None]) if isinstance(value, dict) else chance.choice(VALUES)
+    return chance.choice([{}, [], None]) if isinstance(value, dict) else deepcopy(chance.choice(VALUES))
 
 
 def _places(value: Any) -> Sequence[tuple[Any, Any]]:
