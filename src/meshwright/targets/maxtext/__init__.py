@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.layers import MoeMlp
+from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import fsdp
 from meshwright.targets.contract import Files, Target
@@ -183,7 +184,24 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     row = _row(reader, sizes)
     wide = reader.word("dtype", "bfloat16") == "float32"
     seq_len = reader.get("max_target_length", 2048)
-    return reader.launch(row, workload=fsdp.workload(row, wide=wide, seq_len=seq_len))
+    stated = fsdp.workload(row, wide=wide, seq_len=seq_len)
+    quantization = reader.word("quantization")
+    if quantization in _PRODUCTS:
+        stated["precision"] = PRECISIONS[_PRODUCTS[quantization]]
+    elif quantization not in ("", "te_no_quant"):
+        why = f"its products are not priced; {', '.join(_PRODUCTS)} are"
+        reader.refuse("quantization", quantization, why, "leave it out, or use one of these")
+    return reader.launch(row, workload=stated)
+
+
+_PRODUCTS = {
+    **dict.fromkeys(("fp8", "fp8_gpu", "fp8_full", "nanoo_fp8", "fp8_nanoo"), "fp8"),
+    **dict.fromkeys(("te_fp8_delayedscaling", "te_fp8_currentscaling"), "fp8"),
+    "te_mxfp8": "mxfp8",
+    "te_nvfp4": "nvfp4",
+    "int8": "int8",
+}
+"""By MaxText's `quantization`, the format of products."""
 
 
 def _sizes(reader: KeyReader, devices: int | None) -> dict[str, int] | None:

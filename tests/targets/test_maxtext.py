@@ -1,0 +1,30 @@
+"""What MaxText's YAML says of formats is what is priced, or refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.targets import target_named
+
+YAML = "per_device_batch_size: 2\nmax_target_length: 4096\nici_fsdp_parallelism: 8\nquantization: '{}'\n"
+
+
+def read(quantization: str) -> LaunchFile:
+    target = target_named("maxtext")
+    assert target.read is not None
+    return target.read({"config.yml": YAML.format(quantization)}, 8)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "compute"),
+    [("", "bf16"), ("fp8", "fp8"), ("te_fp8_currentscaling", "fp8"), ("te_mxfp8", "mxfp8"), ("int8", "int8")],
+)
+def test_quantized_products_are_read(quantization: str, compute: str) -> None:
+    found = read(quantization)
+    assert not found.problems
+    assert found.workload["precision"].compute == compute
+
+
+def test_a_format_that_is_not_priced_is_refused() -> None:
+    assert [problem.field for problem in read("int4").problems] == ["quantization"]
