@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+import meshwright
+from meshwright.app.export import export
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.targets import target_named
+from meshwright.targets.maxtext import QUANTIZATIONS
 
 YAML = "per_device_batch_size: 2\nmax_target_length: 4096\nici_fsdp_parallelism: 8\nquantization: '{}'\n"
 
@@ -28,3 +31,13 @@ def test_quantized_products_are_read(quantization: str, compute: str) -> None:
 
 def test_a_format_that_is_not_priced_is_refused() -> None:
     assert [problem.field for problem in read("int4").problems] == ["quantization"]
+
+
+@pytest.mark.parametrize("dtype", QUANTIZATIONS)
+def test_formats_come_back(dtype: str) -> None:
+    plans = meshwright.plan("llama-3.1-8b", gpus="8xB200", target="maxtext", dtype=dtype)
+    target = target_named("maxtext")
+    assert target.read is not None
+    found = target.read(dict(export(plans.best, "maxtext").files), 8)
+    assert not found.problems
+    assert found.workload["precision"].name == dtype

@@ -24,6 +24,12 @@ TITLE = "MaxText"
 CONFIG = "maxtext.yml"
 AXES = ("tensor", "context", "expert", "fsdp", "pipeline", "data")
 """Of the mesh, those that talk most first: they are put inside nodes before the others."""
+QUANTIZATIONS = {"fp8": "fp8", "mxfp8": "te_mxfp8", "nvfp4": "te_nvfp4", "int8": "int8"}
+"""MaxText's `quantization` of each format of products."""
+_PRODUCTS = {name: precision for precision, name in QUANTIZATIONS.items()} | dict.fromkeys(
+    ("fp8_gpu", "fp8_full", "nanoo_fp8", "fp8_nanoo", "te_fp8_delayedscaling", "te_fp8_currentscaling"), "fp8"
+)
+"""By MaxText's `quantization`, the format of products."""
 CONTEXTS = {"ag": "all_gather", "p2p": "ring", "a2a": "ulysses"}
 KEPT = "minimal_with_context"
 """Keeps results of products and of attention; what is in between is computed again."""
@@ -42,7 +48,7 @@ SAYS = {
     "data.family": ANY,
     "recompute.kind": only("none", "full", why="other policies name tensors, which no plan says", fix="use rc-full"),
     "optimizer": only("adamw", "adam"),
-    "precision": only("bf16", "fp32"),
+    "precision": only("bf16", "fp32", *QUANTIZATIONS),
 }
 RULES = (
     fsdp.main_copy(_SOURCE, why="weights are kept in fp32 and cast for products, so that the shard is the main copy"),
@@ -122,6 +128,8 @@ def configuration(plan: Plan) -> Keys:
         "dataset_type": "synthetic",
         "enable_checkpointing": False,
     }
+    if plan.precision.name in QUANTIZATIONS:
+        keys["quantization"] = QUANTIZATIONS[plan.precision.name]
     keys |= _constants(plan)
     room = plan.per_node
     for axis, degree in degrees(plan).items():
@@ -192,16 +200,6 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         why = f"its products are not priced; {', '.join(_PRODUCTS)} are"
         reader.refuse("quantization", quantization, why, "leave it out, or use one of these")
     return reader.launch(row, workload=stated)
-
-
-_PRODUCTS = {
-    **dict.fromkeys(("fp8", "fp8_gpu", "fp8_full", "nanoo_fp8", "fp8_nanoo"), "fp8"),
-    **dict.fromkeys(("te_fp8_delayedscaling", "te_fp8_currentscaling"), "fp8"),
-    "te_mxfp8": "mxfp8",
-    "te_nvfp4": "nvfp4",
-    "int8": "int8",
-}
-"""By MaxText's `quantization`, the format of products."""
 
 
 def _sizes(reader: KeyReader, devices: int | None) -> dict[str, int] | None:
