@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 SURELY_MEANT = 0.75
 """Similarity from which a name is offered whatever it starts with."""
@@ -128,21 +129,33 @@ class StoppedError(MeshwrightError):
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The known names closest to a misspelt one, best first, compared without case and punctuation."""
+    return list(_nearest(name, tuple(known), count))
 
-    def plain(text: str) -> str:
-        return "".join(c for c in text.lower() if c.isalnum())
 
-    by_plain: dict[str, str] = {}
-    for candidate in known:
-        by_plain.setdefault(plain(candidate), candidate)
-    said = plain(name)
+@lru_cache(maxsize=1024)  # a damaged file says the same wrong word many times, and a comparison takes 20 ms
+def _nearest(name: str, known: tuple[str, ...], count: int) -> tuple[str, ...]:
+    by_plain = _by_plain(known)
+    said = _plain(name)
 
     def like(match: str) -> bool:
         # Short words share letters by chance; a slip seldom changes the first one too.
         return match[:1] == said[:1] or difflib.SequenceMatcher(None, said, match).ratio() >= SURELY_MEANT
 
     close = difflib.get_close_matches(said, by_plain, n=count, cutoff=0.6)
-    return [by_plain[match] for match in close if like(match)]
+    return tuple(by_plain[match] for match in close if like(match))
+
+
+@lru_cache(maxsize=16)
+def _by_plain(known: tuple[str, ...]) -> dict[str, str]:
+    """Names by how they are compared, the first of those that are alike."""
+    found: dict[str, str] = {}
+    for candidate in known:
+        found.setdefault(_plain(candidate), candidate)
+    return found
+
+
+def _plain(text: str) -> str:
+    return "".join(c for c in text.lower() if c.isalnum())
 
 
 def _some_of(names: list[str], most: int = 12) -> str:

@@ -327,3 +327,10 @@ def test_a_first_stage_may_hold_the_embedding_alone() -> None:
     workload = Workload(seq_len=4096, global_batch=plan.global_batch)
     job = Job(model=resolve("llama-3-8b"), cluster=resolve_gpus("8xH100"), workload=workload, plan=plan)
     assert not any(line.startswith("experts") for line in identities(job, None))
+
+
+def test_a_word_that_is_wrong_a_thousand_times_is_looked_up_once() -> None:
+    start_s = time.process_time()
+    found = read_flags("torchrun pretrain_gpt.py --num-layers 2 " + "--numlayerz 1 " * 12000)
+    assert any("--num-layers" in one.fix for one in found.problems)
+    assert time.process_time() - start_s < 20, "the budget of an input"
