@@ -273,6 +273,7 @@ CHECK = _lines("""
 
 READ = _lines("""
     explain small.plans
+    explain tp2 --model gpt2 --gpus 16xH100 --gbs 8
     explain dense.plans#2
     explain experts.plans#1
     explain mixed.plans#1

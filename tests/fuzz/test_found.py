@@ -236,11 +236,6 @@ def test_logs_with_numbers_of_thousands_of_digits_are_refused(reads: Any, name: 
         reads(name)
 
 
-def test_a_config_scales_by_no_number_beyond_every_float() -> None:
-    config = {**samples.models()[0], "rope_scaling": {"rope_type": "linear", "factor": 10**400, "low": 2}}
-    assert read_config(config, "x").settings.rope_numbers == (("low", 2.0),)
-
-
 def test_a_damaged_gguf_asks_for_no_memory() -> None:
     Path("model.gguf").write_bytes(
         b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q", 1) + b"x" + struct.pack("<I", 2**32 - 1)
@@ -334,3 +329,15 @@ def test_a_word_that_is_wrong_a_thousand_times_is_looked_up_once() -> None:
     found = read_flags("torchrun pretrain_gpt.py --num-layers 2 " + "--numlayerz 1 " * 12000)
     assert any("--num-layers" in one.fix for one in found.problems)
     assert time.process_time() - start_s < 20, "the budget of an input"
+
+
+@pytest.mark.parametrize("wild", ["rms_norm_eps", "rope_theta", "rope_scaling.factor"])
+@pytest.mark.parametrize("number", [10**400, float("nan")])
+def test_a_constant_of_a_model_is_a_number(wild: str, number: float) -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
+    table, _, name = wild.rpartition(".")
+    stated = {table: {"rope_type": "linear", name: number}} if table else {name: number}
+    config = {"model_type": "llama", "intermediate_size": 128, **sizes, **stated}
+    with pytest.raises(InputError) as caught:
+        read_config(config, "wild", source="config.json")
+    assert any(one.what.startswith(wild) and "must be" in one.why for one in caught.value.problems)

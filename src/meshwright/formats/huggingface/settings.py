@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from meshwright.errors import InputError, Problem
 from meshwright.specs.settings import ModelSettings
 
 _ROPE_BASE = ("rope_theta", "rotary_emb_base", "rope_base", "rope_pct_theta")
@@ -25,6 +26,10 @@ _FACTORS = (
     "dim_model_base",
     "clip_qkv",
 )
+_ROUTER_SCALE = ("routed_scaling_factor", "route_scale", "moe_router_scaling_factor")
+_SCORE_SOFTCAP = ("attn_logit_softcapping",)
+_LOGIT_SOFTCAP = ("final_logit_softcapping", "logits_soft_cap")
+_NUMBERS = (*_ROPE_BASE, *_EPSILON, *_SHARE, *_FACTORS, *_ROUTER_SCALE, *_SCORE_SOFTCAP, *_LOGIT_SOFTCAP)
 _SCORES = ("scoring_func", "score_function", "moe_router_activation_func")
 _MOST = 1e300
 """Larger numbers are none that anything is scaled by."""
@@ -39,6 +44,9 @@ def config_constants(config: Mapping[str, Any], said: str) -> ModelSettings:
         config: of the text model.
         said: its `model_type`.
 
+    Raises:
+        InputError: numbers that nothing is scaled by.
+
     Source: class defaults of transformers 5.23.0, in class_defaults.tsv.
     """
     whole = any(key in config for key in _WHOLE_FILE)
@@ -46,6 +54,12 @@ def config_constants(config: Mapping[str, Any], said: str) -> ModelSettings:
     ropes = config.get("rope_parameters")
     rope = ropes if isinstance(ropes, Mapping) else config.get("rope_scaling")
     rope = rope if isinstance(rope, Mapping) else {}
+    problems = [
+        *_wild(config, "", _NUMBERS),
+        *_wild(rope, "rope_parameters." if rope is ropes else "rope_scaling.", rope),
+    ]
+    if problems:
+        raise InputError(problems, code="MW204")
     by_layer = any(isinstance(value, Mapping) for value in rope.values())
     stated = _number(config, *_ROPE_BASE) if not rope.get("rope_theta") else _number(rope, "rope_theta")
     kind = "by layer" if by_layer else str(rope.get("rope_type") or rope.get("type") or "default")
@@ -59,7 +73,7 @@ def config_constants(config: Mapping[str, Any], said: str) -> ModelSettings:
             sorted(
                 (str(name), float(value))
                 for name, value in rope.items()
-                if name != "rope_theta" and isinstance(value, int | float) and abs(value) < _MOST
+                if name != "rope_theta" and isinstance(value, int | float)
             )
         ),
         rope_share=_number(config, *_SHARE) or _number(rope, *_SHARE),
@@ -67,12 +81,23 @@ def config_constants(config: Mapping[str, Any], said: str) -> ModelSettings:
         activation=next((str(config[key]) for key in _ACTIVATION if isinstance(config.get(key), str)), activation),
         router_score=str(score) if score else None,
         router_bias=config.get("topk_method") == "noaux_tc" or bool(config.get("moe_router_enable_expert_bias")),
-        router_scale=_number(config, "routed_scaling_factor", "route_scale", "moe_router_scaling_factor"),
+        router_scale=_number(config, *_ROUTER_SCALE),
         router_normalised=bool(normalised) if normalised is not None else None,
-        score_softcap=_number(config, "attn_logit_softcapping"),
-        logit_softcap=_number(config, "final_logit_softcapping", "logits_soft_cap"),
+        score_softcap=_number(config, *_SCORE_SOFTCAP),
+        logit_softcap=_number(config, *_LOGIT_SOFTCAP),
         factors=tuple((name, number) for name in _FACTORS if (number := _number(config, name)) is not None),
     )
+
+
+def _wild(table: Mapping[str, Any], prefix: str, names: Iterable[str]) -> Iterator[Problem]:
+    """Numbers of a table that are not finite or too large for a float."""
+    for name in names:
+        value = table.get(name)
+        if isinstance(value, int | float) and not abs(value) < _MOST:
+            why = f"must be a number below {_MOST:g}"
+            yield Problem(
+                what=f"{prefix}{name} is {value!r:.40}", why=why, fix="write the number of the model", field=name
+            )
 
 
 def _number(config: Mapping[str, Any], *names: str) -> float | None:
