@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest
+from meshwright.fields.other_names import meant_options, names_the_model, plain_name
 
 ABSENT_VERBS = {
     "sweep": "`meshwright calculon sweep` sweeps Calculon's model; else run `meshwright plan ... --json` for each row",
     "train": "`meshwright run` trains here; `meshwright export PLAN --to megatron -o DIR` starts it elsewhere",
-    "web": "`meshwright plan` prints the answer, `--json` gives it to a page",
-    "report": "`meshwright explain PLAN` prints it",
 }
 """Verbs this version lacks, and what to do instead."""
 
@@ -53,7 +52,8 @@ def usage_error(error: Any, words: Sequence[str]) -> MeshwrightError:
         known = [name for name in (*known, "--help") if name.startswith("-")]
         names = [word.partition("=")[0] for word in words if re.match(r"--[^=]", word)]
         wrong = [name for name in dict.fromkeys(names) if name not in known] or [error.option_name]
-        problems = [_unknown_option(name, path, known, help_hint) for name in wrong]
+        takes_model = any(parameter.metavar == "MODEL" for parameter in context.command.params)
+        problems = [_unknown_option(name, path, known, help_hint, takes_model=takes_model) for name in wrong]
         absent = all(name in ABSENT_OPTIONS for name in wrong)
         return UnsupportedError(problems, code="MW408") if absent else InputError(problems, code="MW206")
     if kind == "MissingParameter":
@@ -73,10 +73,25 @@ def _unknown_verb(name: str, path: str, verbs: list[str], help_hint: str) -> Mes
     return InputError(Problem(what=what, why=why, fix=fix, field="verb"), code="MW206")
 
 
-def _unknown_option(name: str, path: str, known: list[str], help_hint: str) -> Problem:
+def _unknown_option(name: str, path: str, known: list[str], help_hint: str, *, takes_model: bool) -> Problem:
     if name in ABSENT_OPTIONS:
         why = "nothing of it would be used"
         return Problem(what=f"this version has no option {name}", why=why, fix=ABSENT_OPTIONS[name], field=name)
-    close = nearest(name, [option for option in known if option.startswith("--")])
+    meant = meant_options(name, known)
+    close = meant or nearest(name, [option for option in known if option.startswith("--")])
     fix = f"did you mean {' or '.join(close)}?" if close else help_hint
+    if takes_model and names_the_model(name):
+        fix = f"the model needs no option: `{path} MODEL`"
+    elif not meant and (stated := _stated_in_plans(name, known)):
+        fix = stated
     return Problem(what=f"unknown option {name[:80]}", why=f"{path} has no such option", fix=fix, field=name[:80])
+
+
+def _stated_in_plans(name: str, known: list[str]) -> str:
+    """How a verb is told an axis of plans: by its option `--pin`, or in a plan; nothing where it is told neither."""
+    from meshwright.planning.axes import axis_called
+
+    axis = axis_called(plain_name(name))
+    if axis is None or not {"--pin", "--plan"} & {*known}:
+        return ""
+    return f"did you mean --pin {axis}=...?" if "--pin" in known else f"{axis} is part of what --plan states"

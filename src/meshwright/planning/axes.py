@@ -24,6 +24,15 @@ COUNTED = tuple(axis.name for axis in AXES.values() if axis.counted)
 _OTHER_NAMES = {other: axis.name for axis in AXES.values() for other in axis.other_names}
 
 
+def axis_called(name: str) -> str | None:
+    """The axis of a name, or of a name that other programs use for it; None where there is none.
+
+    Args:
+        name: in lower case with `_`, such as `tensor_parallel_size`.
+    """
+    return name if name in AXES else _OTHER_NAMES.get(name)
+
+
 def _tokens() -> dict[str, tuple[str, str]]:
     """Tokens of the one-line form that state one axis, with its value."""
     return {

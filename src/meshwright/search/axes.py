@@ -68,15 +68,36 @@ def _context_kinds() -> tuple[str, ...]:
     return (*alone, *(f"{name}+p2p" for name, kind in CONTEXTS.items() if kind.swaps_heads))
 
 
+def _degree_names(word: str) -> tuple[str, ...]:
+    """What frameworks call a degree: `tensor_parallel_size`, `tensor_model_parallel_size`."""
+    return (f"{word}_parallel", f"{word}_parallel_size", f"{word}_model_parallel_size")
+
+
 AXES: dict[str, Axis] = {
     axis.name: axis
     for axis in (
-        Axis(name="tp", default="every degree that divides heads, feed-forward widths and (with cp) the sequence"),
-        Axis(name="cp", default="every degree that divides the sequence"),
-        Axis(name="pp", default="every divisor of the devices up to the layers"),
-        Axis(name="vpp", default="1, and every number of chunks that the schedule allows", other_names=("vp",)),
-        Axis(name="ep", default="every divisor of the experts; ep x etp folds over tp x cp x dp"),
-        Axis(name="etp", default="every divisor of the expert width"),
+        Axis(
+            name="tp",
+            default="every degree that divides heads, feed-forward widths and (with cp) the sequence",
+            other_names=_degree_names("tensor"),
+        ),
+        Axis(name="cp", default="every degree that divides the sequence", other_names=_degree_names("context")),
+        Axis(
+            name="pp",
+            default="every divisor of the devices up to the layers",
+            other_names=_degree_names("pipeline"),
+        ),
+        Axis(
+            name="vpp",
+            default="1, and every number of chunks that the schedule allows",
+            other_names=("vp", "virtual_pipeline_model_parallel_size"),
+        ),
+        Axis(
+            name="ep",
+            default="every divisor of the experts; ep x etp folds over tp x cp x dp",
+            other_names=_degree_names("expert"),
+        ),
+        Axis(name="etp", default="every divisor of the expert width", other_names=_degree_names("expert_tensor")),
         Axis(
             name="dispatcher",
             default="alltoall, deduplicated; others where they are named",
@@ -98,18 +119,18 @@ AXES: dict[str, Axis] = {
             neutral="kept",
             token=lambda word: _EXPERT_TOKENS.get(("hot_experts", word), ""),
         ),
-        Axis(name="dp", default="what is left of the devices"),
+        Axis(name="dp", default="what is left of the devices", other_names=_degree_names("data")),
         Axis(
             name="mbs",
             default="every divisor of the sequences of a data-parallel rank",
-            other_names=("micro_batch",),
+            other_names=("micro_batch", "micro_batch_size"),
         ),
         Axis(
             name="sharding",
             default="z0, z1, z2, z3, fsdp, fsdp-keep, hsdp for every group size",
             words=lambda: SHARDINGS,
             neutral="z0",
-            other_names=("zero",),
+            other_names=("zero", "zero_stage"),
             token=str,
         ),
         Axis(
@@ -117,7 +138,7 @@ AXES: dict[str, Axis] = {
             default="none, selective (attention core), full, and block of 1/4, 1/2, 3/4 of the largest chunk",
             words=lambda: ("none", "sel", "block", "full"),
             neutral="none",
-            other_names=("rc",),
+            other_names=("rc", "recomputation", "activation_checkpointing"),
             token=lambda word: f"rc-{word}",
         ),
         Axis(

@@ -1,0 +1,44 @@
+"""What other programs call the same things, so that an unknown option is answered with the right one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+OTHER_NAMES = {
+    "--gbs": ("batch", "batch_size", "global_batch", "global_batch_size", "train_batch_size"),
+    "--seq": ("seq_len", "seq_length", "seqlen", "sequence_length", "max_seq_len", "context", "context_length"),
+    "--dtype": ("precision", "mixed_precision", "compute_dtype", "bf16", "fp16", "fp8"),
+    "--gpus": ("nodes", "num_nodes", "nnodes", "gpu", "num_gpus", "ngpus", "devices", "world_size", "hardware"),
+    "--optimizer": ("optim",),
+    "--lora": ("qlora", "peft", "lora_rank", "lora_r"),
+    "--output": ("out", "output_dir", "output_file", "save"),
+    "--json": ("format", "output_format"),
+    "--steps": ("num_steps", "max_steps", "iters", "train_iters"),
+    "--time-limit": ("timeout",),
+    "--to": ("target", "framework"),
+    "--target": ("to", "framework"),
+}
+"""Options by what other programs call the same, in lower case with `_`."""
+
+_MODEL_NAMES = ("model", "model_name", "model_name_or_path", "config", "hf_config")
+"""What other programs call the model that stands here without an option."""
+
+
+def plain_name(name: str) -> str:
+    """A name without dashes in front, in lower case with `_` between its words."""
+    return name.strip("-").replace("-", "_").lower()
+
+
+def meant_options(name: str, known: Collection[str]) -> list[str]:
+    """Options that another program calls by a name.
+
+    Args:
+        name: as typed, such as `--global-batch-size`.
+        known: options that there are.
+    """
+    return [option for option, others in OTHER_NAMES.items() if plain_name(name) in others and option in known]
+
+
+def names_the_model(name: str) -> bool:
+    """Whether another program calls its model by a name."""
+    return plain_name(name) in _MODEL_NAMES
