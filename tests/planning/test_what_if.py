@@ -7,8 +7,16 @@ import pytest
 import meshwright as mw
 from meshwright.errors import InputError
 from meshwright.estimate.price import estimate_plan
-from meshwright.planning.what_if import MEMORY, changed_job, describe_change, quantities_of, varied_settings
+from meshwright.planning.what_if import (
+    MEMORY,
+    changed_job,
+    describe_change,
+    describe_conditions,
+    quantities_of,
+    varied_settings,
+)
 from meshwright.schedules.plan_rows import row_of
+from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
 
@@ -65,8 +73,26 @@ def test_experts_that_get_more_tokens_take_longer() -> None:
     even = mw.estimate("mixtral-8x7b", "tp2.pp2.ep4.dp4.z1.mbs1.gbs64", gpus="16xH100").best.job
     assert isinstance(even, Job)
     assert step_s(changed_job(even, {"expert_load": 1.5})) > step_s(even)
-    with pytest.raises(InputError, match="at least 1"):
-        changed_job(even, {"expert_load": 0.5})
+    hot = (8.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+    for load, stated in (("zipf:1.2", "zipf:1.2"), ([list(hot)], ExpertLoad(counts=(hot,)))):
+        changed = changed_job(even, {"expert_load": load})
+        found = mw.estimate("mixtral-8x7b", "tp2.pp2.ep4.dp4.z1.mbs1.gbs64", gpus="16xH100", expert_load=stated)
+        assert step_s(changed) == pytest.approx(found.best.estimate.step_time_s)
+        assert step_s(changed_job(changed, {"expert_load": "balanced"})) == pytest.approx(step_s(even))
+    said = {"expert_load": load, "numbers": {"NVLink4 bandwidth": 0.5}}
+    assert describe_conditions(even, changed, said) == [
+        "expert load counted on 1 layer",
+        "NVLink4 bandwidth x 0.5",
+    ]
+
+
+@pytest.mark.parametrize("load", [0.5, "loads.csv", "/etc/passwd", "zipf:-1", [[1, 2]], [], [["x"] * 8], [[0] * 8]])
+def test_a_load_that_is_none_is_refused_and_no_file_is_read(load: object) -> None:
+    even = mw.estimate("mixtral-8x7b", "tp2.pp2.ep4.dp4.z1.mbs1.gbs64", gpus="16xH100").best.job
+    assert isinstance(even, Job)
+    with pytest.raises(InputError) as refused:
+        changed_job(even, {"expert_load": load})
+    assert "cannot be read" not in str(refused.value)
 
 
 def test_what_follows_is_said(job: Job) -> None:

@@ -16,10 +16,18 @@ from meshwright.app.plan_set import RankedPlan
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.formats.plan_json import with_model
-from meshwright.planning.what_if import changed_job, changed_plan, describe_change, quantities_of, varied_settings
+from meshwright.planning.what_if import (
+    changed_job,
+    changed_plan,
+    describe_change,
+    describe_conditions,
+    quantities_of,
+    varied_settings,
+)
 from meshwright.records import as_json, plain
 from meshwright.report.page.document import page_document, view_data
 from meshwright.report.page.source import PageSource, PlanOnPage
+from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.job import Job
 
 MOST_ANSWERS = 32
@@ -58,14 +66,17 @@ class PageAnswers:
         """
         base, shown = self._plan(asked, {}), self._plan(asked)
         job = with_model(shown.job)
+        load = job.workload.expert_load
+        conditions = describe_conditions(base.job, job, asked.get("changes") or {}) if isinstance(base.job, Job) else ()
         found = {
             "entry": shown.entry,
-            "change": describe_change(base.row, shown.row),
+            "change": ", ".join(filter(None, (describe_change(base.row, shown.row), *conditions))),
             "settings": plain(varied_settings(job, shown.row)) if asked.get("settings", True) else None,
             "workload": {
                 "seq_len": job.workload.seq_len,
                 "global_batch": job.workload.global_batch,
-                "expert_load": None if job.workload.expert_load else job.workload.expert_imbalance,
+                "expert_load": None if load else job.workload.expert_imbalance,
+                "zipf": load and load.zipf,
             },
             "price": job.cluster.groups[0].price_per_hour,
         }
@@ -112,6 +123,20 @@ class PageAnswers:
             path = Path(folder) / "measured.csv"
             path.write_text(str(asked.get("measured", "")), encoding="utf-8")
             return accuracy_points(path)
+
+    def expert_load(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Counted tokens of a file, as a change takes them.
+
+        Args:
+            asked: the file of `--expert-load` as text, in `counts`.
+        """
+        from meshwright.formats.expert_load import expert_load_of
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "counts"
+            path.write_text(str(asked.get("counts", "")), encoding="utf-8")
+            load = expert_load_of(path)
+        return {"expert_load": plain(load.counts)} if isinstance(load, ExpertLoad) else {"expert_load": load}
 
     def plan_file(self, asked: Mapping[str, Any]) -> str:
         """A plan as the file that other verbs take."""

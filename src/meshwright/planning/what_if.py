@@ -22,6 +22,7 @@ from meshwright.schedules import PLAN_SCHEDULES, known_names, schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.table import divisors
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import RECOMPUTES, SHARDINGS, PlanRow, parse_row
@@ -35,7 +36,6 @@ MOST_DEGREE = {"tp": 64, "cp": 64, "pp": 128, "ep": 512, "etp": 64}
 WORKLOAD: dict[str, FieldKind] = {
     "seq_len": Count(whole=True, example="8192"),
     "global_batch": Count(whole=True, example="1024"),
-    "expert_load": Number(),
 }
 PRICE = Number(metavar="USD", zero=True)
 FACTOR = Number(high=100)
@@ -84,15 +84,15 @@ def changed_plan(job: Job, row: PlanRow | None, changes: Mapping[str, Any]) -> t
     Args:
         job: the plan.
         row: that says it; None where none does.
-        changes: by name: `row`, a plan in one line that the others then change; `AXES`; `seq_len`, `global_batch` and
-            `expert_load` as one number; `price` in USD per device and hour; `numbers`, factors by the name of a number
-            of the cluster.
+        changes: by name: `row`, a plan in one line that the others then change; `AXES`; `seq_len` and `global_batch`;
+            `expert_load`, the fullest rank over the mean, `zipf:S`, or rows of tokens by expert; `price` in USD per
+            device and hour; `numbers`, factors by the name of a number of the cluster.
 
     Raises:
         InputError: a value breaks its rule, or the settings do not go together; all problems at once.
     """
     gather = Gather()
-    known = {*AXES, *WORKLOAD, "price", "numbers", "row"}
+    known = {*AXES, *WORKLOAD, "expert_load", "price", "numbers", "row"}
     for name in changes.keys() - known:
         what, why = f"{name[:60]!r} is changed", "nothing of a plan is called so"
         gather.problem(Problem(what=what, why=why, fix=f"one of {', '.join(sorted(known))}", field=name))
@@ -100,14 +100,13 @@ def changed_plan(job: Job, row: PlanRow | None, changes: Mapping[str, Any]) -> t
     for name, kind in WORKLOAD.items():
         if name in changes:
             read[name] = gather.attempt(partial(kind.read, name, changes[name]))
+    if "expert_load" in changes:
+        read |= gather.attempt(lambda: _stated_load(changes["expert_load"], job.model)) or {}
     cluster = gather.attempt(lambda: _changed_cluster(job, changes))
     gather.done()
     assert cluster is not None
     batch = read.pop("global_batch", None)
-    load = read.pop("expert_load", None)
     workload = replace(job.workload, **read)
-    if load is not None:
-        workload = replace(workload, expert_imbalance=load, expert_load=None)
     workload = workload if batch is None else workload.with_batch(batch)
     asked = {name: changes[name] for name in AXES if name in changes}
     own = row
@@ -141,6 +140,22 @@ def changed_plan(job: Job, row: PlanRow | None, changes: Mapping[str, Any]) -> t
 def changed_job(job: Job, changes: Mapping[str, Any]) -> Job:
     """As `changed_plan`, of a plan whose row is not at hand."""
     return changed_plan(job, row_of(job.plan, job.model), changes)[0]
+
+
+def _stated_load(stated: object, model: ModelSpec) -> dict[str, Any]:
+    """Fields of a workload that say how tokens spread over the experts; no file is read.
+
+    Raises:
+        InputError: it is no load, or one of other experts than the model's.
+    """
+    from meshwright.formats.expert_load import expert_load_of  # few plans have experts
+
+    if isinstance(stated, str) and not stated.strip().lower().startswith(("zipf:", "balanced")):
+        stated = Number().read("expert_load", stated)
+    load = expert_load_of(stated)
+    if isinstance(load, ExpertLoad):
+        return {"expert_imbalance": 1.0, "expert_load": load.of(model)}
+    return {"expert_imbalance": load, "expert_load": None}
 
 
 def _stated_row(job: Job, text: Any) -> PlanRow:
@@ -187,6 +202,25 @@ def changes_to(job: Job, name: str) -> dict[str, int | str] | None:
 def describe_change(before: PlanRow | None, after: PlanRow | None) -> str:
     """What changed of the row: `tp 4 -> 8 (dp 4 -> 2)`; empty where no row says it."""
     return "" if before is None or after is None or before == after else describe(before, after)
+
+
+def describe_conditions(before: Job, after: Job, changes: Mapping[str, Any]) -> list[str]:
+    """What changed around the plan: `seq 4,096 -> 8,192`, `NVLink4 bandwidth x 0.5`.
+
+    Args:
+        before: the plan as it was.
+        after: as it is.
+        changes: as `changed_plan` takes them.
+    """
+    found = []
+    if before.workload.seq_len != after.workload.seq_len:
+        found.append(f"seq {before.workload.seq_len:,} -> {after.workload.seq_len:,}")
+    if "expert_load" in changes:
+        load = after.workload.expert_load
+        found.append(f"expert load {load.described if load else f'{after.workload.expert_imbalance:.3g}'}")
+    if "price" in changes:
+        found.append(f"{after.cluster.groups[0].price_per_hour:.3g} USD per GPU and hour")
+    return [*found, *(f"{name} x {float(factor):.3g}" for name, factor in changes.get("numbers", {}).items())]
 
 
 def varied_settings(job: Job, row: PlanRow | None) -> tuple[Setting, ...]:

@@ -85,6 +85,7 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
         "view": answers.view,
         "run": answers.run,
         "accuracy": answers.accuracy,
+        "expert-load": answers.expert_load,
         "page": lambda asked: answers.page(str(asked.get("answer", ""))),
         "plan-file": answers.plan_file,
         "searches": searches.start,

@@ -156,15 +156,26 @@ class StrategyColumns:
         """Token copies that reach the fullest rank over the network: received ones, less those of shadowed experts."""
         return self._at_experts(top_k, arriving=True)
 
+    def fullest_ranks(
+        self, top_k: float
+    ) -> tuple[Float[np.ndarray, "rows"] | float, Float[np.ndarray, "rows"] | float]:
+        """Token copies that reach the fullest rank over the network, and that it computes, over the mean of all ranks.
+
+        Args:
+            top_k: experts of a token.
+        """
+        if self.load is None:
+            # No rank can hold more than the tokens of all.
+            full = 1.0 if self.imbalance == 1 else np.minimum(self.imbalance, self.ep)
+            return full, full
+        from meshwright.strategies.crowding import crowding_of  # few jobs state one
+
+        pairs = self.routed_tokens * top_k * self.etp
+        return crowding_of(self.load).rows(self.ep, pairs * self.ep, self.shadowed, self.placed)
+
     def _at_experts(self, top_k: float, *, arriving: bool) -> Float[np.ndarray, "rows"]:
         pairs = self.routed_tokens * top_k * self.etp
-        # No rank can hold more than the tokens of all.
-        full: Float[np.ndarray, "rows"] | float = 1.0 if self.imbalance == 1 else np.minimum(self.imbalance, self.ep)
-        if self.load is not None:
-            from meshwright.strategies.crowding import crowding_of  # few jobs state one
-
-            both = crowding_of(self.load).rows(self.ep, pairs * self.ep, self.shadowed, self.placed)
-            full = both[0 if arriving else 1]
+        full = self.fullest_ranks(top_k)[0 if arriving else 1]
         load = np.where(np.isnan(self.capacity), full, self.capacity)
         moved = self.dispatches("move-experts")
         return pairs * (load if moved is None else np.where(moved, 1.0, load))

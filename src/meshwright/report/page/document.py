@@ -19,7 +19,7 @@ from meshwright.schedules import Kind
 
 VIEWS = ("overview", "timeline", "memory", "why", "frontier", "compare", "cluster", "operators")
 """Names of the views in the order of their tabs: `views/NAME.py` gives the data, `assets/views/NAME.js` draws them."""
-LIVE_VIEWS = ("playground", "run", "accuracy")
+LIVE_VIEWS = ("experts", "playground", "run", "accuracy")
 """Likewise those that need a server, behind the others."""
 MODULES = (
     "main.js", "units.js", "colours.js", "svg.js", "table.js", "card.js",

@@ -1,4 +1,5 @@
 // What a page with a server behind it can do besides: what if, searches, comparing, undo. Every state is in the address.
+import { holdsExperts } from "page/views/experts.js";
 import { problems, start } from "page/main.js";
 import { html } from "page/svg.js";
 import { bytes, count, percent, rate, seconds, significant } from "page/units.js";
@@ -180,7 +181,7 @@ class Live {
     this.draw(shell);
   }
 
-  slider(shell, { id, name, shown, values, at, change, own, field }) {
+  slider(shell, { id, name, shown, values, at, change, own, field, below = null }) {
     const output = html("output", { for: id }, shown(values[at]));
     const input = html("input", { type: "range", id, min: 0, max: values.length - 1, step: 1, value: at, "aria-valuetext": shown(values[at]),
       oninput: (event) => {
@@ -191,7 +192,7 @@ class Live {
         this.quick(shell, change(value));
       },
       onchange: (event) => { this.dragging = null; this.apply(shell, change(values[Number(event.target.value)])); } });
-    return html("div", { class: own ? "knob changed" : "knob" }, html("label", { for: id }, html("span", {}, name), output), input, this.problemOf(field));
+    return html("div", { class: own ? "knob changed" : "knob" }, html("label", { for: id }, html("span", {}, name), output), input, below, this.problemOf(field));
   }
 
   // While a slider is held the plan is priced, and the panel stays as it is under the pointer.
@@ -202,8 +203,19 @@ class Live {
     this.draw = draw;
   }
 
+  // The same for a control of the view on show, which stays as it is while it is held.
+  pull(shell, changes) {
+    this.dragging = shell.view.name;
+    this.quick(shell, changes);
+  }
+
+  release(shell, changes) {
+    this.dragging = null;
+    this.apply(shell, changes);
+  }
+
   workload(shell, knobs) {
-    const { seq_len: length, global_batch: batch, expert_load: load } = knobs.workload;
+    const { seq_len: length, global_batch: batch, expert_load: load, zipf } = knobs.workload;
     const lengths = near(length, Array.from({ length: 11 }, (_, at) => 1024 * 2 ** at));
     const base = shell.document.inputs.workload.global_batch ?? batch;
     const batches = near(batch, [-3, -2, -1, 0, 1, 2, 3].map((power) => base * 2 ** power).filter((one) => Number.isInteger(one)));
@@ -211,11 +223,16 @@ class Live {
       this.slider(shell, { id: "knob-seq_len", name: "Sequence length", shown: whole, values: lengths, at: lengths.indexOf(length), change: (value) => ({ seq_len: value }), own: "seq_len" in this.changes, field: "seq_len" }),
       knobs.settings.length === 0 ? null : this.slider(shell, { id: "knob-global_batch", name: "Global batch", shown: whole, values: batches, at: batches.indexOf(batch), change: (value) => ({ global_batch: value }), own: "global_batch" in this.changes, field: "global_batch" }),
     ];
-    const { active_parameters: active, parameters: whole_ } = shell.document.inputs.model;
-    if (active < whole_ && load !== null) {
+    if (!holdsExperts(shell.document)) return found;
+    const own = "expert_load" in this.changes;
+    const byExpert = html("button", { type: "button", class: "pick", onclick: () => shell.open("experts") }, "Edit by expert");
+    if (load !== null) {
       const loads = near(load, Array.from({ length: 21 }, (_, at) => 1 + at / 10));
-      found.push(this.slider(shell, { id: "knob-expert_load", name: "Fullest expert over mean", shown: (value) => `${significant(value)}×`, values: loads, at: loads.indexOf(load), change: (value) => ({ expert_load: value }), own: "expert_load" in this.changes, field: "expert_load" }));
-    }
+      found.push(this.slider(shell, { id: "knob-expert_load", name: "Fullest expert rank over mean", shown: (value) => `${significant(value)}×`, values: loads, at: loads.indexOf(load), change: (value) => ({ expert_load: value }), own, field: "expert_load", below: byExpert }));
+    } else if (zipf !== null) {
+      const laws = near(zipf, Array.from({ length: 26 }, (_, at) => at / 10));
+      found.push(this.slider(shell, { id: "knob-expert_load", name: "Skew of experts (Zipf)", shown: significant, values: laws, at: laws.indexOf(zipf), change: (value) => ({ expert_load: `zipf:${value}` }), own, field: "expert_load", below: byExpert }));
+    } else found.push(html("div", { class: own ? "knob changed" : "knob" }, html("div", { class: "label" }, html("span", {}, "Load of experts"), html("output", {}, "counted")), byExpert, this.problemOf("expert_load")));
     return found;
   }
 

@@ -1,8 +1,9 @@
 // The shell: what was asked, the verdict, tabs. A view is a module of its own that exports
 //
-//   const view = { name, title, lede?, draw(root, data, page) }
+//   const view = { name, title, lede?, of?(document), draw(root, data, page) }
 //
-// and fills `root` from `data`, which `report/page/views/NAME.py` made. `page` is:
+// and fills `root` from `data`, which `report/page/views/NAME.py` made; `of` is false for answers that it has nothing to
+// draw of. `page` is:
 //
 //   document, entry, index   the answer (meshwright.plan-set/1), the shown entry of `plans`, its place
 //   ghost                    the entry that a what-if started from, null where nothing was changed
@@ -11,6 +12,7 @@
 //   table(root, columns, rows, options)      the table behind a picture (table.js)
 //   choose(index)            show another plan of the answer
 //   apply(changes)           live: what if, by field of a row or job: { tp: 4, recompute: "full", seq_len: 8192 }
+//   pull(changes)            live: likewise while a control of the view is held: prices alone change, the view stays
 //   search(fields)           live: the same question with more fields of `plan`, in place of this answer
 //   ask(settings)            live: data of this view by `live_data(plan, source, settings)` of its Python module; a
 //                            promise that rejects with { problems } where the server refuses
@@ -79,7 +81,8 @@ class Shell {
       ghostData: () => (shell.ghost ? shell.dataOf(shell.view.name, { original: true }) : Promise.resolve(null)),
       choose: (index) => shell.choose(index),
       show: (name) => shell.open(name),
-      apply: (changes) => shell.live?.apply(shell, changes),
+      apply: (changes) => shell.live?.release(shell, changes),
+      pull: (changes) => shell.live?.pull(shell, changes),
       ask: (asked) => (shell.live ? shell.live.view(shell, shell.view.name, { asked }) : Promise.reject(new Error("no server"))),
       post: (path, body) => shell.live.post(path, shell.live.question(shell, body)),
       search: (fields) => shell.live?.ask(shell, { ...shell.given.asked, ...fields }),
@@ -90,7 +93,8 @@ class Shell {
     };
   }
 
-  get view() { return views.find((one) => one.name === this.address.get("view")) ?? views[0]; }
+  get views() { return views.filter((one) => one.of?.(this.document) ?? true); }
+  get view() { return this.views.find((one) => one.name === this.address.get("view")) ?? views[0]; }
 
   choose(index) {
     this.index = index;
@@ -142,14 +146,14 @@ class Shell {
   foot() { this.parts?.foot.replaceChildren(...footer(this)); }
 
   drawTabs() {
-    const chosen = this.view;
-    const tabs = views.map((one) => html("button", {
+    const [chosen, shown] = [this.view, this.views];
+    const tabs = shown.map((one) => html("button", {
       type: "button", role: "tab", id: `tab-${one.name}`, "aria-controls": "view", "aria-selected": String(one === chosen),
       tabindex: one === chosen ? "0" : "-1", onclick: () => this.open(one.name),
       onkeydown: (event) => this.alongTabs(event, one),
     }, one.title));
     this.parts.tabs.replaceChildren(...tabs);
-    const own = tabs[views.indexOf(chosen)];
+    const own = tabs[shown.indexOf(chosen)];
     const beyond = own.offsetLeft + own.offsetWidth - this.parts.tabs.clientWidth;
     if (beyond > 0 || own.offsetLeft < this.parts.tabs.scrollLeft) this.parts.tabs.scrollLeft = Math.max(beyond + 24, 0);
   }
@@ -158,13 +162,14 @@ class Shell {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    const next = views[(views.indexOf(one) + step + views.length) % views.length];
+    const shown = this.views;
+    const next = shown[(shown.indexOf(one) + step + shown.length) % shown.length];
     this.open(next.name);
     document.getElementById(`tab-${next.name}`).focus();
   }
 
   async drawView() {
-    if (this.live?.dragging && this.view.slow) return;
+    if (this.live?.dragging && (this.view.slow || this.live.dragging === this.view.name)) return;
     const [view, turn, root] = [this.view, ++this.drawn, this.parts.view];
     root.setAttribute("aria-labelledby", `tab-${view.name}`);
     let data;
@@ -190,7 +195,7 @@ class Shell {
   }
 
   drawInto(root, view, data) {
-    const top = scrollY;
+    const [top, held] = [scrollY, root.contains(document.activeElement) ? document.activeElement.id : null];
     root.replaceChildren(...(view.lede ? [html("p", { class: "lede" }, view.lede)] : []));
     if (data === null) {
       const asked = `meshwright report plans.json#${this.index + 1}`;
@@ -200,6 +205,7 @@ class Shell {
       root.append(inner);
       view.draw(inner, data, this.page());
     }
+    if (held) document.getElementById(held)?.focus({ preventScroll: true });
     scrollTo({ top });
   }
 
@@ -208,7 +214,7 @@ class Shell {
     this.printed?.remove();
     if (!on || this.live) return;
     this.printed = html("div");
-    for (const view of views) {
+    for (const view of this.views) {
       const data = this.given.data[view.name]?.[this.index];
       if (view === this.view || !data) continue;
       const root = html("div", { class: "view" }, html("h2", {}, view.title));
@@ -238,7 +244,7 @@ export function problems(failed) {
 
 function head(shell) {
   const { model, cluster, workload } = shell.document.inputs;
-  const devices = `${cluster.devices.toLocaleString("en-US")} GPUs${cluster.groups.length > 1 ? `, ${cluster.groups.length} groups` : ""}`;
+  const devices = `${cluster.devices.toLocaleString("en-US")} GPU${cluster.devices === 1 ? "" : "s"}${cluster.groups.length > 1 ? `, ${cluster.groups.length} groups` : ""}`;
   const facts = [["Model", model.name, model.parameters ? count(model.parameters) : null], ["Cluster", cluster.name, devices]];
   if (workload.seq_len) facts.push(["Sequence", workload.seq_len.toLocaleString("en-US")]);
   if (workload.global_batch) facts.push(["Batch", workload.global_batch.toLocaleString("en-US"), workload.tokens_per_step ? `${count(workload.tokens_per_step)} tokens` : null]);
@@ -281,7 +287,7 @@ function delta(now, before, less = true) {
 
 // What a number is, as formula and basis: shown below the tiles by a click.
 function explained(estimate, workload) {
-  const parts = Object.entries(estimate.breakdown_s).filter(([, value]) => value > 0).map(([name, value]) => `${name} ${seconds(value)}`);
+  const parts = Object.entries(estimate.breakdown_s).filter(([, value]) => value > 1e-9 * estimate.step_time_s).map(([name, value]) => `${name} ${seconds(value)}`);
   const basis = { datasheet: "device numbers from data sheets", fitted: "device numbers fitted to public runs", measured: "device numbers measured" };
   const range = `${seconds(estimate.step_time_low_s)} to ${seconds(estimate.step_time_high_s)}`;
   return {

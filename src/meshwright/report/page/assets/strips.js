@@ -70,7 +70,7 @@ export function memoryStrip(host, name, step, x, which, { height = 74, kinds = n
   const { unit = null } = step.data;
   const sized = unit ? (size) => significant(size) : gib;
   const colours = palette({
-    ink: "var(--ink)", muted: "var(--muted)", line: "var(--line)", bad: "var(--bad)",
+    ink: "var(--ink)", muted: "var(--muted)", line: "var(--line)", bad: "var(--bad)", raised: "var(--raised)",
     ...Object.fromEntries(Object.keys(MEMORY).map((kind) => [kind, memoryColour(kind)])),
   });
   return ({ from, to }) => {
@@ -109,7 +109,14 @@ export function memoryStrip(host, name, step, x, which, { height = 74, kinds = n
       const text = `peak ${sized(worker.peak_bytes)}`;
       const wide = context.measureText(text).width;
       context.textAlign = "left";
-      context.fillText(text, Math.min(Math.max(at + 7, 2), width - wide - 4), Math.max(10, y(worker.peak_bytes) - 5));
+      const [left, base] = [Math.min(Math.max(at + 7, 2), width - wide - 4), Math.max(10, y(worker.peak_bytes) - 5)];
+      // The line of the capacity may lie behind it.
+      context.lineWidth = 4;
+      context.lineJoin = "round";
+      context.strokeStyle = own.raised;
+      context.strokeText(text, left, base);
+      context.lineWidth = 1;
+      context.fillText(text, left, base);
     }
     const [label] = step.data.workers[row].name.split(":");
     name.replaceChildren(...(unit ? [unit, document.createElement("br"), label] : ["memory of", document.createElement("br"), label, document.createElement("br"), `of ${gib(worker.capacity_bytes)}`]));

@@ -13,11 +13,14 @@ export const view = {
   },
 };
 
+// Less than this of the whole is what rounding leaves of parts that are none.
+const LEAST = 1e-9;
+
 // One bar whose parts share a whole; the ghost is a thin bar of the same scale below.
 function bar(label, parts, whole, colour, names, show, ghost = null) {
   const [width, height] = [560, ghost ? 46 : 34];
   let at = 0;
-  const boxes = Object.entries(parts).filter(([, value]) => value > 0).map(([name, value]) => {
+  const boxes = Object.entries(parts).filter(([, value]) => value > LEAST * whole).map(([name, value]) => {
     const box = svg("rect", { x: at, y: 2, width: Math.max((value / whole) * width - 1, 0.5), height: 30, rx: 2, fill: colour(name), "aria-label": `${names[name] ?? name} ${show(value)}`, role: "img" });
     at += (value / whole) * width;
     return explains(box, [names[name] ?? name, [show(value), percent(value / whole)]]);
@@ -33,7 +36,8 @@ function bar(label, parts, whole, colour, names, show, ghost = null) {
 }
 
 function legend(parts, colour, names, show) {
-  return html("ul", { class: "legend" }, ...Object.entries(parts).filter(([, value]) => value > 0).map(([name, value]) =>
+  const whole = Object.values(parts).reduce((sum, value) => sum + value, 0);
+  return html("ul", { class: "legend" }, ...Object.entries(parts).filter(([, value]) => value > LEAST * whole).map(([name, value]) =>
     html("li", {}, html("i", { style: { background: colour(name) } }), `${names[name] ?? name} ${show(value)}`)));
 }
 
@@ -44,7 +48,7 @@ function step(page) {
   const root = html("section", {}, html("h2", {}, "Where the step goes"),
     bar("Parts of the step", estimate.breakdown_s, whole, part, PARTS, seconds, ghost?.breakdown_s),
     legend(estimate.breakdown_s, part, PARTS, seconds));
-  const rows = Object.entries(estimate.breakdown_s).map(([name, value]) =>
+  const rows = Object.entries(estimate.breakdown_s).filter(([name, value]) => value > LEAST * whole || ghost?.breakdown_s[name] > LEAST * whole).map(([name, value]) =>
     ({ name: PARTS[name] ?? name, value, share: value / estimate.step_time_s, before: ghost ? ghost.breakdown_s[name] ?? 0 : null }));
   page.table(root, [
     { name: "Part", key: "name" }, { name: "Time", key: "value", show: seconds, number: true },
