@@ -22,6 +22,13 @@ def test_interleaved_without_chunks_takes_two_where_layers_divide() -> None:
     assert row_of(schedule="1F1B-I", vpp="", n_layers="30", pp="2").vpp == 2
 
 
+def test_llama_3_ran_a_layer_a_chunk_without_recompute() -> None:
+    run = run_of(schedule="1f1b-interleaved variant", vpp="", recompute="", framework="Meta internal", n_layers="30")
+    assert [possible.row.recompute for possible in run.plans] == ["none"]
+    assert run.plans[0].row.vpp == 8
+    assert run.split == (1, *(2,) * 14, 1)
+
+
 def test_megatron_core_interleaves_where_nothing_is_said() -> None:
     run = run_of(vpp="")
     assert run.plans[0].row.vpp == 8

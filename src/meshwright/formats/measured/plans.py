@@ -147,7 +147,9 @@ class PlanReader:
         if vpp is not None:
             return vpp
         # Embedding and head may take a layer's place each, as `split` lays them.
-        vpp = 2 if any(layers % (2 * pp) == 0 for layers in (model.num_layers, model.num_layers + 2)) else 1
+        places = (model.num_layers, model.num_layers + 2)
+        equal = (v for v in range(self.habits.chunks, 1, -1) if any(layers % (v * pp) == 0 for layers in places))
+        vpp = next(equal, 1)
         self.assume("vpp", f"{vpp}: interleaved, chunks not stated")
         return vpp
 
@@ -158,6 +160,9 @@ class PlanReader:
             if self.habits.recompute == "full":
                 self.assume("recompute", f"full: usual in {self.habits.name}")
                 return [fold.Again(mode="full")]
+            if self.habits.recompute == "never":
+                self.assume("recompute", f"none: usual in {self.habits.name}")
+                return [fold.Again(mode="none")]
             modules = _EXPERT_MODULES if model.is_moe else ("core_attn",)
             self.assume("recompute", f"the first of none, {', '.join(modules)} and everything that fits")
             return [fold.Again(mode="none"), fold.Again(mode="sel", modules=modules), fold.Again(mode="full")]

@@ -15,6 +15,14 @@ from meshwright.specs.operators import Exchange, Kept, Linear, Op, Vector
 # NVIDIA/Megatron-LM 0.12 (router.py, token_dispatcher.py, moe_utils.py).
 ROUTER_KERNELS = 20.0
 PERMUTE_KERNELS = 10.0
+# What frameworks move, in elements of 16 bits, where experts have biases, which no kernel of theirs fuses. An output is
+# added to its bias times the router's weight, in fp32: product, sum, concatenation and cast take 28 bytes an element
+# forward; casts, gradients of bias and of weight and the concatenation of experts 40 backward. The halves of gated
+# functions are clamped one by one and joined: 4 of their elements forward, 5 backward. Source: counted on 2026-11-27 in
+# NVIDIA/Megatron-LM, megatron/core/transformer/moe/experts.py (_apply_bias) and fusions/fused_bias_geglu.py
+# (weighted_bias_quick_geglu_impl), commit d98e8a6 of 2026-08-22.
+BIASED_OUTPUT = 14.0, 20.0
+CLAMPED_GATE = 4.0, 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +191,7 @@ class MoeMlp(FeedForward):
                 bias=bias_down,
                 experts=self.experts,
             ),
+            *self._biased(width),
             Exchange(name="combine", module="moe", width=width, direction="combine"),
             Vector(
                 name="unpermute",
@@ -223,6 +232,18 @@ class MoeMlp(FeedForward):
             ),
             Kept(name="combined tokens", elements=width, role="activation", region="sequence", freed_by=("moe",)),
         ]
+        if self.clamped:
+            at = next(index for index, op in enumerate(ops) if op.name == "experts activation")
+            ops.insert(at, self._clamp())
+            kept.append(
+                Kept(
+                    name="clamped experts up output",
+                    elements=columns * self.ffn_hidden,
+                    role="function",
+                    region="expert",
+                    freed_by=("moe", "moe_act"),
+                )
+            )
         if self.latent:
             ops[2:2] = [_replicated("experts down to their width", hidden, width)]
             ops.append(_replicated("experts up to the stream", width, hidden))
@@ -233,6 +254,40 @@ class MoeMlp(FeedForward):
             ops += beside.ops
             kept += beside.kept[1:]  # its input is the router's
         return PartWork(ops=tuple(ops), kept=tuple(kept))
+
+    @property
+    def clamped(self) -> bool:
+        """Whether both factors of a gated function are clamped: in gpt-oss, whose gated experts alone have biases."""
+        return self.bias and self.gated
+
+    def _clamp(self) -> Vector:
+        """Both factors of the gated function, each clamped and the two joined again."""
+        forward, backward = CLAMPED_GATE
+        return Vector(
+            name="experts clamp",
+            module="moe_act",
+            region="expert",
+            forward_elements=forward * 2 * self.ffn_hidden,
+            backward_elements=backward * 2 * self.ffn_hidden,
+            kernels=3.0,
+            exact=True,
+        )
+
+    def _biased(self, width: int) -> tuple[Vector, ...]:
+        """The bias of an expert's output, weighted as the output is; none for experts without."""
+        if not self.bias:
+            return ()
+        forward, backward = BIASED_OUTPUT
+        added = Vector(
+            name="experts bias",
+            module="moe",
+            region="expert-in",
+            forward_elements=forward * width,
+            backward_elements=backward * width,
+            kernels=4.0,
+            exact=True,
+        )
+        return (added,)
 
 
 def _replicated(name: str, width_in: int, width_out: int) -> Linear:
