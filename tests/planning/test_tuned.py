@@ -10,6 +10,7 @@ import meshwright as mw
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.formats.plan_json import read_job, write_job
 from meshwright.library.models import spec
+from meshwright.ops.counts import adapter_parameters
 from meshwright.planning.tuned import read_freeze, read_lora, trained_text, with_tuning
 from meshwright.specs.tuning import Frozen, Lora, Tuning
 
@@ -54,6 +55,26 @@ def test_parts_are_read_as_users_write_them() -> None:
 
 def test_nothing_asked_changes_nothing() -> None:
     assert with_tuning(MODEL, None, ()) is MODEL
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("*_proj", "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"),
+        ("attention.*", "q_proj,k_proj,v_proj,o_proj"),
+        ("mlp.up_proj,k*", "up_proj,k_proj"),
+        ("-o_proj", "q_proj,k_proj,v_proj,gate_proj,up_proj,down_proj"),
+        ("*,-mlp.*", "q_proj,k_proj,v_proj,o_proj"),
+    ],
+)
+def test_patterns_stand_for_modules_by_name_and_part(short: str, long: str) -> None:
+    one, other = (with_tuning(MODEL, f"r=8,targets={targets}", ()) for targets in (short, long))
+    assert adapter_parameters(one) == adapter_parameters(other)
+
+
+def test_a_pattern_that_matches_nothing_at_all_is_refused() -> None:
+    assert "'experts.*' matches no module" in problems("r=8,targets=experts.*")[0].what
+    assert "'-w_proj' matches no module" in problems("r=8,targets=-w_proj")[0].what
 
 
 def test_a_target_that_matches_nothing_is_answered_with_the_nearest() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
-from meshwright.specs.operators import Linear
+from meshwright.specs.operators import Linear, Op
 from meshwright.specs.tuning import ALL_LINEAR
 
 Units = tuple[tuple[int, int], ...]
@@ -84,15 +85,45 @@ def modules_of(op: Linear) -> tuple[Module, ...]:
     return (Module((*NAMES.get(op.name, ()), re.sub(r"[^a-z0-9]+", "_", op.name.lower())), op.outputs),)
 
 
+def part_of(op: Op) -> str:
+    """The part of a layer that an operator belongs to, as `specs.tuning.PARTS` names them."""
+    if op.name.endswith("norm"):
+        return "norms"
+    if op.name in ("router", "top-k"):
+        return "router"
+    first = op.name.partition(" ")[0]
+    return {"experts": "experts", "mlp": "mlp", "shared": "mlp"}.get(first, "attention")
+
+
 def targeted(op: Linear, targets: Iterable[str]) -> Iterator[Module]:
     """The modules of an operator that adapters are asked for.
 
     Args:
         op: of a layer.
-        targets: names, or `all-linear`, which takes every module but the router.
+        targets: names, such as `q_proj`; `all-linear`, which takes every module but the router; patterns of names, such
+            as `*_proj`. A part before the name takes modules of that part alone, such as `mlp.up_proj`; a `-` before
+            it leaves them out, of every module where nothing else is said.
     """
-    wanted = {*targets}
+    wanted, part = [*targets], part_of(op)
+    without = [target[1:] for target in wanted if target.startswith("-")]
+    given = [target for target in wanted if not target.startswith("-")] or [ALL_LINEAR]
     for module in modules_of(op):
-        every = ALL_LINEAR in wanted and module.single and op.name != "router"
-        if every or wanted & {*module.names}:
+        taken = any(matches(target, module, part) for target in given)
+        if taken and not any(matches(target, module, part) for target in without):
             yield module
+
+
+def matches(target: str, module: Module, part: str) -> bool:
+    """Whether a target without its sign is a module of a part; a pattern stands for modules by their usual names."""
+    single = module.single and part != "router"
+    if target == ALL_LINEAR:
+        return single
+    within, dot, name = target.rpartition(".")
+    if dot and within != part:
+        return False
+    return (single and fnmatchcase(module.names[0], name)) if is_pattern(name) else name in module.names
+
+
+def is_pattern(target: str) -> bool:
+    """Whether a target stands for several names."""
+    return "*" in target

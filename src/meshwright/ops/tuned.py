@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.ops.modules import Module, targeted
+from meshwright.ops.modules import Module, part_of, targeted
 from meshwright.specs.model import TunedLayer
 from meshwright.specs.operators import Kept, LayerWork, Linear, Op, Region, Split, Vector
 from meshwright.specs.tuning import MADE_AGAIN_BYTES, STORED_BYTES, LayerTuning, Lora
@@ -76,16 +76,6 @@ def tuned_work(work: LayerWork, layer: TunedLayer) -> LayerWork:
     if not tuning.reached:
         kept, kept_beside = [], []
     return replace(work, ops=tuple(ops), kept=(*kept, *kept_beside), reached=tuning.reached)
-
-
-def part_of(op: Op) -> str:
-    """The part of a layer that an operator belongs to, as `specs.tuning.PARTS` names them."""
-    if op.name.endswith("norm"):
-        return "norms"
-    if op.name in ("router", "top-k"):
-        return "router"
-    first = op.name.partition(" ")[0]
-    return {"experts": "experts", "mlp": "mlp", "shared": "mlp"}.get(first, "attention")
 
 
 def _frozen(op: Linear, tuning: LayerTuning, *, dora: bool) -> Linear:

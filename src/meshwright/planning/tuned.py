@@ -11,7 +11,7 @@ from meshwright.errors import InputError, Problem, nearest, unknown_name
 from meshwright.fields.kinds import shortened
 from meshwright.ops.counts import adapter_parameters, trained_parameters
 from meshwright.ops.layers import work_of
-from meshwright.ops.modules import modules_of, targeted
+from meshwright.ops.modules import Module, is_pattern, matches, modules_of, part_of, targeted
 from meshwright.records import fields_of
 from meshwright.specs.measured import MeasuredModel
 from meshwright.specs.model import ModelSpec
@@ -236,9 +236,12 @@ def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
         for op in work_of(model, kind, "flash").ops
         if isinstance(op, Linear)
     }
-    names = {name for op in products.values() for module in modules_of(op) for name in module.names}
+    modules = [(module, part_of(op)) for op in products.values() for module in modules_of(op)]
+    names = {name for module, _ in modules for name in module.names}
+    some = any(True for op in products.values() for _ in targeted(op, lora.targets))
     for target in lora.targets:
-        if target != ALL_LINEAR and target not in names:
+        # One of several patterns may find nothing, such as that of experts in a dense model.
+        if target != ALL_LINEAR and not (is_pattern(target) and some) and not _matches_one(target, modules):
             close = nearest(target, (*sorted(names), ALL_LINEAR))
             usual = sorted({m.names[0] for op in products.values() for m in modules_of(op) if m.single})
             fix = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(usual)}; or say {ALL_LINEAR}"
@@ -253,7 +256,7 @@ def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
         what = f"{model.name} has no product that an adapter could stand beside"
         yield Problem(what=what, why="its layers have no matrix products", fix="train it in full", field="lora")
     # Products that nobody names may be narrower, such as those of decays and steps: adapters beside them are small.
-    least = max if ALL_LINEAR in lora.targets else min
+    least = max if any(target == ALL_LINEAR or is_pattern(target) for target in lora.targets) else min
     narrow = least(widths, default=(lora.rank, ""))
     if lora.rank > narrow[0]:
         yield Problem(
@@ -265,6 +268,10 @@ def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
     for _, last in lora.layers:
         yield from _beyond(model, last, "lora")
     yield from _absent(model, lora.train, "lora")
+
+
+def _matches_one(target: str, modules: Iterable[tuple[Module, str]]) -> bool:
+    return any(matches(target.removeprefix("-"), module, part) for module, part in modules)
 
 
 def _frozen_problems(model: ModelSpec, frozen: Iterable[Frozen]) -> Iterator[Problem]:

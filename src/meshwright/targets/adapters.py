@@ -6,6 +6,7 @@ Names are those of LoraConfig of peft 0.21.2 (2026-11), https://github.com/huggi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,12 +31,9 @@ _STORED: dict[str, Keys] = {**_FOUR_BITS, "int8": {"load_in_8bit": True}}
 
 def problems(plan: Plan) -> Iterator[Problem]:
     """What PEFT does not do of the tuning of a plan."""
-    tuning, lora = plan.model.tuning, _lora(plan)
-    if tuning is None:
-        return
+    lora = _lora(plan)
+    yield from frozen_parts(plan)
     if lora is None:
-        why, fix = "which parts are frozen is said in the training script, not in a configuration", "use --lora"
-        yield Problem(what="plan: parts of the model are frozen", why=why, fix=fix, field="tuning")
         return
     if lora.base is not None and lora.base not in _STORED:
         why, fix = "bitsandbytes stores frozen weights in 4 bits or in int8", "use base=nf4, or base=int8"
@@ -43,12 +41,22 @@ def problems(plan: Plan) -> Iterator[Problem]:
     if lora.base == "int8" and plan.sharded:
         why, fix = "weights of bitsandbytes in int8 are not sharded over data ranks", "use base=nf4, or z2"
         yield Problem(what="plan: frozen weights in int8 are sharded", why=why, fix=fix, field="tuning")
+    for name in (name for name in lora.targets if re.search(r"[*.]|^-", name)):
+        why, fix = "PEFT is told modules by their names", "use names such as q_proj, or all-linear"
+        yield Problem(what=f"plan: adapters stand on {name}", why=why, fix=fix, field="tuning")
     for name in (name for name in lora.targets if name.startswith("linear_")):
         why, fix = "PEFT names modules as the class in the transformers library does", "use names such as q_proj"
         yield Problem(what=f"plan: adapters stand on {name}", why=why, fix=fix, field="tuning")
     for part in (part for part in lora.train if part not in SAVED):
         why, fix = "PEFT trains modules by name beside adapters", f"use train={','.join(SAVED)}, or leave it out"
         yield Problem(what=f"plan: {part} is trained beside adapters", why=why, fix=fix, field="tuning")
+
+
+def frozen_parts(plan: Plan) -> Iterator[Problem]:
+    """Parts that are frozen without adapters, which no configuration says."""
+    if plan.model.tuning is not None and plan.model.tuning.lora is None:
+        why, fix = "which parts are frozen is said in the training script, not in a configuration", "use --lora"
+        yield Problem(what="plan: parts of the model are frozen", why=why, fix=fix, field="tuning")
 
 
 def _lora(plan: Plan) -> Lora | None:

@@ -8,7 +8,7 @@ open table.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -232,6 +232,8 @@ class KeyFile:
     """What the file is, for the sentences; by default the target's configuration."""
     sections: tuple[str, ...] = ()
     """Tables whose keys are checked; all keys where there are none."""
+    plain: Callable[[Any], Any] = lambda value: value
+    """Values as the target's loader makes them of what YAML says."""
 
     def recognised(self, name: str, text: str) -> bool:
         """Whether a file, by its name and text, is one of these."""
@@ -248,7 +250,7 @@ class KeyFile:
             InputError: the text is not of the language.
         """
         file = file_of(files, self.name, self.recognised)
-        keys = table_of(file[1], self._language, self.noun or f"{self.title} configuration")
+        keys = self.plain(table_of(file[1], self._language, self.noun or f"{self.title} configuration"))
         own = {name: keys[name] for name in self.sections if isinstance(keys.get(name), dict)}
         checked = own if self.sections else keys
         problems = list(key_problems(self.title, checked, known_keys(self.package)))

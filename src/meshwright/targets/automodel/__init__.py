@@ -5,15 +5,20 @@ Keys are those of nemo-automodel 0.7.0 (2026-11), https://github.com/NVIDIA-NeMo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.torch_loader import COMPUTE_FILE
-from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.targets import fsdp, hugging_face, pytorch_pipeline
-from meshwright.targets.contract import Files, Target, text_beside
-from meshwright.targets.keys import KeyFile, KeyReader, Keys, nested_tables, yaml_text
+from meshwright.targets.automodel import peft
+from meshwright.targets.automodel.read import IN_16_BITS, plain
+from meshwright.targets.automodel.read import read as read_recipe
+from meshwright.targets.contract import Files, Target
+from meshwright.targets.keys import KeyFile, Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import ADAM_IS_ADAMW, OneStrategy, overlaps
 from meshwright.targets.processes import torchrun
-from meshwright.targets.sayable import Plan, Rule, only
+from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 TITLE = "NeMo Automodel"
 CONFIG = "automodel.yaml"
@@ -22,7 +27,11 @@ _OFFLOAD = "torch.distributed.fsdp.CPUOffloadPolicy"
 _ENDS = ("model.norm", "lm_head")
 _DTYPES = "nemo_automodel/components/distributed/config.py of nemo-automodel 0.7.0"
 _COPIES = only(0, 3, why="data ranks hold whole copies (DDP), or shards of everything (FSDP2)", fix="use fsdp")
-SAYS = pytorch_pipeline.SAYS | hugging_face.RECOMPUTE | {"data.zero": _COPIES}
+SAYS = (
+    pytorch_pipeline.SAYS
+    | hugging_face.RECOMPUTE
+    | {"data.zero": _COPIES, "tuning": ANY, "precision": only("bf16", "fp32", IN_16_BITS.name)}
+)
 RULES = (
     *pytorch_pipeline.RULES,
     fsdp.main_copy(_DTYPES),
@@ -67,8 +76,7 @@ def configuration(plan: Plan) -> Keys:
         "step_scheduler.max_steps": 20,
         "model._target_": "nemo_automodel.NeMoAutoModelForCausalLM.from_config",
         "model.pretrained_model_name_or_path": "${oc.env:MODEL}",
-        # Main weights in fp32, computed with in 16 bits.
-        "model.torch_dtype": "float32",
+        "model.torch_dtype": _kept_in(plan),
         f"{_D}strategy": "fsdp2" if sharded else "ddp",
         f"{_D}activation_checkpointing": plan.recomputed,
         f"{_D}dp_size": strategy.dp,
@@ -83,6 +91,7 @@ def configuration(plan: Plan) -> Keys:
             f"{_D}sequence_parallel": strategy.tp > 1 and bool(plan.settings["tensor.sequence_parallel"]),
             f"{_D}enable_async_tensor_parallel": pytorch_pipeline.overlaps_tensors(plan),
             f"{_D}reshard_after_forward": data.reshard,
+            f"{_D}defer_fsdp_grad_sync": False,
             f"{_D}mp_policy._target_": "torch.distributed.fsdp.MixedPrecisionPolicy",
             f"{_D}mp_policy.param_dtype": "float32" if wide else "bfloat16",
             f"{_D}mp_policy.reduce_dtype": "float32",
@@ -101,7 +110,14 @@ def configuration(plan: Plan) -> Keys:
             f"{_D}pipeline.pp_microbatch_size": mbs,
             f"{_D}pipeline.module_fqns_per_model_part": stages,
         }
-    return nested_tables(flat) | _DATA | _optimizer(plan)
+    return nested_tables(flat) | _DATA | _optimizer(plan) | peft.keys(plan)
+
+
+def _kept_in(plan: Plan) -> str:
+    """Main weights are in fp32, computed with in 16 bits; those beside adapters, and of plans without, in 16 bits."""
+    lora = plan.model.tuning is not None and plan.model.tuning.lora
+    narrow = lora.base not in ("fp32",) if lora else plan.precision.name == IN_16_BITS.name
+    return "bfloat16" if narrow and plan.precision.activations != "fp32" else "float32"
 
 
 _DATA: Keys = {
@@ -119,6 +135,11 @@ def _optimizer(plan: Plan) -> Keys:
         },
         "optimizer": {"_target_": "torch.optim.AdamW", "lr": 1e-4, "betas": [0.9, 0.95], "weight_decay": 0.1},
     }
+
+
+def _beyond(plan: Plan) -> Iterator[Problem]:
+    yield from hugging_face.shape_problems(plan)
+    yield from peft.problems(plan)
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -139,7 +160,8 @@ FILE = KeyFile(
     package=__name__,
     marks=(("nemo_automodel", "step_scheduler:"),),
     noun="Automodel configuration",
-    sections=("distributed", "step_scheduler"),
+    sections=("distributed", "step_scheduler", "peft", "quantization"),
+    plain=plain,
 )
 
 
@@ -153,70 +175,14 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no YAML.
     """
-    reader = FILE.read(files)
-    row, layout = _row(reader, files, devices)
-    wide = reader.word(f"{_D}mp_policy.param_dtype", "bfloat16").endswith("float32")
-    return reader.launch(row, layout, workload=fsdp.workload(row, wide=wide, seq_len=reader.get("dataset.seq_len")))
-
-
-def _row(reader: KeyReader, files: Files, devices: int | None) -> tuple[PlanRow | None, tuple[int, ...] | None]:
-    sizes = ("tp_size", "cp_size", "pp_size", "ep_size", "dp_replicate_size")
-    tp, cp, pp, ep, replicate = (reader.degree(f"{_D}{name}") for name in sizes)
-    ddp = reader.word(f"{_D}strategy", "fsdp2") == "ddp"
-    local, gbs = reader.degree("step_scheduler.local_batch_size"), reader.degree("step_scheduler.global_batch_size", 32)
-    dp = reader.get(f"{_D}dp_size") or (devices // (tp * cp * pp) if devices else None)
-    if not isinstance(dp, int) or dp < 1:
-        reader.refuse(f"{_D}dp_size", dp, "it is what is left of the devices", "say --gpus")
-        return None, None
-    mbs = reader.degree(f"{_D}pipeline.pp_microbatch_size") if pp > 1 else local
-    if gbs % (local * dp) or local % mbs:
-        why = f"must be a multiple of local_batch_size {local} x data ranks {dp}"
-        reader.refuse("step_scheduler.global_batch_size", gbs, why)
-        return None, None
-    stages = reader.get(f"{_D}pipeline.module_fqns_per_model_part")
-    schedule, vpp = None, 1
-    if pp > 1:
-        count = len(stages) if isinstance(stages, list) and stages else pp
-        vpp, said = max(1, count // pp), reader.word(f"{_D}pipeline.pp_schedule", "1f1b")
-        schedule = pytorch_pipeline.schedule_name(said.replace("_", ""))
-        csv = text_beside(files, COMPUTE_FILE)
-        if reader.get(f"{_D}pipeline.pp_schedule_csv"):
-            schedule = pytorch_pipeline.schedule_of_file(csv or "", pp, vpp, gbs // (mbs * dp))
-        if schedule is None:
-            reader.refuse(f"{_D}pipeline.pp_schedule", said, "no plan runs it, or the file of its order is not there")
-    reshard = reader.switch(f"{_D}reshard_after_forward", default=pp == 1)
-    row = PlanRow(
-        tp=tp,
-        sp=tp == 1 or reader.switch(f"{_D}sequence_parallel"),
-        tp_overlap="ring" if tp > 1 and reader.switch(f"{_D}enable_async_tensor_parallel") else "bulk",
-        cp=(("ag", cp),) if cp > 1 else (),
-        pp=pp,
-        vpp=vpp,
-        ep=ep,
-        dp=dp,
-        **fsdp.sharding(not ddp, dp=dp, replicate=replicate, cp=cp, reshard=reshard),
-        mbs=mbs,
-        gbs=gbs,
-        schedule=schedule or default_schedule(vpp),
-        recompute=_recompute(reader),
-        offload="wog" if reader.get(f"{_D}offload_policy") is not None else "",
-    )
-    layout = pytorch_pipeline.layers_of_modules(stages, "model.layers") if isinstance(stages, list) else None
-    return row, layout
-
-
-def _recompute(reader: KeyReader) -> str:
-    said = reader.word(f"{_D}activation_checkpointing", "false")
-    if said == "selective":
-        reader.refuse(f"{_D}activation_checkpointing", said, "it keeps products, which a row does not say", "use full")
-    return "full" if said in ("true", "full", "on", "yes", "enabled") else "none"
+    return read_recipe(FILE.read(files), files, devices)
 
 
 PLANS = OneStrategy(
     title=TITLE,
     says=SAYS,
     rules=RULES,
-    beyond=hugging_face.shape_problems,
+    beyond=_beyond,
     write=_files,
     start=_start,
     notes=(overlaps("FSDP2 and DDP overlap their collectives"), ADAM_IS_ADAMW),

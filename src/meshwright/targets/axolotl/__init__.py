@@ -6,7 +6,9 @@ https://github.com/axolotl-ai-cloud/axolotl.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import Problem
@@ -15,7 +17,7 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face
-from meshwright.targets.contract import Files, Target, file_of, marked
+from meshwright.targets.contract import Files, Target, file_of
 from meshwright.targets.keys import KeyReader, Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import OneStrategy
 from meshwright.targets.sayable import ANY, Plan, Rule, only
@@ -161,7 +163,11 @@ def _beyond(plan: Plan) -> Iterator[Problem]:
         yield Problem(what=f"plan: frozen weights are stored in {lora.base}", why=why, fix=fix, field="tuning")
 
 
-_RECOGNISED = marked((".yaml", ".yml"), ("sequence_len:", "base_model:"), ("micro_batch_size:", "adapter:"))
+_MARKS = tuple(re.compile(rf"^(?:{names}):", re.M) for names in ("sequence_len|base_model", "micro_batch_size|adapter"))
+
+
+def _recognised(name: str, text: str) -> bool:
+    return PurePath(name).suffix in (".yaml", ".yml") and all(mark.search(text) for mark in _MARKS)
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:
@@ -174,7 +180,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no YAML.
     """
-    reader = fine_tuning.reader_of(files, file_of(files, CONFIG, _RECOGNISED), TITLE)
+    reader = fine_tuning.reader_of(files, file_of(files, CONFIG, _recognised), TITLE)
     rl = reader.word("rl")
     if rl:
         reader.refuse("rl", rl, "more than one model runs, or a sequence runs twice", "check a file without it")
@@ -280,7 +286,7 @@ TARGET = Target(
     files=PLANS.files,
     refused=PLANS.refused,
     read=read,
-    recognised=_RECOGNISED,
+    recognised=_recognised,
     beside=(deepspeed.CONFIG, hugging_face.ARGUMENTS),
     named=fine_tuning.engine_named,
     suggested=False,

@@ -1,0 +1,189 @@
+"""Adapters as Automodel has them: its `peft` table, and `quantization` for how frozen weights are stored.
+
+Its patterns stand for whole paths of modules. Experts of a layer are one module there, `experts`, which names of
+products do not match. Source: nemo_automodel/components/_peft/module_matcher.py and lora.py of nemo-automodel 0.7.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from meshwright.errors import Problem
+from meshwright.ops.layers import work_of
+from meshwright.ops.modules import part_of, targeted
+from meshwright.specs.operators import Linear
+from meshwright.specs.tuning import ALL_LINEAR, Lora
+from meshwright.targets import adapters
+from meshwright.targets.keys import KeyReader, Keys
+from meshwright.targets.sayable import Plan
+
+_P, _Q = "peft.", "quantization."
+CLASS = "nemo_automodel.components._peft.lora.PeftConfig"
+_EXPERTS = ("gate_proj", "up_proj", "down_proj", "gate_up_proj", "w1", "w2", "w3")
+"""Products that experts have, too."""
+_ABOVE = re.compile(r"|\*|model|(?:(?:\*|model\.layers\.\*)\.)?(?:self_attn|attention|attn|mlp|mixer|feed_forward)")
+"""What may stand before a name: any layer, and the part that has the product."""
+_ELSEWHERE = re.compile(r"vision|visual|audio|image|multi_modal|projector|embed")
+"""Modules outside the text's layers, which have no adapters here."""
+
+
+def read(reader: KeyReader) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """The field `lora` of a workload, None where all of the model is trained; and what was left out."""
+    if reader.get("peft") is None:
+        return None, ()
+    made = reader.get(f"{_P}_target_", CLASS)
+    if not str(made).endswith("PeftConfig"):
+        reader.refuse(f"{_P}_target_", made, "adapters of PeftConfig are read", f"use {CLASS}")
+    targets, head = _targets(reader)
+    if reader.switch(f"{_P}moe_rank_scaling") and any(target.startswith("experts.") for target in targets):
+        why = "adapters of experts are narrower than the others, and a plan has one rank"
+        reader.refuse(f"{_P}moe_rank_scaling", True, why, "use false")
+    for name in ("alpha", "dropout_position", "lora_A_init", "use_triton", "use_memory_efficient_lora"):
+        reader.get(f"{_P}{name}")
+    found = {
+        "r": reader.degree(f"{_P}dim", 8),
+        "targets": targets,
+        "dora": reader.switch(f"{_P}use_dora"),
+        "dropout": reader.get(f"{_P}dropout", 0.0),
+        "base": _base(reader),
+    }
+    notes = ("the adapter of lm_head, which its patterns match, is not priced",) if head else ()
+    return {name: value for name, value in found.items() if value}, notes
+
+
+def _base(reader: KeyReader) -> str | None:
+    if reader.switch(f"{_Q}load_in_4bit"):
+        twice = reader.switch(f"{_Q}bnb_4bit_use_double_quant", default=True)
+        return reader.word(f"{_Q}bnb_4bit_quant_type", "nf4") + ("" if twice else "-single")
+    if reader.switch(f"{_Q}load_in_8bit"):
+        return "int8"
+    wide = reader.word("model.torch_dtype").removeprefix("torch.") in ("float32", "fp32")
+    return "fp32" if wide else None
+
+
+def _listed(reader: KeyReader, name: str) -> list[str]:
+    said = reader.get(f"{_P}{name}") or []
+    return [said] if isinstance(said, str) else [str(one) for one in said]
+
+
+def _targets(reader: KeyReader) -> tuple[list[str], bool]:
+    """Modules with adapters, and whether the head is among them."""
+    named, without = _listed(reader, "target_modules"), _listed(reader, "exclude_modules")
+    every = reader.switch(f"{_P}match_all_linear")
+    if named and (without or every):
+        reader.refuse(f"{_P}target_modules", named, "modules are named, or left out of all", "leave one of them out")
+    if not every and not without:
+        return _named(reader, named or ["*_proj"])
+    # Every product is an nn.Linear but those of experts.
+    left = [pattern.rpartition(".")[2].strip("*") for pattern in without if not _ELSEWHERE.search(pattern)]
+    routed = any("expert" in name for name in left)
+    out = [f"-{name}" for name in left if name and name != "lm_head" and "expert" not in name and name != "router"]
+    reader.seen[f"{_P}exclude_modules"] = without or None
+    return ["attention.*", *([] if routed else ["mlp.*"]), *out], "lm_head" not in left
+
+
+def _named(reader: KeyReader, patterns: list[str]) -> tuple[list[str], bool]:
+    found: list[str] = []
+    head = False
+    for pattern in patterns:
+        above, _, last = pattern.rpartition(".")
+        if last in ("experts", "*experts", "*experts*"):
+            found.append("experts.*")
+        elif not _ABOVE.fullmatch(above) or not re.fullmatch(r"\*?[A-Za-z0-9_]*|[A-Za-z0-9_]+\*?", last):
+            why = "it picks modules by path, which adapters of a plan do not"
+            reader.refuse(f"{_P}target_modules", pattern, why, "use '*_proj', or patterns such as '*.q_proj'")
+        elif last == "*" and not above.strip("*"):
+            found += ["attention.*", "mlp.*", "experts.*"]
+            head = True
+        elif last.endswith("lm_head"):
+            head = True
+        elif "*" in last:
+            found += [f"attention.{last}", f"mlp.{last}"]
+        else:
+            found.append(f"mlp.{last}" if last in _EXPERTS else last)
+    return list(dict.fromkeys(found)) or ["*_proj"], head
+
+
+def keys(plan: Plan) -> Keys:
+    """The tables of a plan with adapters; nothing where all of the model is trained."""
+    lora = _lora(plan)
+    if lora is None:
+        return {}
+    made: Keys = {
+        "peft": {
+            "_target_": CLASS,
+            "target_modules": list(_modules(plan, lora)),
+            "dim": lora.rank,
+            "alpha": 2 * lora.rank,
+            "dropout": lora.dropout,
+            **({"use_dora": True} if lora.dora else {}),
+        }
+    }
+    if lora.base in ("nf4", "fp4", "nf4-single", "fp4-single"):
+        made["quantization"] = {
+            "load_in_4bit": True,
+            "load_in_8bit": False,
+            "bnb_4bit_compute_dtype": "bfloat16",
+            "bnb_4bit_quant_storage": "bfloat16",
+            "bnb_4bit_quant_type": lora.base.removesuffix("-single"),
+            "bnb_4bit_use_double_quant": not lora.base.endswith("-single"),
+        }
+    return made
+
+
+def _modules(plan: Plan, lora: Lora) -> Iterator[str]:
+    """Patterns of the modules with adapters, one for all experts."""
+    found = {
+        "*.experts" if part_of(op) == "experts" else f"*.{module.names[0]}": None
+        for op in _products(plan)
+        for module in targeted(op, lora.targets)
+    }
+    yield from found
+
+
+def _products(plan: Plan) -> Iterator[Linear]:
+    """The products of the layers, without adapters."""
+    whole = replace(plan.model, tuning=None)
+    for kind in whole.kinds():
+        yield from (op for op in work_of(whole, kind, "flash").ops if isinstance(op, Linear))
+
+
+def problems(plan: Plan) -> Iterator[Problem]:
+    """What Automodel does not do of the tuning of a plan."""
+    lora = _lora(plan)
+    yield from adapters.frozen_parts(plan)
+    if lora is None:
+        return
+    for what, refused, fix in (
+        ("adapters stand on some layers", bool(lora.layers), "leave out layers="),
+        ("parts are trained beside adapters", bool(lora.train), "leave out train="),
+        (f"frozen weights are stored in {lora.base}", lora.base not in (None, *_STORED), "use base=nf4, or none"),
+        ("adapters of experts are DoRA", lora.dora and _of_experts(plan, lora), "leave out dora"),
+        ("only some products of experts have adapters", _of_some(plan, lora), "use all-linear, or name none of them"),
+    ):
+        if refused:
+            yield Problem(what=f"plan: {what}", why="no key of its peft table says so", fix=fix, field="tuning")
+
+
+_STORED = ("nf4", "fp4", "nf4-single", "fp4-single")
+
+
+def _lora(plan: Plan) -> Lora | None:
+    return plan.model.tuning.lora if plan.model.tuning is not None else None
+
+
+def _of_experts(plan: Plan, lora: Lora) -> bool:
+    return "*.experts" in _modules(plan, lora)
+
+
+def _of_some(plan: Plan, lora: Lora) -> bool:
+    """Whether experts have adapters beside some of their products and not beside others."""
+    experts = [op for op in _products(plan) if part_of(op) == "experts"]
+    some, every = (
+        {(op.name, module.names[0]) for op in experts for module in targeted(op, targets)}
+        for targets in (lora.targets, (ALL_LINEAR,))
+    )
+    return bool(some) and some != every

@@ -1,0 +1,220 @@
+"""A recipe's YAML as a plan. Defaults and what words mean: nemo-automodel 0.7.0 (2026-11)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.torch_loader import COMPUTE_FILE
+from meshwright.library import models
+from meshwright.specs.precision import PRECISIONS, stated
+from meshwright.specs.row import PlanRow, default_schedule
+from meshwright.targets import fsdp, pytorch_pipeline
+from meshwright.targets.automodel import peft
+from meshwright.targets.contract import Files, text_beside
+from meshwright.targets.keys import KeyReader
+
+_D, _PIPE = "distributed.", "distributed.pipeline."
+_RECIPES = ("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction")
+_SINGLE = ("1f1b", "gpipe")
+"""Schedules with one stage on each rank; others have two unless the file says how long a stage is."""
+IN_16_BITS = stated(
+    PRECISIONS["bf16"], {"grad_dtype": "bf16", "reduce_dtype": "fp32", "moment_dtype": "bf16", "main_copy": "none"}
+)
+"""Weights loaded in 16 bits, which the optimizer updates as they are, with moments of their format."""
+_WORDS = {"none": None, "None": None, "true": True, "True": True, "false": False, "False": False}
+
+
+def plain(value: Any) -> Any:
+    """A value as Automodel's loader takes it, which reads words of text as Python's."""
+    if isinstance(value, Mapping):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, str) and value in _WORDS:
+        return _WORDS[value]
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}", value) else value
+
+
+def read(reader: KeyReader, files: Files, devices: int | None) -> LaunchFile:
+    """What a recipe says.
+
+    Args:
+        reader: its keys.
+        files: of the run, the schedule's file where there is one.
+        devices: of the job; by default what the degrees multiply to, where `dp_size` is said.
+    """
+    _recipe(reader)
+    model = _model(reader)
+    lora, notes = peft.read(reader)
+    row, layout = _row(reader, files, devices, model)
+    if row is not None and lora is None:
+        _deferred(reader, row)
+    workload = fsdp.workload(row, wide=_wide(reader), seq_len=_length(reader))
+    narrow = reader.word("model.torch_dtype", "auto").removeprefix("torch.") not in ("float32", "fp32")
+    if lora is not None:
+        workload["lora"] = lora
+    elif narrow and not _wide(reader):
+        workload["precision"] = IN_16_BITS
+    workload["optimizer"] = _optimizer(reader)
+    return reader.launch(row, layout, model={"name": model} if model else {}, workload=workload, notes=notes)
+
+
+def _wide(reader: KeyReader) -> bool:
+    return reader.word(f"{_D}mp_policy.param_dtype", "bfloat16").endswith("float32")
+
+
+def _recipe(reader: KeyReader) -> None:
+    said = reader.get("recipe", _RECIPES[0])
+    name = str(said.get("_target_", "") if isinstance(said, Mapping) else said)
+    if not name.endswith(_RECIPES):
+        why = "it trains another kind of model, or more than one: decoders that predict the next token are read"
+        reader.refuse("recipe", name, why, f"check a file of {_RECIPES[0]}")
+
+
+def _model(reader: KeyReader) -> str:
+    """The model's id or folder; nothing where the environment alone says it."""
+    said = reader.get("model.pretrained_model_name_or_path") or reader.get("model.config.pretrained_model_name_or_path")
+    default = re.fullmatch(r"\$\{(?:oc\.env:)?\w+,\s*([^}]+)\}", str(said or ""))
+    name = default[1].strip() if default else str(said or "")
+    return "" if "$" in name else name
+
+
+def _length(reader: KeyReader) -> int | None:
+    """Tokens of a sequence: those of a packed one, else of one of the data set."""
+    packed = reader.get("packed_sequence.packed_sequence_size")
+    for said in (packed, *(reader.get(f"dataset.{name}") for name in ("seq_len", "seq_length"))):
+        if isinstance(said, int) and not isinstance(said, bool) and said > 0:
+            return said
+    said = reader.get("benchmark.seq_len") or reader.get(f"{_PIPE}pp_seq_len")
+    return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
+
+
+def _optimizer(reader: KeyReader) -> str:
+    """Its class by the name of its module's last part."""
+    name = str(reader.get("optimizer._target_", "torch.optim.AdamW")).rpartition(".")[2].lower()
+    known = {"adamw": "adamw", "adam": "adam", "fusedadam": "adamw", "adamw8bit": "adamw-8bit", "sgd": "sgd"}
+    if name not in known:
+        reader.refuse("optimizer._target_", reader.get("optimizer._target_"), f"{', '.join(known)} can be planned")
+    return known.get(name, "adamw")
+
+
+def _strategy(reader: KeyReader) -> str:
+    """`fsdp2`, `ddp` or `megatron_fsdp`."""
+    said = reader.word(f"{_D}strategy", "fsdp2").replace("-", "_")
+    made = str(reader.get(f"{_D}_target_", "FSDP2Manager"))
+    if "FSDP2" not in made and reader.get(f"{_D}strategy") is None:
+        why = "which strategy runs depends on the release: since 0.4 the class is passed over, and fsdp2 is the default"
+        reader.refuse(f"{_D}_target_", made, why, "say distributed.strategy: ddp, fsdp2 or megatron_fsdp")
+    stage = reader.get(f"{_D}zero_dp_strategy", 3)
+    if "megatron" in said or said == "mfsdp":
+        if stage != 3:
+            reader.refuse(f"{_D}zero_dp_strategy", stage, "a plan of shards shards everything", "use 3")
+        return "megatron_fsdp"
+    return said
+
+
+def _row(
+    reader: KeyReader, files: Files, devices: int | None, model: str
+) -> tuple[PlanRow | None, tuple[int, ...] | None]:
+    sizes = ("tp_size", "cp_size", "pp_size", "ep_size", "dp_replicate_size")
+    tp, cp, pp, ep, replicate = (reader.degree(f"{_D}{name}") for name in sizes)
+    strategy = _strategy(reader)
+    local, gbs = reader.degree("step_scheduler.local_batch_size"), reader.degree("step_scheduler.global_batch_size", 32)
+    said = reader.get(f"{_D}dp_size")
+    if isinstance(said, int) and said <= 0:
+        said = None  # what is left, as where nothing is said
+    dp = said or (devices // (tp * cp * pp) if devices else None)
+    if not isinstance(dp, int) or dp < 1:
+        reader.refuse(f"{_D}dp_size", dp, "it is what is left of the devices", "say --gpus")
+        return None, None
+    mbs = reader.degree(f"{_PIPE}pp_microbatch_size") if pp > 1 else local
+    if gbs % (local * dp) or local % mbs:
+        why = f"must be a multiple of local_batch_size {local} x data ranks {dp}"
+        reader.refuse("step_scheduler.global_batch_size", gbs, why, "use --gpus with the devices of the job")
+        return None, None
+    if pp > 1 and gbs != local * dp:
+        why = f"a pipeline runs one local batch, and is empty between the {gbs // (local * dp)} of a step"
+        reader.refuse(
+            "step_scheduler.local_batch_size", local, why, f"use {gbs // dp}, which a plan runs in one pipeline"
+        )
+    schedule, vpp, layout = _pipeline(reader, files, pp, gbs // (mbs * dp), model) if pp > 1 else (None, 1, None)
+    reshard = reader.switch(f"{_D}reshard_after_forward", default=pp == 1)
+    row = PlanRow(
+        tp=tp,
+        sp=tp == 1 or reader.switch(f"{_D}sequence_parallel"),
+        tp_overlap="ring" if tp > 1 and reader.switch(f"{_D}enable_async_tensor_parallel") else "bulk",
+        cp=(("ag", cp),) if cp > 1 else (),
+        pp=pp,
+        vpp=vpp,
+        ep=ep,
+        dp=dp,
+        **fsdp.sharding(strategy != "ddp", dp=dp, replicate=replicate, cp=cp, reshard=reshard),
+        mbs=mbs,
+        gbs=gbs,
+        schedule=schedule or default_schedule(vpp),
+        recompute=_recompute(reader),
+        offload="wog" if reader.get(f"{_D}offload_policy") is not None else "",
+    )
+    return row, layout
+
+
+def _pipeline(
+    reader: KeyReader, files: Files, pp: int, micro_batches: int, model: str
+) -> tuple[str | None, int, tuple[int, ...] | None]:
+    """Schedule, stages of a rank, and the layers of each stage where the file says them."""
+    said = reader.word(f"{_PIPE}pp_schedule", "1f1b").replace("_", "")
+    stages = reader.get(f"{_PIPE}module_fqns_per_model_part")
+    listed = isinstance(stages, list) and bool(stages)
+    layout = pytorch_pipeline.layers_of_modules(stages, "model.layers") if listed else None
+    layout = layout if layout is not None else _even(reader, pp, said, model)
+    vpp = max(1, len(layout) // pp) if layout else 1 if said in _SINGLE else 2
+    schedule = pytorch_pipeline.schedule_name(said)
+    if reader.get(f"{_PIPE}pp_schedule_csv"):
+        csv = text_beside(files, COMPUTE_FILE)
+        schedule = pytorch_pipeline.schedule_of_file(csv or "", pp, vpp, micro_batches)
+    if schedule is None:
+        reader.refuse(f"{_PIPE}pp_schedule", said, "no plan runs it, or the file of its order is not there")
+    return schedule, vpp, layout
+
+
+def _even(reader: KeyReader, pp: int, schedule: str, model: str) -> tuple[int, ...] | None:
+    """Layers of each stage where the file says how many a stage has, as Automodel parts them."""
+    wanted = reader.get(f"{_PIPE}layers_per_stage")
+    rounded = reader.word(f"{_PIPE}round_virtual_stages_to_pp_multiple")
+    if wanted is None:
+        return None
+    known = models.find_name(model) or models.find_name(model.rstrip("/").rpartition("/")[2]) if model else None
+    if known is None or reader.degree(f"{_PIPE}layers_per_stage") != wanted:
+        why = "how many stages that makes depends on the layers of a model that the library has not"
+        reader.refuse(f"{_PIPE}layers_per_stage", wanted, why, "say the stages in module_fqns_per_model_part")
+        return None
+    layers = models.spec(known).num_layers
+    stages = math.ceil(layers / wanted)
+    if rounded in ("up", "down"):
+        stages += (pp - stages % pp if rounded == "up" else -(stages % pp)) if stages % pp else 0
+    if stages % pp or stages < pp or (schedule in _SINGLE) != (stages == pp):
+        why = f"it makes {stages} stages of {layers} layers, and {schedule} on {pp} ranks needs "
+        why += f"{pp}" if schedule in _SINGLE else f"a multiple of {pp}, at least {2 * pp}"
+        reader.refuse(f"{_PIPE}layers_per_stage", wanted, why, "use another number, or round_virtual_stages_to_...")
+        return None
+    return tuple(layers // stages + (number < layers % stages) for number in range(stages))
+
+
+def _deferred(reader: KeyReader, row: PlanRow) -> None:
+    """Gradients that stay whole on every rank until the last micro-batch, where several are added up."""
+    steps = row.gbs // (row.mbs * row.dp)
+    whole = reader.switch(f"{_D}defer_fsdp_grad_sync", default=True)
+    if steps > 1 and row.pp == 1 and row.sharding not in ("z0",) and whole:
+        why = f"gradients stay whole on every rank over {steps} micro-batches, which memory of a plan of shards has not"
+        reader.refuse(f"{_D}defer_fsdp_grad_sync", True, why, "say false, or make local_batch_size the whole batch")
+
+
+def _recompute(reader: KeyReader) -> str:
+    said = reader.word(f"{_D}activation_checkpointing", "false").replace("-", "_")
+    if said == "selective":
+        reader.refuse(f"{_D}activation_checkpointing", said, "it keeps products, which a row does not say", "use full")
+    return "full" if said in ("true", "full", "on", "yes", "enabled") else "none"

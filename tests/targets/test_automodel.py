@@ -1,0 +1,169 @@
+"""Recipes of NeMo Automodel as their users write them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from meshwright import check
+from meshwright.app.check import CheckReport
+from meshwright.estimate.price import estimate_plan
+from meshwright.fields.job import JobFields
+from meshwright.ops.counts import trained_parameters
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.plan_source import plan_question
+from meshwright.planning.tuned import read_lora, with_tuning
+from meshwright.specs.job import Job
+from meshwright.specs.tuning import Tuning
+from meshwright.targets import TARGETS
+
+RECIPE = """\
+recipe: TrainFinetuneRecipeForNextTokenPrediction
+step_scheduler:
+  global_batch_size: 64
+  local_batch_size: 8
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: meta-llama/Llama-3.2-1B
+  torch_dtype: bf16
+distributed:
+  _target_: nemo_automodel.components.distributed.fsdp2.FSDP2Manager
+  dp_size: none
+  tp_size: 1
+  cp_size: 1
+  activation_checkpointing: true
+packed_sequence:
+  packed_sequence_size: 2048
+optimizer:
+  _target_: torch.optim.Adam
+"""
+PEFT = """\
+peft:
+  _target_: nemo_automodel.components._peft.lora.PeftConfig
+  target_modules: '*_proj'
+  dim: 16
+  alpha: 32
+"""
+
+
+def asked(folder: Path, text: str, gpus: str = "8xH100") -> CheckReport:
+    (folder / "recipe.yaml").write_text(text)
+    return check(folder / "recipe.yaml", cluster=gpus, search=False)
+
+
+def described(report: CheckReport) -> JobInputs:
+    assert isinstance(report.inputs, JobInputs)
+    return report.inputs
+
+
+def test_a_recipe_says_model_degrees_and_formats(tmp_path: Path) -> None:
+    report = asked(tmp_path, RECIPE)
+    assert not report.violations
+    assert report.name == "dp8.fsdp.mbs8.gbs64.rc-full"
+    job = described(report)
+    assert (job.model.name, job.workload.seq_len, job.workload.optimizer) == ("llama-3.2-1b", 2048, "adam")
+    # Weights loaded in 16 bits are what the optimizer updates: 8 bytes a parameter, not 16.
+    formats = job.workload.precision
+    assert (formats.weights, formats.master, formats.moments) == ("bf16", None, "bf16")
+    whole = asked(tmp_path, RECIPE.replace("torch_dtype: bf16", "torch_dtype: float32"))
+    assert described(whole).workload.precision.master == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("said", "targets"),
+    [
+        ("target_modules: '*_proj'", "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"),
+        ("target_modules: ['*.q_proj', '*.self_attn.v_proj']", "q_proj,v_proj"),
+        ("exclude_modules: ['*lm_head', '*.o_proj']", "q_proj,k_proj,v_proj,gate_proj,up_proj,down_proj"),
+        ("match_all_linear: true", "all-linear"),
+    ],
+)
+def test_adapters_stand_where_its_patterns_say(tmp_path: Path, said: str, targets: str) -> None:
+    report = asked(tmp_path, RECIPE + PEFT.replace("target_modules: '*_proj'", said))
+    assert not report.violations
+    model = described(report).model
+    other = with_tuning(replace(model, tuning=None), f"r=16,targets={targets}", ())
+    assert trained_parameters(model) == trained_parameters(other)
+    assert any("lm_head" in warning for warning in report.warnings) == ("match_all" in said)
+
+
+def test_experts_are_one_module_which_names_of_products_do_not_match(tmp_path: Path) -> None:
+    text = RECIPE.replace("meta-llama/Llama-3.2-1B", "Qwen/Qwen3-30B-A3B") + PEFT
+    model = described(asked(tmp_path, text)).model
+    attention = with_tuning(replace(model, tuning=None), "r=16,targets=q_proj,k_proj,v_proj,o_proj", ())
+    assert trained_parameters(model) == trained_parameters(attention)
+    every = described(asked(tmp_path, text.replace("'*_proj'", "['*']"))).model
+    assert trained_parameters(every) > 10 * trained_parameters(model)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("recipe: Train", "recipe: KnowledgeDistillationRecipeFor # Train", "recipe"),
+        ("fsdp2.FSDP2Manager", "ddp.DDPManager", "distributed._target_"),
+        ("local_batch_size: 8", "local_batch_size: 2", "distributed.defer_fsdp_grad_sync"),
+        ("torch.optim.Adam", "flashoptim.FlashAdamW", "optimizer._target_"),
+        ("dp_size: none", "dp_sizes: none", "distributed.dp_sizes"),
+    ],
+)
+def test_what_a_plan_does_not_say_is_refused_by_its_key(tmp_path: Path, old: str, new: str, what: str) -> None:
+    assert [one.field for one in asked(tmp_path, RECIPE.replace(old, new)).violations] == [what]
+
+
+def test_stages_follow_from_their_length(tmp_path: Path) -> None:
+    pipeline = "  pp_size: 2\n  pipeline:\n    pp_schedule: interleaved1f1b\n    layers_per_stage: 4\n"
+    text = RECIPE.replace("  tp_size: 1\n", f"  tp_size: 1\n{pipeline}").replace("size: 64", "size: 32")
+    assert asked(tmp_path, text).name == "pp2.vpp2.dp4.fsdp-keep.mbs1.gbs32.rc-full"  # 16 layers
+    uneven = asked(tmp_path, text.replace("per_stage: 4", "per_stage: 5\n    round_virtual_stages_to_pp_multiple: up"))
+    assert uneven.launch is not None
+    assert uneven.launch.layout == (4, 4, 4, 4)
+    wrong = asked(tmp_path, text.replace("per_stage: 4", "per_stage: 6"))
+    assert any("3 stages of 16 layers" in one.why for one in wrong.violations)
+
+
+def tuned(line: str, lora: str, model: str) -> Job:
+    fields = JobFields(model=model, gpus="8xH100", seq_len=2048, lora=lora)
+    return plan_question(line, fields).job
+
+
+@pytest.mark.parametrize(
+    ("model", "lora"),
+    [
+        ("llama-3.1-8b", "r=16"),
+        ("llama-3.1-8b", "r=8,targets=q_proj,v_proj,dora,dropout=0.05"),
+        ("llama-3.1-8b", "r=64,base=nf4"),
+        ("llama-3.1-8b", "r=64,base=fp4-single,targets=mlp.*"),
+        ("qwen3-30b-a3b", "r=8"),
+        ("qwen3-30b-a3b", "r=8,targets=attention.*"),
+    ],
+)
+def test_adapters_come_back(model: str, lora: str) -> None:
+    one = tuned("dp8.fsdp.mbs2.rc-full", lora, model)
+    target = TARGETS["automodel"]
+    files = dict(target.files(one, estimate_plan(one.plan, one.model, one.cluster, one.workload)).files)
+    assert target.read is not None
+    launch = target.read(files, 8)
+    assert not launch.problems
+    back = read_lora(launch.workload["lora"])
+    assert one.model.tuning is not None
+    assert one.model.tuning.lora is not None
+    assert trained_parameters(replace(one.model, tuning=Tuning(lora=back))) == trained_parameters(one.model)
+    own = one.model.tuning.lora
+    assert (back.rank, back.base, back.dora, back.dropout) == (own.rank, own.base, own.dora, own.dropout)
+
+
+@pytest.mark.parametrize(
+    ("lora", "what"),
+    [
+        ("r=8,layers=0-3", "adapters stand on some layers"),
+        ("r=8,train=embedding", "parts are trained beside adapters"),
+        ("r=8,base=int8", "frozen weights are stored in int8"),
+        ("r=8,dora", "adapters of experts are DoRA"),
+        ("r=8,targets=up_proj", "only some products of experts"),
+    ],
+)
+def test_adapters_that_it_has_not_are_refused(lora: str, what: str) -> None:
+    refused = TARGETS["automodel"].refused(tuned("dp8.fsdp.mbs2", lora, "qwen3-30b-a3b"))
+    assert any(what in problem.what for problem in refused)
