@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import meshwright
@@ -41,3 +43,9 @@ def test_formats_come_back(dtype: str) -> None:
     found = target.read(dict(export(plans.best, "maxtext").files), 8)
     assert not found.problems
     assert found.workload["precision"].name == dtype
+
+
+def test_adapters_that_it_has_not_are_the_reason_for_no_other_plan(tmp_path: Path) -> None:
+    (tmp_path / "config.yml").write_text(YAML.format(""))
+    report = meshwright.check(tmp_path / "config.yml", model="llama-3.1-8b", gpus="8xH100", lora="r=8")
+    assert any("no other plan was searched: the model is trained with adapters" in one for one in report.warnings)

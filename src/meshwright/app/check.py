@@ -237,7 +237,8 @@ def _better(
     try:
         found = find_plans(inputs.model, inputs.cluster, inputs.workload, space_for, top=1, refuses=refuses)
     except MeshwrightError as error:
-        warnings.append(f"no other plan was searched: {error.problems[0].what}")
+        first = error.problems[0]
+        warnings.append(f"no other plan was searched: {first.what.removeprefix('plan: ')}: {first.why}")
         return None
     if not found.result.plans:
         return None

@@ -70,18 +70,20 @@ def restricted(
         job = Job(model=model, cluster=cluster, workload=workload.with_batch(row.gbs), plan=plan)
         return set(refuses(job))
 
-    plain, base = PlanRow(), set[Problem]()
+    plain, tried = None, list[set[Problem]]()
     for row in _plainest(cluster, model):
         problems = refused_of(row)
         if not problems:
-            plain, base = row, problems
+            plain = row
             break
-        base = base or problems
-    if base:
-        raise UnsupportedError(sorted(base, key=lambda p: p.what), code="MW420")
+        tried.append(problems)
+    if plain is None:
+        # What none of them escapes is the reason; the others are those of one plan.
+        reasons = set.intersection(*tried) or min(tried, key=len)
+        raise UnsupportedError(sorted(reasons, key=lambda p: p.what), code="MW420")
     pins = dict(space.pins)
     if plain.pp == 1 and cluster.devices >= 4 and model.most_stages >= 2:
-        _keep(pins, "pp", (1,), base or refused_of(next(_plainest(cluster, model))))
+        _keep(pins, "pp", (1,), tried[0])
     room = cluster.devices // plain.devices >= 2 and plain.devices * 2 <= max(per_node, plain.devices)
     for axis, value in (("tp", 2), ("ep", 2), ("etp", 2)) if room else ():
         if (axis == "tp" or model.is_moe) and (problems := _asked(refused_of, replace(plain, **{axis: value}))):  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from meshwright.specs.precision import Precision
 from meshwright.specs.row import default_schedule
 from meshwright.specs.row_of import Homogeneous, homogeneous
 from meshwright.specs.strategy import LayerStrategy, Tensor1D
+from meshwright.specs.tuning import Tuning
 from meshwright.specs.workload import Workload
 from meshwright.targets import processes
 
@@ -253,9 +254,18 @@ def _unsaid(title: str, plan: Plan, says: Mapping[str, Says]) -> Iterator[Proble
         said = says.get(name)
         if value == plain[name] or name in _COUNTED or (said is not None and _covers(said, value)):
             continue
+        if isinstance(value, Tuning):
+            yield _untuned(title, value)
+            continue
         why = (said.why if said else "") or f"no key of {title} says {name} {_shown(value)}"
         fix = (said.fix if said else "") or f"use {_shown(plain[name])}"
         yield Problem(what=f"plan: {name} is {_shown(value)}", why=why, fix=fix, field=name)
+
+
+def _untuned(title: str, tuning: Tuning) -> Problem:
+    parts, option = ("adapters", "--lora") if tuning.lora is not None else ("frozen parts", "--freeze")
+    what, why = f"plan: the model is trained with {parts}", f"files of {title} are written for training all of it"
+    return Problem(what=what, why=why, fix=f"leave out {option}, or use another target", field="tuning")
 
 
 def _covers(said: Says, value: object) -> bool:
