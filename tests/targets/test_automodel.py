@@ -123,6 +123,16 @@ def test_stages_follow_from_their_length(tmp_path: Path) -> None:
     assert any("3 stages of 16 layers" in one.why for one in wrong.violations)
 
 
+def test_options_of_the_command_stand_over_the_recipe(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    command = "automodel finetune llm -c recipe.yaml --step_scheduler.local_batch_size 4 --distributed.tp_size=2\n"
+    (tmp_path / "run.sh").write_text(command)
+    report = check(tmp_path / "run.sh", cluster="8xH100", search=False)
+    assert report.name == "tp2.nosp.dp4.fsdp.mbs4.gbs64.rc-full"
+    assert report.launch is not None
+    assert {said.option: said.place for said in report.launch.said}["distributed.tp_size"] == "run.sh:1"
+
+
 def tuned(line: str, lora: str, model: str) -> Job:
     fields = JobFields(model=model, gpus="8xH100", seq_len=2048, lora=lora)
     return plan_question(line, fields).job

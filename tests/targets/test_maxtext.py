@@ -8,6 +8,7 @@ import pytest
 
 import meshwright
 from meshwright.app.export import export
+from meshwright.errors import InputError
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.targets import target_named
 from meshwright.targets.maxtext import QUANTIZATIONS
@@ -45,7 +46,40 @@ def test_formats_come_back(dtype: str) -> None:
     assert found.workload["precision"].name == dtype
 
 
+SCRIPT = """\
+#!/bin/bash
+NODES=${NODES:-2}
+python3 -m MaxText.train MaxText/configs/base.yml run_name="run-$(date +%s)" model_name=llama2-7b \\
+  dcn_data_parallelism=$NODES ici_fsdp_parallelism=8 per_device_batch_size=4 max_target_length=4096
+"""
+
+
+def test_a_command_says_the_keys_and_the_model(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    report = meshwright.check(tmp_path / "train.sh", cluster="16xH100", search=False)
+    assert report.name == "dp16.hsdp8.mbs4.gbs64.rc-full"
+    assert report.to_dict()["inputs"]["model"]["name"] == "llama-2-7b"
+    assert report.launch is not None
+    placed = {said.option: (said.value, said.place) for said in report.launch.said}
+    assert placed["dcn_data_parallelism"] == ("2", "train.sh:3")
+    assert not any("not read" in note for note in report.launch.notes)
+
+
+def test_words_of_a_command_stand_over_the_file_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "mine.yml").write_text("model_name: llama3.1-8b\n" + YAML.format(""))
+    command = "python -m maxtext.trainers.pre_train.train {} per_device_batch_size={} run_name=x\n"
+    (tmp_path / "train.sh").write_text(command.format("configs/mine.yml", 3))
+    report = meshwright.check(tmp_path / "train.sh", cluster="8xH100", search=False)
+    assert report.name == "dp8.fsdp.mbs3.gbs24.rc-full"
+    (tmp_path / "train.sh").write_text(command.format("configs/mine.yml", "$(cat size)"))
+    with pytest.raises(InputError, match="per_device_batch_size is not known"):
+        meshwright.check(tmp_path / "train.sh", cluster="8xH100", search=False)
+    (tmp_path / "train.sh").write_text(command.format("configs/yours.yml", 3))
+    with pytest.raises(InputError, match=r"configs/yours.yml is not here"):
+        meshwright.check(tmp_path / "train.sh", cluster="8xH100", search=False)
+
+
 def test_adapters_that_it_has_not_are_the_reason_for_no_other_plan(tmp_path: Path) -> None:
     (tmp_path / "config.yml").write_text(YAML.format(""))
-    report = meshwright.check(tmp_path / "config.yml", model="llama-3.1-8b", gpus="8xH100", lora="r=8")
+    report = meshwright.check("llama-3.1-8b", source=tmp_path / "config.yml", gpus="8xH100", lora="r=8")
     assert any("no other plan was searched: the model is trained with adapters" in one for one in report.warnings)

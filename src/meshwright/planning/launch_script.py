@@ -26,7 +26,7 @@ from meshwright.planning.violation import Violation
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
-from meshwright.targets import TARGETS, Target, readers, target_of_file
+from meshwright.targets import TARGETS, Target, overrides, readers, target_of_file
 
 _LANGUAGES = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML"}
 SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash", ".job")
@@ -257,7 +257,7 @@ class LaunchSource:
         names = sorted(found.files, key=lambda name: name in self.target.beside)
         if not names or found.written or found.questions:
             return None
-        options = frozenset(names) & {ARGUMENTS}
+        options = frozenset(names) & {ARGUMENTS, overrides.FILE}
         files = {name: found.files[name] for name in names}
         return replace(self, files=files, outside=Outside(), options=(self.name, options))
 

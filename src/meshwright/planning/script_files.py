@@ -12,14 +12,19 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Launch, Script, launches
 from meshwright.formats.shell.launches import processes
-from meshwright.formats.shell.values import Word, known_text, unknown_of
+from meshwright.formats.shell.values import Unknown, Word, known_text, unknown_of
 from meshwright.planning.trainer_options import TrainerOptions, read_trainer_options
-from meshwright.targets import Target
+from meshwright.targets import Target, overrides
 
 ARGUMENTS = "training_args.json"
 """What trainers take as options: the same names as in this file."""
 LAUNCHER = "options of the launcher"
 """Stands for a configuration of Accelerate where its own options, and the trainer's, say all of it."""
+_OPTIONS = (ARGUMENTS, LAUNCHER, overrides.FILE)
+"""Files that stand for words of the command."""
+BARE = "defaults.yml"
+"""Stands for the configuration of a target's own program that is started without one, or with the one it comes with."""
+_SHIPPED = ("base.yml",)
 _CONFIG = re.compile(r"[^=\s]+\.(?:json|ya?ml|toml)$")
 
 
@@ -37,8 +42,10 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
     if found.problems or found.questions:
         return LaunchFile(row=None, layout=None, problems=found.problems, questions=found.questions)
     launched = target.read(found.files, devices)
+    if asked := tuple(_unknown(launched, found)):
+        return LaunchFile(row=None, layout=None, questions=asked)
     said, unpriced = (
-        tuple(replace(one, place=found.place) if one.place.startswith((ARGUMENTS, LAUNCHER)) else one for one in values)
+        tuple(replace(one, place=found.place) if one.place.startswith(_OPTIONS) else one for one in values)
         for values in (launched.said, launched.unpriced)
     )
     options = found.options
@@ -49,7 +56,7 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
         workload={**launched.workload, **{name: value for name, value in beside.items() if value is not None}},
         said=(*said, *options.said(found.place)),
         unpriced=unpriced,
-        notes=(*launched.notes, *options.notes(), *_assumed(script)),
+        notes=(*launched.notes, *(options.notes() if target.overrides is None else ()), *_assumed(script)),
     )
 
 
@@ -63,6 +70,8 @@ class StartedWith:
     """Those that the script writes itself."""
     options: TrainerOptions = field(default_factory=TrainerOptions)
     """Of the program."""
+    unknown: Mapping[str, Unknown] = field(default_factory=dict)
+    """Why values of keys on the command line are not known."""
     place: str = ""
     """Where the program is started, and its options stand."""
     questions: tuple[Problem, ...] = ()
@@ -81,7 +90,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     questions: list[Problem] = []
     for launch in launches(script.commands):
         files, asked = _files(launch, script, target, read)
-        if files:
+        if files or asked:
             found.append((launch, files))
             questions = asked
     problems = [
@@ -105,12 +114,42 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     files = found[-1][1]
     return StartedWith(
         files=files,
-        written=frozenset(files) & {LAUNCHER, *script.files},
+        written=frozenset(files) & {LAUNCHER, BARE, *script.files},
         options=read_trainer_options(found[-1][0]),
+        unknown=_unknown_words(target, found[-1][0]),
         place=str(found[-1][0].place),
         questions=tuple(questions),
         problems=(*problems, *_of_several_models(found[-1][0])),
     )
+
+
+def _unknown_words(target: Target, launch: Launch) -> dict[str, Unknown]:
+    given = target.overrides(launch) if target.overrides is not None else {}
+    return {key: one.unknown for key, one in given.items() if one.unknown is not None}
+
+
+def _missing_configs(launch: Launch) -> Iterator[str]:
+    """Configurations that a program is given and that are not here, but for the one that it comes with."""
+    for one in launch.words:
+        if "=" not in one.text and _CONFIG.fullmatch(one.text) and one.text.rpartition("/")[2] not in _SHIPPED:
+            yield one.text
+
+
+def _not_here(path: str, launch: Launch) -> Problem:
+    why = f"it says what the command does not ({launch.place})"
+    return Problem(what=f"{path[-80:]} is not here", why=why, fix="put it beside the script", field="source")
+
+
+def _unknown(launched: LaunchFile, found: StartedWith) -> Iterator[Problem]:
+    """Keys that the plan needs and whose values on the command line nobody can know."""
+    words = json.loads(found.files.get(overrides.FILE, "{}"))
+    used = {said.option for said in launched.said} | {problem.field for problem in launched.problems}
+    for key in (key for key, value in words.items() if value == overrides.UNKNOWN and key in used):
+        unknown = found.unknown.get(key)
+        names = [f"--env {one}=VALUE" for one in unknown.names] if unknown is not None else []
+        why = f"{unknown.why} ({unknown.place})" if unknown is not None else "it is not known"
+        fix = f"give {' or '.join(names or ['the value in the script'])}"
+        yield Problem(what=f"{key} is not known", why=why, fix=fix, field=key)
 
 
 _ENGINES = ("deepspeed", "deepspeed_config", "config_file", "fsdp_config")
@@ -214,6 +253,12 @@ def _files(
         files[name] = text
         beside = {one.rpartition("/")[2]: read(one) for one in target.named(text)}
         files |= {one: text for one, text in beside.items() if text is not None}
+    if target.overrides is not None and (files or target.starts(launch)):
+        if not files:
+            questions += [_not_here(path, launch) for path in _missing_configs(launch)]
+            files[BARE] = "{}"
+        if given := target.overrides(launch):
+            files[overrides.FILE] = overrides.as_file(given)
     if files and ARGUMENTS in target.beside:
         options = read_trainer_options(launch)
         if options.arguments:

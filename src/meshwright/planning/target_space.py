@@ -70,7 +70,8 @@ def restricted(
         job = Job(model=model, cluster=cluster, workload=workload.with_batch(row.gbs), plan=plan)
         return set(refuses(job))
 
-    plain, tried = None, list[set[Problem]]()
+    plain: PlanRow | None = None
+    tried: list[set[Problem]] = []
     for row in _plainest(cluster, model):
         problems = refused_of(row)
         if not problems:
@@ -79,8 +80,8 @@ def restricted(
         tried.append(problems)
     if plain is None:
         # What none of them escapes is the reason; the others are those of one plan.
-        reasons = set.intersection(*tried) or min(tried, key=len)
-        raise UnsupportedError(sorted(reasons, key=lambda p: p.what), code="MW420")
+        shared = set.intersection(*tried) or min(tried, key=len)
+        raise UnsupportedError(sorted(shared, key=lambda p: p.what), code="MW420")
     pins = dict(space.pins)
     if plain.pp == 1 and cluster.devices >= 4 and model.most_stages >= 2:
         _keep(pins, "pp", (1,), tried[0])

@@ -11,7 +11,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.formats.key_text import KeyText, key_text
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.plan_json import write_job
-from meshwright.formats.shell import Script
+from meshwright.formats.shell import Launch, Script, Word
 from meshwright.library.made_with import made_with
 from meshwright.specs.job import Job
 
@@ -61,6 +61,10 @@ class Target:
     """Names of files that say more of a plan, where they lie in one folder with the file that is read."""
     named: Callable[[str], tuple[str, ...]] = lambda text: ()
     """Paths of files that the text of one names, which say more of a plan."""
+    overrides: Callable[[Launch], Mapping[str, Word]] | None = None
+    """Keys that a command sets over those of its file, by dotted path; None where commands set none."""
+    starts: Callable[[Launch], bool] = lambda launch: False
+    """Whether a program is the target's own, which runs without a configuration file, too."""
     recognised: Callable[[str, str], bool] = lambda name, text: False
     """Whether a file, by its name and text, is one of the target's."""
     as_run: Callable[[Job], Job] = lambda job: job

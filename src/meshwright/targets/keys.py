@@ -19,6 +19,7 @@ from meshwright.errors import InputError, Problem, nearest
 from meshwright.formats.key_text import leaves, yaml_value
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.specs.row import PlanRow
+from meshwright.targets import overrides
 from meshwright.targets.contract import Files, file_of, marked
 
 Keys = dict[str, Any]
@@ -129,6 +130,8 @@ class KeyReader:
     """Values that were read."""
     asked: set[str] = field(default_factory=set)
     """Keys that were looked up, whether there or not."""
+    over: frozenset[str] = frozenset()
+    """Keys that the command says, whatever the file does."""
     beside: list[KeyReader] = field(default_factory=list)
     """Other files of the run, whose values are told with its own."""
 
@@ -165,6 +168,8 @@ class KeyReader:
         lines = [line.strip().lstrip("\"'") for line in text.splitlines()]
 
         def place(path: str) -> str:
+            if path in self.over:
+                return overrides.FILE
             last = path.rsplit(".", 1)[-1]
             own = [number for number, line in enumerate(lines, 1) if line.startswith(last)]
             within = [number for number, line in enumerate(lines, 1) if f'"{last}"' in line]
@@ -251,10 +256,11 @@ class KeyFile:
         """
         file = file_of(files, self.name, self.recognised)
         keys = self.plain(table_of(file[1], self._language, self.noun or f"{self.title} configuration"))
+        keys, over = overrides.laid_over(keys, files)
         own = {name: keys[name] for name in self.sections if isinstance(keys.get(name), dict)}
         checked = own if self.sections else keys
         problems = list(key_problems(self.title, checked, known_keys(self.package)))
-        return KeyReader(keys=keys, file=file, problems=problems)
+        return KeyReader(keys=keys, file=file, problems=problems, over=over)
 
 
 def table_of(text: str, language: str, noun: str) -> Keys:

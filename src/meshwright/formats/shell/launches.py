@@ -16,7 +16,7 @@ _MODULES = (
     "accelerate.commands.launch",
     "torch.distributed.elastic",
 )
-_COMMANDS = ("llamafactory-cli", "axolotl")
+_COMMANDS = ("llamafactory-cli", "axolotl", "automodel")
 """Programs that packages install under a name of their own."""
 _FILE_TOOLS = frozenset(
     (

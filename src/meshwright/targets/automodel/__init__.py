@@ -17,6 +17,7 @@ from meshwright.targets.automodel.read import read as read_recipe
 from meshwright.targets.contract import Files, Target
 from meshwright.targets.keys import KeyFile, Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import ADAM_IS_ADAMW, OneStrategy, overlaps
+from meshwright.targets.overrides import by_options
 from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
@@ -194,6 +195,7 @@ TARGET = Target(
     files=PLANS.files,
     refused=PLANS.refused,
     read=read,
+    overrides=lambda launch: by_options(launch.words),
     recognised=FILE.recognised,
     beside=(COMPUTE_FILE,),
     software="pytorch-eager",

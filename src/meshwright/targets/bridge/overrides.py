@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from meshwright.errors import Problem, nearest
 from meshwright.formats.shell import Word, word
+from meshwright.targets.overrides import parted
 
 _M, _DDP, _OPT = "model.", "ddp.", "optimizer."
 KEYS: dict[str, tuple[str, ...]] = {
@@ -188,21 +188,6 @@ def flags_of(words: Iterable[Word]) -> tuple[list[Word], list[Problem]]:
             why = "no part of a plan is known by it"
             problems.append(Problem(what=f"{key} is not read", why=why, fix=fix, field=key))
     return found, problems
-
-
-def parted(one: Word) -> tuple[str, Word]:
-    """Key and value of an override; no key for other words."""
-    name, equals, _ = one.text.lstrip("+").partition("=")
-    if not equals or not name.replace(".", "").replace("_", "").isalnum() or name.startswith("-"):
-        return "", one
-    pieces, left = list(one.pieces), one.text.index("=") + 1
-    while left > 0:
-        size = len(pieces[0].text)
-        if size > left:
-            pieces[0], left = replace(pieces[0], text=pieces[0].text[left:]), 0
-        else:
-            pieces, left = pieces[1:], left - size
-    return name, Word(tuple(pieces))
 
 
 def _words(flag: str, value: Word) -> list[Word]:

@@ -10,7 +10,8 @@ from meshwright.errors import Problem
 from meshwright.formats import megatron
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.shell import Launch, Script, ScriptLine, Word, launches, processes, word
-from meshwright.targets.bridge.overrides import KEY_OF, flags_of, override_options, parted
+from meshwright.targets.bridge.overrides import KEY_OF, flags_of, override_options
+from meshwright.targets.overrides import parted
 
 NEEDED = {
     "--tensor-model-parallel-size": "model.tensor_model_parallel_size",

@@ -6,6 +6,7 @@ Keys are those of maxtext 0.2.5 (2026-11), https://github.com/AI-Hypercomputer/m
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from meshwright.errors import Problem
@@ -18,6 +19,7 @@ from meshwright.targets.contract import Files, Target
 from meshwright.targets.keys import KeyFile, KeyReader, Keys, yaml_text
 from meshwright.targets.maxtext.models import MODELS, maxtext_name
 from meshwright.targets.one_strategy import Note, OneStrategy, overlaps
+from meshwright.targets.overrides import by_equals
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 TITLE = "MaxText"
@@ -199,7 +201,21 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     elif quantization not in ("", "te_no_quant"):
         why = f"its products are not priced; {', '.join(_PRODUCTS)} are"
         reader.refuse("quantization", quantization, why, "leave it out, or use one of these")
-    return reader.launch(row, workload=stated)
+    return reader.launch(row, workload=stated, model=_named(reader))
+
+
+_PROGRAM = re.compile(r"(?i)(?:^|/|src\.)maxtext[./](?:[\w./]*[./])?train(?:_compile)?(?:\.py)?$")
+"""Its trainer, as a module or a file, in the places of several releases."""
+_OURS = {theirs: ours for ours, theirs in MODELS.items()}
+
+
+def _named(reader: KeyReader) -> dict[str, str]:
+    """The model of a file; nothing where its shape stands in it."""
+    name = reader.word("model_name", "default")
+    if reader.switch("override_model_config"):
+        why = "other keys change the shape of the model, and are not read"
+        reader.refuse("override_model_config", True, why, "name the model before the file: check MODEL FILE")
+    return {} if name == "default" else {"name": _OURS.get(name, name)}
 
 
 def _sizes(reader: KeyReader, devices: int | None) -> dict[str, int] | None:
@@ -272,6 +288,8 @@ TARGET = Target(
     files=PLANS.files,
     refused=PLANS.refused,
     read=read,
+    overrides=lambda launch: by_equals(launch.words),
+    starts=lambda launch: _PROGRAM.search(launch.program) is not None,
     recognised=FILE.recognised,
     software="xla",
 )

@@ -1,0 +1,103 @@
+"""Keys that a command sets over those of a configuration file: `KEY=VALUE`, or `--section.key VALUE`."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from meshwright.formats.shell import Word, word
+from meshwright.targets.contract import Files
+
+FILE = "overrides.json"
+"""Stands for the words of a command among the files of a run: value by dotted path."""
+UNKNOWN = "(not known)"
+"""A value that nobody can know, as it stands there."""
+
+Overrides = Mapping[str, Word]
+
+
+def parted(one: Word) -> tuple[str, Word]:
+    """Key and value of an override; no key for other words."""
+    name, equals, _ = one.text.lstrip("+").partition("=")
+    if not equals or not name.replace(".", "").replace("_", "").isalnum() or name.startswith("-"):
+        return "", one
+    return name, _behind(one, one.text.index("=") + 1)
+
+
+def _behind(one: Word, left: int) -> Word:
+    """A word without its first letters, each piece where it was written."""
+    pieces = list(one.pieces)
+    while left > 0:
+        size = len(pieces[0].text)
+        if size > left:
+            pieces[0], left = replace(pieces[0], text=pieces[0].text[left:]), 0
+        else:
+            pieces, left = pieces[1:], left - size
+    return Word(tuple(pieces))
+
+
+def by_equals(words: Iterable[Word]) -> Overrides:
+    """Keys of `KEY=VALUE` words, the last of each."""
+    return {key: value for key, value in map(parted, words) if key}
+
+
+def by_options(words: Iterable[Word]) -> Overrides:
+    """Keys of `--section.key VALUE`, `--section.key=VALUE` and `--section.key` words, the last of each."""
+    found: dict[str, Word] = {}
+    last = ""
+    for one in words:
+        name, equals, _ = one.text.partition("=")
+        if name.startswith("--"):
+            last = ""
+            if "." not in name:
+                continue
+            key = name.removeprefix("--").replace("-", "_")
+            found[key] = _behind(one, len(name) + 1) if equals else word("true", one.place)
+            last = "" if equals else key
+        elif last:
+            found[last], last = one, ""
+    return found
+
+
+def as_file(given: Overrides) -> str:
+    """Overrides as the file that stands for them."""
+    values = {key: UNKNOWN if one.unknown is not None else value_of(one.text) for key, one in given.items()}
+    return json.dumps(values)
+
+
+def value_of(text: str) -> Any:
+    """The value that a word of a command stands for."""
+    text = text.strip()
+    words = {"true": True, "false": False, "null": None, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    if len(text) > 1000:
+        return text
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return text.strip("'\"")
+    return value if isinstance(value, (int, float, str, list)) else text
+
+
+def laid_over(keys: Mapping[str, Any], files: Files) -> tuple[dict[str, Any], frozenset[str]]:
+    """Keys with those of the command over them, and the paths of these.
+
+    Args:
+        keys: of a configuration, tables within tables.
+        files: of the run.
+    """
+    text = files.get(FILE)
+    over: dict[str, Any] = json.loads(text) if text else {}
+    made = dict(keys)
+    for path, value in over.items():
+        *above, last = path.split(".")
+        at = made
+        for name in above:
+            inner = at.get(name)
+            at[name] = at = dict(inner) if isinstance(inner, Mapping) else {}
+        at[last] = value
+    return made, frozenset(over)
