@@ -1,4 +1,4 @@
-"""The live page in a browser: how soon it is painted, how large it is, how quick a slider is; its picture for the docs.
+"""The live page in a browser: paint, size, sliders, timeline, a report of a large plan; its picture for the docs.
 
 `python -m benchmarks.page` prints the numbers and writes docs/page.png. It needs a Chromium and the extra test.
 """
@@ -6,13 +6,20 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
+from urllib.parse import quote
+
+from benchmarks.timing import Line
 
 PICTURE = Path(__file__).parents[1] / "docs" / "page.png"
 QUESTIONS = (
@@ -20,6 +27,8 @@ QUESTIONS = (
     ("llama-3.1-405b", "1024xH100"),
     ("deepseek-v3", "2048xH800"),
 )
+LONG = {"name": "interleaved", "p": 64, "m": 256, "v": 2, "forward_s": 1.0, "input_s": 1.0, "weight_s": 1.0}
+"""The schedule whose timeline is moved."""
 PULLS = 40
 """Positions of a slider."""
 TIMED = """
@@ -38,20 +47,57 @@ async () => {
   return times;
 }
 """
+MOVED = """
+async () => {
+  const { pipeline } = document.querySelector(".playground-shown section");
+  pipeline.zoom(0.3);
+  const before = pipeline.state.frames;
+  const begun = performance.now();
+  for (let at = 0; at < FRAMES; at += 1) {
+    pipeline.pan(at % 40 < 20 ? 0.02 : -0.02);
+    await new Promise(requestAnimationFrame);
+  }
+  await new Promise(requestAnimationFrame);
+  const passed_s = (performance.now() - begun) / 1000;
+  pipeline.zoomTo(1000);
+  return { tasks: pipeline.step.count, per_s: (pipeline.state.frames - before) / passed_s };
+}
+"""
+FRAMES = 120
+MEGABYTE = 1e6
 
 
 def main() -> None:
-    """Measure and draw."""
-    from playwright.sync_api import sync_playwright
+    """Measure, draw and print."""
+    for line in page_lines(PICTURE):
+        print("; ".join(cell for cell in line.cells() if cell != "-"))
 
-    print(f"page, gzipped, with all modules and styles: {page_bytes() / 1e3:.0f} kB without its data")
+
+def page_lines(picture: Path | None = None) -> list[Line]:
+    """What looking costs.
+
+    Args:
+        picture: also drawn there, of the first question.
+    """
+    lines = [
+        Line("page, compressed, without its data", page_bytes() / 1e3, 400, "kB", note="all modules and styles"),
+        report_line(),
+    ]
     browser_path = shutil.which("chromium") or shutil.which("google-chrome")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        browser_path = None
+    if browser_path is None:
+        return [*lines, Line("page in a browser", None, 1, "s", note="needs Chromium and playwright")]
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1360, "height": 1000}, device_scale_factor=1)
         for model, gpus in QUESTIONS:
-            measure(page, model, gpus)
+            lines += measured(page, model, gpus, picture if (model, gpus) == QUESTIONS[0] else None)
+        lines.append(timeline_line(page))
         browser.close()
+    return lines
 
 
 def page_bytes() -> int:
@@ -62,31 +108,63 @@ def page_bytes() -> int:
     return sum(len(gzip.compress(text.encode(), 9)) for text in texts)
 
 
-def measure(page: Any, model: str, gpus: str) -> None:
-    """One question: from the start of the command to its paint, then a slider."""
-    begun = time.perf_counter()
-    command = [sys.executable, "-m", "meshwright", "web", model, "--gpus", gpus, "--no-browser"]
+def report_line() -> Line:
+    """Size of the one-file report of a plan of 405B."""
+    from meshwright import plan, report
+
+    model, gpus = QUESTIONS[1]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "plan.html"
+        report(plan(model, gpus=gpus, top=1), output=file)
+        size = file.stat().st_size
+    return Line(f"`report`, {model} on {gpus}", size / MEGABYTE, 1.5, "MB", note="one HTML file with its data")
+
+
+@contextmanager
+def served(*asked: str) -> Iterator[str]:
+    """The address of a live page, while it is served."""
+    command = [sys.executable, "-m", "meshwright", "web", *asked, "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
-        url = process.stdout.readline().strip()
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.send_signal(2)
+            process.wait(20)
+
+
+def measured(page: Any, model: str, gpus: str, picture: Path | None) -> list[Line]:
+    """One question: from the start of the command to its paint, then a slider."""
+    begun = time.perf_counter()
+    with served(model, "--gpus", gpus) as url:
         ready_s = time.perf_counter() - begun
         page.goto(url)
         page.wait_for_selector("html[data-drawn]", state="attached")
         paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
         page.wait_for_selector("html[data-priced]", state="attached")
         times = page.evaluate(TIMED.replace("PULLS", str(PULLS)))
-        cuts = quantiles(times, n=20)
-        print(
-            f"{model} on {gpus}: served after {ready_s:.2f} s, painted {paint_ms:.0f} ms after it is opened; "
-            f"a slider is answered in {cuts[9]:.0f} ms, p95 {cuts[18]:.0f} ms"
-        )
-        if model == QUESTIONS[0][0]:
+        if picture is not None:
             page.click("#knob-recompute-sel")
             page.click("#tab-timeline")
             page.wait_for_timeout(1500)
-            page.screenshot(path=str(PICTURE))
-        process.send_signal(2)
-        process.wait(20)
+            page.screenshot(path=str(picture))
+    cuts = quantiles(times, n=20)
+    of = f"{model} on {gpus}"
+    return [
+        Line(f"page of {of}, first paint", paint_ms / 1e3, 1, "s", note=f"served after {ready_s:.2f} s of planning"),
+        Line(f"slider of {of}, p95", cuts[18], 50, "ms", note=f"median {cuts[9]:.0f} ms, one estimate each"),
+    ]
+
+
+def timeline_line(page: Any) -> Line:
+    """How smoothly a long timeline moves."""
+    with served("gpt2", "--gpus", "2xH100") as url:
+        page.goto(f"{url}#view=playground&playground.asked={quote(json.dumps(LONG))}")
+        page.wait_for_selector(".playground-shown canvas.pipeline-base")
+        page.wait_for_timeout(500)
+        found = page.evaluate(MOVED.replace("FRAMES", str(FRAMES)))
+    note = f"{found['tasks']:,} tasks, drawn without a GPU"
+    return Line("timeline of 64 stages x 256 micro-batches", found["per_s"], 50, "frames per second", True, note)
 
 
 if __name__ == "__main__":

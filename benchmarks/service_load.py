@@ -19,7 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from benchmarks.timing import Line
 from meshwright.client import Client
 
 PLANS = ("tp8.pp4.mbs1.z1.rc-full", "tp8.pp2.mbs1.z1.rc-full", "tp4.pp4.mbs1.z1.rc-full", "tp8.pp8.mbs1.z1.rc-sel")
@@ -158,47 +160,73 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--workers", default="2")
     asked = parser.parse_args()
-    command = [
-        sys.executable,
-        "-m",
-        "meshwright",
-        "serve",
-        "--json",
-        "-q",
-        "--port",
-        "8455",
-        "--workers",
-        asked.workers,
-    ]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        ready(8455)
-        asyncio.run(measured(8455, 1, 1.0, 0))
-        before, started, load_average = processor_s(server.pid), time.monotonic(), os.getloadavg()[0]
-        load = asyncio.run(measured(8455, asked.connections, asked.seconds, asked.plans, server.pid, asked.jobs))
-        spent_s, elapsed_s = processor_s(server.pid) - before, time.monotonic() - started
-        times = sorted(load.seconds)
-        found = {
-            "estimates": len(times),
-            "statuses": load.statuses,
-            "estimates_per_s": round(len(times) / asked.seconds, 1),
-            "p50_ms": round(1e3 * times[len(times) // 2], 1),
-            "p99_ms": round(1e3 * times[int(len(times) * 0.99)], 1),
-            "cpu_ms_per_estimate": round(1e3 * spent_s / len(times), 2) if not asked.plans else None,
-            "cpu_s": round(spent_s, 2),
-            "elapsed_s": round(elapsed_s, 2),
-            "plan_statuses": load.plan_statuses,
-            "plans_s": [round(one, 2) for one in sorted(load.plans_s)],
-            "memory_mib": load.memory_mib,
-            "jobs": load.jobs,
-            "load_average_before": round(load_average, 2),
-            "processors": os.cpu_count(),
-        }
-        print(json.dumps(found, indent=1))
-    finally:
-        server.terminate()
-        server.wait(10)
+    print(json.dumps(loaded(asked.connections, asked.seconds, asked.plans, asked.jobs, asked.workers), indent=1))
     return 0
+
+
+def service_lines(seconds: float = 10.0) -> list[Line]:
+    """What a service of two workers answers: estimates alone, beside searches, and with workers killed."""
+    alone = loaded(50, seconds, 0, 0, "2")
+    beside = loaded(50, 3 * seconds, 10, 0, "2")
+    killed = loaded(2, 6 * seconds, 0, 10, "2")
+    answered = beside["plan_statuses"].get(200, 0)
+    jobs = killed["jobs"]
+    grown = killed["memory_mib"][-1] - killed["memory_mib"][len(killed["memory_mib"]) // 2]
+    spent = f"{alone['cpu_ms_per_estimate']} ms of processor time each, {alone['processors']} processors"
+    return [
+        Line("estimates over HTTP", alone["estimates_per_s"], 200, "per second", True, f"50 connections; {spent}"),
+        Line("p99 of these", alone["p99_ms"], 200, "ms"),
+        Line("p99 of estimates beside 10 plans", beside["p99_ms"], 200, "ms", note=f"{answered} of 10 plans answered"),
+        Line(
+            "jobs answered though a worker was killed behind each",
+            jobs["answered"],
+            jobs["accepted"],
+            "jobs",
+            True,
+            f"{jobs['killed']} workers killed",
+        ),
+        Line("memory gained in the second half of that", grown, 10, "MiB", note=f"{killed['memory_mib'][-1]:.0f} MiB"),
+    ]
+
+
+def loaded(connections: int, seconds: float, plans: int, kills: int, workers: str) -> dict[str, Any]:
+    """A service of its own under load, as data.
+
+    Args:
+        connections: that ask estimates.
+        seconds: how long.
+        plans: searches at the same time.
+        kills: jobs at the same time, each with a kill behind it.
+        workers: of the service.
+    """
+    command = [sys.executable, "-m", "meshwright", "serve", "--json", "-q", "--port", "8455", "--workers", workers]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            ready(8455)
+            asyncio.run(measured(8455, 1, 1.0, 0))
+            before, started, load_average = processor_s(server.pid), time.monotonic(), os.getloadavg()[0]
+            load = asyncio.run(measured(8455, connections, seconds, plans, server.pid, kills))
+            spent_s, elapsed_s = processor_s(server.pid) - before, time.monotonic() - started
+        finally:
+            server.terminate()
+            server.wait(10)
+    times = sorted(load.seconds)
+    return {
+        "estimates": len(times),
+        "statuses": load.statuses,
+        "estimates_per_s": round(len(times) / seconds, 1),
+        "p50_ms": round(1e3 * times[len(times) // 2], 1),
+        "p99_ms": round(1e3 * times[int(len(times) * 0.99)], 1),
+        "cpu_ms_per_estimate": round(1e3 * spent_s / len(times), 2) if not plans + kills else None,
+        "cpu_s": round(spent_s, 2),
+        "elapsed_s": round(elapsed_s, 2),
+        "plan_statuses": load.plan_statuses,
+        "plans_s": [round(one, 2) for one in sorted(load.plans_s)],
+        "memory_mib": load.memory_mib,
+        "jobs": load.jobs,
+        "load_average_before": round(load_average, 2),
+        "processors": os.cpu_count(),
+    }
 
 
 def ready(port: int) -> None:
