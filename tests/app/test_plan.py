@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import meshwright as mw
 from meshwright import plan
 from meshwright.app.export import export
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
@@ -400,6 +402,18 @@ def test_a_target_runs_the_quicker_kind_wherever_it_stands() -> None:
         assert {stage.group for stage in found.best.estimate.stages} == {"H100"}, gpus
         assert found.mixing is not None
         assert dict(found.mixing.frameworks)["deepspeed"] == ""
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan", "automodel", "torch-csv"])
+def test_a_target_that_takes_one_set_of_degrees_mixes_kinds(target: str, tmp_path: Path) -> None:
+    """Stages of equally many devices under one strategy, which differ in their layers: quicker than any kind alone."""
+    found = plan("llama-3.1-8b", gpus="8xH100,2x8xA100-80", seq_len=8192, global_batch=96, target=target, top=3)
+    assert found.mixing is not None
+    assert (found.mixing.gain or 0.0) > 0.2
+    for one in found:
+        assert mw.export(one, target, str(tmp_path / f"{target}-{one.rank}")).files
+    layers = [sum(last - first for first, last in stage.layers) for stage in found.best.estimate.stages]
+    assert len(set(layers)) > 1
 
 
 @pytest.mark.parametrize(("gpus", "target"), [("13xA100-80", "deepspeed"), ("8xTPU-v5p,8xH100", "maxtext")])

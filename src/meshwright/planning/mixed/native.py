@@ -5,25 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, combinations, pairwise, product
+from itertools import accumulate, product
 
 from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
-from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.compose.pipeline_sets import PipelineSet, with_whole_micro_batches
+from meshwright.planning.compose.pipeline_sets import PipelineSet, blended, with_whole_micro_batches
 from meshwright.planning.compose.sources.native.bound import least_step_s
 from meshwright.planning.compose.sources.native.execution import native_plan
+from meshwright.planning.compose.sources.native.one_strategy import OneStrategyIslands, OneStrategyPipelines
 from meshwright.planning.compose.sources.native.pipelines import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
-from meshwright.planning.costing import SECONDS_PER_HOUR
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.repairs import mixed_repairs
-from meshwright.planning.mixed.source import PricedPlan, SearchRecord
+from meshwright.planning.mixed.set_cost import price_per_step
+from meshwright.planning.mixed.source import PricedPlan, Refusals, SearchRecord
 from meshwright.planning.mixed.spaces import alone_name, space_anywhere
 from meshwright.planning.objectives import Aim
 from meshwright.planning.one_kind import find_plans, first_nodes
@@ -35,7 +35,7 @@ from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
-from meshwright.units import GIGA, gib
+from meshwright.units import gib
 
 COMPOSED = 12
 """Pipeline sets that are priced in full for an answer."""
@@ -147,6 +147,24 @@ class NativeSource:
             if len(found) == most:
                 break
         return found
+
+    def of_one_strategy(self, parts: Sequence[IslandPart], refuses: Refusals) -> list[PricedPlan]:
+        """Pipelines through all of these parts that a target runs; arguments as `StageSource.of_one_strategy`."""
+        islands = OneStrategyIslands(
+            model=self.model, cluster=self.cluster, workload=self.workload, space=self.space, parts=tuple(parts)
+        )
+        found: list[PricedPlan] = []
+        for pipeline in OneStrategyPipelines(islands, self.effort).through(parts):
+            whole = with_whole_micro_batches(
+                blended([pipeline], self.workload.global_batch, 0.0), self.workload.global_batch
+            )
+            candidate = None if whole is None else self._candidate(native_plan(whole, self.cluster))
+            if candidate is not None and isinstance(candidate.job, Job) and not refuses(candidate.job):
+                found.append(candidate)
+            if len(found) == COMPOSED:
+                break
+        self.composer.counts.update(islands.counts)
+        return sorted(found, key=_step_s)
 
     def _unevenly(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """Sets of pipelines whose micro-batches do not divide the batch, where those that do share it coarsely."""
@@ -301,8 +319,10 @@ class NativeSource:
             return None
         # A plan on one group of several keeps its one-line form in its row only: it says nothing of where it stands.
         name = row.format() if row is not None and self.cluster.homogeneous else None
-        job = Job(model=self.model, cluster=self.cluster, workload=self.workload, plan=plan, name=name)
-        return PricedPlan(job=job, estimate=estimate, row=row)
+        return PricedPlan(job=replace(self._job(plan), name=name), estimate=estimate, row=row)
+
+    def _job(self, plan: ExecutionPlan) -> Job:
+        return Job(model=self.model, cluster=self.cluster, workload=self.workload, plan=plan)
 
     def priced(self, plan: ExecutionPlan) -> PricedPlan | None:
         """A plan made elsewhere, priced in full; None where it does not fit or cannot be."""
@@ -319,7 +339,7 @@ class NativeSource:
             aim: its limit of time.
         """
         sets = self.composer.sets(parts, RENTED_FROM)
-        price = {id(one): _price_per_step(one, self, aim) for one in sets}
+        price = {id(one): price_per_step(one, self.model, self.cluster, self.workload, aim) for one in sets}
         cheap = sorted(sets, key=lambda one: price[id(one)])
         in_time = [one for one in cheap if one.step_s <= aim.max_step_time_s]
         wanted = [*sets[:RENTED], *cheap[:RENTED], *in_time[:RENTED]]
@@ -372,40 +392,6 @@ class NativeSource:
 
 def _step_s(one: PricedPlan) -> float:
     return one.step_time_s
-
-
-def _price_per_step(one: PipelineSet[SplitPipeline], source: NativeSource, aim: Aim) -> float:
-    """What a step counts in the unit of the objective at the seconds of its closed form, such as USD.
-
-    Activations and gradients over priced links are included where the objective pays for them.
-    """
-    cluster, workload = source.cluster, source.workload
-    hour = sum(
-        (aim.by.per_hour(cluster.groups[stage.island]) or 0.0) * stage.devices
-        for pipeline in one.pipelines
-        for stage in pipeline.stages
-    )
-    if not aim.by.paid_links:
-        return hour * one.step_s / SECONDS_PER_HOUR
-    passed = workload.seq_len * source.model.boundary_width(workload.seq_len)
-    once_bytes = passed * workload.precision.bytes_of("activations")
-    paid = 0.0
-    for pipeline, share in zip(one.pipelines, one.shares, strict=True):
-        sent = 2 * share * pipeline.wave * once_bytes
-        order = [stage.island for stage in pipeline.stages] * pipeline.chunks
-        paid += sent * sum(_price_per_byte(cluster, here, there) for here, there in pairwise(order) if here != there)
-    # Gradients go around the groups that hold a layer.
-    count = len(one.islands)
-    if len(one.pipelines) > 1 and count > 1:
-        dearest = max(_price_per_byte(cluster, here, there) for here, there in combinations(one.islands, 2))
-        gradient_bytes = trained_parameters(source.model) * workload.precision.bytes_of("reduce")
-        paid += 2 * (count - 1) / count * gradient_bytes * dearest
-    return hour * one.step_s / SECONDS_PER_HOUR + paid
-
-
-def _price_per_byte(cluster: ClusterSpec, here: int, there: int) -> float:
-    link = cluster.link(cluster.groups[here].name, cluster.groups[there].name)
-    return link.price_per_gb / GIGA if link else 0.0
 
 
 def _moved(plan: ExecutionPlan, by: int) -> ExecutionPlan:

@@ -21,7 +21,7 @@ from meshwright.planning.compose.sources.parallelizers.composed import SliceComp
 from meshwright.planning.compose.sources.parallelizers.execution import sliced_plan
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
-from meshwright.planning.mixed.source import PricedPlan, SearchRecord, require_one_stream
+from meshwright.planning.mixed.source import PricedPlan, Refusals, SearchRecord, require_one_stream
 from meshwright.planning.objectives import Aim
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.space import Space
@@ -75,6 +75,10 @@ class SliceSource:
     def skips(self) -> tuple[str, ...]:
         """What was not answered, or answered and not taken, and plans that cannot run."""
         return (*self._refused, *self.composer.skips())
+
+    def of_one_strategy(self, parts: Sequence[IslandPart], refuses: Refusals) -> list[PricedPlan]:
+        """None: each slice has the strategies of its parallelizer."""
+        return []
 
     def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
         """The quickest plans that fit, those that fit tightly where no other does; as `StageSource.together`."""

@@ -18,7 +18,7 @@ from meshwright.planning.compose.sources.profiles.price import paced_pipelines, 
 from meshwright.planning.compose.sources.profiles.search import ComposedShapes, ShapeComposer
 from meshwright.planning.compose.sources.profiles.shares import shares
 from meshwright.planning.mixed.measured_doubts import doubts_of_profile
-from meshwright.planning.mixed.source import PricedPlan, SearchRecord
+from meshwright.planning.mixed.source import PricedPlan, Refusals, SearchRecord
 from meshwright.planning.objectives import Aim
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.units import gib
@@ -49,6 +49,10 @@ class ProfileSource:
         )
         self._best: dict[tuple[tuple[str, int], ...], PricedPlan | None] = {}
         self._whole: ComposedShapes | None = None
+
+    def of_one_strategy(self, parts: Sequence[IslandPart], refuses: Refusals) -> list[PricedPlan]:
+        """None: no target reads plans of measured layers."""
+        return []
 
     def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
         """The best plan over these parts, or some of them; arguments as `StageSource.together`."""

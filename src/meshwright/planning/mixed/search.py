@@ -7,28 +7,28 @@ compared; the source composes pipelines and prices plans.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import inf, isfinite
 
 from meshwright.budget import spent
-from meshwright.errors import Problem, UnsupportedError
+from meshwright.errors import UnsupportedError
 from meshwright.fields.limits import nothing_in_time
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.costing import Counts, Offer, rented
 from meshwright.planning.mixed.joinable import joinable
-from meshwright.planning.mixed.source import PricedPlan, StageSource
+from meshwright.planning.mixed.source import PricedPlan, Refusals, StageSource
 from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices
 from meshwright.planning.one_kind import CLEARLY_FASTER
 from meshwright.search.search import FRONT_SLACK
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 
+MOST_SETS = 12
+"""Sets of groups that plans of one strategy are looked for on, those of most devices first."""
 CLOSE = 0.05
 """Where mixing gains less than this over one kind alone, that kind is searched exhaustively before it is compared."""
-
-Refusals = Callable[[Job], tuple[Problem, ...]]
-"""What a target refuses of a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | No
     Args:
         source: of stage costs.
         aim: time, memory or cost, and their limits.
-        refuses: what a target refuses of a plan; plans of several kinds of device are not looked at then.
+        refuses: what a target refuses of a plan; of several kinds of device those of one strategy are looked at then.
 
     Raises:
         InputError: a price that the aim needs is missing.
@@ -65,7 +65,10 @@ def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | No
         require_prices(group.name for group in groups if group.price_per_hour is None)
     every = [IslandPart(number, group.devices) for number, group in enumerate(groups)]
     several = len(every) > 1
-    mixed = _together(source, every, thorough=True) if refuses is None or not several else []
+    if refuses is not None and several:
+        mixed = _of_one_strategy(source, every, refuses)
+    else:
+        mixed = _together(source, every, thorough=True)
     alone = {part.group: source.alone(part) for part in every} if several else {}
     if several and not spent():
         alone |= _searched_where_close(source, every, alone, mixed)
@@ -105,6 +108,21 @@ def _together(source: StageSource, parts: Sequence[IslandPart], *, thorough: boo
     sets = [one for one in apart if len(one) > 1 or len(apart) == 1]
     found = [one for joined in sets for one in source.together(joined, thorough=thorough)]
     return sorted(found, key=lambda one: one.step_time_s) if len(sets) > 1 else found
+
+
+def _of_one_strategy(source: StageSource, parts: Sequence[IslandPart], refuses: Refusals) -> list[PricedPlan]:
+    """Plans that a target runs over two or more of the parts that can talk to each other, the quickest first."""
+    able = {
+        some
+        for joined in joinable(source.cluster, parts)
+        for count in range(2, len(joined) + 1)
+        for some in combinations(joined, count)
+    }
+    found: list[PricedPlan] = []
+    for some in sorted(able, key=lambda one: -sum(part.devices for part in one))[:MOST_SETS]:
+        if not (found and spent()):
+            found += source.of_one_strategy(some, refuses)
+    return sorted(found, key=lambda one: one.step_time_s)
 
 
 def job_name(one: PricedPlan) -> str:

@@ -7,7 +7,7 @@ parallelizers   slices that any parallelizers plan, priced by `estimate`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,9 +19,13 @@ from meshwright.planning.compose.pipeline_sets import PipelineSet
 from meshwright.planning.compose.sources.parallelizers.slice_pipelines import SlicePipeline
 from meshwright.planning.objectives import Aim
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
+
+Refusals = Callable[[Job], tuple[Problem, ...]]
+"""What a target refuses of a plan."""
 
 
 def require_one_stream(model: ModelSpec) -> None:
@@ -117,6 +121,15 @@ class StageSource(Protocol):
         Args:
             parts: of the cluster.
             thorough: for the answer itself; else for a comparison.
+        """
+        ...
+
+    def of_one_strategy(self, parts: Sequence[IslandPart], refuses: Refusals) -> list[PricedPlan]:
+        """Plans that a target runs, every stage under one strategy, the quickest first; none where it makes none.
+
+        Args:
+            parts: of the cluster, all of which are used.
+            refuses: what the target refuses of a plan.
         """
         ...
 

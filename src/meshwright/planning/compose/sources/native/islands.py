@@ -163,10 +163,10 @@ class NativeIslands:
             offered = set(self.shares(part.group))
             cut = offered if part.devices in offered else {part.devices}
             spec = self.cluster.groups[part.group]
-            self._options[key] = stage_options(
+            found = stage_options(
                 self.model,
                 self.workload,
-                self.hardware(part.group),
+                [self.hardware(part.group)],
                 sizes=sorted({d for share in cut for d in divisors(share) if share // d <= most}),
                 waves=self.waves,
                 most_tensor=max(spec.devices_per_node, spec.domains[0].size),
@@ -174,6 +174,7 @@ class NativeIslands:
                 space=self.space,
                 layers_per_device=self.model.num_layers / self.cluster.devices,
             )
+            self._options[key] = found[0] if found else None
         return self._options[key]
 
     def shares(self, group: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ is linear, so that both ends of its range decide.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -50,6 +50,59 @@ class StageFront:
         return np.flatnonzero((devices % self.sizes == 0) & (devices // self.sizes <= most_stages))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerCosts:
+    """What a mean layer, embedding and head take under each strategy; names as of `StageFront`."""
+
+    room_bytes: Float[np.ndarray, "rows"]
+    """Memory for layers; no more than 0 where a stage does not fit without any."""
+    layer_s: Float[np.ndarray, "rows"]
+    edge_s: Float[np.ndarray, "rows edges"]
+    state: Float[np.ndarray, "rows"]
+    kept: Float[np.ndarray, "rows"]
+    edge_state: Float[np.ndarray, "rows edges"]
+    edge_kept: Float[np.ndarray, "rows edges"]
+
+    @classmethod
+    def of(
+        cls,
+        options: StageOptions,
+        micro_batches: Float[np.ndarray, "rows"],
+        mix: Float[np.ndarray, "kinds"],
+        limit_bytes: float,
+    ) -> LayerCosts:
+        """The costs of every row.
+
+        Args:
+            options: the rows.
+            micro_batches: of a step of each, over which what happens once a step is spread.
+            mix: share of each layer kind in the model.
+            limit_bytes: that may be used of a device.
+        """
+        kinds = len(mix)
+        transient = options.transient_bytes[:, :kinds].max(axis=1)
+        room = limit_bytes - options.fixed_bytes - transient
+        of_room = np.where(room > 0, room, np.inf)[:, None]
+        each_s = options.once_s + options.sync_s / micro_batches[:, None]
+        state, kept = options.state_bytes / of_room, options.kept_bytes / of_room
+        # What embedding and head need beyond the layers' own working memory, only the stages that hold them need.
+        more = np.maximum(options.transient_bytes[:, kinds:] - transient[:, None], 0.0)
+        state[:, kinds:] += more / of_room
+        return cls(
+            room_bytes=room,
+            layer_s=each_s[:, :kinds] @ mix,
+            edge_s=each_s[:, kinds:],
+            state=state[:, :kinds] @ mix,
+            kept=kept[:, :kinds] @ mix,
+            edge_state=state[:, kinds:],
+            edge_kept=kept[:, kinds:],
+        )
+
+    def take(self, index: Int[np.ndarray, "taken"]) -> LayerCosts:
+        """Of some rows."""
+        return LayerCosts(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
+
+
 def stage_front(
     options: StageOptions,
     *,
@@ -72,22 +125,14 @@ def stage_front(
     Returns:
         The table; None where nothing fits.
     """
-    kinds = len(mix)
-    transient = options.transient_bytes[:, :kinds].max(axis=1)
-    room = limit_bytes - options.fixed_bytes - transient
-    index = np.flatnonzero(room > 0)
+    place = np.searchsorted(np.array(waves), options.wave)
+    costs = LayerCosts.of(options, micro_batches[place], mix, limit_bytes)
+    index = np.flatnonzero(costs.room_bytes > 0)
     if not len(index):
         return None
-    place = np.searchsorted(np.array(waves), options.wave[index])
-    each_s = options.once_s[index] + options.sync_s[index] / micro_batches[place][:, None]
-    state = options.state_bytes[index] / room[index, None]
-    # What embedding and head need beyond the layers' own working memory, only the stages that hold them need.
-    more = np.maximum(options.transient_bytes[index, kinds:] - transient[index, None], 0.0)
-    state[:, kinds:] += more / room[index, None]
-    kept = options.kept_bytes[index] / room[index, None]
-    layer_s = each_s[:, :kinds] @ mix
-    layer_state, layer_kept = state[:, :kinds] @ mix, kept[:, :kinds] @ mix
-    least, most = layer_state + layer_kept, layer_state + most_in_flight * layer_kept
+    place, costs = place[index], costs.take(index)
+    layer_s, state, kept = costs.layer_s, costs.state, costs.kept
+    least, most = state + kept, state + most_in_flight * kept
     sizes = np.unique(options.devices[index])[::-1]
     size = np.searchsorted(-sizes, -options.devices[index])
     fronts: dict[tuple[int, int], Int[np.ndarray, "front"]] = {}
@@ -114,11 +159,11 @@ def stage_front(
         sizes=sizes,
         waves=np.array(waves),
         layer_s=seconds,
-        edge_s=table(each_s[:, kinds:], 0.0),
-        state=table(layer_state, 1.0),
-        kept=table(layer_kept, 1.0),
-        edge_state=table(state[:, kinds:], 1.0),
-        edge_kept=table(kept[:, kinds:], 1.0),
+        edge_s=table(costs.edge_s, 0.0),
+        state=table(state, 1.0),
+        kept=table(kept, 1.0),
+        edge_state=table(costs.edge_state, 1.0),
+        edge_kept=table(costs.edge_kept, 1.0),
         row=table(index, -1),
         quickest_s=seconds.min(axis=2),
         most_layers=table(np.floor(1.0 / least), 0.0).max(axis=2),

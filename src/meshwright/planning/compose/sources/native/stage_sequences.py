@@ -149,13 +149,7 @@ def promising(
     v = np.array(chunk_counts, dtype=np.int64)
     with np.errstate(divide="ignore"):
         pace_s = np.where(usable, layers / rate, np.inf)
-    fill = (total[:, None] - 1) / v
-    bound_s = pace_s[:, :, None] * (micro_batches[:, None] + fill[:, None, :])
-    # Chunks shorten what fills a pipeline of several stages whose micro-batches come in groups.
-    grouped = (total[:, None] > 1) & (micro_batches >= total[:, None])
-    enough_layers = total[:, None] * v <= layers
-    bound_s = np.where((v == 1) | (grouped[:, :, None] & enough_layers[:, None, :]), bound_s, np.inf)
-    picked = np.concatenate([_least(np.where(plain, bound_s, np.inf), bisected) for plain in (v == 1, v > 1)], axis=1)
+    picked, bounded = least_bounds(pace_s, micro_batches, total, v, layers=layers, most=bisected)
     if not picked.shape[1]:
         return None
     which, wave, chunk = picked
@@ -167,8 +161,39 @@ def promising(
         chunks=v[chunk],
         micro_batches=micro_batches[wave],
         least_s=pace_s[which, wave],
-        bounded=int(np.isfinite(bound_s).sum()),
+        bounded=bounded,
     )
+
+
+def least_bounds(
+    pace_s: Float[np.ndarray, "tuples waves"],
+    micro_batches: Float[np.ndarray, "waves"],
+    stages: Int[np.ndarray, "tuples"],
+    chunks: Int[np.ndarray, "chunks"],
+    *,
+    layers: float,
+    most: int,
+) -> tuple[Int[np.ndarray, "axes picked"], int]:
+    """Where the steps with the least lower bounds stand, and how many can be.
+
+        bound = pace x (micro-batches + (stages - 1) / chunks)
+
+    Args:
+        pace_s: of the slowest stage, per micro-batch.
+        micro_batches: of a step at each wave.
+        stages: of the whole pipeline.
+        chunks: of a stage, each number that is tried.
+        layers: of the model.
+        most: of 1F1B, and as many of its interleaved form.
+    """
+    fill = (stages[:, None] - 1) / chunks
+    bound_s = pace_s[:, :, None] * (micro_batches[:, None] + fill[:, None, :])
+    # Chunks shorten what fills a pipeline of several stages whose micro-batches come in groups.
+    grouped = (stages[:, None] > 1) & (micro_batches >= stages[:, None])
+    enough_layers = stages[:, None] * chunks <= layers
+    bound_s = np.where((chunks == 1) | (grouped[:, :, None] & enough_layers[:, None, :]), bound_s, np.inf)
+    each = [_least(np.where(plain, bound_s, np.inf), most) for plain in (chunks == 1, chunks > 1)]
+    return np.concatenate(each, axis=1), int(np.isfinite(bound_s).sum())
 
 
 def _least(values: Float[np.ndarray, "tuples waves chunks"], most: int) -> Int[np.ndarray, "axes picked"]:

@@ -9,28 +9,26 @@ so that one row prices every slice of the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, ItemCosts, item_costs
-from meshwright.estimate.legality import model_rules
 from meshwright.estimate.memory import WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
 from meshwright.estimate.sync import DataNetwork, StepCompute, step_sync
+from meshwright.planning.compose.sources.native.stage_grid import quickest_rows, shardings_tried, stage_grid
 from meshwright.search.axes import WAYS
-from meshwright.search.grid import COLUMNS, Grid, context_levels, grid_degrees, only_way
-from meshwright.search.shardings import PLAIN_SHARDINGS, Sharding, ShardingTable
+from meshwright.search.grid import COLUMNS, Grid
+from meshwright.search.shardings import Sharding, ShardingTable
 from meshwright.search.space import Space
-from meshwright.search.table import divisors
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
-from meshwright.strategies import CONTEXTS
 from meshwright.strategies.base import OVERLAPS
 
 RECOMPUTES: tuple[tuple[str, float], ...] = (
@@ -44,8 +42,6 @@ RECOMPUTES: tuple[tuple[str, float], ...] = (
 """Name and share of the layers that are recomputed in full."""
 MOST_MICRO_BATCH = 16
 """Sequences of a rank's micro-batch; larger ones keep more alive and leave fewer of them to fill a pipeline."""
-SLOWEST = 1.6
-"""A strategy this much slower per layer than the quickest of the same devices is not looked at."""
 
 NO_COLUMNS = ("grid", "shardings", "always_s")
 
@@ -122,7 +118,7 @@ class StageOptions:
 def stage_options(
     model: ModelSpec,
     workload: Workload,
-    hardware: Hardware,
+    hardware: Sequence[Hardware],
     *,
     sizes: Sequence[int],
     waves: Sequence[int],
@@ -130,13 +126,13 @@ def stage_options(
     space: Space,
     layers_per_device: float,
     most_micro_batch: int = MOST_MICRO_BATCH,
-) -> StageOptions | None:
-    """All strategies worth a look of stages of these sizes.
+) -> list[StageOptions]:
+    """The same strategies of stages of these sizes on each of some islands, row by row.
 
     Args:
         model: the model.
         workload: the step.
-        hardware: of the island.
+        hardware: of each island.
         sizes: devices of a stage.
         waves: sequences of a micro-batch over all data ranks.
         most_tensor: devices that tensor parallelism may span: one node's.
@@ -145,31 +141,39 @@ def stage_options(
         most_micro_batch: sequences of a rank's micro-batch at most.
 
     Returns:
-        The rows, dominated ones left in; None where no degrees are legal.
+        The rows on each island, dominated ones left in, without strategies that are slow on all islands together;
+        nothing where no degrees are legal.
     """
-    grid, devices, wave = _grid(model, workload, sizes, waves, most_tensor, space, most_micro_batch)
+    grid, devices, wave = stage_grid(model, workload, sizes, waves, most_tensor, space, most_micro_batch)
     if not grid.rows:
-        return None
-    items = _items(model)
+        return []
+    items, mix = _items(model), _mix(model)
     columns = grid.strategies(workload)
-    costs = item_costs(items, columns, model, hardware, workload)
-    mix = _mix(model)
+    every = [item_costs(items, columns, model, one, workload) for one in hardware]
     kinds = len(mix)
-    kept = _quickest(grid, devices, wave, costs.forward_s[:, :kinds] @ mix + costs.backward_s[:, :kinds] @ mix)
-    grid, devices, wave, costs = grid.take(kept), devices[kept], wave[kept], costs.take(kept)
-    pieces = [
-        _sharded(model, workload, hardware, grid, devices, wave, costs, items, choice, number, layers_per_device)
-        for number, choice in enumerate(_shardings(grid, devices, space))
-    ]
-    priced = [piece for piece in pieces if piece is not None]
-    if not priced:
-        return None
-    whole = _joined(priced, tuple(_shardings(grid, devices, space)))
+    layer_s = [costs.forward_s[:, :kinds] @ mix + costs.backward_s[:, :kinds] @ mix for costs in every]
+    kept = quickest_rows(grid, devices, wave, np.sum(layer_s, axis=0))
+    grid, devices, wave = grid.take(kept), devices[kept], wave[kept]
+    choices = shardings_tried(grid, space)
+    found = []
+    for one, costs in zip(hardware, (costs.take(kept) for costs in every), strict=True):
+        pieces = [
+            _sharded(model, workload, one, grid, devices, wave, costs, items, choice, number, layers_per_device)
+            for number, choice in enumerate(choices)
+        ]
+        priced = [piece for piece in pieces if piece is not None]
+        if not priced:
+            return []
+        found.append(_with_recompute(_joined(priced, tuple(choices)), space))
+    return found
+
+
+def _with_recompute(options: StageOptions, space: Space) -> StageOptions:
+    """The rows of the kinds of recompute that are pinned."""
     wanted = space.pinned("recompute")
-    if wanted is not None:
-        allowed = [index for index, (name, _) in enumerate(RECOMPUTES) if name in wanted]
-        whole = whole.take(np.isin(whole.recompute, allowed))
-    return whole
+    if wanted is None:
+        return options
+    return options.take(np.isin(options.recompute, [i for i, (name, _) in enumerate(RECOMPUTES) if name in wanted]))
 
 
 def _items(model: ModelSpec) -> tuple[Item, ...]:
@@ -184,107 +188,6 @@ def _mix(model: ModelSpec) -> Float[np.ndarray, "kinds"]:
     """Share of each kind in the model's layers."""
     counts = model.kind_counts()
     return np.array([counts[kind] for kind in model.kinds()], dtype=float) / model.num_layers
-
-
-def _grid(
-    model: ModelSpec,
-    workload: Workload,
-    sizes: Sequence[int],
-    waves: Sequence[int],
-    most_tensor: int,
-    space: Space,
-    most_micro_batch: int,
-) -> tuple[Grid, Int[np.ndarray, "rows"], Int[np.ndarray, "rows"]]:
-    """Legal degrees of every size, and the micro-batches that make up each wave."""
-    rows: list[tuple[int, ...]] = []
-    experts = _experts(model)
-    for size in sizes:
-        for tp in _pinned(space, "tp", [d for d in divisors(size) if d <= most_tensor]):
-            for cp in _pinned(space, "cp", divisors(size // tp) if size % tp == 0 else []):
-                if size % (tp * cp) or workload.seq_len % (cp * tp):
-                    continue
-                dp = size // (tp * cp)
-                if not _pinned(space, "dp", [dp]):
-                    continue
-                kinds = context_levels(cp, space, hierarchical=False)
-                folds = [
-                    (ep, etp)
-                    for ep in _pinned(space, "ep", experts)
-                    for etp in _pinned(space, "etp", sorted({1, tp}) if len(experts) > 1 else [1])
-                    if size % (ep * etp) == 0
-                ]
-                overlaps = _overlaps(tp, space)
-                rows += [(size, tp, o, *kind, ep, etp, dp) for o in overlaps for kind in kinds for ep, etp in folds]
-    table = np.array(rows, dtype=np.int64).reshape(-1, 6 + len(CONTEXTS))
-    each = np.array(waves, dtype=np.int64)
-    pick, number = (axis.ravel() for axis in np.meshgrid(np.arange(len(table)), np.arange(len(each)), indexing="ij"))
-    whole = (each[number] % table[pick, -1] == 0) & (each[number] // table[pick, -1] <= most_micro_batch)
-    pick, number = pick[whole], number[whole]
-    size, tp, overlap, *levels, ep, etp, dp = table[pick].T
-    wave = each[number]
-    grid = Grid(
-        tp=tp,
-        overlap=overlap,
-        context=np.stack(levels, axis=1),
-        ep=ep,
-        etp=etp,
-        pp=np.ones_like(tp),
-        dp=dp,
-        mbs=wave // dp,
-        m=np.maximum(workload.global_batch // wave, 1),
-        way=np.where(ep > 1, only_way(space), 0),
-    )
-    legal = np.ones(grid.rows, dtype=bool)
-    degrees = grid_degrees(grid)
-    for rule in model_rules(model, workload.seq_len):
-        legal &= rule.holds(degrees)
-    if space.pinned("mbs") is not None:
-        legal &= np.isin(grid.mbs, np.array(space.pinned("mbs"), dtype=np.int64))
-    return grid.take(legal), size[legal], wave[legal]
-
-
-def _experts(model: ModelSpec) -> list[int]:
-    counts = [count for layer in model.kinds() if (count := layer.mlp.routed_experts)]
-    return [ep for ep in divisors(counts[0]) if all(count % ep == 0 for count in counts)] if counts else [1]
-
-
-def _overlaps(tp: int, space: Space) -> list[int]:
-    if tp == 1:
-        return [OVERLAPS.index("bulk")]
-    wanted = space.pinned("tp_overlap")
-    return [OVERLAPS.index(name) for name in ("bulk", "ring") if wanted is None or name in wanted]
-
-
-def _pinned(space: Space, axis: str, values: Iterable[int]) -> list[int]:
-    wanted = space.pinned(axis)
-    return [value for value in values if wanted is None or value in wanted]
-
-
-def _quickest(
-    grid: Grid, devices: Int[np.ndarray, "rows"], wave: Int[np.ndarray, "rows"], layer_s: Float[np.ndarray, "rows"]
-) -> Int[np.ndarray, "kept"]:
-    """Rows whose kind of context and of overlap is the quickest of their degrees, and that are not hopelessly slow."""
-    order = np.lexsort((layer_s, grid.etp, grid.ep, grid.cp, grid.tp, wave, devices))
-    keys = np.stack([grid.etp, grid.ep, grid.cp, grid.tp, wave, devices])[:, order]
-    first = np.concatenate([[True], (np.diff(keys, axis=1) != 0).any(axis=0)])
-    kept = order[first]
-    code = devices[kept] * (1 << 32) + wave[kept]
-    _, group = np.unique(code, return_inverse=True)
-    best = np.full(group.max() + 1, np.inf)
-    np.minimum.at(best, group, layer_s[kept])
-    return kept[layer_s[kept] <= SLOWEST * best[group]]
-
-
-def _shardings(grid: Grid, devices: Int[np.ndarray, "rows"], space: Space) -> list[Sharding]:
-    """Data-parallel choices: every plain kind but those that never differ in what counts here, and HSDP by node."""
-    wanted = space.pinned("sharding")
-    names = [name for name in PLAIN_SHARDINGS if wanted is None or name in wanted]
-    if wanted is None:
-        names = ["z0", "z1", "z2", "fsdp", "fsdp-keep"]
-    found = [Sharding(name) for name in names]
-    if wanted is None or "hsdp" in wanted:
-        found += [Sharding("hsdp", shard) for shard in (8, 16, 32) if (grid.dp > shard).any()]
-    return found
 
 
 def _sharded(

@@ -80,16 +80,17 @@ class Native:
             self._asked = part.model, workload
             self._known.clear()
         if key not in self._known:
-            self._known[key] = stage_options(
+            found = stage_options(
                 part.model,
                 workload,
-                hardware_of(group, workload),
+                [hardware_of(group, workload)],
                 sizes=[island.devices],
                 waves=[micro_batch],
                 most_tensor=max(group.devices_per_node, group.domains[0].size),
                 space=self.space,
                 layers_per_device=usual / island.devices,
             )
+            self._known[key] = found[0] if found else None
         return self._known[key]
 
 
