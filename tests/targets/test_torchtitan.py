@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 
+from meshwright import check
+from meshwright.app.check import CheckReport
 from meshwright.errors import InputError
 from meshwright.library.models import spec
+from meshwright.planning.job_inputs import JobInputs
 from meshwright.targets import TARGETS
 from meshwright.targets.torchtitan import flavors
 from tests.targets.cases import job
@@ -65,3 +69,93 @@ def test_every_model_it_ships_is_one_of_the_librarys() -> None:
 def test_python_without_a_configuration_is_refused() -> None:
     with pytest.raises(InputError, match=r"Trainer\.Config"):
         TARGETS["torchtitan"].read({"train.py": "print(1)\n"}, devices=16)
+
+
+REGISTRY = """\
+from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.trainer import Trainer
+
+from . import model_registry
+from .model import Llama3Model
+
+LENGTH = 8192
+
+
+def small() -> Trainer.Config:
+    model_spec = model_registry("8B")
+    return Trainer.Config(
+        model_spec=model_spec,
+        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=2 * LENGTH, max_context_length=LENGTH),
+        activation_checkpoint=FullAC.Config(),
+    )
+
+
+def large() -> Trainer.Config:
+    parallelism = ParallelismConfig(tensor_parallel_degree=8)
+    config = small()
+    config.model_spec = model_registry("70B", converters=[Float8LinearConverter.Config(model_compile_enabled=True)])
+    config.parallelism = parallelism
+    config.training.num_tokens_per_microbatch_per_dp_rank = LENGTH
+    config.training.dtype = "float32"
+    return config
+
+
+def adapted() -> Trainer.Config:
+    config = small()
+    config.training.dtype = "bfloat16"
+    config.model_spec = model_registry("8B", converters=[LoRAConverter.Config(rank=16, target_modules=["wq", "w2"])])
+    return config
+
+
+def looped() -> Trainer.Config:
+    config = small()
+    for _ in range(2):
+        config.training.steps = 5
+    return config
+"""
+START = "torchrun --nproc_per_node=8 -m torchtitan.train --module llama3 --config {} --training.steps 10 $@\n"
+
+
+def started(folder: Path, config: str, more: str = "") -> CheckReport:
+    registry = folder / "torchtitan/models/llama3/config_registry.py"
+    registry.parent.mkdir(parents=True, exist_ok=True)
+    registry.write_text(REGISTRY)
+    (folder / "run.sh").write_text(START.format(config).replace("$@", more))
+    return check(folder / "run.sh", cluster="16xH100", search=False)
+
+
+def test_a_command_says_which_function_of_a_registry_is_meant(tmp_path: Path) -> None:
+    one = started(tmp_path, "small")
+    assert one.name == "dp16.fsdp.mbs2.gbs32.rc-full"
+    other = started(tmp_path, "large", "--parallelism.data_parallel_replicate_degree 2")
+    assert other.name == "tp8.dp2.mbs1.gbs2.rc-full"
+    found = other.to_dict()["inputs"]
+    assert (found["model"]["name"], found["workload"]["seq_len"]) == ("llama-3.1-70b", 8192)
+    assert isinstance(other.inputs, JobInputs)
+    assert other.inputs.workload.precision.compute == "fp8"
+    assert other.launch is not None
+    places = {said.option: said.place for said in other.launch.said}
+    assert places["parallelism.data_parallel_replicate_degree"] == "run.sh:1"
+
+
+def test_adapters_of_a_converter_are_read(tmp_path: Path) -> None:
+    report = started(tmp_path, "adapted")
+    assert isinstance(report.inputs, JobInputs)
+    assert report.inputs.model.tuning is not None
+    lora = report.inputs.model.tuning.lora
+    assert lora is not None
+    assert (lora.rank, lora.targets, lora.base) == (16, ("q_proj", "mlp.down_proj"), None)
+
+
+@pytest.mark.parametrize(("config", "why"), [("none", "small, large, adapted"), ("looped", "it holds for _ in")])
+def test_a_configuration_that_cannot_be_told_is_asked_for(tmp_path: Path, config: str, why: str) -> None:
+    with pytest.raises(InputError) as caught:
+        started(tmp_path, config)
+    assert why in caught.value.problems[0].why
+
+
+def test_a_module_of_several_configurations_says_none_alone() -> None:
+    found = TARGETS["torchtitan"].read({"config_registry.py": REGISTRY}, devices=16)
+    assert found.row is None
+    assert "small, large, adapted, looped" in found.questions[0].why

@@ -253,9 +253,14 @@ def _files(
         files[name] = text
         beside = {one.rpartition("/")[2]: read(one) for one in target.named(text)}
         files |= {one: text for one, text in beside.items() if text is not None}
-    if target.overrides is not None and (files or target.starts(launch)):
+    own = target.configs(launch)
+    if target.overrides is not None and (files or own is not None):
         if not files:
-            questions += [_not_here(path, launch) for path in _missing_configs(launch)]
+            there = ((path, read(path)) for path in own or ())
+            files = next(({path.rpartition("/")[2]: text} for path, text in there if text is not None), {})
+        if not files:
+            missing = [*_missing_configs(launch), *(own or ())[:1]]
+            questions += [_not_here(path, launch) for path in missing]
             files[BARE] = "{}"
         if given := target.overrides(launch):
             files[overrides.FILE] = overrides.as_file(given)

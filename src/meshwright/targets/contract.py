@@ -63,8 +63,9 @@ class Target:
     """Paths of files that the text of one names, which say more of a plan."""
     overrides: Callable[[Launch], Mapping[str, Word]] | None = None
     """Keys that a command sets over those of its file, by dotted path; None where commands set none."""
-    starts: Callable[[Launch], bool] = lambda launch: False
-    """Whether a program is the target's own, which runs without a configuration file, too."""
+    configs: Callable[[Launch], tuple[str, ...] | None] = lambda launch: None
+    """Of the target's own program: where the configuration lies that its words name otherwise than by a path, the first
+    that is there; nothing where its defaults will do. None of other programs."""
     recognised: Callable[[str, str], bool] = lambda name, text: False
     """Whether a file, by its name and text, is one of the target's."""
     as_run: Callable[[Job], Job] = lambda job: job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.specs.precision import PRECISIONS
+from meshwright.specs.precision import PRECISIONS, stated
 from meshwright.specs.row import PlanRow
 from meshwright.targets.sayable import ANY, Rule, Says, only
 
@@ -16,6 +16,10 @@ SAYS: dict[str, Says] = {
     "offload.weights": only(0.0, 1.0),
 }
 """Of FSDP2 of PyTorch."""
+IN_16_BITS = stated(
+    PRECISIONS["bf16"], {"grad_dtype": "bf16", "reduce_dtype": "fp32", "moment_dtype": "bf16", "main_copy": "none"}
+)
+"""Weights held in 16 bits, which the optimizer updates as they are, with moments of their format."""
 OFFLOAD_POLICY = "torch.distributed.fsdp.CPUOffloadPolicy of PyTorch 2.13"
 
 

@@ -27,6 +27,21 @@ def parted(one: Word) -> tuple[str, Word]:
     return name, _behind(one, one.text.index("=") + 1)
 
 
+def by_names(words: Iterable[Word], names: Iterable[str]) -> Overrides:
+    """Values of `--name VALUE` and `--name=VALUE` words, of some names."""
+    found: dict[str, Word] = {}
+    last = ""
+    for one in words:
+        name, equals, _ = one.text.removeprefix("--").partition("=")
+        if last:
+            found[last], last = one, ""
+        elif one.text.startswith("--") and name in names:
+            last = "" if equals else name
+            if equals:
+                found[name] = _behind(one, len(name) + 3)
+    return found
+
+
 def _behind(one: Word, left: int) -> Word:
     """A word without its first letters, each piece where it was written."""
     pieces = list(one.pieces)

@@ -12,7 +12,7 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.targets import fsdp, hugging_face, pytorch_pipeline
 from meshwright.targets.automodel import peft
-from meshwright.targets.automodel.read import IN_16_BITS, plain
+from meshwright.targets.automodel.read import plain
 from meshwright.targets.automodel.read import read as read_recipe
 from meshwright.targets.contract import Files, Target
 from meshwright.targets.keys import KeyFile, Keys, nested_tables, yaml_text
@@ -31,7 +31,7 @@ _COPIES = only(0, 3, why="data ranks hold whole copies (DDP), or shards of every
 SAYS = (
     pytorch_pipeline.SAYS
     | hugging_face.RECOMPUTE
-    | {"data.zero": _COPIES, "tuning": ANY, "precision": only("bf16", "fp32", IN_16_BITS.name)}
+    | {"data.zero": _COPIES, "tuning": ANY, "precision": only("bf16", "fp32", fsdp.IN_16_BITS.name)}
 )
 RULES = (
     *pytorch_pipeline.RULES,
@@ -117,7 +117,7 @@ def configuration(plan: Plan) -> Keys:
 def _kept_in(plan: Plan) -> str:
     """Main weights are in fp32, computed with in 16 bits; those beside adapters, and of plans without, in 16 bits."""
     lora = plan.model.tuning is not None and plan.model.tuning.lora
-    narrow = lora.base not in ("fp32",) if lora else plan.precision.name == IN_16_BITS.name
+    narrow = lora.base not in ("fp32",) if lora else plan.precision.name == fsdp.IN_16_BITS.name
     return "bfloat16" if narrow and plan.precision.activations != "fp32" else "float32"
 
 

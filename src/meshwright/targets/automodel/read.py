@@ -10,7 +10,6 @@ from typing import Any
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.library import models
-from meshwright.specs.precision import PRECISIONS, stated
 from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.automodel import peft
@@ -21,10 +20,6 @@ _D, _PIPE = "distributed.", "distributed.pipeline."
 _RECIPES = ("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction")
 _SINGLE = ("1f1b", "gpipe")
 """Schedules with one stage on each rank; others have two unless the file says how long a stage is."""
-IN_16_BITS = stated(
-    PRECISIONS["bf16"], {"grad_dtype": "bf16", "reduce_dtype": "fp32", "moment_dtype": "bf16", "main_copy": "none"}
-)
-"""Weights loaded in 16 bits, which the optimizer updates as they are, with moments of their format."""
 _WORDS = {"none": None, "None": None, "true": True, "True": True, "false": False, "False": False}
 
 
@@ -58,7 +53,7 @@ def read(reader: KeyReader, files: Files, devices: int | None) -> LaunchFile:
     if lora is not None:
         workload["lora"] = lora
     elif narrow and not _wide(reader):
-        workload["precision"] = IN_16_BITS
+        workload["precision"] = fsdp.IN_16_BITS
     workload["optimizer"] = _optimizer(reader)
     return reader.launch(row, layout, model={"name": model} if model else {}, workload=workload, notes=notes)
 

@@ -289,7 +289,7 @@ TARGET = Target(
     refused=PLANS.refused,
     read=read,
     overrides=lambda launch: by_equals(launch.words),
-    starts=lambda launch: _PROGRAM.search(launch.program) is not None,
+    configs=lambda launch: () if _PROGRAM.search(launch.program) else None,
     recognised=FILE.recognised,
     software="xla",
 )

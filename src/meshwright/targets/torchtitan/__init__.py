@@ -5,14 +5,17 @@ Keys are those of torchtitan 0.3.0 (2026-11), https://github.com/pytorch/torchti
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.shell import Launch, Word
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.contract import Files, Target, file_of, marked, text_beside
 from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategy, overlaps
+from meshwright.targets.overrides import by_names, by_options
 from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import Plan, Rule, only
 from meshwright.targets.torchtitan.edit import edited_module
@@ -83,7 +86,28 @@ def _start(plan: Plan) -> str:
 
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
-    return read_configuration(file_of(files, f"{MODULE}.py", _recognised), devices, text_beside(files, COMPUTE_FILE))
+    file = file_of(files, f"{MODULE}.py", _recognised)
+    return read_configuration(file, devices, text_beside(files, COMPUTE_FILE), files)
+
+
+_PROGRAM = re.compile(r"(?:^|/)torchtitan[./]train(?:\.py)?$")
+_REGISTRIES = ("torchtitan/models/{}/config_registry.py", "torchtitan/experiments/{}/config_registry.py")
+
+
+def _said(launch: Launch) -> dict[str, Word]:
+    """Options of sections, and which configuration is meant."""
+    return {**by_options(launch.words), **by_names(launch.words, ("module", "config"))}
+
+
+def _configs(launch: Launch) -> tuple[str, ...] | None:
+    """Where the module lies that a command names."""
+    if not _PROGRAM.search(launch.program):
+        return None
+    module = _said(launch).get("module")
+    if module is None or module.unknown is not None:
+        return ()
+    inside = module.text.replace(".", "/")
+    return (*(path.format(inside) for path in _REGISTRIES), f"{inside}/config_registry.py", f"{inside}.py")
 
 
 _module = marked((".py",), ("torchtitan",), ("ParallelismConfig(",))
@@ -114,6 +138,8 @@ TARGET = Target(
     files=PLANS.files,
     refused=PLANS.refused,
     read=_read,
+    overrides=_said,
+    configs=_configs,
     recognised=_recognised,
     edited=edited_module,
     beside=(COMPUTE_FILE,),

@@ -9,8 +9,8 @@ from typing import Any
 
 from meshwright.formats.key_text import Entry, KeyText, leaves
 from meshwright.targets.python_values import keywords
+from meshwright.targets.torchtitan.functions import CONFIG, RECOMPUTE, SECTIONS, module_keys
 from meshwright.targets.torchtitan.module import python_literal
-from meshwright.targets.torchtitan.read import RECOMPUTE, SECTIONS, module_keys
 
 _KINDS = "torchtitan.distributed.activation_checkpoint"
 
@@ -33,12 +33,14 @@ def edited_module(name: str, text: str) -> KeyText | None:
     """A Python module as a text that can be edited; None for TOML, which torchtitan takes no more."""
     if not name.endswith(".py"):
         return None
-    entries = dict(_entries(text))
-    values = dict(leaves(module_keys(text)[0]))
-    return ModuleText(text=text, entries=entries, said=_said, key=str, values=values, joint="=")
+    keys, unresolved = module_keys(text)
+    if CONFIG in unresolved:
+        return None
+    entries, values = dict(_entries(text)), dict(leaves(keys))
+    return ModuleText(text=text, entries=entries, said=_written, key=str, values=values, joint="=")
 
 
-def _said(value: Any) -> str:
+def _written(value: Any) -> str:
     if value in ("FullAC", "SelectiveAC"):
         return f"{value}.Config()"
     return "None" if value == "none" else python_literal(value)

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import ast
 import math
-import tomllib
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow, default_schedule
-from meshwright.targets import fsdp, pytorch_pipeline
-from meshwright.targets.keys import KeyReader, Keys, key_problems, known_keys
-from meshwright.targets.python_values import UNKNOWN, constants, expression_value
+from meshwright.targets import fsdp, overrides, pytorch_pipeline
+from meshwright.targets.contract import Files
+from meshwright.targets.keys import KeyReader, key_problems, known_keys
 from meshwright.targets.torchtitan.flavors import layers_of, library_name
+from meshwright.targets.torchtitan.functions import CONFIG, EVERY, RECOMPUTE, SECTIONS, module_keys
 
-SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
-_P = "parallelism."
-RECOMPUTE = "activation_checkpoint"
-EVERY = "every_layer"
-"""Of how many layers one is computed again, where selective recompute goes by layers."""
+_P, _T = "parallelism.", "training."
+_TOKENS = f"{_T}num_tokens_per_microbatch_per_dp_rank"
 
 
-def read_configuration(file: tuple[str, str], devices: int | None, schedule: str | None = None) -> LaunchFile:
+def read_configuration(
+    file: tuple[str, str], devices: int | None, schedule: str | None = None, files: Files | None = None
+) -> LaunchFile:
     """A configuration as a plan.
 
     Args:
@@ -32,27 +30,43 @@ def read_configuration(file: tuple[str, str], devices: int | None, schedule: str
             versions before 0.2.
         devices: of the job; by default what the degrees multiply to.
         schedule: text of the schedule's file, where there is one.
+        files: of the run, those that stand for words of the command among them.
 
     Raises:
         InputError: the text is neither.
     """
     name, text = file
-    keys, unresolved = module_keys(text)
-    reader = KeyReader(keys=keys, file=(name, text))
+    said, over = overrides.laid_over({}, files or {})
+    wanted = said.get(CONFIG)
+    keys, unresolved = module_keys(text, wanted if isinstance(wanted, str) and name.endswith(".py") else None)
+    if wrong := unresolved.get(CONFIG):
+        return LaunchFile(row=None, layout=None, questions=(_which(wrong, name, wanted),))
+    keys, over = overrides.laid_over(keys, files or {})
+    unresolved = {path: why for path, why in unresolved.items() if path not in over}
+    reader = KeyReader(keys=keys, file=(name, text), over=over)
     checked = {name: value for name, value in keys.items() if name in SECTIONS.values()}
     reader.problems += key_problems("torchtitan", checked, known_keys("meshwright.targets.torchtitan"))
+    lora, precision, notes = _converted(reader)
     shipped = (
         str(reader.get("module") or reader.get("model.name", "")),
         str(reader.get("flavor") or reader.get("model.flavor", "")),
     )
     layers = layers_of(*shipped)
     row, layout = _row(reader, devices, schedule)
-    row, notes = (row, ()) if row is None else _again(reader, row, layers)
-    workload = fsdp.workload(
-        row,
-        seq_len=reader.get("training.seq_len"),
-        wide=reader.word("training.mixed_precision_param", "bfloat16") == "float32",
-    )
+    if row is not None:
+        row, more = _again(reader, row, layers)
+        notes += more
+    wide = reader.word(f"{_T}mixed_precision_param", "bfloat16") == "float32"
+    narrow = reader.word(f"{_T}dtype", "float32") == "bfloat16"
+    workload = fsdp.workload(row, seq_len=_length(reader), wide=wide)
+    if precision:
+        workload["precision"] = PRECISIONS[precision]
+    if lora is not None:
+        workload["lora"] = lora | ({} if narrow else {"base": "fp32"})
+    elif narrow and not precision:
+        workload["precision"] = fsdp.IN_16_BITS
+    elif narrow:
+        reader.refuse(f"{_T}dtype", "bfloat16", f"products in {precision} are priced with fp32 copies", "use float32")
     model = {"num_layers": layers, "name": library_name(*shipped)} if layers else {}
     questions = tuple(_question(path, said, name) for path, said in unresolved.items() if path in reader.asked)
     if questions:
@@ -61,71 +75,72 @@ def read_configuration(file: tuple[str, str], devices: int | None, schedule: str
     return reader.launch(row, layout, model=model, workload=workload, notes=notes)
 
 
+def _which(wrong: str, file: str, wanted: object) -> Problem:
+    fix = "check a script that starts it: python -m torchtitan.train --module MODULE --config FUNCTION"
+    what = f"which configuration of {file} is meant is not known" if wanted is None else f"--config is {wanted!r:.60}"
+    return Problem(what=what, why=f"it holds {wrong}", fix=fix, field=CONFIG)
+
+
+def _length(reader: KeyReader) -> int | None:
+    """Tokens of a sequence; by default those of the release whose names the file uses."""
+    usual = 2048 if reader.get(_TOKENS) is not None else None
+    found = reader.get(f"{_T}max_context_length", usual) or reader.get(f"{_T}seq_len")
+    return found if isinstance(found, int) else None
+
+
+_FORMATS = {
+    **dict.fromkeys(("Float8LinearConverter", "float8", "quantize.linear.float8"), "fp8"),
+    **dict.fromkeys(("MXFP8LinearConverter", "mx", "quantize.linear.mx"), "mxfp8"),
+    **dict.fromkeys(("NVFP4LinearConverter", "nvfp4"), "nvfp4"),
+}
+"""Format of products by what converts them."""
+_TARGETS = {
+    "wqkv": ("qkv_proj",),
+    "wq": ("q_proj",),
+    "wkv": ("k_proj", "v_proj"),
+    "wo": ("o_proj",),
+    "w1": ("mlp.gate_proj",),
+    "w2": ("mlp.down_proj",),
+    "w3": ("mlp.up_proj",),
+}
+"""Modules with adapters by torchtitan's names."""
+
+
+def _converted(reader: KeyReader) -> tuple[dict[str, Any] | None, str, tuple[str, ...]]:
+    """Adapters, the format of products where it is not that of activations, and what was taken for granted."""
+    said = reader.get("converters") or reader.get("model.converters") or {}
+    lora, precision, notes = None, "", list[str]()
+    for name in said if isinstance(said, (list, dict)) else [said]:
+        given = said[name] if isinstance(said, dict) else {}
+        if name == "LoRAConverter":
+            lora, notes = _lora(reader, given)
+        elif name not in _FORMATS:
+            reader.refuse("converters", name, f"its products are not priced; {', '.join(_FORMATS)} are")
+        elif given.get("fqns"):
+            reader.refuse("converters", name, "it converts some layers by name, which no plan says", "leave out fqns")
+        else:
+            precision = _FORMATS[name]
+    return lora, precision, tuple(notes)
+
+
+def _lora(reader: KeyReader, given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    named, rank = given.get("target_modules"), given.get("rank", 8)
+    if not isinstance(rank, int) or rank < 1:
+        reader.refuse("converters", f"LoRAConverter of rank {rank}", "must be a whole number of at least 1")
+        rank = 8
+    if named is None:
+        fused = reader.get("module") in ("llama3", "qwen3")
+        targets = ["qkv_proj", "o_proj", "mlp.*"] if fused else ["attention.*", "mlp.*"]
+        return {"r": rank, "targets": targets}, ["the adapter of lm_head is not priced"]
+    known = [name for name in named if name in _TARGETS] if isinstance(named, list) else []
+    if not known or len(known) < len(named):
+        reader.refuse("converters", f"LoRAConverter on {named}", f"known are {', '.join(_TARGETS)}")
+    return {"r": rank, "targets": [ours for name in known for ours in _TARGETS[name]] or ["all-linear"]}, []
+
+
 def _question(path: str, said: str, file: str) -> Problem:
     why = f"{said} is no value that stands in {file}, and the module is not run"
     return Problem(what=f"{path} is not known", why=why, fix="write the number or word in its place", field=path)
-
-
-def module_keys(text: str) -> tuple[Keys, dict[str, str]]:
-    """Values of a module by section and name, and what stands where a value is not known.
-
-    Raises:
-        InputError: the text is neither Python nor TOML.
-    """
-    # TOML first: tables of numbers and words parse as Python too, as lists and assignments that say nothing.
-    table, why = _toml(text)
-    if table is not None:
-        return table, {}
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise _unread(f"it is neither Python nor TOML: {why}") from None
-    if not any(isinstance(node, ast.Call) and ast.unparse(node.func) == "Trainer.Config" for node in ast.walk(tree)):
-        raise _unread("no function in it calls Trainer.Config")
-    keys: Keys = {RECOMPUTE: "none"}
-    unresolved: dict[str, str] = {}
-    names = constants(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchtitan.models."):
-            if any(name.name == "model_registry" for name in node.names):
-                keys["module"] = str(node.module).rsplit(".", 1)[1]
-        elif isinstance(node, ast.Call):
-            _call(node, keys, unresolved, names)
-    return keys, unresolved
-
-
-def _call(node: ast.Call, keys: Keys, unresolved: dict[str, str], names: Mapping[str, Any]) -> None:
-    name = ast.unparse(node.func)
-    if name in SECTIONS:
-        section = keys.setdefault(SECTIONS[name], {})
-        for given in node.keywords:
-            try:
-                section[str(given.arg)] = expression_value(given.value, names)
-            except UNKNOWN:
-                unresolved[f"{SECTIONS[name]}.{given.arg}"] = ast.unparse(given.value)[:60]
-    elif name in ("FullAC.Config", "SelectiveAC.Config", "MemoryBudgetAC.Config"):
-        keys[RECOMPUTE] = name.split(".")[0]
-    elif name == "model_registry" and node.args and isinstance(node.args[0], ast.Constant):
-        keys["flavor"] = str(node.args[0].value)
-
-
-def _unread(why: str) -> InputError:
-    return InputError(Problem(what="the torchtitan configuration cannot be read", why=why), code="MW202")
-
-
-def _toml(text: str) -> tuple[Keys | None, str]:
-    """The configuration of versions before 0.2, or why it is no TOML."""
-    try:
-        keys: Keys = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        return None, str(error)
-    again = keys.get(RECOMPUTE, {})
-    again = again if isinstance(again, dict) else {}
-    mode, option = str(again.get("mode", "selective")).lower(), str(again.get("selective_ac_option", "2"))
-    if mode == "selective" and option.isdecimal() and 0 < int(option) < 1000:
-        keys[EVERY] = int(option)
-    keys[RECOMPUTE] = {"full": "FullAC", "none": "none"}.get(mode, "SelectiveAC")
-    return keys, ""
 
 
 def _row(reader: KeyReader, devices: int | None, table: str | None) -> tuple[PlanRow | None, tuple[int, ...] | None]:
@@ -223,7 +238,34 @@ def _of_file(reader: KeyReader, table: str | None, size: tuple[int, int, int]) -
     return found
 
 
+def _of_tokens(reader: KeyReader, pp: int, dp: int, tokens: int) -> tuple[int | None, int]:
+    """Sequences of a micro-batch and of a step, where the file counts tokens."""
+    length = _length(reader) or 2048
+    steps = reader.degree(f"{_P}num_pp_microbatches") if pp > 1 else 1
+    if tokens < 1 or tokens % length:
+        reader.refuse(_TOKENS, tokens, f"a plan has whole sequences of {length} tokens", "use a multiple of them")
+        return None, 1
+    mbs = tokens // length
+    total = reader.get(f"{_T}num_tokens_per_train_step", -1)
+    gbs = mbs * steps * dp if total in (-1, None) else total // length if isinstance(total, int) else 0
+    if gbs < 1 or gbs % (mbs * steps * dp) or (total not in (-1, None) and total % length):
+        why = f"must be a multiple of {tokens * steps * dp:,}, the tokens of all data ranks and micro-batches"
+        reader.refuse(f"{_T}num_tokens_per_train_step", total, why, "use one")
+        return None, 1
+    _one_flush(reader, f"{_T}num_tokens_per_train_step", pp, gbs // (mbs * steps * dp))
+    return mbs, gbs
+
+
+def _one_flush(reader: KeyReader, path: str, pp: int, flushes: int) -> None:
+    if pp > 1 and flushes > 1:
+        why = f"a pipeline runs one local batch, and is empty between the {flushes} of a step"
+        reader.refuse(path, reader.get(path), why, "let one local batch be the whole step of a data rank")
+
+
 def _batches(reader: KeyReader, pp: int, dp: int) -> tuple[int | None, int]:
+    tokens = reader.get(_TOKENS)
+    if isinstance(tokens, int):
+        return _of_tokens(reader, pp, dp, tokens)
     local = reader.degree("training.local_batch_size", 8)
     mbs = reader.degree(f"{_P}pipeline_parallel_microbatch_size") if pp > 1 else local
     total = reader.get("training.global_batch_size", -1)
@@ -232,4 +274,5 @@ def _batches(reader: KeyReader, pp: int, dp: int) -> tuple[int | None, int]:
         why = f"must be a multiple of local_batch_size {local} x data ranks {dp}"
         reader.refuse("training.global_batch_size", total, why, f"use {math.ceil(dp * local)}")
         return None, 1
+    _one_flush(reader, "training.global_batch_size", pp, gbs // (local * dp))
     return mbs, gbs

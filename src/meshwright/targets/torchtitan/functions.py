@@ -1,0 +1,270 @@
+"""Values of a configuration of torchtitan by section and name: of a Python module, from its syntax tree, or of TOML.
+
+A module's functions return a `Trainer.Config`, or that of another function with single values set. Nothing is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright.errors import InputError, Problem
+from meshwright.targets.keys import Keys
+from meshwright.targets.python_values import UNKNOWN, constants, expression_value
+
+SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
+RECOMPUTE = "activation_checkpoint"
+EVERY = "every_layer"
+"""Of how many layers one is computed again, where selective recompute goes by layers."""
+CONFIG = "config"
+"""The function that is meant, as the option of that name says it."""
+_MADE = "Trainer.Config"
+_DEEPEST = 16
+"""Functions that call one another."""
+
+
+def module_keys(text: str, wanted: str | None = None) -> tuple[Keys, dict[str, str]]:
+    """Values of a configuration by section and name, and what stands where a value is not known.
+
+    Args:
+        text: a Python module, or TOML of versions before 0.2.
+        wanted: the function of the module, where it has several.
+
+    Raises:
+        InputError: the text is neither Python nor TOML.
+    """
+    # TOML first: tables of numbers and words parse as Python too, as lists and assignments that say nothing.
+    table, why = _toml(text)
+    if table is not None:
+        return table, {}
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise _unread(f"it is neither Python nor TOML: {why}") from None
+    if not any(_makes(node) for node in ast.walk(tree)):
+        raise _unread("no function in it calls Trainer.Config")
+    module = _Module.of(tree)
+    names = [name for name in module.functions if not name.startswith("_")]
+    if wanted is None and len(names) > 1:
+        return {}, {CONFIG: ", ".join(names[:40])}
+    if wanted is not None and wanted not in module.functions:
+        return {}, {CONFIG: f"{wanted}, which is not among {', '.join(names[:40]) or 'its functions'}"}
+    made = module.returned(wanted or names[0]) if names else _Made(keys={RECOMPUTE: "none"})
+    if not names:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _makes(node):
+                made = module.of_call(node, {})
+    return {**made.keys, **module.said}, made.unresolved
+
+
+def _unread(why: str) -> InputError:
+    return InputError(Problem(what="the torchtitan configuration cannot be read", why=why), code="MW202")
+
+
+def _makes(node: ast.AST) -> bool:
+    """Whether it calls `Trainer.Config`, or that of a trainer of another name."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    return ast.unparse(node.func).endswith(_MADE)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Made:
+    """A configuration while it is made."""
+
+    keys: Keys
+    unresolved: dict[str, str] = field(default_factory=dict)
+
+
+Locals = dict[str, ast.expr]
+"""What is assigned to a name, once."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Module:
+    """The functions of a module that make configurations."""
+
+    functions: dict[str, ast.FunctionDef]
+    constants: Mapping[str, Any]
+    said: Keys
+    """Which models of torchtitan it is about."""
+
+    @classmethod
+    def of(cls, tree: ast.Module) -> _Module:
+        functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        makers = {name for name, node in functions.items() if any(_makes(one) for one in ast.walk(node))}
+        for _ in range(_DEEPEST):
+            # Those that change what another one returns.
+            more = {name for name, node in functions.items() if any(_called(one) in makers for one in ast.walk(node))}
+            if more <= makers:
+                break
+            makers |= more
+        made = {name: node for name, node in functions.items() if name in makers}
+        return cls(functions=made, constants=constants(tree), said=dict(_model_module(tree)))
+
+    def returned(self, name: str, depth: int = 0) -> _Made:
+        """The configuration that a function returns."""
+        function, values = self.functions[name], Locals()
+        configs: dict[str, _Made] = {}
+        for statement in function.body:
+            if isinstance(statement, ast.Return) and statement.value is not None:
+                return self._value(statement.value, configs, values, depth) or _unknown(statement)
+            if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+                self._assign(statement.targets[0], statement.value, configs, values, depth)
+            elif any(_touches(one, configs) for one in ast.walk(statement)):
+                for made in configs.values():
+                    made.unresolved[CONFIG] = ast.unparse(statement)[:60]
+        return _unknown(function)
+
+    def _assign(self, target: ast.expr, value: ast.expr, configs: dict[str, _Made], values: Locals, depth: int) -> None:
+        if isinstance(target, ast.Name):
+            found = self._value(value, configs, values, depth)
+            if found is not None:
+                configs[target.id] = found
+            else:
+                values[target.id] = value
+            return
+        root, *path = _dotted(target)
+        if root in configs and path:
+            self._set(configs[root], path, value, values)
+
+    def _value(self, node: ast.expr, configs: dict[str, _Made], values: Locals, depth: int) -> _Made | None:
+        """The configuration that an expression makes; None where it makes none."""
+        if isinstance(node, ast.Name):
+            return configs.get(node.id)
+        if not isinstance(node, ast.Call):
+            return None
+        if _makes(node):
+            return self.of_call(node, values)
+        called = _called(node)
+        if called == "deepcopy" and node.args:
+            return deepcopy(self._value(node.args[0], configs, values, depth))
+        if called not in self.functions:
+            return None
+        if depth >= _DEEPEST or node.args or node.keywords:
+            return _unknown(node)
+        return self.returned(called, depth + 1)
+
+    def of_call(self, node: ast.Call, values: Locals) -> _Made:
+        """The configuration of a call of `Trainer.Config`."""
+        made = _Made(keys={RECOMPUTE: "none"})
+        for given in node.keywords:
+            if given.arg is not None:
+                self._set(made, [given.arg], given.value, values)
+        return made
+
+    def _set(self, made: _Made, path: list[str], value: ast.expr, values: Locals) -> None:
+        """Set a field of a configuration, or a field of one of its sections."""
+        if isinstance(value, ast.Name) and value.id in values:
+            value = values[value.id]
+        section, *inner = path
+        if section == "model_spec" and not inner:
+            self._model(made, value)
+        elif section == RECOMPUTE and not inner:
+            kind = ast.unparse(value.func).removesuffix(".Config") if isinstance(value, ast.Call) else "none"
+            made.keys[RECOMPUTE] = kind.rpartition(".")[2]
+        elif section in SECTIONS.values() and len(inner) == 1:
+            self._field(made, section, inner[0], value, values)
+        elif section in SECTIONS.values() and not inner and isinstance(value, ast.Call):
+            made.keys[section] = {}
+            for given in value.keywords:
+                self._field(made, section, str(given.arg), given.value, values)
+
+    def _field(self, made: _Made, section: str, name: str, value: ast.expr, values: Locals) -> None:
+        if isinstance(value, ast.Name) and value.id in values:
+            value = values[value.id]
+        path = f"{section}.{name}"
+        try:
+            made.keys.setdefault(section, {})[name] = expression_value(value, self.constants)
+            made.unresolved.pop(path, None)
+        except UNKNOWN:
+            made.unresolved[path] = ast.unparse(value)[:60]
+
+    def _model(self, made: _Made, value: ast.expr) -> None:
+        """Which model it is, and what converts its layers."""
+        if _called(value) != "model_registry" or not isinstance(value, ast.Call):
+            return
+        first = [*value.args, *(given.value for given in value.keywords if given.arg == "flavor")][:1]
+        if first and isinstance(first[0], ast.Constant):
+            made.keys["flavor"] = str(first[0].value)
+        made.keys.pop("converters", None)
+        for given in value.keywords:
+            if given.arg == "converters" and isinstance(given.value, ast.List):
+                made.keys["converters"] = {
+                    ast.unparse(one.func).removesuffix(".Config"): self._arguments(one)
+                    for one in given.value.elts
+                    if isinstance(one, ast.Call)
+                }
+
+    def _arguments(self, call: ast.Call) -> Keys:
+        found: Keys = {}
+        for given in call.keywords:
+            try:
+                found[str(given.arg)] = expression_value(given.value, self.constants)
+            except UNKNOWN:
+                found[str(given.arg)] = ast.unparse(given.value)[:60]
+        return found
+
+
+def _called(node: ast.AST) -> str:
+    """The last part of the name of what is called."""
+    return ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+
+
+def _dotted(node: ast.expr) -> list[str]:
+    """Parts of `a.b.c`; one empty part for other targets."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return [node.id, *reversed(parts)] if isinstance(node, ast.Name) else [""]
+
+
+def _touches(node: ast.AST, configs: Mapping[str, _Made]) -> bool:
+    """Whether it sets a field of a configuration, or returns one."""
+    if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return any(_dotted(target)[0] in configs for target in targets)
+    return isinstance(node, ast.Return) and isinstance(node.value, ast.Name) and node.value.id in configs
+
+
+def _unknown(node: ast.AST) -> _Made:
+    return _Made(keys={RECOMPUTE: "none"}, unresolved={CONFIG: ast.unparse(node)[:60]})
+
+
+def _model_module(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """The folder of torchtitan's models that a module takes its model from."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        whole = str(node.module or "")
+        if whole.startswith("torchtitan.models.") and any(name.name == "model_registry" for name in node.names):
+            yield "module", whole.rsplit(".", 1)[1]
+        elif node.level == 1 and whole == "model":
+            for name in node.names:
+                if found := re.fullmatch(r"([A-Z]\w*?)Model", name.name):
+                    yield "module", _FOLDERS.get(found[1], found[1].lower())
+
+
+_FOLDERS = {"DeepSeekV3": "deepseek_v3", "GptOss": "gpt_oss", "Qwen35": "qwen3_5"}
+"""Of models whose class is not called as its folder."""
+
+
+def _toml(text: str) -> tuple[Keys | None, str]:
+    """The configuration of versions before 0.2, or why it is no TOML."""
+    try:
+        keys: Keys = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        return None, str(error)
+    again = keys.get(RECOMPUTE, {})
+    again = again if isinstance(again, dict) else {}
+    mode, option = str(again.get("mode", "selective")).lower(), str(again.get("selective_ac_option", "2"))
+    if mode == "selective" and option.isdecimal() and 0 < int(option) < 1000:
+        keys[EVERY] = int(option)
+    keys[RECOMPUTE] = {"full": "FullAC", "none": "none"}.get(mode, "SelectiveAC")
+    return keys, ""
