@@ -200,6 +200,31 @@ def test_another_question_is_searched_and_wrong_ones_are_said_at_their_fields(br
     assert [text for text in browser.complaints if "422" not in text] == []
 
 
+def test_a_question_that_nothing_answers_offers_those_that_have_an_answer(browser: Shown, page: Any) -> None:
+    page.get_by_role("button", name="New question").click()
+    page.fill("#ask-model", "llama-3-8b")
+    page.fill("#ask-gpus", "1xH100")
+    page.get_by_role("button", name="Search").click()
+    page.wait_for_selector("dialog .problem", timeout=120_000)
+    assert "fits 1 x H100" in page.inner_text("dialog .problem >> nth=0")
+    assert browser.serious() == []
+    page.locator("dialog .chip", has_text="--lora").click()
+    page.locator("footer", has_text="--lora").wait_for(timeout=120_000)
+    assert "1 GPU" in page.inner_text(".facts")
+
+
+def test_a_line_that_is_no_plan_stays_to_be_corrected(browser: Shown, page: Any) -> None:
+    before = plan_line(page)
+    page.fill("#knob-row", "tp3.pp2")
+    page.keyboard.press("Enter")
+    page.locator("#view", has_text="Not drawn: tp 3").wait_for()
+    assert page.locator("aside .problem", has_text="tp 3 does not divide the 32 attention heads").count() == 1
+    assert page.input_value("#knob-row") == "tp3.pp2"
+    page.locator("#view").get_by_role("button", name="Undo").click()
+    page.wait_for_selector("#view .grid")
+    assert (plan_line(page), page.input_value("#knob-row")) == (before, before)
+
+
 def test_a_log_that_is_dropped_is_compared(browser: Shown, page: Any, tmp_path: Any) -> None:
     lines = ["step,step_time_s"] + [f"{step},{9 + step % 3 / 10}" for step in range(1, 30)]
     (tmp_path / "steps.csv").write_text("\n".join(lines))

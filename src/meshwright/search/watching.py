@@ -27,11 +27,12 @@ _told: ContextVar[Told | None] = ContextVar("told", default=None)
 
 
 @contextmanager
-def watched(told: Told) -> Iterator[None]:
+def watched(told: Told | None) -> Iterator[None]:
     """Searches of the body tell of their progress.
 
     Args:
-        told: called some times a second, by the searching thread.
+        told: called some times a second, by the searching thread; None for searches of another question than the
+            user's, whose best plan is no answer to it.
     """
     token = _told.set(told)
     try:

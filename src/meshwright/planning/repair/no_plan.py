@@ -11,6 +11,7 @@ from meshwright.planning.one_kind import Found, SpaceFor
 from meshwright.planning.repair.leanest import Leanest, leanest
 from meshwright.planning.repair.of_job import JobRepair, Pins, repairs_of_job
 from meshwright.search.space import Space
+from meshwright.search.watching import watched
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
@@ -90,7 +91,9 @@ def no_plan(
         return NoPlanError((_nothing_legal(model, cluster, workload, space),), (), code="MW301")
     tried = leanest(model, cluster, workload, space)
     lean = tried[0] if tried else None
-    repairs = tuple(one.beside(by_tokens) for one in repairs_of_job(model, cluster, workload, space_for, freed, tried))
+    with watched(None):
+        found_repairs = repairs_of_job(model, cluster, workload, space_for, freed, tried)
+    repairs = tuple(one.beside(by_tokens) for one in found_repairs)
     problem = Problem(
         what=_what(model, cluster, certificate.space, lean, pinned=bool(freed)),
         why=_why(lean) if lean else "",

@@ -1,8 +1,8 @@
 // What a page with a server behind it can do besides: what if, searches, comparing, undo. Every state is in the address.
 import { holdsExperts } from "page/views/experts.js";
 import { problems, start } from "page/main.js";
-import { html } from "page/svg.js";
-import { bytes, count, percent, rate, seconds, significant } from "page/units.js";
+import { coded, html } from "page/svg.js";
+import { bytes, count, ofCapacity, percent, rate, seconds, significant } from "page/units.js";
 
 const NAMES = {
   tp: "Tensor parallel", cp: "Context parallel", pp: "Pipeline stages", ep: "Expert parallel", etp: "Tensor within experts",
@@ -69,6 +69,11 @@ class Live {
     this.quantities = null;
     shell.address.set("changes", null);
     this.price(shell, { first: true });
+  }
+
+  undo() {
+    this.depth -= 1;
+    history.back();
   }
 
   // Change settings: a value of null goes back to the plan's own.
@@ -138,7 +143,7 @@ class Live {
   // The error of a field stands below it.
   problemOf(name) {
     const { failed, touched } = this.failed ?? {};
-    if (!failed || (touched !== name && !failed.problems?.some((one) => one.field === name))) return null;
+    if (!failed || this.placed || (touched !== name && !failed.problems?.some((one) => one.field === name))) return null;
     this.placed = true;
     return problems(failed);
   }
@@ -148,7 +153,7 @@ class Live {
     const own = knobs.settings.length > 0;
     if (!own && shell.document.inputs.cluster.groups.length > 1) return null;
     return html("div", { class: "row" in this.changes ? "knob changed" : "knob" }, html("label", { for: "knob-row" }, html("span", {}, "Plan in one line")),
-      html("input", { id: "knob-row", class: "button mono", style: { width: "100%" }, spellcheck: "false", value: own ? knobs.entry.name ?? knobs.entry.title : "", placeholder: own ? null : "tp8.pp4.mbs1.z1",
+      html("input", { id: "knob-row", class: "button mono", style: { width: "100%" }, spellcheck: "false", value: this.failed && this.changes.row ? this.changes.row : own ? knobs.entry.name ?? knobs.entry.title : "", placeholder: own ? null : "tp8.pp4.mbs1.z1",
         onchange: (event) => this.apply(shell, { row: event.target.value.trim() || null }) }),
       own ? null : html("p", { class: "muted", style: { margin: "4px 0 0", "font-size": "12px" } }, "This plan chooses per layer or stage what no line says: its degrees stay as they are."), this.problemOf("row"));
   }
@@ -258,7 +263,7 @@ class Live {
   tools(shell) {
     const kept = this.kept(shell).length;
     return [
-      html("button", { type: "button", class: "button", disabled: !this.depth, onclick: () => { this.depth -= 1; history.back(); } }, "Undo"),
+      html("button", { type: "button", class: "button", disabled: !this.depth, onclick: () => this.undo() }, "Undo"),
       html("button", { type: "button", class: "button", disabled: kept >= MOST_COMPARED - 1, title: "Keep this plan beside others in Compare", onclick: () => this.keep(shell) }, kept ? `Keep (${kept})` : "Keep"),
       html("button", { type: "button", class: "button", onclick: () => this.download(shell) }, "Plan file"),
       html("button", { type: "button", class: "button first", onclick: () => this.form(shell) }, "New question"),
@@ -309,7 +314,7 @@ class Live {
       const choice = one.choices && html("select", { id, name: one.name }, html("option", { value: "" }, ""), ...one.choices.map((name) => html("option", { value: name, selected: name === value }, name)));
       const input = one.flag ? html("input", { id, name: one.name, type: "checkbox", checked: Boolean(value), style: { width: "auto" } })
         : choice || html("input", { id, name: one.name, value, placeholder: one.placeholder, autocomplete: "off", spellcheck: "false", list: one.name === "model" ? "models" : null });
-      return html("div", { class: "field" }, html("label", { for: id }, html("b", {}, one.spelled), " ", html("span", { class: "muted" }, one.help)), input, ...(own.length ? problems({ ...failed, problems: own }) : []));
+      return html("div", { class: "field" }, html("label", { for: id }, html("b", {}, one.spelled), " ", html("span", { class: "muted" }, coded(one.help))), input, ...(own.length ? problems({ ...failed, problems: own }) : []));
     };
     const usual = this.asks.fields.filter((one) => !one.rare);
     const rare = this.asks.fields.filter((one) => one.rare);
@@ -324,11 +329,31 @@ class Live {
       } },
       html("h2", { style: { "margin-bottom": "10px" } }, "New question"),
       html("datalist", { id: "models" }, ...this.asks.models.map((name) => html("option", { value: name }))),
-      ...(rest?.problems.length ? problems(rest) : []), ...usual.map(row),
+      ...(rest?.problems.length ? problems(rest) : []), this.mends(shell, asked, failed, () => dialog.close()), ...usual.map(row),
       html("details", { open: rare.some((one) => asked[one.name]) }, html("summary", {}, "More"), ...rare.map(row)),
       html("div", { class: "actions" }, html("button", { type: "submit", class: "button first" }, "Search"), html("button", { type: "button", class: "button", onclick: () => dialog.close() }, "Leave"))));
     document.body.append(dialog);
     dialog.showModal();
+  }
+
+  // What would fit, as questions that a click asks.
+  mends(shell, asked, failed, close) {
+    const found = (failed?.mends ?? []).map((one) => ({ ...one, fields: this.fieldsOf(one.option) })).filter((one) => one.fields);
+    if (!found.length) return null;
+    return html("ul", { class: "chips", "aria-label": "What would fit" }, ...found.map((one) => html("li", {}, html("button", { type: "button", class: "chip", onclick: () => { close(); this.ask(shell, { ...asked, ...one.fields }); } },
+      html("b", {}, "Ask with ", html("code", {}, one.option)), " ", html("span", {}, `${one.text}: ${seconds(one.step_time_s)}, ${ofCapacity(one.peak_memory_bytes, one.capacity_bytes)}${one.changes_training ? ", changes the training" : ""}`)))));
+  }
+
+  // Options as they are typed, by fields of the form; null where it has not all of them.
+  fieldsOf(option) {
+    const fields = {};
+    for (const part of ` ${option}`.split(" --").slice(1)) {
+      const [spelled, ...value] = part.trim().split(" ");
+      const own = this.asks.fields.find((one) => one.spelled === `--${spelled}`);
+      if (!own || own.name in fields) return null;
+      fields[own.name] = value.length ? value.join(" ") : true;
+    }
+    return Object.keys(fields).length ? fields : null;
   }
 
   async ask(shell, fields) {

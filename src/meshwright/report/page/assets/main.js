@@ -153,6 +153,7 @@ class Shell {
       onkeydown: (event) => this.alongTabs(event, one),
     }, one.title));
     this.parts.tabs.replaceChildren(...tabs);
+    this.parts.tabs.classList.toggle("many", tabs.length > 11);
     const own = tabs[shown.indexOf(chosen)];
     const beyond = own.offsetLeft + own.offsetWidth - this.parts.tabs.clientWidth;
     if (beyond > 0 || own.offsetLeft < this.parts.tabs.scrollLeft) this.parts.tabs.scrollLeft = Math.max(beyond + 24, 0);
@@ -177,7 +178,8 @@ class Shell {
     try {
       data = await this.dataOf(view.name);
     } catch (failed) {
-      if (turn === this.drawn) root.replaceChildren(...problems(failed));
+      clearTimeout(patience);
+      if (turn === this.drawn) root.replaceChildren(...this.refused(failed));
       return;
     }
     if (turn !== this.drawn) return;
@@ -185,6 +187,14 @@ class Shell {
     root.removeAttribute("aria-busy");
     this.drawInto(root, view, data);
     document.documentElement.dataset.drawn = `${view.name}:${turn}`;
+  }
+
+  // Settings that are refused have their reason beside them; the view says the way back.
+  refused(failed) {
+    this.parts.view.removeAttribute("aria-busy");
+    if (!this.live?.failed) return problems(failed);
+    const back = html("button", { type: "button", class: "button", onclick: () => this.live.undo() }, "Undo");
+    return [html("p", { class: "absent" }, `Not drawn: ${failed.problems?.[0]?.what ?? failed.message}. `, this.live.depth ? back : null)];
   }
 
   // What stands there until the data of a view are computed: the view as it was, dimmed, or a sentence.
@@ -238,8 +248,8 @@ function comparedInFile(shell) {
 export function problems(failed) {
   const found = failed?.problems ?? [{ what: String(failed?.message ?? failed) }];
   return found.map((one) => html("p", { class: "problem", role: "alert" },
-    failed.code ? `error[${failed.code}]: ` : "", one.what,
-    one.why ? html("span", { class: "why" }, `why: ${one.why}`) : null, one.fix ? html("span", { class: "fix" }, `fix: ${one.fix}`) : null));
+    failed.code ? `error[${failed.code}]: ` : "", coded(one.what),
+    one.why ? html("span", { class: "why" }, coded(`why: ${one.why}`)) : null, one.fix ? html("span", { class: "fix" }, coded(`fix: ${one.fix}`)) : null));
 }
 
 function head(shell) {
