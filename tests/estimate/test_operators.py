@@ -21,6 +21,7 @@ ASKED = {
         "dp8.z1.mbs1.gbs64",
         {"gpus": "8xH100", "dtype": "fp8", "bf16_first": 2, "bf16_last": 1},
     ),
+    "quantised when run": ("llama-3.1-8b", "tp2.dp4.z1.mbs1.gbs32", {"gpus": "8xA100-80", "dtype": "int8"}),
     "recurrences": ("mamba-codestral-7b", "tp2.dp4.z1.mbs1.gbs32", {"gpus": "8xH100"}),
     "a module behind the head": ("deepseek-v3", "tp4.pp4.ep16.dp16.z1.mbs1.gbs256", {"gpus": "256xH800"}),
 }

@@ -281,10 +281,21 @@ class LayerPricing:
         """Inputs of 8-bit products are scaled, converted and transposed: `cast_passes` over each, in 16 bits and 8."""
         if self.precision.bytes_of("compute") >= self.activation_bytes:
             return
+        if self.precision.quantised_when_run:
+            self._quantise(local, module, trained=share == 1.0)
+            return
         passes = share * self.hardware.software.cast_passes / self.hardware.achieved_memory_bytes_per_s
         inputs = self.zero + local.m * local.k * local.groups * passes
         gradients = self.zero + local.m * local.n * local.groups * passes
         self.add(module, inputs, gradients, self.zero)
+
+    def _quantise(self, local: LocalGemm, module: ModuleSeconds, *, trained: bool) -> None:
+        """Both sides of each of the three products along the dimension it sums over: read for the largest, read and
+        written in 8 bits."""
+        each = (2 * self.activation_bytes + 1.0) * local.groups / self.hardware.achieved_memory_bytes_per_s
+        inputs, weights, gradients = local.m * local.k, local.n * local.k, local.m * local.n
+        forward, back = self.zero + (inputs + weights) * each, self.zero + (gradients + weights) * each
+        self.add(module, forward, back, self.zero + (inputs + gradients) * each * trained)
 
     def attention(self, op: CoreAttention, module: ModuleSeconds) -> None:
         """Attention between queries and keys."""

@@ -77,6 +77,11 @@ class Precision:
         return max(self.weight_cache_bytes - spared, 0.0)
 
     @property
+    def quantised_when_run(self) -> bool:
+        """Whether both sides of every product, weights too, are quantised whenever it runs."""
+        return self.compute == "int8"
+
+    @property
     def gathered_bytes(self) -> float:
         """Bytes of a weight on its way to other ranks."""
         return self.bytes_of("gathered") or self.bytes_of("weights")

@@ -41,6 +41,7 @@ def test_sharding_in_the_words_of_sources(text: str, found: tuple[str, int] | No
         ("mxfp8", "fp8", "fp8"),
         ("nvfp4", "nvfp4", "nvfp4"),
         ("fp32", "fp32", "fp32"),
+        ("int8 (AQT quantised matmuls, bf16 otherwise)", "int8", "int8"),
     ],
 )
 def test_formats_in_the_words_of_sources(text: str, name: str, compute: str) -> None:

@@ -22,6 +22,13 @@ def test_interleaved_without_chunks_takes_two_where_layers_divide() -> None:
     assert row_of(schedule="1F1B-I", vpp="", n_layers="30", pp="2").vpp == 2
 
 
+def test_policies_spare_int8_steps_nothing() -> None:
+    run = run_of(dtype="int8 (AQT)", recompute="remat_policy=save_dot_except_logits", framework="MaxText (JAX/XLA)")
+    assert [possible.row.recompute for possible in run.plans] == ["full"]
+    assert assumed(run)["recompute"].startswith("full: policies spare int8")
+    assert row_of(recompute="remat_policy=save_dot_except_logits", framework="MaxText (JAX/XLA)").recompute == "sel"
+
+
 def test_llama_3_ran_a_layer_a_chunk_without_recompute() -> None:
     run = run_of(schedule="1f1b-interleaved variant", vpp="", recompute="", framework="Meta internal", n_layers="30")
     assert [possible.row.recompute for possible in run.plans] == ["none"]

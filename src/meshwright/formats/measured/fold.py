@@ -49,7 +49,7 @@ def row_precision(text: str, *, year: int, notes: str = "") -> tuple[Precision, 
     """The recipe of a dtype in the source's words.
 
     Args:
-        text: `bf16`, `amp_bf16`, `fp16/bf16 not stated`, `fp8-mx`, `mxfp8`, `nvfp4`, ...
+        text: `bf16`, `amp_bf16`, `fp16/bf16 not stated`, `fp8-mx`, `mxfp8`, `nvfp4`, `int8 (AQT)`, ...
         year: of the publication, for a blank.
         notes: `PURE` mixed precision of PyTorch's FSDP also reduces gradients in 16 bits.
 
@@ -69,7 +69,7 @@ def row_precision(text: str, *, year: int, notes: str = "") -> tuple[Precision, 
         return PRECISIONS["nvfp4"], ""
     if lower.startswith(("fp8", "mxfp8")):
         return PRECISIONS["fp8"], ""
-    for name in ("bf16", "fp16", "fp32"):
+    for name in ("bf16", "fp16", "fp32", "int8"):
         if lower.startswith(name):
             found = PRECISIONS[name]
             if name == "bf16" and "fsdp prec pure" in notes.lower():
