@@ -54,6 +54,11 @@ def _behind(one: Word, left: int) -> Word:
     return Word(tuple(pieces))
 
 
+def keyed(key: str, value: Word) -> Word:
+    """A value as an override, `KEY=VALUE`."""
+    return Word((*word(f"{key}=", value.place).pieces, *value.pieces))
+
+
 def by_equals(words: Iterable[Word]) -> Overrides:
     """Keys of `KEY=VALUE` words, the last of each."""
     return {key: value for key, value in map(parted, words) if key}

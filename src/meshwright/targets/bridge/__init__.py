@@ -13,6 +13,7 @@ from meshwright.formats import megatron
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.job import Job
 from meshwright.targets.bridge.edit import overrides_text
+from meshwright.targets.bridge.options import PROGRAMS
 from meshwright.targets.bridge.overrides import overrides, unsaid
 from meshwright.targets.bridge.read import read_bridge_script, read_bridge_text
 from meshwright.targets.contract import Files, Target, TargetFiles, file_of, marked, one_line, target_files
@@ -92,7 +93,12 @@ def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
     return target_files(job, files, notes=written.notes, start=start)
 
 
-_recognised = marked((".txt", ".sh"), ("model.tensor_model_parallel_size=",))
+_by_overrides = marked((".txt", ".sh"), ("model.tensor_model_parallel_size=",))
+_by_options = marked((".sh",), PROGRAMS, ("--tensor_model_parallel_size", "--model_recipe_name", "-mr ", "-tp "))
+
+
+def _recognised(name: str, text: str) -> bool:
+    return _by_overrides(name, text) or _by_options(name, text)
 
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:

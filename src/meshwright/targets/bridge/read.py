@@ -10,6 +10,7 @@ from meshwright.errors import Problem
 from meshwright.formats import megatron
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.shell import Launch, Script, ScriptLine, Word, launches, processes, word
+from meshwright.targets.bridge import options
 from meshwright.targets.bridge.overrides import KEY_OF, flags_of, override_options
 from meshwright.targets.overrides import parted
 
@@ -50,7 +51,7 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
         script: as bash means it.
         devices: of the job; by default those that its launcher starts.
     """
-    found = [launch for launch in launches(script.commands) if _keys(launch)]
+    found = options.started(launches(script.commands), override_options())
     if not found:
         why = "no program in it is started with KEY=VALUE overrides such as model.tensor_model_parallel_size=2"
         problem = Problem(what="there are no overrides", why=why, fix="name the script that starts a recipe with them")
@@ -62,20 +63,24 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
         return LaunchFile(row=None, layout=None, questions=(question,))
     launch = found[-1]
     started, _ = processes(launch.launcher)
-    read = _read(list(launch.words), devices or started)
+    words = options.as_overrides(launch)
+    usual = options.usual(launch, [key for key, _ in map(parted, words) if key])
+    words += usual
+    read = _read(words, devices or options.devices_of(launch) or started)
+    lora, asked = options.lora_of(launch, {key: value.text for key, value in map(parted, words) if key})
+    read = replace(read, model=options.model_of(launch), workload=read.workload | ({"lora": lora} if lora else {}))
     missing = [key for flag, key in NEEDED.items() if key not in {said.option for said in read.said}]
-    if missing and not read.questions:
+    if (missing or asked) and not read.questions:
         recipe = _recipe(launch)
         why = f"{recipe} sets it, which is not read"
         fix = "write it as an override, KEY=VALUE"
         questions = [Problem(what=f"{key} is not given", why=why, fix=fix, field=key) for key in missing]
+        questions += asked
         return replace(read, row=None, layout=None, workload={}, questions=tuple(questions))
-    return replace(read, notes=(*read.notes, f"what no override says is taken as not set by {_recipe(launch)}"))
-
-
-def _keys(launch: Launch) -> list[str]:
-    names = [one.text.lstrip("+").partition("=")[0] for one in launch.words]
-    return [name for name in names if name in override_options()]
+    notes = [f"what no override says is taken as not set by {_recipe(launch)}"]
+    if usual:
+        notes.insert(0, f"taken as recipes have it: {', '.join(one.text for one in usual)}")
+    return replace(read, notes=(*read.notes, *notes))
 
 
 def _recipe(launch: Launch) -> str:

@@ -1,0 +1,166 @@
+"""Options of Megatron-Bridge's launchers that stand for overrides, and adapters that overrides say.
+
+Source: scripts/performance/argument_parser.py and utils/overrides.py, scripts/training/run_recipe.py and
+megatron/bridge/peft of Megatron-Bridge, commit 067f987d (2026-08).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from meshwright.errors import Problem
+from meshwright.formats.shell import Launch, Word, word
+from meshwright.library import models
+from meshwright.targets.overrides import keyed, value_of
+
+_SIZES = {
+    ("-tp", "--tensor_model_parallel_size"): "model.tensor_model_parallel_size",
+    ("-pp", "--pipeline_model_parallel_size"): "model.pipeline_model_parallel_size",
+    ("-cp", "--context_parallel_size"): "model.context_parallel_size",
+    ("-vp", "--virtual_pipeline_model_parallel_size"): "model.virtual_pipeline_model_parallel_size",
+    ("-ep", "--expert_model_parallel_size"): "model.expert_model_parallel_size",
+    ("-et", "--expert_tensor_parallel_size"): "model.expert_tensor_parallel_size",
+    ("-gb", "--global_batch_size"): "train.global_batch_size",
+    ("-mb", "--micro_batch_size"): "train.micro_batch_size",
+    ("-sl", "--seq_length"): "model.seq_length",
+    ("--pipeline_model_parallel_layout",): "model.pipeline_model_parallel_layout",
+    ("--moe_flex_dispatcher_backend",): "model.moe_flex_dispatcher_backend",
+}
+_KEYS = {option: key for options, key in _SIZES.items() for option in options}
+_SWITCHES = {
+    "--use_megatron_fsdp": ("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"),
+    "--moe_a2a_overlap": ("comm_overlap.overlap_moe_expert_parallel_comm",),
+}
+_FORMATS = {"bf16": "bf16_mixed", "fp8_mx": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed"}
+"""Number formats of `--compute_dtype`."""
+_BY_PERFORMANCE = ("run_script.py", "setup_experiment.py", "bootstrap.py")
+"""Programs that cut sequences wherever tensors are cut."""
+PROGRAMS = (*_BY_PERFORMANCE, "run_recipe.py")
+
+
+def option_keys(option: str) -> bool:
+    """Whether an option stands for an override."""
+    return option.partition("=")[0] in _KEYS
+
+
+def as_overrides(launch: Launch) -> list[Word]:
+    """The words of a command, those options that stand for overrides as these; what is said by KEY=VALUE goes first."""
+    given, options = list(launch.words), dict[str, Word]()
+    name = ""
+    for one in given:
+        head, equals, _ = one.text.partition("=")
+        if name:
+            options[name], name = one, ""
+        elif head in _KEYS or head in ("-c", "--compute_dtype"):
+            name = "" if equals else head
+            if equals:
+                options[head] = value_behind(one, len(head) + 1)
+        elif head in _SWITCHES and one.text.rpartition("=")[2].lower() not in ("false", "0"):
+            given = [*given, *(word(f"{key}=true", one.place) for key in _SWITCHES[head])]
+    found: list[Word] = []
+    for name, value in options.items():
+        if name in _KEYS:
+            found.append(keyed(_KEYS[name], value))
+        elif value.text in _FORMATS:
+            found.append(word(f"mixed_precision={_FORMATS[value.text]}", value.place))
+        else:
+            found.append(keyed("mixed_precision", value))
+    tensor = next((options[name] for name in ("-tp", "--tensor_model_parallel_size") if name in options), None)
+    if tensor is not None and launch.program.rpartition("/")[2] in _BY_PERFORMANCE and tensor.text.isdecimal():
+        cut = "true" if int(tensor.text) > 1 else "false"
+        found.append(word(f"model.sequence_parallel={cut}", tensor.place))
+    return [*found, *given]
+
+
+def value_behind(one: Word, left: int) -> Word:
+    """A word without its first letters."""
+    return word(one.text[left:], one.place) if one.unknown is None else one
+
+
+def devices_of(launch: Launch) -> int | None:
+    """Devices that a launcher asks for."""
+    texts = [one.text for one in launch.words]
+    for at, text in enumerate(texts[:-1]):
+        if text in ("-ng", "--num_gpus") and texts[at + 1].isdecimal():
+            return int(texts[at + 1])
+    return None
+
+
+def model_of(launch: Launch) -> dict[str, Any]:
+    """The model of a recipe by its name, where the library has one of that name."""
+    texts = [one.text for one in launch.words]
+    for at, text in enumerate(texts[:-1]):
+        if text in ("-mr", "--model_recipe_name", "--recipe", "--model"):
+            stem = re.sub(r"_(?:pretrain|sft|peft|finetune|perf)?_?config$", "", texts[at + 1])
+            known = models.find_name(re.sub(r"^(llama|qwen|glm)(\d)(\d)_", r"\1\2.\3_", stem))
+            return {"name": known} if known else {}
+    return {}
+
+
+_USUAL = {"mixed_precision": "bf16_mixed"}
+_USUAL_PRETRAINING = {
+    "ddp.use_distributed_optimizer": "true",
+    "optimizer.use_distributed_optimizer": "true",
+    "ddp.overlap_grad_reduce": "true",
+    "ddp.overlap_param_gather": "true",
+}
+"""What the functions that recipes start from set. Source: megatron/bridge/recipes/common.py, commit 067f987d."""
+
+
+def usual(launch: Launch, given: Iterable[str]) -> list[Word]:
+    """Overrides that say what nearly every recipe sets, where the command does not."""
+    names = " ".join(one.text for one in launch.words)
+    pretrained = not re.search(r"(?:^|[\s_])(?:sft|peft|lora|dora|finetune)(?:[\s_]|$)", names)
+    known = _USUAL | (_USUAL_PRETRAINING if pretrained else {})
+    said = frozenset(given)
+    fsdp = "ddp.use_megatron_fsdp" in said
+    return [
+        word(f"{key}={value}") for key, value in known.items() if key not in said and not (fsdp and "overlap" in key)
+    ]
+
+
+_TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+
+
+def lora_of(launch: Launch, texts: Mapping[str, str]) -> tuple[dict[str, Any] | None, list[Problem]]:
+    """Adapters of a recipe, None where all of the model is trained; and what of them is asked for.
+
+    Args:
+        launch: of the recipe.
+        texts: overrides by key.
+    """
+    words = [one.text for one in launch.words]
+    named = [words[at + 1] for at, text in enumerate(words[:-1]) if text in ("--recipe", "--peft_scheme", "--mode")]
+    if not any(re.search(r"(?:^|_)(?:peft|lora|dora)(?:_|$)", one) for one in named) and not any(
+        key.startswith("peft.") for key in texts
+    ):
+        return None, []
+    rank = value_of(texts.get("peft.dim", ""))
+    targets = value_of(texts.get("peft.target_modules", ""))
+    if isinstance(targets, str):
+        targets = [one.strip(" '\"") for one in targets.strip("[]").split(",") if one.strip()]
+    found: dict[str, Any] = {
+        "targets": targets or list(_TARGETS),
+        "dropout": value_of(texts.get("peft.dropout", "0.0")),
+        "dora": any("dora" in one for one in named),
+    }
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+        why = "the recipe trains adapters, and sets their rank, which is not read"
+        asked = Problem(
+            what="peft.dim is not given", why=why, fix="write it as an override, KEY=VALUE", field="peft.dim"
+        )
+        return found, [asked]
+    return {"r": rank, **{name: value for name, value in found.items() if value}}, []
+
+
+def started(launches: Iterable[Launch], keys: Iterable[str]) -> list[Launch]:
+    """Those that start a recipe: with overrides, or by a launcher's own options."""
+    known = frozenset(keys)
+    return [
+        one
+        for one in launches
+        if any(text.text.lstrip("+").partition("=")[0] in known for text in one.words)
+        or (one.program.rpartition("/")[2] in PROGRAMS and any(option_keys(text.text) for text in one.words))
+    ]

@@ -1,0 +1,53 @@
+"""Commands of Megatron-Bridge as its users write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwright import check
+from meshwright.app.check import CheckReport
+from meshwright.errors import InputError
+from meshwright.planning.job_inputs import JobInputs
+
+OPTIONS = """\
+#!/bin/bash
+TP=${TP:-2}
+torchrun --nproc_per_node=8 scripts/performance/run_script.py -m llama -mr llama31_8b -ng 16 -g h100 -c bf16 \\
+  --tensor_model_parallel_size $TP --pipeline_model_parallel_size=1 -cp 1 -gb 64 -mb 1 -sl 8192
+"""
+PEFT = "torchrun run_recipe.py --recipe llama3_8b_peft_config -tp 1 -pp 2 -cp 1 -gb 64 -mb 1 -sl 4096 peft.dim=16 $@\n"
+
+
+def asked(folder: Path, text: str) -> CheckReport:
+    (folder / "run.sh").write_text(text)
+    return check(folder / "run.sh", cluster="16xH100", search=False)
+
+
+def test_options_of_its_launchers_are_overrides(tmp_path: Path) -> None:
+    report = asked(tmp_path, OPTIONS)
+    # Distributed optimizer and overlap are what its recipes start from.
+    assert report.name == "tp2.dp8.z1.mbs1.gbs64"
+    assert report.inputs is not None
+    assert isinstance(report.inputs, JobInputs)
+    assert (report.inputs.model.name, report.inputs.workload.seq_len) == ("llama-3.1-8b", 8192)
+    assert report.launch is not None
+    assert {said.option: said.place for said in report.launch.said}["model.tensor_model_parallel_size"] == "run.sh:2"
+    assert any(note.startswith("taken as recipes have it: ddp.use") for note in report.warnings)
+
+
+def test_what_the_recipe_alone_says_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model.context_parallel_size is not given"):
+        asked(tmp_path, OPTIONS.replace(" -cp 1", ""))
+
+
+def test_recipes_of_adapters_are_no_full_training(tmp_path: Path) -> None:
+    report = asked(tmp_path, PEFT.replace("$@", "'peft.target_modules=[linear_qkv,linear_proj]'"))
+    assert isinstance(report.inputs, JobInputs)
+    assert report.inputs.model.tuning is not None
+    lora = report.inputs.model.tuning.lora
+    assert lora is not None
+    assert (lora.rank, lora.targets) == (16, ("linear_qkv", "linear_proj"))
+    with pytest.raises(InputError, match=r"peft.dim is not given"):
+        asked(tmp_path, PEFT.replace("peft.dim=16 $@", ""))
