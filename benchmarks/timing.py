@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import ROOT
+from meshwright.units import rounded
 
 SAMPLE_S = 0.05
 
@@ -42,10 +43,10 @@ class Line:
 
     def cells(self) -> tuple[str, ...]:
         """As text: what, found, target, found / target, note."""
-        target = f"{'at least' if self.at_least else 'at most'} {self.target:,.6g} {self.unit}"
+        target = f"{'at least' if self.at_least else 'at most'} {rounded(self.target)} {self.unit}"
         if self.found is None:
             return self.what, "not measured", target, "-", self.note
-        return self.what, f"{self.found:,.3g} {self.unit}", target, f"{self.found / self.target:.2f}", self.note
+        return self.what, f"{rounded(self.found)} {self.unit}", target, f"{self.found / self.target:.2f}", self.note
 
 
 def run(command: list[str]) -> Run:

@@ -138,10 +138,11 @@ def score_table(title: str, scores: Iterable[Score]) -> Table:
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown; the first column to the left, the others to the right."""
+    """A table in Markdown; the first column and notes to the left, the others to the right."""
+    sides = ["---" if at == 0 or heading == "note" else "---:" for at, heading in enumerate(headings)]
     lines = [
         "| " + " | ".join(headings) + " |",
-        "|---" + "|---:" * (len(headings) - 1) + "|",
+        f"|{'|'.join(sides)}|",
         *("| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in rows),
     ]
     return "\n".join(lines)
