@@ -69,6 +69,13 @@ def test_a_file_of_llamafactory_says_model_length_and_adapters(tmp_path: Path) -
     assert any(said.option == "template" for said in report.launch.unpriced)  # type: ignore[union-attr]
 
 
+def test_a_program_that_makes_its_engine_itself_is_not_read_as_copies(tmp_path: Path) -> None:
+    words = "--model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 4"
+    (tmp_path / "run.sh").write_text(f"deepspeed main.py {words} --zero_stage $ZERO --deepspeed --output_dir out\n")
+    with pytest.raises(InputError, match=r"main.py takes --zero_stage"):
+        check(tmp_path / "run.sh", cluster="8xH100", search=False)
+
+
 def test_the_engine_is_in_the_file_that_the_yaml_names(tmp_path: Path) -> None:
     text = FACTORY.replace("finetuning_type: lora", "finetuning_type: full") + "deepspeed: engines/z3.json\n"
     with pytest.raises(InputError, match=r"engines/z3\.json is not here"):

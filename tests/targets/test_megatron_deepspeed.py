@@ -61,6 +61,7 @@ def test_what_the_fork_calls_otherwise_is_read() -> None:
     assert found.model["kv_heads"] == 2
     assert found.workload["attention_kernel"] == "materialised"
     assert read("--use-flash-attn-v2").workload["attention_kernel"] == "flash"
+    assert not read("--tokenizer-type HFTokenizer --tokenizer-model some/model").problems
     assert found.row is not None
     assert found.row.format() == "tp2.nosp.dp8.z1.mbs1.gbs64.nodpov"
     assert not found.problems

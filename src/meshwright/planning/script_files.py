@@ -100,7 +100,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     if not found and target.name == "accelerate":
         found = [(launch, _by_options(launch)) for launch in launches(script.commands) if is_trainer(launch)]
         questions = [one for launch, _ in found for one in read_trainer_options(launch).questions]
-        problems += [one for launch, _ in found for one in _missing(launch)]
+        problems += [one for launch, _ in found for one in (*_missing(launch), *_of_its_own(launch))]
     if not found:
         why = f"no program is started with a configuration of {target.title} that is here"
         fix = "name the configuration file itself, or put it beside the script"
@@ -165,6 +165,21 @@ def _missing(launch: Launch) -> Iterator[Problem]:
         if name.startswith("--") and name[2:].replace("-", "_") in _ENGINES and _CONFIG.fullmatch(path):
             why = f"it says what is sharded and offloaded ({launch.place})"
             yield Problem(what=f"{path[:80]} is not here", why=why, fix="put it beside the script", field=name)
+
+
+_BY_PROGRAM = ("--zero_stage", "--zero-stage", "--offload", "--offload_reference_model")
+
+
+def _of_its_own(launch: Launch) -> Iterator[Problem]:
+    """A program that makes DeepSpeed's configuration itself, from options of its own."""
+    words = [word.text for word in launch.words]
+    bare = any(one == "--deepspeed" and following.startswith("-") for one, following in pairwise([*words, "-"]))
+    own = next((one for one in words if one.partition("=")[0] in _BY_PROGRAM), None)
+    if own is not None or bare:
+        program = launch.program.rpartition("/")[2]
+        why = f"it makes DeepSpeed's configuration itself ({launch.place}), which says what is sharded"
+        fix = "check that configuration, as DeepSpeed prints it when it starts: check MODEL ds_config.json"
+        yield Problem(what=f"{program} takes {own or '--deepspeed'}", why=why, fix=fix, field=own or "--deepspeed")
 
 
 _SEVERAL = re.compile(r"(?:^|[_.-])(dpo|ppo|grpo|kto|orpo|rloo|rlhf|reward|gkd)(?=[_.-]|$)")

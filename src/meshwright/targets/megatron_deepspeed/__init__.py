@@ -274,7 +274,12 @@ def _read(script: Script, devices: int | None, config: str | None) -> LaunchFile
         keys = {}
     keys = keys if isinstance(keys, dict) else {}
     launch = megatron.read_flags(script, devices=devices, beside=_zero_of(keys))
-    return replace(launch, problems=(*launch.problems, *_disagree(keys, launch)))
+    problems = [one for one in launch.problems if not (one.field == "--tokenizer-type" and _TOKENIZER in one.what)]
+    return replace(launch, problems=(*problems, *_disagree(keys, launch)))
+
+
+_TOKENIZER = "HFTokenizer"
+"""A tokenizer that its parser has, and Megatron-LM's has under another name."""
 
 
 def _zero_of(keys: Mapping[str, Any]) -> Flags:
