@@ -11,6 +11,7 @@ import pytest
 from meshwright import check
 from meshwright.app.check import CheckReport
 from meshwright.errors import InputError
+from meshwright.planning.job_inputs import JobInputs
 
 FACTORY = """\
 model_name_or_path: meta-llama/Llama-3.1-8B-Instruct
@@ -67,6 +68,21 @@ def test_a_file_of_llamafactory_says_model_length_and_adapters(tmp_path: Path) -
     assert inputs.model.tuning.lora is not None
     assert (inputs.model.tuning.lora.rank, inputs.model.tuning.lora.targets) == (8, ("all-linear",))
     assert any(said.option == "template" for said in report.launch.unpriced)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [(FACTORY, "flash_attn: disabled\n"), (AXOLOTL, "attn_implementation: eager\n")]
+)
+def test_attention_that_is_not_fused_is_priced_so(tmp_path: Path, text: str, said: str) -> None:
+    fused, plain = (asked(tmp_path, one).inputs for one in (text, text + said))
+    assert isinstance(fused, JobInputs)
+    assert isinstance(plain, JobInputs)
+    assert (fused.workload.attention_kernel, plain.workload.attention_kernel) == ("flash", "materialised")
+
+
+def test_rounding_in_training_is_refused(tmp_path: Path) -> None:
+    found = asked(tmp_path, AXOLOTL + "qat:\n  weight_dtype: nvfp4\n").violations
+    assert [one.field for one in found] == ["qat"]
 
 
 def test_a_program_that_makes_its_engine_itself_is_not_read_as_copies(tmp_path: Path) -> None:

@@ -36,6 +36,13 @@ def test_a_format_that_is_not_priced_is_refused() -> None:
     assert [problem.field for problem in read("int4").problems] == ["quantization"]
 
 
+def test_a_file_over_another_one_than_the_usual_is_refused() -> None:
+    target = target_named("maxtext")
+    assert target.read is not None
+    found = target.read({"config.yml": "base_config: inference/jetstream.yml\n" + YAML.format("")}, 8)
+    assert [problem.field for problem in found.problems] == ["base_config"]
+
+
 @pytest.mark.parametrize("dtype", QUANTIZATIONS)
 def test_formats_come_back(dtype: str) -> None:
     plans = meshwright.plan("llama-3.1-8b", gpus="8xB200", target="maxtext", dtype=dtype)

@@ -174,6 +174,8 @@ def _of_its_own(launch: Launch) -> Iterator[Problem]:
     """A program that makes DeepSpeed's configuration itself, from options of its own."""
     words = [word.text for word in launch.words]
     bare = any(one == "--deepspeed" and following.startswith("-") for one, following in pairwise([*words, "-"]))
+    if any(one.startswith(("--deepspeed_config", "--deepspeed=")) for one in words):
+        return
     own = next((one for one in words if one.partition("=")[0] in _BY_PROGRAM), None)
     if own is not None or bare:
         program = launch.program.rpartition("/")[2]

@@ -19,6 +19,13 @@ _WITHOUT_A_ROW = (
 )
 
 
+def _too_small(name: str, degree: int, values: Values) -> Problem:
+    if name.startswith("--") and not values.has(name):
+        fix = "give it, or name the script that starts the training"
+        return Problem(what=f"{name} is not given", why="Megatron-LM does not start without it", fix=fix, field=name)
+    return Problem(what=f"{name} is {degree}", why="must be at least 1", field=name)
+
+
 def read_row(values: Values, devices: int | None, problems: list[Problem]) -> PlanRow | None:
     """Degrees and settings; problems found here make no row only where the degrees are wrong.
 
@@ -39,7 +46,7 @@ def read_row(values: Values, devices: int | None, problems: list[Problem]) -> Pl
     etp = values.whole("--expert-tensor-parallel-size", tp) if moe else 1
     degrees = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": etp, "--micro-batch-size": mbs}
     wrong = [name for name, degree in degrees.items() if degree < 1]
-    problems += [Problem(what=f"{name} is {degrees[name]}", why="must be at least 1", field=name) for name in wrong]
+    problems += [_too_small(name, degrees[name], values) for name in wrong]
     if wrong or devices is None:
         return None
     model_parallel = tp * pp * cp

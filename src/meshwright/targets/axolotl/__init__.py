@@ -184,8 +184,13 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     rl = reader.word("rl")
     if rl:
         reader.refuse("rl", rl, "more than one model runs, or a sequence runs twice", "check a file without it")
+    if reader.get("qat") is not None:
+        why = "weights and inputs are rounded in every product, which is not priced"
+        reader.refuse("qat", "given", why, "check a file without it")
     trainer = _trainer(reader)
-    said = {"seq_len": reader.degree("sequence_len", _LENGTH), "lora": _lora(reader)}
+    said: dict[str, Any] = {"seq_len": reader.degree("sequence_len", _LENGTH), "lora": _lora(reader)}
+    if reader.word("attn_implementation") == "eager" or reader.switch("eager_attention"):
+        said["attention_kernel"] = "materialised"
     model = reader.get("base_model")
     if reader.get("deepspeed") is not None:
         if reader.get("fsdp") or reader.get("fsdp_config"):

@@ -111,7 +111,12 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     _refuse(reader)
     trainer = hugging_face.arguments_of(reader, recompute="disable_gradient_checkpointing")
     lora = _lora(reader)
-    said = {"seq_len": reader.degree("cutoff_len", _LENGTH), "lora": lora}
+    eager = reader.word("flash_attn") == "disabled"
+    said = {
+        "seq_len": reader.degree("cutoff_len", _LENGTH),
+        "lora": lora,
+        "attention_kernel": "materialised" if eager else None,
+    }
     model = reader.get("model_name_or_path")
     if reader.get("deepspeed") is not None:
         engine = fine_tuning.of_deepspeed(reader, files, trainer, devices)

@@ -188,6 +188,10 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         InputError: the text is no YAML.
     """
     reader = FILE.read(files)
+    base = str(reader.get("base_config", "base.yml"))
+    if base.rpartition("/")[2] != "base.yml":
+        why = "keys that it sets are not in this file" if "inference" not in base else "it serves a model"
+        reader.refuse("base_config", base, why, "check the file that a training is started with")
     sizes = _sizes(reader, devices)
     if sizes is None:
         return reader.launch(None)
