@@ -12,34 +12,37 @@ from meshwright.fields.field import Field
 from meshwright.fields.job import OutputFields
 from meshwright.fields.request import Request, request_fields
 
-SHOWN = request_fields(OutputFields)
-"""Options of every command: how the answer is shown."""
+Act = Callable[[Request, dict[str, bool]], int | None]
 
 
 def command_of(
-    request: type[Request], act: Callable[[Request, dict[str, bool]], int | None], *, everything: bool = False
+    request: type[Request], act: Act, *, output: type[OutputFields] = OutputFields, everything: bool = False
 ) -> Callable[..., Any]:
     """The function that typer makes a command of.
 
     Args:
         request: whose fields are the options.
         act: what is done with the request that was typed, and with how the answer is shown.
+        output: options that say how it is shown.
         everything: whether help describes options that are rarely used, too.
     """
-    options = [one for one in (*request_fields(request), *SHOWN) if one.cli]
+    how = request_fields(output)
+    options = [one for one in (*request_fields(request), *how) if one.cli]
 
     def command(**typed: Any) -> int | None:
-        shown = {one.name: bool(typed.pop(one.name)) for one in SHOWN}
+        shown = {one.name: bool(typed.pop(one.name)) for one in how}
         values = {one.name: _value(one, typed[one.name]) for one in options if one.name in typed}
         return act(request.read(values, typed=True), shown)
 
     parameters = [_parameter(one, hidden=one.rare and not everything) for one in options]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
-    more = [one.spelled for one in options if one.rare]
-    named = f"\n\nMore, which --help-all describes: {', '.join(more)}." if more and not everything else ""
-    command.__doc__ = help_of(request) + named
+    command.__doc__ = help_of(request) + ("" if everything else _named([one.spelled for one in options if one.rare]))
     return command
+
+
+def _named(rare: list[str]) -> str:
+    return f"\n\nMore, which --help-all describes: {', '.join(rare)}." if rare else ""
 
 
 def summary_of(request: type[Request]) -> Callable[..., Any]:

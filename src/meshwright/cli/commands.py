@@ -14,6 +14,7 @@ from meshwright.app.verbs import VERBS
 from meshwright.cli import answers
 from meshwright.cli.command import command_of, summary_of
 from meshwright.cli.output import Output
+from meshwright.fields.job import OutputFields, WatchedFields
 from meshwright.fields.request import Request
 
 GROUPS = {
@@ -35,6 +36,9 @@ class Shown:
     """Instead: calls the use case itself, to tell of its progress or to handle its errors."""
 
 
+WATCH = "--watch"
+WATCHED = ("plan", "estimate", "check", "explain", "compare", "size")
+"""Verbs that have it: they read files that people edit, and answer in seconds."""
 SHOWN = {
     "plan": Shown(course=answers.print_searched),
     "estimate": Shown(show=answers.plans),
@@ -101,8 +105,9 @@ def add_commands(app: typer.Typer, verbs: Sequence[str], *, everything: bool = F
             home = groups[name]
         request = VERBS[verb].request
         whole = len(verbs) == 1 or any(name.endswith("_COMPLETE") for name in os.environ)
-        made = command_of(request, partial(act, verb), everything=everything) if whole else summary_of(request)
-        home.command(inner or name)(made)
+        output = WatchedFields if verb in WATCHED else OutputFields
+        made = command_of(request, partial(act, verb), output=output, everything=everything) if whole else None
+        home.command(inner or name)(made or summary_of(request))
 
 
 def act(verb: str, request: Request, output: dict[str, bool]) -> int | None:

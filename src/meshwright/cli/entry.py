@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from meshwright.cli.commands import add_commands, called
+from meshwright.cli.commands import WATCH, WATCHED, add_commands, called
 from meshwright.cli.output import (
     INTERRUPTED,
     ReaderLeftError,
@@ -127,6 +127,10 @@ def _parsed(words: list[str]) -> int:
     verbs = called(words)
     everything = HELP_ALL in words
     words = ["--help" if word == HELP_ALL else word for word in words]
+    if WATCH in words and verbs[0] in WATCHED and not {"-h", "--help"} & {*words}:
+        from meshwright.cli.watch import watch
+
+        return watch(words)
     command = _command(tuple(verbs), everything)
     try:
         result = command.main(args=words or ["--help"], prog_name="meshwright", standalone_mode=False)

@@ -269,3 +269,10 @@ class OutputFields:
     json: bool = ask("One JSON object on stdout instead of text.", Flag())
     quiet: bool = ask("No progress, notes or warnings on stderr.", Flag(), short="-q")
     no_color: bool = ask("No colours; NO_COLOR does the same.", Flag())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedFields(OutputFields):
+    """Likewise, of verbs that answer again."""
+
+    watch: bool = ask("Answer again whenever a file that was read changes, until interrupted.", Flag(), rare=True)

@@ -21,7 +21,7 @@ from meshwright.errors import InputError, MeshwrightError
 from meshwright.fields.failures import FailureSpec
 from meshwright.fields.field import Field
 from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
-from meshwright.fields.job import OutputFields
+from meshwright.fields.job import OutputFields, WatchedFields
 from meshwright.fields.kinds import Choice, Count, Duration, Number, Numbers, OutputFile, Spec, Texts, Whole
 from meshwright.fields.power import CarbonIntensity, Watts
 from meshwright.fields.request import request_fields
@@ -120,7 +120,8 @@ def test_every_option_in_help_comes_from_the_request(verb: str) -> None:
         assert main([*verb.split(), "--help-all"]) == 0
     listed = {word.strip(",") for line in shown.getvalue().splitlines() for word in line.split()[:2]}
     options = {word for word in listed if re.fullmatch(r"--[a-z0-9-]+", word)}
-    asked = (*request_fields(VERBS[verb].request), *request_fields(OutputFields))
+    output = WatchedFields if verb in commands.WATCHED else OutputFields
+    asked = (*request_fields(VERBS[verb].request), *request_fields(output))
     assert options - {"--help"} == {one.spelled for one in asked if one.cli and not one.argument}
 
 
