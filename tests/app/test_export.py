@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +68,27 @@ def test_what_the_target_cannot_express_is_refused_and_nothing_written(tmp_path:
     assert raised.value.exit_code == 4
     assert "offload" in str(raised.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_refusal_names_the_best_of_the_set_that_starts(tmp_path: Path) -> None:
+    whole = tmp_path / "plans.json"
+    found = plan("llama-3.1-8b", gpus="16xH100", global_batch=64, top=2, pin="sharding=z2")
+    found.save(whole)
+    data = json.loads(whole.read_text())
+    data["plans"].reverse()
+    whole.write_text(json.dumps(data))
+    with pytest.raises(UnsupportedError) as raised:
+        export(whole, "deepspeed")  # context parallel ranks in a ring
+    last = raised.value.problems[-1]
+    assert last.fix == f"export {whole}#2 --to deepspeed"
+    assert f"#2, {found.best.name}: " in last.why
+    assert export(f"{whole}#2", "deepspeed").name == found.best.name
+
+
+def test_a_refusal_names_the_targets_that_start_the_plan() -> None:
+    with pytest.raises(UnsupportedError) as raised:
+        export(job("dp8.z2.gbs64"), "torchtitan")
+    assert "Megatron-LM, DeepSpeed" in raised.value.problems[-1].why
 
 
 def test_an_unknown_target_names_the_known() -> None:

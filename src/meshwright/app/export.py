@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.errors import UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.formats.plan_json import content_hash
 from meshwright.formats.writing import check_directory, write_folder
@@ -69,7 +70,13 @@ def export(
     job, note = on_used_nodes(whole), used_nodes_note(whole)
     run = framework.as_run(job)
     estimate = estimate_plan(run.plan, run.model, run.cluster, run.workload)
-    written = framework.files(job, estimate)
+    try:
+        written = framework.files(job, estimate)
+    except UnsupportedError as error:
+        from meshwright.app.export_instead import instead
+
+        other = instead(plan, job, framework)
+        raise UnsupportedError([*error.problems, *([other] if other else [])], code=error.code) from None
     if estimate.fits == "no":
         place = estimate.place(estimate.fullest)
         warnings = (*warnings, f"the plan does not fit: {place} needs {peak_text(estimate)}")
