@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.errors import nearest
-from meshwright.fields.other_names import meant_options
 from meshwright.fields.request import Request, loaded, request_fields
 
 
@@ -117,6 +116,8 @@ def python_verb(verb: str) -> Callable[..., Any]:
 
 def _unexpected(verb: str, name: str, request: type[Request]) -> str:
     """What is said of an argument that a verb does not take: `--gbs` of the command line is `global_batch`."""
+    from meshwright.fields.other_names import meant_options  # few calls are wrong
+
     known = {one.name: one.spelled for one in request_fields(request) if one.python}
     meant = [f"--{name.replace('_', '-')}", *meant_options(name, known.values())]
     close = [own for own, option in known.items() if option in meant] or nearest(name, known)

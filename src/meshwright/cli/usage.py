@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest
-from meshwright.fields.other_names import meant_options, names_the_model, plain_name
 
 ABSENT_VERBS = {
     "sweep": "`meshwright calculon sweep` sweeps Calculon's model; else run `meshwright plan ... --json` for each row",
@@ -77,6 +76,8 @@ def _unknown_option(name: str, path: str, known: list[str], help_hint: str, *, t
     if name in ABSENT_OPTIONS:
         why = "nothing of it would be used"
         return Problem(what=f"this version has no option {name}", why=why, fix=ABSENT_OPTIONS[name], field=name)
+    from meshwright.fields.other_names import meant_options, names_the_model  # few words are wrong
+
     meant = meant_options(name, known)
     close = meant or nearest(name, [option for option in known if option.startswith("--")])
     fix = f"did you mean {' or '.join(close)}?" if close else help_hint
@@ -89,6 +90,7 @@ def _unknown_option(name: str, path: str, known: list[str], help_hint: str, *, t
 
 def _stated_in_plans(name: str, known: list[str]) -> str:
     """How a verb is told an axis of plans: by its option `--pin`, or in a plan; nothing where it is told neither."""
+    from meshwright.fields.other_names import plain_name
     from meshwright.planning.axes import axis_called
 
     axis = axis_called(plain_name(name))
