@@ -31,6 +31,7 @@ model:
 distributed:
   _target_: nemo_automodel.components.distributed.fsdp2.FSDP2Manager
   dp_size: none
+  offload_policy: none
   tp_size: 1
   cp_size: 1
   activation_checkpointing: true

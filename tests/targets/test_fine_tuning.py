@@ -80,6 +80,11 @@ def test_attention_that_is_not_fused_is_priced_so(tmp_path: Path, text: str, sai
     assert (fused.workload.attention_kernel, plain.workload.attention_kernel) == ("flash", "materialised")
 
 
+def test_files_of_other_backends_are_not_read_as_copies(tmp_path: Path) -> None:
+    found = asked(tmp_path, FACTORY + "tensor_model_parallel_size: 2\n").violations
+    assert [one.field for one in found] == ["tensor_model_parallel_size"]
+
+
 def test_rounding_in_training_is_refused(tmp_path: Path) -> None:
     found = asked(tmp_path, AXOLOTL + "qat:\n  weight_dtype: nvfp4\n").violations
     assert [one.field for one in found] == ["qat"]

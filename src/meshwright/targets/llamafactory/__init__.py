@@ -136,6 +136,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     return reader.launch(row, model={"name": str(model)} if model else {}, workload=workload)
 
 
+_OF_MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
 _OTHERS = ("use_galore", "use_apollo", "use_badam", "pure_bf16", "use_unsloth", "fp8", "mixture_of_depths")
 
 
@@ -149,6 +150,11 @@ def _refuse(reader: KeyReader) -> None:
     kind = reader.word("finetuning_type", "lora")
     if kind not in ("lora", "full"):
         reader.refuse("finetuning_type", kind, "full and lora can be planned", "use lora or full")
+    degree = next((name for name in _OF_MEGATRON if reader.get(name) is not None), None)
+    if degree is not None:
+        why = "the file is of its Megatron backends, whose degrees and memory are others"
+        fix = "check the script of Megatron-LM or Megatron-Bridge that does the same"
+        reader.refuse(degree, reader.get(degree), why, fix)
     for name in _OTHERS:
         if reader.switch(name):
             reader.refuse(name, True, "its memory and kernels are not known", "leave it out")
