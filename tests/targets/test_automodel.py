@@ -9,6 +9,7 @@ import pytest
 
 from meshwright import check
 from meshwright.app.check import CheckReport
+from meshwright.errors import UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.ops.counts import trained_parameters
@@ -178,3 +179,9 @@ def test_adapters_come_back(model: str, lora: str) -> None:
 def test_adapters_that_it_has_not_are_refused(lora: str, what: str) -> None:
     refused = TARGETS["automodel"].refused(tuned("dp8.fsdp.mbs2", lora, "qwen3-30b-a3b"))
     assert any(what in problem.what for problem in refused)
+
+
+def test_a_model_that_nobody_knows_is_to_be_named_before_the_file(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        asked(tmp_path, RECIPE.replace("meta-llama/Llama-3.2-1B", "someone/unheard-of"))
+    assert "check MODEL FILE" in caught.value.problems[-1].fix

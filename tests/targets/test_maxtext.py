@@ -68,7 +68,7 @@ def test_a_command_says_the_keys_and_the_model(tmp_path: Path) -> None:
     assert report.to_dict()["inputs"]["model"]["name"] == "llama-2-7b"
     assert report.launch is not None
     placed = {said.option: (said.value, said.place) for said in report.launch.said}
-    assert placed["dcn_data_parallelism"] == ("2", "train.sh:3")
+    assert placed["dcn_data_parallelism"] == ("2", "train.sh:2")
     assert not any("not read" in note for note in report.launch.notes)
 
 

@@ -206,11 +206,14 @@ def _resolved(named: str) -> ModelSpec:
     """
     try:
         return models.resolve(named)
-    except MeshwrightError:
+    except MeshwrightError as error:
         last = named.rstrip("/").rpartition("/")[2]
         known = models.find_name(last) if last != named else None
         if known is None:
-            raise
+            why = f"the file trains {named[:80]}"
+            fix = "name its config.json, or a model of its shape, before the file: check MODEL FILE"
+            other = Problem(what="the model is not at hand", why=why, fix=fix, field="model")
+            raise type(error)([*error.problems, other], code=error.code) from None
     model = models.spec(known)
     return replace(model, notes=(*model.notes, f"{named[:80]} is taken as {known}, whose name it has"))
 

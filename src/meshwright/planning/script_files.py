@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from meshwright.errors import Problem
-from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.shell import Launch, Script, launches
 from meshwright.formats.shell.launches import processes
 from meshwright.formats.shell.values import Unknown, Word, known_text, unknown_of
@@ -44,10 +44,7 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
     launched = target.read(found.files, devices)
     if asked := tuple(_unknown(launched, found)):
         return LaunchFile(row=None, layout=None, questions=asked)
-    said, unpriced = (
-        tuple(replace(one, place=found.place) if one.place.startswith(_OPTIONS) else one for one in values)
-        for values in (launched.said, launched.unpriced)
-    )
+    said, unpriced = (tuple(found.placed(one) for one in values) for values in (launched.said, launched.unpriced))
     options = found.options
     beside = {"lora": options.lora, "seq_len": options.seq_len}
     return replace(
@@ -72,10 +69,18 @@ class StartedWith:
     """Of the program."""
     unknown: Mapping[str, Unknown] = field(default_factory=dict)
     """Why values of keys on the command line are not known."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Where values of keys on the command line are written."""
     place: str = ""
     """Where the program is started, and its options stand."""
     questions: tuple[Problem, ...] = ()
     problems: tuple[Problem, ...] = ()
+
+    def placed(self, one: Said) -> Said:
+        """A value that stands in a word of the command, at the place of that."""
+        if not one.place.startswith(_OPTIONS):
+            return one
+        return replace(one, place=self.places.get(one.option, self.place))
 
 
 def started_with(script: Script, target: Target, read: Callable[[str], str | None]) -> StartedWith:
@@ -117,15 +122,19 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         written=frozenset(files) & {LAUNCHER, BARE, *script.files},
         options=read_trainer_options(found[-1][0]),
         unknown=_unknown_words(target, found[-1][0]),
+        places={key: str(word.place) for key, word in _overrides(target, found[-1][0]).items() if word.place},
         place=str(found[-1][0].place),
         questions=tuple(questions),
         problems=(*problems, *_of_several_models(found[-1][0])),
     )
 
 
+def _overrides(target: Target, launch: Launch) -> Mapping[str, Word]:
+    return target.overrides(launch) if target.overrides is not None else {}
+
+
 def _unknown_words(target: Target, launch: Launch) -> dict[str, Unknown]:
-    given = target.overrides(launch) if target.overrides is not None else {}
-    return {key: one.unknown for key, one in given.items() if one.unknown is not None}
+    return {key: one.unknown for key, one in _overrides(target, launch).items() if one.unknown is not None}
 
 
 def _missing_configs(launch: Launch) -> Iterator[str]:
