@@ -242,12 +242,14 @@ def fitted_text(record: dict[str, Any]) -> str:
     if not record:
         return "No number was fitted to these runs: devices are data-sheet peaks with the best published kernels."
     runs = record["runs"]
+    again = record["source"].partition("; ")[2]
     (before, _), (after, p90), (unseen, unseen_p90) = (
         (record["errors"][name]["median"], record["errors"][name]["p90"]) for name in ("before", "after", "left_out")
     )
     return (
         f"{len(record['numbers'])} numbers of device generations and frameworks, none of a run, a model or a source,\n"
-        f"were fitted on {record['date']} to {runs} of these runs (`meshwright calibrate`, at most 40 a source): the\n"
+        f"were fitted on {record['date']}{f' ({again})' if again else ''} to {runs} of these runs\n(`meshwright "
+        "calibrate`, at most 40 a source): the "
         f"median error of those was {before:.1%} before and {after:.1%} after (p90 {p90:.1%}), and {unseen:.1%} (p90\n"
         f"{unseen_p90:.1%}) for each source when the fit had not seen it."
     )

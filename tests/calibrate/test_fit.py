@@ -180,3 +180,16 @@ def test_a_file_of_runs_becomes_a_file_of_numbers_only_if_it_helps(
     with pytest.raises(NoBetter, match="not seen better"):
         calibrate([source], tmp_path / "other.json")
     assert not (tmp_path / "other.json").exists()
+
+
+def test_a_machine_that_is_slow_alone_moves_numbers_for_others_less() -> None:
+    """All runs of one of four sources take a tenth longer."""
+    slow = [replace(one, measured_s=one.measured_s * (1.1 if one.source == "source 0" else 1.0)) for one in steps()]
+    moved = [one for one in fitted_quantities(["hopper"], ["megatron-core"]) if one.name in TRUTH]
+    off = {}
+    for between in (0.0, 0.05):
+        found = fit(slow, 2, moved, between=between)
+        assert len(found.log_values) == len(moved)
+        others = [error for one, error in zip(slow, found.after, strict=True) if one.source != "source 0"]
+        off[between] = abs(float(np.median(others)))
+    assert off[0.05] < 0.5 * off[0.0]

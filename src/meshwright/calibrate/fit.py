@@ -2,6 +2,9 @@
 
 minimise over ln x:  sum over runs of w soft_l1(r(x) / s) + sum over numbers of ((ln x - ln prior) / spread)^2
 
+Where numbers are for machines that nobody has seen, r(x) + o replaces r(x), and the sum over sources of (o / b)^2 is
+added: all runs of a source may be off by the machine they share, which then moves no number.
+
 Steps of seconds are sums of parts that each number scales, so r is nearly linear in ln x: each round linearises it once
 (finite differences, only the runs a number can touch) and solves the linear problem exactly.
 """
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 Runs = Float[np.ndarray, "runs"]
 Numbers = Float[np.ndarray, "numbers"]
+Machines = Float[np.ndarray, "runs sources"]
 
 NOISE = 0.05
 """Scale of an ordinary residual of ln(predicted / measured): beyond it a run counts by its distance, not its square."""
@@ -40,6 +44,8 @@ TRUST = 0.6
 """Most a number's logarithm moves in one round."""
 TOLERANCE = 1e-6
 """Of a solution: far less than a number's standard deviation."""
+BETWEEN = 0.05
+"""Standard deviation of what a machine is off by, of a logarithm: as much as a run of it is from the next."""
 ROUNDS = 2
 """Of linearisation."""
 FEWEST_RUNS = 20
@@ -111,6 +117,7 @@ def fit(
     parameters: Sequence[Parameter] | None = None,
     start: Mapping[str, float] | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    between: float = 0.0,
 ) -> Fit:
     """Fit every number these runs can touch.
 
@@ -120,6 +127,8 @@ def fit(
         parameters: that may move; every one of the runs' devices and frameworks by default.
         start: values to linearise at first, by name; the priors for the rest. Numbers of an earlier fit save rounds.
         tell: takes a line about each round.
+        between: standard deviation of what all runs of a source are off by together; 0 where the numbers are to say
+            what the runs' own machines do.
 
     Returns:
         Values, uncertainty, and the errors before, after, and with sources left out.
@@ -139,7 +148,7 @@ def fit(
     if parameters is None:
         parameters = fitted_quantities((step.owners[0] for step in steps), (step.software for step in steps))
     x = np.log([parameter.prior for parameter in parameters])
-    weights = source_weights(steps)
+    weights, machines = source_weights(steps), _machines(steps, between)
     before = after = residuals(steps, parameters, x)
     if start:
         x = np.log([start.get(parameter.name, parameter.prior) for parameter in parameters])
@@ -148,7 +157,7 @@ def fit(
     rounds = ROUNDS if rounds is None else rounds
     for round_number in range(rounds):
         slopes = jacobian(steps, parameters, x, after)
-        moved = solve(after, slopes, x, parameters, weights)
+        moved = solve(after, slopes, x, parameters, weights, machines)
         x = x + np.clip(moved - x, -TRUST, TRUST)
         after = residuals(steps, parameters, x)
         tell(f"round {round_number + 1} of {rounds}: median error {np.median(np.abs(np.expm1(after))):.1%}")
@@ -160,7 +169,7 @@ def fit(
         deviations=deviations(after, slopes, parameters, weights),
         before=before,
         after=after,
-        left_out=_left_out(steps, after, slopes, x, parameters, weights),
+        left_out=_left_out(steps, after, slopes, x, parameters, weights, machines),
         slopes=slopes,
     )
 
@@ -176,6 +185,14 @@ def source_weights(steps: Sequence[MeasuredStep]) -> Runs:
     """n^-0.35 for a run of a source of n runs."""
     runs = Counter(step.source for step in steps)
     return np.array([runs[step.source] ** -SOURCE_POWER for step in steps])
+
+
+def _machines(steps: Sequence[MeasuredStep], between: float) -> Machines | None:
+    """What an offset of each source, in units of its deviation, adds to each run; None for no offsets."""
+    if not between:
+        return None
+    sources = list(dict.fromkeys(step.source for step in steps))
+    return between * np.array([[float(step.source == source) for source in sources] for step in steps])
 
 
 def residuals(steps: Sequence[MeasuredStep], parameters: Sequence[Parameter], x: Numbers) -> Runs:
@@ -199,13 +216,29 @@ def jacobian(
 
 
 def solve(
-    at_x: Runs, slopes: Float[np.ndarray, "runs numbers"], x: Numbers, parameters: Sequence[Parameter], weights: Runs
+    at_x: Runs,
+    slopes: Float[np.ndarray, "runs numbers"],
+    x: Numbers,
+    parameters: Sequence[Parameter],
+    weights: Runs,
+    machines: Machines | None = None,
 ) -> Numbers:
-    """The minimum of the linearised problem within bounds."""
+    """The minimum of the linearised problem within bounds; `machines` as `_machines` makes them."""
     least_squares = _optimizer("least_squares")
     prior = np.log([parameter.prior for parameter in parameters])
     spread = np.array([parameter.quantity.spread for parameter in parameters])
     low, high = np.array([parameter.bounds for parameter in parameters]).T
+    numbers = len(x)
+    if machines is not None:
+        # An offset of each source in units of its deviation: a number more whose prior is none.
+        offsets = machines.shape[1]
+        slopes, x, prior = (
+            np.hstack([slopes, machines]),
+            np.append(x, np.zeros(offsets)),
+            np.append(prior, [0] * offsets),
+        )
+        spread = np.append(spread, np.ones(offsets))
+        low, high = np.append(low, np.full(offsets, -np.inf)), np.append(high, np.full(offsets, np.inf))
 
     def objective(moved: Numbers) -> np.ndarray:
         scaled = (at_x + slopes @ (moved - x)) * weights / NOISE
@@ -222,7 +255,7 @@ def solve(
 
     start = np.clip(x, low + 1e-9, high - 1e-9)
     near = dict.fromkeys(("ftol", "xtol", "gtol"), TOLERANCE)
-    return np.asarray(least_squares(objective, start, jac=slope, bounds=(low, high), **near).x)
+    return np.asarray(least_squares(objective, start, jac=slope, bounds=(low, high), **near).x[:numbers])
 
 
 def deviations(
@@ -245,12 +278,14 @@ def _left_out(
     x: Numbers,
     parameters: Sequence[Parameter],
     weights: Runs,
+    machines: Machines | None,
 ) -> Runs:
     found = at_x.copy()
     sources = np.array([step.source for step in steps])
     for source in dict.fromkeys(sources):
         out = sources == source
-        moved = solve(at_x[~out], slopes[~out], x, parameters, weights[~out])
+        others = None if machines is None else machines[~out]
+        moved = solve(at_x[~out], slopes[~out], x, parameters, weights[~out], others)
         found[out] = at_x[out] + slopes[out] @ (moved - x)
     return found
 

@@ -63,7 +63,7 @@ QUANTITIES = (
     FittedField("device", "flash_fa1_share", 0.25, 0.10, 1.0),
     FittedField("device", "flash_fa2_share", 0.15, 0.30, 1.0),
     FittedField("device", "launch_s", 0.40, 5e-7, 2e-5),
-    FittedField("device", "power_exponent", 0.50, 0.05, 1.5),
+    FittedField("device", "power_exponent", 0.50, 0.05, 1.0),
     FittedField("software", "operator_s", 0.60, 1e-7, 2e-4),
     FittedField("software", "vector_passes", 0.25, 0.8, 10.0),
     FittedField("software", "product_share", 0.05, 0.75, 1.0),
@@ -78,7 +78,8 @@ QUANTITIES = (
     FittedField("generation", "young_products", 0.10, 0.6, 1.05),
 )
 """Spreads say how far a number of the literature may be off: little for what is measured on the device, more for what
-frameworks do, and little again for what one generation of a framework differs by from the next."""
+frameworks do, and little again for what one generation of a framework differs by from the next. Power rises at least
+as the clock does, so that no exponent is above 1."""
 _RECORDS: dict[Scope, Callable[[str], object]] = {
     "device": published_efficiency,
     "software": published_software,
