@@ -110,7 +110,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         why = f"no program is started with a configuration of {target.title} that is here"
         fix = "name the configuration file itself, or put it beside the script"
         problem = Problem(what="there is no configuration", why=why, fix=fix, field="source")
-        return StartedWith(problems=(*problems, problem))
+        return StartedWith(problems=(*problems, script.stopped() or problem))
     if len({json.dumps(files, sort_keys=True) for _, files in found}) > 1:
         where = ", ".join(dict.fromkeys(str(launch.place) for launch, _ in found[:6]))
         why = f"their configurations differ, at {where}"

@@ -70,3 +70,14 @@ def test_files_that_source_each_other_stop() -> None:
     files = {"a.sh": ". ./b.sh\n", "b.sh": "source ./a.sh\n"}
     script = read_script("source ./a.sh\npython x.py\n", read=lambda path: files[path.removeprefix("./")])
     assert "too deeply" in script.broken[0][0]
+
+
+def test_an_exit_with_an_error_is_where_a_script_stops() -> None:
+    guard = 'if [ -z "$IMAGE" ]; then echo "IMAGE must be set"; exit 1; fi\n'
+    script = read_script(f"#!/bin/bash\n{guard}torchrun train.py --tp 2\n", name="run.sh")
+    problem = script.stopped()
+    assert problem is not None
+    assert problem.what == "the script stops at run.sh:2"
+    started = read_script(f"{guard}torchrun train.py --tp 2\n", environment={"IMAGE": "x"})
+    assert started.stopped() is None
+    assert read_script("exit 0\n").stopped() is None

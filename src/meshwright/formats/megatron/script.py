@@ -168,4 +168,4 @@ def _options_alone(script: Script) -> ChosenCommand:
         why = f"it calls {path[-80:]} at {place}, which is not here"
         fix = "put that file beside the script"
     problem = Problem(what="there are no options", why=why, fix=fix, field="options")
-    return ChosenCommand(problems=(problem,))
+    return ChosenCommand(problems=((not script.missing and script.stopped()) or problem,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from meshwright.errors import Problem
 from meshwright.formats.shell.calls import slurm_variables
 from meshwright.formats.shell.evaluate import Evaluator
 from meshwright.formats.shell.launches import Launch, launches, processes
@@ -43,6 +44,16 @@ class Script:
     """What could not be read, and where."""
     files: Mapping[str, Value]
     """What it writes to files, by the last part of their path."""
+    failed_at: ScriptLine | None = None
+    """Where it exits with an error."""
+
+    def stopped(self) -> Problem | None:
+        """That it exits with an error before it starts a program; None where it does not."""
+        if self.failed_at is None or launches(self.commands):
+            return None
+        why = "it exits there with an error, and has started no program"
+        fix = "set what it asks for above that line, in the script or with --env NAME=VALUE and --arg"
+        return Problem(what=f"the script stops at {self.failed_at}", why=why, fix=fix, field="source")
 
 
 def read_script(
@@ -64,7 +75,7 @@ def read_script(
     """
     record = ScriptState()
     shown = name.replace("\\", "/").rpartition("/")[2] or "script"
-    start = ScriptLine(shown, 1)
+    start, failed_at = ScriptLine(shown, 1), None
     if len(text) > MAX_TEXT:
         record.break_off(f"it has {len(text):,} letters; at most {MAX_TEXT:,} are read", start)
     else:
@@ -79,8 +90,8 @@ def read_script(
         slurm_variables(source, shell)
         try:
             Evaluator(record, read).script(source, shell)
-        except Left:
-            pass
+        except Left as leaving:
+            failed_at = leaving.failed_at
         except TooMuch as error:
             record.break_off(str(error), start)
         except RecursionError:
@@ -91,4 +102,5 @@ def read_script(
         missing=tuple(dict.fromkeys(record.missing)),
         broken=tuple(record.broken),
         files=dict(record.files),
+        failed_at=failed_at,
     )

@@ -189,7 +189,7 @@ def _leave(kind: str) -> Callable[[Any, list[Value], ScriptLine, Shell], None]:
         count = known_text(words[1]) if len(words) > 1 else ""
         if kind in ("return", "exit"):
             shell.status = count in ("", "0") if len(words) < 2 or unknown_of(words[1]) is None else True
-            raise Left(kind)
+            raise Left(kind, failed_at=None if shell.status is True else place)
         raise Left(kind, int(count) if count.isdigit() and 0 < int(count) < 100 else 1)
 
     return leave

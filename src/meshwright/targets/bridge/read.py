@@ -55,7 +55,7 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     if not found:
         why = "no program in it is started with KEY=VALUE overrides such as model.tensor_model_parallel_size=2"
         problem = Problem(what="there are no overrides", why=why, fix="name the script that starts a recipe with them")
-        return LaunchFile(row=None, layout=None, problems=(problem,))
+        return LaunchFile(row=None, layout=None, problems=(script.stopped() or problem,))
     if len({tuple((one.text, one.unknown) for one in launch.words) for launch in found}) > 1:
         where = ", ".join(dict.fromkeys(str(launch.place) for launch in found[:6]))
         fix = "say what selects one, with --env or --arg, or leave one in the script"
