@@ -209,8 +209,8 @@ def test_a_question_that_nothing_answers_offers_those_that_have_an_answer(browse
     assert "fits 1 x H100" in page.inner_text("dialog .problem >> nth=0")
     assert browser.serious() == []
     page.locator("dialog .chip", has_text="--lora").click()
-    page.locator("footer", has_text="--lora").wait_for(timeout=120_000)
-    assert "1 GPU" in page.inner_text(".facts")
+    page.locator(".facts", has_text=re.compile("· 1 GPU$", re.M)).wait_for(timeout=120_000)
+    assert "--lora" in page.inner_text("footer")
 
 
 def test_a_line_that_is_no_plan_stays_to_be_corrected(browser: Shown, page: Any) -> None:
