@@ -209,7 +209,7 @@ def test_a_question_that_nothing_answers_offers_those_that_have_an_answer(browse
     assert "fits 1 x H100" in page.inner_text("dialog .problem >> nth=0")
     assert browser.serious() == []
     page.locator("dialog .chip", has_text="--lora").click()
-    page.locator(".facts", has_text=re.compile("· 1 GPU$", re.M)).wait_for(timeout=120_000)
+    page.locator(".facts span", has_text=re.compile("· 1 GPU$")).wait_for(timeout=120_000)
     assert "--lora" in page.inner_text("footer")
 
 
