@@ -9,7 +9,7 @@ import pytest
 
 from meshwright import check
 from meshwright.app.check import CheckReport
-from meshwright.errors import UnsupportedError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.ops.counts import trained_parameters
@@ -179,6 +179,11 @@ def test_adapters_come_back(model: str, lora: str) -> None:
 def test_adapters_that_it_has_not_are_refused(lora: str, what: str) -> None:
     refused = TARGETS["automodel"].refused(tuned("dp8.fsdp.mbs2", lora, "qwen3-30b-a3b"))
     assert any(what in problem.what for problem in refused)
+
+
+def test_recipes_of_other_kinds_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="recipe is 'TrainEagle3Recipe'"):
+        asked(tmp_path, "recipe: TrainEagle3Recipe\nrecipe_args:\n  micro_batch_size: 1\n")
 
 
 def test_a_model_that_nobody_knows_is_to_be_named_before_the_file(tmp_path: Path) -> None:
