@@ -248,9 +248,9 @@ def fitted_text(record: dict[str, Any]) -> str:
     )
     return (
         f"{len(record['numbers'])} numbers of device generations and frameworks, none of a run, a model or a source,\n"
-        f"were fitted on {record['date']}{f' ({again})' if again else ''} to {runs} of these runs\n(`meshwright "
-        "calibrate`, at most 40 a source): the "
-        f"median error of those was {before:.1%} before and {after:.1%} after (p90 {p90:.1%}), and {unseen:.1%} (p90\n"
+        f"were fitted on {record['date']}{f' ({again})' if again else ''} to {runs} of these runs\n"
+        "(`meshwright calibrate`, at most 40 a source): the median error of those was "
+        f"{before:.1%} before and {after:.1%} after\n(p90 {p90:.1%}), and {unseen:.1%} (p90 "
         f"{unseen_p90:.1%}) for each source when the fit had not seen it."
     )
 
