@@ -71,7 +71,7 @@ def export(
     run = framework.as_run(job)
     estimate = estimate_plan(run.plan, run.model, run.cluster, run.workload)
     try:
-        written = framework.files(job, estimate)
+        written = framework.written(job, estimate)
     except UnsupportedError as error:
         from meshwright.app.export_instead import instead
 

@@ -28,13 +28,13 @@ def instead(plan: PlanLike, job: Job, target: Target) -> Problem | None:
     """
     what = f"{target.title} does not start this plan"
     for number, other in _listed(plan):
-        if other.plan == job.plan or target.refused(on_used_nodes(other)):
+        if other.plan == job.plan or target.problems(on_used_nodes(other)):
             continue
         slower = _step_s(other) / _step_s(job) - 1.0
         beside = f"{percent(abs(slower))} {'slower' if slower >= 0 else 'quicker'}"
         why = f"the best of its set that it starts is #{number}, {other.name or 'of uneven stages'}: {beside}"
         return Problem(what=what, why=why, fix=f"export {_path(plan)}#{number} --to {target.name}", field="plan")
-    others = [name for name, one in TARGETS.items() if one.suggested and one.read is not None and not one.refused(job)]
+    others = [name for name, one in TARGETS.items() if one.suggested and one.read is not None and not one.problems(job)]
     if not others:
         return None
     titles = ", ".join(TARGETS[name].title for name in others)

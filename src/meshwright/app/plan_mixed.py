@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from meshwright.app.plan_set import PlanSet, RankedPlan, runner_up
 from meshwright.app.requests.plan import PlanRequest
@@ -18,14 +19,13 @@ from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
 from meshwright.planning.compose.sources.profiles.cluster import measured_cluster
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.mixed.joinable import crossed
 from meshwright.planning.mixed.mixing import Mixing, idle_devices, mixing_of
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.parallelizers import SliceSource, claimed_s
 from meshwright.planning.mixed.profiles import ProfileSource, priced_cluster
 from meshwright.planning.mixed.search import MixedPlans, mixed_plans
 from meshwright.planning.mixed.slices import Composition, planned_slices
-from meshwright.planning.mixed.source import PricedPlan, StageSource
+from meshwright.planning.mixed.source import Launcher, PricedPlan, Refusals, StageSource
 from meshwright.planning.mixed.spaces import space_anywhere
 from meshwright.planning.objectives import QUICKEST, Aim, aim_of
 from meshwright.planning.one_kind import find_plans
@@ -87,12 +87,12 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
     def asked_for(part: ClusterSpec) -> Space:
         return space_of(spec, workload, part.devices, **request.space.keywords())
 
-    def space_for(part: ClusterSpec) -> Space:
+    def space_for(refuses: Refusals | None, part: ClusterSpec) -> Space:
         space = asked_for(part)
         return restricted(space, spec, part, workload, refuses) if refuses and part.homogeneous else space
 
     source: NativeSource | SliceSource
-    anywhere = space_anywhere(inputs.cluster, space_for)
+    anywhere = space_anywhere(inputs.cluster, partial(space_for, refuses))
     notes = tuple(pinned_notes(anywhere))
     if request.target:
         notes += (target_note(request.target),)
@@ -101,12 +101,36 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
         notes = (Assumption(name="parallelizers", value=", ".join(source.names), basis="assumed"), *notes)
     else:
         pinned = any(axis != "offload" for axis, _ in space_anywhere(inputs.cluster, asked_for).pins)
-        source = NativeSource(inputs, space_for, pinned=pinned)
+        source = NativeSource(inputs, partial(space_for, refuses), pinned=pinned)
     top = request.top
-    found = mixed_plans(source, aim, refuses)
+
+    def usual() -> Launcher | None:
+        return None if named else _usual_launcher(inputs.cluster, space_for)
+
+    target = Launcher(target=request.target, refuses=refuses, space=anywhere) if request.target and refuses else None
+    found = mixed_plans(source, aim, target, usual)
     composition = _composition(source, found, top, _own_search(inputs)) if isinstance(source, SliceSource) else None
     asked = Asked(model=spec, workload=workload, assumptions=(*inputs.assumptions, *notes), top=top, aim=aim)
     return mixed_answer(asked, source, found, composition)
+
+
+def _usual_launcher(cluster: ClusterSpec, space_for: Callable[[Refusals, ClusterSpec], Space]) -> Launcher | None:
+    """The first framework that can run the model under what is pinned; None where none can.
+
+    Args:
+        cluster: of the question.
+        space_for: the search space of a part of it for a framework.
+    """
+    for name, known in TARGETS.items():
+        refuses = target_rule(name) if known.suggested else None
+        if refuses is None:
+            continue
+        try:
+            space = space_anywhere(cluster, partial(space_for, refuses))
+        except (UnsupportedError, InputError):
+            continue
+        return Launcher(target=name, refuses=refuses, space=space)
+    return None
 
 
 def _no_front(by: str) -> Problem:
@@ -286,16 +310,10 @@ def _frameworks(one: PricedPlan) -> Iterator[tuple[str, str]]:
     if not isinstance(one.job, Job) or not isinstance(one.estimate, StepEstimate):
         return
     job = on_used_nodes(one.job)
-    mixed = crossed(job.cluster, [group.name for group in job.cluster.groups])
-    if mixed is not None:
-        libraries, carriers = mixed
-        why = f"its ranks would meet in one communicator, and {' and '.join(libraries)} share none"
-        yield from ((name, f"{why}; what is between them goes by {' and '.join(carriers)}") for name in TARGETS)
-        return
     for name, target in TARGETS.items():
         if not target.suggested:
             continue
         # That devices are numbered otherwise follows from any unlike stage, and says the least.
-        reasons = [problem.why or problem.what for problem in target.refused(job)]
+        reasons = [problem.why or problem.what for problem in target.problems(job)]
         plain = [reason for reason in reasons if "numbered" not in reason]
         yield name, (plain or reasons or [""])[0]

@@ -41,7 +41,7 @@ def refusals_in_search(target: str) -> Callable[[Job], tuple[Problem, ...]]:
 
     def refuses(job: Job) -> tuple[Problem, ...]:
         alone = on_used_nodes(job)
-        return found.refused(alone) or _held_otherwise(found, alone)
+        return found.problems(alone) or _held_otherwise(found, alone)
 
     return refuses
 

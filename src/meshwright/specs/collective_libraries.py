@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+
+from meshwright.specs.cluster import ClusterSpec
 
 _FILE = Path(__file__).parent / "data" / "collective_libraries.toml"
 
@@ -16,6 +19,22 @@ def collective_library(vendor: str) -> str | None:
         vendor: as a device states it: `NVIDIA`.
     """
     return _by_vendor().get(vendor)
+
+
+def crossed(cluster: ClusterSpec, used: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Collective libraries of the groups in use, and the transports between them; None where there is one library.
+
+    Args:
+        cluster: of a plan.
+        used: names of the groups in use.
+    """
+    groups = [group for group in cluster.groups if group.name in used]
+    libraries = {name: collective_library(group.device.vendor) for group in groups for name in (group.name,)}
+    known = tuple(dict.fromkeys(name for name in libraries.values() if name))
+    if len(known) < 2:
+        return None
+    carried = (link.transport for link in cluster.links if set(link.between) <= libraries.keys() and link.transport)
+    return known, tuple(dict.fromkeys(carried))
 
 
 @cache

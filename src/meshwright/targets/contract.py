@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from meshwright.errors import Problem
+from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.key_text import KeyText, key_text
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.plan_json import write_job
 from meshwright.formats.shell import Launch, Script, Word
 from meshwright.library.made_with import made_with
+from meshwright.specs.collective_libraries import crossed
 from meshwright.specs.job import Job
 
 Files = Mapping[str, str]
@@ -74,6 +75,32 @@ class Target:
     """Whether answers say of a plan if this target runs it, unless asked."""
     software: str | None = None
     """Whose kernels and memory price its plans, by name in the library; None for the default."""
+
+    def problems(self, job: Job) -> tuple[Problem, ...]:
+        """All that keeps the target from running a plan: what no framework runs, and what this one cannot express."""
+        return (*_two_libraries(job), *self.refused(job))
+
+    def written(self, job: Job, estimate: StepEstimate) -> TargetFiles:
+        """A plan as the target's files.
+
+        Raises:
+            UnsupportedError: with all that keeps the target from running it.
+        """
+        if problems := _two_libraries(job):
+            raise UnsupportedError([*problems, *self.refused(job)], code="MW420")
+        return self.files(job, estimate)
+
+
+def _two_libraries(job: Job) -> tuple[Problem, ...]:
+    """Frameworks make communicators of all ranks, which devices under two libraries do not share."""
+    mixed = crossed(job.cluster, [group.name for group in job.cluster.groups])
+    if mixed is None:
+        return ()
+    libraries, carriers = mixed
+    why = f"its ranks would meet in one communicator, and {' and '.join(libraries)} share none"
+    why += f"; what is between them goes by {' and '.join(carriers)}" if carriers else ""
+    fix = "plan the devices of one vendor"
+    return (Problem(what="plan: devices under two collective libraries", why=why, fix=fix, field="cluster"),)
 
 
 def target_files(job: Job, files: tuple[tuple[str, str], ...], *, notes: tuple[str, ...], start: str) -> TargetFiles:

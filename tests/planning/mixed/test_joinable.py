@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshwright import plan
-from meshwright.errors import InputError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.clusters import read_cluster
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.devices import device
@@ -75,6 +75,8 @@ def test_by_a_transport_they_are_planned_together(tmp_path: Path) -> None:
         "NCCL and RCCL share none; what is between them goes by ucx" in why for _, why in found.mixing.frameworks
     )
     assert found.best.job.cluster.links[0].transport == "ucx"
+    with pytest.raises(UnsupportedError, match="two collective libraries"):
+        found.best.export("megatron")
 
 
 def test_through_the_hosts_a_link_is_slower_than_the_fabric(tmp_path: Path) -> None:

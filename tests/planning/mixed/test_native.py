@@ -47,6 +47,22 @@ def test_the_answer_says_who_holds_what_and_what_it_rests_on(plans: PlanSet) -> 
         assert words in said
 
 
+def test_a_plan_that_a_framework_starts_stands_first_where_it_is_hardly_slower() -> None:
+    found = plan("qwen3-30b-a3b", gpus="16xA100-80,8xH100", seq_len=8192, global_batch=128)
+    assert found.mixing is not None
+    assert dict(found.mixing.frameworks)["megatron"] == ""
+    assert found.mixing.quickest_s < found.best.estimate.step_time_s < found.mixing.quickest_s * 1.02
+    assert "which no framework known here can run" in " ".join(found.verdict.why)
+
+
+def test_elsewhere_it_is_named_with_what_it_loses() -> None:
+    found = plan("qwen3-235b-a22b", gpus="64xA100-80,16xH800", global_batch=128, top=1)
+    assert found.mixing is not None
+    assert found.mixing.launched is not None
+    assert found.mixing.launched.target == "megatron"
+    assert "megatron can run a plan of" in " ".join(found.verdict.why)
+
+
 def test_a_plan_of_several_kinds_is_read_and_priced_again(plans: PlanSet, tmp_path: Path) -> None:
     path = plans[0].save(tmp_path / "plan.json")
     again = estimate(plans.model, plan=str(path))

@@ -57,19 +57,3 @@ def strangers(cluster: ClusterSpec, group: str, used: Sequence[str]) -> tuple[st
         return None
     own, other = (collective_library(cluster.groups[number[name]].device.vendor) for name in (group, apart[0]))
     return (own, other) if own and other else None
-
-
-def crossed(cluster: ClusterSpec, used: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Collective libraries of the groups in use, and the transports between them; None where there is one library.
-
-    Args:
-        cluster: of a plan.
-        used: names of the groups in use.
-    """
-    groups = [group for group in cluster.groups if group.name in used]
-    libraries = {name: collective_library(group.device.vendor) for group in groups for name in (group.name,)}
-    known = tuple(dict.fromkeys(name for name in libraries.values() if name))
-    if len(known) < 2:
-        return None
-    carried = (link.transport for link in cluster.links if set(link.between) <= libraries.keys() and link.transport)
-    return known, tuple(dict.fromkeys(carried))

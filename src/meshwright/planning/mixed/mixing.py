@@ -86,6 +86,15 @@ class IdleDevices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchedPlan:
+    """The quickest plan found that a framework starts."""
+
+    target: str
+    """The framework."""
+    step_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mixing:
     """What the best plan gains from every kind of device, and what it depends on."""
 
@@ -106,6 +115,10 @@ class Mixing:
     places: tuple[StagePlacement, ...]
     """Which nodes hold which stages."""
     searched: SearchRecord
+    quickest_s: float
+    """Of a step of the quickest plan found, which no framework may start."""
+    launched: LaunchedPlan | None = None
+    """None where a target is asked for, and where none was found."""
     kinds: int = 2
     """Kinds of device among the groups: 1 where they differ in their nodes alone."""
     per_step: float | None = None
@@ -166,6 +179,8 @@ def mixing_of(
         idle=tuple(idle_devices(job.cluster, estimate, rented=rented)),
         places=tuple(_places(job, estimate)),
         searched=searched,
+        quickest_s=found.quickest.step_time_s,
+        launched=found.launched and LaunchedPlan(target=found.launched[0], step_time_s=found.launched[1].step_time_s),
         kinds=len({group.device.name for group in groups}),
         per_step=estimate.price_per_step if rented else None,
     )

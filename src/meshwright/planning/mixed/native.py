@@ -23,7 +23,7 @@ from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.repairs import mixed_repairs
 from meshwright.planning.mixed.set_cost import price_per_step
-from meshwright.planning.mixed.source import PricedPlan, Refusals, SearchRecord
+from meshwright.planning.mixed.source import Launcher, PricedPlan, SearchRecord
 from meshwright.planning.mixed.spaces import alone_name, space_anywhere
 from meshwright.planning.objectives import Aim
 from meshwright.planning.one_kind import find_plans, first_nodes
@@ -148,19 +148,20 @@ class NativeSource:
                 break
         return found
 
-    def of_one_strategy(self, parts: Sequence[IslandPart], refuses: Refusals) -> list[PricedPlan]:
-        """Pipelines through all of these parts that a target runs; arguments as `StageSource.of_one_strategy`."""
+    def of_one_strategy(self, parts: Sequence[IslandPart], launcher: Launcher) -> list[PricedPlan]:
+        """Pipelines through all of these parts that a framework starts; arguments as `StageSource.of_one_strategy`."""
         islands = OneStrategyIslands(
-            model=self.model, cluster=self.cluster, workload=self.workload, space=self.space, parts=tuple(parts)
+            model=self.model, cluster=self.cluster, workload=self.workload, space=launcher.space, parts=tuple(parts)
         )
         found: list[PricedPlan] = []
         for pipeline in OneStrategyPipelines(islands, self.effort).through(parts):
-            whole = with_whole_micro_batches(
-                blended([pipeline], self.workload.global_batch, 0.0), self.workload.global_batch
-            )
-            candidate = None if whole is None else self._candidate(native_plan(whole, self.cluster))
-            if candidate is not None and isinstance(candidate.job, Job) and not refuses(candidate.job):
-                found.append(candidate)
+            alone = blended([pipeline], self.workload.global_batch, 0.0)
+            made = with_whole_micro_batches(alone, self.workload.global_batch)
+            plan = None if made is None else native_plan(made, self.cluster)
+            if plan is None or launcher.refuses(self._job(plan)):
+                continue
+            candidate = self._candidate(plan)
+            found += [candidate] if candidate else []
             if len(found) == COMPOSED:
                 break
         self.composer.counts.update(islands.counts)

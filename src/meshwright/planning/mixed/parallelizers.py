@@ -21,7 +21,7 @@ from meshwright.planning.compose.sources.parallelizers.composed import SliceComp
 from meshwright.planning.compose.sources.parallelizers.execution import sliced_plan
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
-from meshwright.planning.mixed.source import PricedPlan, Refusals, SearchRecord, require_one_stream
+from meshwright.planning.mixed.source import Launcher, PricedPlan, SearchRecord, require_one_stream
 from meshwright.planning.objectives import Aim
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.space import Space
@@ -76,7 +76,7 @@ class SliceSource:
         """What was not answered, or answered and not taken, and plans that cannot run."""
         return (*self._refused, *self.composer.skips())
 
-    def of_one_strategy(self, parts: Sequence[IslandPart], refuses: Refusals) -> list[PricedPlan]:
+    def of_one_strategy(self, parts: Sequence[IslandPart], launcher: Launcher) -> list[PricedPlan]:
         """None: each slice has the strategies of its parallelizer."""
         return []
 

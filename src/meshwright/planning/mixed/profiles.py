@@ -18,7 +18,7 @@ from meshwright.planning.compose.sources.profiles.price import paced_pipelines, 
 from meshwright.planning.compose.sources.profiles.search import ComposedShapes, ShapeComposer
 from meshwright.planning.compose.sources.profiles.shares import shares
 from meshwright.planning.mixed.measured_doubts import doubts_of_profile
-from meshwright.planning.mixed.source import PricedPlan, Refusals, SearchRecord
+from meshwright.planning.mixed.source import Launcher, PricedPlan, SearchRecord
 from meshwright.planning.objectives import Aim
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.units import gib
@@ -50,7 +50,7 @@ class ProfileSource:
         self._best: dict[tuple[tuple[str, int], ...], PricedPlan | None] = {}
         self._whole: ComposedShapes | None = None
 
-    def of_one_strategy(self, parts: Sequence[IslandPart], refuses: Refusals) -> list[PricedPlan]:
+    def of_one_strategy(self, parts: Sequence[IslandPart], launcher: Launcher) -> list[PricedPlan]:
         """None: no target reads plans of measured layers."""
         return []
 

@@ -7,7 +7,7 @@ compared; the source composes pipelines and prices plans.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, isfinite
@@ -18,13 +18,15 @@ from meshwright.fields.limits import nothing_in_time
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.costing import Counts, Offer, rented
 from meshwright.planning.mixed.joinable import joinable
-from meshwright.planning.mixed.source import PricedPlan, Refusals, StageSource
+from meshwright.planning.mixed.source import Launcher, PricedPlan, StageSource
 from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices
 from meshwright.planning.one_kind import CLEARLY_FASTER
 from meshwright.search.search import FRONT_SLACK
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 
+HARDLY_QUICKER = 0.02
+"""Share of a step that a plan which the usual framework cannot start must save to stand before one that it can."""
 MOST_SETS = 12
 """Sets of groups that plans of one strategy are looked for on, those of most devices first."""
 CLOSE = 0.05
@@ -43,15 +45,23 @@ class MixedPlans:
     """The best plan of each group by itself; none of a cluster of one group."""
     without: Mapping[int, PricedPlan | None]
     """The best plan without each group; none where nobody compared them."""
+    launched: tuple[str, PricedPlan] | None = None
+    """A framework, and the quickest plan over several groups that it starts, where the search was for none."""
 
 
-def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | None = None) -> MixedPlans:
+def mixed_plans(
+    source: StageSource,
+    aim: Aim = QUICKEST,
+    target: Launcher | None = None,
+    usual: Callable[[], Launcher | None] | None = None,
+) -> MixedPlans:
     """The plans of a job on a cluster, the best by the aim first.
 
     Args:
         source: of stage costs.
         aim: time, memory or cost, and their limits.
-        refuses: what a target refuses of a plan; of several kinds of device those of one strategy are looked at then.
+        target: for which plans are asked; of several kinds of device those of one strategy are looked at then.
+        usual: makes the framework whose plans are looked at beside all others, where none is asked for.
 
     Raises:
         InputError: a price that the aim needs is missing.
@@ -65,19 +75,22 @@ def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | No
         require_prices(group.name for group in groups if group.price_per_hour is None)
     every = [IslandPart(number, group.devices) for number, group in enumerate(groups)]
     several = len(every) > 1
-    if refuses is not None and several:
-        mixed = _of_one_strategy(source, every, refuses)
+    if target is not None and several:
+        mixed = _of_one_strategy(source, every, target)
     else:
         mixed = _together(source, every, thorough=True)
     alone = {part.group: source.alone(part) for part in every} if several else {}
     if several and not spent():
         alone |= _searched_where_close(source, every, alone, mixed)
     without: dict[int, PricedPlan | None] = {}
-    if len(every) > 2 and refuses is None and source.compares_rest and not spent():
+    if len(every) > 2 and target is None and source.compares_rest and not spent():
         without = {part.group: _without(source, part, every, alone) for part in every}
     found = [*mixed, *(one for own in alone.values() for one in own), *(one for one in without.values() if one)]
-    if refuses is not None:
-        answers = [(one, refuses(one.job)) for one in found if isinstance(one.job, Job)]
+    launcher = usual() if usual and mixed and target is None and several and not spent() else None
+    launched = [] if launcher is None else _launched(source, mixed[0], launcher)
+    found += launched
+    if target is not None:
+        answers = [(one, target.refuses(one.job)) for one in found if isinstance(one.job, Job)]
         found = [one for one, problems in answers if not problems]
         if answers and not found:
             raise UnsupportedError(
@@ -94,11 +107,14 @@ def mixed_plans(source: StageSource, aim: Aim = QUICKEST, refuses: Refusals | No
         admitted(aim, offers, f"{job_name(candidates[0])} on {source.cluster.name}")
         candidates = [offer.plan for offer in offers if aim.excess(offer) == 0]
     without = {number: _quickest_without(source.cluster, number, one, candidates) for number, one in without.items()}
+    if launcher and aim.by.name == "time" and launched:
+        candidates = _started_first(candidates, launched, launcher)
     return MixedPlans(
         candidates=tuple(candidates),
         quickest=quickest,
         alone={number: own[0] if own else None for number, own in alone.items()},
         without=without,
+        launched=(launcher.target, launched[0]) if launcher and launched else None,
     )
 
 
@@ -110,8 +126,28 @@ def _together(source: StageSource, parts: Sequence[IslandPart], *, thorough: boo
     return sorted(found, key=lambda one: one.step_time_s) if len(sets) > 1 else found
 
 
-def _of_one_strategy(source: StageSource, parts: Sequence[IslandPart], refuses: Refusals) -> list[PricedPlan]:
-    """Plans that a target runs over two or more of the parts that can talk to each other, the quickest first."""
+def _launched(source: StageSource, best: PricedPlan, launcher: Launcher) -> list[PricedPlan]:
+    """Plans that a framework starts over the groups that the best plan uses, the quickest first."""
+    used = {stage.group for stage in best.estimate.stages}
+    parts = [IslandPart(n, group.devices) for n, group in enumerate(source.cluster.groups) if group.name in used]
+    return source.of_one_strategy(parts, launcher) if len(parts) > 1 else []
+
+
+def _started_first(
+    candidates: Sequence[PricedPlan], launched: Sequence[PricedPlan], launcher: Launcher
+) -> list[PricedPlan]:
+    """The quickest plan that a framework starts before those that are hardly quicker, and that it does not start."""
+    best, able = candidates[0], {one.plan for one in launched}
+    first = next((one for one in candidates if one.plan in able), None)
+    if first is None or first is best or first.step_time_s > best.step_time_s * (1 + HARDLY_QUICKER):
+        return list(candidates)
+    if isinstance(best.job, Job) and not launcher.refuses(best.job):
+        return list(candidates)
+    return [first, *(one for one in candidates if one is not first)]
+
+
+def _of_one_strategy(source: StageSource, parts: Sequence[IslandPart], target: Launcher) -> list[PricedPlan]:
+    """Plans that a target starts over two or more of the parts that can talk to each other, the quickest first."""
     able = {
         some
         for joined in joinable(source.cluster, parts)
@@ -121,7 +157,7 @@ def _of_one_strategy(source: StageSource, parts: Sequence[IslandPart], refuses: 
     found: list[PricedPlan] = []
     for some in sorted(able, key=lambda one: -sum(part.devices for part in one))[:MOST_SETS]:
         if not (found and spent()):
-            found += source.of_one_strategy(some, refuses)
+            found += source.of_one_strategy(some, target)
     return sorted(found, key=lambda one: one.step_time_s)
 
 

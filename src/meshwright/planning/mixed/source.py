@@ -18,6 +18,7 @@ from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import PipelineSet
 from meshwright.planning.compose.sources.parallelizers.slice_pipelines import SlicePipeline
 from meshwright.planning.objectives import Aim
+from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
@@ -26,6 +27,17 @@ from meshwright.specs.row import PlanRow
 
 Refusals = Callable[[Job], tuple[Problem, ...]]
 """What a target refuses of a plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """A framework as searches know it."""
+
+    target: str
+    """Its name."""
+    refuses: Refusals
+    space: Space
+    """What it can run of the space that is searched."""
 
 
 def require_one_stream(model: ModelSpec) -> None:
@@ -124,12 +136,12 @@ class StageSource(Protocol):
         """
         ...
 
-    def of_one_strategy(self, parts: Sequence[IslandPart], refuses: Refusals) -> list[PricedPlan]:
-        """Plans that a target runs, every stage under one strategy, the quickest first; none where it makes none.
+    def of_one_strategy(self, parts: Sequence[IslandPart], launcher: Launcher) -> list[PricedPlan]:
+        """Plans that a framework starts, every stage under one strategy, the quickest first; none where it makes none.
 
         Args:
             parts: of the cluster, all of which are used.
-            refuses: what the target refuses of a plan.
+            launcher: the framework.
         """
         ...
 
