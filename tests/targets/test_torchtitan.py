@@ -14,6 +14,7 @@ from meshwright.library.models import spec
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.targets import TARGETS
 from meshwright.targets.torchtitan import flavors
+from meshwright.targets.torchtitan.functions import module_keys
 from tests.targets.cases import job
 from tests.targets.test_round_trip import written
 
@@ -153,6 +154,15 @@ def test_a_configuration_that_cannot_be_told_is_asked_for(tmp_path: Path, config
     with pytest.raises(InputError) as caught:
         started(tmp_path, config)
     assert why in caught.value.problems[0].why
+
+
+def test_functions_that_call_one_another_many_times_are_read_once() -> None:
+    chain = "".join(f"def f{at}():\n" + f"    config = f{at + 1}()\n" * 9 + "    return config\n" for at in range(12))
+    text = f"{chain}def f12():\n    return Trainer.Config(training=TrainingConfig(seq_len=64))\n"
+    loop = "def g():\n    return h()\ndef h():\n    return g()\n"
+    keys, unresolved = module_keys(text + loop, "f0")
+    assert (keys["training"], unresolved) == ({"seq_len": 64}, {})
+    assert "config" in module_keys(text + loop.replace("g()\n", "g() or f12()\n"), "g")[1]
 
 
 def test_a_module_of_several_configurations_says_none_alone() -> None:

@@ -93,6 +93,8 @@ class _Module:
     constants: Mapping[str, Any]
     said: Keys
     """Which models of torchtitan it is about."""
+    known: dict[str, _Made | None] = field(default_factory=dict)
+    """What functions return; None of those that are being looked at."""
 
     @classmethod
     def of(cls, tree: ast.Module) -> _Module:
@@ -148,7 +150,10 @@ class _Module:
             return None
         if depth >= _DEEPEST or node.args or node.keywords:
             return _unknown(node)
-        return self.returned(called, depth + 1)
+        if called not in self.known:
+            self.known[called] = None
+            self.known[called] = self.returned(called, depth + 1)
+        return deepcopy(self.known[called]) or _unknown(node)
 
     def of_call(self, node: ast.Call, values: Locals) -> _Made:
         """The configuration of a call of `Trainer.Config`."""
