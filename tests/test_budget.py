@@ -28,13 +28,25 @@ def test_a_budget_is_spent_when_its_time_is_over_and_stays_so() -> None:
     assert left_s() is None
 
 
+def test_what_a_process_held_before_is_not_counted() -> None:
+    # In an interpreter of its own, which holds more than the limit of the question before it is asked.
+    program = """
+import meshwright as mw
+held = b"x" * 1_000_000_000
+answer = mw.plan("gpt2", gpus="2xH100", global_batch=8, memory_limit=500e6)
+print(answer.certificate.stopped or "whole")
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "whole"
+
+
 def test_memory_is_told_before_it_is_reached() -> None:
     # In an interpreter of its own: what other tests freed would be handed out again and not count as growth.
     program = """
-from meshwright.budget import MEMORY_LIMIT, resident_bytes, spent, within
+from meshwright.budget import FRESH_BYTES, MEMORY_LIMIT, resident_bytes, spent, within
 
 held, most_bytes = [], resident_bytes() + 400e6
-with within(memory_bytes=most_bytes):
+with within(memory_bytes=most_bytes - max(0.0, resident_bytes() - FRESH_BYTES)):
     assert not spent()
     while not spent() and len(held) < 40:
         held.append(b"x" * 50_000_000)
