@@ -57,6 +57,15 @@ def test_more_skew_fills_the_fullest_rank_more(exponent: float, more: float, exp
     assert fullest_over_mean(steep) >= fullest_over_mean(flat)
 
 
+@given(exponent=st.floats(0.0, 8.0), visited=st.sampled_from([1, 2, 8]), experts=st.sampled_from([8, 60, 256]))
+def test_no_expert_gets_a_token_twice(exponent: float, visited: int, experts: int) -> None:
+    law = zipf_shares(experts, exponent, visited)
+    assert law.sum(axis=1) == pytest.approx(1.0)
+    assert law.max() <= 1 / visited * (1 + 1e-9)
+    if zipf_shares(experts, exponent).max() <= 1 / visited:
+        assert (law == zipf_shares(experts, exponent)).all()
+
+
 def test_drawn_tokens_crowd_the_fullest_rank_by_the_expected_maximum() -> None:
     """64 ranks with 100 tokens each: mean + 2.37 standard deviations (Tippett 1925: of 64 normals), 1 + 2.37 / 10."""
     drawn = fullest_over_mean(rank_shares(zipf_shares(64, 0.0), 64)[1], drawn=6400)

@@ -21,12 +21,14 @@ RankShares = Float[np.ndarray, "layers ranks"]
 
 
 @lru_cache(maxsize=32)
-def zipf_shares(experts: int, exponent: float) -> Shares:
-    """Shares n^-S / sum of a layer, the popular experts anywhere.
+def zipf_shares(experts: int, exponent: float, visited: float = 1.0) -> Shares:
+    """Shares n^-S / sum of a layer, none above 1 / visited, the popular experts anywhere.
 
     Args:
         experts: of a layer.
         exponent: S, at least 0.
+        visited: experts that a token visits, none twice: what the law gives an expert beyond all tokens goes to the
+            others in proportion.
 
     Returns:
         `DRAWS` orders of them, the same on every call.
@@ -34,9 +36,22 @@ def zipf_shares(experts: int, exponent: float) -> Shares:
     Source: Zipf's law; measured for MoE layers by He et al. 2022 (FasterMoE, PPoPP), section 2.3.
     """
     law = np.arange(1, experts + 1, dtype=float) ** -exponent
-    law /= law.sum()
+    law = _no_more_than(1.0 / visited, law / law.sum())
     random = np.random.default_rng(20220402)
     return np.stack([law[random.permutation(experts)] for _ in range(DRAWS)])
+
+
+def _no_more_than(most: float, law: Float[np.ndarray, "experts"]) -> Float[np.ndarray, "experts"]:
+    """Falling shares cut off at a largest one; the rest keep their proportions and add up to what is left."""
+    if law[0] <= most:
+        return law
+    if law.size * most <= 1.0:
+        return np.full(law.size, 1.0 / law.size)
+    for full in range(law.size):
+        rest = law[full:] * (1.0 - full * most) / law[full:].sum()
+        if rest[0] <= most * (1 + 1e-12):
+            return np.concatenate([np.full(full, most), rest])
+    return law
 
 
 def counted_shares(counts: tuple[tuple[float, ...], ...]) -> Shares:

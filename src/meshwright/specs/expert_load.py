@@ -21,6 +21,9 @@ class ExpertLoad:
     experts are popular differs from layer to layer."""
     experts: int = 0
     """That the law holds for; 0 until the model is known."""
+    visited: float = 1.0
+    """Experts that a token visits, none twice, so that none gets more than 1 / visited of all pairs; 1 until the model
+    is known."""
     counts: tuple[tuple[float, ...], ...] = ()
     """Tokens of each expert, per layer with experts; one row stands for every layer."""
 
@@ -55,13 +58,14 @@ class ExpertLoad:
         Raises:
             InputError: the counts are of another number of experts or of layers.
         """
-        moes = [layer.mlp.routed_experts for layer in model.layers() if layer.mlp.routed_experts]
+        parts = [layer.mlp for layer in model.layers() if layer.mlp.routed_experts]
+        moes = [part.routed_experts for part in parts]
         experts = sorted(set(moes))
         if len(experts) != 1:
             held = ", ".join(map(str, experts)) or "none"
             raise _refused(f"layers of {model.name} have {held} experts", "one load is of one number of experts", "")
         if self.zipf is not None:
-            return replace(self, experts=experts[0])
+            return replace(self, experts=experts[0], visited=max(1.0, min(part.visited_experts for part in parts)))
         if len(self.counts[0]) != experts[0]:
             what = f"the load counts {len(self.counts[0])} experts"
             raise _refused(what, f"{model.name} has {experts[0]} in a layer", f"give {experts[0]} counts per layer")

@@ -24,7 +24,9 @@ class Crowding:
             load: of a model's experts.
         """
         self.drawn = load.zipf is not None
-        self.shares = zipf_shares(load.experts, load.zipf) if load.zipf is not None else counted_shares(load.counts)
+        self.shares = (
+            counted_shares(load.counts) if load.zipf is None else zipf_shares(load.experts, load.zipf, load.visited)
+        )
         self._known: dict[tuple[int, float, int, bool], tuple[float, float]] = {}
 
     def rows(

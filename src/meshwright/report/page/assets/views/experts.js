@@ -77,8 +77,8 @@ export const view = {
 function said({ stated, experts, top_k, load }) {
   const each = `${experts} experts, ${significant(top_k)} of them for each token. `;
   if (stated.zipf !== null) {
-    const beyond = Math.max(...load) > experts / top_k ? ` Above ${significant(experts / top_k)} times the mean an expert would get tokens twice: no router is as skewed as this.` : "";
-    return `${each}Tokens are drawn by Zipf's law; which experts are popular differs from layer to layer: this is one layer of many.${beyond}`;
+    const full = Math.max(...load) > (experts / top_k) * (1 - 1e-6) ? ` No expert gets a token twice: ${significant(experts / top_k)} times the mean is the most.` : "";
+    return `${each}Tokens are drawn by Zipf's law; which experts are popular differs from layer to layer: this is one layer of many.${full}`;
   }
   if (stated.layers > 1) return `${each}Counted on ${stated.layers} layers; the bars are their mean, and drawing gives all layers one load.`;
   if (stated.layers === 1) return `${each}One load for every layer.`;
