@@ -78,7 +78,7 @@ def test_strokes_laws_and_counts_price_the_plan_again(address: str, tmp_path: An
         page.focus("#experts-zipf")
         page.keyboard.press("End")
         page.locator(".because", has_text="expert load zipf:2.5").wait_for()
-        page.locator("#view p", has_text="get tokens twice").wait_for()
+        page.locator("#view p", has_text="No expert gets a token twice").wait_for()
         assert page.evaluate("document.activeElement.id") == "experts-zipf"
         page.click("#experts-alike")
         page.locator("#view p", has_text="All get the same").wait_for()
