@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from meshwright.estimate.hardware import hardware_of
+from meshwright.estimate.layout import expand
+from meshwright.estimate.price import estimate_plan
 from meshwright.library.models import spec
 from meshwright.schedules import SCHEDULES
 from meshwright.search.bound import RowBounds
@@ -153,6 +155,26 @@ def test_no_plan_is_quicker_or_smaller_than_the_bounds_of_its_row(number: int) -
         index = place[row.tp, overlap, row.ep, row.etp, row.pp, row.dp, row.mbs, row.cp]
         assert bounds.time_s[index] <= plan.time_s * (1 + 1e-9)
         assert bounds.peak_bytes[index] <= plan.peak_bytes * (1 + 1e-9)
+
+
+@spaces
+def test_no_plan_that_is_updated_on_the_host_is_quicker_than_the_bound_of_its_row(number: int) -> None:
+    small = SPACES[number]
+    hardware = hardware_of(small.cluster.groups[0], small.workload)
+    here, away = (
+        build_grid(small.model, small.workload, small.cluster.devices, Space(pins=(*small.pins, ("offload", (where,)))))
+        for where in ("none", "og")
+    )
+    least_s, bound_s = (RowBounds(grid, small.model, hardware, small.workload).time_s for grid in (here, away))
+    assert (bound_s > least_s).all()
+    names = ("tp", "overlap", "ep", "etp", "pp", "dp", "mbs")
+    place = {(*(int(getattr(away, name)[i]) for name in names), away.levels(i)): i for i in range(away.rows)}
+    sharded = [plan.row for plan in everything(number, False) if plan.row.sharding in ("z2", "z3", "fsdp", "hsdp")]
+    for row in sharded[:: max(len(sharded) // 40, 1)]:
+        index = place[row.tp, OVERLAPS.index(row.tp_overlap), row.ep, row.etp, row.pp, row.dp, row.mbs, row.cp]
+        plan = expand(replace(row, offload="og"), small.model, small.workload.seq_len)
+        time_s = estimate_plan(plan, small.model, small.cluster, small.workload).step_time_s
+        assert bound_s[index] <= time_s * (1 + 1e-9), row.format()
 
 
 def test_pinned_axes_are_held() -> None:

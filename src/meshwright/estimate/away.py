@@ -64,8 +64,7 @@ def update_away(
     streamed = owned * sharding.away("gradients")
     link = hardware.host_bytes_per_s
     states = state_bytes_away(workload)
-    touched = 2 * states + precision.bytes_of("gradients") + precision.bytes_of("weights")
-    adam_s = updated * touched / hardware.host_update_bytes_per_s
+    adam_s = updated * updated_bytes(workload) / hardware.host_update_bytes_per_s
     if np.any(sharding.away("disk")):
         read, write = hardware.disk_rates
         adam_s = np.maximum(adam_s, sharding.away("disk") * updated * states * (1 / read + 1 / write))
@@ -77,6 +76,12 @@ def update_away(
         copied_s=(updated - streamed) * precision.bytes_of("gradients") / link,
         update_s=np.where(overlapped, np.maximum(adam_s, back_s), adam_s + back_s),
     )
+
+
+def updated_bytes(workload: Workload) -> float:
+    """Bytes of host memory that the update of a parameter moves: states read and written, gradient in, weight out."""
+    precision = workload.precision
+    return 2 * state_bytes_away(workload) + precision.bytes_of("gradients") + precision.bytes_of("weights")
 
 
 def state_bytes_away(workload: Workload) -> float:

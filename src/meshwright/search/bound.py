@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from meshwright.estimate.away import updated_bytes
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.work import price_work
@@ -205,17 +206,32 @@ class RowBounds:
         embedding_s = self.embedding.forward_s + self.embedding.backward_s * training
         total_s = _summed(self.counts, work_s) + head_work_s + embedding_s
         time_s = factored.grid.m * factored.per_row(total_s) / factored.grid.pp
-        if self.any_order:
-            return time_s
-        return np.maximum(time_s, _last_worker_s(factored, model, work_s, head_work_s, chunked=self.chunked))
+        if not self.any_order:
+            time_s = np.maximum(time_s, _last_worker_s(factored, model, work_s, head_work_s, chunked=self.chunked))
+        return time_s + self._host_update_s
+
+    @cached_property
+    def _host_update_s(self) -> PerRow | float:
+        """What every worker waits for behind its pipeline where optimizers run on the host, mean over workers."""
+        factored, workload = self.factored, self.factored.workload
+        away = offload_of(factored.grid.offload)
+        if not away.optimizer or away.delayed_update or not workload.training:
+            return 0.0
+        updated = _shared_per_stage(factored, self._everything, "dense_parameters", "expert_parameters")
+        return away.optimizer * updated * updated_bytes(workload) / self.hardware.host_update_bytes_per_s
+
+    @property
+    def _everything(self) -> list[tuple[int, PartCosts]]:
+        """Each part of the model, and how many there are."""
+        edges = [(1, self.head), (0 if self.model.tied_embeddings else 1, self.embedding)]
+        return [*zip(self.counts, self.parts, strict=True), *edges]
 
     @cached_property
     def peak_bytes(self) -> PerRow:
         """Bytes per row."""
         model, software = self.model, self.hardware.software
         fixed_bytes = self.hardware.efficiency.context_bytes + software.engine_bytes
-        edges = [(1, self.head), (0 if model.tied_embeddings else 1, self.embedding)]
-        states = _least_states(self.factored, model, [*zip(self.counts, self.parts, strict=True), *edges])
+        states = _least_states(self.factored, model, self._everything)
         return states * (1.0 + software.fragmentation) + fixed_bytes
 
 
@@ -228,15 +244,6 @@ def _least_states(factored: Factored, model: ModelSpec, every: list[tuple[int, P
         every: each part of the model, and how many there are.
     """
     grid, workload = factored.grid, factored.workload
-    counts, parts = zip(*every, strict=True)
-
-    def per_stage(dense: str, experts: str) -> PerRow:
-        dense_sum, expert_sum = (
-            factored.per_row(_summed(counts, [getattr(part, name) for part in parts])) for name in (dense, experts)
-        )
-        return (dense_sum / (grid.cp * grid.dp) + expert_sum / shards) / grid.pp
-
-    shards = np.maximum(grid.tp * grid.cp * grid.dp // (grid.ep * grid.etp), 1)
     precision = workload.precision
     least = precision.bytes_of("weights")
     if workload.training:
@@ -248,10 +255,28 @@ def _least_states(factored: Factored, model: ModelSpec, every: list[tuple[int, P
     if grid.offload:
         here = 1.0 - offload_of(grid.offload).weights
         least = precision.bytes_of("weights") * here
-    states = least * per_stage("dense_parameters", "expert_parameters")
+    states = least * _shared_per_stage(factored, every, "dense_parameters", "expert_parameters")
     if model.tuning is not None:
-        states = states + here * per_stage("frozen_dense_bytes", "frozen_expert_bytes")
+        states = states + here * _shared_per_stage(factored, every, "frozen_dense_bytes", "frozen_expert_bytes")
     return states
+
+
+def _shared_per_stage(factored: Factored, every: list[tuple[int, PartCosts]], dense: str, experts: str) -> PerRow:
+    """Two fields of parts that every rank of a stage shares which can, mean over stages.
+
+    Args:
+        factored: the rows, priced.
+        every: each part of the model, and how many there are.
+        dense: name of the field that data and context ranks share.
+        experts: likewise of experts.
+    """
+    grid = factored.grid
+    counts, parts = zip(*every, strict=True)
+    dense_sum, expert_sum = (
+        factored.per_row(_summed(counts, [getattr(part, name) for part in parts])) for name in (dense, experts)
+    )
+    shards = np.maximum(grid.tp * grid.cp * grid.dp // (grid.ep * grid.etp), 1)
+    return (dense_sum / (grid.cp * grid.dp) + expert_sum / shards) / grid.pp
 
 
 def _last_worker_s(
