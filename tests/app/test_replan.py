@@ -38,6 +38,11 @@ def test_devices_of_a_group_are_lost_from_its_end() -> None:
     assert [domain.size for domain in change.cluster.groups[0].domains] == [8, 24]
 
 
+def test_a_group_is_lost_whole_by_its_name() -> None:
+    cluster = resolve_gpus("32xH100,16xA100-80")
+    assert changed_cluster(cluster, lost="A100-80").cluster == changed_cluster(cluster, lost="16xA100-80").cluster
+
+
 def test_a_node_that_lost_a_device_is_left_out_and_its_others_are_counted() -> None:
     change = changed_cluster(resolve_gpus("32xH100"), lost="9,20-21")
     assert change.cluster.devices == 16

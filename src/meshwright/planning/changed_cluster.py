@@ -36,8 +36,8 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
 
     Args:
         cluster: the earlier one.
-        lost: comma list of device numbers and ranges (`16-23`), or of counts of a group or device (`8xH100`: the last
-            ones of the group).
+        lost: comma list of device numbers and ranges (`16-23`), of counts of a group or device (`8xH100`: the last
+            ones of the group), or of groups that are lost whole (`spot`).
         added: as `--gpus` takes it; devices of a group's kind and node size join it.
 
     Raises:
@@ -146,8 +146,8 @@ def _gone(cluster: ClusterSpec, text: str) -> np.ndarray:
                 problems.append(Problem(what=f"--lost {item}", why=why, field="lost"))
             continue
         match = re.fullmatch(r"(\d{1,7})\s*[xX×*]\s*(.+)", item)
-        places = _named(cluster.groups, match[2]) if match else []
-        if match is None or not places:
+        places = _named(cluster.groups, match[2] if match else item)
+        if not places:
             names = [group.name for group in cluster.groups]
             close = nearest(match[2] if match else item, names)
             fix = f"did you mean {close[0]}?" if close else f"groups: {', '.join(names)}"
@@ -155,7 +155,7 @@ def _gone(cluster: ClusterSpec, text: str) -> np.ndarray:
                 Problem(what=f"--lost {item[:60]!r}", why="it names no group or device", fix=fix, field="lost")
             )
             continue
-        wanted = int(match[1])
+        wanted = int(match[1]) if match else sum(cluster.groups[place].devices for place in places)
         for place in reversed(places):
             taken = min(wanted, cluster.groups[place].devices)
             gone[ends[place + 1] - taken : ends[place + 1]] = True

@@ -63,6 +63,13 @@ def test_elsewhere_it_is_named_with_what_it_loses() -> None:
     assert "megatron can run a plan of" in " ".join(found.verdict.why)
 
 
+def test_a_framework_starts_a_plan_beside_a_node_with_a_dead_device() -> None:
+    found = plan("llama-3.1-8b", gpus="16xH100,1x7xH100,8xA100-80", global_batch=64, target="megatron", top=1)
+    used = {stage.group for stage in found.best.estimate.stages}
+    assert len(used) > 1
+    assert all(stage.devices == 8 for stage in found.best.estimate.stages) or found.best.plan.devices % 8 == 0
+
+
 def test_a_plan_of_several_kinds_is_read_and_priced_again(plans: PlanSet, tmp_path: Path) -> None:
     path = plans[0].save(tmp_path / "plan.json")
     again = estimate(plans.model, plan=str(path))

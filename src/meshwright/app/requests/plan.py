@@ -87,7 +87,9 @@ class PlanRequest(Request):
         "Re-plan the job of a plan file after its cluster changed.", FieldKind(metavar="PLAN"), rare=True
     )
     lost: str | None = ask(
-        "With --replan-from: devices lost, 8xH100 or device numbers 16-23.", FieldKind(metavar="G"), rare=True
+        "With --replan-from: devices lost, 8xH100, a group by name, or device numbers 16-23.",
+        FieldKind(metavar="G"),
+        rare=True,
     )
     added: str | None = ask("With --replan-from: devices added, as --gpus.", FieldKind(metavar="G"), rare=True)
     horizon: float | None = ask(

@@ -27,6 +27,10 @@ from meshwright.specs.job import Job
 
 HARDLY_QUICKER = 0.02
 """Share of a step that a plan which the usual framework cannot start must save to stand before one that it can."""
+MOST_LAUNCHED = 3
+"""Sets of groups on which a plan that the usual framework starts is looked for until there is one."""
+ROUND_DEVICES = 8
+"""Multiples of it are what nodes nearly always have."""
 MOST_SETS = 12
 """Sets of groups that plans of one strategy are looked for on, those of most devices first."""
 CLOSE = 0.05
@@ -127,10 +131,13 @@ def _together(source: StageSource, parts: Sequence[IslandPart], *, thorough: boo
 
 
 def _launched(source: StageSource, best: PricedPlan, launcher: Launcher) -> list[PricedPlan]:
-    """Plans that a framework starts over the groups that the best plan uses, the quickest first."""
+    """Plans that a framework starts over the groups that the best plan uses, or most of them, the quickest first."""
     used = {stage.group for stage in best.estimate.stages}
     parts = [IslandPart(n, group.devices) for n, group in enumerate(source.cluster.groups) if group.name in used]
-    return source.of_one_strategy(parts, launcher) if len(parts) > 1 else []
+    for some in _sets_of_several(source.cluster, parts)[:MOST_LAUNCHED]:
+        if (found := source.of_one_strategy(some, launcher)) or spent():
+            return found
+    return []
 
 
 def _started_first(
@@ -148,17 +155,27 @@ def _started_first(
 
 def _of_one_strategy(source: StageSource, parts: Sequence[IslandPart], target: Launcher) -> list[PricedPlan]:
     """Plans that a target starts over two or more of the parts that can talk to each other, the quickest first."""
-    able = {
-        some
-        for joined in joinable(source.cluster, parts)
-        for count in range(2, len(joined) + 1)
-        for some in combinations(joined, count)
-    }
     found: list[PricedPlan] = []
-    for some in sorted(able, key=lambda one: -sum(part.devices for part in one))[:MOST_SETS]:
+    for some in _sets_of_several(source.cluster, parts)[:MOST_SETS]:
         if not (found and spent()):
             found += source.of_one_strategy(some, target)
     return sorted(found, key=lambda one: one.step_time_s)
+
+
+def _sets_of_several(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> list[tuple[IslandPart, ...]]:
+    """Two or more parts that can talk to each other, whole or in round numbers of devices, those of most devices first.
+
+    Stages of one strategy have equally many devices: a part of 7 would leave none for any other.
+    """
+    sets = {
+        tuple(kept)
+        for joined in joinable(cluster, parts)
+        for count in range(2, len(joined) + 1)
+        for some in combinations(joined, count)
+        for unit in (1, ROUND_DEVICES)
+        if len(kept := [IslandPart(p.group, n) for p in some if (n := p.devices // unit * unit)]) > 1
+    }
+    return sorted(sets, key=lambda one: (-sum(part.devices for part in one), [part.group for part in one]))
 
 
 def job_name(one: PricedPlan) -> str:
