@@ -124,11 +124,11 @@ def measured_sentence(job: PlannedJob, estimate: StepPrice) -> str:
 
 
 def devices_text(estimate: StepPrice, names: dict[str, str] | None = None) -> str:
-    """The devices in use: `32 H100 + 16 A100-80`; groups by the names given."""
+    """The devices in use: `32 H100 + 16 A100-80`; groups by the names given, those of one name as one."""
     used = Counter[str]()
     for stage in estimate.stages:
-        used[stage.group] += stage.devices
-    return " + ".join(f"{count:,} {(names or {}).get(group, group)}" for group, count in used.items())
+        used[(names or {}).get(stage.group, stage.group)] += stage.devices
+    return " + ".join(f"{count:,} {name}" for name, count in used.items())
 
 
 def peak_text(estimate: StepPrice) -> str:
