@@ -32,8 +32,10 @@ class Method:
     """Parts of a batch whose gradients are accumulated before the update."""
 
     def __post_init__(self) -> None:
-        if self.num_micro_batches < 1:
-            raise InputError(_at_least_one("num_micro_batches", self.num_micro_batches))
+        wrong = [] if self.num_micro_batches >= 1 else [_at_least_one("num_micro_batches", self.num_micro_batches)]
+        wrong += _not_devices(self.devices)
+        if wrong:
+            raise InputError(wrong)
 
     @property
     def sharding(self) -> DataSharding:
@@ -293,7 +295,7 @@ class Auto(Method):
         wrong = [_at_least_one("most_stages", self.most_stages)] if self.most_stages < 1 else []
         if self.num_micro_batches < 0:
             wrong.append(_at_least_one("num_micro_batches", self.num_micro_batches))
-        wrong += _too_many(self.hosts, self.devices)
+        wrong += _not_devices(self.devices) or _too_many(self.hosts, self.devices)
         if wrong:
             raise InputError(wrong)
 
@@ -364,6 +366,15 @@ def _too_many(stated: Stated | None, devices: Sequence[Any] | None) -> list[Prob
             field="hosts",
         )
     ]
+
+
+def _not_devices(stated: Any) -> list[Problem]:
+    """What is wrong with what stands for devices: their number, or the name of a platform."""
+    if stated is None or (hasattr(stated, "__iter__") and not isinstance(stated, str)):
+        return []
+    count = stated if isinstance(stated, int) and stated > 0 else 2
+    why, fix = "they are a sequence of JAX devices", f"devices=jax.devices()[:{count}]"
+    return [Problem(what=f"devices = {stated!r:.80}", why=why, fix=fix, field="devices")]
 
 
 def _at_least_one(name: str, value: int) -> Problem:
