@@ -74,6 +74,16 @@ def test_layers_that_disagree_are_named(folder: Path) -> None:
     assert "tiny: Beta-12 tp 1 mbs 1 has layers 6 beyond the last" in text
 
 
+def test_a_layer_that_takes_years_is_named(folder: Path) -> None:
+    edit(
+        folder / "layer_times.csv",
+        "tiny,Alpha-32,2,2,3,5.5,11.55,1.0",
+        "tiny,Alpha-32,2,2,3,5.5,18446744073709551616,1.0",
+    )
+    with pytest.raises(InputError, match=r"layer 3 of Alpha-32 tp 2 mbs 2: 1\.84467e\+19 ms"):
+        read_profiles(folder)
+
+
 def test_times_without_sizes_are_an_error(folder: Path) -> None:
     edit(folder / "layer_times.csv", "tiny,", "other,")
     with pytest.raises(InputError, match="other has times and no sizes"):

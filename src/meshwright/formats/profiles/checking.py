@@ -10,6 +10,8 @@ from meshwright.errors import Problem
 from meshwright.formats.profiles.profile_set import LayerSizes, LayerTimes, ModelProfile, Point
 from meshwright.units import MILLI
 
+MOST_MS = 86_400_000.0
+"""A day: the longest that a profile may say of a layer."""
 TimesByLayer = Mapping[int, tuple[float, ...]]
 """Layer to forward, backward and update milliseconds."""
 SizesByLayer = Mapping[int, tuple[float, ...]]
@@ -38,11 +40,27 @@ def model_profile(
         the profile; what is wrong with it is in `faults`.
     """
     count = _layers(name, times, sizes, faults)
+    faults += _too_long(name, times)
     whole = {point: _times_of(layers, count) for point, layers in times.items() if sorted(layers) == list(range(count))}
     known = {tp: _sizes_of(layers, count) for tp, layers in sizes.items() if sorted(layers) == list(range(count))}
     return ModelProfile(
         name=name, num_layers=count, times=_filled(name, whole, interpolate=interpolate, faults=faults), sizes=known
     )
+
+
+def _too_long(name: str, times: Mapping[Point, TimesByLayer]) -> list[Problem]:
+    """Layers whose times are none that anybody waited for: beside them all others vanish in the sums."""
+    return [
+        Problem(
+            what=f"{name}: layer {layer} of {point.device} tp {point.tp} mbs {point.micro_batch}: {max(each):g} ms",
+            why="a layer takes at most a day",
+            fix="profile it again",
+            field="layer_times",
+        )
+        for point, layers in times.items()
+        for layer, each in layers.items()
+        if max(each) > MOST_MS
+    ]
 
 
 def _layers(
