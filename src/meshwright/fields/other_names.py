@@ -24,7 +24,7 @@ _MODEL_NAMES = ("model", "model_name", "model_name_or_path", "config", "hf_confi
 """What other programs call the model that stands here without an option."""
 
 
-def plain_name(name: str) -> str:
+def _plain(name: str) -> str:
     """A name without dashes in front, in lower case with `_` between its words."""
     return name.strip("-").replace("-", "_").lower()
 
@@ -36,9 +36,9 @@ def meant_options(name: str, known: Collection[str]) -> list[str]:
         name: as typed, such as `--global-batch-size`.
         known: options that there are.
     """
-    return [option for option, others in OTHER_NAMES.items() if plain_name(name) in others and option in known]
+    return [option for option, others in OTHER_NAMES.items() if _plain(name) in others and option in known]
 
 
 def names_the_model(name: str) -> bool:
     """Whether another program calls its model by a name."""
-    return plain_name(name) in _MODEL_NAMES
+    return _plain(name) in _MODEL_NAMES

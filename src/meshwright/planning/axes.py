@@ -28,9 +28,10 @@ def axis_called(name: str) -> str | None:
     """The axis of a name, or of a name that other programs use for it; None where there is none.
 
     Args:
-        name: in lower case with `_`, such as `tensor_parallel_size`.
+        name: as an option or a key, such as `--tensor-parallel-size`.
     """
-    return name if name in AXES else _OTHER_NAMES.get(name)
+    plain = name.strip("-").replace("-", "_").lower()
+    return plain if plain in AXES else _OTHER_NAMES.get(plain)
 
 
 def _tokens() -> dict[str, tuple[str, str]]:

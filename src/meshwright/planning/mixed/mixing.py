@@ -115,8 +115,8 @@ class Mixing:
     places: tuple[StagePlacement, ...]
     """Which nodes hold which stages."""
     searched: SearchRecord
-    quickest_s: float
-    """Of a step of the quickest plan found, which no framework may start."""
+    passed_over_s: float | None = None
+    """Of a step of the plan that is hardly quicker, and that the framework of `launched` does not start."""
     launched: LaunchedPlan | None = None
     """None where a target is asked for, and where none was found."""
     kinds: int = 2
@@ -179,7 +179,7 @@ def mixing_of(
         idle=tuple(idle_devices(job.cluster, estimate, rented=rented)),
         places=tuple(_places(job, estimate)),
         searched=searched,
-        quickest_s=found.quickest.step_time_s,
+        passed_over_s=found.passed_over.step_time_s if found.passed_over else None,
         launched=found.launched and LaunchedPlan(target=found.launched[0], step_time_s=found.launched[1].step_time_s),
         kinds=len({group.device.name for group in groups}),
         per_step=estimate.price_per_step if rented else None,

@@ -51,6 +51,8 @@ class MixedPlans:
     """The best plan without each group; none where nobody compared them."""
     launched: tuple[str, PricedPlan] | None = None
     """A framework, and the quickest plan over several groups that it starts, where the search was for none."""
+    passed_over: PricedPlan | None = None
+    """The plan that is hardly quicker than the first and that this framework does not start; None where none is."""
 
 
 def mixed_plans(
@@ -111,7 +113,8 @@ def mixed_plans(
         admitted(aim, offers, f"{job_name(candidates[0])} on {source.cluster.name}")
         candidates = [offer.plan for offer in offers if aim.excess(offer) == 0]
     without = {number: _quickest_without(source.cluster, number, one, candidates) for number, one in without.items()}
-    if launcher and aim.by.name == "time" and launched:
+    fastest = candidates[0]
+    if launcher and aim.by is QUICKEST.by and launched:
         candidates = _started_first(candidates, launched, launcher)
     return MixedPlans(
         candidates=tuple(candidates),
@@ -119,6 +122,7 @@ def mixed_plans(
         alone={number: own[0] if own else None for number, own in alone.items()},
         without=without,
         launched=(launcher.target, launched[0]) if launcher and launched else None,
+        passed_over=fastest if fastest is not candidates[0] else None,
     )
 
 

@@ -17,8 +17,6 @@ MOST_HELD = 12
 """Runs of stages whose layers are told one by one; all of them are in the data."""
 MOST_SLICES = 8
 """Stages whose planner is told; all of them are in the data."""
-LEAST_QUICKER = 0.0005
-"""Share of a step that a quicker plan saves to be named."""
 LEAST_ABOVE = 0.0005
 """How far above the mean the slowest stage is told: 0.1% as it is written."""
 MOST_SKIPS = 6
@@ -133,9 +131,9 @@ def framework_lines(mixing: Mixing) -> Iterator[str]:
             loss = slower(other.step_time_s / mixing.step_time_s - 1.0)
             found = f"a plan of {seconds(other.step_time_s)}, {loss}"
             yield f"no framework known here can run it; {other.target} can run {found}: plan --target {other.target}"
-    elif mixing.launched and (quicker := 1.0 - mixing.quickest_s / mixing.step_time_s) >= LEAST_QUICKER:
-        quickest = f"quickest found: {seconds(mixing.quickest_s)}, {percent(quicker)} less"
-        yield f"{quickest}, which no framework known here can run"
+    elif mixing.launched and mixing.passed_over_s is not None:
+        less = percent(1.0 - mixing.passed_over_s / mixing.step_time_s)
+        yield f"quickest found: {seconds(mixing.passed_over_s)}, {less} less, which {mixing.launched.target} cannot run"
     for reason, names in of_reason.items():
         some = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
         yield f"{some} cannot run it: {reason}" if reason else f"{some} can run it: export --to {names[0]}"
