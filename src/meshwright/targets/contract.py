@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -36,7 +37,7 @@ class TargetFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(ABC):
     """A framework: a folder of this package, and a line of `TARGETS`."""
 
     name: str
@@ -45,10 +46,6 @@ class Target:
     """As its own people write it."""
     version: str
     """Release or commit whose keys these are, with its date."""
-    files: Callable[[Job, StepEstimate], TargetFiles]
-    """Raises UnsupportedError with all that the target cannot run of the plan."""
-    refused: Callable[[Job], tuple[Problem, ...]]
-    """What the target cannot run of a plan."""
     read: Callable[[Files, int | None], LaunchFile] | None = None
     """Files of the target as a plan, and the number of devices where that is known; None where they say no plan."""
     script: Callable[[Script, int | None], LaunchFile] | None = None
@@ -76,6 +73,18 @@ class Target:
     software: str | None = None
     """Whose kernels and memory price its plans, by name in the library; None for the default."""
 
+    @abstractmethod
+    def refused(self, job: Job) -> tuple[Problem, ...]:
+        """What the target cannot run of a plan."""
+
+    @abstractmethod
+    def files(self, job: Job, estimate: StepEstimate) -> TargetFiles:
+        """The plan in the words of the target.
+
+        Raises:
+            UnsupportedError: with all that it cannot run of the plan.
+        """
+
     def problems(self, job: Job) -> tuple[Problem, ...]:
         """All that keeps the target from running a plan: what no framework runs, and what this one cannot express."""
         return (*_two_libraries(job), *self.refused(job))
@@ -89,6 +98,24 @@ class Target:
         if problems := _two_libraries(job):
             raise UnsupportedError([*problems, *self.refused(job)], code="MW420")
         return self.files(job, estimate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTarget(Target):
+    """A target that translates whole jobs, whose pipelines and layers may differ, by functions of its own."""
+
+    translate: Callable[[Job, StepEstimate], TargetFiles]
+    """Raises UnsupportedError with what `untold` says of the plan."""
+    untold: Callable[[Job], tuple[Problem, ...]]
+    """What its files cannot say of a plan."""
+
+    def refused(self, job: Job) -> tuple[Problem, ...]:
+        """What the target cannot run of a plan."""
+        return self.untold(job)
+
+    def files(self, job: Job, estimate: StepEstimate) -> TargetFiles:
+        """The plan in the words of the target."""
+        return self.translate(job, estimate)
 
 
 def _two_libraries(job: Job) -> tuple[Problem, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.specs.job import Job
-from meshwright.targets.contract import TargetFiles, target_files
+from meshwright.targets.contract import Target, TargetFiles, target_files
 from meshwright.targets.sayable import Plan, Rule, Says, refusals
 
 
@@ -29,10 +29,9 @@ ADAM_IS_ADAMW = Note(text="its optimizer is AdamW", when=lambda plan: plan.workl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OneStrategy:
-    """How a target says plans of equal pipelines whose layers are alike."""
+class OneStrategyTarget(Target):
+    """A target whose files say plans of equal pipelines whose layers are alike."""
 
-    title: str
     says: Mapping[str, Says]
     rules: tuple[Rule, ...]
     beyond: Callable[[Plan], Iterable[Problem]] = lambda plan: ()
@@ -47,11 +46,7 @@ class OneStrategy:
         return self._said(job)[1]
 
     def files(self, job: Job, estimate: StepEstimate) -> TargetFiles:
-        """The plan in the words of the target.
-
-        Raises:
-            UnsupportedError: with all that it cannot run of the plan.
-        """
+        """The plan in the words of the target."""
         plan, problems = self._said(job)
         if problems or plan is None:
             raise UnsupportedError(problems, code="MW420")

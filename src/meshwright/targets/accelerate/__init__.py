@@ -12,9 +12,9 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import adapters, fsdp, hugging_face
-from meshwright.targets.contract import Files, Target
+from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, KeyReader, Keys, nested_tables, yaml_text
-from meshwright.targets.one_strategy import Note, OneStrategy, overlaps
+from meshwright.targets.one_strategy import Note, OneStrategyTarget, overlaps
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 TITLE = "Accelerate"
@@ -246,21 +246,16 @@ def _engine(reader: KeyReader) -> dict[str, Any]:
     }
 
 
-PLANS = OneStrategy(
+TARGET = OneStrategyTarget(
+    name="accelerate",
     title=TITLE,
+    version="1.15.0 (2026-11)",
     says=SAYS,
     rules=RULES,
     beyond=hugging_face.trainer_problems,
     write=_files,
     start=_start,
     notes=NOTES,
-)
-TARGET = Target(
-    name="accelerate",
-    title=TITLE,
-    version="1.15.0 (2026-11)",
-    files=PLANS.files,
-    refused=PLANS.refused,
     read=read,
     recognised=FILE.recognised,
     beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT, *adapters.FILES),

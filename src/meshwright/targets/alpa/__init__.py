@@ -13,9 +13,9 @@ from meshwright.errors import InputError, Problem
 from meshwright.formats.key_text import Entry, KeyText
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.row import PlanRow
-from meshwright.targets.contract import Files, Target, file_of, marked
+from meshwright.targets.contract import Files, file_of, marked
 from meshwright.targets.keys import KeyReader, Keys
-from meshwright.targets.one_strategy import Note, OneStrategy
+from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.python_values import UNKNOWN, constants, expression_value, keywords
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
@@ -259,8 +259,10 @@ _EDITED = (
 )
 
 
-PLANS = OneStrategy(
+TARGET = OneStrategyTarget(
+    name="alpa",
     title=TITLE,
+    version="commit b8078a9f (2023-12)",
     says=SAYS,
     rules=RULES,
     write=_files,
@@ -271,13 +273,6 @@ PLANS = OneStrategy(
             when=lambda plan: plan.strategy.tp > 1,
         ),
     ),
-)
-TARGET = Target(
-    name="alpa",
-    title=TITLE,
-    version="commit b8078a9f (2023-12)",
-    files=PLANS.files,
-    refused=PLANS.refused,
     read=_read,
     edited=_edited,
     recognised=_recognised,

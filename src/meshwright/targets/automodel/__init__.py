@@ -14,9 +14,9 @@ from meshwright.targets import fsdp, hugging_face, pytorch_pipeline
 from meshwright.targets.automodel import peft
 from meshwright.targets.automodel.read import plain
 from meshwright.targets.automodel.read import read as read_recipe
-from meshwright.targets.contract import Files, Target
+from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, Keys, nested_tables, yaml_text
-from meshwright.targets.one_strategy import ADAM_IS_ADAMW, OneStrategy, overlaps
+from meshwright.targets.one_strategy import ADAM_IS_ADAMW, OneStrategyTarget, overlaps
 from meshwright.targets.overrides import by_options
 from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import ANY, Plan, Rule, only
@@ -179,21 +179,16 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     return read_recipe(FILE.read(files), files, devices)
 
 
-PLANS = OneStrategy(
+TARGET = OneStrategyTarget(
+    name="automodel",
     title=TITLE,
+    version="0.7.0 (2026-11)",
     says=SAYS,
     rules=RULES,
     beyond=_beyond,
     write=_files,
     start=_start,
     notes=(overlaps("FSDP2 and DDP overlap their collectives"), ADAM_IS_ADAMW),
-)
-TARGET = Target(
-    name="automodel",
-    title=TITLE,
-    version="0.7.0 (2026-11)",
-    files=PLANS.files,
-    refused=PLANS.refused,
     read=read,
     overrides=lambda launch: by_options(launch.words),
     recognised=FILE.recognised,

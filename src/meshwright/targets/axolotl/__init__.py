@@ -17,9 +17,9 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face
-from meshwright.targets.contract import Files, Target, file_of
+from meshwright.targets.contract import Files, file_of
 from meshwright.targets.keys import KeyReader, Keys, nested_tables, yaml_text
-from meshwright.targets.one_strategy import OneStrategy
+from meshwright.targets.one_strategy import OneStrategyTarget
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 TITLE = "Axolotl"
@@ -283,13 +283,15 @@ def _lora(reader: KeyReader) -> dict[str, Any] | None:
     return {name: value for name, value in found.items() if value}
 
 
-PLANS = OneStrategy(title=TITLE, says=SAYS, rules=RULES, beyond=_beyond, write=_files, start=_start)
-TARGET = Target(
+TARGET = OneStrategyTarget(
     name="axolotl",
     title=TITLE,
     version="0.19.0 (2026-11)",
-    files=PLANS.files,
-    refused=PLANS.refused,
+    says=SAYS,
+    rules=RULES,
+    beyond=_beyond,
+    write=_files,
+    start=_start,
     read=read,
     recognised=_recognised,
     beside=(deepspeed.CONFIG, hugging_face.ARGUMENTS),

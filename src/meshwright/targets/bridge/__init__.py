@@ -16,7 +16,7 @@ from meshwright.targets.bridge.edit import overrides_text
 from meshwright.targets.bridge.options import PROGRAMS
 from meshwright.targets.bridge.overrides import overrides, unsaid
 from meshwright.targets.bridge.read import read_bridge_script, read_bridge_text
-from meshwright.targets.contract import Files, Target, TargetFiles, file_of, marked, one_line, target_files
+from meshwright.targets.contract import Files, JobTarget, TargetFiles, file_of, marked, one_line, target_files
 from meshwright.targets.megatron import as_run_by_megatron
 from meshwright.targets.megatron.rules import rule_problems
 from meshwright.targets.processes import torchrun
@@ -105,12 +105,12 @@ def _read(files: Files, devices: int | None = None) -> LaunchFile:
     return read_bridge_text(*file_of(files, OVERRIDES, _recognised), devices)
 
 
-TARGET = Target(
+TARGET = JobTarget(
     name="bridge",
     title=TITLE,
     version="0.3.1 (2026-11)",
-    files=_files,
-    refused=_refused,
+    translate=_files,
+    untold=_refused,
     read=_read,
     script=read_bridge_script,
     edited=overrides_text,

@@ -13,9 +13,9 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import adapters, fsdp, hugging_face
-from meshwright.targets.contract import Files, Target
+from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, KeyReader, Keys, json_text, nested_tables
-from meshwright.targets.one_strategy import Note, OneStrategy
+from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 TITLE = "DeepSpeed"
@@ -284,21 +284,16 @@ def _offload(reader: KeyReader) -> str:
     return f"{letters}-nvme" if "nvme" in (optimizer, weights) else letters
 
 
-PLANS = OneStrategy(
+TARGET = OneStrategyTarget(
+    name="deepspeed",
     title=TITLE,
+    version="0.19.8 (2026-11)",
     says=SAYS,
     rules=RULES,
     beyond=hugging_face.trainer_problems,
     write=_files,
     start=hugging_face.start,
     notes=NOTES,
-)
-TARGET = Target(
-    name="deepspeed",
-    title=TITLE,
-    version="0.19.8 (2026-11)",
-    files=PLANS.files,
-    refused=PLANS.refused,
     read=read,
     recognised=FILE.recognised,
     beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT, *adapters.FILES),

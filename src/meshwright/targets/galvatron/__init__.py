@@ -14,7 +14,7 @@ from meshwright.specs.plan import Chunk, Pipeline
 from meshwright.specs.row_of import Homogeneous, effective
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.targets import fsdp
-from meshwright.targets.contract import Target, TargetFiles, one_line, target_files
+from meshwright.targets.contract import JobTarget, TargetFiles, one_line, target_files
 from meshwright.targets.galvatron.read import CONFIG, FILE, read
 from meshwright.targets.keys import Keys, json_text
 from meshwright.targets.processes import torchrun
@@ -181,12 +181,12 @@ def _heads_and_width(job: Job) -> tuple[int, int]:
     return next((count for _, count in kind.attention.divided), 1), kind.mlp.tensor_width
 
 
-TARGET = Target(
+TARGET = JobTarget(
     name="galvatron",
     title=TITLE,
     version="2.4.0",
-    files=_files,
-    refused=refused,
+    translate=_files,
+    untold=refused,
     read=read,
     recognised=FILE.recognised,
     software="megatron-core",

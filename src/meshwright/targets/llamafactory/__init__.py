@@ -15,9 +15,9 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, hugging_face
-from meshwright.targets.contract import Files, Target, file_of, marked
+from meshwright.targets.contract import Files, file_of, marked
 from meshwright.targets.keys import KeyReader, Keys, nested_tables, yaml_text
-from meshwright.targets.one_strategy import Note, OneStrategy
+from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.sayable import Plan, only
 
 TITLE = "LLaMA-Factory"
@@ -183,8 +183,10 @@ def _lora(reader: KeyReader) -> dict[str, Any] | None:
     return {name: value for name, value in found.items() if value}
 
 
-PLANS = OneStrategy(
+TARGET = OneStrategyTarget(
+    name="llamafactory",
     title=TITLE,
+    version="0.9.5 (2026-11)",
     says=SAYS,
     rules=deepspeed.RULES,
     beyond=_beyond,
@@ -197,13 +199,6 @@ PLANS = OneStrategy(
             when=lambda plan: plan.strategy.offload.tier == "nvme",
         ),
     ),
-)
-TARGET = Target(
-    name="llamafactory",
-    title=TITLE,
-    version="0.9.5 (2026-11)",
-    files=PLANS.files,
-    refused=PLANS.refused,
     read=read,
     recognised=_RECOGNISED,
     beside=(deepspeed.CONFIG, hugging_face.ARGUMENTS),

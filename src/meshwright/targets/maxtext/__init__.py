@@ -15,10 +15,10 @@ from meshwright.specs.layers import MoeMlp
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import fsdp
-from meshwright.targets.contract import Files, Target
+from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, KeyReader, Keys, yaml_text
 from meshwright.targets.maxtext.models import MODELS, maxtext_name
-from meshwright.targets.one_strategy import Note, OneStrategy, overlaps
+from meshwright.targets.one_strategy import Note, OneStrategyTarget, overlaps
 from meshwright.targets.overrides import by_equals
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
@@ -276,21 +276,16 @@ def _row(reader: KeyReader, sizes: dict[str, int]) -> PlanRow:
     )
 
 
-PLANS = OneStrategy(
+TARGET = OneStrategyTarget(
+    name="maxtext",
     title=TITLE,
+    version="0.2.5 (2026-11)",
     says=SAYS,
     rules=RULES,
     beyond=_model_problems,
     write=_files,
     start=lambda plan: f"python3 -m maxtext.trainers.pre_train.train {CONFIG} run_name=plan base_output_directory=out",
     notes=NOTES,
-)
-TARGET = Target(
-    name="maxtext",
-    title=TITLE,
-    version="0.2.5 (2026-11)",
-    files=PLANS.files,
-    refused=PLANS.refused,
     read=read,
     overrides=lambda launch: by_equals(launch.words),
     configs=lambda launch: () if _PROGRAM.search(launch.program) else None,

@@ -12,7 +12,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.job import Job
-from meshwright.targets.contract import Files, Target, TargetFiles, marked, target_files, text_of
+from meshwright.targets.contract import Files, JobTarget, TargetFiles, marked, target_files, text_of
 from meshwright.targets.megatron.rules import rule_problems
 from meshwright.targets.sayable import unequal_pipelines
 from meshwright.units import of_capacity, percent, seconds
@@ -94,12 +94,12 @@ def as_run_by_megatron(job: Job) -> Job:
     return replace(job, plan=replace(job.plan, strategies=strategies))
 
 
-TARGET = Target(
+TARGET = JobTarget(
     name="megatron",
     title="Megatron-LM",
     version=f"commit {megatron.COMMIT} (2026-08-22)",
-    files=_megatron,
-    refused=_refused,
+    translate=_megatron,
+    untold=_refused,
     read=_read,
     script=lambda script, devices: megatron.read_flags(script, devices=devices),
     recognised=_recognised,

@@ -23,10 +23,10 @@ from meshwright.formats.megatron.model import model_flags
 from meshwright.formats.shell import Script, read_script
 from meshwright.formats.shell.values import known_text
 from meshwright.targets import fsdp
-from meshwright.targets.contract import Files, Target, marked, one_line, text_beside, text_of
+from meshwright.targets.contract import Files, marked, one_line, text_beside, text_of
 from meshwright.targets.deepspeed import SHARDS_AND_OFFLOAD, configuration
 from meshwright.targets.keys import json_text, nested_tables
-from meshwright.targets.one_strategy import Note, OneStrategy
+from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.sayable import ANY, Plan, Rule, only, value_of
 
 TITLE = "Megatron-DeepSpeed"
@@ -315,13 +315,16 @@ def _disagree(keys: Mapping[str, Any], launch: LaunchFile) -> Iterator[Problem]:
             yield Problem(what=what, why=why, fix=f"write {value} there", field=path)
 
 
-PLANS = OneStrategy(title=TITLE, says=SAYS, rules=RULES, beyond=_beyond, write=_write, start=_start, notes=NOTES)
-TARGET = Target(
+TARGET = OneStrategyTarget(
     name="megatron-deepspeed",
     title=TITLE,
     version=f"commit {COMMIT} (2025-07)",
-    files=PLANS.files,
-    refused=PLANS.refused,
+    says=SAYS,
+    rules=RULES,
+    beyond=_beyond,
+    write=_write,
+    start=_start,
+    notes=NOTES,
     read=read,
     script=read_launch,
     recognised=_recognised,

@@ -14,7 +14,16 @@ from meshwright.schedules import known_names
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import parse_row
-from meshwright.targets.contract import PLAN_FILE, Files, Target, TargetFiles, marked, one_line, target_files, text_of
+from meshwright.targets.contract import (
+    PLAN_FILE,
+    Files,
+    JobTarget,
+    TargetFiles,
+    marked,
+    one_line,
+    target_files,
+    text_of,
+)
 from meshwright.targets.run.rules import unrunnable_settings
 
 SCRIPT = "run.sh"
@@ -110,12 +119,12 @@ def _behind(words: Sequence[Word]) -> list[Word] | None:
     return None
 
 
-TARGET = Target(
+TARGET = JobTarget(
     name="run",
     title="the runtime of this package",
     version="this release",
-    files=_files,
-    refused=_refused,
+    translate=_files,
+    untold=_refused,
     read=_read,
     script=_script,
     recognised=_recognised,

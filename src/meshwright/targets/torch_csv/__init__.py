@@ -13,7 +13,7 @@ from meshwright.schedules.plan_rows import schedule_of
 from meshwright.schedules.torch_actions import to_actions
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Chunk, Pipeline
-from meshwright.targets.contract import Target, TargetFiles, target_files
+from meshwright.targets.contract import JobTarget, TargetFiles, target_files
 
 LOADER_FILE = "load_schedule.py"
 
@@ -155,10 +155,10 @@ def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
     return target_files(job, tuple(files.items()), notes=notes, start=start)
 
 
-TARGET = Target(
+TARGET = JobTarget(
     name="torch-csv",
     title="torch.distributed.pipelining",
     version="PyTorch 2.13 to 2.15",
-    files=_files,
-    refused=refused,
+    translate=_files,
+    untold=refused,
 )

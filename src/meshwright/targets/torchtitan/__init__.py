@@ -13,8 +13,8 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Launch, Word
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.targets import fsdp, pytorch_pipeline
-from meshwright.targets.contract import Files, Target, file_of, marked, text_beside
-from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategy, overlaps
+from meshwright.targets.contract import Files, file_of, marked, text_beside
+from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategyTarget, overlaps
 from meshwright.targets.overrides import by_names, by_options
 from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import Plan, Rule, only
@@ -118,8 +118,10 @@ def _recognised(name: str, text: str) -> bool:
     return _module(name, text) or _toml(name, text)
 
 
-PLANS = OneStrategy(
+TARGET = OneStrategyTarget(
+    name="torchtitan",
     title=TITLE,
+    version="0.3.0 (2026-11)",
     says=SAYS,
     rules=RULES,
     beyond=_model_problems,
@@ -130,13 +132,6 @@ PLANS = OneStrategy(
         overlaps("FSDP2 overlaps its collectives"),
         ADAM_IS_ADAMW,
     ),
-)
-TARGET = Target(
-    name="torchtitan",
-    title=TITLE,
-    version="0.3.0 (2026-11)",
-    files=PLANS.files,
-    refused=PLANS.refused,
     read=_read,
     overrides=_said,
     configs=_configs,
