@@ -23,16 +23,19 @@ class StageRun:
     layer_s: Float[np.ndarray, "routes places"]
     first_s: Float[np.ndarray, "routes places"]
     last_s: Float[np.ndarray, "routes places"]
-    by_memory: Float[np.ndarray, "routes places slots"]
-    """Layers that fit each stage; -1 behind the last one."""
+    by_memory: Float[np.ndarray, "slots routes places"]
+    """Layers that fit each stage; none behind the last one. Slots come first: sums over them take most of a search."""
+    first_fit: Float[np.ndarray, "routes places"]
+    last_fit: Float[np.ndarray, "routes places"]
+    """Layers that fit the first stage and the last one."""
     fewest: Float[np.ndarray, "routes places"]
     """Layers that fit the fullest stage."""
-    slots: Int[np.ndarray, "routes"]
     chunks: Float[np.ndarray, "routes one"]
 
     def take(self, index: Int[np.ndarray, "taken"]) -> StageRun:
         """Of some stage sequences."""
-        return StageRun(*(getattr(self, f.name)[index] for f in fields(self)))
+        own = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "by_memory"}
+        return StageRun(by_memory=self.by_memory[:, index], **own)
 
     @classmethod
     def of(
@@ -66,46 +69,56 @@ class StageRun:
         layer_s = front.layer_s[size, wave]
         width = int(np.isfinite(layer_s).sum(axis=1).max(initial=1)) or 1
         layer_s = layer_s[:, :width]
-        slot = np.arange(stages.max())
-        ahead = np.maximum(stages[:, None] - slot + behind[:, None], 1)
-        v = chunks[:, None].astype(float)
-        interleaved = (2 * (ahead - 1) + (v - 1) * (stages + behind + before)[:, None] + 1) / v
-        in_flight = np.minimum(np.where(v > 1, interleaved, ahead), alive[:, None])[:, None, :]
-        state, kept = front.state[size, wave, :width, None], front.kept[size, wave, :width, None]
-        used = np.zeros_like(state + kept * in_flight)
+        slot = np.arange(stages.max())[:, None]
+        here = slot < stages
+        ahead = np.maximum(stages - slot + behind, 1)
+        v = chunks.astype(float)
+        interleaved = (2 * (ahead - 1) + (v - 1) * (stages + behind + before) + 1) / v
+        in_flight = np.minimum(np.where(v > 1, interleaved, ahead), alive)[..., None]
+        state, kept = front.state[size, wave, :width], front.kept[size, wave, :width]
         edge_state, edge_kept = front.edge_state[size, wave, :width], front.edge_kept[size, wave, :width]
-        here = slot < stages[:, None]
+        room = np.ones((len(slot), *layer_s.shape))
+        every = np.arange(len(stages))
         if first:
-            used[..., 0] += edge_state[..., 0] + edge_kept[..., 0] * in_flight[..., 0]
+            room[0] -= edge_state[..., 0] + edge_kept[..., 0] * in_flight[0]
         if last:
-            end = (slot == stages[:, None] - 1)[:, None, :]
-            used += np.where(end, edge_state[..., 1:] + edge_kept[..., 1:] * in_flight, 0.0)
-        fits = np.maximum(np.floor((1.0 - used) / (state + kept * in_flight) + ROUNDING), 0.0)
-        fits = v[..., None] * np.floor(fits / v[..., None])
+            end = in_flight[stages - 1, every]
+            room[stages - 1, every] -= edge_state[..., 1] + edge_kept[..., 1] * end
+        fits = room / (state + kept * in_flight)
+        fits += ROUNDING
+        # Whole chunks are held.
+        if v.max(initial=1.0) > 1:
+            fits = v[:, None] * np.floor(np.floor(fits) / v[:, None])
+        else:
+            np.floor(fits, out=fits)
+        np.maximum(fits, 0.0, out=fits)
+        fewest = np.where(here[..., None], fits, np.inf).min(axis=0)
+        fits *= here[..., None]
         edge_s = front.edge_s[size, wave, :width]
         nothing = np.zeros_like(layer_s)
         return cls(
             layer_s=layer_s,
             first_s=edge_s[..., 0] if first else nothing,
             last_s=edge_s[..., 1] if last else nothing,
-            by_memory=np.where(here[:, None, :], fits, 0.0),
-            fewest=np.where(here[:, None, :], fits, np.inf).min(axis=2),
-            slots=stages,
-            chunks=v,
+            by_memory=fits.astype(np.float32),
+            first_fit=fits[0],
+            last_fit=fits[stages - 1, every],
+            fewest=fewest,
+            chunks=v[:, None],
         )
 
     def held(self, pace_s: Float[np.ndarray, "routes"]) -> Float[np.ndarray, "routes places"]:
         """Layers that all stages together hold within a pace."""
         v, chunk_s = self.chunks, pace_s[:, None] / self.chunks
         each = np.floor(chunk_s / self.layer_s + ROUNDING)
-        total = np.minimum((v * each)[..., None], self.by_memory).sum(axis=2)
-        least = np.minimum(v * each, self.fewest)
+        most = v * each
+        total = np.minimum(self.by_memory, most.astype(np.float32)).sum(axis=0).astype(float)
+        least = np.minimum(most, self.fewest)
         # Embedding and head take their part of one chunk of the first and of the last stage.
-        for edge_s, slot in ((self.first_s, np.zeros_like(self.slots)), (self.last_s, self.slots - 1)):
+        for edge_s, own in ((self.first_s, self.first_fit), (self.last_s, self.last_fit)):
             if edge_s.any():
-                own = np.take_along_axis(self.by_memory, slot[:, None, None], axis=2)[..., 0]
                 edge = np.floor((chunk_s - edge_s) / self.layer_s + ROUNDING)
                 left = np.where(edge >= 1, np.minimum(edge + (v - 1) * each, own), 0.0)
-                total += left - np.minimum(v * each, own)
+                total += left - np.minimum(most, own)
                 least = np.minimum(least, left)
         return np.where(least >= v, total, -np.inf)
