@@ -8,7 +8,7 @@ from typing import Literal
 
 from meshwright.ops.streams import stream_works
 from meshwright.specs.model import ModelSpec, TunedLayer
-from meshwright.specs.operators import Kept, LayerWork, Linear, Vector
+from meshwright.specs.operators import Kept, LayerWork, Linear, Vector, activation, norm, whole_product
 
 
 @lru_cache(maxsize=64)
@@ -60,33 +60,13 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
         if model.pooled:
             lookup = replace(lookup, forward_elements=0, backward_elements=0, reduce=0, table=None)
         return LayerWork(ops=(lookup,), kept=(), input_width=0)
-    norm = Vector(
-        name="final norm",
-        module="layernorm",
-        region="sequence",
-        forward_elements=2 * hidden,
-        backward_elements=4 * hidden,
-        parameters=norm_width if model.final_norm else 0,
-    )
     if part == "mtp":
-        project = Linear(
-            name="mtp projection",
-            module="",
-            inputs=((1, 2 * hidden),),
-            outputs=((1, hidden),),
-            split="replicated",
-        )
-        norms = Vector(
-            name="mtp norms",
-            module="",
-            region="sequence",
-            forward_elements=4 * hidden,
-            backward_elements=8 * hidden,
-            parameters=2 * norm_width,
-        )
+        project = whole_product("mtp projection", 2 * hidden, hidden)
+        norms = norm("mtp norms", 2 * hidden, parameters=2 * norm_width, module="")
         inputs = Kept(name="mtp inputs", elements=4 * hidden, role="activation", region="sequence")
         return LayerWork(ops=(norms, project), kept=(inputs,), input_width=2 * hidden)
     transform = _transform(hidden) if model.head_transform else ()
+    final_norm = norm("final norm", hidden, parameters=norm_width if model.final_norm else 0)
     if model.residuals > 1:
         transform = (*transform, *_merge(model.residuals, hidden))
     logits = Linear(
@@ -116,19 +96,12 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
         Kept(name="logits", elements=vocab / tiles, role="fp32", region="tensor"),
         *(early if tiles > 1 else ()),
     )
-    return LayerWork(ops=(*transform, norm, logits, loss), kept=kept, input_width=hidden)
+    return LayerWork(ops=(*transform, final_norm, logits, loss), kept=kept, input_width=hidden)
 
 
 def _merge(copies: int, hidden: int) -> tuple[Linear, Vector]:
     """The copies of the residual stream as one, by weights that a product of all of them makes."""
-    weights = Linear(
-        name="merge of residuals",
-        module="",
-        inputs=((1, copies * hidden),),
-        outputs=((1, copies),),
-        split="replicated",
-        bias=copies + 1,
-    )
+    weights = whole_product("merge of residuals", copies * hidden, copies, bias=copies + 1)
     merged = Vector(
         name="merged residuals",
         module="",
@@ -171,19 +144,5 @@ def _frozen(work: LayerWork, *, reached: bool) -> LayerWork:
 
 def _transform(hidden: int) -> tuple[Linear, Vector]:
     """A matrix and an activation before the final norm."""
-    matrix = Linear(
-        name="head transform",
-        module="",
-        inputs=((1, hidden),),
-        outputs=((1, hidden),),
-        split="replicated",
-        bias=hidden,
-    )
-    activation = Vector(
-        name="head activation",
-        module="",
-        region="sequence",
-        forward_elements=2 * hidden,
-        backward_elements=3 * hidden,
-    )
-    return matrix, activation
+    matrix = whole_product("head transform", hidden, hidden, bias=hidden)
+    return matrix, activation("head activation", hidden, region="sequence")

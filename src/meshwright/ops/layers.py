@@ -8,7 +8,7 @@ from functools import lru_cache
 from meshwright.ops.tuned import tuned_work
 from meshwright.specs.layers.base import AttentionKernel, LayerContext, LayerPart
 from meshwright.specs.model import LayerSpec, ModelSpec, TunedLayer
-from meshwright.specs.operators import Kept, LayerWork, Linear, Op, StreamTokens, Vector
+from meshwright.specs.operators import Kept, LayerWork, Op, StreamTokens, Vector, whole_product
 
 
 def work_of(model: ModelSpec, layer: LayerSpec, kernel: AttentionKernel) -> LayerWork:
@@ -90,14 +90,7 @@ def _mixing(copies: int, hidden: int, name: str) -> list[Op]:
     """
     made = (2 + copies) * copies
     return [
-        Linear(
-            name=f"{name} mixing",
-            module="",
-            inputs=((1, copies * hidden),),
-            outputs=((1, made),),
-            split="replicated",
-            bias=made,
-        ),
+        whole_product(f"{name} mixing", copies * hidden, made, bias=made),
         Vector(
             name=f"{name} residuals",
             module="",

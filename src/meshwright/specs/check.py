@@ -26,6 +26,17 @@ class Check:
         good = isinstance(value, int) and not isinstance(value, bool) and value >= low
         return self.that(good, name, value, f"must be a whole number of at least {low}")
 
+    def all_whole(self, of: object, *names: str, low: int = 1) -> bool:
+        """Fields of an object are whole numbers of at least `low`, each by its name."""
+        good = [self.whole(name, getattr(of, name), low) for name in names]
+        return all(good)
+
+    def divisor(self, name: str, value: int, whole: tuple[str, int], units: str) -> bool:
+        """`value` divides a number of units, given with the name of its field."""
+        field, number = whole
+        fix = f"use a divisor of the number of {units}"
+        return self.that(number % value == 0, name, value, f"must divide {field} = {number}", fix)
+
     def positive(self, name: str, value: object, *, zero: bool = False) -> bool:
         """`value` is a finite number above zero (or at least zero)."""
         number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

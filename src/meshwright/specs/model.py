@@ -64,10 +64,8 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         check = Check(f"model {self.name}")
-        for name in ("hidden", "vocab", "max_seq_len"):
-            check.whole(name, getattr(self, name))
-        check.whole("learned_positions", self.learned_positions, 0)
-        check.whole("mtp_layers", self.mtp_layers, 0)
+        check.all_whole(self, "hidden", "vocab", "max_seq_len")
+        check.all_whole(self, "learned_positions", "mtp_layers", low=0)
         check.that(len(self.runs) > 0, "runs", self.runs, "must hold at least one layer")
         deep = f"at most {MOST_LAYERS:,}: every cut between two of them is weighed when stages are balanced"
         check.that(self.num_layers <= MOST_LAYERS, "layers", self.num_layers, deep, "say how many it has")

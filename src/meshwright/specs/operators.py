@@ -212,6 +212,117 @@ class Kept:
     """Whose tokens it is kept for, None for the layer's own."""
 
 
+Units = tuple[tuple[int, int], ...]
+"""(units, width of a unit), as in `Linear`."""
+
+
+def column_product(
+    name: str,
+    inputs: int,
+    outputs: Units,
+    *,
+    module: str = "",
+    gather: int | None = None,
+    bias: int = 0,
+    tokens: StreamTokens | None = None,
+) -> Linear:
+    """A product whose columns tensor ranks share out: its input is gathered, its output stays cut.
+
+    Args:
+        name: of the operator.
+        inputs: width of its input.
+        outputs: what it makes, of which ranks hold whole units.
+        module: that selective recompute may repeat.
+        gather: width gathered before it where that is not its input: 0 where another product gathers the same.
+        bias: elements.
+        tokens: it works on, None for the layer's own.
+    """
+    wide = inputs if gather is None else gather
+    return Linear(
+        name=name,
+        module=module,
+        inputs=((1, inputs),),
+        outputs=outputs,
+        split="column",
+        gather=wide,
+        bias=bias,
+        tokens=tokens,
+    )
+
+
+def row_product(
+    name: str, inputs: Units, outputs: int, *, module: str = "", bias: bool = False, of_heads: bool = False
+) -> Linear:
+    """A product whose rows tensor ranks share out: its input is cut, its partial sums are reduced.
+
+    Args:
+        name: of the operator.
+        inputs: what it takes, of which ranks hold whole units.
+        outputs: width of its output.
+        module: that selective recompute may repeat.
+        bias: whether it has one.
+        of_heads: whether it takes attention heads.
+    """
+    return Linear(
+        name=name,
+        module=module,
+        inputs=inputs,
+        outputs=((1, outputs),),
+        split="row",
+        reduce=outputs,
+        bias=outputs if bias else 0,
+        of_heads=of_heads,
+    )
+
+
+def whole_product(name: str, inputs: int, outputs: int, *, module: str = "", bias: int = 0) -> Linear:
+    """A product that every tensor rank holds whole and computes for its own tokens; arguments as `column_product`."""
+    return Linear(
+        name=name, module=module, inputs=((1, inputs),), outputs=((1, outputs),), split="replicated", bias=bias
+    )
+
+
+def norm(
+    name: str, width: int, *, parameters: int = 0, module: str = "layernorm", region: Region = "sequence"
+) -> Vector:
+    """A norm: read and written forward; backward its input and gradient are read, and two passes written.
+
+    Args:
+        name: of the operator.
+        width: of what it works on.
+        parameters: scales and shifts.
+        module: that selective recompute may repeat.
+        region: of what it works on.
+    """
+    return Vector(
+        name=name,
+        module=module,
+        region=region,
+        forward_elements=2 * width,
+        backward_elements=4 * width,
+        parameters=parameters,
+    )
+
+
+def activation(name: str, width: int, *, module: str = "", region: Region = "tensor", columns: int = 1) -> Vector:
+    """A function of each element, of two factors where it is gated: they are read, and one is written.
+
+    Args:
+        name: of the operator.
+        width: of its output.
+        module: that selective recompute may repeat.
+        region: of what it works on.
+        columns: factors: 2 for a gated function.
+    """
+    return Vector(
+        name=name,
+        module=module,
+        region=region,
+        forward_elements=(columns + 1) * width,
+        backward_elements=(2 * columns + 1) * width,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWork:
     """One layer: its operators and what they keep."""

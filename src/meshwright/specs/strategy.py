@@ -152,8 +152,7 @@ class ExpertParallel:
 
     def __post_init__(self) -> None:
         check = Check("expert")
-        for name in ("ep", "etp", "overlap_degree", "expert_shards"):
-            check.whole(name, getattr(self, name))
+        check.all_whole(self, "ep", "etp", "overlap_degree", "expert_shards")
         check.one_of("overlap", self.overlap, EXPERT_OVERLAPS)
         check.one_of("dispatcher", self.dispatcher, DISPATCHERS)
         check.whole("shadowed", self.shadowed, 0)

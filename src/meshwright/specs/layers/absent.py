@@ -5,21 +5,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from meshwright.specs.layers.base import FeedForward, LayerContext, Mixer, PartWork
+from meshwright.specs.layers.base import FeedForward, LayerContext, LayerPart, Mixer, PartWork
 
 NOTHING = PartWork(ops=(), kept=())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoMixer(Mixer):
-    """No mixer: a feed-forward part alone."""
+class AbsentPart(LayerPart):
+    """A part of which nothing is there."""
 
-    kind: Literal["none"] = "none"
+    __slots__ = ()
 
     @property
     def absent(self) -> bool:
         """It is."""
         return True
+
+    def parameters(self, hidden: int) -> int:
+        """None."""
+        return 0
+
+    def describe(self) -> dict[str, object]:
+        """Nothing."""
+        return {}
+
+    def work(self, context: LayerContext) -> PartWork:
+        """Nothing."""
+        return NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoMixer(AbsentPart, Mixer):
+    """No mixer: a feed-forward part alone."""
+
+    kind: Literal["none"] = "none"
 
     @property
     def heads(self) -> int:
@@ -31,38 +49,9 @@ class NoMixer(Mixer):
         """Nothing."""
         return ()
 
-    def parameters(self, hidden: int) -> int:
-        """None."""
-        return 0
-
-    def describe(self) -> dict[str, object]:
-        """Nothing."""
-        return {}
-
-    def work(self, context: LayerContext) -> PartWork:
-        """Nothing."""
-        return NOTHING
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoMlp(FeedForward):
+class NoMlp(AbsentPart, FeedForward):
     """No feed-forward part: a mixer alone."""
 
     kind: Literal["none"] = "none"
-
-    @property
-    def absent(self) -> bool:
-        """It is."""
-        return True
-
-    def parameters(self, hidden: int) -> int:
-        """None."""
-        return 0
-
-    def describe(self) -> dict[str, object]:
-        """Nothing."""
-        return {}
-
-    def work(self, context: LayerContext) -> PartWork:
-        """Nothing."""
-        return NOTHING

@@ -7,13 +7,13 @@ from typing import Literal
 
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
-from meshwright.specs.layers.core_attention import AttentionMixer, attention_work
+from meshwright.specs.layers.core_attention import GroupedMixer, attention_work
 from meshwright.specs.layers.indexer import Indexer
-from meshwright.specs.operators import Kept, Linear, Op, Vector
+from meshwright.specs.operators import Kept, Op, Vector, column_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention(AttentionMixer):
+class Attention(GroupedMixer):
     """Multi-head, grouped-query or multi-query attention, optionally within a sliding window."""
 
     kind: Literal["grouped"] = "grouped"
@@ -48,7 +48,7 @@ class Attention(AttentionMixer):
 
     def __post_init__(self) -> None:
         check = Check("attention")
-        good = [check.whole(name, getattr(self, name)) for name in ("heads", "kv_heads", "head_dim")]
+        self.check_sizes(check)
         for name in ("window", "chunk", "value_dim"):
             if getattr(self, name) is not None:
                 check.whole(name, getattr(self, name))
@@ -63,25 +63,7 @@ class Attention(AttentionMixer):
         )
         both = self.window is not None and self.chunk is not None
         check.that(not both, "chunk", self.chunk, "a layer has a window or chunks, not both")
-        if all(good):
-            check.that(
-                self.heads % self.kv_heads == 0,
-                "kv_heads",
-                self.kv_heads,
-                f"must divide heads = {self.heads}",
-                "use a divisor of the number of query heads",
-            )
         check.done()
-
-    @property
-    def query_width(self) -> int:
-        """Columns of the query projection."""
-        return self.heads * self.head_dim
-
-    @property
-    def kv_width(self) -> int:
-        """Columns of the key projection."""
-        return self.kv_heads * self.head_dim
 
     @property
     def value_width(self) -> int:
@@ -112,11 +94,6 @@ class Attention(AttentionMixer):
         picks = self.indexer.parameters(hidden, hidden) if self.indexer else 0
         return weights + biases + self._scales + picks
 
-    @property
-    def shared_kv_heads(self) -> int:
-        """All of them."""
-        return self.kv_heads
-
     def work(self, context: LayerContext) -> PartWork:
         """One product makes queries, keys and values."""
         ops, kept = self._projections(context.hidden)
@@ -136,20 +113,14 @@ class Attention(AttentionMixer):
 
     def _projections(self, hidden: int) -> tuple[list[Op], list[Kept]]:
         value_dim = self.value_dim or self.head_dim
-        qkv = Linear(
-            name="qkv",
-            module="",
-            inputs=((1, hidden),),
-            outputs=(
-                (self.heads, self.head_dim),
-                (self.kv_heads, self.key_value_columns),
-                *(((self.heads, value_dim),) if self.gate else ()),
-                *(((self.heads, 1),) if self.head_gate else ()),
-            ),
-            split="column",
-            gather=hidden,
-            bias=self.query_width + self.kv_heads * self.key_value_columns if self.qkv_bias else 0,
+        made = (
+            (self.heads, self.head_dim),
+            (self.kv_heads, self.key_value_columns),
+            *(((self.heads, value_dim),) if self.gate else ()),
+            *(((self.heads, 1),) if self.head_gate else ()),
         )
+        bias = self.query_width + self.kv_heads * self.key_value_columns if self.qkv_bias else 0
+        qkv = column_product("qkv", hidden, made, bias=bias)
         width = self.query_width + self.kv_width
         rotate = Vector(
             name="rotary",

@@ -15,7 +15,18 @@ from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
 from meshwright.specs.layers.core_attention import AttentionMixer, kept_scores
 from meshwright.specs.layers.indexer import Indexer
-from meshwright.specs.operators import CoreAttention, Kept, Linear, Op, Scores, Vector
+from meshwright.specs.operators import (
+    CoreAttention,
+    Kept,
+    Linear,
+    Op,
+    Scores,
+    Vector,
+    column_product,
+    norm,
+    row_product,
+    whole_product,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +50,11 @@ class CompressedAttention(AttentionMixer):
 
     def __post_init__(self) -> None:
         check = Check("compressed attention")
-        names = ("heads", "head_dim", "q_rank", "output_groups", "output_rank", "window")
-        good = [check.whole(name, getattr(self, name)) for name in names]
+        good = check.all_whole(self, "heads", "head_dim", "q_rank", "output_groups", "output_rank", "window")
         if check.whole("rate", self.rate, 0) and self.indexer is not None:
             check.that(self.rate > 0, "rate", self.rate, "an indexer picks among entries, of which there are none")
         check.that(self.causal or not self.rate, "causal", self.causal, "entries stand for earlier tokens")
-        if all(good):
+        if good:
             fits = self.heads % self.output_groups == 0
             check.that(fits, "output_groups", self.output_groups, f"must divide heads = {self.heads}")
         check.done()
@@ -118,16 +128,9 @@ class CompressedAttention(AttentionMixer):
             picked=self.indexer.top_k if self.indexer else None,
         )
         ops: list[Op] = [
-            _replicated("queries and keys down", hidden, self.q_rank + dim),
-            _norm("latent norms", self.q_rank + dim, self.q_rank + dim),
-            Linear(
-                name="query up",
-                module="mla_up_proj",
-                inputs=((1, self.q_rank),),
-                outputs=((heads, dim),),
-                split="column",
-                gather=self.q_rank + dim,
-            ),
+            whole_product("queries and keys down", hidden, self.q_rank + dim),
+            norm("latent norms", self.q_rank + dim, parameters=self.q_rank + dim),
+            column_product("query up", self.q_rank, ((heads, dim),), module="mla_up_proj", gather=self.q_rank + dim),
             Vector(
                 name="norm and rotary",
                 module="mla_up_proj",
@@ -146,14 +149,7 @@ class CompressedAttention(AttentionMixer):
                 outputs=((1, self.output_rank),),
                 split="row",
             ),
-            Linear(
-                name="attention out",
-                module="",
-                inputs=((self.output_groups, self.output_rank),),
-                outputs=((1, hidden),),
-                split="row",
-                reduce=hidden,
-            ),
+            row_product("attention out", ((self.output_groups, self.output_rank),), hidden),
         ]
         grouped = self.output_groups * self.output_rank
         kept = (
@@ -191,16 +187,16 @@ class CompressedAttention(AttentionMixer):
             return []
         width, index = self.series * self.head_dim, self.indexer
         ops: list[Op] = [
-            _replicated("entries and their gates", hidden, 2 * width),
-            _norm("pooled entries", 2 * width, self._entries(self.head_dim)),
+            whole_product("entries and their gates", hidden, 2 * width),
+            norm("pooled entries", 2 * width, parameters=self._entries(self.head_dim)),
         ]
         if index is None:
             return ops
         return [
             *ops,
-            _replicated("index queries", self.q_rank, index.heads * index.dim),
-            _replicated("index entries, gates and weights", hidden, 2 * self.series * index.dim + index.heads),
-            _norm("pooled index entries", 2 * self.series * index.dim, self._entries(index.dim)),
+            whole_product("index queries", self.q_rank, index.heads * index.dim),
+            whole_product("index entries, gates and weights", hidden, 2 * self.series * index.dim + index.heads),
+            norm("pooled index entries", 2 * self.series * index.dim, parameters=self._entries(index.dim)),
             Scores(
                 name="index scores",
                 module="core_attn",
@@ -226,19 +222,3 @@ class CompressedAttention(AttentionMixer):
         inputs = Kept(name="index inputs", elements=width, role="activation", region="sequence")
         picks = Kept(name="picked entries", elements=self.indexer.top_k, role="fp32", region="sequence")
         return [made, inputs, picks]
-
-
-def _replicated(name: str, width_in: int, width_out: int) -> Linear:
-    """A product of the rank's own tokens."""
-    return Linear(name=name, module="", inputs=((1, width_in),), outputs=((1, width_out),), split="replicated")
-
-
-def _norm(name: str, width: int, parameters: int) -> Vector:
-    return Vector(
-        name=name,
-        module="layernorm",
-        region="sequence",
-        forward_elements=2 * width,
-        backward_elements=4 * width,
-        parameters=parameters,
-    )

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, Mixer, PartWork
-from meshwright.specs.operators import CoreAttention, Kept, Linear, Op, StreamTokens, Vector
+from meshwright.specs.operators import CoreAttention, Kept, Linear, Op, StreamTokens, Vector, row_product
 
 
 class HeadSizes(Protocol):
@@ -54,6 +55,36 @@ class AttentionMixer(Mixer):
         return {**sizes, "window": self.window}
 
 
+class GroupedMixer(AttentionMixer):
+    """Attention whose query heads come in groups, each with one head of keys and values."""
+
+    __slots__ = ()
+    heads: int
+    kv_heads: int
+    """Equal to `heads` for multi-head, 1 for multi-query attention."""
+    head_dim: int
+
+    def check_sizes(self, check: Check) -> None:
+        """Record sizes that are no whole numbers, and heads that cannot be grouped."""
+        if check.all_whole(self, "heads", "kv_heads", "head_dim"):
+            check.divisor("kv_heads", self.kv_heads, ("heads", self.heads), "query heads")
+
+    @property
+    def query_width(self) -> int:
+        """Columns of the query projection."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Columns of the key projection."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def shared_kv_heads(self) -> int:
+        """All of them."""
+        return self.kv_heads
+
+
 def attention_work(
     attention: HeadSizes,
     context: LayerContext,
@@ -91,16 +122,7 @@ def attention_work(
         keys=keys,
     )
     width = value_dim or core.value_dim
-    output = Linear(
-        name="attention out",
-        module="",
-        inputs=((core.heads, width),),
-        outputs=((1, context.hidden),),
-        split="row",
-        reduce=context.hidden,
-        bias=context.hidden if out_bias else 0,
-        of_heads=True,
-    )
+    output = row_product("attention out", ((core.heads, width),), context.hidden, bias=out_bias, of_heads=True)
     projections = (
         replace(op, of_heads=True) if isinstance(op, Linear) and op.split == "column" else op for op in project
     )

@@ -7,12 +7,12 @@ from typing import Literal
 
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
-from meshwright.specs.layers.core_attention import AttentionMixer, attention_work
-from meshwright.specs.operators import Kept, Linear, Op, Vector
+from meshwright.specs.layers.core_attention import GroupedMixer, attention_work
+from meshwright.specs.operators import Kept, Op, Vector, column_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CrossAttention(AttentionMixer):
+class CrossAttention(GroupedMixer):
     """Every query sees all tokens of the stream that is read."""
 
     kind: Literal["cross"] = "cross"
@@ -33,16 +33,9 @@ class CrossAttention(AttentionMixer):
 
     def __post_init__(self) -> None:
         check = Check("cross attention")
-        good = [check.whole(name, getattr(self, name)) for name in ("memory_width", "heads", "kv_heads", "head_dim")]
+        check.whole("memory_width", self.memory_width)
+        self.check_sizes(check)
         check.whole("gates", self.gates, 0)
-        if all(good):
-            check.that(
-                self.heads % self.kv_heads == 0,
-                "kv_heads",
-                self.kv_heads,
-                f"must divide heads = {self.heads}",
-                "use a divisor of the number of query heads",
-            )
         check.done()
 
     @property
@@ -56,24 +49,9 @@ class CrossAttention(AttentionMixer):
         return False
 
     @property
-    def query_width(self) -> int:
-        """Columns of the query projection."""
-        return self.heads * self.head_dim
-
-    @property
-    def kv_width(self) -> int:
-        """Columns of the key projection, and of the value projection."""
-        return self.kv_heads * self.head_dim
-
-    @property
     def value_width(self) -> int:
         """Columns of the attention output."""
         return self.heads * self.head_dim
-
-    @property
-    def shared_kv_heads(self) -> int:
-        """All of them."""
-        return self.kv_heads
 
     @property
     def _kv_bias(self) -> int:
@@ -99,25 +77,10 @@ class CrossAttention(AttentionMixer):
         return attention_work(self, context, project, kept, out_bias=self.out_bias, keys=context.memory)
 
     def _projections(self, context: LayerContext) -> tuple[list[Op], list[Kept]]:
-        queries = Linear(
-            name="queries",
-            module="",
-            inputs=((1, context.hidden),),
-            outputs=((self.heads, self.head_dim),),
-            split="column",
-            gather=context.hidden,
-            bias=self.query_width if self.q_bias else 0,
-        )
-        keys = Linear(
-            name="keys and values",
-            module="",
-            inputs=((1, self.memory_width),),
-            outputs=((self.kv_heads, 2 * self.head_dim),),
-            split="column",
-            gather=self.memory_width,
-            bias=self._kv_bias,
-            tokens=context.memory,
-        )
+        bias = self.query_width if self.q_bias else 0
+        queries = column_product("queries", context.hidden, ((self.heads, self.head_dim),), bias=bias)
+        made = ((self.kv_heads, 2 * self.head_dim),)
+        keys = column_product("keys and values", self.memory_width, made, bias=self._kv_bias, tokens=context.memory)
         norms: list[Op] = []
         if self._scales:
             norms.append(

@@ -15,10 +15,9 @@ from meshwright.specs.layers.recurrent import (
     chunked_scan,
     convolution,
     gated_norm,
-    product_in,
-    product_out,
     recurrent_work,
 )
+from meshwright.specs.operators import column_product, row_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +36,8 @@ class DeltaNet(RecurrentMixer):
 
     def __post_init__(self) -> None:
         check = Check("delta net")
-        names = ("heads", "key_heads", "key_dim", "value_dim", "conv_kernel", "chunk")
-        good = [check.whole(name, getattr(self, name)) for name in names]
-        if all(good):
-            check.that(
-                self.heads % self.key_heads == 0,
-                "key_heads",
-                self.key_heads,
-                f"must divide heads = {self.heads}",
-                "use a divisor of the number of value heads",
-            )
+        if check.all_whole(self, "heads", "key_heads", "key_dim", "value_dim", "conv_kernel", "chunk"):
+            check.divisor("key_heads", self.key_heads, ("heads", self.heads), "value heads")
         check.done()
 
     @property
@@ -98,18 +89,18 @@ class DeltaNet(RecurrentMixer):
         """Source of what is kept: `chunk_gated_delta_rule` of fla-org/flash-linear-attention, as of 2026-11."""
         hidden, heads = context.hidden, self.heads
         ops = (
-            product_in(
+            column_product(
                 "queries, keys, values and gate",
                 hidden,
                 ((self.key_heads, 2 * self.key_dim), (heads, 2 * self.value_dim)),
             ),
-            product_in("rates and decays", hidden, ((heads, 2),), gather=False),
+            column_product("rates and decays", hidden, ((heads, 2),), gather=0),
             convolution(self.channels, self.conv_kernel, more=2 * heads),
             chunked_scan(
                 "delta rule", heads=heads, keys=(1.0, self.key_dim, self.value_dim), chunk=self.chunk, rule="delta"
             ),
             gated_norm(self.value_width, parameters=self.value_dim),
-            product_out("delta-net out", hidden, heads, self.value_dim),
+            row_product("delta-net out", ((heads, self.value_dim),), hidden),
         )
         tensors = {
             "inputs of the convolution and gate": self.channels + self.value_width,

@@ -7,7 +7,7 @@ from typing import Literal
 
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import FeedForward, LayerContext, PartWork
-from meshwright.specs.operators import Kept, Linear, Vector
+from meshwright.specs.operators import Kept, activation, column_product, row_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,32 +51,10 @@ class DenseMlp(FeedForward):
             module: that selective recompute may repeat.
         """
         columns = 2 if self.gated else 1
-        bias_up, bias_down = (columns * self.ffn_hidden, hidden) if self.bias else (0, 0)
-        up = Linear(
-            name=f"{name} up",
-            module=module,
-            inputs=((1, hidden),),
-            outputs=((self.ffn_hidden, columns),),
-            split="column",
-            gather=hidden,
-            bias=bias_up,
-        )
-        down = Linear(
-            name=f"{name} down",
-            module=module,
-            inputs=((self.ffn_hidden, 1),),
-            outputs=((1, hidden),),
-            split="row",
-            reduce=hidden,
-            bias=bias_down,
-        )
-        activation = Vector(
-            name=f"{name} activation",
-            module=module,
-            region="tensor",
-            forward_elements=(columns + 1) * self.ffn_hidden,
-            backward_elements=(2 * columns + 1) * self.ffn_hidden,
-        )
+        bias = columns * self.ffn_hidden if self.bias else 0
+        up = column_product(f"{name} up", hidden, ((self.ffn_hidden, columns),), module=module, bias=bias)
+        down = row_product(f"{name} down", ((self.ffn_hidden, 1),), hidden, module=module, bias=self.bias)
+        between = activation(f"{name} activation", self.ffn_hidden, module=module, columns=columns)
         kept = [
             Kept(
                 name=f"{name} input",
@@ -102,4 +80,4 @@ class DenseMlp(FeedForward):
                 weights_of=(down.name,),
             ),
         ]
-        return PartWork(ops=(up, activation, down), kept=tuple(kept))
+        return PartWork(ops=(up, between, down), kept=tuple(kept))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.specs.check import Check
-from meshwright.specs.operators import Kept, Linear, Op, Scores, Vector
+from meshwright.specs.operators import Kept, Op, Scores, norm, whole_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,7 @@ class Indexer:
 
     def __post_init__(self) -> None:
         check = Check("indexer")
-        good = [check.whole(name, getattr(self, name)) for name in ("heads", "dim", "top_k", "block")]
-        if all(good):
+        if check.all_whole(self, "heads", "dim", "top_k", "block"):
             whole = self.top_k % self.block == 0
             check.that(whole, "block", self.block, f"must divide top_k = {self.top_k}", "give top_k in keys")
         check.done()
@@ -54,28 +53,9 @@ class Indexer:
         if not self.own:
             return []
         return [
-            Linear(
-                name="index queries",
-                module="",
-                inputs=((1, query_in),),
-                outputs=((1, self.heads * self.dim),),
-                split="replicated",
-            ),
-            Linear(
-                name="index keys and weights",
-                module="",
-                inputs=((1, hidden),),
-                outputs=((1, self._key_columns),),
-                split="replicated",
-            ),
-            Vector(
-                name="index norm",
-                module="layernorm",
-                region="sequence",
-                forward_elements=2 * (self.heads + 1) * self.dim,
-                backward_elements=4 * (self.heads + 1) * self.dim,
-                parameters=2 * self.dim,
-            ),
+            whole_product("index queries", query_in, self.heads * self.dim),
+            whole_product("index keys and weights", hidden, self._key_columns),
+            norm("index norm", (self.heads + 1) * self.dim, parameters=2 * self.dim),
             Scores(
                 name="index scores",
                 module="core_attn",

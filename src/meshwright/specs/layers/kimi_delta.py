@@ -8,19 +8,17 @@ from typing import Literal
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
 from meshwright.specs.layers.recurrent import (
-    RecurrentMixer,
+    SquareStateMixer,
     chunked_scan,
     convolution,
     gated_norm,
-    product_in,
-    product_out,
     recurrent_work,
 )
-from meshwright.specs.operators import Linear
+from meshwright.specs.operators import column_product, row_product, whole_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KimiDelta(RecurrentMixer):
+class KimiDelta(SquareStateMixer):
     """Kimi delta attention: decays and output gate through products of low rank."""
 
     kind: Literal["kimi-delta"] = "kimi-delta"
@@ -32,24 +30,13 @@ class KimiDelta(RecurrentMixer):
 
     def __post_init__(self) -> None:
         check = Check("Kimi delta attention")
-        for name in ("heads", "head_dim", "conv_kernel", "chunk"):
-            check.whole(name, getattr(self, name))
+        check.all_whole(self, "heads", "head_dim", "conv_kernel", "chunk")
         check.done()
-
-    @property
-    def width(self) -> int:
-        """Of all heads."""
-        return self.heads * self.head_dim
 
     @property
     def divided(self) -> tuple[tuple[str, int], ...]:
         """Heads."""
         return (("delta heads", self.heads),)
-
-    @property
-    def state_elements(self) -> int:
-        """head_dim x head_dim per head."""
-        return self.width * self.head_dim
 
     @property
     def window_elements(self) -> int:
@@ -62,29 +49,18 @@ class KimiDelta(RecurrentMixer):
         low_rank = 2 * self.head_dim * (hidden + self.width)
         return products + low_rank + 3 * self.width * self.conv_kernel + self.heads + self.width + self.head_dim
 
-    def describe(self) -> dict[str, object]:
-        """Heads and their width."""
-        return {"heads": self.heads, "head_dim": self.head_dim, "chunk": self.chunk}
-
     def work(self, context: LayerContext) -> PartWork:
         """Source of what is kept: `chunk_kda` of fla-org/flash-linear-attention, as of 2026-11."""
         hidden, heads, dim, width = context.hidden, self.heads, self.head_dim, self.width
         ops = (
-            product_in("queries, keys and values", hidden, ((heads, 3 * dim),)),
-            product_in("rates", hidden, ((heads, 1),), gather=False),
-            Linear(name="low ranks", module="", inputs=((1, hidden),), outputs=((1, 2 * dim),), split="replicated"),
-            Linear(
-                name="decays and gate",
-                module="",
-                inputs=((1, dim),),
-                outputs=((heads, 2 * dim),),
-                split="column",
-                gather=2 * dim,
-            ),
+            column_product("queries, keys and values", hidden, ((heads, 3 * dim),)),
+            column_product("rates", hidden, ((heads, 1),), gather=0),
+            whole_product("low ranks", hidden, 2 * dim),
+            column_product("decays and gate", dim, ((heads, 2 * dim),), gather=2 * dim),
             convolution(3 * width, self.conv_kernel, more=heads + width),
             chunked_scan("delta rule", heads=heads, keys=(1.0, dim, dim), chunk=self.chunk, rule="delta", decays=dim),
             gated_norm(width, parameters=dim),
-            product_out("delta out", hidden, heads, dim),
+            row_product("delta out", ((heads, dim),), hidden),
         )
         tensors = {
             "inputs of the convolution": 3 * width,

@@ -9,7 +9,7 @@ from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
 from meshwright.specs.layers.core_attention import AttentionMixer, attention_work
 from meshwright.specs.layers.indexer import Indexer
-from meshwright.specs.operators import Kept, Linear, Op, Vector
+from meshwright.specs.operators import Kept, Op, Vector, column_product, norm, whole_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +60,7 @@ class LatentAttention(AttentionMixer):
 
     def __post_init__(self) -> None:
         check = Check("latent attention")
-        for name in ("heads", "kv_rank", "nope_dim", "rope_dim", "value_dim"):
-            check.whole(name, getattr(self, name))
+        check.all_whole(self, "heads", "kv_rank", "nope_dim", "rope_dim", "value_dim")
         if self.q_rank is not None:
             check.whole("q_rank", self.q_rank)
         picks = self.indexer is not None
@@ -127,48 +126,16 @@ class LatentAttention(AttentionMixer):
     def _projections(self, hidden: int) -> tuple[list[Op], list[Kept]]:
         latent = self.kv_rank + self.rope_dim
         queries = self.q_rank or 0
-        ops: list[Op] = []
         down_out = queries + latent
-        ops.append(
-            Linear(
-                name="latent down",
-                module="",
-                inputs=((1, hidden),),
-                outputs=((1, down_out),),
-                split="replicated",
-            )
-        )
-        ops.append(
-            Vector(
-                name="latent norms",
-                module="layernorm",
-                region="sequence",
-                forward_elements=2 * (queries + self.kv_rank),
-                backward_elements=4 * (queries + self.kv_rank),
-                parameters=self._scales,
-            )
-        )
         query_in = self.q_rank or hidden
-        ops.append(
-            Linear(
-                name="query up",
-                module="mla_up_proj",
-                inputs=((1, query_in),),
-                outputs=((self.heads, self.head_dim),),
-                split="column",
-                gather=query_in,
-            )
-        )
-        ops.append(
-            Linear(
-                name="key-value up" if self.indexer is None else "keys and values absorbed",
-                module="mla_up_proj",
-                inputs=((1, self.kv_rank),),
-                outputs=((self.heads, self.nope_dim + self.value_dim),),
-                split="column",
-                gather=latent,
-            )
-        )
+        up = "key-value up" if self.indexer is None else "keys and values absorbed"
+        pairs = ((self.heads, self.nope_dim + self.value_dim),)
+        ops: list[Op] = [
+            whole_product("latent down", hidden, down_out),
+            norm("latent norms", queries + self.kv_rank, parameters=self._scales),
+            column_product("query up", query_in, ((self.heads, self.head_dim),), module="mla_up_proj"),
+            column_product(up, self.kv_rank, pairs, module="mla_up_proj", gather=latent),
+        ]
         width = self.query_width * 2 + self.value_width
         if self.indexer is not None:
             ops += self.indexer.ops(hidden, query_in)

@@ -8,18 +8,16 @@ from typing import Literal
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
 from meshwright.specs.layers.recurrent import (
-    RecurrentMixer,
+    SquareStateMixer,
     chunked_scan,
     gated_norm,
-    product_in,
-    product_out,
     recurrent_work,
 )
-from meshwright.specs.operators import Vector
+from meshwright.specs.operators import Vector, column_product, row_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinearAttention(RecurrentMixer):
+class LinearAttention(SquareStateMixer):
     """Queries, keys and values of one width, an output gate and a norm over all heads."""
 
     kind: Literal["linear"] = "linear"
@@ -35,36 +33,21 @@ class LinearAttention(RecurrentMixer):
 
     def __post_init__(self) -> None:
         check = Check("linear attention")
-        for name in ("heads", "head_dim", "chunk"):
-            check.whole(name, getattr(self, name))
+        check.all_whole(self, "heads", "head_dim", "chunk")
         check.one_of("norm", self.norm, ("all", "head", "none"))
         check.done()
-
-    @property
-    def width(self) -> int:
-        """Of all heads."""
-        return self.heads * self.head_dim
-
-    @property
-    def state_elements(self) -> int:
-        """head_dim x head_dim per head."""
-        return self.width * self.head_dim
 
     def parameters(self, hidden: int) -> int:
         """Products and norm."""
         scales = {"all": self.width, "head": self.head_dim, "none": 0}[self.norm]
         return hidden * self.width * (5 if self.gate else 4) + scales + (2 * self.head_dim if self.qk_norm else 0)
 
-    def describe(self) -> dict[str, object]:
-        """Heads and their width."""
-        return {"heads": self.heads, "head_dim": self.head_dim, "chunk": self.chunk}
-
     def work(self, context: LayerContext) -> PartWork:
         """One product makes queries, keys, values and gate."""
         heads, dim, width = self.heads, self.head_dim, self.width
         columns = 4 if self.gate else 3
         ops = (
-            product_in("queries, keys and values", context.hidden, ((heads, columns * dim),)),
+            column_product("queries, keys and values", context.hidden, ((heads, columns * dim),)),
             *((_query_key_norms(width, dim),) if self.qk_norm else ()),
             chunked_scan("linear attention", heads=heads, keys=(1.0, dim, dim), chunk=self.chunk),
             gated_norm(
@@ -73,7 +56,7 @@ class LinearAttention(RecurrentMixer):
                 cut_parameters=width if self.norm == "all" else 0,
                 gate=self.gate,
             ),
-            product_out("linear attention out", context.hidden, heads, dim),
+            row_product("linear attention out", ((heads, dim),), context.hidden),
         )
         tensors = {
             "queries, keys and values": columns * width,

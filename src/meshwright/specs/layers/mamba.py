@@ -11,11 +11,9 @@ from meshwright.specs.layers.recurrent import (
     RecurrentMixer,
     convolution,
     gated_norm,
-    product_in,
-    product_out,
     recurrent_work,
 )
-from meshwright.specs.operators import Linear, Scan, Vector
+from meshwright.specs.operators import Scan, column_product, norm, row_product
 
 # Of one state and token: step x A, its exponential, step x input x B, decay x state + it, times C and added up.
 SCAN_FLOP = 7.0
@@ -43,8 +41,7 @@ class Mamba(RecurrentMixer):
 
     def __post_init__(self) -> None:
         check = Check("Mamba")
-        for name in ("width", "state", "step_rank", "conv_kernel"):
-            check.whole(name, getattr(self, name))
+        check.all_whole(self, "width", "state", "step_rank", "conv_kernel")
         check.done()
 
     @property
@@ -86,33 +83,11 @@ class Mamba(RecurrentMixer):
         """
         width, selection = self.width, self.step_rank + 2 * self.state
         ops = (
-            product_in("mamba in", context.hidden, ((width, 2),), bias=2 * width if self.bias else 0),
+            column_product("mamba in", context.hidden, ((width, 2),), bias=2 * width if self.bias else 0),
             convolution(width, self.conv_kernel, bias=self.conv_bias, more=width * (self.state + 1)),
-            Linear(
-                name="selection",
-                module="",
-                inputs=((width, 1),),
-                outputs=((1, selection),),
-                split="row",
-                reduce=selection,
-            ),
-            Vector(
-                name="selection norms",
-                module="layernorm",
-                region="sequence",
-                forward_elements=2 * selection,
-                backward_elements=4 * selection,
-                parameters=selection if self.norms else 0,
-            ),
-            Linear(
-                name="steps",
-                module="",
-                inputs=((1, self.step_rank),),
-                outputs=((width, 1),),
-                split="column",
-                gather=selection,
-                bias=width,
-            ),
+            row_product("selection", ((width, 1),), selection),
+            norm("selection norms", selection, parameters=selection if self.norms else 0),
+            column_product("steps", self.step_rank, ((width, 1),), gather=selection, bias=width),
             Scan(
                 name="selective scan",
                 module="",
@@ -130,7 +105,7 @@ class Mamba(RecurrentMixer):
                 exchanged=4.0,
             ),
             gated_norm(width),
-            product_out("mamba out", context.hidden, width, 1, bias=self.bias),
+            row_product("mamba out", ((width, 1),), context.hidden, bias=self.bias),
         )
         tensors = {
             "inputs and gate": 2 * width,

@@ -12,10 +12,9 @@ from meshwright.specs.layers.recurrent import (
     chunked_scan,
     convolution,
     gated_norm,
-    product_in,
-    product_out,
     recurrent_work,
 )
+from meshwright.specs.operators import column_product, row_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +38,8 @@ class Mamba2(RecurrentMixer):
 
     def __post_init__(self) -> None:
         check = Check("Mamba-2")
-        names = ("heads", "head_dim", "groups", "state", "conv_kernel", "chunk")
-        good = [check.whole(name, getattr(self, name)) for name in names]
-        if all(good):
-            check.that(
-                self.heads % self.groups == 0,
-                "groups",
-                self.groups,
-                f"must divide heads = {self.heads}",
-                "use a divisor of the number of heads",
-            )
+        if check.all_whole(self, "heads", "head_dim", "groups", "state", "conv_kernel", "chunk"):
+            check.divisor("groups", self.groups, ("heads", self.heads), "heads")
         check.done()
 
     @property
@@ -101,7 +92,7 @@ class Mamba2(RecurrentMixer):
         into = self.width + self.channels + self.heads
         outputs = ((self.heads, 2 * self.head_dim + 1), (self.groups, 2 * self.state))
         ops = (
-            product_in("mamba in", context.hidden, outputs, bias=into if self.bias else 0),
+            column_product("mamba in", context.hidden, outputs, bias=into if self.bias else 0),
             convolution(self.channels, self.conv_kernel, bias=self.conv_bias, more=3 * self.heads),
             chunked_scan(
                 "scan",
@@ -110,7 +101,7 @@ class Mamba2(RecurrentMixer):
                 chunk=self.chunk,
             ),
             gated_norm(self.width, cut_parameters=self.width if self.norm else 0),
-            product_out("mamba out", context.hidden, self.heads, self.head_dim, bias=self.bias),
+            row_product("mamba out", ((self.heads, self.head_dim),), context.hidden, bias=self.bias),
         )
         tensors = {
             "gate, inputs, B, C and steps": into,

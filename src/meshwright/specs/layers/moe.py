@@ -8,7 +8,7 @@ from typing import Literal
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import FeedForward, LayerContext, PartWork
 from meshwright.specs.layers.dense_mlp import DenseMlp
-from meshwright.specs.operators import Exchange, Kept, Linear, Op, Vector
+from meshwright.specs.operators import Exchange, Kept, Linear, Op, Vector, activation, whole_product
 
 # Kernels around the products of an expert layer: scores, top-k, balance loss, counts and their copy to the host; masks,
 # offsets, gather or scatter of tokens and probabilities. Source: counted in megatron/core/transformer/moe of
@@ -53,12 +53,12 @@ class MoeMlp(FeedForward):
 
     def __post_init__(self) -> None:
         check = Check("MoE")
-        good = [check.whole(name, getattr(self, name)) for name in ("experts", "top_k", "ffn_hidden")]
-        whole = ("shared_ffn_hidden", "latent", "null_experts", "groups", "groups_per_token")
-        good += [check.whole(name, getattr(self, name), 0) for name in whole]
-        if all(good):
+        good = check.all_whole(self, "experts", "top_k", "ffn_hidden")
+        optional = ("shared_ffn_hidden", "latent", "null_experts", "groups", "groups_per_token")
+        good &= check.all_whole(self, *optional, low=0)
+        if good:
             check.that(self.top_k <= self.choices, "top_k", self.top_k, f"must not exceed experts = {self.choices}")
-        if all(good) and (self.groups or self.groups_per_token):
+        if good and (self.groups or self.groups_per_token):
             check.that(self.experts % max(self.groups, 1) == 0, "groups", self.groups, f"must divide {self.experts}")
             why = f"is from 1 to groups = {self.groups}"
             if check.that(1 <= self.groups_per_token <= self.groups, "groups_per_token", self.groups_per_token, why):
@@ -139,14 +139,7 @@ class MoeMlp(FeedForward):
         columns, visited = 2 if self.gated else 1, self.visited_experts
         bias_up, bias_down = (columns * self.ffn_hidden, width) if self.bias else (0, 0)
         ops: list[Op] = [
-            Linear(
-                name="router",
-                module="moe",
-                inputs=((1, hidden),),
-                outputs=((1, self.choices),),
-                split="replicated",
-                bias=self.choices if self.router_bias else 0,
-            ),
+            whole_product("router", hidden, self.choices, module="moe", bias=self.choices if self.router_bias else 0),
             Vector(
                 name="top-k",
                 module="moe",
@@ -175,13 +168,7 @@ class MoeMlp(FeedForward):
                 bias=bias_up,
                 experts=self.experts,
             ),
-            Vector(
-                name="experts activation",
-                module="moe_act",
-                region="expert",
-                forward_elements=(columns + 1) * self.ffn_hidden,
-                backward_elements=(2 * columns + 1) * self.ffn_hidden,
-            ),
+            activation("experts activation", self.ffn_hidden, module="moe_act", region="expert", columns=columns),
             Linear(
                 name="experts down",
                 module="moe",
@@ -245,8 +232,8 @@ class MoeMlp(FeedForward):
                 )
             )
         if self.latent:
-            ops[2:2] = [_replicated("experts down to their width", hidden, width)]
-            ops.append(_replicated("experts up to the stream", width, hidden))
+            ops[2:2] = [whole_product("experts down to their width", hidden, width, module="moe")]
+            ops.append(whole_product("experts up to the stream", width, hidden, module="moe"))
             kept.append(Kept(name="expert inputs", elements=width, role="input", region="sequence", freed_by=("moe",)))
         if self.shared_ffn_hidden:
             shared = DenseMlp(ffn_hidden=self.shared_ffn_hidden, gated=self.gated)
@@ -288,8 +275,3 @@ class MoeMlp(FeedForward):
             exact=True,
         )
         return (added,)
-
-
-def _replicated(name: str, width_in: int, width_out: int) -> Linear:
-    """A product of the rank's own tokens."""
-    return Linear(name=name, module="moe", inputs=((1, width_in),), outputs=((1, width_out),), split="replicated")

@@ -27,8 +27,6 @@ STATE_BYTES = 4.0
 PER_DECAY = {"sum": 48.0, "delta": 16.0}
 BACKWARD_ELEMENTS = 6.0
 
-Units = tuple[tuple[int, int], ...]
-
 
 class RecurrentMixer(Mixer):
     """A mixer whose tokens see earlier ones through a state of fixed size."""
@@ -50,31 +48,27 @@ class RecurrentMixer(Mixer):
         return self.state_elements * STATE_BYTES + self.window_elements * element_bytes
 
 
-def product_in(name: str, hidden: int, outputs: Units, *, gather: bool = True, bias: int = 0) -> Linear:
-    """A product that makes inputs of heads from the residual stream.
+class SquareStateMixer(RecurrentMixer):
+    """Keys and values of one width: the state of a head is head_dim x head_dim."""
 
-    Args:
-        name: of the operator.
-        hidden: width of the residual stream.
-        outputs: (units, width) of what it makes.
-        gather: whether its input is gathered over tensor ranks; a second product of the same input finds it there.
-        bias: elements.
-    """
-    width = hidden if gather else 0
-    return Linear(name=name, module="", inputs=((1, hidden),), outputs=outputs, split="column", gather=width, bias=bias)
+    __slots__ = ()
+    heads: int
+    head_dim: int
+    chunk: int
 
+    @property
+    def width(self) -> int:
+        """Of all heads."""
+        return self.heads * self.head_dim
 
-def product_out(name: str, hidden: int, heads: int, width: int, *, bias: bool = False) -> Linear:
-    """The product from heads back to the residual stream."""
-    return Linear(
-        name=name,
-        module="",
-        inputs=((heads, width),),
-        outputs=((1, hidden),),
-        split="row",
-        reduce=hidden,
-        bias=hidden if bias else 0,
-    )
+    @property
+    def state_elements(self) -> int:
+        """head_dim x head_dim per head."""
+        return self.width * self.head_dim
+
+    def describe(self) -> dict[str, object]:
+        """Heads and their width."""
+        return {"heads": self.heads, "head_dim": self.head_dim, "chunk": self.chunk}
 
 
 def convolution(channels: int, kernel: int, *, bias: bool = False, more: int = 0) -> Vector:

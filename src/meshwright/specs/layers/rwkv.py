@@ -8,14 +8,12 @@ from typing import Literal
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import FeedForward, LayerContext, PartWork
 from meshwright.specs.layers.recurrent import (
-    RecurrentMixer,
+    SquareStateMixer,
     chunked_scan,
     gated_norm,
-    product_in,
-    product_out,
     recurrent_work,
 )
-from meshwright.specs.operators import Kept, Linear, Op, Vector
+from meshwright.specs.operators import Kept, Linear, Op, Vector, activation, column_product, row_product, whole_product
 
 RANKS = {5: (), 6: ("mix_rank", "decay_rank"), 7: ("decay_rank", "rate_rank", "gate_rank")}
 """Low ranks that a version has; the value rank of version 7 is 0 in the first layer."""
@@ -24,7 +22,7 @@ MIXES = {5: 4, 6: 6, 7: 6}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RwkvTimeMix(RecurrentMixer):
+class RwkvTimeMix(SquareStateMixer):
     """Receptance, key, value and gate of blends of two tokens, and a decayed state per head."""
 
     kind: Literal["rwkv"] = "rwkv"
@@ -46,8 +44,7 @@ class RwkvTimeMix(RecurrentMixer):
 
     def __post_init__(self) -> None:
         check = Check("RWKV time mixing")
-        for name in ("heads", "head_dim", "chunk"):
-            check.whole(name, getattr(self, name))
+        check.all_whole(self, "heads", "head_dim", "chunk")
         if check.that(self.version in RANKS, "version", self.version, "must be one of 5, 6, 7"):
             for name in ("mix_rank", "decay_rank", "rate_rank", "gate_rank"):
                 asked = name in RANKS[self.version]
@@ -58,19 +55,9 @@ class RwkvTimeMix(RecurrentMixer):
         check.done()
 
     @property
-    def width(self) -> int:
-        """Of all heads."""
-        return self.heads * self.head_dim
-
-    @property
     def divided(self) -> tuple[tuple[str, int], ...]:
         """Heads."""
         return (("RWKV heads", self.heads),)
-
-    @property
-    def state_elements(self) -> int:
-        """head_dim x head_dim per head."""
-        return self.width * self.head_dim
 
     @property
     def window_elements(self) -> int:
@@ -111,25 +98,9 @@ class RwkvTimeMix(RecurrentMixer):
         """Blends on the stream, products, low ranks, scan, norm by heads with the gate, product out."""
         hidden, heads, dim = context.hidden, self.heads, self.head_dim
         blends = MIXES[self.version]
-        ops: list[Op] = [
-            Vector(
-                name="token shift",
-                module="",
-                region="sequence",
-                forward_elements=(2 + blends) * hidden,
-                backward_elements=(3 + 2 * blends) * hidden,
-                kernels=float(blends),
-                parameters=hidden * self._shifts(),
-            )
-        ]
+        ops: list[Op] = [_token_shift(hidden, blends, kernels=float(blends), parameters=hidden * self._shifts())]
         if self.mix_rank:
-            down = Linear(
-                name="blends down",
-                module="",
-                inputs=((1, hidden),),
-                outputs=((1, 5 * self.mix_rank),),
-                split="replicated",
-            )
+            down = whole_product("blends down", hidden, 5 * self.mix_rank)
             # Five matrices, each from its own rank.
             up = Linear(
                 name="blends up",
@@ -139,7 +110,7 @@ class RwkvTimeMix(RecurrentMixer):
                 split="replicated",
             )
             ops += [down, up]
-        ops.append(product_in("receptance, keys and values", hidden, ((heads, self.products * dim),)))
+        ops.append(column_product("receptance, keys and values", hidden, ((heads, self.products * dim),)))
         kept_ranks = 0
         for name in ("decay_rank", "rate_rank", "value_rank", "gate_rank"):
             rank = getattr(self, name)
@@ -148,15 +119,8 @@ class RwkvTimeMix(RecurrentMixer):
             word = name.removesuffix("_rank")
             kept_ranks += rank
             ops += [
-                Linear(name=f"{word} down", module="", inputs=((1, hidden),), outputs=((1, rank),), split="replicated"),
-                Linear(
-                    name=f"{word} up",
-                    module="",
-                    inputs=((1, rank),),
-                    outputs=((heads, dim),),
-                    split="column",
-                    gather=rank,
-                ),
+                whole_product(f"{word} down", hidden, rank),
+                column_product(f"{word} up", rank, ((heads, dim),)),
             ]
         ops += [
             chunked_scan(
@@ -168,7 +132,7 @@ class RwkvTimeMix(RecurrentMixer):
                 decays=1 if self.version == 5 else dim,
             ),
             gated_norm(self.width, cut_parameters=self.width * self._scales()),
-            product_out("time mixing out", hidden, heads, dim),
+            row_product("time mixing out", ((heads, dim),), hidden),
         ]
         blended = Kept(name="blends", elements=blends * hidden, role="input", region="sequence")
         tensors = {
@@ -216,37 +180,10 @@ class RwkvChannelMix(FeedForward):
         """Blend, up, square, down; the gate works on the rank's own tokens."""
         hidden, width, blends = context.hidden, self.ffn_hidden, 2 if self.gated else 1
         ops: list[Op] = [
-            Vector(
-                name="token shift",
-                module="",
-                region="sequence",
-                forward_elements=(2 + blends) * hidden,
-                backward_elements=(3 + 2 * blends) * hidden,
-                parameters=blends * hidden,
-            ),
-            Linear(
-                name="mlp up",
-                module="mlp",
-                inputs=((1, hidden),),
-                outputs=((width, 1),),
-                split="column",
-                gather=hidden,
-            ),
-            Vector(
-                name="squared ReLU",
-                module="mlp",
-                region="tensor",
-                forward_elements=2 * width,
-                backward_elements=3 * width,
-            ),
-            Linear(
-                name="mlp down",
-                module="mlp",
-                inputs=((width, 1),),
-                outputs=((1, hidden),),
-                split="row",
-                reduce=hidden,
-            ),
+            _token_shift(hidden, blends, kernels=1.0, parameters=blends * hidden),
+            column_product("mlp up", hidden, ((width, 1),), module="mlp"),
+            activation("squared ReLU", width, module="mlp"),
+            row_product("mlp down", ((width, 1),), hidden, module="mlp"),
         ]
         kept = [
             Kept(name="blends", elements=blends * hidden, role="input", region="sequence"),
@@ -261,14 +198,19 @@ class RwkvChannelMix(FeedForward):
             ),
         ]
         if self.gated:
-            ops.append(
-                Linear(
-                    name="mlp receptance",
-                    module="mlp",
-                    inputs=((1, hidden),),
-                    outputs=((1, hidden),),
-                    split="replicated",
-                )
-            )
+            ops.append(whole_product("mlp receptance", hidden, hidden, module="mlp"))
             kept.append(Kept(name="receptance", elements=2 * hidden, role="activation", region="sequence"))
         return PartWork(ops=tuple(ops), kept=tuple(kept))
+
+
+def _token_shift(hidden: int, blends: int, *, kernels: float, parameters: int) -> Vector:
+    """Blends of each token with the one before it."""
+    return Vector(
+        name="token shift",
+        module="",
+        region="sequence",
+        forward_elements=(2 + blends) * hidden,
+        backward_elements=(3 + 2 * blends) * hidden,
+        kernels=kernels,
+        parameters=parameters,
+    )

@@ -7,8 +7,8 @@ from typing import Literal
 
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
-from meshwright.specs.layers.recurrent import RecurrentMixer, product_in, product_out, recurrent_work
-from meshwright.specs.operators import Vector
+from meshwright.specs.layers.recurrent import RecurrentMixer, recurrent_work
+from meshwright.specs.operators import Vector, column_product, row_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +24,7 @@ class ShortConvolution(RecurrentMixer):
 
     def __post_init__(self) -> None:
         check = Check("short convolution")
-        check.whole("width", self.width)
-        check.whole("kernel", self.kernel)
+        check.all_whole(self, "width", "kernel")
         check.done()
 
     @property
@@ -56,7 +55,7 @@ class ShortConvolution(RecurrentMixer):
         """One pass gates, convolves and gates again."""
         width = self.width
         ops = (
-            product_in("gates and values", context.hidden, ((width, 3),), bias=3 * width if self.bias else 0),
+            column_product("gates and values", context.hidden, ((width, 3),), bias=3 * width if self.bias else 0),
             Vector(
                 name="gated convolution",
                 module="",
@@ -66,7 +65,7 @@ class ShortConvolution(RecurrentMixer):
                 kernels=3.0,
                 cut_parameters=width * (self.kernel + self.bias),
             ),
-            product_out("convolution out", context.hidden, width, 1, bias=self.bias),
+            row_product("convolution out", ((width, 1),), context.hidden, bias=self.bias),
         )
         tensors = {
             "gates and values": 3 * width,
