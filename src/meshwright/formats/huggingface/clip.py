@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_VOCAB, Fields
-from meshwright.formats.huggingface.tower import VISION, TowerLayer, heads_of, nested
+from meshwright.formats.huggingface.fields import MAX_VOCAB, Fields
+from meshwright.formats.huggingface.tower import VISION, TowerLayer, encoder_sizes, nested, patch_matrix
 from meshwright.formats.huggingface.vision_fixed import clip_stream
 from meshwright.specs.layers import Attention
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
@@ -39,10 +39,7 @@ def clip(fields: Fields) -> ModelSpec:
 def siglip(fields: Fields) -> ModelSpec:
     """SigLIP: no class token; an attention head pools the patches, and text is read both ways (Zhai et al. 2023)."""
     vision = nested(fields, "vision_config")
-    hidden = vision.whole("hidden_size", default=768)
-    layers = vision.whole("num_hidden_layers", default=12, high=MAX_LAYERS)
-    heads = heads_of(vision, hidden, "num_attention_heads", default=12)
-    ffn = vision.whole("intermediate_size", default=3072)
+    hidden, layers, heads, ffn = encoder_sizes(vision, hidden=768, layers=12, heads=12, width=3072)
     size, patch = vision.whole("image_size", default=224), vision.whole("patch_size", default=16)
     # What is left at the edge of an image is not seen.
     patches = max(1, size // patch) ** 2
@@ -64,7 +61,7 @@ def siglip(fields: Fields) -> ModelSpec:
         sequences=1.0,
         length=patches,
         images=Images(patch=patch, size=(size, size), tokens=1),
-        stem=(Projection(name="patches", inputs=3 * patch * patch, outputs=hidden, bias=True),),
+        stem=(patch_matrix(3 * patch * patch, hidden, bias=True),),
         projector=pool,
         tables=patches * hidden + 2 * hidden + hidden + 2 * hidden,
     )
@@ -81,10 +78,8 @@ def _text(fields: Fields, width: int, *, spans: int, causal: bool) -> tuple[Stre
         spans: tokens of every text where the config leaves them out.
         causal: whether tokens see earlier ones only.
     """
-    hidden = fields.whole("hidden_size", default=512 if causal else 768)
-    layers = fields.whole("num_hidden_layers", default=12, high=MAX_LAYERS)
-    heads = heads_of(fields, hidden, "num_attention_heads", default=8 if causal else 12)
-    ffn = fields.whole("intermediate_size", default=2048 if causal else 3072)
+    usual, count, wide = (512, 8, 2048) if causal else (768, 12, 3072)
+    hidden, layers, heads, ffn = encoder_sizes(fields, hidden=usual, layers=12, heads=count, width=wide)
     vocab = fields.whole("vocab_size", default=49408 if causal else 32000, high=MAX_VOCAB)
     length = fields.whole("max_position_embeddings", default=spans)
     if not causal:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_VOCAB, Fields, fold
-from meshwright.formats.huggingface.tower import section
+from meshwright.formats.huggingface.tower import patch_matrix, section
 from meshwright.specs.layers import Attention, CrossAttention, DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.streams import Images, Projection, Stream
@@ -150,6 +150,40 @@ def m2m_100(fields: Fields) -> ModelSpec:
     return _two_sides(fields, "m2m_100", offset=None, last=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sides:
+    """An encoder and a decoder of one width; pairs are of both, in that order."""
+
+    hidden: int
+    vocab: int
+    layers: tuple[int, int]
+    heads: tuple[int, int]
+    widths: tuple[int, int]
+    dropout: bool
+
+    def runs(self) -> tuple[LayerRun, LayerRun]:
+        """The layers of both; those of the decoder read the encoder."""
+        encoder, decoder = (
+            _Stack(hidden=self.hidden, heads=count, head_dim=self.hidden // count, width=width, dropout=self.dropout)
+            for count, width in zip(self.heads, self.widths, strict=True)
+        )
+        layers, behind = self.layers
+        return encoder.runs(layers, stream=ENCODER), decoder.runs(behind, causal=True, reads=self.hidden)
+
+
+def _sides(fields: Fields) -> _Sides:
+    """The sizes of both, by the names that BART gave them."""
+    hidden, vocab = fields.whole("d_model"), fields.whole("vocab_size", high=MAX_VOCAB)
+    layers = fields.whole("encoder_layers", high=MAX_LAYERS), fields.whole("decoder_layers", high=MAX_LAYERS)
+    heads = fields.whole("encoder_attention_heads"), fields.whole("decoder_attention_heads")
+    widths = fields.whole("encoder_ffn_dim"), fields.whole("decoder_ffn_dim")
+    dropout = fields.dropout("dropout", "attention_dropout", "activation_dropout")
+    for count in heads:
+        if hidden % count:
+            fields.problem("encoder_attention_heads", count, f"must divide d_model = {hidden}")
+    return _Sides(hidden=hidden, vocab=vocab, layers=layers, heads=heads, widths=widths, dropout=dropout)
+
+
 def _two_sides(
     fields: Fields, family: str, *, offset: int | None, normed: bool = False, last: bool = False
 ) -> ModelSpec:
@@ -162,30 +196,20 @@ def _two_sides(
         normed: whether embeddings are normalised.
         last: whether a norm stands behind each side.
     """
-    hidden, vocab = fields.whole("d_model"), fields.whole("vocab_size", high=MAX_VOCAB)
-    layers, behind = fields.whole("encoder_layers", high=MAX_LAYERS), fields.whole("decoder_layers", high=MAX_LAYERS)
-    heads = fields.whole("encoder_attention_heads"), fields.whole("decoder_attention_heads")
-    widths = fields.whole("encoder_ffn_dim"), fields.whole("decoder_ffn_dim")
+    sides = _sides(fields)
     longest = fields.whole("max_position_embeddings", default=1024)
-    dropout = fields.dropout("dropout", "attention_dropout", "activation_dropout")
     tied = fields.flag("tie_word_embeddings", default=True)
-    for count in heads:
-        if hidden % count:
-            fields.problem("encoder_attention_heads", count, f"must divide d_model = {hidden}")
     fields.done()
-    encoder, decoder = (
-        _Stack(hidden=hidden, heads=count, head_dim=hidden // count, width=width, dropout=dropout)
-        for count, width in zip(heads, widths, strict=True)
-    )
+    hidden = sides.hidden
     rows = 0 if offset is None else longest + offset
     tables = rows * hidden + 2 * hidden * (normed + last)
     return ModelSpec(
         name=fields.name,
         family=family,
         hidden=hidden,
-        vocab=vocab,
+        vocab=sides.vocab,
         max_seq_len=longest,
-        runs=(encoder.runs(layers, stream=ENCODER), decoder.runs(behind, causal=True, reads=hidden)),
+        runs=sides.runs(),
         tied_embeddings=tied,
         learned_positions=rows,
         embedding_norm=normed,
@@ -196,22 +220,12 @@ def _two_sides(
 
 def whisper(fields: Fields) -> ModelSpec:
     """Whisper: two convolutions over frames of 10 ms, one of stride 2 (Radford et al. 2022, arXiv 2212.04356)."""
-    hidden, vocab = fields.whole("d_model"), fields.whole("vocab_size", high=MAX_VOCAB)
-    layers, behind = fields.whole("encoder_layers", high=MAX_LAYERS), fields.whole("decoder_layers", high=MAX_LAYERS)
-    heads = fields.whole("encoder_attention_heads"), fields.whole("decoder_attention_heads")
-    widths = fields.whole("encoder_ffn_dim"), fields.whole("decoder_ffn_dim")
+    sides = _sides(fields)
     mel = fields.whole("num_mel_bins", default=80)
     frames = fields.whole("max_source_positions", default=1500)
     longest = fields.whole("max_target_positions", default=448)
-    dropout = fields.dropout("dropout", "attention_dropout", "activation_dropout")
-    for count in heads:
-        if hidden % count:
-            fields.problem("encoder_attention_heads", count, f"must divide d_model = {hidden}")
     fields.done()
-    encoder, decoder = (
-        _Stack(hidden=hidden, heads=count, head_dim=hidden // count, width=width, dropout=dropout)
-        for count, width in zip(heads, widths, strict=True)
-    )
+    hidden = sides.hidden
     stem = (
         Projection(name="first convolution", inputs=3 * mel, outputs=hidden, bias=True, rate=2.0),
         Projection(name="second convolution", inputs=3 * hidden, outputs=hidden, bias=True),
@@ -229,15 +243,20 @@ def whisper(fields: Fields) -> ModelSpec:
         name=fields.name,
         family="whisper",
         hidden=hidden,
-        vocab=vocab,
+        vocab=sides.vocab,
         max_seq_len=longest,
-        runs=(encoder.runs(layers, stream=ENCODER), decoder.runs(behind, causal=True, reads=hidden)),
+        runs=sides.runs(),
         tied_embeddings=True,
         learned_positions=longest,
         final_norm="layernorm",
         streams=(audio,),
         notes=("biases of keys, which Whisper leaves out, are counted: 0.01% of its parameters",),
     )
+
+
+def _must_divide(fields: Fields, key: str, value: int, of: str, whole: int) -> None:
+    if whole % value:
+        fields.problem(key, value, f"must divide {of} = {whole}", "use a divisor")
 
 
 def bert(fields: Fields) -> ModelSpec:
@@ -250,8 +269,7 @@ def bert(fields: Fields) -> ModelSpec:
     dropout = fields.dropout("hidden_dropout_prob", "attention_probs_dropout_prob", default=0.1)
     tied = fields.flag("tie_word_embeddings", default=True)
     fields.word("position_embedding_type", ("absolute",), "absolute")
-    if hidden % heads:
-        fields.problem("num_attention_heads", heads, f"must divide hidden_size = {hidden}", "use a divisor")
+    _must_divide(fields, "num_attention_heads", heads, "hidden_size", hidden)
     fields.done()
     stack = _Stack(hidden=hidden, heads=heads, head_dim=hidden // heads, width=width, dropout=dropout)
     return ModelSpec(
@@ -281,10 +299,8 @@ def vit(fields: Fields) -> ModelSpec:
     dropout = fields.dropout("hidden_dropout_prob", "attention_probs_dropout_prob")
     labels = fields.raw("id2label")
     classes = fields.whole("num_labels", default=len(labels) if isinstance(labels, Mapping) else 1000)
-    if hidden % heads:
-        fields.problem("num_attention_heads", heads, f"must divide hidden_size = {hidden}", "use a divisor")
-    if size % patch:
-        fields.problem("patch_size", patch, f"must divide image_size = {size}", "use a divisor")
+    _must_divide(fields, "num_attention_heads", heads, "hidden_size", hidden)
+    _must_divide(fields, "patch_size", patch, "image_size", size)
     fields.done()
     stack = _Stack(hidden=hidden, heads=heads, head_dim=hidden // heads, width=width, dropout=dropout)
     patches = (size // patch) ** 2
@@ -295,7 +311,7 @@ def vit(fields: Fields) -> ModelSpec:
         sequences=1.0,
         length=patches + 1,
         images=Images(patch=patch, extra=1, size=(size, size), tokens=1),
-        stem=(Projection(name="patches", inputs=channels * patch * patch, outputs=hidden, bias=True),),
+        stem=(patch_matrix(channels * patch * patch, hidden, bias=True),),
         tables=(patches + 1) * hidden + hidden,
     )
     note = () if bias else ("biases of queries, keys and values are counted",)
@@ -344,8 +360,7 @@ def modernbert(fields: Fields) -> ModelSpec:
     vocab = fields.whole("vocab_size", default=50368, high=MAX_VOCAB)
     longest = fields.whole("max_position_embeddings", default=8192)
     every, near = fields.whole("global_attn_every_n_layers", default=3), fields.whole("local_attention", default=128)
-    if hidden % heads:
-        fields.problem("num_attention_heads", heads, f"must divide hidden_size = {hidden}", "use a divisor")
+    _must_divide(fields, "num_attention_heads", heads, "hidden_size", hidden)
     fields.done()
     stack = _Stack(
         hidden=hidden, heads=heads, head_dim=hidden // heads, width=width, gated=True, bias=False, norm="rmsnorm"

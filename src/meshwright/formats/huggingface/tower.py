@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshwright.formats.huggingface.family import Family
-from meshwright.formats.huggingface.fields import Fields
+from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
 from meshwright.specs.layers import Attention, DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec
-from meshwright.specs.streams import Stream
+from meshwright.specs.streams import Projection, Stream
 
 PART = Family(title="a part beside the text", required=())
 VISION = "vision"
@@ -109,6 +109,45 @@ def heads_of(fields: Fields, hidden: int, *keys: str, default: int | None = None
         fields.problem(keys[0], heads, f"must divide the width {hidden} of the tower", "use a divisor")
         return 1
     return heads
+
+
+def encoder_sizes(fields: Fields, *, hidden: int, layers: int, heads: int, width: int) -> tuple[int, int, int, int]:
+    """Width, layers, heads and hidden width of the MLP of an encoder that spells them as text models do.
+
+    Args:
+        fields: of the encoder.
+        hidden: by default; so the others.
+        layers: by default.
+        heads: by default.
+        width: by default.
+    """
+    wide = fields.whole("hidden_size", default=hidden)
+    deep = fields.whole("num_hidden_layers", default=layers, high=MAX_LAYERS)
+    count = heads_of(fields, wide, "num_attention_heads", default=heads)
+    return wide, deep, count, fields.whole("intermediate_size", default=width)
+
+
+def patch_matrix(inputs: int, hidden: int, *, bias: bool = False) -> Projection:
+    """From the pixels of a patch to a token of the tower."""
+    return Projection(name="patches", inputs=inputs, outputs=hidden, bias=bias)
+
+
+def two_matrices(
+    inputs: int, middle: int, outputs: int, *, bias: bool = True, rate: float = 1.0
+) -> tuple[Projection, Projection]:
+    """A projector of two matrices.
+
+    Args:
+        inputs: width of what it takes.
+        middle: width between them.
+        outputs: width of what it makes.
+        bias: whether both have one.
+        rate: tokens of the text per token of the tower.
+    """
+    return (
+        Projection(name="projector in", inputs=inputs, outputs=middle, bias=bias, split="column", rate=rate),
+        Projection(name="projector out", inputs=middle, outputs=outputs, bias=bias, split="row", rate=rate),
+    )
 
 
 def patches_of(fields: Fields, size: int, patch: int) -> int:

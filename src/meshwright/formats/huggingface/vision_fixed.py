@@ -10,11 +10,14 @@ from meshwright.formats.huggingface.tower import (
     VISION,
     Tower,
     TowerLayer,
+    encoder_sizes,
     heads_of,
     nested,
+    patch_matrix,
     patches_of,
     section,
     side_of,
+    two_matrices,
 )
 from meshwright.formats.huggingface.vision_merged import pixtral
 from meshwright.specs.streams import Images, Projection, Stream
@@ -36,10 +39,7 @@ def clip_stream(
     Returns:
         A layer, how many there are, and the stream.
     """
-    hidden = fields.whole("hidden_size", default=768)
-    layers = fields.whole("num_hidden_layers", default=12, high=MAX_LAYERS)
-    heads = heads_of(fields, hidden, "num_attention_heads", default=12)
-    width = fields.whole("intermediate_size", default=3072)
+    hidden, layers, heads, width = encoder_sizes(fields, hidden=768, layers=12, heads=12, width=3072)
     size, patch = fields.whole("image_size", default=224), fields.whole("patch_size", default=32)
     channels = fields.whole("num_channels", default=3)
     patches = patches_of(fields, size, patch)
@@ -50,18 +50,11 @@ def clip_stream(
         tower=True,
         length=patches + 1,
         images=Images(patch=patch, merge=merge, extra=1, size=(size, size), tokens=text_tokens),
-        stem=(Projection(name="patches", inputs=channels * patch * patch, outputs=hidden),),
+        stem=(patch_matrix(channels * patch * patch, hidden),),
         projector=projector,
         tables=(patches + 1) * hidden + hidden + 4 * hidden,
     )
     return TowerLayer(hidden=hidden, heads=heads, width=width), layers, stream
-
-
-def _pair(inputs: int, middle: int, outputs: int, *, bias: bool = True, rate: float = 1.0) -> tuple[Projection, ...]:
-    return (
-        Projection(name="projector in", inputs=inputs, outputs=middle, bias=bias, split="column", rate=rate),
-        Projection(name="projector out", inputs=middle, outputs=outputs, bias=bias, split="row", rate=rate),
-    )
 
 
 def llava(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -71,18 +64,10 @@ def llava(fields: Fields, outer: Fields, text: int) -> Tower:
     outer.done()
     if kind == "pixtral":
         block, layers, plain = pixtral(fields)
-        stream = Stream(
-            name=VISION,
-            hidden=plain.hidden,
-            tower=True,
-            images=plain.images,
-            stem=plain.stem,
-            projector=_pair(plain.hidden, text, text, bias=bias),
-            tables=plain.tables,
-        )
+        stream = replace(plain, projector=two_matrices(plain.hidden, text, text, bias=bias))
         return Tower(runs=block.runs(layers), streams=(stream,))
     hidden = fields.whole("hidden_size", default=768)
-    block, layers, stream = clip_stream(fields, projector=_pair(hidden, text, text, bias=bias))
+    block, layers, stream = clip_stream(fields, projector=two_matrices(hidden, text, text, bias=bias))
     return Tower(runs=block.runs(layers), streams=(stream,))
 
 
@@ -109,7 +94,7 @@ def phi3_v(fields: Fields, outer: Fields, text: int) -> Tower:
     }
     own = section(shape, outer.name)
     block, layers, stream = clip_stream(
-        own, merge=2, text_tokens=tokens, projector=_pair(merged, text, text, rate=0.25)
+        own, merge=2, text_tokens=tokens, projector=two_matrices(merged, text, text, rate=0.25)
     )
     # Learned tokens between rows of tiles and between tiles and thumbnail.
     stream = _with(stream, tables=stream.tables + 2 * merged, pieces=TILES)
@@ -118,10 +103,7 @@ def phi3_v(fields: Fields, outer: Fields, text: int) -> Tower:
 
 def internvl(fields: Fields, outer: Fields, text: int) -> Tower:
     """InternVL: tiles of 448 pixels, 2 x 2 patches shuffled into one (Chen et al. 2024, arXiv 2404.16821)."""
-    hidden = fields.whole("hidden_size", default=1024)
-    layers = fields.whole("num_hidden_layers", default=24, high=MAX_LAYERS)
-    heads = heads_of(fields, hidden, "num_attention_heads", default=16)
-    width = fields.whole("intermediate_size", default=4096)
+    hidden, layers, heads, width = encoder_sizes(fields, hidden=1024, layers=24, heads=16, width=4096)
     size, patch = side_of(fields, "image_size", 448), side_of(fields, "patch_size", 14)
     bias = fields.flag("attention_bias", "qkv_bias", default=False)
     normed = fields.flag("use_qk_norm", "qk_normalization", default=False)
@@ -144,8 +126,8 @@ def internvl(fields: Fields, outer: Fields, text: int) -> Tower:
         tower=True,
         length=patches + 1,
         images=Images(patch=patch, merge=2, extra=1, size=(size, size), pieces=TILES),
-        stem=(Projection(name="patches", inputs=3 * patch * patch, outputs=hidden, bias=True),),
-        projector=_pair(merged, text, text, rate=0.25),
+        stem=(patch_matrix(3 * patch * patch, hidden, bias=True),),
+        projector=two_matrices(merged, text, text, rate=0.25),
         tables=tables,
     )
     return Tower(runs=block.runs(layers), streams=(stream,))
@@ -153,10 +135,7 @@ def internvl(fields: Fields, outer: Fields, text: int) -> Tower:
 
 def llama4(fields: Fields, outer: Fields, text: int) -> Tower:
     """Llama 4: tiles of 336 pixels, 2 x 2 patches shuffled into one token (Meta, Llama 4 model card, 2025)."""
-    hidden = fields.whole("hidden_size", default=768)
-    layers = fields.whole("num_hidden_layers", default=34, high=MAX_LAYERS)
-    heads = heads_of(fields, hidden, "num_attention_heads", default=16)
-    width = fields.whole("intermediate_size", default=5632)
+    hidden, layers, heads, width = encoder_sizes(fields, hidden=768, layers=34, heads=16, width=5632)
     size, patch = fields.whole("image_size", default=448), fields.whole("patch_size", default=14)
     middle = fields.whole("projector_input_dim", default=4096)
     out = fields.whole("projector_output_dim", default=4096)
@@ -169,9 +148,9 @@ def llama4(fields: Fields, outer: Fields, text: int) -> Tower:
         tower=True,
         length=patches + 1,
         images=Images(patch=patch, merge=2, extra=1, size=(size, size), pieces=TILES),
-        stem=(Projection(name="patches", inputs=3 * patch * patch, outputs=hidden),),
+        stem=(patch_matrix(3 * patch * patch, hidden),),
         projector=(
-            *_pair(4 * hidden, middle, out, bias=False, rate=0.25),
+            *two_matrices(4 * hidden, middle, out, bias=False, rate=0.25),
             Projection(name="projector", inputs=wide, outputs=text, rate=0.25),
         ),
         tables=(patches + 2) * hidden + 4 * hidden,
@@ -206,7 +185,7 @@ def mllama(fields: Fields, outer: Fields, text: int) -> Tower:
         tower=True,
         length=tiles * tile,
         images=Images(patch=patch, size=(size, size), patches=tiles * tile, tokens=1, pieces=f"{tiles} tiles each"),
-        stem=(Projection(name="patches", inputs=3 * patch * patch, outputs=hidden),),
+        stem=(patch_matrix(3 * patch * patch, hidden),),
         projector=(Projection(name="projector", inputs=features, outputs=text, bias=True),),
         # Class token, positions of patches and of tiles, norms before and behind, gates.
         tables=hidden + (patches + 1) * hidden * (1 + ratios * tiles) + 2 * table + 4 * hidden + 3 + 2 * last,

@@ -5,26 +5,35 @@ Neighbouring patches are merged into one token of the text by the projector.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields, fold
-from meshwright.formats.huggingface.tower import VISION, WINDOWS, Tower, TowerLayer, heads_of, nested, side_of
+from meshwright.formats.huggingface.tower import (
+    VISION,
+    WINDOWS,
+    Tower,
+    TowerLayer,
+    encoder_sizes,
+    heads_of,
+    nested,
+    patch_matrix,
+    side_of,
+    two_matrices,
+)
 from meshwright.specs.model import LayerRun
 from meshwright.specs.streams import Images, Projection, Stream
 
 
-def _merger(inputs: int, outputs: int, rate: float, middle: int | None = None) -> tuple[Projection, Projection]:
-    """Two matrices with biases on merged patches."""
-    middle = middle or inputs
-    return (
-        Projection(name="projector in", inputs=inputs, outputs=middle, bias=True, split="column", rate=rate),
-        Projection(name="projector out", inputs=middle, outputs=outputs, bias=True, split="row", rate=rate),
-    )
+def _merger(hidden: int, merge: int, text: int) -> tuple[Projection, Projection]:
+    """Two matrices on merged patches, as wide between them as a merged patch."""
+    return two_matrices(hidden * merge**2, hidden * merge**2, text, rate=merge**-2.0)
 
 
-def _pixels(fields: Fields, patch: int, hidden: int, *, bias: bool, default: int = 2) -> Projection:
+def _stem(fields: Fields, patch: int, hidden: int, *, bias: bool, default: int = 2) -> tuple[Projection]:
     """A convolution over the pixels of a patch in as many frames as make one token."""
     channels = fields.whole("in_channels", "in_chans", "num_channels", default=3)
     frames = fields.whole("temporal_patch_size", default=default)
-    return Projection(name="patches", inputs=channels * frames * patch * patch, outputs=hidden, bias=bias)
+    return (patch_matrix(channels * frames * patch * patch, hidden, bias=bias),)
 
 
 def qwen2_vl(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -35,16 +44,15 @@ def qwen2_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     patch = fields.whole("patch_size", "spatial_patch_size", default=14)
     merge = fields.whole("spatial_merge_size", default=2)
     ratio = fields.whole("mlp_ratio", default=4)
-    stem = _pixels(fields, patch, hidden, bias=False)
+    stem = _stem(fields, patch, hidden, bias=False)
     fields.done()
-    merged = hidden * merge**2
     stream = Stream(
         name=VISION,
         hidden=hidden,
         tower=True,
         images=Images(patch=patch, merge=merge),
-        stem=(stem,),
-        projector=_merger(merged, text, merge**-2.0),
+        stem=stem,
+        projector=_merger(hidden, merge, text),
         tables=2 * hidden,
     )
     return Tower(runs=TowerLayer(hidden=hidden, heads=heads, width=ratio * hidden).runs(layers), streams=(stream,))
@@ -63,7 +71,7 @@ def qwen2_5_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     merge = fields.whole("spatial_merge_size", default=2)
     window = fields.whole("window_size", default=112)
     whole = fields.positions("fullatt_block_indexes", layers)
-    stem = _pixels(fields, patch, hidden, bias=False)
+    stem = _stem(fields, patch, hidden, bias=False)
     fields.done()
     whole = frozenset(range(7, layers, 8)) if whole is None else whole
     block = TowerLayer(hidden=hidden, heads=heads, width=width, gated=True, norm="rmsnorm")
@@ -72,8 +80,8 @@ def qwen2_5_vl(fields: Fields, outer: Fields, text: int) -> Tower:
         hidden=hidden,
         tower=True,
         images=Images(patch=patch, merge=merge),
-        stem=(stem,),
-        projector=_merger(hidden * merge**2, text, merge**-2.0),
+        stem=stem,
+        projector=_merger(hidden, merge, text),
         tables=hidden,
     )
     windows = Stream(name=WINDOWS, hidden=hidden, tower=True, length=max(1, window // patch) ** 2, window_of=VISION)
@@ -93,19 +101,17 @@ def qwen3_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     patch, merge = fields.whole("patch_size", default=16), fields.whole("spatial_merge_size", default=2)
     positions = fields.whole("num_position_embeddings", default=2304)
     inner = fields.positions("deepstack_visual_indexes", layers)
-    stem = _pixels(fields, patch, hidden, bias=True)
+    stem = _stem(fields, patch, hidden, bias=True)
     fields.done()
-    merged, rate = hidden * merge**2, merge**-2.0
     taken = len(inner or ())
-    deep = tuple(each for _ in range(taken) for each in _merger(merged, text, rate))
     stream = Stream(
         name=VISION,
         hidden=hidden,
         tower=True,
         images=Images(patch=patch, merge=merge),
-        stem=(stem,),
-        projector=(*_merger(merged, text, rate), *deep),
-        tables=positions * hidden + 2 * hidden + taken * 2 * merged,
+        stem=stem,
+        projector=_merger(hidden, merge, text) * (1 + taken),
+        tables=positions * hidden + 2 * hidden + taken * 2 * hidden * merge**2,
     )
     return Tower(runs=TowerLayer(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
 
@@ -116,12 +122,9 @@ def pixtral(fields: Fields) -> tuple[TowerLayer, int, Stream]:
     Returns:
         A layer, how many there are, and the stream without a projector.
     """
-    hidden = fields.whole("hidden_size", default=1024)
-    layers = fields.whole("num_hidden_layers", default=24, high=MAX_LAYERS)
-    heads = heads_of(fields, hidden, "num_attention_heads", default=16)
-    head_dim = fields.maybe("head_dim") or hidden // heads
-    width, patch = fields.whole("intermediate_size", default=4096), fields.whole("patch_size", default=16)
-    stem = _pixels(fields, patch, hidden, bias=False, default=1)
+    hidden, layers, heads, width = encoder_sizes(fields, hidden=1024, layers=24, heads=16, width=4096)
+    head_dim, patch = fields.maybe("head_dim") or hidden // heads, fields.whole("patch_size", default=16)
+    stem = _stem(fields, patch, hidden, bias=False, default=1)
     fields.done()
     block = TowerLayer(
         hidden=hidden,
@@ -134,7 +137,7 @@ def pixtral(fields: Fields) -> tuple[TowerLayer, int, Stream]:
         mlp_bias=False,
         norm="rmsnorm",
     )
-    stream = Stream(name=VISION, hidden=hidden, tower=True, images=Images(patch=patch), stem=(stem,), tables=hidden)
+    stream = Stream(name=VISION, hidden=hidden, tower=True, images=Images(patch=patch), stem=stem, tables=hidden)
     return block, layers, stream
 
 
@@ -146,17 +149,11 @@ def mistral3(fields: Fields, outer: Fields, text: int) -> Tower:
     outer.done()
     rate, hidden = merge**-2.0, block.hidden
     assert plain.images is not None
-    stream = Stream(
-        name=VISION,
-        hidden=hidden,
-        tower=True,
-        images=Images(patch=plain.images.patch, merge=merge),
-        stem=plain.stem,
-        projector=(
-            Projection(name="patch merger", inputs=hidden * merge**2, outputs=hidden, rate=rate),
-            Projection(name="projector in", inputs=hidden, outputs=text, bias=bias, split="column", rate=rate),
-            Projection(name="projector out", inputs=text, outputs=text, bias=bias, split="row", rate=rate),
-        ),
+    merger = Projection(name="patch merger", inputs=hidden * merge**2, outputs=hidden, rate=rate)
+    stream = replace(
+        plain,
+        images=replace(plain.images, merge=merge),
+        projector=(merger, *two_matrices(hidden, text, text, bias=bias, rate=rate)),
         tables=2 * hidden,
     )
     return Tower(runs=block.runs(layers), streams=(stream,))
@@ -170,7 +167,7 @@ def _moonvit(fields: Fields, text: int, keys: dict[str, str], tables: int) -> To
     width = fields.whole(keys.get("intermediate_size", "intermediate_size"), default=4304)
     patch = fields.whole("patch_size", default=14)
     high, wide = fields.whole("init_pos_emb_height", default=64), fields.whole("init_pos_emb_width", default=64)
-    stem = _pixels(fields, patch, hidden, bias=True, default=1)
+    stem = _stem(fields, patch, hidden, bias=True, default=1)
     fields.done()
     merge = 2
     stream = Stream(
@@ -178,8 +175,8 @@ def _moonvit(fields: Fields, text: int, keys: dict[str, str], tables: int) -> To
         hidden=hidden,
         tower=True,
         images=Images(patch=patch, merge=merge),
-        stem=(stem,),
-        projector=_merger(hidden * merge**2, text, merge**-2.0),
+        stem=stem,
+        projector=_merger(hidden, merge, text),
         # Positions, the final norm and the norm before the projector.
         tables=high * wide * hidden + 2 * hidden + tables * hidden,
     )
@@ -214,7 +211,7 @@ def glm4v(fields: Fields, outer: Fields, text: int) -> Tower:
     size, patch = side_of(fields, "image_size", 336), side_of(fields, "patch_size", 14)
     merge = fields.whole("spatial_merge_size", default=2)
     bias = fields.flag("attention_bias", default=False)
-    stem = _pixels(fields, patch, hidden, bias=True)
+    stem = _stem(fields, patch, hidden, bias=True)
     fields.done()
     rate = merge**-2.0
     block = TowerLayer(
@@ -232,7 +229,7 @@ def glm4v(fields: Fields, outer: Fields, text: int) -> Tower:
         hidden=hidden,
         tower=True,
         images=Images(patch=patch, merge=merge),
-        stem=(stem,),
+        stem=stem,
         projector=(
             Projection(name="downsample", inputs=hidden * merge**2, outputs=out, bias=True, rate=rate),
             Projection(name="projector", inputs=out, outputs=out, rate=rate),
@@ -278,7 +275,7 @@ def gemma4(fields: Fields, outer: Fields, text: int) -> Tower:
         tower=True,
         length=tokens * pool**2,
         images=Images(patch=patch, merge=pool, patches=tokens * pool**2, tokens=tokens),
-        stem=(Projection(name="patches", inputs=3 * patch * patch, outputs=hidden),),
+        stem=(patch_matrix(3 * patch * patch, hidden),),
         projector=(Projection(name="projector", inputs=hidden, outputs=text, rate=pool**-2.0),),
         tables=2 * rows * hidden + (2 * hidden if standard else 0),
     )
@@ -303,8 +300,8 @@ def minimax_m3(fields: Fields, outer: Fields, text: int) -> Tower:
         hidden=hidden,
         tower=True,
         images=Images(patch=patch, merge=merge),
-        stem=(Projection(name="patches", inputs=3 * frames * patch * patch, outputs=hidden),),
-        projector=(*_merger(hidden, text, 1.0, middle), *_merger(text * merge**2, text, rate, middle)),
+        stem=(patch_matrix(3 * frames * patch * patch, hidden),),
+        projector=(*two_matrices(hidden, middle, text), *two_matrices(text * merge**2, middle, text, rate=rate)),
         tables=2 * hidden,
     )
     runs: tuple[LayerRun, ...] = TowerLayer(hidden=hidden, heads=heads, width=width).runs(layers)

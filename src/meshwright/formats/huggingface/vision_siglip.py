@@ -5,8 +5,19 @@ No class token, learned positions, a norm behind the layers. Source: Zhai et al.
 
 from __future__ import annotations
 
-from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
-from meshwright.formats.huggingface.tower import TILES, VISION, Tower, TowerLayer, heads_of, side_of
+from dataclasses import replace
+
+from meshwright.formats.huggingface.fields import Fields
+from meshwright.formats.huggingface.tower import (
+    TILES,
+    VISION,
+    Tower,
+    TowerLayer,
+    encoder_sizes,
+    patch_matrix,
+    side_of,
+    two_matrices,
+)
 from meshwright.specs.streams import Images, Projection, Stream
 
 
@@ -24,10 +35,7 @@ def _siglip(
     Returns:
         A layer, how many there are, and the stream.
     """
-    hidden = fields.whole("hidden_size", default=1152)
-    layers = fields.whole("num_hidden_layers", default=12, high=MAX_LAYERS)
-    heads = heads_of(fields, hidden, "num_attention_heads", default=12)
-    width = fields.whole("intermediate_size", default=3072)
+    hidden, layers, heads, width = encoder_sizes(fields, hidden=1152, layers=12, heads=12, width=3072)
     size, patch = side_of(fields, "image_size", 224), side_of(fields, "patch_size", 16)
     channels = fields.whole("num_channels", default=3)
     fields.done()
@@ -39,7 +47,7 @@ def _siglip(
         tower=True,
         length=patches,
         images=Images(patch=patch, merge=merge, size=(size, size), tokens=tokens, pieces=TILES if tiles else ""),
-        stem=(Projection(name="patches", inputs=channels * patch * patch, outputs=hidden, bias=True),),
+        stem=(patch_matrix(channels * patch * patch, hidden, bias=True),),
         tables=patches * hidden + 2 * hidden,
     )
     return TowerLayer(hidden=hidden, heads=heads, width=width), layers, stream
@@ -68,11 +76,7 @@ def llava_onevision(fields: Fields, outer: Fields, text: int) -> Tower:
     bias = outer.flag("multimodal_projector_bias", default=True)
     outer.done()
     block, layers, plain = _siglip(fields, tiles=True)
-    project = (
-        Projection(name="projector in", inputs=plain.hidden, outputs=text, bias=bias, split="column"),
-        Projection(name="projector out", inputs=text, outputs=text, bias=bias, split="row"),
-    )
-    return _tower(block, layers, plain, project, text)
+    return _tower(block, layers, plain, two_matrices(plain.hidden, text, text, bias=bias), text)
 
 
 def idefics3(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -86,14 +90,5 @@ def idefics3(fields: Fields, outer: Fields, text: int) -> Tower:
 
 def _tower(block: TowerLayer, layers: int, plain: Stream, projector: tuple[Projection, ...], tables: int) -> Tower:
     """The encoder with its projector, and so many parameters more outside of matrices."""
-    stream = Stream(
-        name=VISION,
-        hidden=plain.hidden,
-        tower=True,
-        length=plain.length,
-        images=plain.images,
-        stem=plain.stem,
-        projector=projector,
-        tables=plain.tables + tables,
-    )
+    stream = replace(plain, projector=projector, tables=plain.tables + tables)
     return Tower(runs=block.runs(layers), streams=(stream,))
