@@ -223,6 +223,7 @@ def check(
     source_format: str | None = ...,
     arguments: str | Iterable[str] = ...,
     environment: str | Iterable[str] = ...,
+    settings: str | Iterable[str] = ...,
     fix: bool = ...,
     output: str | os.PathLike[str] | None = ...,
     oom_log: str | os.PathLike[str] | None = ...,

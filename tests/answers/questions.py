@@ -266,6 +266,7 @@ CHECK = _lines("""
     check llama-3.1-8b --from megatron launch.sh --gpus 16xH100
     check llama-3-8b --from megatron launch.sh --gpus 8xH100
     check llama-3.1-8b --from megatron misspelt.sh --gpus 8xH100
+    check --from megatron launch.sh
     check llama-3.1-8b --plan tp2.mbs4.gbs64 --gpus 8xH100 --oom-log oom.log
     check llama-3.1-70b --plan tp8.pp4.mbs1.z1 --gpus 64xH100 --gbs 1024 --oom-log oom.log
     check gpt2-xl --plan dp8.mbs8.gbs64 --gpus 8xA100-40 --oom-log oom-old.log

@@ -79,7 +79,8 @@ class CheckReport(Answer):
     repairs: tuple[Repair, ...]
     """The smallest changes first, quickest first among equals."""
     warnings: tuple[str, ...]
-    inputs: JobInputs | MeasuredJob
+    inputs: JobInputs | MeasuredJob | None
+    """None where the launch file leaves model or cluster open, and they are asked for."""
     launch: LaunchFile | None = None
     """What was read, where a launch script is checked."""
     fix: ScriptFix | None = None
@@ -126,7 +127,7 @@ class CheckReport(Answer):
             "warnings": list(self.warnings),
             "post_mortem": died.to_dict() | {"text": list(post_mortem_lines(died))} if died else None,
             "estimate": plain(self.estimate),
-            "inputs": _described(self.inputs),
+            "inputs": None if self.inputs is None else _described(self.inputs),
         }
 
 
@@ -142,8 +143,11 @@ def check(request: CheckRequest) -> CheckReport:
     """
     if request.source is not None:
         framework = request.source_format or format_of(request.source)
-        outside = Outside(arguments=request.arguments or None, environment=request.outside)
+        outside = Outside(arguments=request.arguments or None, environment=request.outside, settings=request.over)
         question, violations, launch, source = script_question(request.source, framework, request.job, outside)
+        if question is None:
+            placed = tuple(replace(one, place=_place(one.field, source, launch)) for one in violations)
+            return _asking(placed, launch)
         search = request.search and not launch.questions
         report = _report(question, violations, search=search, target=source.target.name, oom_log=request.oom_log)
         if launch.questions:
@@ -159,6 +163,22 @@ def check(request: CheckRequest) -> CheckReport:
         return _measured_report(*measured)
     question = plan_question(request.plan, request.job)
     return _report(question, [], search=request.search, target=None, oom_log=request.oom_log)
+
+
+def _asking(violations: tuple[Violation, ...], launch: LaunchFile) -> CheckReport:
+    """A file that leaves model or cluster open: all that is asked for at once, and what was read."""
+    return CheckReport(
+        name=None,
+        title="the launch script",
+        text=words.asks(len(launch.questions)),
+        violations=violations,
+        estimate=None,
+        better=None,
+        repairs=(),
+        warnings=launch.notes,
+        inputs=None,
+        launch=launch,
+    )
 
 
 def _measured_report(job: MeasuredJob, warnings: tuple[str, ...]) -> CheckReport:

@@ -127,7 +127,7 @@ def _question(request: XrayRequest) -> tuple[PlanQuestion, LaunchFile | None, st
     target = format_of(request.source)
     outside = Outside(arguments=request.arguments or None, environment=request.outside)
     question, violations, launch, _ = script_question(request.source, target, request.job, outside)
-    if launch.questions:
+    if question is None or launch.questions:
         raise InputError(launch.questions, code="MW231")
     if violations:
         raise InputError([Problem(what=one.what, why=one.why, fix=one.fix, field=one.field) for one in violations])

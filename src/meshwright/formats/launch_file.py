@@ -29,6 +29,8 @@ class LaunchFile:
     """The plan as a row; None if the options are contradictory or the number of devices is not said."""
     layout: tuple[int, ...] | None
     """Layers of each virtual stage, where the options say how many layers there are."""
+    started: int | None = None
+    """Processes that the file itself starts, where it says so beside the plan."""
     plan: ExecutionPlan | None = None
     """The plan where its layers differ, so that no row says it."""
     model: dict[str, Any] = field(default_factory=dict)

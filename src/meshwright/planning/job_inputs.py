@@ -85,7 +85,7 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
         UnsupportedError: an unknown model, device, dtype or optimizer and nothing else wrong.
     """
     gather = Gather()
-    spec = gather.attempt(lambda: _model(job.model))
+    spec = gather.attempt(lambda: resolve_model(job.model))
     if spec is not None and not spec.streams and (job.lora is not None or job.freeze):
         whole = spec
         spec = gather.attempt(lambda: with_tuning(whole, job.lora, job.freeze))
@@ -278,7 +278,12 @@ def _no_experts(model: ModelSpec, said: str, field: str) -> Problem:
     )
 
 
-def _model(model: object) -> ModelSpec:
+def resolve_model(model: object) -> ModelSpec:
+    """The model of a spec, a name of the library or a path.
+
+    Raises:
+        InputError, UnsupportedError: it is none of them.
+    """
     if isinstance(model, ModelSpec):
         return model
     if model is not None and not isinstance(model, (str, os.PathLike)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,26 +10,34 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
+from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.fields.job import JobFields
 from meshwright.formats.files import parsed, read_text
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.formats.megatron import described_model, describes, model_facts
+from meshwright.formats.megatron import model_facts
+from meshwright.formats.megatron.read import DEVICES
 from meshwright.formats.megatron.records import RECORDS, YAML, record_of, script_of
 from meshwright.formats.shell import Script, ScriptLine, read_script
 from meshwright.formats.shell.values import literal
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
-from meshwright.planning.job_inputs import job_inputs, resolve_cluster
+from meshwright.planning.job_inputs import job_inputs, resolve_cluster, resolve_model
+from meshwright.planning.launch_model import model_trained
 from meshwright.planning.plan_source import PlanQuestion, with_row
-from meshwright.planning.script_files import ARGUMENTS, LAUNCHER, read_through, started_with
+from meshwright.planning.script_files import ARGUMENTS, LAUNCHER, read_through, started_with, with_settings
+from meshwright.planning.trainer_record import command_recorded, engine_open, recorded
 from meshwright.planning.violation import Violation
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.targets import TARGETS, Target, overrides, readers, target_of_file
+from meshwright.targets.keys import keys_of
 
 _LANGUAGES = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML"}
+TRAINER = "trl"
+"""The record of a trainer's options."""
+_RECORDS = {**dict.fromkeys(RECORDS, "megatron"), TRAINER: "accelerate"}
+"""Other forms of a script by name, with the target whose script it is."""
 SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash", ".job")
 
 
@@ -40,6 +49,8 @@ class Outside:
     """Its `$1` and on; None where nobody said them."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of the environment, by name."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Options or keys of the file that stand over what it says, by name."""
 
 
 def format_of(source: str | os.PathLike[str]) -> str:
@@ -53,13 +64,14 @@ def format_of(source: str | os.PathLike[str]) -> str:
     path = Path(source)
     text = read_text(path, "launch script")
     found = target_of_file(path.name, text) or record_of(path.name, text)
+    found = found or (TRAINER if recorded(path.name, text) else None)
     if found is None and (path.suffix in SCRIPTS or text.startswith("#!")):
         found = _started_by(path, text) or "megatron"
     if found is None and path.suffix in _LANGUAGES:
         parsed(text, _LANGUAGES[path.suffix], "launch file")
     if found is None:
         why = "its text names none of the frameworks that are read, or several"
-        fix = f"write --from with one of {', '.join((*readers(), *RECORDS))}"
+        fix = f"write --from with one of {', '.join((*readers(), *_RECORDS))}"
         raise InputError(Problem(what=f"whose file {path.name!r} is cannot be told", why=why, fix=fix, field="source"))
     return found
 
@@ -82,7 +94,7 @@ def _started_by(path: Path, text: str) -> str | None:
 
 def script_question(
     source: str | os.PathLike[str], source_format: str, asked: JobFields, outside: Outside = Outside()
-) -> tuple[PlanQuestion, list[Violation], LaunchFile, LaunchSource]:
+) -> tuple[PlanQuestion | None, list[Violation], LaunchFile, LaunchSource]:
     """A launch script as a question, with what is wrong in its options, what was read, and from what.
 
     Args:
@@ -91,28 +103,42 @@ def script_question(
         asked: model, cluster and workload, before the script's own.
         outside: what the script's text does not say.
 
+    Returns:
+        The question is None where model or cluster are asked for: then the questions of what was read say so.
+
     Raises:
-        InputError: the script says nothing that can be used, or no model is given.
+        InputError: the script says nothing that can be used.
         UnsupportedError: a format nobody reads.
     """
-    if source_format not in (*readers(), *RECORDS):
-        known = (*readers(), *RECORDS)
+    if source_format not in (*readers(), *_RECORDS):
+        known = (*readers(), *_RECORDS)
         raise UnsupportedError(unknown_name("source", str(source_format)[:60], known), code="MW406")
-    target = TARGETS["megatron" if source_format in RECORDS else source_format]
+    target = TARGETS[_RECORDS.get(source_format, source_format)]
     model, cluster = _nouns(asked)
     launch = LaunchSource(
         files=_files(source, target),
         folder=None if isinstance(source, str) and "\n" in source else Path(source).parent,
         target=target,
-        devices=cluster.devices,
+        devices=None if cluster is None else cluster.devices,
         outside=outside,
         record=_record(source, source_format),
     )
     flags = launch.read()
-    if flags.row is None and not flags.said and not flags.workload and flags.problems:
+    if flags.row is None and not flags.said and not flags.workload and not flags.questions and flags.problems:
         raise InputError(flags.problems, code="MW231")
+    asks = list(flags.questions)
+    if cluster is None:
+        flags, which = _for_devices(launch, flags)
+        asks.append(which)
     if model is None:
-        model = _described(flags, Path(launch.name).stem or "script")
+        model, open_model = model_trained(flags, Path(launch.name).stem or "script")
+        asks += [open_model] if open_model is not None else []
+    if model is None or cluster is None:
+        flags = replace(flags, questions=tuple(dict.fromkeys(asks)))
+        violations = [Violation.of("OPTIONS", problem) for problem in flags.problems]
+        violations += [Violation.of("ASK", problem) for problem in flags.questions]
+        return None, violations, flags, launch
+    if asked.model is None:
         how = f"the model is {model.name}" if "name" in flags.model else "no model is named: the options describe one"
         said = f"{how} of {model.parameters:,} parameters"
         flags = replace(flags, notes=(*flags.notes, said, *model.notes))
@@ -147,75 +173,48 @@ def script_question(
     return question, violations, flags, launch
 
 
-def _nouns(asked: JobFields) -> tuple[ModelSpec | None, ClusterSpec]:
-    """The model, None where the script is to describe it, and the cluster.
+def _nouns(asked: JobFields) -> tuple[ModelSpec | None, ClusterSpec | None]:
+    """The model and the cluster, each None where nobody names it.
 
     Raises:
         InputError, UnsupportedError: of either, together.
     """
-    if asked.model is None:
-        fitted = None if asked.calibration is None else calibration_of(asked.calibration)
-        return None, resolve_cluster(asked.cluster, asked.gpus, fitted)
-    given = JobFields(model=asked.model, cluster=asked.cluster, gpus=asked.gpus, calibration=asked.calibration)
-    where = job_inputs(given)
-    return where.model, where.cluster
+    named = asked.cluster is not None or asked.gpus is not None
+    if asked.model is not None and named:
+        given = JobFields(model=asked.model, cluster=asked.cluster, gpus=asked.gpus, calibration=asked.calibration)
+        where = job_inputs(given)
+        return where.model, where.cluster
+    fitted = None if asked.calibration is None else calibration_of(asked.calibration)
+    cluster = resolve_cluster(asked.cluster, asked.gpus, fitted) if named else None
+    return (None if asked.model is None else resolve_model(asked.model)), cluster
 
 
-_VOCABULARIES = {"Llama2Tokenizer": 32000, "GPT2BPETokenizer": 50257}
-"""Tokens of tokenizers that are one file everywhere: of Llama 2 (arXiv 2307.09288) and of GPT-2."""
+_COUNTS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 4, 2, 1)
+"""Devices for which a file is read that does not say how many there are, until one goes with its degrees."""
 
 
-def _described(flags: LaunchFile, name: str) -> ModelSpec:
-    """The model that a script's options name or describe.
+def _for_devices(launch: LaunchSource, flags: LaunchFile) -> tuple[LaunchFile, Problem]:
+    """A file without its cluster, read for as many devices as go with its degrees, and the question for them."""
 
-    Raises:
-        InputError: they leave open what it is.
-        UnsupportedError: nobody knows the name.
-    """
-    if isinstance(named := flags.model.get("name"), str) and named and not flags.questions:
-        return _resolved(named)
-    known = tuple(dict.fromkeys((*flags.problems, *flags.questions)))
-    if flags.questions:
-        raise InputError(known, code="MW231")
-    if not describes(flags.model):
-        why = "the file says how a model is trained, not which one"
-        fix = "name the model before the file: check MODEL FILE"
-        none = Problem(what="no model is given", why=why, fix=fix, field="model")
-        raise InputError((*known, none), code="MW203")
-    kind, place = flags.model["tokenizer"]
-    vocab, whose = flags.model.get("vocab"), ""
-    whole = models.find_name(place) if vocab is None and place else None
-    if whole is not None:
-        vocab, whose = models.spec(whole).vocab, whole
-    if vocab is None and kind in _VOCABULARIES:
-        vocab, whose = _VOCABULARIES[kind], kind
-    if vocab is None:
-        why = "the tokenizer is not at hand, and no --vocab-size says how many tokens it has"
-        fix = "add --vocab-size N to the script, or name the model before the file: check MODEL FILE"
-        unknown = Problem(what="the vocabulary is not known", why=why, fix=fix, field="model")
-        raise InputError((*known, unknown), code="MW203")
-    notes = (f"vocabulary of {vocab:,} tokens, that of {whose}",) if whose else ()
-    return described_model(flags.model, name=name, vocab=vocab, notes=notes)
+    def others(read: LaunchFile) -> tuple[Problem, ...]:
+        return tuple(problem for problem in read.problems if problem.field != DEVICES)
 
-
-def _resolved(named: str) -> ModelSpec:
-    """A model by the name that a trainer loads: copies of a model on the hub or a disk end in the model's own name.
-
-    Raises:
-        InputError, UnsupportedError: nobody knows it.
-    """
-    try:
-        return models.resolve(named)
-    except MeshwrightError as error:
-        last = named.rstrip("/").rpartition("/")[2]
-        known = models.find_name(last) if last != named else None
-        if known is None:
-            why = f"the file trains {named[:80]}"
-            fix = "name its config.json, or a model of its shape, before the file: check MODEL FILE"
-            other = Problem(what="the model is not at hand", why=why, fix=fix, field="model")
-            raise type(error)([*error.problems, other], code=error.code) from None
-    model = models.spec(known)
-    return replace(model, notes=(*model.notes, f"{named[:80]} is taken as {known}, whose name it has"))
+    row = flags.row
+    count = row.devices if row is not None and row.devices > 1 else flags.started
+    best = flags
+    if (count is None or row is None or others(flags)) and not flags.questions:
+        for devices in _COUNTS:
+            read = replace(launch, devices=devices).read()
+            if (read.row is not None and best.row is None) or len(read.problems) < len(best.problems):
+                best, count = read, devices
+            if best.row is not None and not others(best):
+                break
+    own = flags.started if row is None else row.devices
+    says = f"the file starts {count} processes" if count is not None and count == own else ""
+    why = f"a plan is made for one cluster: {says or 'the file does not say how many devices run it, or which'}"
+    fix = f"say --gpus {count or 8}xH100, or how many of which there are; or --cluster FILE"
+    question = Problem(what="no cluster is given", why=why, fix=fix, field="cluster")
+    return replace(best, problems=others(best)), question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +225,8 @@ class LaunchSource:
     """The file itself first, then those beside it that say more of a plan."""
     folder: Path | None
     target: Target
-    devices: int
+    devices: int | None
+    """Of the job; None where nobody says."""
     outside: Outside
     record: str = ""
     """Where options are kept in another form than a script: a name of RECORDS, or `yaml`."""
@@ -280,14 +280,33 @@ class LaunchSource:
             text: in the place of the file's own.
         """
         text = self.text if text is None else text
+        if self.record == TRAINER:
+            over = self.outside.settings
+            read = self._as_script(command_recorded(text, over))
+            asked = engine_open(text, over)
+            return read if asked is None else replace(read, row=None, questions=(*read.questions, asked))
         if self.record:
             text = script_of(text, self.record)
         if self.record or self._is_bash:
-            script = self._script(text)
-            if self.target.script is not None:
-                return self.target.script(script, self.devices)
-            return read_through(script, self.target, self.devices, partial(_beside, folder=self.folder))
-        return self.reading({**self.files, self.name: text})
+            return self._as_script(text)
+        return self.reading(self._with_settings({**self.files, self.name: text}))
+
+    def _as_script(self, text: str) -> LaunchFile:
+        script = self._script(text)
+        if self.target.script is not None:
+            return self.target.script(script, self.devices)
+        return read_through(script, self.target, self.devices, partial(_beside, folder=self.folder))
+
+    def _with_settings(self, files: Mapping[str, str]) -> Mapping[str, str]:
+        """Files with the keys that stand over them: the target's own, and those of its trainer."""
+        if not self.outside.settings:
+            return files
+        stated = {key: overrides.value_of(value) for key, value in self.outside.settings.items()}
+        own = stated if ARGUMENTS not in self.target.beside else keys_of(self.target.name, stated)
+        rest = {key: value for key, value in stated.items() if key not in own}
+        held = json.loads(files.get(ARGUMENTS, "{}")) if rest else {}
+        over = {overrides.FILE: json.dumps(own)} if own else {}
+        return {**files, **over, **({ARGUMENTS: json.dumps({**held, **rest})} if rest else {})}
 
     def _script(self, text: str) -> Script:
         script = read_script(
@@ -297,6 +316,7 @@ class LaunchSource:
             environment=self.outside.environment,
             read=partial(_beside, folder=self.folder),
         )
+        script = with_settings(script, self.target, self.outside.settings)
         if not self.target.beside:
             return script
         # Configurations that it names and that lie beside it say more; those that it writes itself come first.
@@ -319,7 +339,7 @@ class LaunchSource:
 
 
 def _record(source: str | os.PathLike[str], source_format: str) -> str:
-    if source_format in RECORDS:
+    if source_format in _RECORDS:
         return source_format
     yaml = source_format == "megatron" and "\n" not in str(source) and Path(source).suffix in YAML
     return "yaml" if yaml else ""

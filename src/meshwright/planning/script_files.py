@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile, Said
-from meshwright.formats.shell import Launch, Script, launches
+from meshwright.formats.shell import Launch, Script, ScriptLine, launches
 from meshwright.formats.shell.launches import processes
-from meshwright.formats.shell.values import Unknown, Word, known_text, unknown_of
+from meshwright.formats.shell.values import Unknown, Word, known_text, literal, unknown_of
 from meshwright.planning.trainer_options import TrainerOptions, read_trainer_options
 from meshwright.targets import Target, overrides
 
@@ -40,7 +40,8 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
     assert target.read is not None
     found = started_with(script, target, read)
     if found.problems or found.questions:
-        return LaunchFile(row=None, layout=None, problems=found.problems, questions=found.questions)
+        named = {"name": found.options.model} if found.options.model else {}
+        return LaunchFile(row=None, layout=None, model=named, problems=found.problems, questions=found.questions)
     launched = target.read(found.files, devices)
     if asked := tuple(_unknown(launched, found)):
         return LaunchFile(row=None, layout=None, questions=asked)
@@ -129,6 +130,24 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     )
 
 
+def with_settings(script: Script, target: Target, settings: Mapping[str, str]) -> Script:
+    """A script whose programs are started with options behind their own, which stand over them.
+
+    Args:
+        script: as bash means it.
+        target: whose form the options have.
+        settings: value by name; an empty value is a switch.
+    """
+    if not settings:
+        return script
+    place = ScriptLine("--set", 1)
+    added = tuple(Word(literal(text, place)) for name, value in settings.items() for text in target.option(name, value))
+    commands = [replace(one, words=(*one.words, *added)) if launches((one,)) else one for one in script.commands]
+    if not launches(script.commands):  # a text of options alone
+        commands = [replace(one, words=(*one.words, *added)) for one in script.commands]
+    return replace(script, commands=tuple(commands))
+
+
 def _overrides(target: Target, launch: Launch) -> Mapping[str, Word]:
     return target.overrides(launch) if target.overrides is not None else {}
 
@@ -214,6 +233,8 @@ def is_trainer(launch: Launch) -> bool:
 def _by_options(launch: Launch) -> dict[str, str]:
     """What the options of a launcher and of a trainer say of its engine, as the file they could stand in."""
     said = {**_options(launch.launcher), **_options(launch.words)}
+    if said.get("fsdp") in ("no", "false"):
+        del said["fsdp"]
     fsdp = said.get("fsdp", "") if "fsdp" in said else "full_shard" if "use_fsdp" in said else ""
     strategy = next(
         (name.upper() for name in ("shard_grad_op", "no_shard", "full_shard") if name in fsdp), "FULL_SHARD"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import Said
-from meshwright.formats.shell import Launch
+from meshwright.formats.shell import Launch, Word
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 ARGUMENTS = (*BATCH, "gradient_checkpointing", "optim", "bf16", "fp16")
@@ -101,6 +101,9 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
         end = next((i for i in range(at + 1, len(words)) if words[i].text.startswith("--")), len(words))
         held = [word] if equals else words[at + 1 : end]
         unknown = next((one.unknown for one in held if one.unknown is not None), None)
+        if unknown is not None and name in MODELS and (last := _last_part(held[0])):
+            values[name] = last
+            continue
         if unknown is not None:
             names = [f"--env {one}=VALUE" for one in unknown.names] or ["the value in the script"]
             why = f"{unknown.why} ({unknown.place})"
@@ -116,6 +119,17 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
         rest=tuple(rest),
         questions=tuple(questions),
     )
+
+
+def _last_part(path: Word) -> str:
+    """The end of a path, a model's own name, where only the folders before it are not known."""
+    known = path.text.rpartition("/")[2]
+    behind = ""
+    for piece in reversed(path.pieces):
+        if piece.unknown is not None:
+            return known if "/" in behind else ""
+        behind = piece.text + behind
+    return known
 
 
 def _value(text: str) -> object:

@@ -48,7 +48,7 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
         parts += [heading(f"Time of a step, {seconds(estimate['step_time_s'])}"), breakdown(estimate)]
     read = plan_as_read(document["read"])
     parts += [Text(), *read[:-1]] if read else []
-    assumed = document["inputs"]["assumptions"]
+    assumed = document["inputs"]["assumptions"] if document["inputs"] else []
     parts += [heading("Assumed"), *assumption_lines(assumed)] if assumed else []
     return Group(*parts)
 

@@ -61,6 +61,8 @@ class Target(ABC):
     """Paths of files that the text of one names, which say more of a plan."""
     overrides: Callable[[Launch], Mapping[str, Word]] | None = None
     """Keys that a command sets over those of its file, by dotted path; None where commands set none."""
+    option: Callable[[str, str], tuple[str, ...]] = lambda name, value: (f"--{name}", *([value] if value else []))
+    """Words that say an option to the target's program."""
     configs: Callable[[Launch], tuple[str, ...] | None] = lambda launch: None
     """Of the target's own program: where the configuration lies that its words name otherwise than by a path, the first
     that is there; nothing where its defaults will do. None of other programs."""

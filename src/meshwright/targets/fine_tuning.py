@@ -41,7 +41,8 @@ def reader_of(files: Files, file: tuple[str, str], title: str) -> KeyReader:
 
 def engine_named(text: str) -> tuple[str, ...]:
     """The file of DeepSpeed that a YAML names."""
-    named = [line.partition(":")[2].strip().strip("\"'") for line in text.splitlines() if line.startswith(f"{ENGINE}:")]
+    keys = (f"{ENGINE}:", "config_file:")
+    named = [line.partition(":")[2].strip().strip("\"'") for line in text.splitlines() if line.strip().startswith(keys)]
     return tuple(name for name in named if name.endswith(".json"))
 
 

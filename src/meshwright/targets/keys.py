@@ -67,6 +67,13 @@ def known_keys(package: str) -> dict[str, Key]:
     return found
 
 
+def keys_of(target: str, keys: Mapping[str, Any]) -> Keys:
+    """Those of some keys that a target's own configuration has; nothing where its keys are no table of facts."""
+    package = f"meshwright.targets.{target.replace('-', '_')}"
+    known = known_keys(package) if (files(package) / "keys.tsv").is_file() else {}
+    return {path: value for path, value in keys.items() if path in known}
+
+
 def key_problems(title: str, keys: Mapping[str, Any], known: Mapping[str, Key]) -> Iterator[Problem]:
     """Keys that a target does not know, with the nearest that it does, and values it does not take."""
     for path, value in leaves(keys):

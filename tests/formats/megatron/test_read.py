@@ -90,7 +90,6 @@ def test_all_problems_of_a_configuration_come_together() -> None:
         ("--context-parallel-size 4 --cp-comm-type a2a+p2p", 8, "two degrees"),
         ("--recompute-granularity full", 8, "needs --recompute-method"),
         ("--num-distributed-optimizer-instances 3 --use-distributed-optimizer", 8, "must divide dp x cp = 8"),
-        ("--rampup-batch-size 1 1 1", 8, "has no place in a plan"),
         ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", 8, "taken as all"),
         ("--bf16", None, "number of devices is not said"),
     ],

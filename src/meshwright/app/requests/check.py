@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,12 @@ class CheckRequest(Request):
         Texts(metavar="NAME=VALUE", annotation="str | Iterable[str]"),
         option="--env",
     )
+    settings: tuple[str, ...] = ask(
+        "Option or key of FILE to be taken instead of what it says, by its own name, such as micro-batch-size=2. "
+        "Repeatable.",
+        Texts(metavar="NAME=VALUE", annotation="str | Iterable[str]"),
+        option="--set",
+    )
     fix: bool = ask("Write FILE to -o with the better plan, or the smallest repair, applied.", Flag())
     output: Any = ask(
         "Output file of --fix.", FieldKind(metavar="FILE", annotation="str | os.PathLike[str]"), short="-o"
@@ -101,7 +108,7 @@ class CheckRequest(Request):
 
     def _outside(self, reading: Reading, *, scripted: bool) -> None:
         """Arguments and variables go with a script; a variable has a name and a value."""
-        for name in ("arguments", "environment"):
+        for name in ("arguments", "environment", "settings"):
             if name in self.given and not scripted:
                 reading.problem(f"{reading.called(name)} is given", "it goes with a launch script", "leave it out")
         for text in self.environment:
@@ -112,10 +119,26 @@ class CheckRequest(Request):
                     f"{reading.called('environment')} has {shown!r}", "it takes NAME=VALUE", "for example NNODES=4"
                 )
 
+        for text in self.settings:
+            name = str(text).partition("=")[0].removeprefix("--")
+            if not _NAME.fullmatch(name):
+                why = "it takes the name of an option or key, = and its value"
+                reading.problem(
+                    f"{reading.called('settings')} has {name[:40]!r}", why, "for example micro-batch-size=2"
+                )
+
+    @property
+    def over(self) -> dict[str, str]:
+        """Options and keys that stand over the file's, by name."""
+        return {name.removeprefix("--"): value for name, _, value in (text.partition("=") for text in self.settings)}
+
     @property
     def outside(self) -> dict[str, str]:
         """The environment by name."""
         return dict(str(text).partition("=")[::2] for text in self.environment)
+
+
+_NAME = re.compile(r"[A-Za-z][\w.-]*")
 
 
 def _script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -294,6 +294,9 @@ def model_facts(model: ModelSpec) -> dict[str, Any]:
 def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
     """What options say of the model's shape, defaults filled in where the size of the model is given."""
     layers, hidden, heads = (values.whole(flag) for flag in ("--num-layers", "--hidden-size", "--num-attention-heads"))
+    sizes = {"--num-layers", "--hidden-size", "--num-attention-heads"}
+    if sizes & values.hidden.keys():
+        return _vocabulary(values), []
     if not (layers > 0 and hidden > 0 and heads > 0):
         missing = [flag for flag in ("--num-layers", "--hidden-size", "--num-attention-heads") if not values.has(flag)]
         why = f"the model's shape is not said without {', '.join(missing)}" if missing else "sizes are at least 1"
@@ -318,11 +321,8 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
         "learned_positions": values.text("--position-embedding-type", "learned_absolute") == "learned_absolute"
         and not values.has("--use-rotary-position-embeddings"),
         **read_constants(values),
+        **_vocabulary(values),
     }
-    if values.has("--vocab-size"):
-        facts["vocab"] = values.whole("--vocab-size")
-    place = "--tokenizer-model"  # what is not known of it is no question: only the vocabulary counts
-    facts["tokenizer"] = (values.text("--tokenizer-type"), "" if place in values.hidden else values.text(place))
     facts["max_positions"] = values.whole("--max-position-embeddings") or values.whole("--seq-length", 1024)
     problems: list[Problem] = []
     if values.has("--num-experts"):
@@ -352,6 +352,15 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
         "sinks": values.text("--softmax-type") == "learnable",
         "windows": _windows(values, layers, problems),
     }, problems
+
+
+def _vocabulary(values: Values) -> dict[str, Any]:
+    """What options say of the vocabulary, whether they say the sizes or not."""
+    vocab = {"vocab": values.whole("--vocab-size")} if values.has("--vocab-size") else {}
+    place = "--tokenizer-model"  # what is not known of it is no question: only the vocabulary counts
+    return vocab | {
+        "tokenizer": (values.text("--tokenizer-type"), "" if place in values.hidden else values.text(place))
+    }
 
 
 def _layer_pattern(values: Values, flag: str, layers: int, problems: list[Problem]) -> list[bool] | None:

@@ -16,7 +16,8 @@ from meshwright.formats.megatron.options import Values, known_options, read_opti
 from meshwright.formats.megatron.precision import read_precision
 from meshwright.formats.megatron.row import read_row
 from meshwright.formats.megatron.script import ChosenCommand, training_launch
-from meshwright.formats.shell import Script, ScriptLine, Unknown, Word, processes, read_script, word
+from meshwright.formats.shell import Script, Word, processes, read_script, word
+from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.specs.row import PlanRow, default_schedule
 
 _LAYERS_OF_STAGES = (
@@ -26,6 +27,10 @@ _LAYERS_OF_STAGES = (
 )
 MEGATRON_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_bert.py", "pretrain_t5.py", "pretrain_vlm.py")
 """Entry points of Megatron-LM itself: they add no options that its parser does not have."""
+DEVICES = "devices"
+"""The field of what is wrong with the number of devices that a launcher starts."""
+_OF_ITS_OWN = ("tokenizer", "vocab")
+"""Facts of a model that follow from options of their own alone."""
 MegatronFlags = LaunchFile
 """What the options of Megatron-LM say."""
 
@@ -75,12 +80,13 @@ def read_flags(
     own, foreign = _of_the_program(found.program, values)
     problems += own
     notes += [*values.notes, *foreign]
-    questions = list(_strays(values))
     started, _ = processes(found.launcher)
     if devices is None:
-        devices = _devices(found.launcher, problems, questions)
+        devices = _devices(found.launcher, problems)
     elif started not in (None, 1, devices):
         notes.append(f"the script starts {started} processes, the plan is read for {devices} devices")
+    if values.has("--rampup-batch-size"):
+        notes.append("the batch grows until --global-batch-size, which is planned: --rampup-batch-size")
     facts, fact_problems = read_facts(values)
     derived = list(fact_problems)
     workload = _workload(values, derived)
@@ -91,19 +97,21 @@ def read_flags(
         row = replace(row, vpp=vpp, schedule=default_schedule(vpp))
     for flag in _LAYERS_OF_STAGES:
         values.has(flag)  # asked for with the rest, where nothing else is known either
-    questions += _questions(values)
+    questions = tuple(_questions(values))
     unresolved = tuple(dict.fromkeys(name for unknown in values.hidden.values() for name in unknown.names))
     if questions:
         # What follows from a value nobody knows would be wrong: nothing of it is said.
-        row, layout, derived, facts, workload = None, None, [], {}, {}
+        row, layout, derived, workload = None, None, [], {}
+        facts = {name: facts[name] for name in _OF_ITS_OWN if name in facts and facts[name] is not None}
     return MegatronFlags(
         row=row,
         layout=layout,
+        started=started,
         model=facts,
         workload=workload,
         unresolved=unresolved,
         problems=(*problems, *derived),
-        questions=tuple(questions),
+        questions=questions,
         said=tuple(_said(values, values.asked)),
         unpriced=tuple(_said(values, set(values.unread))),
         notes=tuple(notes),
@@ -133,10 +141,6 @@ def _unread(script: Script) -> Iterator[Problem]:
     """What of a script was not read: then an option may have been missed."""
     for why, place in script.broken[:4]:
         yield Problem(what=f"{place} cannot be read", why=why, fix="correct the script there", field="source")
-    for path, place in script.missing[:4]:
-        why = "what it sets is not known"
-        fix = "put the file beside the script"
-        yield Problem(what=f"{path[-80:]}, used at {place}, is not here", why=why, fix=fix, field="source")
 
 
 def _assumed(script: Script) -> list[str]:
@@ -147,6 +151,10 @@ def _assumed(script: Script) -> list[str]:
         shown = ", ".join(f"{name} ({script.assumed[name]})" for name in names[:12])
         more = f" and {len(names) - 12} more" if len(names) > 12 else ""
         notes.append(f"taken as not set in the environment: {shown}{more}; --env NAME=VALUE sets one")
+    for path, place in script.missing[:4]:
+        notes.append(
+            f"{path[-80:]}, used at {place}, is not here: taken as changing nothing that the script sets itself"
+        )
     if any(name.isdigit() or name == "@" for name in script.assumed):
         notes.append("taken as started without arguments; --arg VALUE gives one")
     return notes
@@ -167,24 +175,17 @@ def _slip(problem: Problem) -> bool:
     return bool(close) and SequenceMatcher(None, problem.field, close[0]).ratio() > 0.9
 
 
-def _asked(what: str, unknown: Unknown, place: ScriptLine | None, field: str) -> Problem:
-    """The question for what would settle an unknown."""
-    ways = [f"--arg (argument {name})" if name.isdigit() else f"--env {name}=VALUE" for name in unknown.names[:3]]
-    ways = ["--arg VALUE ..." if name == "--env @=VALUE" else name for name in ways]
-    where = f" ({place})" if place is not None and place.line else ""
-    fix = f"give {' or '.join(ways)}" if ways else "write the value into the script"
-    return Problem(what=f"{what} is not known{where}", why=f"{unknown.why} ({unknown.place})", fix=fix, field=field)
-
-
-def _strays(values: Values) -> Iterator[Problem]:
-    for place, unknown in values.strays[:8]:
-        yield _asked("which options stand here", unknown, place, "options")
-
-
 def _questions(values: Values) -> Iterator[Problem]:
     """Options that the plan needs and that nobody can know."""
-    for flag, unknown in values.open.items():
-        yield _asked(flag, unknown, values.places.get(flag), flag)
+    strays = [
+        Open(what="which options stand here", unknown=unknown, place=place, field="options")
+        for place, unknown in values.strays[:8]
+    ]
+    options = [
+        Open(what=flag, unknown=unknown, place=values.places.get(flag), field=flag)
+        for flag, unknown in values.open.items()
+    ]
+    return questions_for([*strays, *options])
 
 
 def _said(values: Values, wanted: set[str]) -> Iterator[Said]:
@@ -196,15 +197,16 @@ def _said(values: Values, wanted: set[str]) -> Iterator[Said]:
             yield Said(option=flag, value=" ".join(found), place=shown)
 
 
-def _devices(launcher: Sequence[Word], problems: list[Problem], questions: list[Problem]) -> int | None:
+def _devices(launcher: Sequence[Word], problems: list[Problem]) -> int | None:
     """Processes that the launcher starts."""
     found, unknown = processes(launcher)
-    if found is None and unknown is not None:
-        questions.append(_asked("the number of devices", unknown, None, "devices"))
-    elif found is None:
+    if found is None:
         why = "the data-parallel degree is what is left of the devices"
         fix = "give the number of devices, or a script with torchrun --nproc_per_node and --nnodes"
-        problems.append(Problem(what="the number of devices is not said", why=why, fix=fix, field="devices"))
+        if unknown is not None:
+            (asked,) = questions_for([Open(what="the number", unknown=unknown, place=None, field="devices")])
+            why, fix = asked.why, asked.fix
+        problems.append(Problem(what="the number of devices is not said", why=why, fix=fix, field=DEVICES))
     return found
 
 

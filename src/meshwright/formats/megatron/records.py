@@ -32,6 +32,10 @@ _NEMO = {
     "num_moe_experts": "num_experts",
 }
 """Names of NeMo's configs for those of Megatron-LM."""
+_NEMO_VALUES = {("normalization", "rmsnorm"): "RMSNorm", ("normalization", "layernorm"): "LayerNorm"}
+"""Values of NeMo's configs for those of Megatron-LM."""
+_WHOLE = ("rotary_base",)
+"""Numbers that Megatron-LM takes whole, and configs write as fractions."""
 _OF_A_PLAN = ("micro_batch_size", "tensor_model_parallel_size", "num_layers", "global_batch_size")
 
 
@@ -52,6 +56,18 @@ def record_of(name: str, text: str) -> str | None:
     return "hydra" if re.search(r"^\s+(?:tensor_model_parallel_size|micro_batch_size):", text, re.MULTILINE) else None
 
 
+def command_of(said: Mapping[int, list[str]], start: str) -> str:
+    """A command with its options, each on the line where the record has it.
+
+    Args:
+        said: words by line, from 0.
+        start: the program.
+    """
+    last = max(said, default=0)
+    body = [" ".join([start if number == 0 else "", *said.get(number, [])]) + " \\" for number in range(last + 1)]
+    return "\n".join([*body, ""]) + "\n"
+
+
 def script_of(text: str, kind: str) -> str:
     """The command that a record stands for.
 
@@ -66,7 +82,7 @@ def script_of(text: str, kind: str) -> str:
     lines = text.split("\n")
     said: dict[int, list[str]] = {}
     for option, value, key in _options(values, kind):
-        at = _line_of(lines, key)
+        at = line_of(lines, key)
         said.setdefault(at, []).append(option if value is None else f"{option} {value}")
     if not any(name in values or f"--{name.replace('_', '-')}" in values for name in _OF_A_PLAN):
         shown = {"args": "the arguments Megatron-LM prints when it starts", "yaml": "options under MODEL_ARGS"}
@@ -76,9 +92,7 @@ def script_of(text: str, kind: str) -> str:
             code="MW231",
         )
     start = f"python {'pretrain_gpt.py' if kind == 'yaml' else 'train.py'}"
-    last = max(said, default=0)
-    body = [" ".join([start if number == 0 else "", *said.get(number, [])]) + " \\" for number in range(last + 1)]
-    return "\n".join([*body, ""]) + "\n"
+    return command_of(said, start)
 
 
 def _options(values: Mapping[str, object], kind: str) -> Iterator[tuple[str, str | None, str]]:
@@ -89,6 +103,8 @@ def _options(values: Mapping[str, object], kind: str) -> Iterator[tuple[str, str
                 yield from _one(key, value, key, expanded=True)
             continue
         name = _NEMO.get(key, key) if kind == "hydra" else key
+        value = _NEMO_VALUES.get((name, str(value)), value)
+        value = int(value) if name in _WHOLE and isinstance(value, float) and value.is_integer() else value
         if name in _INVERTED:
             if value in (False, "False", "false"):
                 yield _INVERTED[name], None, key
@@ -175,7 +191,7 @@ def _table(text: str, kind: str) -> dict[str, object]:
     return found
 
 
-def _line_of(lines: list[str], key: str) -> int:
+def line_of(lines: list[str], key: str) -> int:
     """The line, from 0, where a key stands; the first where none does."""
     pattern = re.compile(rf"^[\s\"'{{,]*(?:\d+:\s*)?{re.escape(key)}[\"']?\s*(?::| \.\.)")
     return next((number for number, line in enumerate(lines) if key in line and pattern.match(line)), 0)

@@ -13,7 +13,6 @@ _ZERO_OF_STRATEGY = {"no_shard": "z0", "optim": "z1", "optim_grads": "z2", "opti
 _WITHOUT_A_ROW = (
     ("--use-tp-pp-dp-mapping", "pipeline ranks between tensor and data ranks", "leave it out"),
     ("--hybrid-context-parallel", "context groups that change with the sequence", "use --context-parallel-size alone"),
-    ("--rampup-batch-size", "a batch that grows", "plan the final batch"),
     ("--cpu-offloading-num-layers", "offloading whole layers", "use --fine-grained-activation-offloading"),
     ("--distribute-saved-activations", "kept inputs spread over tensor ranks", "use --sequence-parallel"),
 )
@@ -180,6 +179,7 @@ def _deepspeed_sharding(values: Values, problems: list[Problem]) -> str:
     values.has("--deepspeed_config")
     stage = values.whole("--zero-stage", -1)
     if stage in (0, 1, 2, 3):
+        values.hidden.pop("--deepspeed_config", None)  # where its file lies changes nothing then
         return f"z{stage}"
     why = "DeepSpeed's file says how states are sharded"
     fix = "give --zero-stage in the script, or check the file with --from deepspeed"

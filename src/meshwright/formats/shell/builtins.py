@@ -227,6 +227,7 @@ def _source(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell
     if source is None:
         if not _HARMLESS.search(path):
             evaluator.record.missing.append((path, place))
+            evaluator.record.unsourced = evaluator.record.unsourced or path
         return
     held = shell.positional, shell.open_ended
     if len(words) > 2:

@@ -96,6 +96,8 @@ class ScriptState:
     """Variables taken as not set."""
     missing: list[tuple[str, ScriptLine]] = field(default_factory=list)
     """Scripts that are sourced or called and are not here."""
+    unsourced: str = ""
+    """The first that is sourced: what it sets is not known from there on."""
     broken: list[tuple[str, ScriptLine]] = field(default_factory=list)
     """What cannot be read, and where."""
     files: dict[str, Value] = field(default_factory=dict)
@@ -196,6 +198,9 @@ class Shell:
         if name in SET_BY_THE_SYSTEM or (name.startswith(("SLURM_", "PBS_", "LSB_", "OMPI_")) and self.in_a_job):
             why = f"the machine sets {name}"
             return Unknown(why=why, place=place, names=(name,), single=name not in PATHS)
+        if self.record.unsourced and not name.isdigit():
+            why = f"{self.record.unsourced[-80:]} may set {name}, and is not here"
+            return Unknown(why=why, place=place, names=(name,))
         shown = f"${name}" if not name.isdigit() else f"argument {name}"
         return Unknown(why=f"{shown} is not set in the script", place=place, names=(name,), unset=True)
 

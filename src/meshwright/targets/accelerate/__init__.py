@@ -128,7 +128,12 @@ NOTES = (
     ),
     overlaps("FSDP2 and DDP overlap their collectives"),
 )
-FILE = KeyFile(title=TITLE, name=CONFIG, package=__name__, marks=(("compute_environment",), ("distributed_type",)))
+FILE = KeyFile(
+    title=TITLE,
+    name=CONFIG,
+    package=__name__,
+    marks=(("compute_environment", "mixed_precision:"), ("distributed_type",)),
+)
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:
@@ -184,7 +189,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     }
     if not trainer.given:
         why = "the configuration of Accelerate does not say it, and training_args.json is not beside it"
-        fix = f"write {hugging_face.ARGUMENTS} with it there, or check the script that starts the trainer"
+        fix = "give --set per_device_train_batch_size=N, or check the script that starts the trainer"
         what = "per_device_train_batch_size is not known"
         question = Problem(what=what, why=why, fix=fix, field="per_device_train_batch_size")
         return reader.launch(None, questions=(question,))

@@ -199,7 +199,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
             )
         engine = fine_tuning.of_deepspeed(reader, files, trainer, devices)
         if engine is None:
-            return reader.launch(None, questions=(fine_tuning.engine_missing(reader),))
+            return reader.launch(
+                None, model={"name": str(model)} if model else {}, questions=(fine_tuning.engine_missing(reader),)
+            )
         return reader.launch(engine.row, **fine_tuning.with_fields(engine, reader, model, **said))
     row = _row(reader, trainer, devices)
     workload = {

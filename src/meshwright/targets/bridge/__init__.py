@@ -5,20 +5,24 @@ Keys are those of megatron-bridge 0.3.1 over megatron-core 0.16 (2026-11), https
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
+from meshwright.formats.key_text import KeyText
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.job import Job
 from meshwright.targets.bridge.edit import overrides_text
 from meshwright.targets.bridge.options import PROGRAMS
 from meshwright.targets.bridge.overrides import overrides, unsaid
-from meshwright.targets.bridge.read import read_bridge_script, read_bridge_text
+from meshwright.targets.bridge.read import read_bridge_script, read_bridge_text, read_bridge_yaml
 from meshwright.targets.contract import Files, JobTarget, TargetFiles, file_of, marked, one_line, target_files
 from meshwright.targets.megatron import as_run_by_megatron
 from meshwright.targets.megatron.rules import rule_problems
+from meshwright.targets.overrides import FILE
 from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import unequal_pipelines
 
@@ -97,12 +101,31 @@ _by_overrides = marked((".txt", ".sh"), ("model.tensor_model_parallel_size=",))
 _by_options = marked((".sh",), PROGRAMS, ("--tensor_model_parallel_size", "--model_recipe_name", "-mr ", "-tp "))
 
 
+_PARTS = re.compile(r"^(?:train|model|dataset|checkpoint|ddp|scheduler|logger|comm_overlap):", re.MULTILINE)
+_SAID = re.compile(r"^\s+(?:micro_batch_size|global_batch_size|tensor_model_parallel_size|train_iters):", re.MULTILINE)
+
+
+def _by_tables(name: str, text: str) -> bool:
+    """A YAML file of a recipe's parts: NeMo's own has a trainer."""
+    parts = {found[0] for found in _PARTS.finditer(text)}
+    return name.endswith((".yaml", ".yml")) and "train:" in parts and len(parts) > 1 and bool(_SAID.search(text))
+
+
 def _recognised(name: str, text: str) -> bool:
-    return _by_overrides(name, text) or _by_options(name, text)
+    return _by_overrides(name, text) or _by_options(name, text) or _by_tables(name, text)
 
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
-    return read_bridge_text(*file_of(files, OVERRIDES, _recognised), devices)
+    name, text = file_of(files, OVERRIDES, _recognised)
+    over = json.loads(files.get(FILE, "{}"))
+    if name.endswith((".yaml", ".yml")):
+        return read_bridge_yaml(name, text, over, devices)
+    return read_bridge_text(name, "\n".join((text, *(f"{key}={value}" for key, value in over.items()))), devices)
+
+
+def _edited(name: str, text: str) -> KeyText | None:
+    """A recipe is not edited through a table of its parts: their keys and those that are exported differ."""
+    return None if name.endswith((".yaml", ".yml")) else overrides_text(name, text)
 
 
 TARGET = JobTarget(
@@ -113,7 +136,8 @@ TARGET = JobTarget(
     untold=_refused,
     read=_read,
     script=read_bridge_script,
-    edited=overrides_text,
+    edited=_edited,
     recognised=_recognised,
     as_run=as_run_by_megatron,
+    option=lambda name, value: (f"{name}={value}",),
 )

@@ -26,9 +26,16 @@ _SIZES = {
     ("-mb", "--micro_batch_size"): "train.micro_batch_size",
     ("-sl", "--seq_length"): "model.seq_length",
     ("--pipeline_model_parallel_layout",): "model.pipeline_model_parallel_layout",
+    ("--recompute_modules",): "model.recompute_modules",
+    ("--recompute_num_layers",): "model.recompute_num_layers",
     ("--moe_flex_dispatcher_backend",): "model.moe_flex_dispatcher_backend",
 }
 _KEYS = {option: key for options, key in _SIZES.items() for option in options}
+_RECOMPUTED = {
+    "--recompute_modules": (("model.recompute_granularity", "selective"),),
+    "--recompute_num_layers": (("model.recompute_granularity", "full"), ("model.recompute_method", "block")),
+}
+"""What these options set besides. Source: _set_recompute_overrides of scripts/performance/utils/overrides.py."""
 _SWITCHES = {
     "--use_megatron_fsdp": ("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"),
     "--moe_a2a_overlap": ("comm_overlap.overlap_moe_expert_parallel_comm",),
@@ -36,7 +43,7 @@ _SWITCHES = {
 _FORMATS = {"bf16": "bf16_mixed", "fp8_mx": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed"}
 """Number formats of `--compute_dtype`."""
 _BY_PERFORMANCE = ("run_script.py", "setup_experiment.py", "bootstrap.py")
-"""Programs that cut sequences wherever tensors are cut."""
+"""Ends of programs that cut sequences wherever tensors are cut."""
 PROGRAMS = (*_BY_PERFORMANCE, "run_recipe.py")
 
 
@@ -67,8 +74,12 @@ def as_overrides(launch: Launch) -> list[Word]:
             found.append(word(f"mixed_precision={_FORMATS[value.text]}", value.place))
         else:
             found.append(keyed("mixed_precision", value))
+    for name, said in _RECOMPUTED.items():
+        stated = options.get(name)
+        if stated is not None and stated.text not in ("None", ""):
+            found += [word(f"{key}={text}", stated.place) for key, text in said]
     tensor = next((options[name] for name in ("-tp", "--tensor_model_parallel_size") if name in options), None)
-    if tensor is not None and launch.program.rpartition("/")[2] in _BY_PERFORMANCE and tensor.text.isdecimal():
+    if tensor is not None and launch.program.endswith(_BY_PERFORMANCE) and tensor.text.isdecimal():
         cut = "true" if int(tensor.text) > 1 else "false"
         found.append(word(f"model.sequence_parallel={cut}", tensor.place))
     return [*found, *given]
@@ -109,10 +120,14 @@ _USUAL_PRETRAINING = {
 """What the functions that recipes start from set. Source: megatron/bridge/recipes/common.py, commit 067f987d."""
 
 
-def usual(launch: Launch, given: Iterable[str]) -> list[Word]:
-    """Overrides that say what nearly every recipe sets, where the command does not."""
-    names = " ".join(one.text for one in launch.words)
-    pretrained = not re.search(r"(?:^|[\s_])(?:sft|peft|lora|dora|finetune)(?:[\s_]|$)", names)
+def usual(names: str, given: Iterable[str]) -> list[Word]:
+    """Overrides that say what nearly every recipe sets, where nothing else does.
+
+    Args:
+        names: words that say what kind of recipe it is.
+        given: keys that are said.
+    """
+    pretrained = not re.search(r"(?:^|[\s_])(?:sft|peft|lora|dora|finetune)(?:[\s_.]|$)", names)
     known = _USUAL | (_USUAL_PRETRAINING if pretrained else {})
     said = frozenset(given)
     fsdp = "ddp.use_megatron_fsdp" in said
@@ -162,5 +177,5 @@ def started(launches: Iterable[Launch], keys: Iterable[str]) -> list[Launch]:
         one
         for one in launches
         if any(text.text.lstrip("+").partition("=")[0] in known for text in one.words)
-        or (one.program.rpartition("/")[2] in PROGRAMS and any(option_keys(text.text) for text in one.words))
+        or (one.program.endswith(PROGRAMS) and any(option_keys(text.text) for text in one.words))
     ]

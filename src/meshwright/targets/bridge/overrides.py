@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
 
 from meshwright.errors import Problem, nearest
 from meshwright.formats.shell import Word, word
@@ -158,6 +160,19 @@ def override_options() -> dict[str, str]:
     return found | dict.fromkeys(("mixed_precision", _KEPT_KEY, _NARROW_KEY), "")
 
 
+_OF_A_PLAN = ("model.", "ddp.", "optimizer.", "train.", "comm_overlap.")
+_OF_THE_RUN = re.compile(
+    r"train\.(?!.*batch)|optimizer\.(?:(?:min_|decoupled_)?lr|weight_decay|adam_(?:beta1|beta2|eps)|sgd_momentum|clip_grad|loss_scale)$"
+)
+
+
+def of_the_run(key: str) -> bool:
+    """Whether a key says how long or how fast a model learns, which no plan depends on: `train.train_iters`."""
+    close = nearest(key, override_options(), count=1)
+    slip = bool(close) and SequenceMatcher(None, key, close[0]).ratio() > 0.9
+    return _OF_THE_RUN.match(key) is not None and not slip
+
+
 def flags_of(words: Iterable[Word]) -> tuple[list[Word], list[Problem]]:
     """Megatron-LM's options of overrides, each where it is written, and keys that are none.
 
@@ -182,7 +197,7 @@ def flags_of(words: Iterable[Word]) -> tuple[list[Word], list[Problem]]:
             found += [word(_NARROW[0], value.place)] if text == "false" else []
         elif flag and (key in first or KEYS[flag][0] not in given):
             found += _words(flag, value)
-        elif flag is None and key.startswith(("model.", "ddp.", "optimizer.", "train.", "comm_overlap.")):
+        elif flag is None and key.startswith(_OF_A_PLAN) and not of_the_run(key):
             close = nearest(key, override_options())
             fix = f"did you mean {' or '.join(close)}?" if close else ""
             why = "no part of a plan is known by it"

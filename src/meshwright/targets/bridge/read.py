@@ -8,10 +8,12 @@ from dataclasses import replace
 
 from meshwright.errors import Problem
 from meshwright.formats import megatron
+from meshwright.formats.key_text import leaves
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.shell import Launch, Script, ScriptLine, Word, launches, processes, word
 from meshwright.targets.bridge import options
-from meshwright.targets.bridge.overrides import KEY_OF, flags_of, override_options
+from meshwright.targets.bridge.overrides import KEY_OF, flags_of, of_the_run, override_options
+from meshwright.targets.keys import table_of
 from meshwright.targets.overrides import parted
 
 NEEDED = {
@@ -64,23 +66,71 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     launch = found[-1]
     started, _ = processes(launch.launcher)
     words = options.as_overrides(launch)
-    usual = options.usual(launch, [key for key, _ in map(parted, words) if key])
+    names = " ".join(one.text for one in launch.words)
+    usual = options.usual(names, [key for key, _ in map(parted, words) if key])
     words += usual
     read = _read(words, devices or options.devices_of(launch) or started)
     lora, asked = options.lora_of(launch, {key: value.text for key, value in map(parted, words) if key})
     read = replace(read, model=options.model_of(launch), workload=read.workload | ({"lora": lora} if lora else {}))
-    missing = [key for flag, key in NEEDED.items() if key not in {said.option for said in read.said}]
-    if (missing or asked) and not read.questions:
-        recipe = _recipe(launch)
-        why = f"{recipe} sets it, which is not read"
-        fix = "write it as an override, KEY=VALUE"
-        questions = [Problem(what=f"{key} is not given", why=why, fix=fix, field=key) for key in missing]
-        questions += asked
-        return replace(read, row=None, layout=None, workload={}, questions=tuple(questions))
+    questions = (*_left_to(_recipe(launch), read), *asked)
+    if questions and not read.questions:
+        return replace(read, row=None, layout=None, workload={}, questions=questions)
     notes = [f"what no override says is taken as not set by {_recipe(launch)}"]
     if usual:
         notes.insert(0, f"taken as recipes have it: {', '.join(one.text for one in usual)}")
     return replace(read, notes=(*read.notes, *notes))
+
+
+def read_bridge_yaml(name: str, text: str, over: Mapping[str, object], devices: int | None) -> LaunchFile:
+    """A YAML file of overrides, one table for each part of a recipe's configuration.
+
+    Args:
+        name: of the file.
+        text: its YAML.
+        over: values by key that stand over its own.
+        devices: of the job.
+
+    Raises:
+        InputError: the text is no YAML.
+    """
+    lines = [line.strip() for line in text.splitlines()]
+    words = []
+    for key, value in {**dict(leaves(table_of(text, "YAML", "configuration of Megatron-Bridge"))), **over}.items():
+        last = f"{key.rpartition('.')[2]}:"
+        at = next((number for number, line in enumerate(lines, 1) if line.startswith(last)), 0)
+        shown = f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
+        words.append(word(f"{_RENAMED.get(key, key)}={shown}", ScriptLine(name, at)))
+    usual = options.usual(name, [key for key, _ in map(parted, words) if key])
+    read = _read([*words, *usual], devices)
+    if "peft" in {key.partition(".")[0] for key, _ in map(parted, words)}:
+        problem = Problem(what="peft is given", why=_TUNED, fix="check the script that starts the recipe", field="peft")
+        read = replace(read, problems=(*read.problems, problem))
+    questions = _left_to("the recipe that it is laid over", read)
+    if questions and not read.questions:
+        return replace(read, row=None, layout=None, workload={}, questions=questions)
+    notes = [f"taken as recipes have it: {', '.join(one.text for one in usual)}"] if usual else []
+    notes.append("what the file does not say besides is taken as not set by its recipe")
+    return replace(read, notes=(*read.notes, *notes))
+
+
+_RENAMED = {"dataset.seq_length": "dataset.sequence_length"}
+_TUNED = "which adapters the recipe trains follows from its name, which the file does not say"
+
+
+def _left_to(recipe: str, read: LaunchFile) -> tuple[Problem, ...]:
+    """Asks for what a recipe sets, each its own way, and no override says; one question for all."""
+    said = {one.option for one in read.said}
+    if "dataset.sequence_length" in said:
+        said.add("model.seq_length")
+    missing = [key for key in NEEDED.values() if key not in said]
+    if not missing:
+        return ()
+    what = f"{missing[0]} is not given"
+    if len(missing) > 1:
+        what = f"{', '.join(missing[:-1])} and {missing[-1]} are not given"
+    why = f"{recipe} sets {'them' if len(missing) > 1 else 'it'}, which is not read"
+    fix = f"give {' '.join(f'--set {key}=N' for key in missing)}"
+    return (Problem(what=what, why=why, fix=fix, field=missing[0]),)
 
 
 def _recipe(launch: Launch) -> str:
@@ -103,9 +153,15 @@ def _read(words: Iterable[Word], devices: int | None) -> LaunchFile:
         problems=(*problems, *_in_keys(read.problems)),
         questions=tuple(_in_keys(read.questions)),
         said=tuple(_said(read.said, texts)),
-        unpriced=tuple(_said(read.unpriced, texts)),
+        unpriced=(*_said(read.unpriced, texts), *_of_the_run(words)),
         notes=tuple(_keyed(note) for note in read.notes),
     )
+
+
+def _of_the_run(words: Iterable[Word]) -> Iterator[Said]:
+    for key, value in map(parted, words):
+        if key and of_the_run(key):
+            yield Said(option=key, value=value.text, place=str(value.place) if value.place else "")
 
 
 _FLAG = re.compile(r"--[a-z0-9-]+")

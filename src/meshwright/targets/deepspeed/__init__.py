@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
@@ -16,7 +17,7 @@ from meshwright.targets import adapters, fsdp, hugging_face
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, KeyReader, Keys, json_text, nested_tables
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
-from meshwright.targets.sayable import ANY, Plan, Rule, only
+from meshwright.targets.sayable import ANY, Plan, Rule, only, value_of
 
 TITLE = "DeepSpeed"
 CONFIG = "ds_config.json"
@@ -190,6 +191,8 @@ def launch_of(
     tp, cp = max(1, reader.number("tensor_parallel.autotp_size")), reader.degree("sequence_parallel_size")
     ep = reader.degree("expert_parallel.autoep_size") if reader.switch("expert_parallel.enabled") else 1
     etp = reader.degree("expert_parallel.expert_tensor_parallel_size")
+    if open_to_trainer := _left_to_trainer(reader, trainer):
+        return reader.launch(None, questions=(open_to_trainer,), notes=trainer.notes)
     batch, mbs, steps = _batches(reader, devices, tp * cp, trainer)
     if batch is None:
         return reader.launch(None)
@@ -224,12 +227,32 @@ def _dtype(reader: KeyReader, trainer: hugging_face.Arguments) -> str:
     """Format of the weights that are computed with; "auto" is what the trainer's own arguments say."""
     names = [f"{name}.enabled" for name in ("bf16", "fp16")]
     auto = [name for name in names if reader.word(name) == "auto"]
-    if auto and not trainer.given:
-        reader.refuse(auto[0], "auto", "the trainer's arguments say it", "write true or false here")
     on = [name for name in names if (trainer.dtype == name[:4] if name in auto else reader.switch(name))]
     if len(on) > 1:
         reader.refuse(on[1], True, "DeepSpeed starts with bf16 or with fp16, not with both", "leave one out")
     return on[0][:4] if on else "fp32"
+
+
+def _left_to_trainer(reader: KeyReader, trainer: hugging_face.Arguments) -> Problem | None:
+    """Asks for what is "auto" where no trainer's arguments are there; None where nothing is."""
+    if trainer.given:
+        return None
+    names = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16.enabled")
+    ways = ("per_device_train_batch_size=N", "gradient_accumulation_steps=N", "bf16=true")
+    every = (*names, "train_batch_size", "fp16.enabled")
+    left = [path for path in every if str(value_of(reader.keys, path, "")).strip().lower() == "auto"]
+    asked = [way for name, way in zip(names, ways, strict=True) if name in left]
+    if not asked and "fp16.enabled" in left:
+        asked = ["fp16=true"]
+    if not asked and "train_batch_size" in left and names[0] not in reader.keys:
+        asked = [ways[0]]
+    if not asked:
+        return None
+    many = len(left) > 1
+    what = f"{', '.join(left[:-1])} and {left[-1]} are 'auto'" if many else f"{left[0]} is 'auto'"
+    why = f"the trainer's arguments say {'them' if many else 'it'}, and are not here"
+    fix = f"give {' '.join(f'--set {way}' for way in asked)}, as the trainer has {'them' if len(asked) > 1 else 'it'}"
+    return Problem(what=what, why=why, fix=fix, field=left[0])
 
 
 def _batches(
@@ -244,8 +267,6 @@ def _batches(
         # "auto" is what the trainer's own arguments say.
         filled = dict(zip(names, (None, trainer.mbs, trainer.steps), strict=True))
         filled, auto = {name: filled[name] for name in auto}, []
-    for name in auto:
-        reader.refuse(name, "auto", "the trainer's arguments say it", "write the number here")
     batch, mbs, steps = (
         filled[name] if name in filled else reader.degree(name) if given[name] and name not in auto else None
         for name in names

@@ -17,6 +17,7 @@ from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, hugging_face
 from meshwright.targets.contract import Files, file_of, marked
 from meshwright.targets.keys import KeyReader, Keys, nested_tables, yaml_text
+from meshwright.targets.llamafactory.v1 import RECOGNISED, read_v1
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.sayable import Plan, only
 
@@ -97,6 +98,10 @@ _RECOGNISED = marked(
 )
 
 
+def _recognised(name: str, text: str) -> bool:
+    return _RECOGNISED(name, text) or RECOGNISED(name, text)
+
+
 def read(files: Files, devices: int | None = None) -> LaunchFile:
     """A YAML file as a plan, with the JSON of DeepSpeed that it names.
 
@@ -107,7 +112,10 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no YAML.
     """
-    reader = fine_tuning.reader_of(files, file_of(files, CONFIG, _RECOGNISED), TITLE)
+    file = file_of(files, CONFIG, _recognised)
+    reader = fine_tuning.reader_of(files, file, TITLE)
+    if RECOGNISED(*file):
+        return read_v1(reader, files, devices)
     _refuse(reader)
     trainer = hugging_face.arguments_of(reader, recompute="disable_gradient_checkpointing")
     lora = _lora(reader)
@@ -121,7 +129,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     if reader.get("deepspeed") is not None:
         engine = fine_tuning.of_deepspeed(reader, files, trainer, devices)
         if engine is None:
-            return reader.launch(None, questions=(fine_tuning.engine_missing(reader),))
+            return reader.launch(
+                None, model={"name": str(model)} if model else {}, questions=(fine_tuning.engine_missing(reader),)
+            )
         return reader.launch(engine.row, **fine_tuning.with_fields(engine, reader, model, **said))
     dp = devices or 1
     row = PlanRow(
@@ -200,7 +210,7 @@ TARGET = OneStrategyTarget(
         ),
     ),
     read=read,
-    recognised=_RECOGNISED,
+    recognised=_recognised,
     beside=(deepspeed.CONFIG, hugging_face.ARGUMENTS),
     named=fine_tuning.engine_named,
     suggested=False,

@@ -32,13 +32,14 @@ def _megatron(job: Job, estimate: StepEstimate) -> TargetFiles:
 
 
 _options = marked((".sh", ".slurm", ".sbatch"), ("pretrain_", "--micro-batch-size"))
+_table = marked((".yaml", ".yml"), ("--tensor-model-parallel-size:", "--micro-batch-size:"))
 
 
 def _recognised(name: str, text: str) -> bool:
     # Recipes of Megatron-Bridge are called after what they pretrain; Megatron-DeepSpeed has its own target.
     if re.search(r"--deepspeed(?![\w-])", text):
         return False
-    return _options(name, text) and "model.tensor_model_parallel_size=" not in text
+    return _table(name, text) or (_options(name, text) and "model.tensor_model_parallel_size=" not in text)
 
 
 def _plainly(problems: Sequence[Problem], job: Job) -> Iterator[Problem]:

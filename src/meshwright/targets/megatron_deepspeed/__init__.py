@@ -274,12 +274,16 @@ def _read(script: Script, devices: int | None, config: str | None) -> LaunchFile
         keys = {}
     keys = keys if isinstance(keys, dict) else {}
     launch = megatron.read_flags(script, devices=devices, beside=_zero_of(keys))
-    problems = [one for one in launch.problems if not (one.field == "--tokenizer-type" and _TOKENIZER in one.what)]
+    problems = [
+        one for one in launch.problems if not (one.field in _OWN and any(name in one.what for name in _OWN[one.field]))
+    ]
     return replace(launch, problems=(*problems, *_disagree(keys, launch)))
 
 
-_TOKENIZER = "HFTokenizer"
-"""A tokenizer that its parser has, and Megatron-LM's has under another name."""
+_OWN = {"--tokenizer-type": ("HFTokenizer", "PretrainedFromHF"), "--position-embedding-type": ("alibi",)}
+"""Values that its parser has, or that of BigScience's fork, and Megatron-LM's has not: positions by ALiBi have no
+weights, and the scores that they are added to are those of attention that is not fused.
+"""
 
 
 def _zero_of(keys: Mapping[str, Any]) -> Flags:

@@ -1,0 +1,70 @@
+"""The model that a launch file trains: by its name, or as its options describe it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright.errors import MeshwrightError, Problem
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.megatron import described_model, describes
+from meshwright.library import models
+from meshwright.specs.model import ModelSpec
+
+_VOCABULARIES = {"Llama2Tokenizer": 32000, "GPT2BPETokenizer": 50257}
+"""Tokens of tokenizers that are one file everywhere: of Llama 2 (arXiv 2307.09288) and of GPT-2."""
+_NAME_IT = "name the model before the file: check MODEL FILE"
+
+
+def model_trained(launch: LaunchFile, name: str) -> tuple[ModelSpec | None, Problem | None]:
+    """The model of a launch file, or the question for what it leaves open.
+
+    Args:
+        launch: the file as read.
+        name: of a model that only options describe.
+
+    Raises:
+        InputError: sizes contradict each other.
+    """
+    named = launch.model.get("name")
+    if isinstance(named, str) and named:
+        return _resolved(named)
+    if not describes(launch.model) and "tokenizer" not in launch.model:
+        why = "the file says how a model is trained, not which one"
+        return None, Problem(what="no model is given", why=why, fix=_NAME_IT, field="model")
+    vocab, whose = _vocabulary(launch)
+    if vocab is None:
+        why = "the tokenizer is not at hand, and no --vocab-size says how many tokens it has"
+        fix = "give --set vocab-size=N, or name the model before the file: check MODEL FILE"
+        return None, Problem(what="the vocabulary is not known", why=why, fix=fix, field="model")
+    if not describes(launch.model):
+        return None, None
+    notes = (f"vocabulary of {vocab:,} tokens, that of {whose}",) if whose else ()
+    return described_model(launch.model, name=name, vocab=vocab, notes=notes), None
+
+
+def _vocabulary(launch: LaunchFile) -> tuple[int | None, str]:
+    """Tokens of the vocabulary, and whose it is where no option says them."""
+    kind, place = launch.model["tokenizer"]
+    vocab: int | None = launch.model.get("vocab")
+    if vocab is not None:
+        return vocab, ""
+    whole = models.find_name(place) if place else None
+    if whole is not None:
+        return models.spec(whole).vocab, whole
+    return _VOCABULARIES.get(kind), kind
+
+
+def _resolved(named: str) -> tuple[ModelSpec | None, Problem | None]:
+    """A model by the name that a trainer loads: copies of a model on the hub or a disk end in the model's own name."""
+    try:
+        return models.resolve(named), None
+    except MeshwrightError as error:
+        last = named.rstrip("/").rpartition("/")[2]
+        known = models.find_name(last) if last != named else None
+        if known is None:
+            close = error.problems[0].fix.partition("?")[0]
+            why = f"{error.problems[0].why}; {close}?" if close.startswith("did you mean") else error.problems[0].why
+            fix = "name its config.json, or a model of its shape, before the file: check MODEL FILE"
+            return None, Problem(what=f"the model is not at hand: {named[:80]}", why=why, fix=fix, field="model")
+    model = models.spec(known)
+    return replace(model, notes=(*model.notes, f"{named[:80]} is taken as {known}, whose name it has")), None

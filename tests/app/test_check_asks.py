@@ -1,0 +1,154 @@
+"""What a launch file leaves open is asked for at once, each with the option that says it; the second call succeeds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright import check
+from meshwright.app.check import CheckReport
+
+SHAPE = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 --max-position-embeddings 1024"
+BRIDGE = """train:
+  train_iters: 100
+  micro_batch_size: 1
+  global_batch_size: 64
+optimizer:
+  lr: 0.0003
+model:
+  seq_length: 4096
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 1
+  context_parallel_size: 1
+"""
+TRAINER = """model_name_or_path: Qwen/Qwen3-8B
+bf16: true
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+gradient_checkpointing: true
+max_length: 2048
+report_to:
+- tensorboard
+"""
+SECOND = """model: Qwen/Qwen3-4B
+model_class: llm
+dist_config:
+  name: fsdp2
+micro_batch_size: 2
+cutoff_len: 2048
+"""
+
+
+def asked(report: CheckReport) -> list[tuple[str, str]]:
+    return [(one.what, one.fix) for one in report.violations if one.code == "ASK"]
+
+
+def test_all_that_is_open_is_one_question_and_the_second_call_succeeds(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(
+        f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {SHAPE} --bf16 --tensor-model-parallel-size $TP "
+        "--pipeline-model-parallel-size $PP --micro-batch-size $1 --global-batch-size ${2}\n"
+    )
+    report = check(path)
+    assert (report.exit_code, report.inputs, report.estimate) == (2, None, None)
+    assert [fix for _, fix in asked(report)] == [
+        "give --env TP=VALUE --env PP=VALUE",
+        "give --arg VALUE 2 times, for the arguments 1 to 2 in order",
+        "say --gpus 16xH100, or how many of which there are; or --cluster FILE",
+        "give --set vocab-size=N, or name the model before the file: check MODEL FILE",
+    ]
+    assert ("--num-layers", "12") in [(said.option, said.value) for said in report.launch.said]  # type: ignore[union-attr]
+    given = {"env": ["TP=2", "PP=2"], "arguments": ["1", "64"], "settings": "vocab-size=50304"}
+    again = check(
+        path,
+        gpus="16xH100",
+        environment=given["env"],
+        arguments=given["arguments"],
+        settings=given["settings"],
+        search=False,
+    )
+    assert (again.exit_code, again.name) == (0, "tp2.nosp.pp2.dp4.mbs1.gbs64.nodpov")
+    assert again.to_dict()["inputs"]["model"]["name"] == "train"
+
+
+def test_devices_that_the_degrees_go_with_are_proposed(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    launch = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} --vocab-size 50304 --micro-batch-size 1"
+    path.write_text(
+        f"{launch} --global-batch-size 64 --tensor-model-parallel-size 4 --pipeline-model-parallel-size 4\n"
+    )
+    assert asked(check(path)) == [
+        ("no cluster is given", "say --gpus 16xH100, or how many of which there are; or --cluster FILE")
+    ]
+
+
+def test_a_sourced_file_that_is_missing_is_asked_for_where_the_plan_needs_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    launch = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} --vocab-size 50304 --micro-batch-size 1"
+    path.write_text(f"TP=2\nsource /site/modules\n{launch} --global-batch-size 64 --tensor-model-parallel-size $TP\n")
+    report = check(path, gpus="8xH100", search=False)
+    assert (report.exit_code, report.name) == (0, "tp2.nosp.dp4.mbs1.gbs64.nodpov")
+    assert any("/site/modules, used at train.sh:2, is not here" in note for note in report.warnings)
+    path.write_text(path.read_text().replace("TP=2\n", "").replace("$TP", "${TP:-2}"))
+    report = check(path, gpus="8xH100", search=False)
+    assert [(v.why, v.fix) for v in report.violations] == [
+        ("/site/modules may set TP, and is not here (train.sh:2)", "give --env TP=VALUE")
+    ]
+    assert check(path, gpus="8xH100", environment="TP=4", search=False).name == "tp4.nosp.dp2.mbs1.gbs64.nodpov"
+
+
+def test_what_deepspeed_leaves_to_the_trainer_is_said_by_its_options(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    zero = {"stage": 2}
+    path.write_text(json.dumps({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": zero}))
+    report = check("qwen3-8b", source=path)
+    assert asked(report)[0] == (
+        "train_micro_batch_size_per_gpu is 'auto'",
+        "give --set per_device_train_batch_size=N, as the trainer has it",
+    )
+    again = check("qwen3-8b", source=path, gpus="8xH100", settings="per_device_train_batch_size=4", search=False)
+    assert again.name == "dp8.z2.mbs4.gbs32.nodpov"
+
+
+def test_options_of_a_trainer_in_a_file_are_read_once_it_is_said_what_shards(tmp_path: Path) -> None:
+    path = tmp_path / "sft.yaml"
+    path.write_text(TRAINER)
+    assert [what for what, _ in asked(check(path))] == ["what shards the model is not known", "no cluster is given"]
+    sharded = check(path, gpus="8xH100", settings="fsdp=full_shard", search=False)
+    assert (sharded.name, sharded.exit_code) == ("dp8.fsdp.mbs2.gbs64.rc-full", 0)
+    assert sharded.inputs.workload.seq_len == 2048  # type: ignore[union-attr]
+    places = {said.option: said.place for said in sharded.launch.said}  # type: ignore[union-attr]
+    assert places["model_name_or_path"] == "sft.yaml:1"
+    whole = check(path, gpus="8xH100", settings="fsdp=no", search=False)
+    assert whole.name == "dp8.mbs2.gbs64.rc-full"
+    path.write_text(TRAINER + "beta: 0.1\n")
+    with pytest.raises(ValueError, match="beta is given"):
+        check(path, gpus="8xH100")
+
+
+def test_parts_of_a_bridge_recipe_are_no_config_of_megatron(tmp_path: Path) -> None:
+    path = tmp_path / "pretrain.yaml"
+    path.write_text(BRIDGE)
+    report = check("llama-3.2-1b", source=path, gpus="8xH100", search=False)
+    assert (report.name, report.exit_code) == ("tp2.nosp.dp4.z1.mbs1.gbs64", 0)
+    assert {said.option for said in report.launch.unpriced} >= {"train.train_iters", "optimizer.lr"}  # type: ignore[union-attr]
+    path.write_text(BRIDGE.replace("  context_parallel_size: 1\n", ""))
+    report = check("llama-3.2-1b", source=path, gpus="8xH100", search=False)
+    assert asked(report) == [("model.context_parallel_size is not given", "give --set model.context_parallel_size=N")]
+    again = check("llama-3.2-1b", source=path, gpus="8xH100", settings="model.context_parallel_size=2", search=False)
+    assert again.name == "tp2.nosp.cp2.dp2.z1.mbs1.gbs64"
+
+
+def test_the_second_trainer_of_llamafactory_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(SECOND)
+    report = check(path, gpus="8xH100", search=False)
+    assert (report.name, report.exit_code) == ("dp8.fsdp.mbs2.gbs16.rc-full", 0)
+    assert report.inputs.workload.precision.master is None  # type: ignore[union-attr]
+    path.write_text(SECOND + "peft_config:\n  name: freeze\nbatching_strategy: dynamic_batching\n")
+    assert {v.field for v in check(path, gpus="8xH100", search=False).violations} == {
+        "peft_config.name",
+        "batching_strategy",
+    }
