@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from meshwright.errors import nearest
@@ -93,6 +94,7 @@ VERBS = {
 """By the words of the command line, in the order of its help."""
 
 
+@cache
 def python_verb(verb: str) -> Callable[..., Any]:
     """A verb as a Python function, its signature and docstring made of its request."""
     asked = VERBS[verb]
