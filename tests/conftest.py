@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
+
+from tests.processors import processor
 
 # Ray reads these once a process, so that all its tests have the same: nothing leaves the machine, and no token is
 # written into the home of whoever runs the tests. Nobody else can reach the clusters.
 os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
 # One core multiplies the small matrices of searches sooner than two that wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Nearly half the time of tests that train goes into XLA. What was compiled once, by either worker, by a command that a
+# test starts or by an earlier run, is read again until `make clean`. The key of an entry holds the program, the flags
+# and the versions, but not what the processor can do.
+_COMPILED = Path(__file__).parents[1] / "build" / "compiled" / processor()
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_COMPILED))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 if os.environ.get("CHECK_SHAPES"):
     # Arguments and results of every call into these packages are held against annotations such as

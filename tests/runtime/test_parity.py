@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate, product
@@ -30,23 +29,6 @@ from tests.runtime.parity_cases import MICRO_BATCHES, MODELS, SAMPLES, Case, cov
 
 # Recomputation of a whole model stands in one stage, and says so.
 pytestmark = pytest.mark.filterwarnings("ignore:stage . of . computes")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Stages that several schedules run alike are compiled once, by all workers together."""
-    shared = tmp_path_factory.getbasetemp().parent / "compiled"
-    changed = {
-        "jax_compilation_cache_dir": str(shared),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in changed}
-    for name, value in changed.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
 
 
 @cache
