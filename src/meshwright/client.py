@@ -125,4 +125,4 @@ def _error(status: int, content: bytes) -> MeshwrightError:
         return kind([Problem(**one) for one in parts], code=document["code"])
     except (ValueError, KeyError, TypeError):
         text = content[:200].decode("utf-8", "replace")
-        return MeshwrightError(Problem(what=f"the service answered {status}", why=text), code="MW279")
+        return MeshwrightError(what=f"the service answered {status}", why=text, code="MW279")

@@ -42,9 +42,30 @@ class MeshwrightError(Exception):
     exit_code = 1
     default_code = "MW100"
 
-    def __init__(self, problems: Problem | str | Sequence[Problem], *, code: str | None = None) -> None:
+    def __init__(
+        self,
+        problems: Problem | str | Sequence[Problem] = (),
+        *,
+        what: str = "",
+        why: str = "",
+        fix: str = "",
+        field: str = "",
+        code: str | None = None,
+    ) -> None:
+        """Name what is wrong: problems gathered before, or one in its own words.
+
+        Args:
+            problems: one or several.
+            what: of a single problem, as in `Problem`; so `why`, `fix` and `field`.
+            why: the rule that is broken.
+            fix: what to do about it.
+            field: dotted path of the field.
+            code: other than that of its kind.
+        """
         if isinstance(problems, str):
             problems = Problem(what=problems)
+        elif what:
+            problems = Problem(what=what, why=why, fix=fix, field=field)
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         self.code = code or self.default_code
         super().__init__(self.render())

@@ -114,7 +114,7 @@ def start_here(ray: ModuleType, **options: Any) -> None:
         ray.shutdown()
         why = (str(error).splitlines() or [type(error).__name__])[0][:200]
         what, fix = "Ray does not start on this machine", "look at the memory and disk that are free, then try again"
-        raise InputError(Problem(what=what, why=why, fix=fix, field="--ray"), code=CODE) from None
+        raise InputError(what=what, why=why, fix=fix, field="--ray", code=CODE) from None
 
 
 def _bootstrap(address: str) -> tuple[str, int] | None:
@@ -130,7 +130,7 @@ def _bootstrap(address: str) -> tuple[str, int] | None:
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
         what = f"--ray is {address[:80]!r}"
         fix = "give host:port, auto for the cluster of this machine, or local to start one here"
-        raise InputError(Problem(what=what, why="it is no address", fix=fix, field="--ray"), code=CODE)
+        raise InputError(what=what, why="it is no address", fix=fix, field="--ray", code=CODE)
     return host.strip("[]"), int(port)
 
 
@@ -171,7 +171,7 @@ def _ask(address: str, limit_s: float) -> None:
 def _no_answer(address: str, why: str) -> InputError:
     what = f"the Ray address {address[:80]!r} does not answer"
     fix = "start it with `ray start --head --port=6379`, or leave the address out to use this machine"
-    return InputError(Problem(what=what, why=why, fix=fix, field="--ray"), code=CODE)
+    return InputError(what=what, why=why, fix=fix, field="--ray", code=CODE)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from meshwright.calculon.search import search
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.calculon.sweep import TASK_EXECUTIONS, Design, DesignResult, sweep, why_nothing
 from meshwright.calculon.whatif import WhatIf, what_if
-from meshwright.errors import InfeasibleError, Problem
+from meshwright.errors import InfeasibleError
 from meshwright.fields.check import InputCheck
 from meshwright.fields.limits import nothing_in_time
 from meshwright.search.on_cores import run_on_cores
@@ -221,9 +221,7 @@ def nothing_fits(space: ExecutionSpace, result: ExecutionAnswer) -> InfeasibleEr
         TIER2: "use more processors or a system with a larger second memory tier",
     }
     fix = fixes.get(largest, "use another number of processors, or pin less")
-    return InfeasibleError(
-        Problem(what=what, why=why_nothing(result.certificate), fix=fix, field="search"), code="MW311"
-    )
+    return InfeasibleError(what=what, why=why_nothing(result.certificate), fix=fix, field="search", code="MW311")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshwright.app.answer import Answer
-from meshwright.errors import Problem, UnsupportedError
+from meshwright.errors import UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepPrice
 from meshwright.estimate.sequences import tokens_of_step
@@ -148,12 +148,10 @@ def compare(first: PlanLike | PlanRow, second: PlanLike | PlanRow, asked: JobFie
     (one, warnings), (two, more) = (named_job(plan, asked or JobFields(), like) for plan in (first, second))
     if isinstance(one, MeasuredJob) != isinstance(two, MeasuredJob):
         raise UnsupportedError(
-            Problem(
-                what="one plan is of measured layers, the other of a model",
-                why="they are priced by different rules: layer times as measured, and a model on data sheets",
-                fix="compare two plans of `plan --profiles`, or two without",
-                field="plan",
-            ),
+            what="one plan is of measured layers, the other of a model",
+            why="they are priced by different rules: layer times as measured, and a model on data sheets",
+            fix="compare two plans of `plan --profiles`, or two without",
+            field="plan",
             code="MW421",
         )
     notes = [*warnings, *more]

@@ -110,12 +110,10 @@ class LoggedRun:
         told_s, step_s = sum(group.measured_s for group in groups), self.step_time_s
         if told_s > MOST_TOLD * step_s:
             raise InputError(
-                Problem(
-                    what=f"the parts that the log reports sum to {told_s:.4g} s, its step takes {step_s:.4g} s",
-                    why="parts of a step do not take longer than it",
-                    fix="check the units of the parts, or leave out those that run beside each other",
-                    field="step_time",
-                ),
+                what=f"the parts that the log reports sum to {told_s:.4g} s, its step takes {step_s:.4g} s",
+                why="parts of a step do not take longer than it",
+                fix="check the units of the parts, or leave out those that run beside each other",
+                field="step_time",
                 code="MW216",
             )
         return tuple(groups)
@@ -164,12 +162,10 @@ def check_near(run: LoggedRun) -> None:
     if 1 / FURTHEST <= ratio <= FURTHEST:
         return
     raise InputError(
-        Problem(
-            what=f"the log's step takes {seconds(measured_s)}, this plan's prediction is {seconds(predicted_s)}",
-            why=f"{max(ratio, 1 / ratio):.1f} times apart is another run, batch or unit, not another machine",
-            fix="check model, plan, devices, --seq and --gbs against the log",
-            field="step_time",
-        ),
+        what=f"the log's step takes {seconds(measured_s)}, this plan's prediction is {seconds(predicted_s)}",
+        why=f"{max(ratio, 1 / ratio):.1f} times apart is another run, batch or unit, not another machine",
+        fix="check model, plan, devices, --seq and --gbs against the log",
+        field="step_time",
         code="MW216",
     )
 
@@ -255,11 +251,9 @@ def _check_possible(run: LoggedRun) -> None:
     ratio = measured_s / estimate.step_time_s
     if estimate.mfu > ratio:
         raise InputError(
-            Problem(
-                what=f"the log's step of {seconds(measured_s)} is {estimate.mfu / ratio:.0%} of the devices' peak",
-                why="no device computes more than its peak",
-                fix="check model, --dtype, --seq, --gbs and the number of devices against the log",
-                field="step_time",
-            ),
+            what=f"the log's step of {seconds(measured_s)} is {estimate.mfu / ratio:.0%} of the devices' peak",
+            why="no device computes more than its peak",
+            fix="check model, --dtype, --seq, --gbs and the number of devices against the log",
+            field="step_time",
             code="MW216",
         )

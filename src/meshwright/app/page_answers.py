@@ -93,7 +93,7 @@ class PageAnswers:
         source, plan = self._answer(str(asked.get("answer", ""))), self._plan(asked)
         more = asked.get("asked")
         if more is not None and not isinstance(more, Mapping):
-            raise InputError(Problem(what="asked is no table", why="it has values by name", field="asked"))
+            raise InputError(what="asked is no table", why="it has values by name", field="asked")
         return view_data(str(asked.get("name", "")), source, plan, more)
 
     def run(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,13 +157,13 @@ class PageAnswers:
         source = self._answer(name)
         if not isinstance(place, int) or not 0 <= place < len(source.plans):
             why = f"the answer has {len(source.plans)}"
-            raise InputError(Problem(what=f"plan {str(place)[:20]}", why=why, fix="count from 0", field="plan"))
+            raise InputError(what=f"plan {str(place)[:20]}", why=why, fix="count from 0", field="plan")
         wanted = asked.get("changes") if changes is None else changes
         base = source.plans[place]
         if not wanted:
             return base
         if not isinstance(wanted, Mapping):
-            raise InputError(Problem(what="changes is no table", why="it has values by name", field="changes"))
+            raise InputError(what="changes is no table", why="it has values by name", field="changes")
         key = f"{name} {place} {json.dumps(wanted, sort_keys=True)}"
         with self._lock:
             kept = self._changed.get(key)

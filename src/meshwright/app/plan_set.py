@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from meshwright.app.answer import Answer
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, PlannedJob, content_hash, job_document, write_job
@@ -240,9 +240,7 @@ class PlanSet(Answer, Sequence[RankedPlan]):
         front = self.to_dict().get("pareto")
         if not isinstance(front, list) or not front:
             fix = "plan with --pareto, in Python pareto=True"
-            raise InputError(
-                Problem(what="there is no front to draw", why="none was searched", fix=fix, field="pareto")
-            )
+            raise InputError(what="there is no front to draw", why="none was searched", fix=fix, field="pareto")
         smallest = min(group.device.memory_bytes for group in self.cluster.groups)
         return front_svg(f"{self.model.name} on {self.cluster.name}", front, smallest)
 

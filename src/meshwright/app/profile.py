@@ -258,10 +258,8 @@ def _is_name(name: str) -> bool:
 def _needs(module: str) -> None:
     if importlib.util.find_spec(module) is None:
         raise UnsupportedError(
-            Problem(
-                what=f"{module} is not installed",
-                why="kernels are timed with JAX, and curves fitted with scipy, which comes with it",
-                fix="pip install 'meshwright[jax]'",
-            ),
+            what=f"{module} is not installed",
+            why="kernels are timed with JAX, and curves fitted with scipy, which comes with it",
+            fix="pip install 'meshwright[jax]'",
             code="MW405",
         )

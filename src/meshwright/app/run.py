@@ -151,7 +151,7 @@ def run(
         if trace is not None and isinstance(training, RankTraining):
             why = "its step is one program of all ranks, without instructions that are timed apart"
             what = f"no trace of {inputs.title}"
-            raise UnsupportedError(Problem(what=what, why=why, fix="leave --trace out", field="trace"), code="MW411")
+            raise UnsupportedError(what=what, why=why, fix="leave --trace out", field="trace", code="MW411")
         asked = Steps(count=request.steps, folder=None if checkpoint is None else Path(checkpoint), every=request.every,
                       plan_again=plan_again)  # fmt: skip
         try:

@@ -68,7 +68,7 @@ def size(request: SizeRequest) -> SizeAnswer:
     base = job_inputs(replace(request.job, cluster=nodes_of(spec, 1)), usual_devices=MOST_DEVICES)
     if goal.max_price is not None and base.cluster.groups[0].price_per_hour is None:
         fix = "say what a device costs in an hour: --price 2.5, --prices FILE, or --prices public for published ones"
-        raise InputError(Problem(what=f"no price of {spec.name} is known", why="--max-price needs one", fix=fix))
+        raise InputError(what=f"no price of {spec.name} is known", why="--max-price needs one", fix=fix)
     sizing = Sizing(base, goal, request.space.pin, request.space.forbid)
     found = sizing.first()
     curve = tuple(sorted(sizing.tried.values(), key=lambda point: point.devices))

@@ -35,7 +35,7 @@ from meshwright.calculon.sweep import (
 )
 from meshwright.calculon.sweep_file import SweepFile
 from meshwright.calculon.sweep_parts import PartsFolder, left_of
-from meshwright.errors import InputError, Problem, StoppedError
+from meshwright.errors import InputError, StoppedError
 from meshwright.fields.check import InputCheck
 from meshwright.formats.writing import check_file
 from meshwright.interruptions import ending_politely, uninterrupted
@@ -148,14 +148,14 @@ def _check_output(path: Path, *, resume: bool, force: bool) -> None:
     check_file(path)
     if path.exists() and not path.is_file():
         what, why = f"{str(path)[:200]!r} cannot be written", "it is no file, and a sweep reads again what it wrote"
-        raise InputError(Problem(what=what, why=why, fix="name a file", field="--output"), code="MW208")
+        raise InputError(what=what, why=why, fix="name a file", field="--output", code="MW208")
     if resume or force:
         return
     left = [folder for folder in left_of(Path(os.path.realpath(path))) if _has_parts(folder)]
     if path.exists() or left:
         what = f"{str(path)[:200]!r} exists" if path.exists() else f"a sweep into {str(path)[:200]!r} was killed"
         fix = "go on with it with --resume, write over it with --force, or name another file"
-        raise InputError(Problem(what=what, why="a sweep may be long work", fix=fix, field="--output"), code="MW208")
+        raise InputError(what=what, why="a sweep may be long work", fix=fix, field="--output", code="MW208")
 
 
 def _has_parts(folder: PartsFolder) -> bool:
@@ -215,7 +215,7 @@ def _run(
             what = f"interrupted after {len(file.complete):,} of {len(designs):,} designs"
             why = f"{file.path} is valid and holds them"
             fix = "the same command with --resume goes on"
-            raise StoppedError(Problem(what=what, why=why, fix=fix, field="sweep")) from None
+            raise StoppedError(what=what, why=why, fix=fix, field="sweep") from None
         finally:
             if not kept:
                 file.abandon()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshwright.app.requests.read import TraceRequest
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.estimate.timeline import StepTimeline, step_timeline
 from meshwright.fields.field import values_of
 from meshwright.formats.figure import write_figure
@@ -65,12 +65,10 @@ class Trace:
         tasks = self.step.timeline.table.tasks
         if tasks > MOST_TASKS:
             raise InputError(
-                Problem(
-                    what=f"a trace of {tasks:,} tasks",
-                    why=f"the viewers open no more than some {MOST_TASKS:,}",
-                    fix="trace fewer micro-batches, with the same steady state, or draw this one with --svg or --text",
-                    field="output",
-                )
+                what=f"a trace of {tasks:,} tasks",
+                why=f"the viewers open no more than some {MOST_TASKS:,}",
+                fix="trace fewer micro-batches, with the same steady state, or draw this one with --svg or --text",
+                field="output",
             )
         return trace_bytes(self.picture, compress=compress)
 
@@ -91,7 +89,7 @@ class Trace:
         if not self.picture.memory:
             why = "measured layers do not tell their bytes over a step"
             fix = "leave --memory-snapshot out"
-            raise InputError(Problem(what="there is no memory to show", why=why, fix=fix, field="memory_snapshot"))
+            raise InputError(what="there is no memory to show", why=why, fix=fix, field="memory_snapshot")
         return snapshot_bytes(self.picture)
 
     def to_dict(self) -> dict[str, object]:

@@ -152,7 +152,7 @@ def tune(request: TuneRequest, *, on_trial: OnTrial | None = None) -> TuneAnswer
         why = "a tuner's axes are those of the default space"
         fix = f"use {', '.join(DEFAULT_SCHEDULES)}, or search the others with `plan`"
         what = f"schedules {', '.join(map(str, others))} in a tuned space"
-        raise InputError(Problem(what=what, why=why, fix=fix, field="schedule"), code="MW205")
+        raise InputError(what=what, why=why, fix=fix, field="schedule", code="MW205")
     space = PlanSpace(model=inputs.model, cluster=inputs.cluster, workload=inputs.workload, space=axes)
     size = space.size
     best = space.optimum() if options.optimum else None
@@ -163,7 +163,7 @@ def tune(request: TuneRequest, *, on_trial: OnTrial | None = None) -> TuneAnswer
     if options.optimum and best is None:
         what = f"none of the {size:,} legal plans of {space.name} fits the memory"
         fix = "`meshwright plan` with the same options says which change would make it fit"
-        raise InfeasibleError(Problem(what=what, fix=fix, field="gpus"), code="MW301")
+        raise InfeasibleError(what=what, fix=fix, field="gpus", code="MW301")
     return _tuned(space, size, best, options, on_trial)
 
 
@@ -190,7 +190,7 @@ def calculon_tune(request: CalculonTuneRequest, *, on_trial: OnTrial | None = No
     if options.optimum and best is None:
         what = f"none of the {asked.size:,} executions of {tuned.name} fits"
         fix = "`meshwright calculon search` with the same options says what excludes them"
-        raise InfeasibleError(Problem(what=what, fix=fix, field="procs"), code="MW310")
+        raise InfeasibleError(what=what, fix=fix, field="procs", code="MW310")
     return _tuned(tuned, asked.size, best, options, on_trial)
 
 

@@ -120,7 +120,10 @@ def _find(text: str, kind: str, noun: str) -> Path:
     close = nearest(text, library_names(kind))
     fix = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(library_names(kind))}"
     raise UnsupportedError(
-        Problem(what=f"unknown {noun} {text!r}", why="no built-in name and no file is called so", fix=fix, field=noun),
+        what=f"unknown {noun} {text!r}",
+        why="no built-in name and no file is called so",
+        fix=fix,
+        field=noun,
         code=UNKNOWN_CODE,
     )
 

@@ -109,18 +109,16 @@ class _Reader:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:
             why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-            raise InputError(Problem(what="the line is not valid JSON", why=why)) from None
+            raise InputError(what="the line is not valid JSON", why=why) from None
         if not isinstance(data, dict) or not set(ROW_KEYS) <= set(data):
-            raise InputError(
-                Problem(what="the line is no row", why=f"a row is an object with the keys {', '.join(ROW_KEYS)}")
-            )
+            raise InputError(what="the line is no row", why=f"a row is an object with the keys {', '.join(ROW_KEYS)}")
         app_key, system_key = json.dumps(data["app"], sort_keys=True), json.dumps(data["system"], sort_keys=True)
         app = self._input("app", app_key, data["app"])
         system = self._input("system", system_key, data["system"])
         assert isinstance(app, Application)
         assert isinstance(system, System)
         if not isinstance(data["execution"], dict):
-            raise InputError(Problem(what="execution is no object", why="it holds Calculon's 23 keys"))
+            raise InputError(what="execution is no object", why="it holds Calculon's 23 keys")
         return _Row(
             app=app, system=system, execution=read_execution(data["execution"]), design=f"{app_key}\n{system_key}"
         )
@@ -129,7 +127,7 @@ class _Reader:
         name = f"{kind} {key}"
         if name not in self.known:
             if not isinstance(value, str | dict):
-                raise InputError(Problem(what=f"{kind} is {key[:60]}", why="it is a library name, a path or an object"))
+                raise InputError(what=f"{kind} is {key[:60]}", why="it is a library name, a path or an object")
             if len(self.known) >= LINES_AT_ONCE:
                 self.known.clear()
             self.known[name] = read_application(value) if kind == "app" else read_system(value)

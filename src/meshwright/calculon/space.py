@@ -18,7 +18,7 @@ from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.layouts import Cells, Degrees, DegreeTable, cells_of
 from meshwright.calculon.settings import SettingTable, setting_table
-from meshwright.errors import InfeasibleError, Problem
+from meshwright.errors import InfeasibleError
 from meshwright.shapes import Int
 
 AboveOne = tuple[bool, bool, bool]
@@ -89,7 +89,7 @@ class ExecutionSpace:
             key, why = table.what_empties()
         what = f"the space has no execution of {self.app.name or 'the application'} on {self.num_procs} processors"
         fix = "change the number of processors or the batch, or pin less"
-        raise InfeasibleError(Problem(what=what, why=f"nothing keeps: {why}", fix=fix, field=key), code="MW310")
+        raise InfeasibleError(what=what, why=f"nothing keeps: {why}", fix=fix, field=key, code="MW310")
 
     def cells(self, block: slice | None = None) -> Iterator[tuple[SettingTable, Cells]]:
         """All layouts, gathered into cells of equal memory, with the settings each has.

@@ -24,7 +24,7 @@ from meshwright.calculon.executions import COUNTS, FLAGS, KEYS, ExecutionColumns
 from meshwright.calculon.inputs import CHOICES
 from meshwright.calculon.statistics import STATISTICS
 from meshwright.calculon.sweep_parts import PartsFolder, left_of
-from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.interruptions import uninterrupted
 
 METADATA = "meshwright.sweep"
@@ -49,9 +49,7 @@ def parquet() -> tuple[ModuleType, ModuleType]:
     except ImportError:
         what = "a sweep writes Parquet, and pyarrow is not installed"
         fix = "pip install 'meshwright[sweep]'"
-        raise UnsupportedError(
-            Problem(what=what, why="it is an extra", fix=fix, field="sweep"), code=EXTRA_CODE
-        ) from None
+        raise UnsupportedError(what=what, why="it is an extra", fix=fix, field="sweep", code=EXTRA_CODE) from None
     return pyarrow, pyarrow.parquet
 
 
@@ -339,4 +337,4 @@ def read_sweep(path: str | Path) -> Iterator[dict[str, Any]]:
 
 def _unusable(path: Path, why: str, fix: str) -> InputError:
     what = f"{str(path)[:200]!r} cannot be used for a sweep"
-    return InputError(Problem(what=what, why=why, fix=fix, field="output"), code=FILE_CODE)
+    return InputError(what=what, why=why, fix=fix, field="output", code=FILE_CODE)

@@ -130,12 +130,10 @@ def fit_curves(timings: Timings, base: KernelEfficiency, units: int, nominal: di
               "streams": len(timings.streams), "attention": len(timings.attention)}  # fmt: skip
     if any(count < MIN_POINTS for count in counts.values()):
         raise InputError(
-            Problem(
-                what="too few points for a curve: " + ", ".join(f"{n} of {name}" for name, n in counts.items()),
-                why=f"each curve has two numbers and needs at least {MIN_POINTS} points",
-                fix="give the measurement more time: --seconds 60",
-                field="seconds",
-            )
+            what="too few points for a curve: " + ", ".join(f"{n} of {name}" for name, n in counts.items()),
+            why=f"each curve has two numbers and needs at least {MIN_POINTS} points",
+            fix="give the measurement more time: --seconds 60",
+            field="seconds",
         )
     bandwidth, stream_curve = _streams(timings)
     roof = compute.Roof(peak_flop_per_s=1.0, max_fraction=1.0, memory_bytes_per_s=bandwidth, launch_s=timings.launch_s)

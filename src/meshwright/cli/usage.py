@@ -58,18 +58,18 @@ def usage_error(error: Any, words: Sequence[str]) -> MeshwrightError:
     if kind == "MissingParameter":
         name = error.param.metavar or error.param.opts[0]
         fix = error.param.help or help_hint
-        return InputError(Problem(what=f"{name} is missing", why=f"{path} needs it", fix=fix, field=name), code="MW206")
-    return InputError(Problem(what=error.format_message().rstrip("."), fix=help_hint), code="MW206")
+        return InputError(what=f"{name} is missing", why=f"{path} needs it", fix=fix, field=name, code="MW206")
+    return InputError(what=error.format_message().rstrip("."), fix=help_hint, code="MW206")
 
 
 def _unknown_verb(name: str, path: str, verbs: list[str], help_hint: str) -> MeshwrightError:
     if path == "meshwright" and name in ABSENT_VERBS:
         what, why = f"this version has no verb {name!r}", f"it has {', '.join(verbs)}"
-        return UnsupportedError(Problem(what=what, why=why, fix=ABSENT_VERBS[name], field="verb"), code="MW408")
+        return UnsupportedError(what=what, why=why, fix=ABSENT_VERBS[name], field="verb", code="MW408")
     close = nearest(name, verbs)
     fix = f"did you mean {' or '.join(f'`{path} {verb}`' for verb in close)}?" if close else help_hint
     what, why = f"unknown verb {name[:80]!r}", f"{path} has {', '.join(verbs)}"
-    return InputError(Problem(what=what, why=why, fix=fix, field="verb"), code="MW206")
+    return InputError(what=what, why=why, fix=fix, field="verb", code="MW206")
 
 
 def _unknown_option(name: str, path: str, known: list[str], help_hint: str, *, takes_model: bool) -> Problem:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from meshwright.cli.commands import WATCH
 from meshwright.cli.output import INTERRUPTED
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 
 ANSWERING = "meshwright.cli.seen"
 LOOK_S = 0.25
@@ -93,4 +93,4 @@ def stamp(path: str) -> list[int] | None:
 
 def _nothing(why: str) -> InputError:
     fix = f"leave {WATCH} out, or name a launch script, a plan file, a config or a cluster file"
-    return InputError(Problem(what="there is nothing to watch", why=why, fix=fix, field="watch"), code="MW206")
+    return InputError(what="there is nothing to watch", why=why, fix=fix, field="watch", code="MW206")

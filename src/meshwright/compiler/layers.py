@@ -54,12 +54,10 @@ def layer_ends(body: Body, layers: int, shares: Sequence[float] | None = None) -
     count = len(body.spine)
     if layers > count:
         raise InputError(
-            Problem(
-                what=f"{layers} stages for a loss of {count} operations",
-                why="every stage computes something",
-                fix=f"at most {count} stages",
-                field="num_stages",
-            )
+            what=f"{layers} stages for a loss of {count} operations",
+            why="every stage computes something",
+            fix=f"at most {count} stages",
+            field="num_stages",
         )
     flop = np.array([eqn_flop(eqn) for eqn in body.spine]) + 1e-9
     done = np.append(0.0, np.cumsum(flop))

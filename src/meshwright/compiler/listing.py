@@ -13,7 +13,7 @@ from typing import Any
 from jax.sharding import PartitionSpec
 
 from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, StepProgram, StepResult
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 
 SCHEMA = "meshwright.program/1"
 
@@ -191,7 +191,7 @@ def _spec_of(data: Sequence[Any] | None) -> PartitionSpec | None:
 
 
 def _unreadable(what: str, why: str) -> InputError:
-    return InputError(Problem(what=what, why=why, fix="save the compiled step again", field="program"))
+    return InputError(what=what, why=why, fix="save the compiled step again", field="program")
 
 
 def _feed(data: dict[str, Any]) -> Feed:

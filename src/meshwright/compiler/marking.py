@@ -11,7 +11,7 @@ from jax.extend import core
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 
 gradient_p = Primitive("meshwright_value_and_grad")
 """Value, auxiliary results and gradients of a loss.
@@ -71,12 +71,10 @@ def value_and_grad(
         value_shape = shapes[0] if has_aux else shapes
         if jax.tree.structure(value_shape).num_leaves != 1 or jax.tree.leaves(value_shape)[0].shape != ():
             raise InputError(
-                Problem(
-                    what=f"the function given to value_and_grad returns {jax.tree.map(_spell, value_shape)}",
-                    why="what is differentiated is a loss, one scalar" + ("" if has_aux else " (or has_aux=True)"),
-                    fix="return the mean loss of the batch",
-                    field=getattr(fun, "__name__", "loss"),
-                )
+                what=f"the function given to value_and_grad returns {jax.tree.map(_spell, value_shape)}",
+                why="what is differentiated is a loss, one scalar" + ("" if has_aux else " (or has_aux=True)"),
+                fix="return the mean loss of the batch",
+                field=getattr(fun, "__name__", "loss"),
             )
         sizes = [jax.tree.structure(arg).num_leaves for arg in args]
         starts = [sum(sizes[:place]) for place in range(len(sizes))]

@@ -152,4 +152,4 @@ def fingerprint_of(jaxpr: core.Jaxpr) -> str:
 
 
 def _unreadable(what: str, why: str) -> InputError:
-    return InputError(Problem(what=what, why=why, fix="save the plan of a compiled step again", field="plan"))
+    return InputError(what=what, why=why, fix="save the plan of a compiled step again", field="plan")

@@ -167,12 +167,10 @@ class ShardParallel(Method):
             return [(devices,), *((n, devices // n) for n in range(2, devices) if devices % n == 0)]
         if prod(self.mesh_shape) != devices:
             raise InputError(
-                Problem(
-                    what=f"mesh_shape = {self.mesh_shape} on {devices} devices",
-                    why=f"its axes hold {prod(self.mesh_shape)} devices",
-                    fix=f"mesh_shape=({devices},), or other devices",
-                    field="mesh_shape",
-                )
+                what=f"mesh_shape = {self.mesh_shape} on {devices} devices",
+                why=f"its axes hold {prod(self.mesh_shape)} devices",
+                fix=f"mesh_shape=({devices},), or other devices",
+                field="mesh_shape",
             )
         return [self.mesh_shape]
 

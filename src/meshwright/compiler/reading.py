@@ -15,7 +15,7 @@ from meshwright.compiler.inline import opened, programs_in, programs_of
 from meshwright.compiler.source_line import frame_of, line_of, start_of
 from meshwright.compiler.unplaced import unplaced
 from meshwright.compiler.users_mesh import users_mesh
-from meshwright.errors import InputError, MeshwrightError, Problem
+from meshwright.errors import InputError, MeshwrightError
 
 
 def traced_loss(
@@ -45,13 +45,11 @@ def traced_loss(
     changed = _difference(once.jaxpr, again.jaxpr) or _other_constants(once, again)
     if changed is not None:
         raise InputError(
-            Problem(
-                what=f"{start_of(fun)} computes something else each time it is traced{changed}",
-                why="it is traced once and its program runs in every step, so what Python does beside it (counters,"
-                " random numbers, files) happens once",
-                fix="pass what changes as an argument, and draw random numbers with jax.random",
-                field=getattr(fun, "__name__", "step"),
-            )
+            what=f"{start_of(fun)} computes something else each time it is traced{changed}",
+            why="it is traced once and its program runs in every step, so what Python does beside it (counters,"
+            " random numbers, files) happens once",
+            fix="pass what changes as an argument, and draw random numbers with jax.random",
+            field=getattr(fun, "__name__", "step"),
         )
     _check_effects(fun, once.jaxpr)
     return once
@@ -70,24 +68,20 @@ def tracing_errors(fun: Callable[..., Any]) -> Iterator[None]:
         raise _stale(fun, _at(error)) from None
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise InputError(
-            Problem(
-                what=f"{start_of(fun)} needs the number behind a traced value{_at(error)}",
-                why="Python's if, while, float, int and numpy see the program before it runs",
-                fix="use jax.numpy.where, jax.lax.cond or jax.lax.while_loop, and jax.numpy instead of numpy",
-                field=getattr(fun, "__name__", "step"),
-            )
+            what=f"{start_of(fun)} needs the number behind a traced value{_at(error)}",
+            why="Python's if, while, float, int and numpy see the program before it runs",
+            fix="use jax.numpy.where, jax.lax.cond or jax.lax.while_loop, and jax.numpy instead of numpy",
+            field=getattr(fun, "__name__", "step"),
         ) from None
     except MeshwrightError:
         raise
     except Exception as error:
         said = str(error).split("\n", 1)[0]
         raise InputError(
-            Problem(
-                what=f"{start_of(fun)} cannot be traced{_at(error)}",
-                why=f"{type(error).__name__}: {said}",
-                fix="make it run under jax.jit with the same arguments first",
-                field=getattr(fun, "__name__", "step"),
-            )
+            what=f"{start_of(fun)} cannot be traced{_at(error)}",
+            why=f"{type(error).__name__}: {said}",
+            fix="make it run under jax.jit with the same arguments first",
+            field=getattr(fun, "__name__", "step"),
         ) from error
 
 
@@ -105,13 +99,10 @@ def _check_effects(fun: Callable[..., Any], program: core.Jaxpr) -> None:
     if acting is not None:
         line = line_of(acting)
         raise InputError(
-            Problem(
-                what=f"{start_of(fun)} does more than compute ({acting.primitive.name})"
-                + (f": {line}" if line else ""),
-                why="parts of it run on several meshes, once for every micro-batch and again for recomputation",
-                fix="return what is to be seen, from the loss with has_aux=True, and print it behind the step",
-                field=getattr(fun, "__name__", "step"),
-            )
+            what=f"{start_of(fun)} does more than compute ({acting.primitive.name})" + (f": {line}" if line else ""),
+            why="parts of it run on several meshes, once for every micro-batch and again for recomputation",
+            fix="return what is to be seen, from the loss with has_aux=True, and print it behind the step",
+            field=getattr(fun, "__name__", "step"),
         )
 
 
@@ -134,12 +125,10 @@ def _first_effect(program: core.Jaxpr) -> core.JaxprEqn | None:
 
 def _stale(fun: Callable[..., Any], at: str) -> InputError:
     return InputError(
-        Problem(
-            what=f"{start_of(fun)} uses a value that an earlier trace left behind{at}",
-            why="values inside a traced function stand for no numbers, so they cannot be kept outside of it",
-            fix="return the value, or make it part of the state",
-            field=getattr(fun, "__name__", "step"),
-        )
+        what=f"{start_of(fun)} uses a value that an earlier trace left behind{at}",
+        why="values inside a traced function stand for no numbers, so they cannot be kept outside of it",
+        fix="return the value, or make it part of the state",
+        field=getattr(fun, "__name__", "step"),
     )
 
 

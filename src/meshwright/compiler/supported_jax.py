@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from meshwright.errors import Problem, UnsupportedError
+from meshwright.errors import UnsupportedError
 
 FIRST, BEHIND = (0, 10), (0, 11)
 """Minor versions: the oldest one, and the first that is too new. Programs of JAX change between minor versions."""
@@ -29,11 +29,9 @@ def check_jax(found: str | None = None) -> None:
         return
     first, behind = (".".join(map(str, one)) for one in (FIRST, BEHIND))
     raise UnsupportedError(
-        Problem(
-            what=f"JAX {found} is too {'old' if numbers < FIRST else 'new'}",
-            why=f"training steps are read as the programs of JAX {first} and up to {behind}, which change between minor"
-            " versions",
-            fix=f"pip install 'jax>={first},<{behind}'",
-            field="jax",
-        )
+        what=f"JAX {found} is too {'old' if numbers < FIRST else 'new'}",
+        why=f"training steps are read as the programs of JAX {first} and up to {behind}, which change between minor"
+        " versions",
+        fix=f"pip install 'jax>={first},<{behind}'",
+        field="jax",
     )

@@ -242,12 +242,10 @@ def batch_places(arguments: Sequence[Any], batch_argnums: Sequence[int]) -> tupl
     absent = [place for place in batch_argnums if not -len(arguments) <= place < len(arguments)]
     if absent or not jax.tree.leaves([arguments[place] for place in batch_argnums]):
         raise InputError(
-            Problem(
-                what=f"no samples in arguments {tuple(batch_argnums)} of {len(arguments)}",
-                why="the arrays of batch arguments are split into micro-batches and over devices",
-                fix="pass the batch as the second argument, or name the batch arguments (batch_argnums)",
-                field="batch_argnums",
-            )
+            what=f"no samples in arguments {tuple(batch_argnums)} of {len(arguments)}",
+            why="the arrays of batch arguments are split into micro-batches and over devices",
+            fix="pass the batch as the second argument, or name the batch arguments (batch_argnums)",
+            field="batch_argnums",
         )
     sizes = [jax.tree.structure(argument).num_leaves for argument in arguments]
     ends = np.cumsum(sizes)

@@ -200,12 +200,10 @@ def _mapped(eqn: core.JaxprEqn, read: Sequence[Any]) -> list[Any]:
     except Exception as error:
         line, said = line_of(eqn), str(error).split("\n", 1)[0]
         raise InputError(
-            Problem(
-                what="a shard_map that cannot be run on other devices" + (f": {line}" if line else ""),
-                why=f"it is computed block by block, which ended with {type(error).__name__}: {said}",
-                fix="collectives of jax.lax over named axes of its mesh; or the same without shard_map",
-                field="shard_map",
-            )
+            what="a shard_map that cannot be run on other devices" + (f": {line}" if line else ""),
+            why=f"it is computed block by block, which ended with {type(error).__name__}: {said}",
+            fix="collectives of jax.lax over named axes of its mesh; or the same without shard_map",
+            field="shard_map",
         ) from None
 
 

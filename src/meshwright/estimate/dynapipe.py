@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.errors import Problem, UnsupportedError
+from meshwright.errors import UnsupportedError
 from meshwright.estimate.pricer import PlanPricer, RunPlan
 from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.sequences import rows_of
@@ -69,7 +69,7 @@ def dynamic_step(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> Dynam
     if len(plan.pipelines) > 1 or not schedule.flushes:
         why = "micro-batches are grouped for one pipeline, on one kind of device, that ends with every step"
         fix = "use --packing pack, or a plan of one pipeline and a schedule such as 1f1b"
-        raise UnsupportedError(Problem(what=f"packing {DYNAMIC}", why=why, fix=fix, field="packing"), code="MW406")
+        raise UnsupportedError(what=f"packing {DYNAMIC}", why=why, fix=fix, field="packing", code="MW406")
     each = rows.sequences * workload.global_batch / plan.data_degree(pipeline)
     drawn = max(min(math.ceil(each), MOST), 1)
     rounds = each / drawn

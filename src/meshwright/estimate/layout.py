@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from meshwright.errors import InfeasibleError, Problem
+from meshwright.errors import InfeasibleError
 from meshwright.estimate.attended import attended_pairs
 from meshwright.kernels.compute import entry_pairs
 from meshwright.kernels.partition import balanced_partition
@@ -105,12 +105,10 @@ class ModelLayout:
         layers = self.model.most_stages
         if parts > layers:
             raise InfeasibleError(
-                Problem(
-                    what=f"{parts} virtual stages for {layers} layers of {self.model.name}",
-                    why="every virtual stage (pp x vpp) holds at least one layer",
-                    fix=f"use pp x vpp of at most {layers}",
-                    field="pp",
-                ),
+                what=f"{parts} virtual stages for {layers} layers of {self.model.name}",
+                why="every virtual stage (pp x vpp) holds at least one layer",
+                fix=f"use pp x vpp of at most {layers}",
+                field="pp",
                 code="MW310",
             )
         if parts not in self._splits:

@@ -236,12 +236,10 @@ def _check_pipeline(plan: ExecutionPlan, pipeline: Pipeline, seq_len: int) -> No
     unlike = {shape for shape in pipeline.shapes if shape != (pipeline.micro_batch, seq_len)}
     if unlike:
         raise UnsupportedError(
-            Problem(
-                what=f"micro-batches of {len(set(pipeline.shapes))} shapes",
-                why="a pipeline is priced with micro-batches of one size and length",
-                fix="use micro-batches that are alike, or the planner that made them",
-                field="shapes",
-            ),
+            what=f"micro-batches of {len(set(pipeline.shapes))} shapes",
+            why="a pipeline is priced with micro-batches of one size and length",
+            fix="use micro-batches that are alike, or the planner that made them",
+            field="shapes",
             code="MW407",
         )
 

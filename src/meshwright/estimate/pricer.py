@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from meshwright.errors import Problem, UnsupportedError
+from meshwright.errors import UnsupportedError
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.held_up import held_up
 from meshwright.estimate.holdings import Holding, beside, counts_of_rows, holding, layouts, updates_of
@@ -272,12 +272,10 @@ def _require_one_group(schedule: Schedule, stages: Sequence[Site]) -> None:
     groups = list(dict.fromkeys(site.group.name for site in stages))
     if len(groups) > 1 and schedule.chains > 1:
         raise UnsupportedError(
-            Problem(
-                what=f"schedule {schedule.name} over the groups {' and '.join(groups)}",
-                why="each of its workers holds a stage of either end, whose two copies would differ in speed",
-                fix="use a schedule of one direction, such as 1f1b or zb-h1",
-                field="schedule",
-            ),
+            what=f"schedule {schedule.name} over the groups {' and '.join(groups)}",
+            why="each of its workers holds a stage of either end, whose two copies would differ in speed",
+            fix="use a schedule of one direction, such as 1f1b or zb-h1",
+            field="schedule",
             code="MW407",
         )
 

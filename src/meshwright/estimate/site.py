@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import gcd
 
-from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.hardware import BASE_LATENCY_S, Hardware, hardware_of
 from meshwright.formats.cluster import default_links
 from meshwright.kernels.collectives import LevelRates
@@ -93,12 +93,10 @@ class Sites:
                 f"; --gpus {flat} prices them by the fabric alone, no faster than they are" if len(kinds) == 1 else ""
             )
             raise UnsupportedError(
-                Problem(
-                    what=f"a worker on devices {ranges[0][0]} to {ranges[-1][1]}, of the groups {names}",
-                    why="the ranks of a worker run in step and use one kind of link, those of one group",
-                    fix=f"give each group workers of its own, as `meshwright plan` does, or use one group{alike}",
-                    field="workers.devices",
-                ),
+                what=f"a worker on devices {ranges[0][0]} to {ranges[-1][1]}, of the groups {names}",
+                why="the ranks of a worker run in step and use one kind of link, those of one group",
+                fix=f"give each group workers of its own, as `meshwright plan` does, or use one group{alike}",
+                field="workers.devices",
                 code="MW407",
             )
         (number,) = numbers
@@ -173,12 +171,10 @@ class Sites:
             if not self._links[key].bandwidth_bytes_per_s > 0:
                 first, second = (group.name for group in ends)
                 raise InputError(
-                    Problem(
-                        what=f"the link between {first} and {second} has no bandwidth",
-                        why="workers of both groups exchange activations or gradients",
-                        fix="give its bandwidth, or plan the groups apart",
-                        field="links",
-                    ),
+                    what=f"the link between {first} and {second} has no bandwidth",
+                    why="workers of both groups exchange activations or gradients",
+                    fix="give its bandwidth, or plan the groups apart",
+                    field="links",
                     code="MW230",
                 )
         return self._links[key]

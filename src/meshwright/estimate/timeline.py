@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from meshwright.errors import Problem, UnsupportedError
+from meshwright.errors import UnsupportedError
 from meshwright.estimate.price import estimate_of, plan_pricer
 from meshwright.estimate.result import StepPrice
 from meshwright.estimate.run import PipelineColumns, task_times
@@ -84,7 +84,7 @@ def step_timeline(plan: ExecutionPlan, model: ModelSpec, cluster: ClusterSpec, w
     """
     if workload.sequence_lengths and workload.packing == DYNAMIC:
         why, fix = "micro-batches that differ in size are priced, not drawn", "use --packing pack"
-        raise UnsupportedError(Problem(what=f"packing {DYNAMIC}", why=why, fix=fix, field="packing"), code="MW406")
+        raise UnsupportedError(what=f"packing {DYNAMIC}", why=why, fix=fix, field="packing", code="MW406")
     pricer = plan_pricer(plan, model, cluster, workload)
     estimate, run = estimate_of(plan, pricer), pricer.run(plan)
     pipelines = [pipeline.columns for pipeline in run.pipelines]

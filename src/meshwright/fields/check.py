@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.errors import InputError, MeshwrightError, UnsupportedError
 
 
 class InputCheck:
@@ -24,7 +24,7 @@ class InputCheck:
 
     def problem(self, what: str, why: str, fix: str, field: str) -> None:
         """Note one problem."""
-        self.errors.append(InputError(Problem(what=what, why=why, fix=fix, field=field), code="MW240"))
+        self.errors.append(InputError(what=what, why=why, fix=fix, field=field, code="MW240"))
 
     def whole(self, field: str, value: Any, most: int) -> None:
         """A whole number from 1."""

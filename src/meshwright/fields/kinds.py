@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
+from meshwright.errors import InputError, UnsupportedError, unknown_name
 
 MOST = 2**31 - 1
 """Largest whole number an option takes; products of two still fit 64 bits."""
@@ -50,7 +50,7 @@ class FieldKind:
 
     def wrong(self, name: str, value: object, why: str, fix: str, code: str = "MW206") -> InputError:
         """The error of a value that breaks the rule."""
-        return InputError(Problem(what=f"{name} is {shortened(value)}", why=why, fix=fix, field=name), code=code)
+        return InputError(what=f"{name} is {shortened(value)}", why=why, fix=fix, field=name, code=code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

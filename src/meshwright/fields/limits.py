@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshwright.budget import within
-from meshwright.errors import InfeasibleError, Problem
+from meshwright.errors import InfeasibleError
 from meshwright.fields.field import ask
 from meshwright.fields.host import MemorySize
 from meshwright.fields.kinds import Duration
@@ -64,11 +64,9 @@ def nothing_in_time(limit: str, what: str) -> InfeasibleError:
     option = "--time-limit 10min" if limit.startswith("time") else "--memory-limit 16GiB"
     narrow = "or narrow the search: --pin tp=8, fewer schedules, fewer devices"
     return InfeasibleError(
-        Problem(
-            what=f"the search for {what} reached its {limit} before it found one",
-            why=f"by default a search takes at most {seconds(TIME_LIMIT_S)} and {MEMORY_LIMIT_BYTES / GIB:g} GiB",
-            fix=f"{option}, {narrow}",
-            field=limit.replace(" ", "_"),
-        ),
+        what=f"the search for {what} reached its {limit} before it found one",
+        why=f"by default a search takes at most {seconds(TIME_LIMIT_S)} and {MEMORY_LIMIT_BYTES / GIB:g} GiB",
+        fix=f"{option}, {narrow}",
+        field=limit.replace(" ", "_"),
         code="MW320",
     )

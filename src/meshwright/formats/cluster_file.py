@@ -37,7 +37,7 @@ from pydantic import (
     model_validator,
 )
 
-from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, nearest
+from meshwright.errors import InputError, MeshwrightError, UnsupportedError, nearest
 from meshwright.formats.cluster import (
     MAX_GROUPS,
     UNKNOWN_NODE,
@@ -129,12 +129,10 @@ class _Group(TableProblems):
                 return data  # the key of the device says it
             if speed == 8 * usual:
                 raise InputError(
-                    Problem(
-                        what=f"inter_gb_s is {speed:g}",
-                        why=f"{data['device']} usually has {usual:g} GB/s per device, which are {speed:g} Gb/s (bits)",
-                        fix=f'write inter_gb_s = "{speed:g}Gb/s" for gigabits, or "{speed:g}GB/s" for gigabytes',
-                        field="inter_gb_s",
-                    )
+                    what=f"inter_gb_s is {speed:g}",
+                    why=f"{data['device']} usually has {usual:g} GB/s per device, which are {speed:g} Gb/s (bits)",
+                    fix=f'write inter_gb_s = "{speed:g}Gb/s" for gigabits, or "{speed:g}GB/s" for gigabytes',
+                    field="inter_gb_s",
                 )
         return data
 
@@ -143,12 +141,10 @@ class _Group(TableProblems):
         domain, per_node = self.nvlink_domain, self.per_node
         if domain is not None and domain < self.nodes * per_node and per_node % domain and domain % per_node:
             raise InputError(
-                Problem(
-                    what=f"nvlink_domain is {domain}",
-                    why=f"it must divide the {per_node} devices of a node or hold whole nodes",
-                    fix=f"for example {per_node}",
-                    field="nvlink_domain",
-                )
+                what=f"nvlink_domain is {domain}",
+                why=f"it must divide the {per_node} devices of a node or hold whole nodes",
+                fix=f"for example {per_node}",
+                field="nvlink_domain",
             )
         return self
 
@@ -166,23 +162,19 @@ class _Link(TableProblems):
     def _says_something(self) -> Self:
         if self.gb_s is None and self.price_per_gb is None and self.transport is None:
             raise InputError(
-                Problem(
-                    what="gb_s is missing",
-                    why="a link says how fast it is, what it costs, or what carries tensors over it",
-                    fix='for example gb_s = 25, price_per_gb = 0.02, transport = "gloo" or several of them',
-                    field="gb_s",
-                )
+                what="gb_s is missing",
+                why="a link says how fast it is, what it costs, or what carries tensors over it",
+                fix='for example gb_s = 25, price_per_gb = 0.02, transport = "gloo" or several of them',
+                field="gb_s",
             )
         if self.efficiency is not None and (self.gb_s is None or self.basis == "measured"):
             raise InputError(
-                Problem(
-                    what=f"efficiency is {self.efficiency:g} without gb_s"
-                    if self.gb_s is None
-                    else f"efficiency is {self.efficiency:g} beside a measured gb_s",
-                    why="it is the share of a nominal gb_s that is reached; a measured one is what is reached",
-                    fix="say the nominal gb_s too" if self.gb_s is None else "remove it",
-                    field="efficiency",
-                )
+                what=f"efficiency is {self.efficiency:g} without gb_s"
+                if self.gb_s is None
+                else f"efficiency is {self.efficiency:g} beside a measured gb_s",
+                why="it is the share of a nominal gb_s that is reached; a measured one is what is reached",
+                fix="say the nominal gb_s too" if self.gb_s is None else "remove it",
+                field="efficiency",
             )
         return self
 

@@ -201,12 +201,10 @@ def _columns(data: Mapping[str, Any], *keys: str) -> list[tuple[Any, ...]]:
     if len({len(one) for one in lists}) > 1:
         said = ", ".join(f"{len(one)} of {key}" for key, one in zip(keys, lists, strict=True))
         raise InputError(
-            Problem(
-                what=f"lists of different lengths: {said}",
-                why="entries at one place of these lists belong together",
-                fix=f"give as many of each: {', '.join(keys)}",
-                field=keys[0],
-            ),
+            what=f"lists of different lengths: {said}",
+            why="entries at one place of these lists belong together",
+            fix=f"give as many of each: {', '.join(keys)}",
+            field=keys[0],
             code="MW212",
         )
     return list(zip(*lists, strict=True))
@@ -249,12 +247,10 @@ def _protocols(node: Mapping[str, Any]) -> LinkProtocols | None:
     missing = [key for key, *_ in PROTOCOL_NUMBERS if key not in node]
     if stated and missing:
         raise InputError(
-            Problem(
-                what=f"some numbers of the link's protocols are missing: {', '.join(missing)}",
-                why="they are fitted together to timed collectives, and none of them has a default",
-                fix="give all of them, or none",
-                field=missing[0],
-            ),
+            what=f"some numbers of the link's protocols are missing: {', '.join(missing)}",
+            why="they are fitted together to timed collectives, and none of them has a default",
+            fix="give all of them, or none",
+            field=missing[0],
             code="MW212",
         )
     return LinkProtocols(**stated) if stated else None
@@ -285,12 +281,10 @@ def copy_device_file(path: str | Path, folder: Path, name: str, *, replace_exist
     present = [folder / f"{name}{other}" for other in SUFFIXES if (folder / f"{name}{other}").exists()]
     if present and not replace_existing:
         raise InputError(
-            Problem(
-                what=f"the library already has a device {name!r}",
-                why=f"{present[0]} exists",
-                fix="give the device another name, or add it with --force",
-                field="name",
-            ),
+            what=f"the library already has a device {name!r}",
+            why=f"{present[0]} exists",
+            fix="give the device another name, or add it with --force",
+            field="name",
             code="MW213",
         )
     from meshwright.formats.writing import write_file

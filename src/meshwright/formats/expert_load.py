@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from meshwright.errors import InputError, Problem, nearest
+from meshwright.errors import InputError, nearest
 from meshwright.formats.files import read_text
 from meshwright.specs.expert_load import ExpertLoad
 
@@ -154,9 +154,7 @@ def _number(text: str, whole: str) -> float:
 
 
 def _wrong(value: object, why: str, fix: str = _EXAMPLE) -> InputError:
-    return InputError(
-        Problem(what=f"expert_load: {_shown(value)}", why=why, fix=fix, field="expert_load"), code="MW206"
-    )
+    return InputError(what=f"expert_load: {_shown(value)}", why=why, fix=fix, field="expert_load", code="MW206")
 
 
 def _shown(value: object) -> str:

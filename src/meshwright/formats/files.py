@@ -8,7 +8,7 @@ import stat
 import tomllib
 from pathlib import Path
 
-from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.errors import InputError, UnsupportedError
 
 MAX_BYTES = 16 * 1024**2
 """Nothing this package reads as text comes near it; larger files are refused unread."""
@@ -27,7 +27,7 @@ def read_text(path: str | Path, noun: str, *, max_bytes: int = MAX_BYTES) -> str
     """
 
     def refuse(why: str, fix: str) -> InputError:
-        return InputError(Problem(what=f"{noun} {str(path)!r} cannot be used", why=why, fix=fix), code="MW201")
+        return InputError(what=f"{noun} {str(path)!r} cannot be used", why=why, fix=fix, code="MW201")
 
     file = Path(path)
     try:
@@ -71,11 +71,9 @@ def read_table(path: str | Path, noun: str) -> dict[str, object]:
     data = parsed(text, language, f"{noun} {str(path)!r}")
     if not isinstance(data, dict):
         raise InputError(
-            Problem(
-                what=f"{noun} {str(path)!r} holds a {type(data).__name__}",
-                why="it must be a table of keys at the top",
-                fix="see the example of the file in the documentation",
-            ),
+            what=f"{noun} {str(path)!r} holds a {type(data).__name__}",
+            why="it must be a table of keys at the top",
+            fix="see the example of the file in the documentation",
             code="MW202",
         )
     return {str(key): value for key, value in data.items()}
@@ -102,8 +100,7 @@ def parsed(text: str, language: str, noun: str) -> object:
             raise
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InputError(
-            Problem(what=f"{noun} is not valid {language}", why=reason, fix=f"correct the {language} syntax"),
-            code="MW202",
+            what=f"{noun} is not valid {language}", why=reason, fix=f"correct the {language} syntax", code="MW202"
         ) from None
 
 
@@ -112,11 +109,9 @@ def _yaml(text: str, noun: str) -> object:
         yaml = importlib.import_module("yaml")
     except ImportError:
         raise UnsupportedError(
-            Problem(
-                what=f"{noun} is YAML, and no YAML reader is installed",
-                why="the core reads TOML and JSON",
-                fix="pip install pyyaml, or write the same keys as TOML or JSON",
-            ),
+            what=f"{noun} is YAML, and no YAML reader is installed",
+            why="the core reads TOML and JSON",
+            fix="pip install pyyaml, or write the same keys as TOML or JSON",
             code="MW405",
         ) from None
     try:

@@ -58,7 +58,7 @@ def lengths_of(source: object) -> Lengths:
         if found and all(isinstance(one, Sequence) and len(one) == 2 for one in found):
             return _of_pairs([(length, weight) for length, weight in found], "lengths")
         return _of_entries(found, lambda number: f"entry {number}", "lengths")
-    raise InputError(Problem(what=f"lengths is {source!r:.60}", why="names no lengths", fix=_EXAMPLE, field="lengths"))
+    raise InputError(what=f"lengths is {source!r:.60}", why="names no lengths", fix=_EXAMPLE, field="lengths")
 
 
 def _named(name: str, text: str) -> Lengths:
@@ -106,7 +106,7 @@ def _lognormal(text: str) -> Lengths:
     if given["mean"] > given["max"]:
         why = "sequences are cut at the longest, so that their mean is below it"
         what = f"mean of lognormal is {given['mean']:g}, max is {given['max']:g}"
-        raise InputError(Problem(what=what, why=why, fix="raise max", field="lengths"), code="MW206")
+        raise InputError(what=what, why=why, fix="raise max", field="lengths", code="MW206")
     mu = math.log(given["mean"]) - 0.5 * given["sigma"] ** 2
     normal = NormalDist(mu, given["sigma"])
     at = (np.arange(4096) + 0.5) / 4096
@@ -119,7 +119,7 @@ def _uniform(text: str) -> Lengths:
     low, high = int(given["low"]), int(given["high"])
     if low > high or low < 1:
         what, why = f"uniform from {low} to {high}", "low is at least 1 and at most high"
-        raise InputError(Problem(what=what, why=why, fix="uniform:low=128,high=4096", field="lengths"), code="MW206")
+        raise InputError(what=what, why=why, fix="uniform:low=128,high=4096", field="lengths", code="MW206")
     count = min(high - low + 1, 4096)
     return _compact(np.rint(np.linspace(low, high, count)).astype(np.int64))
 
@@ -184,7 +184,7 @@ def _json(text: str, path: str) -> Any:
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
         why = f"line {line} is not JSON: {getattr(error, 'msg', error)}"
-        raise InputError(Problem(what=f"{path!r} cannot be used", why=why, fix=_EXAMPLE, field="lengths")) from None
+        raise InputError(what=f"{path!r} cannot be used", why=why, fix=_EXAMPLE, field="lengths") from None
 
 
 def _of_lines(text: str, path: str) -> Lengths:

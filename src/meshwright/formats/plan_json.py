@@ -130,12 +130,10 @@ def with_model(planned: PlannedJob) -> Job:
         return planned
     profile = planned.profile
     raise UnsupportedError(
-        Problem(
-            what=f"the plan of {profile.name} carries measured layers instead of a model",
-            why="profiles tell how long each layer takes and what it holds, not its heads, widths or sequence length",
-            fix="explain, check, compare and trace take it; for others plan a model of the library or a config.json",
-            field="profile",
-        ),
+        what=f"the plan of {profile.name} carries measured layers instead of a model",
+        why="profiles tell how long each layer takes and what it holds, not its heads, widths or sequence length",
+        fix="explain, check, compare and trace take it; for others plan a model of the library or a config.json",
+        field="profile",
         code="MW421",
     )
 
@@ -278,7 +276,7 @@ def _hash(content: Mapping[str, Any]) -> str:
 
 
 def _fail(what: str, why: str, fix: str = "", field: str = "", code: str = "MW220") -> InputError:
-    return InputError(Problem(what=what, why=why, fix=fix, field=field), code=code)
+    return InputError(what=what, why=why, fix=fix, field=field, code=code)
 
 
 def _split_index(source: str) -> tuple[str, int | None]:

@@ -87,7 +87,7 @@ def read_stage_times(path: str | Path) -> StageTimes:
     if places.shape != shape or (places != 1).any():
         why = f"{len(rows)} rows for {shape[0]} workers x {shape[1]} chunks: every worker has as many chunks, each once"
         fix = "number workers and chunks from 0"
-        raise InputError(Problem(what=f"{str(path)!r} misses or repeats a stage", why=why, fix=fix, field="worker"))
+        raise InputError(what=f"{str(path)!r} misses or repeats a stage", why=why, fix=fix, field="worker")
 
     def column(name: str) -> Float[np.ndarray, "workers chunks"]:
         values = np.empty(shape)
@@ -103,7 +103,7 @@ def read_stage_times(path: str | Path) -> StageTimes:
 def _rows(text: str, path: str) -> list[Mapping[str, Any]]:
     def refuse(why: str) -> InputError:
         fix = "one row per worker with columns forward_s, input_s, weight_s"
-        return InputError(Problem(what=f"{path!r} is no table of stages", why=why, fix=fix), code="MW202")
+        return InputError(what=f"{path!r} is no table of stages", why=why, fix=fix, code="MW202")
 
     if text.lstrip()[:1] in ("[", "{"):
         try:

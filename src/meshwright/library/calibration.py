@@ -90,7 +90,7 @@ def calibration_record(data: Mapping[str, Any]) -> Calibration:
     found = _calibration(_Reading(problems), data)
     if problems:
         why = problems[0]
-        raise InputError(Problem(what="this is no calibration", why=why, field="calibration"), code="MW215")
+        raise InputError(what="this is no calibration", why=why, field="calibration", code="MW215")
     return found
 
 

@@ -234,11 +234,9 @@ def add_device(path: str | Path, library_dir: str | Path | None = None, *, force
     library = library_dir if library_dir is not None else os.environ.get(LIBRARY_VARIABLE)
     if not library:
         raise InputError(
-            Problem(
-                what="no library directory is named",
-                why="devices are written only where you say",
-                fix=f"give a directory, or set {LIBRARY_VARIABLE}",
-            ),
+            what="no library directory is named",
+            why="devices are written only where you say",
+            fix=f"give a directory, or set {LIBRARY_VARIABLE}",
             code="MW213",
         )
     target = copy_device_file(path, Path(library) / "devices", spec.name, replace_existing=force)

@@ -435,4 +435,4 @@ def _fitting(name: str) -> str:
 
 
 def _input(what: str, why: str, fix: str, *, code: str = "MW202", field: str = "model") -> InputError:
-    return InputError(Problem(what=what, why=why, fix=fix, field=field), code=code)
+    return InputError(what=what, why=why, fix=fix, field=field, code=code)

@@ -51,7 +51,7 @@ def prices_of(source: str | os.PathLike[str]) -> dict[str, Price]:
     entries = read_table(path, "price file").get("price")
     if not isinstance(entries, list) or not entries:
         why, fix = "it holds no [[price]]", "write [[price]] with device, usd_per_device_hour, date and source"
-        raise InputError(Problem(what=f"{str(path)!r} has no prices", why=why, fix=fix, field="prices"), code="MW212")
+        raise InputError(what=f"{str(path)!r} has no prices", why=why, fix=fix, field="prices", code="MW212")
     found: dict[str, Price] = {}
     problems: list[Problem] = []
     unknown: list[MeshwrightError] = []

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
+from meshwright.errors import InputError, UnsupportedError, unknown_name
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.software import DEFAULT_SOFTWARE, Software, SoftwareGeneration
@@ -120,16 +120,14 @@ def generation_of(name: str) -> SoftwareGeneration:
     today = f"{date.today():%Y-%m}"
     if month > today and when != today[:4]:
         why, fix = "it lies in the future", f"--software {line} for the newest, {line}@{today} for this month"
-        raise InputError(Problem(what=f"--software {name[:80]}", why=why, fix=fix, field="software"))
+        raise InputError(what=f"--software {name[:80]}", why=why, fix=fix, field="software")
     then = [one for one in known if one.since <= month]
     if not then:
         raise InputError(
-            Problem(
-                what=f"{line} of {month}",
-                why=f"its first generation in the library is of {known[0].since}",
-                fix=f"--software {line}@{known[0].since}, or another framework",
-                field="software",
-            )
+            what=f"{line} of {month}",
+            why=f"its first generation in the library is of {known[0].since}",
+            fix=f"--software {line}@{known[0].since}, or another framework",
+            field="software",
         )
     return then[-1]
 
@@ -157,12 +155,10 @@ def _month(line: str, when: str) -> str:
         return str(versions[short])
     said = f"; versions {', '.join(versions)}" if versions else ""
     raise InputError(
-        Problem(
-            what=f"--software {line}@{when[:40]}",
-            why="its time is neither a month, a release named by year and month, nor a version with a known date",
-            fix=f"for example {line}@2025-06 or {line}@25.04{said}",
-            field="software",
-        )
+        what=f"--software {line}@{when[:40]}",
+        why="its time is neither a month, a release named by year and month, nor a version with a known date",
+        fix=f"for example {line}@2025-06 or {line}@25.04{said}",
+        field="software",
     )
 
 

@@ -61,7 +61,7 @@ def check_batch(batch: int) -> None:
     if batch <= MAX_BATCH:
         return
     what, why = f"a step of {batch:,} sequences", f"at most {MAX_BATCH:,} sequences can be planned"
-    raise InputError(Problem(what=what, why=why, fix="use a smaller batch", field="global_batch"), code="MW204")
+    raise InputError(what=what, why=why, fix="use a smaller batch", field="global_batch", code="MW204")
 
 
 def sequence_length(seq: int | None, model: ModelSpec, lengths: Lengths, notes: list[Assumption]) -> int:
@@ -98,15 +98,13 @@ def sequence_length(seq: int | None, model: ModelSpec, lengths: Lengths, notes: 
         return seq
     if model.pooled:
         why = f"{model.name} makes one prediction per sample, whose size its config states"
-        raise InputError(Problem(what=f"seq_len is {seq:,}", why=why, fix="leave --seq out", field="seq_len"))
+        raise InputError(what=f"seq_len is {seq:,}", why=why, fix="leave --seq out", field="seq_len")
     if model.learned_positions and seq > model.learned_positions:
         raise InputError(
-            Problem(
-                what=f"seq_len is {seq:,}",
-                why=f"{model.name} has learned positions for {model.learned_positions:,} tokens",
-                fix=f"use --seq {model.learned_positions} or less",
-                field="seq_len",
-            )
+            what=f"seq_len is {seq:,}",
+            why=f"{model.name} has learned positions for {model.learned_positions:,} tokens",
+            fix=f"use --seq {model.learned_positions} or less",
+            field="seq_len",
         )
     if seq > model.max_seq_len:
         longest = f"{model.max_seq_len:,}"

@@ -46,9 +46,7 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
     """
     if not lost and not added:
         what, fix = "nothing is lost and nothing added", "say --lost 8xH100, --lost 16-23 or --added 8xH100"
-        raise InputError(
-            Problem(what=what, why="a plan is made again for a change", fix=fix, field="lost"), code="MW218"
-        )
+        raise InputError(what=what, why="a plan is made again for a change", fix=fix, field="lost", code="MW218")
     gone = _gone(cluster, lost or "")
     new = resolve_gpus(added) if added else None
     ends = [0, *accumulate(group.devices for group in cluster.groups)]
@@ -79,12 +77,10 @@ def changed_cluster(cluster: ClusterSpec, *, lost: str | None = None, added: str
     groups = [replace(group, name=name) for group, name in zip([*groups, *others], names, strict=True)]
     if not groups:
         raise InputError(
-            Problem(
-                what="every node is lost",
-                why="nothing is left to plan for",
-                fix=f"say what replaces them, for example --added {cluster.name}, or lose fewer",
-                field="lost",
-            ),
+            what="every node is lost",
+            why="nothing is left to plan for",
+            fix=f"say what replaces them, for example --added {cluster.name}, or lose fewer",
+            field="lost",
             code="MW218",
         )
     given = {frozenset(link.between): link for link in cluster.links}

@@ -115,8 +115,7 @@ def priced_as(job: JobFields, target: str | None) -> JobFields:
         why = f"{target_named(target).title} runs on {'JAX' if own == _JAX else 'PyTorch'}, {line} prices the other"
         fix = f"leave it out, or use --software {own or DEFAULT_SOFTWARE}"
         raise InputError(
-            Problem(what=f"--software is {job.software} for --target {target}", why=why, fix=fix, field="software"),
-            code="MW203",
+            what=f"--software is {job.software} for --target {target}", why=why, fix=fix, field="software", code="MW203"
         )
     return job
 

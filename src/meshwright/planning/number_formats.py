@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.fields.job import JobFields
 from meshwright.fields.kinds import shortened
@@ -28,7 +28,7 @@ def asked_precision(job: JobFields, cluster: ClusterSpec | None) -> Precision:
     """The recipe with the formats that are stated besides."""
     dtype: object = usual_dtype(cluster) if job.dtype is None else job.dtype
     if not isinstance(dtype, str | Precision):
-        raise InputError(Problem(what=f"dtype is {shortened(dtype)}", why="must be a name such as bf16", field="dtype"))
+        raise InputError(what=f"dtype is {shortened(dtype)}", why="must be a name such as bf16", field="dtype")
     recipe = precision(dtype) if isinstance(dtype, str) else dtype
     given = {name: value for name in ROLES if (value := getattr(job, name)) is not None}
     return stated(recipe, given) if given else recipe
@@ -39,12 +39,10 @@ def wide_ends(model: ModelSpec, recipe: Precision, job: JobFields) -> ModelSpec:
     if DTYPE_BYTES[recipe.compute] >= DTYPE_BYTES[recipe.activations]:
         name = "bf16_first" if job.bf16_first else "bf16_last"
         raise InputError(
-            Problem(
-                what=f"{name} is {getattr(job, name)} with products in {recipe.compute}",
-                why=f"all layers compute in {recipe.compute}",
-                fix="leave it out, or use --dtype fp8, fp8-block, mxfp8, nvfp4 or int8",
-                field=name,
-            ),
+            what=f"{name} is {getattr(job, name)} with products in {recipe.compute}",
+            why=f"all layers compute in {recipe.compute}",
+            fix="leave it out, or use --dtype fp8, fp8-block, mxfp8, nvfp4 or int8",
+            field=name,
             code="MW206",
         )
     return model.with_wide_ends(job.bf16_first or 0, job.bf16_last or 0)
@@ -88,12 +86,10 @@ def check_computes(groups: tuple[NodeGroup, ...], precision: Precision) -> None:
         names = ", ".join(dict.fromkeys(group.device.name for group in groups))
         said = str(sent).removesuffix("-block")
         raise UnsupportedError(
-            Problem(
-                what=f"--dispatch-dtype {said} on {names}",
-                why=f"its data sheet has no {said}, so no kernel packs tokens in it",
-                fix="leave it out, or plan for a device that has it",
-                field="dispatch_dtype",
-            ),
+            what=f"--dispatch-dtype {said} on {names}",
+            why=f"its data sheet has no {said}, so no kernel packs tokens in it",
+            fix="leave it out, or plan for a device that has it",
+            field="dispatch_dtype",
             code="MW403",
         )
     refused = []
@@ -115,11 +111,9 @@ def require_rank(optimizer: Optimizer, model: ModelSpec) -> None:
     rank = getattr(optimizer, "rank", 0)
     if rank > model.hidden:
         raise InputError(
-            Problem(
-                what=f"optimizer {optimizer.name} has rank {rank:,}",
-                why=f"above the width {model.hidden:,} of {model.name} nothing is projected",
-                fix=f"for example {optimizer.name}:rank=128",
-                field="optimizer",
-            ),
+            what=f"optimizer {optimizer.name} has rank {rank:,}",
+            why=f"above the width {model.hidden:,} of {model.name} nothing is projected",
+            fix=f"for example {optimizer.name}:rank=128",
+            field="optimizer",
             code="MW404",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.errors import InputError, Problem, nearest
+from meshwright.errors import InputError, nearest
 from meshwright.estimate.hardware import HOST_UPDATE_BYTES_PER_S
 from meshwright.estimate.result import StepPrice
 from meshwright.formats.cluster import Assumption
@@ -45,7 +45,7 @@ def read_offload(text: str) -> tuple[str, ...]:
         close = nearest(word[:40], [*known, "none", AUTO])
         fix = f"did you mean {' or '.join(close)}?" if close else f"say {', '.join(('none', AUTO, *known))}"
         why = "states that may be away are optimizer, activations and weights; nvme keeps them on disks"
-        raise InputError(Problem(what=f"offload {word[:40]!r}", why=why, fix=fix, field="offload"), code="MW205")
+        raise InputError(what=f"offload {word[:40]!r}", why=why, fix=fix, field="offload", code="MW205")
     moved = {letter for part in parts if part in _STATES for letter in _STATES[part]}
     letters = "".join(letter for letter in OFFLOAD_LETTERS if letter in moved)
     token = "-".join((letters, *(_WORDS[word] for word in _WORDS if word in parts)))
@@ -53,7 +53,7 @@ def read_offload(text: str) -> tuple[str, ...]:
     if problems and not letters:
         why = "it says where and when, and nothing is moved yet"
         fix = f"say what is moved: --offload {','.join(['optimizer', *parts])}"
-        raise InputError(Problem(what=f"--offload {text}", why=why, fix=fix, field="offload"), code="MW205")
+        raise InputError(what=f"--offload {text}", why=why, fix=fix, field="offload", code="MW205")
     if problems:
         raise InputError(problems, code="MW205")
     return (token,)

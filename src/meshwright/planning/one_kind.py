@@ -57,15 +57,13 @@ def require_homogeneous(cluster: ClusterSpec) -> None:
         return
     groups = ", ".join(f"{g.devices} x {g.device.name}" for g in cluster.groups)
     raise UnsupportedError(
-        Problem(
-            what=f"the cluster has {len(cluster.groups)} groups of nodes: {groups}",
-            why="the axes that are tuned are those of plans on one kind of node",
-            fix=(
-                "use `meshwright plan`, which composes pipelines over all of them, or take one group: --gpus "
-                f"{cluster.groups[0].devices}x{cluster.groups[0].device.name}"
-            ),
-            field="cluster",
+        what=f"the cluster has {len(cluster.groups)} groups of nodes: {groups}",
+        why="the axes that are tuned are those of plans on one kind of node",
+        fix=(
+            "use `meshwright plan`, which composes pipelines over all of them, or take one group: --gpus "
+            f"{cluster.groups[0].devices}x{cluster.groups[0].device.name}"
         ),
+        field="cluster",
         code="MW407",
     )
 

@@ -93,12 +93,10 @@ def planned_job(plan: PlanLike) -> tuple[PlannedJob, tuple[str, ...]]:
         return plan.job, ()
     if isinstance(plan, str) and not is_file(plan):
         raise InputError(
-            Problem(
-                what=f"{plan[:80]!r} is no plan file",
-                why="a plan's one-line form does not say model, cluster and workload; a plan file does",
-                fix="add --model llama-3.1-70b --gpus 64xH100, or name a file that `plan -o plans.json` wrote",
-                field="plan",
-            ),
+            what=f"{plan[:80]!r} is no plan file",
+            why="a plan's one-line form does not say model, cluster and workload; a plan file does",
+            fix="add --model llama-3.1-70b --gpus 64xH100, or name a file that `plan -o plans.json` wrote",
+            field="plan",
             code="MW232",
         )
     if not isinstance(plan, (str, os.PathLike)):
@@ -140,12 +138,10 @@ def is_one_line(plan: object) -> bool:
 def _no_plan(value: object) -> InputError:
     """The error of a value that is no plan, such as a whole plan set."""
     return InputError(
-        Problem(
-            what=f"plan is of type {type(value).__name__}",
-            why="a plan is one entry of a plan set, a plan file or one line such as tp8.pp4.mbs1",
-            fix="pass one entry: plans[0]" if isinstance(value, Sequence) else "pass one of these",
-            field="plan",
-        ),
+        what=f"plan is of type {type(value).__name__}",
+        why="a plan is one entry of a plan set, a plan file or one line such as tp8.pp4.mbs1",
+        fix="pass one entry: plans[0]" if isinstance(value, Sequence) else "pass one of these",
+        field="plan",
         code="MW232",
     )
 
@@ -224,7 +220,7 @@ def plan_question(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) ->
         raise _no_plan(plan)
     if asked.model is None:
         why = "only a plan file carries its model"
-        raise InputError(Problem(what="no model is given", why=why, fix="name one", field="model"), code="MW203")
+        raise InputError(what="no model is given", why=why, fix="name one", field="model", code="MW203")
     text = plan if isinstance(plan, str) else ""
     stated = _stated_batch(plan)
     if stated is not None and asked.global_batch not in (None, stated):
@@ -276,9 +272,10 @@ def _stated_batch(plan: object) -> int | None:
 def _parse(text: str, inputs: JobInputs) -> PlanRow:
     if not text.strip():
         raise InputError(
-            Problem(
-                what="no plan is given", why="it says the degrees", fix="for example tp8.pp4.z1.mbs1", field="plan"
-            ),
+            what="no plan is given",
+            why="it says the degrees",
+            fix="for example tp8.pp4.z1.mbs1",
+            field="plan",
             code="MW210",
         )
     row = parse_row(

@@ -50,7 +50,7 @@ def with_samples(model: ModelSpec, job: JobFields, seq_len: int) -> tuple[ModelS
     if job.lengths is not None:
         why = f"samples of {model.name} hold more than text: how much of it beside shorter texts is not said"
         fix = "leave --lengths out" + (", or --images" if towers else "")
-        raise InputError(Problem(what="lengths are given", why=why, fix=fix, field="lengths"), code="MW203")
+        raise InputError(what="lengths are given", why=why, fix=fix, field="lengths", code="MW203")
     model = replace(model, streams=streams)
     notes += [_understood(model, stream) for stream in streams if not stream.window_of]
     return model, notes
@@ -99,9 +99,7 @@ def _with_images(streams: tuple[Stream, ...], job: JobFields, model: ModelSpec, 
             if length is None:
                 why = f"{model.name} takes images of any size, so that their patches cannot be known without it"
                 fix = "say --image-size 1024x1024, or what your images have"
-                raise InputError(
-                    Problem(what="image_size is not given", why=why, fix=fix, field="image_size"), code="MW203"
-                )
+                raise InputError(what="image_size is not given", why=why, fix=fix, field="image_size", code="MW203")
             sequences = stream.sequences if job.images is None else float(job.images)
             stream = replace(stream, sequences=sequences, length=length)
             _check_room(stream, model, seq_len)
@@ -123,8 +121,7 @@ def _length(stream: Stream, images: Images, said: str, model: ModelSpec) -> int 
     if not (1 <= width <= MAX_SIDE and 1 <= height <= MAX_SIDE):
         why = f"must be width x height in pixels, each from 1 to {MAX_SIDE:,}"
         raise InputError(
-            Problem(what=f"image_size is {said!r}", why=why, fix="for example 1024x768", field="image_size"),
-            code="MW206",
+            what=f"image_size is {said!r}", why=why, fix="for example 1024x768", field="image_size", code="MW206"
         )
     if images.size is None and images.patches is None:
         return images.of_size(width, height) + images.extra
@@ -132,9 +129,7 @@ def _length(stream: Stream, images: Images, said: str, model: ModelSpec) -> int 
         own = f"{images.size[0]}x{images.size[1]}"
         why = f"{model.name} brings every image to {own} pixels"
         fix = f"leave it out{'; ' + images.pieces if images.pieces else ''}"
-        raise InputError(
-            Problem(what=f"image_size is {width}x{height}", why=why, fix=fix, field="image_size"), code="MW206"
-        )
+        raise InputError(what=f"image_size is {width}x{height}", why=why, fix=fix, field="image_size", code="MW206")
     return stream.length
 
 
@@ -150,14 +145,12 @@ def _check_room(stream: Stream, model: ModelSpec, seq_len: int) -> None:
         return
     most = seq_len // each
     raise InputError(
-        Problem(
-            what=f"images is {stream.sequences:g}",
-            why=f"each takes {each:,} tokens of a sequence of {seq_len:,}",
-            fix=(f"use --images {most} or less, or " if most else "use smaller images, or ")
-            + f"--seq {int(each * stream.sequences):,}".replace(",", "")
-            + " or more",
-            field="images",
-        ),
+        what=f"images is {stream.sequences:g}",
+        why=f"each takes {each:,} tokens of a sequence of {seq_len:,}",
+        fix=(f"use --images {most} or less, or " if most else "use smaller images, or ")
+        + f"--seq {int(each * stream.sequences):,}".replace(",", "")
+        + " or more",
+        field="images",
         code="MW203",
     )
 

@@ -75,7 +75,7 @@ def with_tuning(model: ModelSpec, lora: Adapters | None, freeze: Iterable[str]) 
     tuned = replace(model, tuning=tuning)
     if trained_parameters(tuned) == 0:
         what = f"--freeze {' '.join(patterns)} freezes everything"
-        raise InputError(Problem(what=what, why="nothing would be trained", fix="leave a part out", field="freeze"))
+        raise InputError(what=what, why="nothing would be trained", fix="leave a part out", field="freeze")
     return tuned
 
 

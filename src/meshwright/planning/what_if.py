@@ -336,5 +336,5 @@ def _scaled(job: Job, name: str, factor: float) -> ClusterSpec:
     makes: dict[str, Callable[[float], ClusterSpec]] = {one.name: one.make for one in numbers_of(job)}
     if name not in makes:
         what, fix = f"no number is called {name[:60]!r}", f"one of {', '.join((*makes, MEMORY))}"
-        raise InputError(Problem(what=what, why="the cluster says what has one", fix=fix, field=name), code="MW206")
+        raise InputError(what=what, why="the cluster says what has one", fix=fix, field=name, code="MW206")
     return makes[name](factor)

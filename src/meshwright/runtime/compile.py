@@ -332,12 +332,10 @@ def _meshes(method: Method, workers: int) -> list[Mesh]:
         return [Mesh(np.array(devices[:1]), ("data",))] * workers
     if len(devices) % workers:
         raise InputError(
-            Problem(
-                what=f"{workers} stages on {len(devices)} devices",
-                why="every stage takes as many devices",
-                fix=f"num_stages={max(n for n in range(1, workers + 1) if len(devices) % n == 0)}, or other devices",
-                field="num_stages",
-            )
+            what=f"{workers} stages on {len(devices)} devices",
+            why="every stage takes as many devices",
+            fix=f"num_stages={max(n for n in range(1, workers + 1) if len(devices) % n == 0)}, or other devices",
+            field="num_stages",
         )
     axes = method.axes(len(devices) // workers)
     return [Mesh(row, tuple(axes)) for row in np.array(devices).reshape(workers, *axes.values())]

@@ -21,7 +21,7 @@ from meshwright.compiler.shardings import MeshSharding
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.verify import VerifiedLists
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.formats.writing import write_file
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.moments import Moments
@@ -66,12 +66,10 @@ class CompiledStep:
             lines.insert(0, f"inexact: {self.program.inexact}")
         if not lines and not self.reductions:
             raise InputError(
-                Problem(
-                    what="nothing was decided",
-                    why="every stage runs on one device",
-                    fix="a method for more devices, or method=Auto()",
-                    field="method",
-                )
+                what="nothing was decided",
+                why="every stage runs on one device",
+                fix="a method for more devices, or method=Auto()",
+                field="method",
             )
         return "\n".join([*self.idle, *([self.reductions] if self.reductions else []), *lines])
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from meshwright.compiler.instructions import StepProgram
-from meshwright.errors import Problem, UnsupportedError
+from meshwright.errors import UnsupportedError
 from meshwright.estimate.timeline import StepTimeline, step_timeline
 from meshwright.runtime.emulation import emulated_paces
 from meshwright.runtime.mixed_plan import model_form, pipeline_set, samples_of
@@ -93,7 +93,7 @@ class MixedTraining(PlannedTraining):
         if self.scaling is not None:
             why = "gradients of pipelines that overflow would be told apart"
             what = f"{self.title} does not run in fp16"
-            raise UnsupportedError(Problem(what=what, why=why, fix="use bf16", field="dtype"), code="MW411")
+            raise UnsupportedError(what=what, why=why, fix="use bf16", field="dtype", code="MW411")
         steps = [train_step(self.model(pipeline), Adam(), self.seed, gradients_too=gradients_too)
                  for pipeline in self.job.plan.pipelines]  # fmt: skip
         made: ParallelizedStep = parallelize(

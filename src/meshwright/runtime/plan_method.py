@@ -84,9 +84,7 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardPa
     if row.offload:
         why = "a program of one's own says itself where its states wait"
         what = f"off-{row.offload} runs with models of the zoo alone"
-        raise UnsupportedError(
-            Problem(what=what, why=why, fix="leave it out, or meshwright run", field="plan"), code="MW411"
-        )
+        raise UnsupportedError(what=what, why=why, fix="leave it out, or meshwright run", field="plan", code="MW411")
     if row.devices > len(devices):
         raise InputError(
             Problem(what=f"the plan needs {row.identity()} devices, there are {len(devices)}",

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
 
 from meshwright.catalogue import Catalogue
-from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
+from meshwright.errors import InputError, UnsupportedError, unknown_name
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.parameters import ScheduleParameter, read_settings, together
 from meshwright.schedules.simulate import Jitter, Times, makespans, simulate
@@ -135,7 +135,7 @@ def register(schedule: Schedule) -> None:
     taken = {*SCHEDULES, *aliases()} & {schedule.name, *schedule.aliases}
     if taken:
         why, fix = "a schedule of that name exists", "choose another name"
-        raise InputError(Problem(what=f"schedule {', '.join(sorted(taken))}", why=why, fix=fix, field="schedule"))
+        raise InputError(what=f"schedule {', '.join(sorted(taken))}", why=why, fix=fix, field="schedule")
     SCHEDULES[schedule.name] = schedule
 
 
@@ -178,7 +178,7 @@ def schedule_named(token: str) -> Schedule:
         words = [one.word(one.choices[-1] if one.choices else max(one.low, 2)) for one in schedule.parameters()]
         why = f"its settings are written like {', '.join(words)}" if words else f"{name} has no settings"
         what = f"schedule {token!r}: {', '.join(map(repr, unknown))} is no setting of {name}"
-        raise InputError(Problem(what=what, why=why, fix=f"use {'-'.join([name, *words[:1]])}", field="schedule"))
+        raise InputError(what=what, why=why, fix=f"use {'-'.join([name, *words[:1]])}", field="schedule")
     return replace(schedule, **said)
 
 

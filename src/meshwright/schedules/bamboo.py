@@ -53,7 +53,7 @@ class Bamboo(Schedule):
         self._check(p, m, 1)
         if not 0 <= lost < p:
             why = f"the workers count from 0 to {p - 1}"
-            raise InputError(Problem(what=f"lost = {lost}", why=why, fix=f"0 to {p - 1}", field="lost"))
+            raise InputError(what=f"lost = {lost}", why=why, fix=f"0 to {p - 1}", field="lost")
         holders = [(stage - 1) % p if stage == lost else stage for stage in range(p)]
         chain = [worker - (worker > lost) for worker in holders]
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.schedules.bounds import PathBound
 from meshwright.schedules.declaration import Declaration
 from meshwright.schedules.events import Events
@@ -85,7 +85,7 @@ class Schedule(Declaration):
         """
         why = f"with {self.name} no other worker holds the stage of worker {lost}"
         fix = "use schedule bamboo, or plan anew for what is left: plan --replan-from FILE --lost 1xDEVICE"
-        raise InputError(Problem(what=f"lost = {lost}", why=why, fix=fix, field="lost"), code="MW240")
+        raise InputError(what=f"lost = {lost}", why=why, fix=fix, field="lost", code="MW240")
 
     def end_s(self, p: int, m: int, v: int, times: Times) -> Float[np.ndarray, "*all_rows workers"]:
         """End of each worker's last task for many sets of durations: `makespans` of the table, without building it all.
@@ -174,7 +174,7 @@ class Schedule(Declaration):
         if asked not in (None, made):
             what, why = f'updates = {asked} with schedule = "{self.name}"', f"it does {made} in a step"
             fix = f'updates={made}, or schedule="pipedream-2bw"'
-            raise InputError(Problem(what=what, why=why, fix=fix, field="updates"))
+            raise InputError(what=what, why=why, fix=fix, field="updates")
 
     def worker_weight_copies(self, p: int, m: int, v: int = 1) -> tuple[int, ...]:
         """Copies (or versions) of the weights that each worker holds at most."""

@@ -52,9 +52,7 @@ def read_entries(lists: Sequence[Sequence[str]], segments: int = 1) -> Columns:
         shown = problems[:PROBLEMS_SHOWN]
         raise InputError([*shown, Problem(what=f"{more} more entries cannot be read")] if more > 0 else shown)
     if not rows:
-        raise InputError(
-            Problem(what="schedule table: no entries", why="a table has at least one task", field="schedule")
-        )
+        raise InputError(what="schedule table: no entries", why="a table has at least one task", field="schedule")
     columns = np.array(rows, np.int64).T
     return dict(zip(("worker", "kind", "chunk", "micro_batch", "fused", "version"), columns, strict=True))
 
@@ -82,12 +80,10 @@ def placed(columns: Columns, workers: int, placement: Placement | None) -> tuple
         held = int((placement.worker == worker).sum())
         chunks = "no chunks" if not held else "chunk 0" if held == 1 else f"chunks 0 to {held - 1}"
         raise InputError(
-            Problem(
-                what=f"schedule table: worker {worker} runs chunk {chunk} ({(stage < 0).sum()} such)",
-                why=f"the placement gives it {chunks}",
-                fix="use the worker's own chunks, or place another stage there",
-                field="schedule",
-            )
+            what=f"schedule table: worker {worker} runs chunk {chunk} ({(stage < 0).sum()} such)",
+            why=f"the placement gives it {chunks}",
+            fix="use the worker's own chunks, or place another stage there",
+            field="schedule",
         )
     return placement, stage
 

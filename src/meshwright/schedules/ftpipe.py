@@ -50,7 +50,7 @@ class FTPipe(Schedule):
         why = "with one stage per worker its order and its updates are those of pipedream, and with more of them its"
         why += " source leaves the order open"
         what, fix = f'schedule = "{self.name}"', 'schedule="pipedream"'
-        raise InputError(Problem(what=what, why=why, fix=fix, field="schedule"))
+        raise InputError(what=what, why=why, fix=fix, field="schedule")
 
     def period(self, p: int, v: int) -> int | None:
         """Each micro-batch repeats the one before, with one stage per worker."""

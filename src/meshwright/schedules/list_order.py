@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.schedules.list_scheduling import Ranked, Work, list_schedule
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
@@ -35,7 +35,7 @@ def list_table(
     if looks > MOST_LOOKS:
         what = f"{placement.stages:,} virtual stages on {placement.p} workers"
         why = "a free worker looks at each of its stages before every task, which would take minutes"
-        raise InputError(Problem(what=what, why=why, fix="fewer chunks a worker", field="v"), code="MW240")
+        raise InputError(what=what, why=why, fix="fewer chunks a worker", field="v", code="MW240")
     work = Work(
         placement=placement,
         micro_batches=tuple(micro_batches),

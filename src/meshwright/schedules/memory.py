@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.schedules.kinds import WEIGHTED, Kind
 from meshwright.schedules.table import ScheduleTable
 from meshwright.shapes import Float, Int
@@ -219,10 +219,8 @@ def _by(size: Bytes, shape: tuple[int, ...], name: str) -> Float[np.ndarray, "*s
         return np.broadcast_to(given, shape)
     except ValueError:
         raise InputError(
-            Problem(
-                what=f"{name} has shape {given.shape}",
-                why=f"it is one number or an array of shape {shape}",
-                fix="one entry per worker and chunk",
-                field=name,
-            )
+            what=f"{name} has shape {given.shape}",
+            why=f"it is one number or an array of shape {shape}",
+            fix="one entry per worker and chunk",
+            field=name,
         ) from None

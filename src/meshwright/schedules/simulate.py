@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.schedules.events import Events, event_ends
 from meshwright.schedules.kinds import LANE, Kind, Lane
 from meshwright.schedules.placement import Placement
@@ -62,12 +62,10 @@ def simulate(table: ScheduleTable, times: Times, *, overlap: bool = True, jitter
     seconds = class_seconds(table.placement, times, events.table.kinds, most, serial=events.serial)
     if seconds.lead:
         raise InputError(
-            Problem(
-                what=f"{seconds.tasks.shape[-1]} sets of durations for one timeline",
-                why="a timeline shows one set",
-                fix="pass arrays of shape (workers, chunks), or ask `makespans` for many sets",
-                field="times",
-            )
+            what=f"{seconds.tasks.shape[-1]} sets of durations for one timeline",
+            why="a timeline shows one set",
+            fix="pass arrays of shape (workers, chunks), or ask `makespans` for many sets",
+            field="times",
         )
     factor = None
     if jitter is not None:

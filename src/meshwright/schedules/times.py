@@ -110,11 +110,9 @@ def class_seconds(
         by_kind |= {Kind.R: given["recompute_s"], Kind.X: given["recompute_s"]}
     if Kind.I in kinds and (by_kind[Kind.I] < 0).any():
         raise InputError(
-            Problem(
-                what="weight_s is longer than backward_s",
-                why="backward_s is the sum of input and weight gradient",
-                field="weight_s",
-            )
+            what="weight_s is longer than backward_s",
+            why="backward_s is the sum of input and weight gradient",
+            field="weight_s",
         )
     latency = edge_latency_s(placement, times.transfer_s, lead)
     back_latency = latency

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.ray_cluster import CODE, connect, ray_module
 from meshwright.search.tasks import Part, PricingTask, do_task
 
@@ -86,4 +86,4 @@ class OnRay:
             what = f"the Ray cluster lost the same task {RETRIES + 1} times"
             why = str(error).splitlines()[0][:200]
             fix = "look at the cluster's workers with `ray status`; too little memory kills them"
-            raise InputError(Problem(what=what, why=why, fix=fix, field="--ray"), code=CODE) from None
+            raise InputError(what=what, why=why, fix=fix, field="--ray", code=CODE) from None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.app.verbs import VERBS
-from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.errors import InfeasibleError, InputError, MeshwrightError, UnsupportedError
 from meshwright.records import as_json
 from meshwright.service.body import Question, question_of
 
@@ -108,11 +108,11 @@ def too_large_error() -> MeshwrightError:
     """The error of a question that needs more memory than a request may take."""
     fix = "ask for fewer devices, a smaller batch, or a narrower space with pin"
     why = "the question is larger than the service's limit for one request"
-    return MeshwrightError(Problem(what="the request ran out of memory", why=why, fix=fix), code=MEMORY)
+    return MeshwrightError(what="the request ran out of memory", why=why, fix=fix, code=MEMORY)
 
 
 def fault(error: BaseException) -> MeshwrightError:
     """The error of a fault of ours."""
     why = "this is a bug in meshwright, not in your input"
     what = f"{type(error).__name__}: {str(error)[:200]}"
-    return MeshwrightError(Problem(what=what, why=why, fix="please report it with the request"), code="MW100")
+    return MeshwrightError(what=what, why=why, fix="please report it with the request", code="MW100")

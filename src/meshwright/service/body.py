@@ -94,7 +94,7 @@ def parsed_body(content: bytes) -> dict[str, Any]:
     except ValueError as error:
         why = str(error)
     fix = 'for example {"model": "llama-3.1-70b", "gpus": "64xH100"}'
-    raise InputError(Problem(what="the body is no JSON object", why=why, fix=fix), code=CODE)
+    raise InputError(what="the body is no JSON object", why=why, fix=fix, code=CODE)
 
 
 def question_of(verb: str, body: Mapping[str, Any]) -> Question:
@@ -205,7 +205,7 @@ def _files(given: Any) -> dict[str, str]:
 
 def _file_error(what: str, why: str) -> InputError:
     fix = f'for example "{FILES}": {{"cluster.toml": "[[groups]] ..."}}'
-    return InputError(Problem(what=what, why=why, fix=fix, field=FILES), code=CODE)
+    return InputError(what=what, why=why, fix=fix, field=FILES, code=CODE)
 
 
 def _type_of(value: Any) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from meshwright.errors import MeshwrightError, Problem
+from meshwright.errors import MeshwrightError
 from meshwright.service.answering import Reply, problem_reply
 from meshwright.service.catalogue import VERSION, is_quick
 from meshwright.service.lanes import BusyError, LostWorkerError, Tell, TooSlowError, WorkerLane
@@ -65,16 +65,16 @@ def too_slow(verb: str, limit_s: float) -> MeshwrightError:
     """The error of a question that was not answered in its time."""
     what, why = f"{verb} took longer than {limit_s:g} s", "that is the service's limit for one request"
     fix = f'ask it as a job: POST /{VERSION}/jobs {{"verb": "{verb}", ...}}'
-    return MeshwrightError(Problem(what=what, why=why, fix=fix), code="MW272")
+    return MeshwrightError(what=what, why=why, fix=fix, code="MW272")
 
 
 def _busy() -> MeshwrightError:
     fix = f"ask again later, or as a job: POST /{VERSION}/jobs"
-    return MeshwrightError(Problem(what="all workers are busy", why="others asked first", fix=fix), code="MW273")
+    return MeshwrightError(what="all workers are busy", why="others asked first", fix=fix, code="MW273")
 
 
 def lost() -> MeshwrightError:
     """The error of a question whose workers died."""
     why = f"its process was killed {ATTEMPTS} times, as a system does that runs out of memory"
     fix = "ask for fewer devices, or give the service more memory"
-    return MeshwrightError(Problem(what="the worker was lost", why=why, fix=fix), code="MW274")
+    return MeshwrightError(what="the worker was lost", why=why, fix=fix, code="MW274")

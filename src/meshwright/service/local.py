@@ -85,8 +85,7 @@ def listening(port: int | None, host: str = ADDRESS) -> socket.socket:
     nearest = next(following, None)
     fix = f"--port {nearest}" if nearest else "leave --port out"
     raise InputError(
-        Problem(what=f"port {start} is in use", why="one program listens on a port", fix=fix, field="port"),
-        code="MW242",
+        what=f"port {start} is in use", why="one program listens on a port", fix=fix, field="port", code="MW242"
     )
 
 

@@ -178,7 +178,7 @@ async def _read(desk: Desk, uri: str) -> tuple[str, str]:
         if reply.status == 200:
             return _JSON, reply.content.decode()
     why = f"there are {SCHEME}://models/NAME, {SCHEME}://gpus/NAME and {SCHEME}://docs/VERB"
-    raise InputError(Problem(what=f"nothing is at {uri[:120]!r}", why=why, fix="list the resources"), code="MW275")
+    raise InputError(what=f"nothing is at {uri[:120]!r}", why=why, fix="list the resources", code="MW275")
 
 
 async def _over_stdio(request: McpRequest) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from meshwright.app.page import answered, page_source, planned
 from meshwright.app.page_answers import PageAnswers
 from meshwright.app.requests.page import NOT_OF_THE_ANSWER, WebRequest
-from meshwright.errors import InputError, MeshwrightError, Problem
+from meshwright.errors import InputError, MeshwrightError
 from meshwright.fields.command_line import command_line
 from meshwright.fields.kinds import Choice
 from meshwright.fields.request import request_fields
@@ -88,10 +88,10 @@ class Searches:
         if not isinstance(fields, Mapping) or fields.keys() - known:
             unknown = sorted(fields.keys() - known) if isinstance(fields, Mapping) else ["this"]
             what = f"{', '.join(unknown)[:80]} cannot be asked here"
-            raise InputError(Problem(what=what, why="the form has the fields that can", field="fields"))
+            raise InputError(what=what, why="the form has the fields that can", field="fields")
         for name, value in fields.items():
             if not isinstance(value, str) and value is not True:
-                raise InputError(Problem(what=f"{name} is no text", why="fields are texts, as typed", field=name))
+                raise InputError(what=f"{name} is no text", why="fields are texts, as typed", field=name)
         request = WebRequest.read(fields, typed=True)
         if request.plan_file is not None:
             return {"answer": self.answers.add(page_source(request))}
@@ -99,7 +99,7 @@ class Searches:
             running = [one for one in self._searches.values() if one.process.is_alive()]
             if len(running) >= MOST_AT_ONCE:
                 why = f"at most {MOST_AT_ONCE} run at once"
-                raise InputError(Problem(what="searches are under way", why=why, fix="cancel one of them"))
+                raise InputError(what="searches are under way", why=why, fix="cancel one of them")
             ours, theirs = multiprocessing.Pipe(duplex=False)
             process = multiprocessing.get_context("spawn").Process(target=_search, args=(fields, theirs), daemon=True)
             name = secrets.token_hex(8)
@@ -138,7 +138,7 @@ class Searches:
     def _search(self, name: str) -> Search:
         found = self._searches.get(name)
         if found is None:
-            raise InputError(Problem(what="no such search", why="it is of another start of `meshwright web`"))
+            raise InputError(what="no such search", why="it is of another start of `meshwright web`")
         return found
 
     def _listen(self, search: Search) -> None:
@@ -155,9 +155,7 @@ class Searches:
                         search.result = {"state": "done", "answer": name}
             except EOFError:
                 what = "the search ended without an answer"
-                error = MeshwrightError(
-                    Problem(what=what, why="its process was stopped", fix="ask again"), code="MW102"
-                )
+                error = MeshwrightError(what=what, why="its process was stopped", fix="ask again", code="MW102")
                 search.result = {"state": "failed", "error": error.to_dict()}
 
 

@@ -102,4 +102,4 @@ UNEQUAL_SUMS = 1e-3
 
 
 def _refused(what: str, why: str, fix: str) -> InputError:
-    return InputError(Problem(what=what, why=why, fix=fix, field="expert_load"), code="MW206")
+    return InputError(what=what, why=why, fix=fix, field="expert_load", code="MW206")

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from itertools import accumulate
 
-from meshwright.errors import InputError, Problem, unknown_name
+from meshwright.errors import InputError, unknown_name
 from meshwright.specs.check import Check
 
 Lengths = tuple[tuple[int, float], ...]
@@ -52,7 +52,7 @@ class Packing:
         if name != "bins" or min(edges) < 1 or list(edges) != sorted(set(edges)):
             why = "edges are ascending lengths" if name == "bins" else f"{name} has no edges"
             fix = "for example bins:512,2048,8192"
-            raise InputError(Problem(what=f"packing is {text[:60]!r}", why=why, fix=fix, field="packing"), code="MW206")
+            raise InputError(what=f"packing is {text[:60]!r}", why=why, fix=fix, field="packing", code="MW206")
         return cls(name=name, edges=edges)
 
     def upper_edges(self, seq_len: int) -> tuple[int, ...]:

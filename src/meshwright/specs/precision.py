@@ -234,12 +234,10 @@ def stated(recipe: Precision, given: Mapping[str, str]) -> Precision:
         made = replace(made, master=None if main in ("none", made.weights) else main)
     if made.master is None and made.weights in EIGHT_BIT:
         raise InputError(
-            Problem(
-                what=f"main_copy none with weights in {made.weights}",
-                why="updates are smaller than the steps of an 8-bit format, so that weights would not move",
-                fix="use --main-copy bf16 or fp32",
-                field="main_copy",
-            ),
+            what=f"main_copy none with weights in {made.weights}",
+            why="updates are smaller than the steps of an 8-bit format, so that weights would not move",
+            fix="use --main-copy bf16 or fp32",
+            field="main_copy",
             code="MW206",
         )
     changed = [f"{name.removesuffix('_dtype').replace('_copy', '')}={value}" for name, value in given.items()]
@@ -250,12 +248,10 @@ def _in_eight_bits(recipe: Precision) -> Precision:
     """The recipe with its weights kept in the format of the products alone."""
     if recipe.compute not in EIGHT_BIT:
         raise InputError(
-            Problem(
-                what=f"weight_dtype is fp8 with products in {recipe.compute}",
-                why="weights kept in 8 bits alone are read by products in 8 bits",
-                fix=f"use --dtype {', '.join(EIGHT_BIT[:-1])} or {EIGHT_BIT[-1]}, or leave weight_dtype out",
-                field="weight_dtype",
-            ),
+            what=f"weight_dtype is fp8 with products in {recipe.compute}",
+            why="weights kept in 8 bits alone are read by products in 8 bits",
+            fix=f"use --dtype {', '.join(EIGHT_BIT[:-1])} or {EIGHT_BIT[-1]}, or leave weight_dtype out",
+            field="weight_dtype",
             code="MW206",
         )
     layouts = 1.0 if recipe.compute == "fp8-block" else 2.0

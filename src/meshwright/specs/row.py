@@ -334,7 +334,7 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
     if len(text) > MAX_TEXT:
         what = f"plan {text[:60]!r}... has {len(text):,} characters"
         fix = "write each degree and setting once, such as tp8.pp4.vpp2.dp16.z1.mbs1.rc-sel"
-        raise InputError(Problem(what=what, why=f"at most {MAX_TEXT} are read", fix=fix, field="plan"), code="MW210")
+        raise InputError(what=what, why=f"at most {MAX_TEXT} are read", fix=fix, field="plan", code="MW210")
     from meshwright.specs.data_words import DATA_WORDS, in_order, word_fields
 
     fields: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.specs.check import Check
 from meshwright.specs.operators import StreamTokens
 
@@ -134,12 +134,10 @@ class Stream:
         if self.length is None or self.sequences is None:
             images = self.tower
             raise InputError(
-                Problem(
-                    what=f"how many tokens of {self.name} a sample has is not given",
-                    why="a plan is priced for samples of one kind",
-                    fix="say --images and --image-size" if images else "say --encoder-seq",
-                    field="images" if images else "encoder_seq_len",
-                ),
+                what=f"how many tokens of {self.name} a sample has is not given",
+                why="a plan is priced for samples of one kind",
+                fix="say --images and --image-size" if images else "say --encoder-seq",
+                field="images" if images else "encoder_seq_len",
                 code="MW203",
             )
         return StreamTokens(sequences=self.sequences, length=self.length, whole=self.tower)

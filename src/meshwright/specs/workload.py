@@ -83,12 +83,10 @@ class Workload:
         kind = optimizer_named(self.optimizer)
         if kind.own_formats and self.precision.moments != "fp32":
             raise InputError(
-                Problem(
-                    what=f"moments in {self.precision.moments} with {kind.name}",
-                    why=f"{kind.name} says itself how it keeps its states: {kind.summary}",
-                    fix="leave --moment-dtype out, or use --optimizer adamw",
-                    field="moment_dtype",
-                ),
+                what=f"moments in {self.precision.moments} with {kind.name}",
+                why=f"{kind.name} says itself how it keeps its states: {kind.summary}",
+                fix="leave --moment-dtype out, or use --optimizer adamw",
+                field="moment_dtype",
                 code="MW206",
             )
 

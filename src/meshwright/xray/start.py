@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.errors import InputError, MeshwrightError, UnsupportedError
 from meshwright.xray.traced import Traced
 
 LIMIT_S = 1800.0
@@ -46,22 +46,22 @@ def traced(question: dict[str, Any], python: str | None = None, limit_s: float =
     except OSError as error:
         why = f"{error.strerror or error}"
         raise InputError(
-            Problem(what=f"{program!r} does not start", why=why, fix="name a Python interpreter", field="python")
+            what=f"{program!r} does not start", why=why, fix="name a Python interpreter", field="python"
         ) from None
     except subprocess.TimeoutExpired:
         what, fix = f"the rank was not done after {limit_s:,.0f} s", "name fewer micro-batches with --micro-batches"
-        raise MeshwrightError(Problem(what=what, why="it runs on one core", fix=fix)) from None
+        raise MeshwrightError(what=what, why="it runs on one core", fix=fix) from None
     try:
         found = json.loads(ended.stdout)
     except json.JSONDecodeError:
         last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
         what = f"the process that ran {PACKAGES[framework]} ended with {ended.returncode}"
-        raise MeshwrightError(Problem(what=what, why=last[:300])) from None
+        raise MeshwrightError(what=what, why=last[:300]) from None
     if found.get("missing"):
         raise _not_installed(framework, str(found["missing"]), program)
     if "error" in found:
         what = f"{PACKAGES[framework]} does not run this job here"
-        raise UnsupportedError(Problem(what=what, why=found["error"], field="framework"), code="MW423")
+        raise UnsupportedError(what=what, why=found["error"], field="framework", code="MW423")
     return Traced.of(found)
 
 
@@ -71,6 +71,4 @@ def _not_installed(framework: str, module: str, program: str) -> UnsupportedErro
     fix = "pip install 'meshwright[xray]'" if framework != "torchtitan" else "pip install torchtitan"
     why = f"the module {module!r} is missing" + ("" if own else f" where {program} looks")
     fix = f"{fix}, or name an interpreter that has it with --python"
-    return UnsupportedError(
-        Problem(what=f"{package} cannot be imported", why=why, fix=fix, field="python"), code="MW409"
-    )
+    return UnsupportedError(what=f"{package} cannot be imported", why=why, fix=fix, field="python", code="MW409")

@@ -50,12 +50,10 @@ def spec_named(
         known = scaled_model(known, layers=layers, hidden=hidden, vocab=vocab)
     if known.parameters > MOST_PARAMETERS:
         raise InputError(
-            Problem(
-                what=f"{known.name} has {known.parameters / 1e9:,.1f} billion parameters",
-                why=f"models of at most {MOST_PARAMETERS / 1e9:g} billion run here",
-                fix="scale it down, for example --layers 4 --hidden 256 --vocab 1024",
-                field="model",
-            ),
+            what=f"{known.name} has {known.parameters / 1e9:,.1f} billion parameters",
+            why=f"models of at most {MOST_PARAMETERS / 1e9:g} billion run here",
+            fix="scale it down, for example --layers 4 --hidden 256 --vocab 1024",
+            field="model",
             code="MW251",
         )
     return known
@@ -99,7 +97,7 @@ def model_of(
     if spec.tuning is not None:
         what, why = f"{spec.name} with frozen weights", "the training step of this package trains every weight"
         fix = "leave out --lora and --freeze"
-        raise UnsupportedError(Problem(what=what, why=why, fix=fix, field="model"), code="MW406")
+        raise UnsupportedError(what=what, why=why, fix=fix, field="model", code="MW406")
     from meshwright.zoo.decoder import Decoder
 
     decoder = Decoder(spec=spec, seq_len=seq_len, compute=compute, recompute=recompute, grid=grid)

@@ -155,9 +155,7 @@ def traced_slice(model: ModelSpec, kind: LayerSpec, seq_len: int, compute: str, 
     inner = [number for number in range(1, len(layers.parts) - 1) if layers.contents[number] == layers.contents[2]]
     if len(layers.parts) != TRACED + 2 or len(inner) != TRACED:
         what = f"the layers of {model.name} are not told apart in its program"
-        raise UnsupportedError(
-            Problem(what=what, why=f"{len(layers.parts)} parts were found", field="model"), code="MW406"
-        )
+        raise UnsupportedError(what=what, why=f"{len(layers.parts)} parts were found", field="model", code="MW406")
     return Traced(
         embedding=layers.parts[0],
         layer=layers.parts[2],

@@ -23,7 +23,7 @@ from meshwright.compiler.sharding.strategies import spread_axes
 from meshwright.compiler.shardings import ValueRole
 from meshwright.compiler.stacks import recomputed_layers
 from meshwright.compiler.traced_step import TracedStep
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 
 AXES = ("x", "y", "z")
 """Names of the axes of a logical mesh."""
@@ -188,12 +188,10 @@ def _decided(graph: DecisionGraph, setting: StageSetting) -> Decision:
     choice = setting.choice
     if len(choice) != len(problem.costs) or any(s >= len(c) for s, c in zip(choice, problem.costs, strict=True)):
         raise InputError(
-            Problem(
-                what=f"a plan with {len(choice)} decisions for a stage with {len(problem.costs)}",
-                why="a plan is for one step, on batches of one shape",
-                fix="plan this step",
-                field="plan",
-            )
+            what=f"a plan with {len(choice)} decisions for a stage with {len(problem.costs)}",
+            why="a plan is for one step, on batches of one shape",
+            fix="plan this step",
+            field="plan",
         )
     return Decision(
         choice=choice, objective_s=problem.value(choice), memory_bytes=problem.memory_of(choice), method="plan"

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from meshwright.compiler.sharding.problem import ChoiceProblem, Decision
-from meshwright.errors import InfeasibleError, Problem
+from meshwright.errors import InfeasibleError
 from meshwright.shapes import Bool, Float, Int
 
 LARGEST_TABLE = 30_000_000
@@ -39,12 +39,10 @@ def solve_choices(problem: ChoiceProblem, memory_bytes: float | None = None) -> 
         least = sum(float(memory.min()) for memory in problem.memory)
         if least > memory_bytes:
             raise InfeasibleError(
-                Problem(
-                    what=f"the stage needs at least {least:.4g} bytes on each device, {memory_bytes:.4g} are allowed",
-                    why="every value is already split over as many devices as divide it",
-                    fix="more devices, more micro-batches, or a larger memory_bytes",
-                    field="memory_bytes",
-                )
+                what=f"the stage needs at least {least:.4g} bytes on each device, {memory_bytes:.4g} are allowed",
+                why="every value is already split over as many devices as divide it",
+                fix="more devices, more micro-batches, or a larger memory_bytes",
+                field="memory_bytes",
             )
     kept = undominated_choices(problem, by_memory=False)
     choice = _eliminate(reduced(problem, kept))
@@ -355,12 +353,10 @@ def _milp(problem: ChoiceProblem, memory_bytes: float | None) -> list[int]:
     )
     if result.x is None:
         raise InfeasibleError(
-            Problem(
-                what="no choice of shardings fits into the memory of one device",
-                why=f"memory_bytes = {memory_bytes:.4g}" if memory_bytes is not None else result.message,
-                fix="more devices, more micro-batches, or a larger memory_bytes",
-                field="memory_bytes",
-            )
+            what="no choice of shardings fits into the memory of one device",
+            why=f"memory_bytes = {memory_bytes:.4g}" if memory_bytes is not None else result.message,
+            fix="more devices, more micro-batches, or a larger memory_bytes",
+            field="memory_bytes",
         )
     return [int(np.argmax(result.x[low:high])) for low, high in pairwise(first)]
 

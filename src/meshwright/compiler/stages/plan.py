@@ -165,7 +165,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _unreadable(what: str, why: str) -> InputError:
-    return InputError(Problem(what=what, why=why, fix="save the plan of a compiled step again", field="plan"))
+    return InputError(what=what, why=why, fix="save the plan of a compiled step again", field="plan")
 
 
 def _hosts(held: Mapping[str, Any]) -> Hosts | Islands:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.formats.cluster import DeviceLookup
 from meshwright.formats.cluster_file import cluster_from_table
 from meshwright.formats.clusters import kubernetes, matrix, nvidia_smi, nvidia_topo, slurm
@@ -53,7 +53,7 @@ def read_description(path: str | Path, lookup: DeviceLookup, tolerance: float = 
         what = f"{str(path)!r} is no description of a cluster that is known"
         why = f"it is neither TOML, JSON or YAML nor one of: {known}"
         fix = "name the file with its ending, or see the page on clusters"
-        raise InputError(Problem(what=what, why=why, fix=fix), code=error.code) from None
+        raise InputError(what=what, why=why, fix=fix, code=error.code) from None
 
 
 def read_cluster(path: str | Path, lookup: DeviceLookup, tolerance: float = ALIKE) -> ClusterSpec:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.formats.cluster import Refusals
 from meshwright.formats.clusters.base import (
     CODE,
@@ -109,7 +109,7 @@ def _items(text: str) -> list[Mapping[str, Any]]:
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         what, fix = "the list of nodes is not valid JSON", "write it again: kubectl get nodes -o json > nodes.json"
-        raise InputError(Problem(what=what, why=reason, fix=fix), code="MW202") from None
+        raise InputError(what=what, why=reason, fix=fix, code="MW202") from None
     items = data.get("items", [data]) if isinstance(data, dict) else []
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 

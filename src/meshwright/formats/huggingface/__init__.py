@@ -240,11 +240,9 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
     """
     if not isinstance(config, Mapping):
         raise InputError(
-            Problem(
-                what=f"model {name}: the config is {show(config)}",
-                why="a config.json holds one JSON object",
-                fix="pass the config.json that lies beside a model's weights",
-            ),
+            what=f"model {name}: the config is {show(config)}",
+            why="a config.json holds one JSON object",
+            fix="pass the config.json that lies beside a model's weights",
             code="MW204",
         )
     said = config.get("model_type")
@@ -293,11 +291,9 @@ def _check_size(model: ModelSpec) -> None:
     """
     if model.parameters > MAX_PARAMETERS:
         raise InputError(
-            Problem(
-                what=f"model {model.name}: has {model.parameters:.3g} parameters",
-                why=f"more than {MAX_PARAMETERS:.0e} cannot be meant",
-                fix="check hidden_size, intermediate_size, num_hidden_layers and the number of experts",
-            ),
+            what=f"model {model.name}: has {model.parameters:.3g} parameters",
+            why=f"more than {MAX_PARAMETERS:.0e} cannot be meant",
+            fix="check hidden_size, intermediate_size, num_hidden_layers and the number of experts",
             code="MW204",
         )
 

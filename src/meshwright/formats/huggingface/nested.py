@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.formats.huggingface.fields import show
 from meshwright.formats.huggingface.spellings import SPELLINGS
 
@@ -104,7 +104,7 @@ def find_text(config: Mapping[str, object], name: str, known: Mapping[str, str])
 
 
 def _not_a_model(what: str, why: str, fix: str, field: str) -> InputError:
-    return InputError(Problem(what=what, why=why, fix=fix, field=field), code="MW204")
+    return InputError(what=what, why=why, fix=fix, field=field, code="MW204")
 
 
 def _from_architecture(config: Mapping[str, object], known: Mapping[str, str]) -> object:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.formats.files import read_text
 from meshwright.formats.logs.read import MAX_BYTES
 from meshwright.formats.logs.record import NUMBER
@@ -101,13 +101,11 @@ def read_out_of_memory(path: str | Path) -> tuple[OutOfMemory, ...]:
             where = ""
     if not found:
         raise InputError(
-            Problem(
-                what=f"nobody runs out of device memory in {str(path)!r}",
-                why="none of its lines is PyTorch's `CUDA out of memory. Tried to allocate ...` or XLA's "
-                "`RESOURCE_EXHAUSTED`",
-                fix="give the log of a rank that failed",
-                field="oom_log",
-            ),
+            what=f"nobody runs out of device memory in {str(path)!r}",
+            why="none of its lines is PyTorch's `CUDA out of memory. Tried to allocate ...` or XLA's "
+            "`RESOURCE_EXHAUSTED`",
+            fix="give the log of a rank that failed",
+            field="oom_log",
             code="MW216",
         )
     return tuple(found.values())

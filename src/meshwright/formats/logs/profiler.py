@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.formats.files import read_text
 from meshwright.formats.logs.record import LoggedStep, LoggedTerm, RunLog
 from meshwright.shapes import Float
@@ -64,7 +64,7 @@ def read_trace(path: str | Path) -> RunLog:
         missing = "step is marked" if not steps else "kernel of a device is recorded"
         fix = "call profiler.step() behind every step" if not steps else "record ProfilerActivity.CUDA"
         raise InputError(
-            Problem(what=f"no {missing} in {str(path)!r}", why="its seconds are those of steps", fix=fix), code="MW216"
+            what=f"no {missing} in {str(path)!r}", why="its seconds are those of steps", fix=fix, code="MW216"
         )
     ends = np.array([_span(event) for event in steps.values()])
     start, end = float(ends[:, 0].min()), float(ends[:, 1].max())
@@ -80,7 +80,7 @@ def read_trace(path: str | Path) -> RunLog:
 def _events(path: str | Path) -> list[Any]:
     def refuse(why: str) -> InputError:
         fix = "give the file that torch.profiler exported, .json or .json.gz"
-        return InputError(Problem(what=f"{str(path)!r} is no trace of a profiler", why=why, fix=fix), code="MW216")
+        return InputError(what=f"{str(path)!r} is no trace of a profiler", why=why, fix=fix, code="MW216")
 
     try:
         if str(path).lower().endswith(".gz"):

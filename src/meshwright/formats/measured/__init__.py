@@ -50,7 +50,7 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
         rows = [{name: value or "" for name, value in row.items() if isinstance(name, str)} for row in reader]
     except csv.Error as error:
         raise InputError(
-            Problem(what=f"{str(path)!r} is not CSV: {error}", fix="save it as comma-separated text"), code="MW202"
+            what=f"{str(path)!r} is not CSV: {error}", fix="save it as comma-separated text", code="MW202"
         ) from None
     missing = [name for name in REQUIRED if name not in columns]
     if missing:
@@ -67,5 +67,5 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
             )
         raise InputError(problems, code="MW202")
     if not rows:
-        raise InputError(Problem(what=f"{str(path)!r} holds no run", why="it ends after its header"), code="MW202")
+        raise InputError(what=f"{str(path)!r} holds no run", why="it ends after its header", code="MW202")
     return rows

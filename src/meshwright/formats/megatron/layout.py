@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 
 MAX_LETTERS = 100_000
 
@@ -37,7 +37,7 @@ def read_layout(text: str) -> tuple[tuple[int, ...], int]:
     except ValueError as error:
         flag = "--pipeline-model-parallel-layout"
         shown = text if len(text) <= 80 else text[:77] + "..."
-        raise InputError(Problem(what=f"{flag} is {shown!r}", why=str(error), field=flag), code="MW231") from None
+        raise InputError(what=f"{flag} is {shown!r}", why=str(error), field=flag, code="MW231") from None
 
 
 def _read(text: str) -> tuple[tuple[int, ...], int]:

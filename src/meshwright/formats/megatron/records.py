@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.formats.files import parsed
 from meshwright.formats.megatron.options import known_options
 
@@ -88,8 +88,7 @@ def script_of(text: str, kind: str) -> str:
         shown = {"args": "the arguments Megatron-LM prints when it starts", "yaml": "options under MODEL_ARGS"}
         why = f"it has none of {', '.join(_OF_A_PLAN)}"
         raise InputError(
-            Problem(what="there are no options", why=why, fix=f"give {shown.get(kind, 'the config of a run')}"),
-            code="MW231",
+            what="there are no options", why=why, fix=f"give {shown.get(kind, 'the config of a run')}", code="MW231"
         )
     start = f"python {'pretrain_gpt.py' if kind == 'yaml' else 'train.py'}"
     return command_of(said, start)
@@ -179,7 +178,7 @@ def _table(text: str, kind: str) -> dict[str, object]:
             count += 1
             if count > MAX_KEYS or depth > 12:
                 why = f"it has more than {MAX_KEYS:,} keys, anchors written out, or is nested too deeply"
-                raise InputError(Problem(what=f"the {kind} file cannot be read", why=why, fix="keep the options alone"))
+                raise InputError(what=f"the {kind} file cannot be read", why=why, fix="keep the options alone")
             if isinstance(value, dict) and set(value) <= {"value", "desc"} and "value" in value:
                 value = value["value"]
             if isinstance(value, dict):

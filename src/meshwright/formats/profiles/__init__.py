@@ -64,8 +64,7 @@ def read_profiles(folder: str | Path, *, interpolate: bool = True) -> ProfileSet
     root = Path(folder)
     if not root.is_dir():
         raise InputError(
-            Problem(what=f"profiles {str(folder)!r} are no folder", why="--profiles names a folder", fix=_WANTED),
-            code="MW260",
+            what=f"profiles {str(folder)!r} are no folder", why="--profiles names a folder", fix=_WANTED, code="MW260"
         )
     faults: list[Problem] = []
     found = {

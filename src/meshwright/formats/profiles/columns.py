@@ -66,7 +66,7 @@ def read_columns(path: Path, columns: tuple[str, ...], faults: list[Problem]) ->
         lines = list(reader)
     except csv.Error as error:
         raise InputError(
-            Problem(what=f"{str(path)!r} is not CSV: {error}", fix="save it as comma-separated text"), code="MW202"
+            what=f"{str(path)!r} is not CSV: {error}", fix="save it as comma-separated text", code="MW202"
         ) from None
     header = [name.strip() for name in lines[0]]
     missing = [name for name in columns if name not in header]

@@ -18,7 +18,7 @@ from itertools import accumulate, combinations
 
 import numpy as np
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.formats.cluster import UNKNOWN_NODE, fabric_of
 from meshwright.kernels.alike import Linkage, linkage, ratio_apart
 from meshwright.shapes import Float
@@ -86,7 +86,7 @@ def check_tolerance(tolerance: float) -> None:
     """
     if not 0 <= tolerance <= MOST_TOLERANCE:
         why = f"must be a number from 0 to {MOST_TOLERANCE:g}: 0.1 lets speeds and memory differ by 10%"
-        raise InputError(Problem(what=f"tolerance is {tolerance!r}", why=why, field="tolerance"), code="MW204")
+        raise InputError(what=f"tolerance is {tolerance!r}", why=why, field="tolerance", code="MW204")
 
 
 def granularities(cluster: ClusterSpec) -> tuple[Granularity, ...]:

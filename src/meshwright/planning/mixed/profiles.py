@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from meshwright.errors import InfeasibleError, MeshwrightError, Problem, UnsupportedError
+from meshwright.errors import InfeasibleError, MeshwrightError, UnsupportedError
 from meshwright.formats.profiles import ProfileSet
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.profiles.bounds import compute_bound_s
@@ -106,12 +106,10 @@ class ProfileSource:
         kinds = self.costs.kinds.values()
         sizes = ", ".join(f"{kind.count} x {kind.name} of {gib(kind.memory_bytes)}" for kind in kinds)
         return InfeasibleError(
-            Problem(
-                what=f"{self.costs.profile.name} does not fit {sizes}",
-                why="no profiled tensor degree and micro-batch leaves room for the layers of a stage",
-                fix="add devices, or devices with more memory",
-                field="cluster",
-            )
+            what=f"{self.costs.profile.name} does not fit {sizes}",
+            why="no profiled tensor degree and micro-batch leaves room for the layers of a stage",
+            fix="add devices, or devices with more memory",
+            field="cluster",
         )
 
 

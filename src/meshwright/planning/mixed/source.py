@@ -50,12 +50,10 @@ def require_one_stream(model: ModelSpec) -> None:
         names = " and ".join(stream.name for stream in model.streams if not stream.window_of)
         towers = all(stream.tower for stream in model.streams)
         raise UnsupportedError(
-            Problem(
-                what=f"{model.name} has a stream of {names}",
-                why="slices that parallelizers plan are of layers of one width and length",
-                fix="leave --parallelizer out" + (", or plan its text alone, without --images" if towers else ""),
-                field="model",
-            ),
+            what=f"{model.name} has a stream of {names}",
+            why="slices that parallelizers plan are of layers of one width and length",
+            fix="leave --parallelizer out" + (", or plan its text alone, without --images" if towers else ""),
+            field="model",
             code="MW407",
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 
@@ -38,22 +38,18 @@ def space_anywhere(cluster: ClusterSpec, space_for: Callable[[ClusterSpec], Spac
     other = [name for name in allowed.get("tensor", ()) if name != "1d"]
     if other:
         raise UnsupportedError(
-            Problem(
-                what=f"tensor={other[0]} on a cluster of several groups",
-                why="stages of unlike devices are composed with 1d tensor strategies",
-                fix="drop the pin, or plan one group",
-                field="tensor",
-            ),
+            what=f"tensor={other[0]} on a cluster of several groups",
+            why="stages of unlike devices are composed with 1d tensor strategies",
+            fix="drop the pin, or plan one group",
+            field="tensor",
             code="MW406",
         )
     if any(value != "none" for value in allowed.get("offload", ())):
         raise UnsupportedError(
-            Problem(
-                what="offload in a plan that is composed of stages",
-                why="stages of unlike devices, and of parallelizers, keep their states on the devices",
-                fix=f"leave --offload out, or plan one kind of device: --gpus {_largest(cluster)} --offload optimizer",
-                field="offload",
-            ),
+            what="offload in a plan that is composed of stages",
+            why="stages of unlike devices, and of parallelizers, keep their states on the devices",
+            fix=f"leave --offload out, or plan one kind of device: --gpus {_largest(cluster)} --offload optimizer",
+            field="offload",
             code="MW406",
         )
     return Space(pins=tuple((axis, tuple(values)) for axis, values in allowed.items()))

@@ -198,12 +198,10 @@ def admitted(aim: Aim, offers: Sequence[Offer[Planned]], what: str) -> Offer[Pla
         why.append(f"the cheapest found in time takes {_said(least)}")
         fixes.append(f"allow {_price_option(aim, least.price_per_step)}, or a longer step")
     raise InfeasibleError(
-        Problem(
-            what=f"no plan found of {what} keeps to {aim.limits_text()}",
-            why="; ".join(why),
-            fix="; ".join(fixes),
-            field="max_step_time" if late else "max_price_per_step",
-        ),
+        what=f"no plan found of {what} keeps to {aim.limits_text()}",
+        why="; ".join(why),
+        fix="; ".join(fixes),
+        field="max_step_time" if late else "max_price_per_step",
         code="MW302",
     )
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
-from meshwright.errors import InputError, Problem, unknown_name
+from meshwright.errors import InputError, unknown_name
 from meshwright.report.html import MEMORY_COLOURS, PART_COLOURS
 from meshwright.report.page.source import PageSource, PlanOnPage
 from meshwright.report.timeline_svg import COLOURS, SPAN_COLOURS
@@ -77,7 +77,7 @@ def view_data(
     module = import_module(f"meshwright.report.page.views.{name}")
     if asked is not None and not hasattr(module, "live_data"):
         what, why = f"the view {name} is asked for more", "what it draws follows from the plan alone"
-        raise InputError(Problem(what=what, why=why, field="asked"), code="MW206")
+        raise InputError(what=what, why=why, field="asked", code="MW206")
     made: dict[str, Any] = module.view_data(plan, source) if asked is None else module.live_data(plan, source, asked)
     return made
 

@@ -97,7 +97,7 @@ class PlanSpace(TableSpace):
         if not plans.any():
             what = f"no plan of {self.model.name} on {self.cluster.devices} devices is legal"
             fix = "`meshwright plan` with the same options says which rule empties the space"
-            raise InfeasibleError(Problem(what=what, fix=fix, field="gpus"), code="MW301")
+            raise InfeasibleError(what=what, fix=fix, field="gpus", code="MW301")
         return grid.take(plans > 0), np.cumsum(plans[plans > 0]).tolist()
 
     @cached_property

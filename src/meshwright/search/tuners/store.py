@@ -98,7 +98,7 @@ class TrialStore:
         except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
             what = f"{str(path)[:200]!r} cannot be read as a file of trials"
             fix = "name another file; a damaged one cannot go on"
-            raise InputError(Problem(what=what, why=str(error), fix=fix, field="storage"), code="MW251") from None
+            raise InputError(what=what, why=str(error), fix=fix, field="storage", code="MW251") from None
         problem = None
         if row[1] != signature:
             why = "its axes or rules differ from those asked for now, so its trials mean something else"

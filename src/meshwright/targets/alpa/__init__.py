@@ -202,7 +202,7 @@ def _keys(text: str) -> tuple[Keys, Mapping[str, str]]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InputError(Problem(what="the module of Alpa cannot be read", why=str(error)), code="MW202") from None
+        raise InputError(what="the module of Alpa cannot be read", why=str(error), code="MW202") from None
     names = constants(tree)
     keys: Keys = {name: names[name] for name in ("GLOBAL_BATCH", "SEQ_LEN") if name in names}
     unknown: dict[str, str] = {}
@@ -221,7 +221,7 @@ def _keys(text: str) -> tuple[Keys, Mapping[str, str]]:
                 unknown[name] = ast.unparse(expression)[:60]
     if "forward_stage_layer_ids" not in keys and "forward_stage_layer_ids" not in unknown:
         why, fix = "no ManualStageOption in it lists layers of stages", "name the module that makes the method"
-        raise InputError(Problem(what="the module of Alpa cannot be read", why=why, fix=fix), code="MW202")
+        raise InputError(what="the module of Alpa cannot be read", why=why, fix=fix, code="MW202")
     return keys, unknown
 
 

@@ -13,7 +13,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError
 from meshwright.targets.keys import Keys
 from meshwright.targets.python_values import UNKNOWN, constants, expression_value
 
@@ -63,7 +63,7 @@ def module_keys(text: str, wanted: str | None = None) -> tuple[Keys, dict[str, s
 
 
 def _unread(why: str) -> InputError:
-    return InputError(Problem(what="the torchtitan configuration cannot be read", why=why), code="MW202")
+    return InputError(what="the torchtitan configuration cannot be read", why=why, code="MW202")
 
 
 def _makes(node: ast.AST) -> bool:

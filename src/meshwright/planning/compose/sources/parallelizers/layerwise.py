@@ -15,7 +15,7 @@ from itertools import groupby
 
 import numpy as np
 
-from meshwright.errors import Problem, UnsupportedError
+from meshwright.errors import UnsupportedError
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.planning.compose.sources.parallelizers.questions import island_kind
 from meshwright.search.layer_programs import LayerOptions, StagePrograms, around_bytes
@@ -45,9 +45,7 @@ class Layerwise:
         """
         if len(part.layers) != 1 or part.layers[0][0].mlp.routed_experts:
             why = "its dynamic program is over equal dense layers"
-            raise UnsupportedError(
-                Problem(what="layerwise does not know this slice", why=why, field="layers"), code="MW406"
-            )
+            raise UnsupportedError(what="layerwise does not know this slice", why=why, field="layers", code="MW406")
         hardware = hardware_of(island.group, workload)
         programs = self._stage_programs(part, island, hardware, workload, micro_batch)
         if programs is None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.errors import LostError, Problem
+from meshwright.errors import LostError
 from meshwright.specs.cluster import Island
 from meshwright.specs.seam import ModelSlice, PartialPlan
 from meshwright.specs.workload import Workload
@@ -86,7 +86,7 @@ class OwnProcess:
         return out
 
     def _lost(self, what: str, why: str) -> LostError:
-        return LostError(Problem(what=f"parallelizer {self.name} {what}", why=why), code="MW151")
+        return LostError(what=f"parallelizer {self.name} {what}", why=why, code="MW151")
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -48,7 +48,7 @@ def parallelizers_named(names: Names) -> list[Parallelizer]:
         wanted += [part.strip() for part in one.split(",") if part.strip()] if isinstance(one, str) else [one]
     if not wanted:
         fix = f"--parallelizer {', '.join(HOMES)}, or module:Class"
-        raise InputError(Problem(what="no parallelizer is named", fix=fix, field="parallelizer"), code="MW219")
+        raise InputError(what="no parallelizer is named", fix=fix, field="parallelizer", code="MW219")
     found: list[Parallelizer] = []
     errors: list[MeshwrightError] = []
     for place, one in enumerate(wanted):
@@ -80,12 +80,10 @@ def _made(name: str) -> Parallelizer:
         if not hasattr(made, part):
             close = nearest(part, [known for known in vars(made) if not known.startswith("_")])
             raise InputError(
-                Problem(
-                    what=f"{module_name} has no {attribute[:80]!r}",
-                    why="--parallelizer names a class or a function that makes a parallelizer",
-                    fix=f"did you mean {module_name}:{close[0]}?" if close else "give module:Class",
-                    field="parallelizer",
-                ),
+                what=f"{module_name} has no {attribute[:80]!r}",
+                why="--parallelizer names a class or a function that makes a parallelizer",
+                fix=f"did you mean {module_name}:{close[0]}?" if close else "give module:Class",
+                field="parallelizer",
                 code="MW219",
             )
         made = getattr(made, part)
@@ -117,7 +115,7 @@ def _module(module_name: str, name: str) -> Any:
         raise UnsupportedError(problem, code="MW409") from None
     except (Exception, SystemExit) as error:
         what = f"{module_name[:80]} cannot be imported: {type(error).__name__}: {str(error)[:200]}"
-        raise InputError(Problem(what=what, fix="correct it", field="parallelizer"), code="MW219") from None
+        raise InputError(what=what, fix="correct it", field="parallelizer", code="MW219") from None
     finally:
         if added:
             sys.path.remove(here)

@@ -156,7 +156,7 @@ def _system(group: NodeGroup, compute: str) -> System:
     peak = device.peak(compute)
     if peak is None or compute not in _DATATYPES:
         what, why = f"{device.name} has no rate in {compute}", "Calculon prices matrix work at it"
-        raise UnsupportedError(Problem(what=what, why=why, field="dtype"), code="MW406")
+        raise UnsupportedError(what=what, why=why, field="dtype", code="MW406")
     datatype = _DATATYPES[compute]
     fraction = efficiency.gemm_fraction_fp8 if DTYPE_BYTES[compute] < 2 else efficiency.gemm_fraction
     memory = Rate(peak=device.memory_bandwidth_bytes_per_s * efficiency.memory_fraction, curve=_FULL_SIZE)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.errors import Problem, UnsupportedError
+from meshwright.errors import UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.items import NONE, Item, item_costs
 from meshwright.planning.compose.sources.parallelizers.own_process import OwnProcess
@@ -48,12 +48,10 @@ def galvatron(python: str | None = None, *, time_limit_s: float = TIME_LIMIT_S) 
     interpreter = python or os.environ.get(VARIABLE)
     if not interpreter:
         raise UnsupportedError(
-            Problem(
-                what="nothing says where Galvatron is installed",
-                why="it runs in an interpreter of its own",
-                fix=f"pip install --no-deps hetu-galvatron into one that has scipy and tqdm, and set {VARIABLE} to it",
-                field="galvatron",
-            ),
+            what="nothing says where Galvatron is installed",
+            why="it runs in an interpreter of its own",
+            fix=f"pip install --no-deps hetu-galvatron into one that has scipy and tqdm, and set {VARIABLE} to it",
+            field="galvatron",
             code="MW405",
         )
     command = (interpreter, str(Path(__file__).with_name("galvatron_worker.py")))
@@ -72,9 +70,7 @@ def _question(part: ModelSlice, island: Island, workload: Workload, micro_batch:
 
     if len(part.layers) != 1 or part.layers[0][0].mlp.routed_experts:
         why = "its search plans equal dense layers"
-        raise UnsupportedError(
-            Problem(what="Galvatron does not know this slice", why=why, field="layers"), code="MW406"
-        )
+        raise UnsupportedError(what="Galvatron does not know this slice", why=why, field="layers", code="MW406")
     return {**request(part, island, workload, micro_batch), "profile": _profile(part, island, workload)}
 
 

@@ -29,7 +29,9 @@ def measured_cluster(
     """
     if (cluster is None) == (gpus is None):
         raise InputError(
-            Problem(what="give --gpus or --cluster, one of them", why="a plan needs to know its devices", field="gpus"),
+            what="give --gpus or --cluster, one of them",
+            why="a plan needs to know its devices",
+            field="gpus",
             code="MW206",
         )
 
@@ -106,12 +108,10 @@ def measured_kinds(cluster: ClusterSpec, profiles: ProfileSet, model: str) -> li
     if missing:
         pairs = ", ".join(f"{a.name} and {b.name}" for a, b in missing)
         raise UnsupportedError(
-            Problem(
-                what=f"the network profile has no link between {pairs}",
-                why="transfers and gradients cross it",
-                fix="add the rows to network.csv, or leave one of the groups out",
-                field="cluster",
-            ),
+            what=f"the network profile has no link between {pairs}",
+            why="transfers and gradients cross it",
+            fix="add the rows to network.csv, or leave one of the groups out",
+            field="cluster",
             code="MW402",
         )
     return kinds
