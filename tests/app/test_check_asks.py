@@ -152,3 +152,20 @@ def test_the_second_trainer_of_llamafactory_is_read(tmp_path: Path) -> None:
         "peft_config.name",
         "batching_strategy",
     }
+
+
+def test_a_script_that_ends_without_a_variable_is_started_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    launch = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SHAPE} --vocab-size 50304 --micro-batch-size 1"
+    path.write_text(
+        'if [ -z "$IMAGE" ]; then\n  echo "IMAGE must be set"\n  exit 1\nfi\n'
+        f"srun --container-image $IMAGE {launch} --global-batch-size 64\n"
+    )
+    assert check(path, gpus="8xH100", search=False).name == "dp8.mbs1.gbs64.nodpov"
+    path.write_text(path.read_text().replace("$IMAGE", "$TP") + "--tensor-model-parallel-size ${TP:-1}\n")
+    path.write_text(path.read_text().replace("64\n--tensor", "64 --tensor"))
+    report = check(path, gpus="8xH100", search=False)
+    assert asked(report) == [
+        ("--tensor-model-parallel-size is not known (train.sh:1)", "give --env TP=VALUE"),
+    ]
+    assert check(path, gpus="8xH100", environment="TP=2", search=False).name == "tp2.nosp.dp4.mbs1.gbs64.nodpov"

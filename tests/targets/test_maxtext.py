@@ -89,3 +89,9 @@ def test_adapters_that_it_has_not_are_the_reason_for_no_other_plan(tmp_path: Pat
     (tmp_path / "config.yml").write_text(YAML.format(""))
     report = meshwright.check("llama-3.1-8b", source=tmp_path / "config.yml", gpus="8xH100", lora="r=8")
     assert any("no other plan was searched: the model is trained with adapters" in one for one in report.warnings)
+
+
+def test_pipelines_of_unequal_stages_are_not_searched(tmp_path: Path) -> None:
+    """32 layers on 96 devices: the quickest pipelines have 3 or 6 stages, which it does not start."""
+    found = meshwright.plan("mixtral-8x7b", gpus="96xH100", global_batch=768, target="maxtext", top=1)
+    assert not target_named("maxtext").problems(found.plans[0].job)

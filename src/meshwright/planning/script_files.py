@@ -212,13 +212,20 @@ def _of_its_own(launch: Launch) -> Iterator[Problem]:
         yield Problem(what=f"{program} takes {own or '--deepspeed'}", why=why, fix=fix, field=own or "--deepspeed")
 
 
+_OF_ROLES = ("--actor_model", "--critic_model", "--reward_model", "--ref_model", "--teacher_model")
+"""Options that name a second model."""
 _SEVERAL = re.compile(r"(?:^|[_.-])(dpo|ppo|grpo|kto|orpo|rloo|rlhf|reward|gkd)(?=[_.-]|$)")
 
 
 def _of_several_models(launch: Launch) -> Iterator[Problem]:
     """Programs that run more than one model, or a sequence more than once."""
     program = launch.program.rpartition("/")[2]
-    if _SEVERAL.search(program.lower()):
+    models = next((word.text for word in launch.words if word.text.startswith(_OF_ROLES)), None)
+    if models is not None:
+        role = models.partition("=")[0]
+        why = f"it trains a policy with the models that judge it ({role}): no plan here prices several"
+        yield Problem(what=f"{program} is started", why=why, fix="check a script of SFT or pretraining", field="source")
+    elif _SEVERAL.search(program.lower()):
         why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
         yield Problem(what=f"{program} is started", why=why, fix="check a script of SFT or pretraining", field="source")
 

@@ -9,6 +9,7 @@ from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
 from meshwright.search.space import Space
+from meshwright.search.table import divisors
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
@@ -100,6 +101,9 @@ def restricted(
             _keep(pins, "cp", (1,), kinds["p2p"])
         elif any(kinds.values()):
             _keep(pins, "cp_kind", [kind for kind, problems in kinds.items() if not problems], kinds["p2p"])
+    if plain.pp > 1:
+        _even_stages(pins, model, cluster, plain, refused_of)
+        _chunks_too(pins, model, plain, refused_of)
     for axis, values in choices:
         reasons = {value: refused_of(replace(plain, **{axis: value})) for value in values}  # type: ignore[arg-type]
         refused = {value for value, problems in reasons.items() if problems}
@@ -108,6 +112,41 @@ def restricted(
             left = [value for value in pins.get(axis) or every if value not in refused]
             _keep(pins, axis, left, set().union(*(reasons[value] for value in refused)))
     return replace(space, pins=tuple(pins.items()))
+
+
+def _even_stages(
+    pins: dict[str, tuple[object, ...]],
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    plain: PlanRow,
+    refused_of: Callable[[PlanRow], set[Problem]],
+) -> None:
+    """Leave out pipelines whose stages cannot hold equally many layers, where the target refuses one of them."""
+    degrees = [pp for pp in divisors(cluster.devices) if 1 < pp <= model.most_stages]
+    odd = next((pp for pp in degrees if model.num_layers % pp), None)
+    if odd is None:
+        return
+    problems = refused_of(replace(plain, pp=odd, dp=1, gbs=4 * odd, sharding="z0"))
+    if any(problem.field == "layers" for problem in problems):
+        _keep(pins, "pp", [1, *(pp for pp in degrees if model.num_layers % pp == 0)], problems)
+
+
+def _chunks_too(
+    pins: dict[str, tuple[object, ...]],
+    model: ModelSpec,
+    plain: PlanRow,
+    refused_of: Callable[[PlanRow], set[Problem]],
+) -> None:
+    """Leave out schedules of several chunks that the target refuses for what they are."""
+    if model.num_layers % (2 * plain.pp):
+        return
+    every = pins.get("schedule") or tuple(dict.fromkeys((*_EVERY["schedule"], plain.schedule)))
+    found = {
+        name: refused_of(replace(plain, schedule=str(name), vpp=2)) for name in every if _chunked(str(name), plain)
+    }
+    refused = {name: problems for name, problems in found.items() if any(one.field == "schedule" for one in problems)}
+    if refused:
+        _keep(pins, "schedule", [name for name in every if name not in refused], set().union(*refused.values()))
 
 
 def _plainest(cluster: ClusterSpec, model: ModelSpec) -> Iterator[PlanRow]:

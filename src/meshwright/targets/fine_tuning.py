@@ -42,7 +42,8 @@ def reader_of(files: Files, file: tuple[str, str], title: str) -> KeyReader:
 def engine_named(text: str) -> tuple[str, ...]:
     """The file of DeepSpeed that a YAML names."""
     keys = (f"{ENGINE}:", "config_file:")
-    named = [line.partition(":")[2].strip().strip("\"'") for line in text.splitlines() if line.strip().startswith(keys)]
+    values = (line.partition(":")[2].partition(" #")[0] for line in text.splitlines() if line.strip().startswith(keys))
+    named = [value.strip().strip("\"'") for value in values]
     return tuple(name for name in named if name.endswith(".json"))
 
 

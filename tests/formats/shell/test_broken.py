@@ -73,11 +73,11 @@ def test_files_that_source_each_other_stop() -> None:
 
 
 def test_an_exit_with_an_error_is_where_a_script_stops() -> None:
-    guard = 'if [ -z "$IMAGE" ]; then echo "IMAGE must be set"; exit 1; fi\n'
-    script = read_script(f"#!/bin/bash\n{guard}torchrun train.py --tp 2\n", name="run.sh")
+    guard = 'if [ "$IMAGE" != x ]; then echo "IMAGE must be x"; exit 1; fi\n'
+    script = read_script(f"#!/bin/bash\nIMAGE=y\n{guard}torchrun train.py --tp 2\n", name="run.sh")
     problem = script.stopped()
     assert problem is not None
-    assert problem.what == "the script stops at run.sh:2"
-    started = read_script(f"{guard}torchrun train.py --tp 2\n", environment={"IMAGE": "x"})
+    assert problem.what == "the script stops at run.sh:3"
+    started = read_script(f"IMAGE=x\n{guard}torchrun train.py --tp 2\n")
     assert started.stopped() is None
     assert read_script("exit 0\n").stopped() is None

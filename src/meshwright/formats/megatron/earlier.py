@@ -84,6 +84,7 @@ EARLIER = {
         gives=(("--context-parallel-size", None), ("--cp-comm-type", "a2a")),
         takes=True,
     ),
+    "--moe-loss-coeff": _gone("without effect on a plan here", takes=True),
     "--data-impl": _gone("gone: there is one kind of data", takes=True),
     "--log-batch-size-to-tensorboard": _gone("gone"),
     "--DDP-impl": _gone("gone: there is one implementation", takes=True),

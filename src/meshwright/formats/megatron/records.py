@@ -124,6 +124,8 @@ def _one(option: str, value: object, key: str, *, expanded: bool) -> Iterator[tu
         return
     entries = value if isinstance(value, list) else _listed(str(value)) if not expanded else [value]
     texts = [f"{entry:g}" if isinstance(entry, float) else str(entry) for entry in entries]
+    if expanded:  # launchers write it into a command line, which takes off the quotes that YAML keeps
+        texts = [text[1:-1] if len(text) > 1 and text[0] == text[-1] == "'" else text for text in texts]
     words = [_double_quoted(text) if expanded else shlex.quote(text.replace("torch.", "")) for text in texts]
     yield option, " ".join(word for text in words for word in text.split("\n")), key
 

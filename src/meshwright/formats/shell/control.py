@@ -6,6 +6,7 @@ from there on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,7 @@ from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import Shell, TooMuch
 from meshwright.formats.shell.syntax import between, text_at, trimmed
-from meshwright.formats.shell.values import Fragment, Unknown, Value, known_text, only_unset, unknown_of
+from meshwright.formats.shell.values import Fragment, Unknown, Value, Variable, known_text, only_unset, unknown_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -66,7 +67,18 @@ def decide(
 
     def yes(twin: Shell) -> None:
         twin.status = True
-        evaluator.status(then, source, twin)
+        asked = _unset_in(tests, source, twin)
+        try:
+            evaluator.status(then, source, twin)
+        except Left as leaving:
+            if leaving.failed_at is None or not asked:
+                raise
+            # A script that ends with an error where a variable is not set is started with it.
+            place = source.place(tests[0].start_byte)
+            for name in asked:
+                unknown = Unknown(why=f"the script ends without {name}", place=place, names=(name,))
+                twin.variables[name] = Variable(entries={"0": (Fragment("", place, unknown),)})
+            twin.status = True
 
     def no(twin: Shell) -> None:
         twin.status = True
@@ -85,6 +97,22 @@ def decide(
         (yes if truth else no)(shell)
     else:
         evaluator.fork(shell, truth, [yes, no])
+
+
+_USED = re.compile(r"\$\{?([A-Za-z_]\w*)")
+
+
+def _unset_in(tests: list[Node], source: Source, shell: Shell) -> list[str]:
+    """Variables of a condition that nobody set, where it holds for that alone."""
+    text = source.text[tests[0].start_byte : tests[-1].end_byte] if tests else ""
+    names = list(dict.fromkeys(_USED.findall(text)))
+    unset = [name for name in names if not _set(shell.variable(name))]
+    alone = unset == names and "$#" not in text
+    return unset if alone or "||" in text else []
+
+
+def _set(variable: Variable | None) -> bool:
+    return variable is not None and bool(variable.words()) and any(variable.words())
 
 
 def case(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> None:

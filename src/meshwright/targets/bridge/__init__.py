@@ -98,7 +98,9 @@ def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
 
 
 _by_overrides = marked((".txt", ".sh"), ("model.tensor_model_parallel_size=",))
-_by_options = marked((".sh",), PROGRAMS, ("--tensor_model_parallel_size", "--model_recipe_name", "-mr ", "-tp "))
+_by_options = marked(
+    (".sh",), PROGRAMS, ("--tensor_model_parallel_size", "--model_recipe_name", "-mr ", "-tp ", "--recipe ")
+)
 
 
 _PARTS = re.compile(r"^(?:train|model|dataset|checkpoint|ddp|scheduler|logger|comm_overlap):", re.MULTILINE)
