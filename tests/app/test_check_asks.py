@@ -169,3 +169,10 @@ def test_a_script_that_ends_without_a_variable_is_started_with_it(tmp_path: Path
         ("--tensor-model-parallel-size is not known (train.sh:1)", "give --env TP=VALUE"),
     ]
     assert check(path, gpus="8xH100", environment="TP=2", search=False).name == "tp2.nosp.dp4.mbs1.gbs64.nodpov"
+
+
+def test_programs_of_several_models_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text("deepspeed main.py --actor_model_name_or_path a/b --critic_model_name_or_path c/d --seed 1\n")
+    with pytest.raises(ValueError, match="trains a policy with the models that judge it"):
+        check(path, gpus="8xH100")

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile, Said
+from meshwright.formats.megatron.script import several_models
 from meshwright.formats.shell import Launch, Script, ScriptLine, launches
 from meshwright.formats.shell.launches import processes
 from meshwright.formats.shell.values import Unknown, Word, known_text, literal, unknown_of
@@ -212,19 +213,15 @@ def _of_its_own(launch: Launch) -> Iterator[Problem]:
         yield Problem(what=f"{program} takes {own or '--deepspeed'}", why=why, fix=fix, field=own or "--deepspeed")
 
 
-_OF_ROLES = ("--actor_model", "--critic_model", "--reward_model", "--ref_model", "--teacher_model")
-"""Options that name a second model."""
 _SEVERAL = re.compile(r"(?:^|[_.-])(dpo|ppo|grpo|kto|orpo|rloo|rlhf|reward|gkd)(?=[_.-]|$)")
 
 
 def _of_several_models(launch: Launch) -> Iterator[Problem]:
     """Programs that run more than one model, or a sequence more than once."""
     program = launch.program.rpartition("/")[2]
-    models = next((word.text for word in launch.words if word.text.startswith(_OF_ROLES)), None)
-    if models is not None:
-        role = models.partition("=")[0]
-        why = f"it trains a policy with the models that judge it ({role}): no plan here prices several"
-        yield Problem(what=f"{program} is started", why=why, fix="check a script of SFT or pretraining", field="source")
+    role = several_models(launch)
+    if role is not None:
+        yield role
     elif _SEVERAL.search(program.lower()):
         why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
         yield Problem(what=f"{program} is started", why=why, fix="check a script of SFT or pretraining", field="source")

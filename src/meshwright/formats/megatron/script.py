@@ -70,6 +70,8 @@ def training_launch(script: Script) -> ChosenCommand:
         return ChosenCommand(program=found[-1].program, problems=(_no_training(found[-1]),))
     found = training
     last = found[-1]
+    if (role := several_models(last)) is not None:
+        return ChosenCommand(program=last.program, problems=(role,))
     if len({_same(launch) for launch in found}) > 1:
         return ChosenCommand(program=last.program, questions=(_several(found),))
     problems = list(_other_model(last))
@@ -80,6 +82,21 @@ def training_launch(script: Script) -> ChosenCommand:
         place=last.place,
         problems=tuple(problems),
     )
+
+
+_OF_ROLES = ("--actor_model", "--critic_model", "--reward_model", "--ref_model", "--teacher_model")
+"""Options that name a second model."""
+
+
+def several_models(launch: Launch) -> Problem | None:
+    """Why a program that is given several models is none that a plan is read of; None where it has one."""
+    named = next((word.text for word in launch.words if word.text.startswith(_OF_ROLES)), None)
+    if named is None:
+        return None
+    role = named.partition("=")[0]
+    why = f"it trains a policy with the models that judge it ({role}): no plan here prices several"
+    what = f"{launch.program.rpartition('/')[2]} is started"
+    return Problem(what=what, why=why, fix="check a script of SFT or pretraining", field="source")
 
 
 def _score(words: Sequence[Word]) -> int:
