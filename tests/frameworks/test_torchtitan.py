@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.fields.job import JobFields
+from meshwright.planning.plan_source import plan_question
 from tests.targets.test_round_trip import some, written
 
 trainer = pytest.importorskip("torchtitan.trainer", exc_type=ImportError)
 
 from torchtitan.config import ConfigManager  # noqa: E402
 from torchtitan.distributed import ParallelDims  # noqa: E402
+from torchtitan.models.common.linear import Linear  # noqa: E402
 
 
 @pytest.mark.parametrize("one", list(some("torchtitan")), ids=lambda one: f"{one.model.name}-{one.name}")
@@ -36,3 +39,21 @@ def test_a_module_is_a_configuration_of_a_trainer(one, tmp_path: Path, monkeypat
     assert len(config.model_spec.model.layers) == one.model.num_layers
     parts = config.parallelism.module_fqns_per_model_part or []
     assert not parts or sum(name.startswith("layers.") for part in parts for name in part) == one.model.num_layers
+
+
+def test_adapters_stand_beside_the_products_that_a_plan_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lora = "r=16,targets=qkv_proj,o_proj,mlp.down_proj"
+    fields = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048, lora=lora)
+    job = plan_question("dp8.fsdp.mbs2.rc-full", fields).job
+    for name, text in written("torchtitan", job).items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "meshwright_plan", raising=False)
+    config = ConfigManager().parse_args(["--module", "meshwright_plan", "--config", "plan"])
+    found = [
+        (fqn, one.rank) for fqn, one, *_ in config.model_spec.model.traverse(Linear.Config) if hasattr(one, "rank")
+    ]
+    assert len(found) == 3 * 32
+    assert {fqn.rpartition(".")[2] for fqn, _ in found} == {"wqkv", "wo", "w2"}
+    assert {rank for _, rank in found} == {16}
+    assert config.training.dtype == "bfloat16"

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from meshwright import check
 from meshwright.app.check import CheckReport
+from meshwright.estimate.price import estimate_plan
+from meshwright.fields.job import JobFields
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.plan_source import plan_question
+from meshwright.planning.tuned import read_lora
+from meshwright.specs.job import Job
+from meshwright.targets import TARGETS
 
 OPTIONS = """\
 #!/bin/bash
@@ -48,3 +56,45 @@ def test_recipes_of_adapters_are_no_full_training(tmp_path: Path) -> None:
     assert lora is not None
     assert (lora.rank, lora.targets) == (16, ("linear_qkv", "linear_proj"))
     assert "peft.dim is not given" in [v.what for v in asked(tmp_path, PEFT.replace("peft.dim=16 $@", "")).violations]
+
+
+@pytest.mark.parametrize(
+    ("model", "lora"),
+    [
+        ("llama-3.1-8b", "r=16,targets=linear_qkv,linear_proj,linear_fc1,linear_fc2,dropout=0.05"),
+        ("qwen3-30b-a3b", "r=8,targets=linear_qkv,linear_proj"),
+    ],
+)
+def test_adapters_come_back(model: str, lora: str) -> None:
+    one = adapted(model, lora)
+    files = dict(TARGETS["bridge"].files(one, estimate_plan(one.plan, one.model, one.cluster, one.workload)).files)
+    compile(files["pretrain.py"], "pretrain.py", "exec")
+    assert "    cfg.peft = LoRA()\n" in files["pretrain.py"]
+    read = TARGETS["bridge"].read
+    assert read is not None
+    launch = read(files, 8)
+    assert not launch.problems
+    assert one.model.tuning is not None
+    assert read_lora(launch.workload["lora"]) == one.model.tuning.lora
+
+
+@pytest.mark.parametrize(
+    ("model", "lora", "what"),
+    [
+        ("llama-3.1-8b", "r=16", "adapters stand on q_proj, k_proj, v_proj, gate_proj, up_proj"),
+        ("qwen3-30b-a3b", "r=8,targets=linear_fc2", "adapters stand on experts.down_proj"),
+        ("llama-3.1-8b", "r=8,targets=linear_qkv,base=nf4,dora,layers=0-3", "adapters are DoRA"),
+    ],
+)
+def test_adapters_that_it_has_not_are_refused(model: str, lora: str, what: str) -> None:
+    assert what in " ".join(problem.what for problem in TARGETS["bridge"].problems(adapted(model, lora)))
+
+
+def test_what_is_trained_whole_has_no_adapters() -> None:
+    one = plan_question("tp2.dp4.z1.mbs2", JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048)).job
+    files = dict(TARGETS["bridge"].files(one, estimate_plan(one.plan, one.model, one.cluster, one.workload)).files)
+    assert not any("peft" in text.lower() for name, text in files.items() if name != "plan.json")
+
+
+def adapted(model: str, lora: str) -> Job:
+    return plan_question("tp2.dp4.z1.mbs2", JobFields(model=model, gpus="8xH100", seq_len=2048, lora=lora)).job

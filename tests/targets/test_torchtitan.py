@@ -10,8 +10,14 @@ import pytest
 from meshwright import check
 from meshwright.app.check import CheckReport
 from meshwright.errors import InputError
+from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.result import StepEstimate
+from meshwright.fields.job import JobFields
 from meshwright.library.models import spec
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.plan_source import plan_question
+from meshwright.planning.tuned import read_lora
+from meshwright.specs.job import Job
 from meshwright.targets import TARGETS
 from meshwright.targets.torchtitan import flavors
 from meshwright.targets.torchtitan.functions import module_keys
@@ -167,3 +173,39 @@ def test_a_module_of_several_configurations_says_none_alone() -> None:
     found = TARGETS["torchtitan"].read({"config_registry.py": REGISTRY}, devices=16)
     assert found.row is None
     assert "small, large, adapted, looped" in found.questions[0].why
+
+
+@pytest.mark.parametrize(
+    ("model", "lora"),
+    [
+        ("llama-3.1-8b", "r=16,targets=qkv_proj,o_proj,mlp.gate_proj,mlp.up_proj,mlp.down_proj"),
+        ("qwen3-30b-a3b", "r=8,targets=qkv_proj,o_proj"),
+        ("llama-3.1-8b", "r=4,targets=o_proj,base=fp32"),
+    ],
+)
+def test_adapters_come_back(model: str, lora: str) -> None:
+    one = plan_question("dp8.fsdp.mbs2.rc-full", JobFields(model=model, gpus="8xH100", seq_len=2048, lora=lora)).job
+    read = TARGETS["torchtitan"].read
+    assert read is not None
+    launch = read(dict(TARGETS["torchtitan"].files(one, estimate_of(one)).files), 8)
+    assert not launch.problems
+    assert one.model.tuning is not None
+    assert read_lora(launch.workload["lora"]) == one.model.tuning.lora
+
+
+@pytest.mark.parametrize(
+    ("model", "lora", "what"),
+    [
+        ("llama-3.1-8b", "r=16", "adapters stand on q_proj, k_proj, v_proj"),
+        ("qwen3-30b-a3b", "r=8,targets=qkv_proj,experts.*", "experts.down_proj"),
+        ("llama-3.1-8b", "r=8,targets=qkv_proj,base=nf4,dora", "frozen weights are stored in nf4"),
+        ("deepseek-v2-lite", "r=8,targets=o_proj", "adapters in its deepseek_v3"),
+    ],
+)
+def test_adapters_that_it_has_not_are_refused(model: str, lora: str, what: str) -> None:
+    one = plan_question("dp8.fsdp.mbs2.rc-full", JobFields(model=model, gpus="8xH100", seq_len=2048, lora=lora)).job
+    assert what in " ".join(problem.what for problem in TARGETS["torchtitan"].problems(one))
+
+
+def estimate_of(one: Job) -> StepEstimate:
+    return estimate_plan(one.plan, one.model, one.cluster, one.workload)

@@ -7,10 +7,14 @@ Names are those of LoraConfig of peft 0.21.2 (2026-11), https://github.com/huggi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import Problem
+from meshwright.ops.layers import work_of
+from meshwright.ops.modules import part_of, targeted
+from meshwright.specs.operators import Linear
 from meshwright.specs.tuning import ALL_LINEAR, Lora
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
@@ -57,6 +61,33 @@ def frozen_parts(plan: Plan) -> Iterator[Problem]:
     if plan.model.tuning is not None and plan.model.tuning.lora is None:
         why, fix = "which parts are frozen is said in the training script, not in a configuration", "use --lora"
         yield Problem(what="plan: parts of the model are frozen", why=why, fix=fix, field="tuning")
+
+
+def products(plan: Plan) -> Iterator[Linear]:
+    """The products of the layers, without adapters."""
+    whole = replace(plan.model, tuning=None)
+    for kind in whole.kinds():
+        yield from (op for op in work_of(whole, kind, "flash").ops if isinstance(op, Linear))
+
+
+def named_by(plan: Plan, names: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Modules with adapters by the names that a framework has for them, and those that it has none for.
+
+    Args:
+        plan: with adapters.
+        names: of the framework, by ours; none stands for products of experts.
+    """
+    lora = _lora(plan)
+    found: dict[str, None] = {}
+    without: dict[str, None] = {}
+    for op in products(plan):
+        for module in targeted(op, lora.targets if lora is not None else ()):
+            ours, part = module.names[0], part_of(op)
+            if ours in names and part != "experts":
+                found[names[ours]] = None
+            else:
+                without[f"{part}.{ours}" if part == "experts" else ours] = None
+    return tuple(found), tuple(without)
 
 
 def _lora(plan: Plan) -> Lora | None:

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import Problem
-from meshwright.ops.layers import work_of
 from meshwright.ops.modules import part_of, targeted
-from meshwright.specs.operators import Linear
 from meshwright.specs.tuning import ALL_LINEAR, Lora
 from meshwright.targets import adapters
 from meshwright.targets.keys import KeyReader, Keys
@@ -138,17 +135,10 @@ def _modules(plan: Plan, lora: Lora) -> Iterator[str]:
     """Patterns of the modules with adapters, one for all experts."""
     found = {
         "*.experts" if part_of(op) == "experts" else f"*.{module.names[0]}": None
-        for op in _products(plan)
+        for op in adapters.products(plan)
         for module in targeted(op, lora.targets)
     }
     yield from found
-
-
-def _products(plan: Plan) -> Iterator[Linear]:
-    """The products of the layers, without adapters."""
-    whole = replace(plan.model, tuning=None)
-    for kind in whole.kinds():
-        yield from (op for op in work_of(whole, kind, "flash").ops if isinstance(op, Linear))
 
 
 def problems(plan: Plan) -> Iterator[Problem]:
@@ -181,7 +171,7 @@ def _of_experts(plan: Plan, lora: Lora) -> bool:
 
 def _of_some(plan: Plan, lora: Lora) -> bool:
     """Whether experts have adapters beside some of their products and not beside others."""
-    experts = [op for op in _products(plan) if part_of(op) == "experts"]
+    experts = [op for op in adapters.products(plan) if part_of(op) == "experts"]
     some, every = (
         {(op.name, module.names[0]) for op in experts for module in targeted(op, targets)}
         for targets in (lora.targets, (ALL_LINEAR,))

@@ -15,6 +15,7 @@ from meshwright.formats import megatron
 from meshwright.formats.key_text import KeyText
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.job import Job
+from meshwright.targets.bridge import lora
 from meshwright.targets.bridge.edit import overrides_text
 from meshwright.targets.bridge.options import PROGRAMS
 from meshwright.targets.bridge.overrides import overrides, unsaid
@@ -46,7 +47,7 @@ import sys
 from pathlib import Path
 
 from megatron.bridge import AutoBridge
-from megatron.bridge.recipes.common import _pretrain_common
+{imports}from megatron.bridge.recipes.common import _pretrain_common
 from megatron.bridge.training.comm_overlap import CommOverlapConfig
 from megatron.bridge.training.gpt_step import forward_step
 from megatron.bridge.training.pretrain import pretrain
@@ -60,7 +61,7 @@ def plan():
     cfg.tokenizer.vocab_size = cfg.model.vocab_size
     cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)
     cfg.checkpoint.save = None
-    lines = Path(__file__).with_name("{overrides}").read_text().splitlines()
+{tuned}    lines = Path(__file__).with_name("{overrides}").read_text().splitlines()
     given = [line for line in lines if line and not line.startswith("#")]
     return process_config_with_overrides(cfg, cli_overrides=[*given, *sys.argv[1:]])
 
@@ -73,8 +74,13 @@ if __name__ == "__main__":
 def _refused(job: Job) -> tuple[Problem, ...]:
     if len(job.plan.pipelines) > 1:
         return (unequal_pipelines(TITLE, job),)
-    written = megatron.translate(job, shape_said=True)
-    return written.refused or rule_problems(job) or (*_model_problems(job), *unsaid(written.arguments))
+    told = lora.whole(job)
+    written = megatron.translate(told, shape_said=True)
+    return (
+        written.refused
+        or rule_problems(told)
+        or (*_model_problems(job), *lora.problems(job), *unsaid(written.arguments))
+    )
 
 
 def _model_problems(job: Job) -> Iterator[Problem]:
@@ -87,14 +93,25 @@ def _model_problems(job: Job) -> Iterator[Problem]:
 def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
     if problems := _refused(job):
         raise UnsupportedError(problems, code="MW420")
-    written = megatron.translate(job, shape_said=True)
-    keys = overrides(written.arguments)
+    written = megatron.translate(lora.whole(job), shape_said=True)
+    adapted = lora.overrides_of(job)
+    keys = overrides(written.arguments) | adapted
     head = f"{one_line(job.model.name)} on {job.plan.devices} devices: {job.name or 'a plan of uneven stages'}."
     lines = [f"# {head} Overrides of megatron-bridge 0.3.1.", f"# devices: {job.plan.devices}"]
     lines += [f"{name}={value}" for name, value in keys.items()]
-    files = (OVERRIDES, "\n".join(lines) + "\n"), (RECIPE, _TEXT.format(head=head, overrides=OVERRIDES))
+    recipe = _TEXT.format(
+        head=head,
+        overrides=OVERRIDES,
+        imports="from megatron.bridge.peft.lora import LoRA\n" if adapted else "",
+        tuned="    cfg.peft = LoRA()\n" if adapted else "",
+    )
     start = f"MODEL=id/or/folder {torchrun(job)} {RECIPE}"
-    return target_files(job, files, notes=written.notes, start=start)
+    start += " checkpoint.pretrained_checkpoint=FOLDER" if adapted else ""
+    notes = (*written.notes, _CONVERTED) if adapted else written.notes
+    return target_files(job, ((OVERRIDES, "\n".join(lines) + "\n"), (RECIPE, recipe)), notes=notes, start=start)
+
+
+_CONVERTED = "the frozen weights come from a checkpoint that AutoBridge.import_ckpt(MODEL, FOLDER) writes"
 
 
 _by_overrides = marked((".txt", ".sh"), ("model.tensor_model_parallel_size=",))

@@ -11,7 +11,7 @@ from meshwright.formats import megatron
 from meshwright.formats.key_text import leaves
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.shell import Launch, Script, ScriptLine, Word, launches, processes, word
-from meshwright.targets.bridge import options
+from meshwright.targets.bridge import lora, options
 from meshwright.targets.bridge.overrides import KEY_OF, flags_of, of_the_run, override_options
 from meshwright.targets.keys import table_of
 from meshwright.targets.overrides import parted
@@ -43,7 +43,9 @@ def read_bridge_text(name: str, text: str, devices: int | None) -> LaunchFile:
         if not line.lstrip().startswith("#")
         for one in line.split()
     ]
-    return _read(words, world)
+    read = _read(words, world)
+    adapted = lora.said({key: value.text for key, value in map(parted, words) if key})
+    return read if adapted is None else replace(read, workload=read.workload | {"lora": adapted})
 
 
 def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
@@ -70,8 +72,10 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     usual = options.usual(names, [key for key, _ in map(parted, words) if key])
     words += usual
     read = _read(words, devices or options.devices_of(launch) or started)
-    lora, asked = options.lora_of(launch, {key: value.text for key, value in map(parted, words) if key})
-    read = replace(read, model=options.model_of(launch), workload=read.workload | ({"lora": lora} if lora else {}))
+    adapted, asked = options.lora_of(launch, {key: value.text for key, value in map(parted, words) if key})
+    read = replace(
+        read, model=options.model_of(launch), workload=read.workload | ({"lora": adapted} if adapted else {})
+    )
     questions = (*_left_to(_recipe(launch), read), *asked)
     if questions and not read.questions:
         return replace(read, row=None, layout=None, workload={}, questions=questions)

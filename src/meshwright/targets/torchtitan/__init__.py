@@ -17,7 +17,8 @@ from meshwright.targets.contract import Files, file_of, marked, text_beside
 from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategyTarget, overlaps
 from meshwright.targets.overrides import by_names, by_options
 from meshwright.targets.processes import torchrun
-from meshwright.targets.sayable import Plan, Rule, only
+from meshwright.targets.sayable import ANY, Plan, Rule, only
+from meshwright.targets.torchtitan import lora
 from meshwright.targets.torchtitan.edit import edited_module
 from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of, rope_changes, shipped
 from meshwright.targets.torchtitan.module import MODULE, module_text
@@ -26,6 +27,7 @@ from meshwright.targets.torchtitan.read import read_configuration
 TITLE = "torchtitan"
 SAYS = pytorch_pipeline.SAYS | {
     "data.zero": only(0, 3, why="data ranks hold whole copies, or shards of everything (FSDP2)", fix="use fsdp"),
+    "tuning": ANY,
     "recompute.kind": only(
         "none", "full", why="its selective kind keeps every second product, which no plan says", fix="use rc-full"
     ),
@@ -73,6 +75,7 @@ def _model_problems(plan: Plan) -> Iterator[Problem]:
         why = f"a config names one of its own models: {flavor_names()}"
         fix = "plan one of these, or use --target accelerate, which takes any model of the transformers library"
         yield Problem(what=f"torchtitan 0.3.0 has no {plan.model.name}", why=why, fix=fix, field="model")
+    yield from lora.problems(plan)
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -128,6 +131,10 @@ TARGET = OneStrategyTarget(
     write=_files,
     start=_start,
     notes=(
+        Note(
+            text="adapters start beside random weights until checkpoint.initial_load_path names those of the model",
+            when=lambda plan: plan.model.tuning is not None,
+        ),
         Note(text="--comm.mode fake_backend starts it on one process without the other devices"),
         overlaps("FSDP2 overlaps its collectives"),
         ADAM_IS_ADAMW,

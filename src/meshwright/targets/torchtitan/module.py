@@ -9,6 +9,7 @@ from meshwright.targets import pytorch_pipeline
 from meshwright.targets.keys import Keys
 from meshwright.targets.sayable import Plan
 from meshwright.targets.torchtitan.flavors import Flavor, rope_changes
+from meshwright.targets.torchtitan.lora import converter, lora_of
 
 MODULE = "meshwright_plan"
 ENDS = ("norm", "lm_head")
@@ -19,7 +20,7 @@ Start it with the command that came with this file: `--module {module} --config 
 """
 
 from torchtitan.components.checkpoint import CheckpointManager
-from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
+{lora}from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
 from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import FullAC
@@ -55,7 +56,9 @@ def training_keys(plan: Plan) -> Keys:
     pipeline, strategy = plan.found.pipeline, plan.strategy
     steps = pipeline.num_micro_batches if plan.found.pp > 1 else 1
     graphs = plan.found.pp == 1 and strategy.expert.ep == 1
+    lora = lora_of(plan)
     return {
+        **({"dtype": "bfloat16"} if lora is not None and lora.base is None else {}),
         "local_batch_size": pipeline.micro_batch * steps,
         "global_batch_size": plan.workload.global_batch,
         "seq_len": plan.workload.seq_len,
@@ -94,14 +97,16 @@ def parallelism_keys(plan: Plan) -> Keys:
 def module_text(plan: Plan, flavor: Flavor) -> str:
     """The module."""
     mtp, ring = plan.model.mtp_layers, pytorch_pipeline.overlaps_tensors(plan)
+    adapted = converter(plan)
     modules = f", num_mtp_layers={mtp}" if mtp else ""
     chunked = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
     return _TEXT.format(
         head=f"{plan.model.name} on {plan.job.plan.devices} devices: {plan.job.name or 'a plan of uneven stages'}.",
         module=MODULE,
         module_of_model=flavor.module,
+        lora="from torchtitan.components.lora import LoRAConverter\n" if adapted else "",
         more_imports="from torchtitan.models.deepseek_v3.mtp import MTPLoss\n" if mtp else "",
-        registry=f'"{flavor.name}"{modules}',
+        registry=f'"{flavor.name}"{modules}{f", converters=[{adapted}]" if adapted else ""}',
         changes=_changes(plan, flavor),
         loss=(
             "MTPLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
