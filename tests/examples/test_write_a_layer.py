@@ -14,8 +14,9 @@ from meshwright.errors import InputError
 from meshwright.library import models
 from meshwright.ops.layers import layer_work
 from meshwright.specs.layers.base import LayerContext, PartWork
-from meshwright.specs.layers.recurrent import RecurrentMixer, chunked_scan, product_in, product_out, recurrent_work
+from meshwright.specs.layers.recurrent import RecurrentMixer, chunked_scan, recurrent_work
 from meshwright.specs.model import LayerRun, ModelSpec
+from meshwright.specs.operators import column_product, row_product
 
 
 def of_the_page() -> type[RecurrentMixer]:
@@ -24,8 +25,8 @@ def of_the_page() -> type[RecurrentMixer]:
     (code,) = re.findall(r"```python\n(@dataclass[^`]*class Retention.*?)```", page, flags=re.DOTALL)
     known: dict[str, Any] = {
         "dataclass": dataclass, "Literal": Literal, "LayerContext": LayerContext, "PartWork": PartWork,
-        "RecurrentMixer": RecurrentMixer, "chunked_scan": chunked_scan, "product_in": product_in,
-        "product_out": product_out, "recurrent_work": recurrent_work, "__name__": __name__,
+        "RecurrentMixer": RecurrentMixer, "chunked_scan": chunked_scan, "column_product": column_product,
+        "row_product": row_product, "recurrent_work": recurrent_work, "__name__": __name__,
     }  # fmt: skip
     exec("from __future__ import annotations\n" + code, known)
     return known["Retention"]  # type: ignore[no-any-return]

@@ -12,6 +12,7 @@ from typing import Any
 from jax.extend import core
 
 from meshwright.compiler.inline import programs_of
+from meshwright.compiler.saved_plans import require_entries, saved_plan, unreadable
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.errors import InputError, Problem
@@ -66,17 +67,9 @@ class MethodPlan:
         Raises:
             InputError: it is no such plan.
         """
-        try:
-            held = json.loads(text)
-        except (ValueError, RecursionError) as wrong:
-            raise _unreadable(f"the plan is not JSON: {wrong}", "plans are saved by to_json") from wrong
-        if not isinstance(held, dict) or held.get("schema") != SCHEMA:
-            found = held.get("schema") if isinstance(held, dict) else None
-            raise _unreadable(f"a plan of schema {found}", f"this release reads {SCHEMA}")
+        held = saved_plan(text, "schema", SCHEMA)
         held.setdefault("rank_axes", 0)
-        lacking = sorted({own.name for own in fields(cls)} - set(held))
-        if lacking:
-            raise _unreadable("the plan lacks " + ", ".join(lacking), "all of it is needed to run it")
+        require_entries(held, [own.name for own in fields(cls)])
         values = {own.name: held[own.name] for own in fields(cls)}
         many = ("mesh_sizes", "first_devices", "stage_ends", "mesh_shape", "choice")
         try:
@@ -84,7 +77,7 @@ class MethodPlan:
             values["rank_axes"] = int(values["rank_axes"])
             values["hosts"] = None if values["hosts"] is None else Hosts(**values["hosts"])
         except (TypeError, ValueError) as wrong:
-            raise _unreadable(f"the plan cannot be read: {wrong}", "it was changed by hand") from wrong
+            raise unreadable(f"the plan cannot be read: {wrong}", "it was changed by hand") from wrong
         return cls(**values)
 
     def save(self, path: str | Path) -> None:
@@ -149,7 +142,3 @@ def fingerprint_of(jaxpr: core.Jaxpr) -> str:
 
     tell(jaxpr)
     return told.hexdigest()[:16]
-
-
-def _unreadable(what: str, why: str) -> InputError:
-    return InputError(what=what, why=why, fix="save the plan of a compiled step again", field="plan")

@@ -8,7 +8,7 @@ from typing import Literal
 
 from meshwright.ops.streams import stream_works
 from meshwright.specs.model import ModelSpec, TunedLayer
-from meshwright.specs.operators import Kept, LayerWork, Linear, Vector, activation, norm, whole_product
+from meshwright.specs.operators import Kept, LayerWork, Linear, Vector, activation_pass, norm_pass, whole_product
 
 
 @lru_cache(maxsize=64)
@@ -62,11 +62,11 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
         return LayerWork(ops=(lookup,), kept=(), input_width=0)
     if part == "mtp":
         project = whole_product("mtp projection", 2 * hidden, hidden)
-        norms = norm("mtp norms", 2 * hidden, parameters=2 * norm_width, module="")
+        norms = norm_pass("mtp norms", 2 * hidden, parameters=2 * norm_width, module="")
         inputs = Kept(name="mtp inputs", elements=4 * hidden, role="activation", region="sequence")
         return LayerWork(ops=(norms, project), kept=(inputs,), input_width=2 * hidden)
     transform = _transform(hidden) if model.head_transform else ()
-    final_norm = norm("final norm", hidden, parameters=norm_width if model.final_norm else 0)
+    final_norm = norm_pass("final norm", hidden, parameters=norm_width if model.final_norm else 0)
     if model.residuals > 1:
         transform = (*transform, *_merge(model.residuals, hidden))
     logits = Linear(
@@ -145,4 +145,4 @@ def _frozen(work: LayerWork, *, reached: bool) -> LayerWork:
 def _transform(hidden: int) -> tuple[Linear, Vector]:
     """A matrix and an activation before the final norm."""
     matrix = whole_product("head transform", hidden, hidden, bias=hidden)
-    return matrix, activation("head activation", hidden, region="sequence")
+    return matrix, activation_pass("head activation", hidden, region="sequence")

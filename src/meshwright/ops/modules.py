@@ -108,12 +108,12 @@ def targeted(op: Linear, targets: Iterable[str]) -> Iterator[Module]:
     without = [target[1:] for target in wanted if target.startswith("-")]
     given = [target for target in wanted if not target.startswith("-")] or [ALL_LINEAR]
     for module in modules_of(op):
-        taken = any(matches(target, module, part) for target in given)
-        if taken and not any(matches(target, module, part) for target in without):
+        taken = any(names_module(target, module, part) for target in given)
+        if taken and not any(names_module(target, module, part) for target in without):
             yield module
 
 
-def matches(target: str, module: Module, part: str) -> bool:
+def names_module(target: str, module: Module, part: str) -> bool:
     """Whether a target without its sign is a module of a part; a pattern stands for modules by their usual names."""
     single = module.single and part != "router"
     if target == ALL_LINEAR:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Literal
 
-from meshwright.specs.operators import Kept, LayerWork, Linear, Op, StreamTokens, Vector, activation
+from meshwright.specs.operators import Kept, LayerWork, Linear, Op, StreamTokens, Vector, activation_pass
 from meshwright.specs.streams import Projection, Stream
 
 
@@ -52,7 +52,7 @@ def _projections(stream: Stream, projections: tuple[Projection, ...], rate: floa
     for number, each in enumerate(projections):
         row = each.split == "row"
         if number:
-            ops.append(activation(f"{each.name} activation", each.inputs, region="tensor" if row else "sequence"))
+            ops.append(activation_pass(f"{each.name} activation", each.inputs, region="tensor" if row else "sequence"))
             kept.append(
                 Kept(
                     name=f"{each.name} activation input",

@@ -11,7 +11,7 @@ from meshwright.errors import InputError, Problem, nearest, unknown_name
 from meshwright.fields.kinds import shortened
 from meshwright.ops.counts import adapter_parameters, trained_parameters
 from meshwright.ops.layers import work_of
-from meshwright.ops.modules import Module, is_pattern, matches, modules_of, part_of, targeted
+from meshwright.ops.modules import Module, is_pattern, modules_of, names_module, part_of, targeted
 from meshwright.records import fields_of
 from meshwright.specs.measured import MeasuredModel
 from meshwright.specs.model import ModelSpec
@@ -271,7 +271,7 @@ def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
 
 
 def _matches_one(target: str, modules: Iterable[tuple[Module, str]]) -> bool:
-    return any(matches(target.removeprefix("-"), module, part) for module, part in modules)
+    return any(names_module(target.removeprefix("-"), module, part) for module, part in modules)
 
 
 def _frozen_problems(model: ModelSpec, frozen: Iterable[Frozen]) -> Iterator[Problem]:

@@ -20,14 +20,12 @@ from meshwright.estimate.memory import (
 from meshwright.estimate.pipeline import sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, shared_update_s
 from meshwright.estimate.sync import DataNetwork, StepCompute, step_sync
-from meshwright.search.axes import WAYS
 from meshwright.search.geometry import Shape, pairs
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.shape_tables import ShapeTables
 from meshwright.search.shardings import Sharding
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.row import PlanRow
-from meshwright.strategies.base import OVERLAPS
 from meshwright.strategies.data import Z3, ShardingColumns
 
 AT_ONCE = 20_000
@@ -132,22 +130,12 @@ class Block:
     def plan_row(self, row: int, shape: Shape, choice: Sharding) -> PlanRow:
         """One plan of the block as a row of degrees."""
         grid = self.grid
-        return PlanRow(
-            tp=int(grid.tp[row]),
-            tensor=grid.tensor,
-            tp_overlap=OVERLAPS[int(grid.overlap[row])],
-            cp=grid.levels(row),
+        return grid.plan_row(
+            row,
             pp=shape.p,
             vpp=shape.v,
-            ep=int(grid.ep[row]),
-            etp=int(grid.etp[row]),
-            dispatcher=WAYS[int(grid.way[row])][0],
-            ep_overlap=WAYS[int(grid.way[row])][1],
-            hot_experts=WAYS[int(grid.way[row])][2],
-            dp=int(grid.dp[row]),
             sharding=choice.name,
             shard_group=choice.shard * int(grid.cp[row]) if choice.name == "hsdp" else 0,
-            mbs=int(grid.mbs[row]),
             gbs=self.workload.global_batch,
             schedule=shape.schedule.token,
             recompute=shape.recompute,

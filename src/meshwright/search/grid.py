@@ -7,6 +7,7 @@ the block of plans that share the row's layer costs.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from meshwright.search.table import divisors
 from meshwright.shapes import Bool, Int
 from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import about_hot_experts, offload_of
+from meshwright.specs.row import PlanRow, about_hot_experts, offload_of
 from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
@@ -71,6 +72,29 @@ class Grid:
         """Context levels of a row, as a plan states them."""
         degrees = zip(CONTEXTS, self.context[row].tolist(), strict=True)
         return tuple((kind, degree) for kind, degree in degrees if degree > 1)
+
+    def plan_row(self, row: int, **settings: Any) -> PlanRow:
+        """A row as a plan.
+
+        Args:
+            row: of the grid.
+            settings: of the plan that a grid does not hold: pipeline, batch, sharding, recompute.
+        """
+        dispatcher, overlap, hot_experts = WAYS[int(self.way[row])]
+        return PlanRow(
+            tp=int(self.tp[row]),
+            tensor=self.tensor,
+            tp_overlap=OVERLAPS[int(self.overlap[row])],
+            cp=self.levels(row),
+            ep=int(self.ep[row]),
+            etp=int(self.etp[row]),
+            dispatcher=dispatcher,
+            ep_overlap=overlap,
+            hot_experts=hot_experts,
+            dp=int(self.dp[row]),
+            mbs=int(self.mbs[row]),
+            **settings,
+        )
 
     def take(self, index: Int[np.ndarray, "picked"] | Bool[np.ndarray, "rows"]) -> Grid:
         """The rows of this index or mask."""

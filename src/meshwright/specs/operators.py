@@ -282,7 +282,7 @@ def whole_product(name: str, inputs: int, outputs: int, *, module: str = "", bia
     )
 
 
-def norm(
+def norm_pass(
     name: str, width: int, *, parameters: int = 0, module: str = "layernorm", region: Region = "sequence"
 ) -> Vector:
     """A norm: read and written forward; backward its input and gradient are read, and two passes written.
@@ -304,7 +304,7 @@ def norm(
     )
 
 
-def activation(name: str, width: int, *, module: str = "", region: Region = "tensor", columns: int = 1) -> Vector:
+def activation_pass(name: str, width: int, *, module: str = "", region: Region = "tensor", columns: int = 1) -> Vector:
     """A function of each element, of two factors where it is gated: they are read, and one is written.
 
     Args:

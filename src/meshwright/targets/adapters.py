@@ -33,7 +33,7 @@ _FOUR_BITS = {
 _STORED: dict[str, Keys] = {**_FOUR_BITS, "int8": {"load_in_8bit": True}}
 
 
-def problems(plan: Plan) -> Iterator[Problem]:
+def untrainable_by_peft(plan: Plan) -> Iterator[Problem]:
     """What PEFT does not do of the tuning of a plan."""
     lora = _lora(plan)
     yield from frozen_parts(plan)
@@ -114,7 +114,7 @@ def files(plan: Plan) -> tuple[tuple[str, str], ...]:
     return made if lora.base is None else (*made, (QUANTIZED, json_text(_STORED[lora.base])))
 
 
-def read(texts: Files, reader: KeyReader) -> dict[str, Any]:
+def read_adapters(texts: Files, reader: KeyReader) -> dict[str, Any]:
     """The field `lora` of a workload, where PEFT's file is among the files of a run.
 
     Args:

@@ -190,7 +190,7 @@ def trainer_problems(plan: Plan) -> Iterator[Problem]:
         # torchtune refuses the same, for the same reason (its recipes, 2025).
         why, fix = "optimizers of bitsandbytes take no sharded tensors of FSDP2", "use adamw, or z2"
         yield Problem(what=f"plan: optimizer is {plan.workload.optimizer}", why=why, fix=fix, field="optimizer")
-    yield from adapters.problems(plan)
+    yield from adapters.untrainable_by_peft(plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

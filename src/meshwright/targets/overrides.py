@@ -84,11 +84,11 @@ def by_options(words: Iterable[Word]) -> Overrides:
 
 def as_file(given: Overrides) -> str:
     """Overrides as the file that stands for them."""
-    values = {key: UNKNOWN if one.unknown is not None else value_of(one.text) for key, one in given.items()}
+    values = {key: UNKNOWN if one.unknown is not None else parsed_word(one.text) for key, one in given.items()}
     return json.dumps(values)
 
 
-def value_of(text: str) -> Any:
+def parsed_word(text: str) -> Any:
     """The value that a word of a command stands for."""
     text = text.strip()
     words = {"true": True, "false": False, "null": None, "none": None}

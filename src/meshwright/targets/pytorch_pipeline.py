@@ -9,7 +9,7 @@ from meshwright.schedules import PLAN_SCHEDULES, schedule_named
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.schedules.torch_actions import to_actions
 from meshwright.targets import fsdp
-from meshwright.targets.sayable import ANY, Plan, Rule, Says, only
+from meshwright.targets.sayable import ANY, Plan, Rule, Says, equal_micro_batches, only
 
 CLASSES = {
     "1f1b": "1F1B",
@@ -46,13 +46,7 @@ RULES = (
         fix="use 1f1b, interleaved or zb-v",
         source=_SOURCE,
     ),
-    Rule(
-        field="shapes",
-        holds=lambda plan: not plan.found.pipeline.shapes,
-        why="torch.distributed.pipelining cuts a batch into equal micro-batches",
-        fix="plan micro-batches that are alike",
-        source=_SOURCE,
-    ),
+    equal_micro_batches("torch.distributed.pipelining cuts a batch into equal micro-batches", _SOURCE),
 )
 
 

@@ -113,6 +113,17 @@ class Rule:
     """Where the target says so, with its version."""
 
 
+def equal_micro_batches(why: str, source: str) -> Rule:
+    """Micro-batches of one shape.
+
+    Args:
+        why: the target has no others.
+        source: where it says so.
+    """
+    fix = "plan micro-batches that are alike"
+    return Rule(field="shapes", holds=lambda plan: not plan.found.pipeline.shapes, why=why, fix=fix, source=source)
+
+
 NEUTRAL = {
     "tensor.name": "1d",
     "tensor.sequence_parallel": True,

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from meshwright.compiler.saved_plans import require_entries, saved_plan
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands, islands_of
 from meshwright.errors import InputError, Problem
@@ -101,18 +102,11 @@ class StagesPlan:
         Raises:
             InputError: it is no such plan.
         """
-        try:
-            held = json.loads(text)
-        except (ValueError, RecursionError) as wrong:
-            raise _unreadable(f"the plan is not JSON: {wrong}", "plans are saved by to_json") from wrong
-        if not isinstance(held, dict) or held.get("version") != VERSION:
-            found = held.get("version") if isinstance(held, dict) else None
-            raise _unreadable(f"a plan of version {found}", f"this release reads version {VERSION}")
-        lacking = {own.name for own in fields(cls)} - set(held)
-        for row in held.get("stages", []):
-            lacking |= {f"stages: {own.name}" for own in fields(StagePlan)} - {f"stages: {name}" for name in row}
-        if lacking:
-            raise _unreadable("the plan lacks " + ", ".join(sorted(lacking)), "all of it is needed to run it")
+        held = saved_plan(text, "version", VERSION)
+        stage_entries = [own.name for own in fields(StagePlan)]
+        there = {f"stages: {name}" for name in stage_entries if all(name in row for row in held.get("stages", []))}
+        wanted = [*(own.name for own in fields(cls)), *(f"stages: {name}" for name in stage_entries)]
+        require_entries({*held, *there}, wanted)
         stages = tuple(_stage(row) for row in held["stages"])
         return cls(
             loss=held["loss"], layer_ends=tuple(held["layer_ends"]), micro_batches=held["micro_batches"],
@@ -162,10 +156,6 @@ class StagesPlan:
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}{'es' if what.endswith('h') else 's'}"
-
-
-def _unreadable(what: str, why: str) -> InputError:
-    return InputError(what=what, why=why, fix="save the plan of a compiled step again", field="plan")
 
 
 def _hosts(held: Mapping[str, Any]) -> Hosts | Islands:

@@ -16,7 +16,6 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.schedules import Schedule
 from meshwright.search.away import offload_spaces, tensor_spaces
-from meshwright.search.axes import WAYS
 from meshwright.search.bound import RowBounds
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid, build_grid
@@ -75,22 +74,13 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
     names = space.pinned("schedule")
     by_count = names is not None and not any(schedule.steady_alive for schedule in factory.schedules)
     for index in _one_a_shape(grid, order, by_count=by_count)[:LEANEST_ROWS]:
-        plain = PlanRow(
-            tp=int(grid.tp[index]),
-            tensor=grid.tensor,
-            tp_overlap="ring" if grid.overlap[index] else "bulk",
-            cp=grid.levels(index),
+        plain = grid.plan_row(
+            index,
             pp=int(grid.pp[index]),
-            ep=int(grid.ep[index]),
-            etp=int(grid.etp[index]),
-            dispatcher=WAYS[int(grid.way[index])][0],
-            ep_overlap=WAYS[int(grid.way[index])][1],
-            hot_experts=WAYS[int(grid.way[index])][2],
-            dp=int(grid.dp[index]),
-            mbs=int(grid.mbs[index]),
             gbs=workload.global_batch,
             offload=grid.offload,
         )
+        plain = replace(plain, tp_overlap="ring" if grid.overlap[index] else "bulk")
         for row in _lean_settings(plain, space, factory):
             if found and spent():
                 break

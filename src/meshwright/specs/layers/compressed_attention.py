@@ -23,7 +23,7 @@ from meshwright.specs.operators import (
     Scores,
     Vector,
     column_product,
-    norm,
+    norm_pass,
     row_product,
     whole_product,
 )
@@ -129,7 +129,7 @@ class CompressedAttention(AttentionMixer):
         )
         ops: list[Op] = [
             whole_product("queries and keys down", hidden, self.q_rank + dim),
-            norm("latent norms", self.q_rank + dim, parameters=self.q_rank + dim),
+            norm_pass("latent norms", self.q_rank + dim, parameters=self.q_rank + dim),
             column_product("query up", self.q_rank, ((heads, dim),), module="mla_up_proj", gather=self.q_rank + dim),
             Vector(
                 name="norm and rotary",
@@ -188,7 +188,7 @@ class CompressedAttention(AttentionMixer):
         width, index = self.series * self.head_dim, self.indexer
         ops: list[Op] = [
             whole_product("entries and their gates", hidden, 2 * width),
-            norm("pooled entries", 2 * width, parameters=self._entries(self.head_dim)),
+            norm_pass("pooled entries", 2 * width, parameters=self._entries(self.head_dim)),
         ]
         if index is None:
             return ops
@@ -196,7 +196,7 @@ class CompressedAttention(AttentionMixer):
             *ops,
             whole_product("index queries", self.q_rank, index.heads * index.dim),
             whole_product("index entries, gates and weights", hidden, 2 * self.series * index.dim + index.heads),
-            norm("pooled index entries", 2 * self.series * index.dim, parameters=self._entries(index.dim)),
+            norm_pass("pooled index entries", 2 * self.series * index.dim, parameters=self._entries(index.dim)),
             Scores(
                 name="index scores",
                 module="core_attn",

@@ -7,7 +7,7 @@ from typing import Literal
 
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import FeedForward, LayerContext, PartWork
-from meshwright.specs.operators import Kept, activation, column_product, row_product
+from meshwright.specs.operators import Kept, activation_pass, column_product, row_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class DenseMlp(FeedForward):
         bias = columns * self.ffn_hidden if self.bias else 0
         up = column_product(f"{name} up", hidden, ((self.ffn_hidden, columns),), module=module, bias=bias)
         down = row_product(f"{name} down", ((self.ffn_hidden, 1),), hidden, module=module, bias=self.bias)
-        between = activation(f"{name} activation", self.ffn_hidden, module=module, columns=columns)
+        between = activation_pass(f"{name} activation", self.ffn_hidden, module=module, columns=columns)
         kept = [
             Kept(
                 name=f"{name} input",

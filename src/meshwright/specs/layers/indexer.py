@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.specs.check import Check
-from meshwright.specs.operators import Kept, Op, Scores, norm, whole_product
+from meshwright.specs.operators import Kept, Op, Scores, norm_pass, whole_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Indexer:
         return [
             whole_product("index queries", query_in, self.heads * self.dim),
             whole_product("index keys and weights", hidden, self._key_columns),
-            norm("index norm", (self.heads + 1) * self.dim, parameters=2 * self.dim),
+            norm_pass("index norm", (self.heads + 1) * self.dim, parameters=2 * self.dim),
             Scores(
                 name="index scores",
                 module="core_attn",

@@ -9,7 +9,7 @@ from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
 from meshwright.specs.layers.core_attention import AttentionMixer, attention_work
 from meshwright.specs.layers.indexer import Indexer
-from meshwright.specs.operators import Kept, Op, Vector, column_product, norm, whole_product
+from meshwright.specs.operators import Kept, Op, Vector, column_product, norm_pass, whole_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class LatentAttention(AttentionMixer):
         pairs = ((self.heads, self.nope_dim + self.value_dim),)
         ops: list[Op] = [
             whole_product("latent down", hidden, down_out),
-            norm("latent norms", queries + self.kv_rank, parameters=self._scales),
+            norm_pass("latent norms", queries + self.kv_rank, parameters=self._scales),
             column_product("query up", query_in, ((self.heads, self.head_dim),), module="mla_up_proj"),
             column_product(up, self.kv_rank, pairs, module="mla_up_proj", gather=latent),
         ]

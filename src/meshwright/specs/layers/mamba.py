@@ -13,7 +13,7 @@ from meshwright.specs.layers.recurrent import (
     gated_norm,
     recurrent_work,
 )
-from meshwright.specs.operators import Scan, column_product, norm, row_product
+from meshwright.specs.operators import Scan, column_product, norm_pass, row_product
 
 # Of one state and token: step x A, its exponential, step x input x B, decay x state + it, times C and added up.
 SCAN_FLOP = 7.0
@@ -86,7 +86,7 @@ class Mamba(RecurrentMixer):
             column_product("mamba in", context.hidden, ((width, 2),), bias=2 * width if self.bias else 0),
             convolution(width, self.conv_kernel, bias=self.conv_bias, more=width * (self.state + 1)),
             row_product("selection", ((width, 1),), selection),
-            norm("selection norms", selection, parameters=selection if self.norms else 0),
+            norm_pass("selection norms", selection, parameters=selection if self.norms else 0),
             column_product("steps", self.step_rank, ((width, 1),), gather=selection, bias=width),
             Scan(
                 name="selective scan",

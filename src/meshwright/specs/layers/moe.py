@@ -8,7 +8,7 @@ from typing import Literal
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import FeedForward, LayerContext, PartWork
 from meshwright.specs.layers.dense_mlp import DenseMlp
-from meshwright.specs.operators import Exchange, Kept, Linear, Op, Vector, activation, whole_product
+from meshwright.specs.operators import Exchange, Kept, Linear, Op, Vector, activation_pass, whole_product
 
 # Kernels around the products of an expert layer: scores, top-k, balance loss, counts and their copy to the host; masks,
 # offsets, gather or scatter of tokens and probabilities. Source: counted in megatron/core/transformer/moe of
@@ -168,7 +168,7 @@ class MoeMlp(FeedForward):
                 bias=bias_up,
                 experts=self.experts,
             ),
-            activation("experts activation", self.ffn_hidden, module="moe_act", region="expert", columns=columns),
+            activation_pass("experts activation", self.ffn_hidden, module="moe_act", region="expert", columns=columns),
             Linear(
                 name="experts down",
                 module="moe",

@@ -13,7 +13,16 @@ from meshwright.specs.layers.recurrent import (
     gated_norm,
     recurrent_work,
 )
-from meshwright.specs.operators import Kept, Linear, Op, Vector, activation, column_product, row_product, whole_product
+from meshwright.specs.operators import (
+    Kept,
+    Linear,
+    Op,
+    Vector,
+    activation_pass,
+    column_product,
+    row_product,
+    whole_product,
+)
 
 RANKS = {5: (), 6: ("mix_rank", "decay_rank"), 7: ("decay_rank", "rate_rank", "gate_rank")}
 """Low ranks that a version has; the value rank of version 7 is 0 in the first layer."""
@@ -182,7 +191,7 @@ class RwkvChannelMix(FeedForward):
         ops: list[Op] = [
             _token_shift(hidden, blends, kernels=1.0, parameters=blends * hidden),
             column_product("mlp up", hidden, ((width, 1),), module="mlp"),
-            activation("squared ReLU", width, module="mlp"),
+            activation_pass("squared ReLU", width, module="mlp"),
             row_product("mlp down", ((width, 1),), hidden, module="mlp"),
         ]
         kept = [

@@ -185,7 +185,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         "precision": PRECISIONS.get(dtype, PRECISIONS["fp32"]),
         "optimizer": trainer.optimizer,
         "seq_len": trainer.seq_len,
-        **adapters.read(files, reader),
+        **adapters.read_adapters(files, reader),
     }
     if not trainer.given:
         why = "the configuration of Accelerate does not say it, and training_args.json is not beside it"

@@ -17,7 +17,7 @@ from meshwright.targets.contract import Files, file_of, marked
 from meshwright.targets.keys import KeyReader, Keys
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.python_values import UNKNOWN, constants, expression_value, keywords
-from meshwright.targets.sayable import ANY, Plan, Rule, only
+from meshwright.targets.sayable import ANY, Plan, Rule, equal_micro_batches, only
 
 TITLE = "Alpa"
 MODULE = "alpa_plan.py"
@@ -53,13 +53,7 @@ RULES = (
         fix="use a pipeline whose stages are 1, 2, 4 ... devices or whole nodes",
         source=_SOURCE,
     ),
-    Rule(
-        field="shapes",
-        holds=lambda plan: not plan.found.pipeline.shapes,
-        why="a batch is cut into equal micro-batches",
-        fix="plan micro-batches that are alike",
-        source=_SOURCE,
-    ),
+    equal_micro_batches("a batch is cut into equal micro-batches", _SOURCE),
 )
 _TEXT = '''\
 """{head}

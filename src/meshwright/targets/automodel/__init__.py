@@ -12,8 +12,7 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.targets import fsdp, hugging_face, pytorch_pipeline
 from meshwright.targets.automodel import peft
-from meshwright.targets.automodel.read import plain
-from meshwright.targets.automodel.read import read as read_recipe
+from meshwright.targets.automodel.read import python_words, read_recipe
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import ADAM_IS_ADAMW, OneStrategyTarget, overlaps
@@ -140,7 +139,7 @@ def _optimizer(plan: Plan) -> Keys:
 
 def _beyond(plan: Plan) -> Iterator[Problem]:
     yield from hugging_face.shape_problems(plan)
-    yield from peft.problems(plan)
+    yield from peft.untrainable(plan)
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -162,7 +161,7 @@ FILE = KeyFile(
     marks=(("nemo_automodel", "step_scheduler:", "recipe_args:"),),
     noun="Automodel configuration",
     sections=("distributed", "step_scheduler", "peft", "quantization"),
-    plain=plain,
+    plain=python_words,
 )
 
 

@@ -27,7 +27,7 @@ _ELSEWHERE = re.compile(r"vision|visual|audio|image|multi_modal|projector|embed"
 """Modules outside the text's layers, which have no adapters here."""
 
 
-def read(reader: KeyReader) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+def read_peft(reader: KeyReader) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     """The field `lora` of a workload, None where all of the model is trained; and what was left out."""
     if reader.get("peft") is None:
         return None, ()
@@ -141,7 +141,7 @@ def _modules(plan: Plan, lora: Lora) -> Iterator[str]:
     yield from found
 
 
-def problems(plan: Plan) -> Iterator[Problem]:
+def untrainable(plan: Plan) -> Iterator[Problem]:
     """What Automodel does not do of the tuning of a plan."""
     lora = _lora(plan)
     yield from adapters.frozen_parts(plan)

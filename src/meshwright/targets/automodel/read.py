@@ -23,18 +23,18 @@ _SINGLE = ("1f1b", "gpipe")
 _WORDS = {"none": None, "None": None, "true": True, "True": True, "false": False, "False": False}
 
 
-def plain(value: Any) -> Any:
+def python_words(value: Any) -> Any:
     """A value as Automodel's loader takes it, which reads words of text as Python's."""
     if isinstance(value, Mapping):
-        return {name: plain(one) for name, one in value.items()}
+        return {name: python_words(one) for name, one in value.items()}
     if isinstance(value, list):
-        return [plain(one) for one in value]
+        return [python_words(one) for one in value]
     if isinstance(value, str) and value in _WORDS:
         return _WORDS[value]
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,12}", value) else value
 
 
-def read(reader: KeyReader, files: Files, devices: int | None) -> LaunchFile:
+def read_recipe(reader: KeyReader, files: Files, devices: int | None) -> LaunchFile:
     """What a recipe says.
 
     Args:
@@ -44,7 +44,7 @@ def read(reader: KeyReader, files: Files, devices: int | None) -> LaunchFile:
     """
     _recipe(reader)
     model = _model(reader)
-    lora, notes = peft.read(reader)
+    lora, notes = peft.read_peft(reader)
     row, layout = _row(reader, files, devices, model)
     if row is not None and lora is None:
         _deferred(reader, row)

@@ -13,7 +13,7 @@ from typing import Any
 from meshwright.errors import Problem
 from meshwright.formats.shell import Launch, Word, word
 from meshwright.library import models
-from meshwright.targets.overrides import keyed, value_of
+from meshwright.targets.overrides import keyed, parsed_word
 
 _SIZES = {
     ("-tp", "--tensor_model_parallel_size"): "model.tensor_model_parallel_size",
@@ -99,7 +99,7 @@ def devices_of(launch: Launch) -> int | None:
     return None
 
 
-def model_of(launch: Launch) -> dict[str, Any]:
+def model_named(launch: Launch) -> dict[str, Any]:
     """The model of a recipe by its name, where the library has one of that name."""
     texts = [one.text for one in launch.words]
     for at, text in enumerate(texts[:-1]):
@@ -120,7 +120,7 @@ _USUAL_PRETRAINING = {
 """What the functions that recipes start from set. Source: megatron/bridge/recipes/common.py, commit 067f987d."""
 
 
-def usual(names: str, given: Iterable[str]) -> list[Word]:
+def recipe_defaults(names: str, given: Iterable[str]) -> list[Word]:
     """Overrides that say what nearly every recipe sets, where nothing else does.
 
     Args:
@@ -139,7 +139,7 @@ def usual(names: str, given: Iterable[str]) -> list[Word]:
 _TARGETS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 
 
-def lora_of(launch: Launch, texts: Mapping[str, str]) -> tuple[dict[str, Any] | None, list[Problem]]:
+def lora_asked(launch: Launch, texts: Mapping[str, str]) -> tuple[dict[str, Any] | None, list[Problem]]:
     """Adapters of a recipe, None where all of the model is trained; and what of them is asked for.
 
     Args:
@@ -152,13 +152,13 @@ def lora_of(launch: Launch, texts: Mapping[str, str]) -> tuple[dict[str, Any] | 
         key.startswith("peft.") for key in texts
     ):
         return None, []
-    rank = value_of(texts.get("peft.dim", ""))
-    targets = value_of(texts.get("peft.target_modules", ""))
+    rank = parsed_word(texts.get("peft.dim", ""))
+    targets = parsed_word(texts.get("peft.target_modules", ""))
     if isinstance(targets, str):
         targets = [one.strip(" '\"") for one in targets.strip("[]").split(",") if one.strip()]
     found: dict[str, Any] = {
         "targets": targets or list(_TARGETS),
-        "dropout": value_of(texts.get("peft.dropout", "0.0")),
+        "dropout": parsed_word(texts.get("peft.dropout", "0.0")),
         "dora": any("dora" in one for one in named),
     }
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:

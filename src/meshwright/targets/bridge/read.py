@@ -69,12 +69,12 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     started, _ = processes(launch.launcher)
     words = options.as_overrides(launch)
     names = " ".join(one.text for one in launch.words)
-    usual = options.usual(names, [key for key, _ in map(parted, words) if key])
+    usual = options.recipe_defaults(names, [key for key, _ in map(parted, words) if key])
     words += usual
     read = _read(words, devices or options.devices_of(launch) or started)
-    adapted, asked = options.lora_of(launch, {key: value.text for key, value in map(parted, words) if key})
+    adapted, asked = options.lora_asked(launch, {key: value.text for key, value in map(parted, words) if key})
     read = replace(
-        read, model=options.model_of(launch), workload=read.workload | ({"lora": adapted} if adapted else {})
+        read, model=options.model_named(launch), workload=read.workload | ({"lora": adapted} if adapted else {})
     )
     questions = (*_left_to(_recipe(launch), read), *asked)
     if questions and not read.questions:
@@ -104,7 +104,7 @@ def read_bridge_yaml(name: str, text: str, over: Mapping[str, object], devices: 
         at = next((number for number, line in enumerate(lines, 1) if line.startswith(last)), 0)
         shown = f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
         words.append(word(f"{_RENAMED.get(key, key)}={shown}", ScriptLine(name, at)))
-    usual = options.usual(name, [key for key, _ in map(parted, words) if key])
+    usual = options.recipe_defaults(name, [key for key, _ in map(parted, words) if key])
     read = _read([*words, *usual], devices)
     if "peft" in {key.partition(".")[0] for key, _ in map(parted, words)}:
         problem = Problem(what="peft is given", why=_TUNED, fix="check the script that starts the recipe", field="peft")

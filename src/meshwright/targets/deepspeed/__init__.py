@@ -171,7 +171,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         InputError: the text is no JSON.
     """
     reader = FILE.read(files)
-    return launch_of(reader, hugging_face.read_arguments(files, reader), devices, adapters.read(files, reader))
+    return launch_of(reader, hugging_face.read_arguments(files, reader), devices, adapters.read_adapters(files, reader))
 
 
 def launch_of(

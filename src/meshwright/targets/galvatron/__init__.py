@@ -53,7 +53,7 @@ RULES = (
 )
 
 
-def refused(job: Job) -> tuple[Problem, ...]:
+def _refused(job: Job) -> tuple[Problem, ...]:
     """What Galvatron cannot run of a plan."""
     if len(job.plan.pipelines) > 1:
         return (unequal_pipelines(TITLE, job),)
@@ -156,7 +156,7 @@ def configuration(job: Job) -> Keys:
 
 
 def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
-    if problems := refused(job):
+    if problems := _refused(job):
         raise UnsupportedError(problems, code="MW420")
     model = job.model
     heads, width = _heads_and_width(job)
@@ -186,7 +186,7 @@ TARGET = JobTarget(
     title=TITLE,
     version="2.4.0",
     translate=_files,
-    untold=refused,
+    untold=_refused,
     read=read,
     recognised=FILE.recognised,
     software="megatron-core",

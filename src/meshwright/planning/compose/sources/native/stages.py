@@ -21,7 +21,6 @@ from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, 
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
 from meshwright.estimate.sync import DataNetwork, StepCompute, step_sync
 from meshwright.planning.compose.sources.native.stage_grid import quickest_rows, shardings_tried, stage_grid
-from meshwright.search.axes import WAYS
 from meshwright.search.grid import COLUMNS, Grid
 from meshwright.search.shardings import Sharding, ShardingTable
 from meshwright.search.space import Space
@@ -29,7 +28,6 @@ from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
-from meshwright.strategies.base import OVERLAPS
 
 RECOMPUTES: tuple[tuple[str, float], ...] = (
     ("none", 0.0),
@@ -95,20 +93,10 @@ class StageOptions:
         grid, choice = self.grid, self.shardings[int(self.choice[row])]
         name, share = RECOMPUTES[int(self.recompute[row])]
         again = int(np.ceil(share * layers)) if name == "block" else 0
-        return PlanRow(
-            tp=int(grid.tp[row]),
-            tensor=grid.tensor,
-            tp_overlap=OVERLAPS[int(grid.overlap[row])],
-            cp=grid.levels(row),
-            ep=int(grid.ep[row]),
-            etp=int(grid.etp[row]),
-            dispatcher=WAYS[int(grid.way[row])][0],
-            ep_overlap=WAYS[int(grid.way[row])][1],
-            hot_experts=WAYS[int(grid.way[row])][2],
-            dp=int(grid.dp[row]),
+        return grid.plan_row(
+            row,
             sharding=choice.name,
             shard_group=choice.shard * int(grid.cp[row]) if choice.name == "hsdp" else 0,
-            mbs=int(grid.mbs[row]),
             gbs=int(self.wave[row]),
             recompute=("full" if again >= layers else "block") if again else ("none" if name == "block" else name),
             recompute_layers=again if again < layers else 0,

@@ -1,0 +1,50 @@
+"""Plans of the compiler as files: JSON with the version that wrote it, read back whole or refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+from meshwright.errors import InputError
+
+
+def unreadable(what: str, why: str) -> InputError:
+    """The error of a saved plan that cannot be used."""
+    return InputError(what=what, why=why, fix="save the plan of a compiled step again", field="plan")
+
+
+def saved_plan(text: str, stamp: str, known: int | str) -> dict[str, Any]:
+    """A plan's entries.
+
+    Args:
+        text: JSON.
+        stamp: `version` or `schema`: the key that says what wrote it.
+        known: the one that is read.
+
+    Raises:
+        InputError: it is no JSON, or of another version.
+    """
+    try:
+        held = json.loads(text)
+    except (ValueError, RecursionError) as wrong:
+        raise unreadable(f"the plan is not JSON: {wrong}", "plans are saved by to_json") from wrong
+    if not isinstance(held, dict) or held.get(stamp) != known:
+        found = held.get(stamp) if isinstance(held, dict) else None
+        reads = f"version {known}" if stamp == "version" else known
+        raise unreadable(f"a plan of {stamp} {found}", f"this release reads {reads}")
+    return held
+
+
+def require_entries(held: Collection[str], wanted: Collection[str]) -> None:
+    """Refuse a plan without all of its entries.
+
+    Args:
+        held: names that are there.
+        wanted: names that a plan has.
+
+    Raises:
+        InputError: some are not there.
+    """
+    if lacking := sorted(set(wanted) - set(held)):
+        raise unreadable("the plan lacks " + ", ".join(lacking), "all of it is needed to run it")
