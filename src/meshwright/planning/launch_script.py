@@ -301,7 +301,7 @@ class LaunchSource:
         """Files with the keys that stand over them: the target's own, and those of its trainer."""
         if not self.outside.settings:
             return files
-        stated = {key: overrides.value_of(value) for key, value in self.outside.settings.items()}
+        stated = {key: overrides.parsed_word(value) for key, value in self.outside.settings.items()}
         own = stated if ARGUMENTS not in self.target.beside else keys_of(self.target.name, stated)
         rest = {key: value for key, value in stated.items() if key not in own}
         held = json.loads(files.get(ARGUMENTS, "{}")) if rest else {}

@@ -15,7 +15,7 @@ from meshwright.ops.layers import work_of
 from meshwright.ops.modules import part_of, targeted
 from meshwright.specs.job import Job
 from meshwright.specs.operators import Linear
-from meshwright.targets.overrides import value_of
+from meshwright.targets.overrides import parsed_word
 
 NAMES = {"linear_qkv": "linear_qkv", "o_proj": "linear_proj", "linear_fc1": "linear_fc1", "down_proj": "linear_fc2"}
 """Its names of modules by ours."""
@@ -45,11 +45,11 @@ def said(texts: Mapping[str, str]) -> dict[str, Any] | None:
     Args:
         texts: values by key.
     """
-    rank = value_of(texts.get("peft.dim", ""))
+    rank = parsed_word(texts.get("peft.dim", ""))
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
         return None
     targets = [one.strip(" '\"") for one in texts.get("peft.target_modules", "").strip("[]").split(",") if one.strip()]
-    found = {"targets": targets or list(NAMES.values()), "dropout": value_of(texts.get("peft.dropout", "0.0"))}
+    found = {"targets": targets or list(NAMES.values()), "dropout": parsed_word(texts.get("peft.dropout", "0.0"))}
     return {"r": rank, **{name: value for name, value in found.items() if value}}
 
 
