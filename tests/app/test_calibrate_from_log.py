@@ -110,7 +110,7 @@ def test_doubt_narrows_and_what_is_not_told_apart_is_named(tmp_path: Path) -> No
         ("", "", 10.0, "times apart is another run"),
         ("", "", 0.4, "of the devices' peak"),
         (",global_batch", ",256", 1.0, "line 2: a global batch of 256, the plan's is 128"),
-        (",tokens_per_s_per_device", ",100", 1.0, "by its rate"),
+        (",tokens_per_s_per_device", ",100", 1.0, "from its throughput"),
     ],
 )
 def test_a_log_of_another_run_writes_nothing(tmp_path: Path, extra: str, value: str, times: float, said: str) -> None:

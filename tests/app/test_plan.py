@@ -222,7 +222,7 @@ def test_devices_that_must_idle_are_named() -> None:
     plans = plan(MODEL, gpus="61x1xH100", global_batch=1024, pin="recompute=none,sharding=z1,mbs=1", forbid="vpp")
     assert plans[0].plan.devices == 60
     assert plans.cluster.devices == 61
-    assert any(text.startswith("60 of 61 devices used, 1 idle: 61 has the factor 61") for text in plans.warnings)
+    assert any(text.startswith("60 of 61 devices used, 1 idle: 61 is divisible by 61") for text in plans.warnings)
 
 
 def test_all_devices_are_used_or_it_says_why_not() -> None:

@@ -94,7 +94,7 @@ def test_without_the_optimum_the_space_is_not_searched() -> None:
     answer = tune("gpt2", **SMALL, trials=4, optimum=False)
     assert answer.optimum is None
     assert answer.to_dict()["regret"] is None
-    with pytest.raises(InputError, match="without the optimum"):
+    with pytest.raises(InputError, match="needs the optimum"):
         answer.figure()
 
 

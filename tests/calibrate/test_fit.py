@@ -177,7 +177,7 @@ def test_a_file_of_runs_becomes_a_file_of_numbers_only_if_it_helps(
     assert json.loads((tmp_path / "calibration.json").read_text("utf-8")) == result.record
     assert result.record["errors"]["left_out"]["median"] < result.record["errors"]["before"]["median"]
     monkeypatch.setattr("meshwright.app.calibrate.fit", lambda steps: replace(found(), left_out=found().before))
-    with pytest.raises(NoBetter, match="not seen better"):
+    with pytest.raises(NoBetter, match="held-out sources no better"):
         calibrate([source], tmp_path / "other.json")
     assert not (tmp_path / "other.json").exists()
 

@@ -124,7 +124,7 @@ def one_worker(**fields: Any) -> PipelineSet:
 def test_what_does_not_go_together_is_said() -> None:
     state, (batch, *_) = state_and_batches(4)
     step = step_of(frozenset())
-    with pytest.raises(InputError, match="without a word on the loss"):
+    with pytest.raises(InputError, match="loss is not given"):
         parallelize(step, method=one_worker()).lower(state, batch)
     with pytest.raises(InputError, match="a batch of 6 samples for pipelines that share 4"):
         parallelize(step, method=one_worker(), loss="mean").lower(*state_and_batches(6)[:1], state_and_batches(6)[1][0])

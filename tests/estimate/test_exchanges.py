@@ -57,7 +57,7 @@ def test_combined_1f1b_hides_exchanges_but_those_of_its_warm_up() -> None:
     [
         ("pp16.ep64.epov.dp128.mbs1", "runs no forward together with a backward"),
         ("pp16.epov.dp128.mbs1.dualpipe", "experts on one rank exchange nothing"),
-        ("pp16.vpp2.ep64.epov.dp128.mbs1.rc-full", "the exchanges of a whole layer made again"),
+        ("pp16.vpp2.ep64.epov.dp128.mbs1.rc-full", "recomputing a whole layer repeats its exchanges"),
     ],
 )
 def test_overlaps_that_nothing_runs(plan: str, why: str) -> None:

@@ -133,7 +133,7 @@ def test_a_plan_that_cuts_a_tower_is_refused() -> None:
     wide = expand(_row("pp2.dp4"), model, 4096)
     cut = _moved(wide, 20)
     assert plan.num_layers == 28
-    with pytest.raises(InputError, match="a stage ends behind layer 19"):
+    with pytest.raises(InputError, match="a stage ends after layer 19"):
         estimate_plan(cut, model, CLUSTER, JOB)
 
 

@@ -41,7 +41,7 @@ def test_what_is_none(value: object) -> None:
 
 
 def test_a_percentage_without_its_sign_is_asked_about() -> None:
-    with pytest.raises(InputError, match="18% are 18%/year") as caught:
+    with pytest.raises(InputError, match="18% is 18%/year") as caught:
         read("rate=18/year")
     assert "rate=18%/year" in caught.value.problems[0].fix
     assert read("rate=0.0021/h").rate_per_device_hour == 0.0021

@@ -58,7 +58,7 @@ def test_a_value_that_is_forbidden_leaves_the_others() -> None:
 
 def test_pins_and_bans_meet() -> None:
     assert space(pin="tp=4,8", forbid="tp=8").pinned("tp") == (4,)
-    with pytest.raises(InputError, match="leaves no tp"):
+    with pytest.raises(InputError, match="leaves no value of tp"):
         space(pin="tp=8", forbid="tp=8")
 
 

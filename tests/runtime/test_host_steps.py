@@ -85,7 +85,7 @@ def test_one_device_alone_has_its_optimizer_on_the_host_too() -> None:
         ("z0.off-o", "off-o with z0"),
         ("z2.off-wo", "off-wo with z2"),
         ("z2.off-aog", "activations stay"),
-        ("z3.off-wo-nvme", "not on its disks"),
+        ("z3.off-wo-nvme", "not to disks"),
         ("tp2.z2.off-og", "with tp2"),
     ],
 )

@@ -80,7 +80,7 @@ def test_an_actor_that_hangs_is_told_and_ended(cluster: None, monkeypatch: pytes
     pids = runtime.crew.pids()
     monkeypatch.setattr(runtime._team, "timeout_s", 4.0)
     os.kill(pids[1], signal.SIGSTOP)
-    with pytest.raises(LostError, match=r"(?s)mesh 1 hangs .*no worker has gone on for 4 s"):
+    with pytest.raises(LostError, match=r"(?s)mesh 1 hangs .*no worker has made progress for 4 s"):
         there(state, batch())
     deadline = time.monotonic() + 120.0
     while any(Path(f"/proc/{pid}").exists() for pid in pids):

@@ -99,7 +99,7 @@ def test_data_goes_on_where_it_was(tmp_path: Path) -> None:
             checkpoints.restore(state, step=1)
         with pytest.raises(InputError, match="is of another tree"):
             checkpoints.restore({"weights": np.arange(4.0)})
-        with pytest.raises(InputError, match="a list_iterator does not tell its place"):
+        with pytest.raises(InputError, match="the position of a list_iterator cannot be saved"):
             checkpoints.save(4, state, data=iter([1]))
 
 

@@ -104,7 +104,7 @@ def test_a_worker_that_hangs_is_told(there: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(runtime._team, "timeout_s", 4.0)
     os.kill(crew_of(there).pids()[1], signal.SIGSTOP)
     with pytest.raises(
-        LostError, match=r"mesh 1 hangs before its first instruction\n.*no worker has gone on for 4 s"
+        LostError, match=r"mesh 1 hangs before its first instruction\n.*no worker has made progress for 4 s"
     ) as caught:
         there(state, batch())
     assert len(caught.value.problems) == 1

@@ -207,7 +207,7 @@ def test_updates_that_wait_for_other_stages_are_refused(step: Any, words: str) -
         ({"schedule": "pipedream", "updates": 2}, "updates=8"),
         ({"schedule": "1f1b", "updates": 2}, "updates=1"),
         ({"schedule": "pipedream-2bw", "updates": 4}, "m = 4"),
-        ({"schedule": "pipedream-2bw", "updates": 3}, "every update has as many"),
+        ({"schedule": "pipedream-2bw", "updates": 3}, "the same number of micro-batches"),
     ],
 )
 def test_what_does_not_run_says_why(options: dict[str, Any], words: str) -> None:

@@ -51,7 +51,7 @@ def refused(lists: list[str], placement: Placement | None = None, segments: int 
         (["F0.0 F0.1 B0.0", "F0.0 B0.0 F0.1 B0.1"], "stage 0, micro-batch 1 has no backward", "on worker 0"),
         (["F0.0 F0.0 B0.0"], "1 tasks are listed twice, the first of them F0.0 on worker 0", "remove"),
         (["F0.0 I0.0"], "a contradictory backward (1 such): I0.0", "list the task once"),
-        (["B0.0 F0.0"], "worker 0 runs B0.0 before its input F0.0", "move B0.0 behind F0.0"),
+        (["B0.0 F0.0"], "worker 0 runs B0.0 before its input F0.0", "move B0.0 after F0.0"),
         (
             ["F0.0 B0.0 F0.1 B0.1", "F0.1 B0.1 F0.0 B0.0"],
             "2 workers wait for each other in a circle: worker 0 needs B0.0 of worker 1 for B0.0;"
@@ -78,15 +78,15 @@ def refused(lists: list[str], placement: Placement | None = None, segments: int 
             "on worker 0, move RECV_B0.0 before RECV_B0.1",
         ),
         (["UNSHARD0.0 F0.0 RESHARD0.0 B0.0"], "B0.0 on worker 0 needs weights that are not gathered (1 such), freed by"
-                                              " RESHARD0.0", "behind a UNSHARD"),
-        (["F0.0 B0.0 UNSHARD0.0"], "F0.0 on worker 0 needs weights that are not gathered", "behind a UNSHARD"),
+                                              " RESHARD0.0", "after a UNSHARD"),
+        (["F0.0 B0.0 UNSHARD0.0"], "F0.0 on worker 0 needs weights that are not gathered", "after a UNSHARD"),
         (["UNSHARD0.0 UNSHARD0.1 F0.0 B0.0"], "UNSHARD0.1 on worker 0 brings weights that are gathered", "RESHARD"),
         (["UNSHARD0.0 F0.0 B0.0 RESHARD0.0 RESHARD0.1"], "RESHARD0.1 on worker 0 frees weights", "UNSHARD"),
         (["RELOAD_W0.0 F0.0 OFFLOAD_W0.0 B0.0"], "not on the device (1 such), freed by OFFLOAD_W0.0", "RELOAD_W"),
         (["UNSHARD0.1 F0.0 B0.0"], "UNSHARD0.1 on worker 0 is number 0 of its chunk", "call it UNSHARD0.0"),
         (["F0.0 OFFLOAD_A0.0 B0.0"], "OFFLOAD_A0.0 on worker 0 has no RELOAD_A of the same micro-batch", "RELOAD_A0.0"),
-        (["F0.0 OFFLOAD_A0.0 B0.0 RELOAD_A0.0"], "runs B0.0 before its input RELOAD_A0.0", "move B0.0 behind"),
-        (["F0.0 B0.0 OPT0.0 F0.1 B0.1"], "B0.1 on worker 0 makes a gradient behind OPT0.0", "move OPT0.0 behind"),
+        (["F0.0 OFFLOAD_A0.0 B0.0 RELOAD_A0.0"], "runs B0.0 before its input RELOAD_A0.0", "move B0.0 after"),
+        (["F0.0 B0.0 OPT0.0 F0.1 B0.1"], "B0.1 on worker 0 makes a gradient after OPT0.0", "move OPT0.0 after"),
         (["F0.0@1 B0.0@1 OPT0.0"], "F0.0@1 on worker 0 uses version 1 of weights that have seen 0 steps", "OPT0.0"),
         (["F0.0@0 F0.1@0 B0.0@0 OPT0.0 B0.1@1 OPT0.1"], "B0.1@1 on worker 0 differs from F0.1@0", "the forward used"),
         (["F0.0 B3.0"], "worker 0 runs chunk", "own chunks"),

@@ -301,12 +301,10 @@ def calculon_what_if(
     factors = tuple(dict.fromkeys(request.factors))
     for factor in factors:
         if not 1e-6 <= factor <= 1e6 or factor == 1:
-            why = "a factor is a number above 0 that changes something"
+            why = "a factor must be a number above 0 and not 1"
             check.problem(f"--factors holds {factor:g}", why, "for example --factors 0.5,2", "--factors")
     if not factors:
-        check.problem(
-            "--factors is empty", "there is something to change by", "for example --factors 0.5,2", "--factors"
-        )
+        check.problem("--factors is empty", "at least one factor is needed", "for example --factors 0.5,2", "--factors")
     space, choice = read_space(request.space, check)
     answer = what_if(space, choice.axes, factors=factors, fixed=request.space.options.fixed, progress=progress)
     if not answer.base.best:

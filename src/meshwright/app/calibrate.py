@@ -87,9 +87,9 @@ def fit_runs(measured_csv: Sequence[str | Path], out_json: str | Path | None = N
     if not found.improves:
         error = NoBetter(
             Problem(
-                what="the fit does not predict sources it has not seen better than the numbers it started from",
+                what="the fitted numbers predict held-out sources no better than the numbers before the fit",
                 why="the runs are too few or contradict each other",
-                fix="give more sources, or scale one plan with a log of its own; nothing was written",
+                fix="give runs of more sources, or calibrate one plan with --from-log; nothing was written",
             )
         )
         raise error

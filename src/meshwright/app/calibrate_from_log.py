@@ -162,7 +162,7 @@ def _row(question: PlanQuestion) -> PlanRow:
         return question.row
     problem = Problem(
         what="this plan has no one-line form",
-        why="the calibration keeps the measured plan by it",
+        why="the calibration file stores the measured plan in that form",
         fix="measure a plan whose stages and layers are alike",
         field="plan",
     )

@@ -72,7 +72,7 @@ def training_on(training: PlannedTraining, devices: int, machine: Machine, lost:
     if not found:
         raise InfeasibleError(
             Problem(what=f"no plan of {before.gbs} samples a step on the {devices} devices that are left",
-                    why=f"it was {before.format()}", fix="start again with more devices, or another --gbs",
+                    why=f"the plan so far was {before.format()}", fix="start again with more devices, or another --gbs",
                     field="devices"),
             code="MW311",
         )  # fmt: skip

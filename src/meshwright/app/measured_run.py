@@ -111,8 +111,8 @@ class LoggedRun:
         if told_s > MOST_TOLD * step_s:
             raise InputError(
                 what=f"the parts that the log reports sum to {told_s:.4g} s, its step takes {step_s:.4g} s",
-                why="parts of a step do not take longer than it",
-                fix="check the units of the parts, or leave out those that run beside each other",
+                why="the parts of a step cannot take longer than the step",
+                fix="check the units of the parts, or leave out parts that overlap with others",
                 field="step_time",
                 code="MW216",
             )
@@ -215,7 +215,7 @@ def _other_run(read: RunLog, job: Job, row: PlanRow | None) -> Iterator[Problem]
         if name in own and found.value != own[name]:
             yield Problem(
                 what=f"line {found.line}: the log says {name} {found.value:g}, the plan {own[name]}",
-                why=f"a step of another run says nothing about {job.model.name} under {of}",
+                why=f"the log must be of a run of {job.model.name} under {of}",
                 fix="give the model, plan and batch that the log is of",
                 field=name,
             )
@@ -239,8 +239,8 @@ def _disagreeing(read: RunLog, job: Job) -> Iterator[Problem]:
         if step.step_time_s is None or by_rate is None or abs(by_rate / step.step_time_s - 1) <= AGREES:
             continue
         yield Problem(
-            what=f"line {step.line}: {step.step_time_s:.4g} s a step, but {by_rate:.4g} s by its rate",
-            why=f"a step of {job.workload.tokens_per_step:,} tokens on {job.plan.devices} devices has one time",
+            what=f"line {step.line}: {step.step_time_s:.4g} s a step, but {by_rate:.4g} s from its throughput",
+            why=f"both must agree for a step of {job.workload.tokens_per_step:,} tokens on {job.plan.devices} devices",
             fix="check units, sequence length, batch and number of devices",
             field="step_time",
         )

@@ -120,5 +120,8 @@ def _empty(path: str) -> Any:
     from meshwright.errors import Problem
 
     return Problem(
-        what=f"{path!r} holds no plan", why="a page draws plans", fix="plan again, with looser limits", field="model"
+        what=f"{path!r} holds no plan",
+        why="a report needs at least one plan",
+        fix="plan again, with looser limits",
+        field="model",
     )

@@ -136,13 +136,14 @@ def _execution_problems(options: ExecutionFields, *, planned: bool) -> Iterator[
         yield UnsupportedError(unknown_name("dtype", options.dtype, DTYPES), code="MW403")
     if options.emulate is not None and not planned:
         yield InputError(Problem(
-            what=f"--emulate {options.emulate:g} with a plan of one line", field="emulate",
-            why="the seconds of its tasks follow from devices, which a plan file names",
+            what=f"--emulate {options.emulate:g} with a one-line plan", field="emulate",
+            why="the planned times of tasks depend on the devices, which only a plan file names",
             fix="meshwright plan ... -o plan.json, then --plan plan.json"), code="MW251")  # fmt: skip
     if options.emulate is not None and options.hosts_per_mesh > 1:
         yield InputError(Problem(
             what=f"--emulate {options.emulate:g} with --hosts-per-mesh {options.hosts_per_mesh}", field="emulate",
-            why="one worker slows each mesh", fix="leave --hosts-per-mesh out"), code="MW251")  # fmt: skip
+            why="durations are emulated by one worker a mesh", fix="leave --hosts-per-mesh out"),
+            code="MW251")  # fmt: skip
 
 
 def _row_inputs(options: ExecutionFields, filed: _Filed | None, notes: list[str], gather: Gather) -> RunInputs:

@@ -87,7 +87,7 @@ class Trace:
         from meshwright.report.memory_snapshot import snapshot_bytes
 
         if not self.picture.memory:
-            why = "measured layers do not tell their bytes over a step"
+            why = "layer profiles do not contain memory over time"
             fix = "leave --memory-snapshot out"
             raise InputError(what="there is no memory to show", why=why, fix=fix, field="memory_snapshot")
         return snapshot_bytes(self.picture)

@@ -117,7 +117,7 @@ class TuneAnswer(Answer):
         """
         if self.optimum is None:
             problem = Problem(
-                what="there is no figure of regret without the optimum", fix="leave out --no-optimum", field="figure"
+                what="the figure of regret needs the optimum", fix="leave out --no-optimum", field="figure"
             )
             raise InputError(problem, code="MW253")
         from meshwright.report.regret import regret_svg

@@ -281,9 +281,7 @@ def _refuse_broken(result: Validation) -> None:
         return
     error = BrokenRows(
         [
-            Problem(
-                what=f"row {found.id}: {found.why_not}", why="this is an error of meshwright", fix="please report it"
-            )
+            Problem(what=f"row {found.id}: {found.why_not}", why="this is a bug in meshwright", fix="please report it")
             for found in broken[:10]
         ]
     )

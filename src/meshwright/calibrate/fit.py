@@ -142,7 +142,7 @@ def fit(
             Problem(
                 what=f"{len(steps)} runs can be priced",
                 why=f"a fit needs at least {FEWEST_RUNS}",
-                fix="give a file with more runs, or scale one plan with a log of its own",
+                fix="give a file with more runs, or calibrate one plan with --from-log",
             )
         )
     if parameters is None:

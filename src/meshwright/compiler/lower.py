@@ -73,8 +73,8 @@ RUNS = frozenset({Kind.F, Kind.B, Kind.I, Kind.W, Kind.R, Kind.OPT})
 """Kinds of tasks that can be compiled."""
 
 _WHY_NOT = {
-    Kind.X: "a redundant forward serves a worker that takes a lost one's place; here lost workers are replaced from the"
-    " last checkpoint",
+    Kind.X: "redundant forwards let a neighbour replace a lost worker; here lost workers are replaced from the last"
+    " checkpoint",
 }
 _SEGMENTS = Problem(
     what="a schedule with sequence segments",

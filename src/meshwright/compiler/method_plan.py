@@ -95,7 +95,7 @@ class MethodPlan:
         how = "whole" if self.whole else f"in {len(self.mesh_sizes)} meshes" if self.stage_ends else "on one mesh"
         lines = [f"{self.method}({given}), {how} of {sizes} devices"]
         if len(self.stage_ends) > 1:
-            lines.append(f"  stages end behind equations {', '.join(map(str, self.stage_ends))} of the loss")
+            lines.append(f"  stages end after equations {', '.join(map(str, self.stage_ends))} of the loss")
         if self.choice:
             shape = "x".join(map(str, self.mesh_shape))
             lines.append(f"  {len(self.choice)} operands and operators split over {shape} devices one by one")

@@ -214,7 +214,7 @@ class PipeshardParallel(Method):
                                      fix='num_stages="auto"', field="num_stages"))  # fmt: skip
             if (self.chunks or 1) > 1:
                 wrong.append(Problem(what=f'chunks = {self.chunks} with num_stages = "auto"',
-                                     why="stages are sought for meshes that hold one each",
+                                     why='with "auto" each mesh holds one stage',
                                      fix="chunks=1, or a number of stages", field="chunks"))  # fmt: skip
             wrong += _too_many(self.hosts, self.devices)
         elif self.hosts is not None:
@@ -223,7 +223,7 @@ class PipeshardParallel(Method):
         if self.updates is not None and (self.updates < 1 or self.num_micro_batches % self.updates):
             wrong.append(Problem(
                 what=f"updates = {self.updates} with num_micro_batches = {self.num_micro_batches}",
-                why="every update has as many micro-batches", fix="updates=1", field="updates",
+                why="all updates have the same number of micro-batches", fix="updates=1", field="updates",
             ))  # fmt: skip
         if self.zero not in (0, 1, 2, 3):
             wrong.append(Problem(what=f"zero = {self.zero}", why="ZeRO has stages 0 to 3", fix="zero=2", field="zero"))

@@ -101,7 +101,7 @@ def _check_effects(fun: Callable[..., Any], program: core.Jaxpr) -> None:
         raise InputError(
             what=f"{start_of(fun)} does more than compute ({acting.primitive.name})" + (f": {line}" if line else ""),
             why="parts of it run on several meshes, once for every micro-batch and again for recomputation",
-            fix="return what is to be seen, from the loss with has_aux=True, and print it behind the step",
+            fix="return what is to be seen, from the loss with has_aux=True, and print it after the step",
             field=getattr(fun, "__name__", "step"),
         )
 

@@ -280,7 +280,7 @@ def check_shared_out(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int)
             best = min(nearest, key=lambda n: abs(n - micro_batches))
             problems.append(Problem(
                 what=f"a batch of {shape.shape[0]} does not split into {micro_batches} micro-batches",
-                why="every micro-batch has as many samples", fix=f"num_micro_batches={best}", field="num_micro_batches",
+                why="all micro-batches have one size", fix=f"num_micro_batches={best}", field="num_micro_batches",
             ))  # fmt: skip
     counts = sorted({shape.shape[0] for shape in shapes})
     if len(counts) > 1:

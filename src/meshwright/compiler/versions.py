@@ -139,7 +139,7 @@ class VersionedUpdates:
             operand, stages = min(shared.items())
             raise InputError(Problem(
                 what=f"{self._name(operand)} is used by stages {' and '.join(map(str, stages))}",
-                why="its gradients of both would have to meet before each update, which waits for nobody here",
+                why="gradients of both stages would be summed before each update, but stages update on their own here",
                 fix=_FIX, field="schedule",
             ))  # fmt: skip
         return {

@@ -37,8 +37,8 @@ def strategy_problems(strategy: LayerStrategy) -> Iterator[Problem]:
     data, ranks = strategy.data, strategy.cp * strategy.dp
     if strategy.offload.gradients and data.zero < 2 and ranks > 1:
         yield Problem(
-            what=f"gradients leave the device as they come with z{data.zero} over {ranks} ranks",
-            why="with z0 and z1 ranks sum their gradients at the end of a step, when they would be gone",
+            what=f"gradients are offloaded with z{data.zero} over {ranks} ranks",
+            why="with z0 and z1 gradients are summed over ranks at the end of a step and stay on the device until then",
             fix="shard gradients with z2, z3 or fsdp, or offload the optimizer alone (off-o)",
             field="offload.gradients",
         )

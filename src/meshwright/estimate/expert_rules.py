@@ -35,7 +35,7 @@ def expert_problems(strategy: LayerStrategy, model: ModelSpec, workload: Workloa
             return
         if not fits:
             what, why = f"the load is of {load.experts} experts", f"layers of {model.name} have another number"
-            yield Problem(what=what, why=why, fix="state the load anew", field="workload.expert_load")
+            yield Problem(what=what, why=why, fix="give a load of this model", field="workload.expert_load")
     experts = max((layer.mlp.routed_experts for layer in model.kinds()), default=0)
 
     def refused(name: str, why: str, fix: str) -> Problem:
@@ -57,16 +57,18 @@ def expert_problems(strategy: LayerStrategy, model: ModelSpec, workload: Workloa
         if expert.dispatcher in ("move-experts", "allgather"):
             yield refused(name, f"with {expert.dispatcher} no rank gets more tokens than another", "leave it out")
         if expert.capacity_factor is not None:
-            yield refused(name, "with a capacity every expert computes the same", "leave one of them out")
+            yield refused(
+                name, "with a capacity factor all experts compute equally many tokens", "leave one of them out"
+            )
     if expert.shadowed >= experts > 0:
         yield refused("shadowed", f"a layer has {experts} experts", f"use at most {experts - 1}")
     if expert.dispatcher == "move-experts":
         if expert.overlap != "none":
-            yield refused("overlap", "tokens that stay have no exchange to hide", "use none")
+            yield refused("overlap", "tokens are not exchanged, so there is nothing to hide", "use none")
         if expert.capacity_factor is not None:
-            yield refused("capacity_factor", "experts compute the tokens of every rank apart", "leave it out")
+            yield refused("capacity_factor", "experts compute the tokens of each rank separately", "leave it out")
         if expert.overlap_degree > 1:
-            yield refused("overlap_degree", "tokens that stay have no exchange to cut", "leave it out")
+            yield refused("overlap_degree", "tokens are not exchanged, so there is nothing to split", "leave it out")
     if expert.drop_duplicates and (strategy.tp == 1 or strategy.tensor.shards_sequence):
         why = "tensor ranks hold no duplicates" if strategy.tp > 1 else "one tensor rank holds each token"
         yield refused("drop_duplicates", why, "leave it out, or use tp2 or more with nosp")
@@ -76,6 +78,6 @@ def expert_problems(strategy: LayerStrategy, model: ModelSpec, workload: Workloa
     if expert.stash_collectives and not (
         again.kind in ("full", "grouped") or (again.kind == "selective" and _MOE_AGAIN & set(again.modules))
     ):
-        yield refused("stash_collectives", "nothing is recomputed that exchanges tokens", "recompute moe")
+        yield refused("stash_collectives", "recompute does not repeat an exchange of tokens", "recompute moe")
     if expert.locality is not None and expert.dispatcher != "alltoall":
         yield refused("locality", f"how few tokens leave a domain is not known for {expert.dispatcher}", "use alltoall")

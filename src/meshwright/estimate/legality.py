@@ -320,7 +320,7 @@ def _fix(rule: DegreeRule, degrees: Degrees) -> str:
 def _uneven_share(here: str, dp: int, sequences: int) -> Problem:
     return Problem(
         what=f"{here}dp {dp} does not divide the {sequences} sequences of a micro-batch",
-        why="its ranks share the sequences that the first stage's ranks pass on",
+        why="the data ranks of a stage share each micro-batch evenly",
         fix="use a data degree that divides them, or larger micro-batches",
         field="dp",
     )

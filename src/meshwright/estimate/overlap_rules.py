@@ -36,7 +36,7 @@ def overlap_problems(
         why = f"{schedule.name} runs no forward together with a backward of another micro-batch"
         add(f"schedule {schedule.name} on pp {p}", why, "use vpp2 or more, pp 1, or schedule dualpipe")
     if strategy.recompute.kind in ("full", "grouped"):
-        why = "the exchanges of a whole layer made again have nothing beside them"
+        why = "recomputing a whole layer repeats its exchanges with nothing to overlap them"
         add(f"recompute {strategy.recompute.kind}", why, "use rc-sel, or rc-none")
     return found
 

@@ -215,7 +215,7 @@ def _cut_towers(plan: ExecutionPlan, model: ModelSpec) -> Iterator[Problem]:
         ends = [last for worker in pipeline.workers for chunk in worker.chunks for _, last in chunk.layers]
         if ends and min(ends) < towers:
             yield Problem(
-                what=f"a stage ends behind layer {min(ends)}",
+                what=f"a stage ends after layer {min(ends)}",
                 why=f"the first {towers} layers of {model.name} are towers, which stand whole on the first stage",
                 fix=f"give the first stage at least {towers + 1} layers",
                 field="layers",

@@ -273,7 +273,7 @@ def _require_one_group(schedule: Schedule, stages: Sequence[Site]) -> None:
     if len(groups) > 1 and schedule.chains > 1:
         raise UnsupportedError(
             what=f"schedule {schedule.name} over the groups {' and '.join(groups)}",
-            why="each of its workers holds a stage of either end, whose two copies would differ in speed",
+            why="its workers hold a stage of each direction, and the two copies of a stage would differ in speed",
             fix="use a schedule of one direction, such as 1f1b or zb-h1",
             field="schedule",
             code="MW407",

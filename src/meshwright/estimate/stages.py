@@ -29,7 +29,7 @@ def schedule_problems(pipeline: Pipeline) -> Iterator[Problem]:
         yield refusal(schedule)
     if pipeline.schedule.orders:
         why = "plans are priced by the order of a named schedule"
-        yield Problem(what=f"schedule {schedule.name!r} with an order of its own", why=why, field="schedule")
+        yield Problem(what=f"schedule {schedule.name!r} with a custom order of tasks", why=why, field="schedule")
     yield from parameter_problems(pipeline.schedule)
     if schedule.not_in_plans:
         return

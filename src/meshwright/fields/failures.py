@@ -77,9 +77,9 @@ class FailureSpec(FieldKind):
             raise self.wrong(name, text, "must be failures of one device with their unit of time", _EXAMPLE)
         per_hour = float(match[1]) * (0.01 if match[2] else 1.0) / HOURS[unit]
         if not match[2] and float(match[1]) >= MOST_OF_A_YEAR and unit == "year":
-            why = f"a device that fails {match[1]} times a year is no public run's; {match[1]}% are {match[1]}%/year"
-            fix = f"rate={match[1]}%/year, or rate={per_hour:.2g}/h where it is meant"
+            why = f"no public run reports {match[1]} failures per device and year; {match[1]}% is {match[1]}%/year"
+            fix = f"rate={match[1]}%/year, or rate={per_hour:.2g}/h if that is meant"
             raise self.wrong(name, text, why, fix)
         if per_hour > 1:
-            raise self.wrong(name, text, "one device that fails more than once an hour trains nothing", _EXAMPLE)
+            raise self.wrong(name, text, "a device that fails more than once an hour cannot train", _EXAMPLE)
         return per_hour

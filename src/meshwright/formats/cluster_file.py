@@ -402,7 +402,7 @@ def _check_zones(
     for one, other in sorted({tuple(sorted((zone[a], zone[b]))) for a, b in apart}):
         wrong.add(
             f"zones {one!r} and {other!r} have no link",
-            "other zones have one, and what joins these two cannot be told from it",
+            "links of other zones are given, and the link between these two cannot be derived from them",
             f'add [[link]] between = ["zone:{one}", "zone:{other}"] with gb_s, and price_per_gb where it is paid for',
             name="link",
         )

@@ -203,7 +203,7 @@ def _columns(data: Mapping[str, Any], *keys: str) -> list[tuple[Any, ...]]:
         raise InputError(
             what=f"lists of different lengths: {said}",
             why="entries at one place of these lists belong together",
-            fix=f"give as many of each: {', '.join(keys)}",
+            fix=f"give the same number of each: {', '.join(keys)}",
             field=keys[0],
             code="MW212",
         )

@@ -85,7 +85,7 @@ def read_stage_times(path: str | Path) -> StageTimes:
     if places.shape == shape:
         np.add.at(places, (worker, chunk), 1)
     if places.shape != shape or (places != 1).any():
-        why = f"{len(rows)} rows for {shape[0]} workers x {shape[1]} chunks: every worker has as many chunks, each once"
+        why = f"{len(rows)} rows for {shape[0]} workers x {shape[1]} chunks: each worker and chunk has one row"
         fix = "number workers and chunks from 0"
         raise InputError(what=f"{str(path)!r} misses or repeats a stage", why=why, fix=fix, field="worker")
 

@@ -48,7 +48,9 @@ def changes_since(file: PlanFile) -> tuple[str, ...]:
         return ()
     said = []
     if _hash_of(_calibration(file.planned)) != then.calibration:
-        said.append("the calibration has changed since this plan was made: its times are of today's, its order is not")
+        said.append(
+            "the calibration has changed since this plan was made: its times use the current one, its order does not"
+        )
     before = dict(then.library)
     for name, now in _library(file.planned):
         if before.get(name, now) != now:

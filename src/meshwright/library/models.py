@@ -426,7 +426,7 @@ def _fitting(name: str) -> str:
     lower = name.strip().lower()
     if not _FITTING_NAME.fullmatch(lower):
         raise _input(
-            f"model name {name[:80]!r} does not do",
+            f"model name {name[:80]!r} is not valid",
             "a name has at most 100 letters, digits, dots, dashes and underscores, with a letter or digit at both ends",
             "pass another name",
             field="name",

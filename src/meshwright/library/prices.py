@@ -70,7 +70,7 @@ def prices_of(source: str | os.PathLike[str]) -> dict[str, Price]:
             problems.append(
                 Problem(
                     what=f"{name} has two prices, {found[name].usd:g} and {price.usd:g}",
-                    why="an hour of a device has one price",
+                    why="a device has one price per hour",
                     fix="keep one of them",
                     field="prices",
                 )
@@ -115,8 +115,8 @@ def _problems(entry: Any, where: str) -> list[Problem]:
 _WHY = {
     "device": "a price is of one kind of device",
     "usd_per_device_hour": "it is the price",
-    "date": "prices of devices halve within a year or two: one without a date says nothing",
-    "source": "a price depends on who asks it, for how long and where",
+    "date": "device prices halve within a year or two, so a price needs its date",
+    "source": "a price depends on the provider, the term and the region",
 }
 _EXAMPLES = {
     "device": 'device = "H100"',

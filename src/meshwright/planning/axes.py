@@ -79,7 +79,9 @@ def space_of(
         left = tuple(value for value in values if axis not in pins or value in pins[axis])
         if not left:
             why = f"{axis} is fixed to {_listed(pins.get(axis, ()))} already"
-            problems.append(Problem(what=f"{said} leaves no {axis}", why=why, fix="drop one of the two", field=axis))
+            problems.append(
+                Problem(what=f"{said} leaves no value of {axis}", why=why, fix="drop one of the two", field=axis)
+            )
         pins[axis] = left
 
     for entry in _entries(pin):

@@ -52,8 +52,15 @@ def _held_otherwise(target: Target, job: Job) -> tuple[Problem, ...]:
         return ()
     row = row_of(run.plan, job.model)
     if row is not None:
-        why = f"{target.title} holds it in memory as {row.format()}"
-        return (Problem(what="plan: it is held otherwise", why=why, fix=f"use {row.format()}", field="data.family"),)
+        why = f"its memory there is that of {row.format()}"
+        return (
+            Problem(
+                what=f"plan: {target.title} keeps other states in memory",
+                why=why,
+                fix=f"use {row.format()}",
+                field="data.family",
+            ),
+        )
     estimate = estimate_plan(run.plan, run.model, run.cluster, run.workload)
     if estimate.fits != "no":
         return ()

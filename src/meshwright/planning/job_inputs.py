@@ -43,13 +43,13 @@ _BOTH_BATCHES = Problem(
 )
 _FAILURES_OF_NO_RUN = Problem(
     what="--failures without --tokens",
-    why="failures lengthen a run, not a step, and nobody said how long the run is",
+    why="failures lengthen a run, not a step, and the length of the run is not given",
     fix="say the tokens of the run: --tokens 2T",
     field="failures",
 )
 _BOTH_PRICES = Problem(
     what="both --price and --prices are given",
-    why="an hour of a device has one price",
+    why="a device has one price per hour",
     fix="leave one of them out",
     field="price",
 )
@@ -263,7 +263,7 @@ def is_cluster_path(cluster: str | os.PathLike[str]) -> bool:
 def _no_lengths(model: ModelSpec) -> Problem:
     return Problem(
         what=f"lengths of sequences for {model.name}",
-        why="what stands beside the text of a row depends on its samples, which lengths do not tell",
+        why="the number of images or encoder tokens differs by sample, and lengths do not state it",
         fix="leave --lengths out, and say --seq",
         field="lengths",
     )

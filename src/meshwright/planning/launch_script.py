@@ -70,9 +70,11 @@ def format_of(source: str | os.PathLike[str]) -> str:
     if found is None and path.suffix in _LANGUAGES:
         parsed(text, _LANGUAGES[path.suffix], "launch file")
     if found is None:
-        why = "its text names none of the frameworks that are read, or several"
-        fix = f"write --from with one of {', '.join((*readers(), *_RECORDS))}"
-        raise InputError(Problem(what=f"whose file {path.name!r} is cannot be told", why=why, fix=fix, field="source"))
+        why = "its text names none of the supported frameworks, or several"
+        fix = f"add --from with one of {', '.join((*readers(), *_RECORDS))}"
+        raise InputError(
+            Problem(what=f"the framework of {path.name!r} is not recognised", why=why, fix=fix, field="source")
+        )
     return found
 
 
@@ -400,7 +402,7 @@ def _name_differs(model: ModelSpec, said: object) -> Iterator[Violation]:
         yield Violation(
             code="MODEL",
             what=f"the script's model is {str(said)[:80]}",
-            why=f"{model.name} is to be checked, whose layers are others",
+            why=f"{model.name}, the model to check, has other layers",
             fix="name the model that the script trains, or none",
             field="model",
         )

@@ -44,15 +44,15 @@ def read_offload(text: str) -> tuple[str, ...]:
         word = unknown[0] if unknown else text
         close = nearest(word[:40], [*known, "none", AUTO])
         fix = f"did you mean {' or '.join(close)}?" if close else f"say {', '.join(('none', AUTO, *known))}"
-        why = "states that may be away are optimizer, activations and weights; nvme keeps them on disks"
+        why = "optimizer, activations and weights can be offloaded; nvme keeps them on disks"
         raise InputError(what=f"offload {word[:40]!r}", why=why, fix=fix, field="offload", code="MW205")
     moved = {letter for part in parts if part in _STATES for letter in _STATES[part]}
     letters = "".join(letter for letter in OFFLOAD_LETTERS if letter in moved)
     token = "-".join((letters, *(_WORDS[word] for word in _WORDS if word in parts)))
     problems = offload_problems(token)
     if problems and not letters:
-        why = "it says where and when, and nothing is moved yet"
-        fix = f"say what is moved: --offload {','.join(['optimizer', *parts])}"
+        why = "it says where or when, but not what is offloaded"
+        fix = f"name what is offloaded: --offload {','.join(['optimizer', *parts])}"
         raise InputError(what=f"--offload {text}", why=why, fix=fix, field="offload", code="MW205")
     if problems:
         raise InputError(problems, code="MW205")

@@ -72,7 +72,7 @@ class TrainerOptions:
     def notes(self) -> Iterator[str]:
         """What was taken for granted, and what was not read."""
         if self.lora is not None and not self.job.get("lora_target_modules"):
-            yield "no targets of adapters are named: taken are queries and values, as PEFT does"
+            yield "no adapter targets are named: query and value projections are taken, as in PEFT"
         rest = [flag for flag in self.rest if flag.removeprefix("--") not in _FILES]
         if rest:
             more = f" and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else ""

@@ -246,14 +246,14 @@ def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
             usual = sorted({m.names[0] for op in products.values() for m in modules_of(op) if m.single})
             fix = f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(usual)}; or say {ALL_LINEAR}"
             what = f"LoRA target {target!r} matches no module of {model.name}"
-            yield Problem(what=what, why="an adapter stands beside a product of a layer", fix=fix, field="lora")
+            yield Problem(what=what, why="an adapter is attached to a matrix product of a layer", fix=fix, field="lora")
     widths = [
         (min(sum(u * w for u, w in op.inputs), sum(u * w for u, w in module.outputs)), module.names[0])
         for op in products.values()
         for module in targeted(op, lora.targets)
     ]
     if not widths and not [target for target in lora.targets if target != ALL_LINEAR]:
-        what = f"{model.name} has no product that an adapter could stand beside"
+        what = f"{model.name} has no matrix product to attach an adapter to"
         yield Problem(what=what, why="its layers have no matrix products", fix="train it in full", field="lora")
     # Products that nobody names may be narrower, such as those of decays and steps: adapters beside them are small.
     least = max if any(target == ALL_LINEAR or is_pattern(target) for target in lora.targets) else min

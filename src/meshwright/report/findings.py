@@ -10,10 +10,10 @@ from xml.sax.saxutils import escape, quoteattr
 from meshwright.records import as_json
 
 RULES = {
-    "ASK": "the script depends on what only its user can say",
-    "OPTIONS": "options are known and go together",
+    "ASK": "every value that the script depends on is known",
+    "OPTIONS": "options are known and compatible",
     "MODEL": "the options describe the model that is named",
-    "LEGAL": "the degrees go with model, devices and batch",
+    "LEGAL": "the degrees suit model, devices and batch",
     "MEM_STAGE": "every stage fits its devices",
     "LAUNCH": "the framework starts what the options ask for",
 }
@@ -37,7 +37,7 @@ def sarif(document: Mapping[str, Any], path: str, version: str) -> str:
     results += [_result("NOTE", "note", text, _place("", path)) for text in document["warnings"]]
     rules = [{"id": code, "shortDescription": {"text": text}} for code, text in RULES.items()]
     rules += [{"id": FASTER, "shortDescription": {"text": "no other plan of the default space is faster"}}]
-    rules += [{"id": "NOTE", "shortDescription": {"text": "what was taken for granted"}}]
+    rules += [{"id": "NOTE", "shortDescription": {"text": "assumptions made while reading"}}]
     known = {rule["id"] for rule in rules}
     rules += [{"id": code, "shortDescription": {"text": code}} for code in {r["ruleId"] for r in results} - known]
     driver = {"name": "meshwright", "version": version, "rules": rules}

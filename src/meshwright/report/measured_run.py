@@ -61,7 +61,7 @@ def _terms(terms: Sequence[Mapping[str, Any]]) -> Table:
     reports = "as the run reports it"
     table = columns("  ", "predicted", "measured", "difference", reports, fold=("  ", reports))
     for term in terms:
-        names = ", ".join(PARTS[part] for part in term["parts"]) or "what no part of a prediction holds"
+        names = ", ".join(PARTS[part] for part in term["parts"]) or "time that is not predicted"
         change = term["change_s"]
         reported = term["name"] or "(not reported: the rest of the step)"
         shown = (seconds(term["predicted_s"]), seconds(term["measured_s"]), signed_seconds(change), reported)

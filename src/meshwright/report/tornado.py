@@ -31,7 +31,7 @@ def render_what_if(document: Mapping[str, Any]) -> RenderableType:
     text = (
         f"{inputs['app']} on {inputs['num_procs']:,} {inputs['system']}: "
         f"{significant(base['sample_rate'], 4)} samples/s at best. "
-        "Each number of the system changed, the best found anew:"
+        "Each number of the system is changed and the search repeated:"
     )
     return Group(
         Text(text, style="bold"),

@@ -34,7 +34,10 @@ def render_xray(document: Mapping[str, Any]) -> RenderableType:
     if document["differences"]:
         parts += [heading("Where they differ"), *(bullet(text) for text in document["differences"])]
     if document["substitutes"]:
-        parts += [heading("Stood in for what needs a GPU"), *(bullet(text) for text in document["substitutes"])]
+        parts += [
+            heading("Replacements for code that needs a GPU"),
+            *(bullet(text) for text in document["substitutes"]),
+        ]
     parts += [warning(text) for text in document["notes"]]
     return Group(*parts)
 

@@ -101,7 +101,7 @@ def runtime_of(
     if uneven:
         raise InputError([
             Problem(what=f"mesh {number} has {size} devices for hosts_per_mesh = {hosts}",
-                    why="every host of a mesh has as many of its devices", fix="hosts_per_mesh=1, or other devices",
+                    why="hosts share the devices of a mesh evenly", fix="hosts_per_mesh=1, or other devices",
                     field="hosts_per_mesh")
             for number, size in uneven
         ])  # fmt: skip

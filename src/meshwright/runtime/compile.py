@@ -333,7 +333,7 @@ def _meshes(method: Method, workers: int) -> list[Mesh]:
     if len(devices) % workers:
         raise InputError(
             what=f"{workers} stages on {len(devices)} devices",
-            why="every stage takes as many devices",
+            why="all stages take the same number of devices",
             fix=f"num_stages={max(n for n in range(1, workers + 1) if len(devices) % n == 0)}, or other devices",
             field="num_stages",
         )

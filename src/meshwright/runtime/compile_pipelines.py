@@ -113,8 +113,8 @@ def _part(
 def _check(arguments: Sequence[Any], method: PipelineSet, batch_argnums: Sequence[int], loss: str | None) -> None:
     if loss is None:
         raise InputError(Problem(
-            what="pipelines of unlike micro-batches without a word on the loss", field="loss",
-            why="micro-batches count by their samples in a mean, and all alike in a sum", fix='loss="mean"',
+            what="loss is not given for pipelines of unlike micro-batches", field="loss",
+            why="a mean weights micro-batches by their samples, a sum weights them equally", fix='loss="mean"',
         ))  # fmt: skip
     leaves = jax.tree.leaves(tuple(arguments))
     batch = {np.shape(leaves[place])[0] for place in batch_places(arguments, batch_argnums)}

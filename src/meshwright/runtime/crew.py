@@ -173,7 +173,7 @@ def _stalled(
     at_work = [worker for worker, one in at.items() if one is None or not one.sources(worker // hosts)]
     return LostError([
         Problem(what=f"{_name(mesh, hosts)} hangs {_where(mesh, places, lists)}",
-                why=f"no worker has gone on for {limit_s:g} s", fix=f"{_FIX}; raise timeout_s if it only is slow",
+                why=f"no worker has made progress for {limit_s:g} s", fix=f"{_FIX}; raise timeout_s if it is only slow",
                 field="timeout_s")
         for mesh in (at_work or waiting)
     ]).of(at_work or waiting)  # fmt: skip

@@ -199,24 +199,24 @@ def _of_pipeline(plan: ExecutionPlan, number: int, pipeline: Pipeline) -> Iterat
                       why="the micro-batches of one pipeline run one program",
                       fix="a plan from data sheets")  # fmt: skip
     if pipeline.schedule.orders:
-        yield Problem(what=f"{where} has an order of tasks of its own", field="plan",
+        yield Problem(what=f"{where} has a custom order of tasks", field="plan",
                       why="the orders of named schedules run here", fix="1f1b or interleaved")  # fmt: skip
     if len({len(worker.chunks) for worker in pipeline.workers}) > 1:
         yield Problem(what=f"{where} has workers of different numbers of chunks", field="plan",
-                      why="a schedule gives every worker as many",
+                      why="a schedule gives all workers the same number",
                       fix="another plan of the set")  # fmt: skip
     if any(chunk.copy != "primary" or len(chunk.layers) > 1 for chunk in pipeline.chunks()):
         yield Problem(what=f"{where} holds layers twice, or scattered ones", field="plan",
                       why="a virtual stage is one run of layers, held once", fix="1f1b or interleaved")  # fmt: skip
     exchanges = {replace(expert, ep=1, etp=1) for expert in _experts(plan, pipeline) if expert.ep > 1}
     if len(exchanges) > 1:
-        yield Problem(what=f"stages of {where} whose tokens reach experts in unlike ways", field="plan",
+        yield Problem(what=f"stages of {where} with unlike expert dispatchers", field="plan",
                       why="a model exchanges tokens one way", fix="another plan of the set")  # fmt: skip
     split = {plan.strategies[run.strategy].dp for chunk in pipeline.chunks() for run in chunk.runs}
     samples = samples_of(plan, pipeline)
     if odd := sorted(degree for degree in split if samples % degree):
         yield Problem(what=f"micro-batches of {samples} samples on {odd[0]} data ranks in {where}", field="plan",
-                      why="every data rank has as many samples of a micro-batch",
+                      why="data ranks share the samples of a micro-batch evenly",
                       fix="another plan of the set")  # fmt: skip
 
 
@@ -240,8 +240,8 @@ def _of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker, where: s
         return
     row = _said(plan, pipeline, worker)
     if row is None:
-        yield Problem(what=f"{where} has settings that no line of degrees says", field="plan",
-                      why="what is run here is what a plan's one line can say of a stage",
+        yield Problem(what=f"{where} has settings that a one-line plan cannot express", field="plan",
+                      why="only such settings run here",
                       fix="another plan of the set")  # fmt: skip
         return
     if row.offload:
@@ -251,7 +251,7 @@ def _of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker, where: s
         check_runs(replace(row, offload=""))
         if row.data_words:
             said = ".".join(row.data_words)
-            why = "what ranks send in another way runs between data ranks alone"
+            why = "compressed exchanges and averaged replicas run with data parallelism alone"
             yield Problem(what=f"{said} does not run here", why=why, fix="leave it out", field="plan")
     except MeshwrightError as error:
         yield from error.problems
@@ -261,7 +261,7 @@ def _of_worker(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker, where: s
                       fix="use 1d there, or a plan of equal stages")  # fmt: skip
     if seq_len % row.cp_degree:
         yield Problem(what=f"{seq_len} tokens on {row.cp_degree} context ranks in {where}", field="seq_len",
-                      why="every context rank has as many tokens of a sample",
+                      why="context ranks share the tokens of a sample evenly",
                       fix=f"--seq {-(-seq_len // row.cp_degree) * row.cp_degree}")  # fmt: skip
 
 

@@ -91,7 +91,7 @@ class MixedTraining(PlannedTraining):
             gradients_too: whether it returns the gradients behind state and loss.
         """
         if self.scaling is not None:
-            why = "gradients of pipelines that overflow would be told apart"
+            why = "an overflow in one pipeline would have to skip the update of all"
             what = f"{self.title} does not run in fp16"
             raise UnsupportedError(what=what, why=why, fix="use bf16", field="dtype", code="MW411")
         steps = [train_step(self.model(pipeline), Adam(), self.seed, gradients_too=gradients_too)

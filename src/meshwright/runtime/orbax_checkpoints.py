@@ -211,7 +211,7 @@ def _way(data: Any) -> Sequence[str]:
         if all(hasattr(data, name) for name in way):
             return way
     raise InputError(Problem(
-        what=f"a {type(data).__name__} does not tell its place", field="data",
+        what=f"the position of a {type(data).__name__} cannot be saved", field="data",
         why="it has neither " + " nor ".join(f"{tell} and {take}" for tell, take in WAYS),
         fix="CountedBatches(lambda: iter(...)), which counts what was taken",
     ))  # fmt: skip

@@ -82,8 +82,8 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardPa
 
     check_runs(row)
     if row.offload:
-        why = "a program of one's own says itself where its states wait"
-        what = f"off-{row.offload} runs with models of the zoo alone"
+        why = "your own training step decides where its states are kept"
+        what = f"off-{row.offload} does not run with your own training step"
         raise UnsupportedError(what=what, why=why, fix="leave it out, or meshwright run", field="plan", code="MW411")
     if row.devices > len(devices):
         raise InputError(

@@ -27,11 +27,11 @@ def rank_refusals(row: PlanRow) -> Iterator[Problem]:
     data = row.data()
     if (data.secondary_shard or data.gather_dtype or data.reduce_dtype) and row.sharding not in ("z3", "fsdp"):
         what, fix = f"{words} with {row.sharding} does not run here", "use z3"
-        yield Problem(what=what, why="parts of weights are what is sent in other formats", fix=fix, field="plan")
+        yield Problem(what=what, why="only sharded weights are sent in other formats", fix=fix, field="plan")
     for word, dtype in (("qw", data.gather_dtype), ("qg", data.reduce_dtype)):
         if dtype not in (None, *RUNS):
             what, fix = f"{word}-{dtype} does not run here", f"use {' or '.join(f'{word}-{one}' for one in RUNS)}"
-            yield Problem(what=what, why="whole numbers and their scales are what is sent", fix=fix, field="plan")
+            yield Problem(what=what, why="only integers with scales are sent here", fix=fix, field="plan")
     if row.offload:
         what = f"{words} with off-{row.offload} does not run here"
         yield Problem(what=what, why="states stay on their devices", fix="leave it out", field="plan")

@@ -33,11 +33,11 @@ class RankTraining(Training):
         words = ".".join((*self.row.data_words, *([f"off-{self.row.offload}"] if self.row.offload else [])))
         if self.spec is not None and self.spec.is_moe:
             problems.append(Problem(what=f"{words} does not run with {self.spec.name}",
-                                    why="routers are held against one device by weights that all ranks share",
+                                    why="routing is compared with one device, which needs equal weights on all ranks",
                                     fix="use a dense model", field="model"))  # fmt: skip
         if self.scaling is not None:
             problems.append(Problem(what=f"{words} does not run in fp16",
-                                    why="errors that are kept would be of losses scaled otherwise", fix="use bf16",
+                                    why="kept compression errors would have an earlier loss scale", fix="use bf16",
                                     field="dtype"))  # fmt: skip
         if self.backend != "local":
             problems.append(Problem(what=f"{words} does not run with backend {self.backend}",

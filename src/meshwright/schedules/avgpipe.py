@@ -68,7 +68,7 @@ class AvgPipe(Schedule):
         n = self.pipelines
         if m % n:
             near = [k for k in (m - m % n, m - m % n + n) if k]
-            why = f"the {n} pipelines take as many micro-batches each"
+            why = f"the {n} pipelines take the same number of micro-batches"
             fix = f"m = {' or '.join(str(k) for k in near)}"
             found.append(Problem(what=f"avgpipe: m = {m}, pipelines = {n}", why=why, fix=fix, field="m"))
         return found

@@ -194,7 +194,7 @@ def _early_tasks(tasks: TaskColumns) -> list[Problem]:
                     what=f"schedule table: worker {tasks.worker[task]} runs {tasks.name(task)} before its input"
                     f" {tasks.name(needed)} ({len(early)} such)",
                     why="a task takes the results of its inputs",
-                    fix=f"move {tasks.name(task)} behind {tasks.name(needed)}",
+                    fix=f"move {tasks.name(task)} after {tasks.name(needed)}",
                     field="schedule",
                 )
             ]

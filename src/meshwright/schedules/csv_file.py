@@ -32,7 +32,7 @@ def write_schedule_csv(
     refused = [
         Problem(
             what=f"schedule {schedule.name}: {what}",
-            why="torch.distributed.pipelining holds each stage once and flushes the pipeline behind every step",
+            why="torch.distributed.pipelining holds each stage once and flushes the pipeline after every step",
             fix="a schedule that flushes, with one copy of the weights, such as 1f1b",
             field="schedule",
         )

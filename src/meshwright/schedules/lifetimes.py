@@ -53,7 +53,7 @@ def _kept_apart(
     for wrong, what, fix in (
         (twice, f"brings weights that are {state}", f"list one {frees.name} between two {brings.name}"),
         (gone, f"frees weights that are not {state}", f"list one {brings.name} before each {frees.name}"),
-        (absent, f"needs weights that are not {state}", f"list it behind a {brings.name} and before its {frees.name}"),
+        (absent, f"needs weights that are not {state}", f"list it after a {brings.name} and before its {frees.name}"),
     ):
         if wrong.any():
             task = int(by_stage[np.nonzero(wrong)[0][0]])
@@ -96,8 +96,8 @@ def _updates(tasks: TaskColumns) -> Iterator[Problem]:
         if late.any():
             task = int(np.nonzero(late)[0][0])
             closing = tasks.name(int(last[tasks.stage[task]]))
-            what = f"makes a gradient behind {closing}, the last {kind.name} of its chunk ({late.sum()} such)"
-            yield _problem(tasks, task, what, f"move {closing} behind it")
+            what = f"makes a gradient after {closing}, the last {kind.name} of its chunk ({late.sum()} such)"
+            yield _problem(tasks, task, what, f"move {closing} after it")
 
 
 def _versions(tasks: TaskColumns) -> Iterator[Problem]:
@@ -109,7 +109,7 @@ def _versions(tasks: TaskColumns) -> Iterator[Problem]:
     if early.any():
         task = int(np.nonzero(early)[0][0])
         what = f"uses version {tasks.version[task]} of weights that have seen {made[task]} steps ({early.sum()} such)"
-        yield _problem(tasks, task, what, f"list it behind OPT{tasks.chunk[task]}.{tasks.version[task] - 1}")
+        yield _problem(tasks, task, what, f"list it after OPT{tasks.chunk[task]}.{tasks.version[task] - 1}")
     forward = tasks.at[Kind.F][tasks.stage, np.minimum(tasks.micro_batch, tasks.at.shape[2] - 1)]
     other = uses & (tasks.version != tasks.version[forward])
     if other.any():

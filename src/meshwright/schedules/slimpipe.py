@@ -43,7 +43,7 @@ class SlimPipe(SegmentSchedule):
         if v == 1 or self.segments >= p:
             return []
         what = f"{self.name}: segments = {self.segments} with p = {p}, v = {v}"
-        why = "a worker would wait for its next chunk's first slice behind its last one"
+        why = "a worker would wait for its next chunk's first slice after its last one"
         return [Problem(what=what, why=why, fix=f"segments = {p}, or v = 1", field="segments")]
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:

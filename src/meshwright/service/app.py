@@ -228,7 +228,7 @@ class Service:
         """The reply to one who may not ask."""
         host = request.headers.get("host", "").rpartition(":")[0] or request.headers.get("host", "")
         if self._own and not is_own_address(host.strip("[]")):
-            why = "the service is for this machine alone, and a page of a browser must not reach it by another name"
+            why = "the service accepts requests by names of this machine alone, to keep web pages of other sites out"
             problem = Problem(what=f"the request is to {host[:80]!r}", why=why, fix="ask 127.0.0.1")
             return problem_reply(MeshwrightError(problem, code="MW278"), 421)
         if self._token is None or request.url.path in OPEN_TO_ALL:

@@ -82,7 +82,7 @@ def _check_counts(counts: tuple[tuple[float, ...], ...]) -> None:
     for layer, row in enumerate(counts):
         if len(row) != len(counts[0]):
             what = f"layer {layer} of the load has {len(row)} experts, layer 0 has {len(counts[0])}"
-            fix = "give every layer as many counts"
+            fix = "give every layer the same number of counts"
             problems.append(Problem(what=what, why="layers are of one length", fix=fix, field="expert_load"))
         elif not all(0 <= tokens < float("inf") for tokens in row) or sum(row) <= 0:
             what = f"layer {layer} of the load has no tokens, or counts that are none"
@@ -90,7 +90,7 @@ def _check_counts(counts: tuple[tuple[float, ...], ...]) -> None:
             problems.append(Problem(what=what, why=why, fix="count the tokens of a step", field="expert_load"))
         elif abs(sum(row) - sum(counts[0])) > UNEQUAL_SUMS * sum(counts[0]):
             what = f"layer {layer} of the load sums to {sum(row):g} tokens, layer 0 to {sum(counts[0]):g}"
-            why = "every layer routes the tokens of the same step, each to as many experts"
+            why = "every layer routes the tokens of the same step, each to the same number of experts"
             fix = "count all layers over the same steps, before any token is dropped"
             problems.append(Problem(what=what, why=why, fix=fix, field="expert_load"))
     if problems:

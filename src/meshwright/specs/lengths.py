@@ -18,7 +18,7 @@ Lengths = tuple[tuple[int, float], ...]
 PACKINGS: dict[str, str] = {
     "pack": "sequences packed into rows, longest first, each where least space is left",
     "pad": "one sequence a row, padded to its end",
-    "concat": "sequences one behind the other, cut where a row ends, all tokens of a row seeing each other",
+    "concat": "sequences one after the other, cut where a row ends, all tokens of a row seeing each other",
     "dynapipe": "sorted sequences grouped into micro-batches of near-equal time, each padded to its longest",
     "bins": "sequences padded to the upper edge of their bin, as many of a bin in a row as fit",
 }

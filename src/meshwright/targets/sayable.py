@@ -268,7 +268,7 @@ def _unsaid(title: str, plan: Plan, says: Mapping[str, Says]) -> Iterator[Proble
         if isinstance(value, Tuning):
             yield _untuned(title, value)
             continue
-        why = (said.why if said else "") or f"no key of {title} says {name} {_shown(value)}"
+        why = (said.why if said else "") or f"{title} has no key for {name} {_shown(value)}"
         fix = (said.fix if said else "") or f"use {_shown(plain[name])}"
         yield Problem(what=f"plan: {name} is {_shown(value)}", why=why, fix=fix, field=name)
 

@@ -84,5 +84,5 @@ def test_sizes_are_read_as_they_are_printed(
 
 @pytest.mark.parametrize("text", ["all is well", "out of memory"])
 def test_a_log_without_one_is_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(InputError, match="nobody runs out of device memory"):
+    with pytest.raises(InputError, match="no out-of-memory error is found"):
         read(tmp_path, text)

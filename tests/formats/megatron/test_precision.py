@@ -67,7 +67,7 @@ def test_formats_that_no_option_asks_for_are_refused(recipe: Precision, what: st
 
 def test_one_way_to_experts_alone_is_a_problem() -> None:
     read = read_flags(["--bf16", "--moe-dispatch-fwd-dtype", "mxfp8"], devices=1)
-    assert "one way to experts in mxfp8" in [problem.what for problem in read.problems]
+    assert "expert dispatch in mxfp8 in one direction only" in [problem.what for problem in read.problems]
 
 
 def test_first_and_last_layers_in_16_bits_are_written_and_read() -> None:

@@ -80,7 +80,10 @@ def test_a_plan_keeps_to_its_own_step_and_price() -> None:
     [
         (Aim(objective="cost", max_step_time_s=5), "the quickest found takes 10 s and costs 3 USD"),
         (Aim(max_price_per_step=0.5), "allow --max-price-per-step 1, or find cheaper devices"),
-        (Aim(max_step_time_s=15, max_price_per_step=1.5), "the cheapest found in time takes 10 s and costs 3 USD"),
+        (
+            Aim(max_step_time_s=15, max_price_per_step=1.5),
+            "the cheapest found within the time limit takes 10 s and costs 3 USD",
+        ),
     ],
 )
 def test_the_nearest_that_can_be_had_is_named(aim: Aim, words: str) -> None:

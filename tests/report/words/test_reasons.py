@@ -71,7 +71,7 @@ def test_idle_devices_are_said_in_one_way() -> None:
         text = reason_text(idle_reason(60, 61, why, **facts.get(why, {})))
         assert text.startswith("60 of 61 devices used, 1 idle")
     assert "not rented" in reason_text(idle_reason(4, 8, "cheaper", rented=True, saved=0.25))
-    assert "61 has the factor 61" in reason_text(idle_reason(60, 61, "factor", **facts["factor"]))
+    assert "61 is divisible by 61" in reason_text(idle_reason(60, 61, "factor", **facts["factor"]))
 
 
 def test_an_unknown_kind_is_an_error() -> None:

@@ -43,9 +43,8 @@ class ValidateRequest(Request):
 class CalibrateRequest(Request):
     """Fit the numbers behind predictions to measured runs, or move them by one step of your own.
 
-    Numbers fitted to runs are written only if runs of sources that are left out are predicted better. A file
-    called calibration.json in the folder that MESHWRIGHT_LIBRARY names is read from then on; --calibration
-    names one for one command.
+    Fitted numbers are written only if they predict held-out sources better than the numbers before. A file
+    calibration.json in the folder MESHWRIGHT_LIBRARY is used by default; --calibration names another for one command.
     """
 
     examples: ClassVar = (

@@ -108,8 +108,8 @@ class ReportRequest(PageRequest):
 class WebRequest(PageRequest):
     """Explore plans in a browser: a page served on this machine only.
 
-    The page is served to 127.0.0.1 under an address that nobody can guess, asks nothing of any network, and stays until
-    it is interrupted. Without a question it shows an example.
+    The page is served on 127.0.0.1 under a random address until interrupted, and sends nothing to any other machine.
+    Without a question it shows an example.
     """
 
     examples: ClassVar[tuple[str, ...]] = (

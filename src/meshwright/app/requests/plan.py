@@ -70,8 +70,8 @@ class PlanRequest(Request):
         rare=True,
     )
     parallelizer: tuple[Any, ...] = ask(
-        "Who plans slices of the model on equal devices, and plans are composed of: native, layerwise, calculon, "
-        "galvatron, compiler, or module:Class of your own.",
+        "Parallelizers that plan slices of the model on equal devices, of which plans are composed: native, layerwise, "
+        "calculon, galvatron, compiler, or module:Class of your own.",
         Texts(
             metavar="NAME,...",
             commas=True,
@@ -155,7 +155,7 @@ class PlanRequest(Request):
 
         self._aimed(reading)
         if self.svg is not None and not self.pareto:
-            reading.problem("--svg without --pareto", "it is the front that is drawn", "add --pareto", "svg")
+            reading.problem("--svg without --pareto", "the figure shows the Pareto front", "add --pareto", "svg")
         if self.parallelizer and self.pareto:
             why = "the front of time, memory, devices and cost is that of meshwright's own search of one kind of device"
             reading.problem("--pareto with --parallelizer", why, "leave one of them out", "pareto")

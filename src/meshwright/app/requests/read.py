@@ -100,7 +100,7 @@ class CompareRequest(Request):
         files = [plan for plan in plans if not is_one_line(plan)]
         logged = "with_run" in self.given
         if logged:
-            why = "a plan is compared with another one or with its run, whose tasks no log lists"
+            why = "a plan is compared with another plan or with its run, and a log lists no tasks to draw"
             if "second" in self.given:
                 what = f"a second PLAN beside {reading.called('with_run')}"
                 reading.problem(what, why, "leave one of them out", "second")
@@ -109,7 +109,9 @@ class CompareRequest(Request):
                 fix = f"for example {reading.called('model')} llama-3.1-70b; only a plan file carries its model"
                 reading.missing("model", fix)
         else:
-            reading.refuse(("framework",), f"without {reading.called('with_run')}", "it says who wrote the log")
+            reading.refuse(
+                ("framework",), f"without {reading.called('with_run')}", "it names the framework that wrote the log"
+            )
             if len(files) == len(plans):
                 reading.refuse(_of_job(reading), "beside plan files", CARRIED)
             if "first" in self.given and "second" not in self.given:

@@ -24,8 +24,8 @@ class ExecutionFields:
     ray: str | None = ask("Address of the Ray cluster, with --backend ray.", FieldKind(metavar="ADDRESS"))
     hosts_per_mesh: int = ask("Workers per mesh.", Whole(), default=1, usual="1")
     worker_devices: str = ask(
-        "What workers in other processes own: cpu, gpu (NVIDIA), rocm, tpu or a device such as H100, for all or one for"
-        " each mesh; plan: those of a mixed plan file. Nothing but cpu was ever run: no other device was at hand.",
+        "Devices of workers in other processes: cpu, gpu (NVIDIA), rocm, tpu or a device such as H100, for all or one"
+        " for each mesh; plan: those of a mixed plan file. Only cpu has been tested.",
         FieldKind(metavar="NAME[,NAME]"),
         default="cpu",
         usual="cpu",
@@ -41,11 +41,14 @@ class ExecutionFields:
     dtype: str = ask("Compute format: fp32, fp64, bf16 or fp16 (its loss scaled).", NAME, default="fp32", usual="fp32")
     seed: int = ask("Seed of weights, data and dropout.", Whole(low=0), default=0, usual="0")
     emulate: float | None = ask(
-        "Let tasks and messages take what the plan's devices take: S seconds of the run for each planned one.",
+        "Emulate the plan's devices: tasks and messages take S seconds for each planned second.",
         Number(metavar="S"),
     )
     timeout_s: float = ask(
-        "In which a worker in another process goes on to its next instruction.", Number(), default=300.0, cli=False
+        "Longest time for one instruction of a worker in another process, in seconds.",
+        Number(),
+        default=300.0,
+        cli=False,
     )
 
 
@@ -76,10 +79,10 @@ class RunRequest(Request):
     def rules(self, reading: Reading) -> None:
         """An elastic run loses workers, and goes on from a checkpoint."""
         if self.elastic and self.checkpoint is None:
-            what, why = "an elastic run without checkpoints", "it goes on from the last one"
+            what, why = "an elastic run without checkpoints", "it resumes from the last checkpoint"
             reading.problem(what, why, f"{reading.called('checkpoint')} DIR", "checkpoint", "MW252")
         if self.elastic and self.execution.backend == "local":
-            what, why = "an elastic run in this process", "its meshes live and die together"
+            what, why = "an elastic run in one process", "meshes that share a process are lost together"
             reading.problem(what, why, "--backend processes or --backend ray", "backend", "MW252")
 
 

@@ -85,8 +85,8 @@ class ScheduleRequest(Request):
     )
     split: bool = ask("Whole backwards only in list scheduling (best).", Flag(), default=True, option="--no-split")
     objective: str = ask(
-        "What is to be short (best): the step, or the longest span of a worker, which is what a step takes among others"
-        " where updates are validated after they are made.",
+        "What `best` minimises: the makespan, or the longest span of a worker, which is the step time in steady state"
+        " with post-validated updates.",
         Choice(names=("makespan", "span"), noun="objective"),
         default="makespan",
         usual="makespan",

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class SizeRequest(Request):
     """The fewest devices whose best plan meets a deadline, a step time or a budget.
 
-    Parts of a node and whole nodes in round numbers (made of 2, 3, 5 and 7) are looked at from few to many, as more
-    devices that degrees divide badly may be slower than fewer. Counts whose least possible time, memory or price
-    misses the goal are left out unsearched.
+    Parts of a node, and numbers of nodes with no prime factor above 7, are searched in ascending order: more devices
+    can be slower than fewer where degrees divide them badly. Counts whose lower bound of time, memory or price misses
+    the goal are not searched.
     """
 
     examples: ClassVar = (

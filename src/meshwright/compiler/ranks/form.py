@@ -91,7 +91,7 @@ def _of_ranks(
         ranks=ranks, sharding=sharding, zero=data.stage, splits_sums=each,
         mesh=AbstractMesh(meshes[0].devices.shape, meshes[0].axis_names),
     )  # fmt: skip
-    when = "by every backward, so that no device keeps whole ones" if each else "once, behind the last micro-batch"
+    when = "by every backward, so that no device keeps whole ones" if each else "once, after the last micro-batch"
     return Form(
         step=ranks.step, stages=ranks.stages, layouts=(layout,) * len(meshes), axes=axes,
         reductions=f"every data rank runs the loss of its own samples; gradients are reduced {when}",
@@ -107,7 +107,7 @@ def _decided(stages: Sequence[CutStage], sharding: SolvedSharding, ranks: RankSt
     return Form(
         step=ranks.step, stages=tuple(stages), layouts=(layout,), axes=ranks.axes,
         reductions=f"{ranks.ranks} data ranks (axis {', '.join(sharding.rank_axes)}) run the loss of their own samples;"
-        " gradients are reduced over them once, behind the last micro-batch",
+        " gradients are reduced over them once, after the last micro-batch",
     )  # fmt: skip
 
 

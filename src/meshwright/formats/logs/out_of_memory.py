@@ -101,7 +101,7 @@ def read_out_of_memory(path: str | Path) -> tuple[OutOfMemory, ...]:
             where = ""
     if not found:
         raise InputError(
-            what=f"nobody runs out of device memory in {str(path)!r}",
+            what=f"no out-of-memory error is found in {str(path)!r}",
             why="none of its lines is PyTorch's `CUDA out of memory. Tried to allocate ...` or XLA's "
             "`RESOURCE_EXHAUSTED`",
             fix="give the log of a rank that failed",

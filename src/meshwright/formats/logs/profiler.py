@@ -62,9 +62,12 @@ def read_trace(path: str | Path) -> RunLog:
     kernels = [event for event in events if event.get("cat") in DEVICE and _span(event) is not None]
     if not steps or not kernels:
         missing = "step is marked" if not steps else "kernel of a device is recorded"
-        fix = "call profiler.step() behind every step" if not steps else "record ProfilerActivity.CUDA"
+        fix = "call profiler.step() after every step" if not steps else "record ProfilerActivity.CUDA"
         raise InputError(
-            what=f"no {missing} in {str(path)!r}", why="its seconds are those of steps", fix=fix, code="MW216"
+            what=f"no {missing} in {str(path)!r}",
+            why="times are read from marked steps and device kernels",
+            fix=fix,
+            code="MW216",
         )
     ends = np.array([_span(event) for event in steps.values()])
     start, end = float(ends[:, 0].min()), float(ends[:, 1].max())

@@ -108,7 +108,7 @@ def _wrong_columns(columns: list[str], terms: dict[str, tuple[str, ...]]) -> Pro
     if twice := sorted({part for part in named if named.count(part) > 1}):
         return Problem(
             what=f"line 1: {', '.join(twice)} in several columns",
-            why="a second of the step belongs to one of them",
+            why="each part of the step has one column",
             fix="keep one column for each part",
             field="columns",
         )

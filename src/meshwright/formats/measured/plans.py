@@ -60,7 +60,7 @@ class PlanReader:
             self.assume("reshard_after_forward", "never: torchtitan's default in a pipeline")
             sharding = "fsdp-keep"
         if pp > 1 and sharding == "fsdp-keep":
-            self.assume("gradients", "summed once per step: the pipeline syncs behind its last micro-batch")
+            self.assume("gradients", "summed once per step: the pipeline syncs after its last micro-batch")
             sharding = "z1"
         vpp = self.chunks(pp, model)
         again = self.recompute(model, pp * vpp)

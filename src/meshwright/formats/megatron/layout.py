@@ -75,11 +75,11 @@ def _expand(text: str) -> str:
             times = int(text[at + 1 : at + 1 + digits])
             at += 1 + digits
             if len(unit) * times > MAX_LETTERS:
-                raise ValueError("it writes out to more letters than any model has layers")
+                raise ValueError("it expands to more layers than any model has")
             unit *= times
         groups[-1] += unit
         if len(groups[-1]) > MAX_LETTERS:
-            raise ValueError("it writes out to more letters than any model has layers")
+            raise ValueError("it expands to more layers than any model has")
     if len(groups) > 1:
         raise ValueError("a ( is not closed")
     return groups[0]

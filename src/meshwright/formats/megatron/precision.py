@@ -126,7 +126,9 @@ def read_precision(values: Values) -> tuple[Precision, list[Problem]]:
     if sent == {"mxfp8"}:
         recipe = replace(recipe, dispatched="mxfp8")
     elif "mxfp8" in sent:
-        why = "tokens forward and gradients of their results backward are planned in one format"
+        why = "dispatch in forward and in backward is planned in one format"
         fix = f"give {' and '.join(_DISPATCH)} alike"
-        problems.append(Problem(what="one way to experts in mxfp8", why=why, fix=fix, field=_DISPATCH[0]))
+        problems.append(
+            Problem(what="expert dispatch in mxfp8 in one direction only", why=why, fix=fix, field=_DISPATCH[0])
+        )
     return recipe, problems

@@ -117,7 +117,7 @@ def _trains(stem: str) -> bool:
 
 def _no_training(launch: Launch) -> Problem:
     return Problem(
-        what=f"{launch.program.rpartition('/')[2]} trains nothing",
+        what=f"{launch.program.rpartition('/')[2]} does not train a model",
         why=f"by its name it converts, evaluates or serves a model ({launch.place})",
         fix="check the script that trains it",
         field="source",

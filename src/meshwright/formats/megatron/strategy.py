@@ -245,7 +245,7 @@ def _schedule_problems(found: Homogeneous) -> Iterator[Problem]:
     wanted = "interleaved" if vpp > 1 else "1f1b"
     if schedule.orders:
         yield strategy_refusal(
-            "schedule.orders", schedule.name, "an order of one's own cannot be given", f"use {wanted}"
+            "schedule.orders", schedule.name, "a custom order of tasks cannot be given", f"use {wanted}"
         )
     elif schedule.name not in (("interleaved",) if vpp > 1 else ONE_F_ONE_B):
         yield strategy_refusal("schedule", schedule.name, f"with vpp {vpp} Megatron-LM runs {wanted}", f"use {wanted}")

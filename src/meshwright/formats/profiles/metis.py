@@ -118,7 +118,11 @@ def _file(path: Path, faults: list[Problem]) -> _File | None:
     if not (times and parameters and update):
         return None
     if min((*times, *parameters, *update)) < 0:
-        faults.append(Problem(what=f"{path} holds a negative number", why="times and bytes count up", fix="fix it"))
+        faults.append(
+            Problem(
+                what=f"{path} holds a negative number", why="times and bytes are at least 0", fix="profile it again"
+            )
+        )
         return None
     return _File(
         model=str(found("model", "model_name") or path.parent.name),

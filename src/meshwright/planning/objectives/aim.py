@@ -195,7 +195,7 @@ def admitted(aim: Aim, offers: Sequence[Offer[Planned]], what: str) -> Offer[Pla
     if not fixes:
         in_time = [offer for offer in offers if offer.step_time_s <= aim.max_step_time_s]
         least = min(in_time, key=lambda offer: offer.price_per_step)
-        why.append(f"the cheapest found in time takes {_said(least)}")
+        why.append(f"the cheapest found within the time limit takes {_said(least)}")
         fixes.append(f"allow {_price_option(aim, least.price_per_step)}, or a longer step")
     raise InfeasibleError(
         what=f"no plan found of {what} keeps to {aim.limits_text()}",

@@ -342,7 +342,7 @@ def _shorter(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_f
         found = _searched(model, cluster, replace(workload, seq_len=seq, global_batch=batch), space_for)
         if found:
             option = f"--seq {seq} --gbs {batch}"
-            yield _repair(option, "shorter sequences, as many tokens a step", *found, cluster, changes_training=True)
+            yield _repair(option, "shorter sequences, the same tokens per step", *found, cluster, changes_training=True)
             return
 
 

@@ -33,8 +33,8 @@ def check_sentence(
 
 def asks(count: int) -> str:
     """The verdict on a script that leaves something open."""
-    things = "one thing that only you can" if count == 1 else f"{count} things that only you can"
-    return f"The launch script depends on {things} say; nothing was guessed."
+    values = "a value that it does not contain" if count == 1 else f"{count} values that it does not contain"
+    return f"The launch script depends on {values}; nothing was guessed."
 
 
 def as_read(launch: LaunchFile | None) -> dict[str, object] | None:

@@ -46,7 +46,7 @@ _KERNELS = ("gemm_fraction", "gemm_fraction_fp8", "gemm_fraction_fp4", "product_
 _ATTENTION = ("flash_forward_fraction", "flash_backward_fraction", "flash_fa1_share", "flash_fa2_share")
 _HOST = ("launch_s", "operator_s")
 _FUSION = ("vector_passes", "memory_fraction", "cast_passes", "wave_loss")
-MIXED = "several kinds of device: one run does not tell which of them the difference is of"
+MIXED = "several kinds of device: one run cannot tell which kind causes the difference"
 NO_MEMORY = "the log does not report memory"
 NO_TERMS = (
     "the log reports no parts of the step: Megatron does with --timing-log-level 2, DeepSpeed with "
@@ -94,12 +94,12 @@ def cause_line(cause: Cause, gap_s: float) -> str:
 
 def left_line(left_s: float, gap_s: float) -> str:
     """What of a difference the numbers do not explain."""
-    return f"{signed_seconds(left_s)} of {signed_seconds(gap_s)} is left to this plan alone, or to what is not modelled"
+    return f"{signed_seconds(left_s)} of {signed_seconds(gap_s)} is specific to this plan, or not modelled"
 
 
 def mostly(parts: Sequence[str], change_s: float) -> str:
     """Which of the parts that a run reports is furthest off."""
-    names = ", ".join(PARTS[part] for part in parts) or "what no part of a prediction holds"
+    names = ", ".join(PARTS[part] for part in parts) or "time that is not predicted"
     return f"furthest off: {names}, {signed_seconds(change_s)}"
 
 
@@ -189,7 +189,7 @@ def uneven_steps(low_s: float, high_s: float) -> str:
     """Steps that differ, and what makes them."""
     return (
         f"steps take {seconds(low_s)} to {seconds(high_s)} (10% and 90%): data loading, stragglers or other jobs on "
-        "the fabric, none of which a prediction holds"
+        "the fabric, none of which is predicted"
     )
 
 
@@ -205,6 +205,6 @@ def other_flop(counted: float, own: float) -> str:
     """That a log counts other FLOP than the model has."""
     return (
         f"the log's TFLOP/s count {significant(counted / 1e15)} PFLOP a step, the model's are "
-        f"{significant(own / 1e15)}: frameworks count attention whole or recompute too, or this is another model; "
+        f"{significant(own / 1e15)}: some frameworks count full attention or recompute, or this is another model; "
         "compare seconds"
     )

@@ -199,11 +199,11 @@ def composition_lines(one: Composition) -> Iterator[str]:
         yield f"and {len(one.slices) - MOST_SLICES} stages more"
     said = one.claimed_s[0] / one.step_time_s - 1.0
     if abs(said) < 0.005:
-        yield f"its parallelizers say {seconds(one.claimed_s[0])} a step too"
+        yield f"its parallelizers predict {seconds(one.claimed_s[0])} per step too"
     else:
         off = f"{percent(abs(said))} {'more' if said > 0 else 'less'}"
         yield (
-            f"its parallelizers say {seconds(one.claimed_s[0])} a step, {off} than estimate, which prices every plan"
+            f"its parallelizers predict {seconds(one.claimed_s[0])} per step, {off} than `estimate`, which ranks plans"
         )
     if one.own_s is not None:
         change = one.own_s / one.step_time_s - 1.0

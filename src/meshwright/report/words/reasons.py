@@ -183,7 +183,7 @@ def _idle(facts: Mapping[str, Any]) -> str:
 def _factor(facts: Mapping[str, Any]) -> str:
     axes = ", ".join(f"{axis} ({_AMOUNTS[what].format(amount)})" for axis, (what, amount) in facts["axes"].items())
     return (
-        f"{facts['devices']} has the factor {facts['factor']}, which some degree must have, and none can: "
+        f"{facts['devices']} is divisible by {facts['factor']}, so some degree must be too, and none can: "
         f"{axes or 'their products'}"
     )
 
@@ -193,8 +193,8 @@ IDLE: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "plan": lambda facts: "",
     "no faster plan": lambda facts: "no faster plan found that uses them",
     "strangers": lambda facts: (
-        f"{facts['libraries'][0]} and {facts['libraries'][1]} share no communicator; a link between both with a "
-        'transport in the cluster file, such as transport = "gloo", has them planned together'
+        f"{facts['libraries'][0]} and {facts['libraries'][1]} share no communicator; to plan them together, give the "
+        'link between them a transport in the cluster file, such as transport = "gloo"'
     ),
     "no better plan": lambda facts: "no plan found that uses them is better for its price",
     "slower": lambda facts: f"the best plan of all {facts['devices']:,} ({facts['plan']}) is {slower(facts['ratio'])}",

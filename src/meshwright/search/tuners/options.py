@@ -94,7 +94,12 @@ def _conflicts(study: StudyFields, tuners: int) -> Iterator[tuple[str, str, str,
     if study.repeats > 1 and not study.compare:
         yield f"--repeats is {study.repeats}", "one study has one seed", "compare with --compare", "--repeats"
     if study.compare and not study.optimum:
-        yield "--compare without the optimum", "regret is what it compares", "drop --no-optimum", "--compare"
+        yield (
+            "--compare without the optimum",
+            "it compares regret, which needs the optimum",
+            "drop --no-optimum",
+            "--compare",
+        )
     if study.resume and study.storage is None:
         fix = "name the file with --storage sqlite:///trials.db"
-        yield "--resume without --storage", "there is nothing to go on with", fix, "--resume"
+        yield "--resume without --storage", "there is no study to continue", fix, "--resume"

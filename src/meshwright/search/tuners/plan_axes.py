@@ -31,7 +31,7 @@ _WHY = {
     "schedule": "one worker has no pipeline, and a schedule needs enough micro-batches",
     "recompute": "a chunk has no quarter of its layers",
     "block_quarters": "other quarters come to the same number of layers",
-    "sharding": "there is nobody to share states with",
+    "sharding": "one data rank has no other to share states with",
     "hsdp_ranks": "a shard group is a proper part of the data ranks",
 }
 """Sentence of the rules whose last axis this is."""

@@ -158,7 +158,9 @@ def run_study(
         problems.append(Problem(what=f"trials is {trials}", why="a study has at least one", field="trials"))
     if resume and storage is None:
         fix = "name the file with --storage sqlite:///trials.db"
-        problems.append(Problem(what="resume without a storage", why="nothing to go on with", fix=fix, field="resume"))
+        problems.append(
+            Problem(what="resume without a storage", why="there is no study to continue", fix=fix, field="resume")
+        )
     if workers < 1 or (workers > 1 and not chosen.parallel):
         able = ", ".join(entry.name for entry in TUNERS.values() if entry.parallel)
         why = f"{tuner} makes one trial after another" if workers > 1 else "a study has at least one"

@@ -155,7 +155,7 @@ def untrainable(plan: Plan) -> Iterator[Problem]:
         ("only some products of experts have adapters", _of_some(plan, lora), "use all-linear, or name none of them"),
     ):
         if refused:
-            yield Problem(what=f"plan: {what}", why="no key of its peft table says so", fix=fix, field="tuning")
+            yield Problem(what=f"plan: {what}", why="its peft table has no key for this", fix=fix, field="tuning")
 
 
 _STORED = ("nf4", "fp4", "nf4-single", "fp4-single")

@@ -211,5 +211,7 @@ def _deferred(reader: KeyReader, row: PlanRow) -> None:
 def _recompute(reader: KeyReader) -> str:
     said = reader.word(f"{_D}activation_checkpointing", "false").replace("-", "_")
     if said == "selective":
-        reader.refuse(f"{_D}activation_checkpointing", said, "it keeps products, which a row does not say", "use full")
+        reader.refuse(
+            f"{_D}activation_checkpointing", said, "it keeps products, which a plan cannot express", "use full"
+        )
     return "full" if said in ("true", "full", "on", "yes", "enabled") else "none"

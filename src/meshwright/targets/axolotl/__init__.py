@@ -143,7 +143,7 @@ def _several_in_a_ring(plan: Plan) -> bool:
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
-    head = ("model and data are said where it is started", f"plan: {plan.job.name or plan.model.name}")
+    head = ("model and data are given on the command line", f"plan: {plan.job.name or plan.model.name}")
     return (CONFIG, yaml_text(configuration(plan), head)), *fine_tuning.engine_files(plan)
 
 

@@ -79,7 +79,7 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     questions = (*_left_to(_recipe(launch), read), *asked)
     if questions and not read.questions:
         return replace(read, row=None, layout=None, workload={}, questions=questions)
-    notes = [f"what no override says is taken as not set by {_recipe(launch)}"]
+    notes = [f"settings without an override are taken as not set by {_recipe(launch)}"]
     if usual:
         notes.insert(0, f"taken as recipes have it: {', '.join(one.text for one in usual)}")
     return replace(read, notes=(*read.notes, *notes))

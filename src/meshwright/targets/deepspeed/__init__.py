@@ -276,7 +276,7 @@ def _batches(
     mbs = mbs or (batch // (steps * dp) if batch and dp else None)
     batch = batch or (mbs * steps * dp if mbs and dp else None)
     if not auto and (batch is None or not mbs):
-        reader.refuse("train_batch_size", batch, "the batch is not said", "give two of the three batch keys")
+        reader.refuse("train_batch_size", batch, "the batch is not given", "give two of the three batch keys")
     if batch and mbs and (batch % (mbs * steps) or (dp and batch != mbs * steps * dp)):
         why = f"must be micro-batch {mbs} x accumulation {steps} x data ranks {dp or 'of the job'}"
         reader.refuse("train_batch_size", batch, why)

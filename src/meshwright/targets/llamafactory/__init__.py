@@ -68,7 +68,7 @@ def configuration(plan: Plan) -> Keys:
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
-    head = ("model, data and template are said where it is started", f"plan: {plan.job.name or plan.model.name}")
+    head = ("model, data and template are given on the command line", f"plan: {plan.job.name or plan.model.name}")
     return (CONFIG, yaml_text(configuration(plan), head)), *fine_tuning.engine_files(plan)
 
 

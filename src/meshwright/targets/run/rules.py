@@ -19,12 +19,12 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
     schedule = schedule_named(row.schedule)
     why = ""
     if not schedule.exact_semantics:
-        why = "it updates stage by stage, on weights of several versions, and what is run here clips by the norm of all"
+        why = "it updates stage by stage on several weight versions, and training here clips by the norm of all"
         why += " gradients; parallelize runs pipedream and pipedream-2bw with optimizers that do not"
     elif schedule.sections() > 1:
-        why = "which keys and values a sequence segment reads of those before it does not follow from the equations"
+        why = "which keys and values a segment reads from earlier segments cannot be derived from a traced loss"
     elif schedule.shadows:
-        why = "its redundant forwards serve a worker that takes a lost one's place; here the last checkpoint does"
+        why = "its redundant forwards let a neighbour replace a lost worker; a run here resumes from its checkpoint"
     if why:
         what = f"{row.schedule} does not run here"
         yield Problem(what=what, why=why, fix="1f1b, interleaved or zb-h1", field="plan")
@@ -35,7 +35,7 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
         if not (kind in CONTEXTS and CONTEXTS[kind].runs):
             yield _unsplit(f"kind of context {kind}", [name for name, one in CONTEXTS.items() if one.runs])
     for word in row.data_words:
-        why = "formats on the network are those of values, and replicas with states of their own are data ranks"
+        why = "compressed exchanges and averaged replicas run with data parallelism alone"
         fix = "leave it out, or use gc-, local or diloco without tp, cp, pp and ep"
         yield Problem(what=f"{word} does not run here", why=why, fix=fix, field="plan")
     if row.offload:
@@ -53,10 +53,10 @@ def host_refusals(row: PlanRow) -> Iterator[Problem]:
     if "a" in letters:
         yield Problem(what=what, why="activations stay on their devices", fix="off-og, or rc-full", field="plan")
     if "o" not in letters:
-        why = "main weights and moments are what waits on the host here"
+        why = "offload here includes the optimizer states"
         yield Problem(what=what, why=why, fix=f"off-{letters.replace('a', '')}o", field="plan")
     if "nvme" in words:
-        why, fix = "states wait in the host's memory, not on its disks", "leave nvme out"
+        why, fix = "states are offloaded to host memory, not to disks", "leave nvme out"
         yield Problem(what=what, why=why, fix=fix, field="plan")
     degrees = (("tp", row.tp), ("cp", row.cp_degree), ("pp", row.pp), ("ep", row.ep))
     for name in (f"{axis}{degree}" for axis, degree in degrees if degree > 1):
@@ -64,11 +64,11 @@ def host_refusals(row: PlanRow) -> Iterator[Problem]:
         yield Problem(what=f"off-{row.offload} with {name} does not run here", why=why, fix=fix, field="plan")
     able = ("z3", "fsdp") if "w" in letters else ("z1", "z2", "z3", "fsdp")
     if row.sharding not in able and (row.dp > 1 or "w" in letters):
-        why = "ranks update parts of their own on the host"
+        why = "on the host each rank updates its own shard"
         what = f"off-{row.offload} with {row.sharding} does not run here"
         yield Problem(what=what, why=why, fix=f"use {' or '.join(able)}", field="plan")
 
 
 def _unsplit(what: str, able: Sequence[str]) -> Problem:
-    why = "nothing splits a program this way"
+    why = "the runtime cannot split a model this way"
     return Problem(what=f"{what} does not run here", why=why, fix=f"use {' or '.join(able)}", field="plan")

@@ -204,9 +204,9 @@ def _again(reader: KeyReader, row: PlanRow, layers: int | None) -> tuple[PlanRow
         return replace(row, recompute="full" if kind == "FullAC" else "none"), ()
     every = reader.keys.get(EVERY)
     if kind != "SelectiveAC" or layers is None:
-        why = "of it no plan says what is computed again; planned without recompute"
+        why = "a plan cannot express what it recomputes; planned without recompute"
         if kind == "SelectiveAC":
-            why = "how many layers half of them are is not known of this model; planned without recompute"
+            why = "the number of layers is not known for this model; planned without recompute"
         reader.refuse(RECOMPUTE, kind, why, "use FullAC or None")
         return row, ()
     count = max(1, round(layers / (row.pp * row.vpp) / (every or 2)))

@@ -33,7 +33,7 @@ export const view = {
         drawing.light();
       },
     }, kind === "all" ? "all groups" : html("span", {}, html("i", { class: "dot", style: { background: kindColour(kind) } }), `${kind}: ${KIND_NAMES[kind.split(" ")[0]] ?? kind}`)));
-    const bar = html("div", { class: "toolbar", role: "group", "aria-label": "Groups to light" }, ...picks);
+    const bar = html("div", { class: "toolbar", role: "group", "aria-label": "Groups to highlight" }, ...picks);
     const said = html("p", { class: "unseen", "aria-live": "polite" });
     const host = html("div", {
       class: "cluster-host", tabindex: "0", role: "application", "aria-roledescription": "cluster map",

@@ -101,7 +101,7 @@ function memories(found, page) {
   const kinds = Object.keys(peakOf(found[0].entry).memory_bytes);
   const filled = kinds.filter((kind) => found.some((one) => peakOf(one.entry).memory_bytes[kind] > 0));
   root.append(html("ul", { class: "legend" }, ...filled.map((kind) => html("li", {}, html("i", { style: { background: memory(kind) } }), MEMORY[kind] ?? kind)),
-    html("li", { class: "muted" }, "upright line: the memory of the device")));
+    html("li", { class: "muted" }, "vertical line: the memory of the device")));
   page.table(root, [{ name: "Kind", key: "kind" }, ...found.map((_, at) => ({ name: letter(at), key: letter(at), number: true, show: gib }))],
     kinds.map((kind) => ({ kind: MEMORY[kind] ?? kind, ...Object.fromEntries(found.map((one, at) => [letter(at), peakOf(one.entry).memory_bytes[kind] ?? 0])) })), { title: "Memory as a table" });
   return root;

@@ -10,7 +10,7 @@ export const holdsExperts = ({ inputs: { model } }) => model.active_parameters <
 export const view = {
   name: "experts",
   title: "Experts",
-  lede: "How many tokens each expert of a layer gets, over the mean. Draw the bars, take a law, or drop the counts of a run: the plan is priced again. The fullest rank sets the time of every exchange and product.",
+  lede: "How many tokens each expert of a layer gets, relative to the mean. Draw the bars, choose a distribution, or drop the counts of a run: the plan is priced again. The fullest rank sets the time of every exchange and product.",
   of: holdsExperts,
   draw(root, data, page) {
     if (data.absent) return root.append(html("p", { class: "absent" }, data.absent));

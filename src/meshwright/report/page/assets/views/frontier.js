@@ -16,7 +16,7 @@ export const view = {
   name: "frontier",
   title: "Frontier",
   slow: true,
-  lede: "Step time against memory. Points are plans that were priced: those of the answer, the front where one was searched, and every plan one change away, also those that do not fit. The line joins those that none beats in both.",
+  lede: "Step time against memory. Points are plans that were priced: those of the answer, the front where one was searched, and every plan one change away, also those that do not fit. The line is their Pareto front.",
   draw(root, data, page) {
     const points = pointsOf(data, page);
     const capacity = Math.max(...page.entry.estimate.stages.map((stage) => stage.capacity_bytes));
@@ -29,12 +29,12 @@ export const view = {
       list.replaceChildren();
       const ranked = kept.filter((one) => one.fits !== "no").sort((a, b) => a.time - b.time);
       const best = ranked[0];
-      const said = !best ? "No plan here keeps to all of these." : `${best.title}, ${seconds(best.time)}` + (chosen.size && points[0] !== best ? `: ${percent(best.time / points[0].time - 1)} slower than the plan on show` : "");
+      const said = !best ? "No plan here is within all of these limits." : `${best.title}, ${seconds(best.time)}` + (chosen.size && points[0] !== best ? `: ${percent(best.time / points[0].time - 1)} slower than the plan on show` : "");
       list.append(html("p", { "aria-live": "polite" }, html("b", {}, said)));
       page.table(list, [
         { name: "Plan", key: "title" }, { name: "Step", key: "time", number: true, show: seconds }, { name: "Memory", key: "memory", number: true, show: gib },
         { name: "Fits", key: "fits", show: (value) => WORD[value] ?? value }, { name: "From", key: "kind" },
-      ], ranked.map((one) => ({ ...one, current: one.own })), { title: "Plans that keep to it, quickest first", folded: false, pick: (row) => go(row, page) });
+      ], ranked.map((one) => ({ ...one, current: one.own })), { title: "Plans within the limits, quickest first", folded: false, pick: (row) => go(row, page) });
     };
     const boxes = PICKERS.map((rule) => html("label", { class: "picker" }, html("input", { type: "checkbox", checked: chosen.has(rule.key), onchange: (event) => {
       if (event.target.checked) chosen.add(rule.key);

@@ -18,7 +18,7 @@ export const view = {
     const below = html("div", { class: "two" });
     const worst = stages.reduce((full, stage, at) => (filled(stage) > filled(stages[full]) ? at : full), 0);
     root.append(html("h2", {}, "Memory of every stage, at its peak"),
-      html("p", { class: "lede" }, `The upright line is what the device of the stage has. Fullest: ${data.names[worst]}, ${ofCapacity(stages[worst].peak_memory_bytes, stages[worst].capacity_bytes)}.`));
+      html("p", { class: "lede" }, `The vertical line is the memory of the device. Fullest: ${data.names[worst]}, ${ofCapacity(stages[worst].peak_memory_bytes, stages[worst].capacity_bytes)}.`));
     const rows = stages.map((stage, at) => row(stage, at));
     root.append(legend(stages), html("div", { class: "memory-rows", role: "group", "aria-label": "Stages" }, ...rows));
     const fits = html("div");

@@ -90,7 +90,7 @@ function plans(page) {
 }
 
 function said(data, page) {
-  const root = html("section", {}, html("h2", {}, "What it rests on"));
+  const root = html("section", {}, html("h2", {}, "Basis of the numbers"));
   root.append(html("ul", {}, ...page.entry.identities.map((line) => html("li", {}, html("code", {}, line)))));
   page.table(root, [{ name: "What", key: "name" }, { name: "Value", key: "value" }, { name: "Basis", key: "basis" }], data.assumptions, { title: `${data.assumptions.length} assumptions`, folded: data.assumptions.length > 12 });
   return root;

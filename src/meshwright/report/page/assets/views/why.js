@@ -9,7 +9,7 @@ export const view = {
   name: "why",
   title: "Why",
   slow: true,
-  lede: "Every line is a plan that was priced. The ladder goes from plain data parallelism to the plan, one lever a rung; below are the plans one change away, and how far each number of the cluster moves the step.",
+  lede: "Every line is a plan that was priced. The ladder goes from plain data parallelism to the plan, one change at a time; below are the plans one change away, and how far each number of the cluster moves the step.",
   draw(root, data, page) {
     const grid = html("div", { class: "grid" });
     root.append(steps("The ladder", data.ladder, page), grid, ...data.notes.map((line) => html("p", { class: "muted" }, line)));
