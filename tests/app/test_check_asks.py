@@ -176,3 +176,23 @@ def test_programs_of_several_models_are_told_apart(tmp_path: Path) -> None:
     path.write_text("deepspeed main.py --actor_model_name_or_path a/b --critic_model_name_or_path c/d --seed 1\n")
     with pytest.raises(ValueError, match="trains a policy with the models that judge it"):
         check(path, gpus="8xH100")
+
+
+def test_the_engine_that_a_configuration_of_accelerate_names_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_processes: 8\n"
+        "deepspeed_config:\n  deepspeed_config_file: engines/z3.json  # ours\n"
+    )
+    given = ["per_device_train_batch_size=2", "bf16=true"]
+    report = check("qwen3-8b", source=path, gpus="8xH100", settings=given, search=False)
+    assert [what for what, _ in asked(report)] == ["engines/z3.json is not here"]
+    (tmp_path / "z3.json").write_text(
+        json.dumps(
+            {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}
+        )
+    )
+    report = check("qwen3-8b", source=path, gpus="8xH100", settings=given, search=False)
+    assert report.name == "dp8.z3.mbs2.gbs16"
+    places = {said.option: said.place for said in report.launch.said}  # type: ignore[union-attr]
+    assert places["zero_optimization.stage"] == "z3.json:1"

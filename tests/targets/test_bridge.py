@@ -98,3 +98,10 @@ def test_what_is_trained_whole_has_no_adapters() -> None:
 
 def adapted(model: str, lora: str) -> Job:
     return plan_question("tp2.dp4.z1.mbs2", JobFields(model=model, gpus="8xH100", seq_len=2048, lora=lora)).job
+
+
+def test_scaling_by_the_current_tensor_is_fp8(tmp_path: Path) -> None:
+    report = asked(tmp_path, OPTIONS.replace("-c bf16", "-c fp8_cs"))
+    assert report.inputs is not None
+    assert isinstance(report.inputs, JobInputs)
+    assert report.inputs.workload.precision.compute == "fp8"

@@ -126,12 +126,12 @@ def script_question(
         record=_record(source, source_format),
     )
     flags = launch.read()
-    if flags.row is None and not flags.said and not flags.workload and not flags.questions and flags.problems:
-        raise InputError(flags.problems, code="MW231")
-    asks = list(flags.questions)
+    which = None
     if cluster is None:
         flags, which = _for_devices(launch, flags)
-        asks.append(which)
+    if flags.row is None and not flags.said and not flags.workload and not flags.questions and flags.problems:
+        raise InputError(flags.problems, code="MW231")
+    asks = [*flags.questions, *([which] if which is not None else [])]
     if model is None:
         model, open_model = model_trained(flags, Path(launch.name).stem or "script")
         asks += [open_model] if open_model is not None else []

@@ -182,7 +182,7 @@ def _deepspeed_sharding(values: Values, problems: list[Problem]) -> str:
         values.hidden.pop("--deepspeed_config", None)  # where its file lies changes nothing then
         return f"z{stage}"
     why = "DeepSpeed's file says how states are sharded"
-    fix = "give --zero-stage in the script, or check the file with --from deepspeed"
+    fix = "give --set zero-stage=N, or check the file with --from deepspeed"
     problems.append(Problem(what="--zero-stage is not given", why=why, fix=fix, field="--zero-stage"))
     return "z0"
 

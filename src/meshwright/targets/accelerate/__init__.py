@@ -5,15 +5,17 @@ Keys are those of accelerate 1.15.0 and transformers 5.23.0 (2026-11), https://g
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
-from meshwright.targets import adapters, fsdp, hugging_face
-from meshwright.targets.contract import Files
-from meshwright.targets.keys import KeyFile, KeyReader, Keys, nested_tables, yaml_text
+from meshwright.targets import adapters, deepspeed, fsdp, hugging_face
+from meshwright.targets.contract import Files, text_beside
+from meshwright.targets.keys import KeyFile, KeyReader, Keys, nested_tables, table_of, yaml_text
 from meshwright.targets.one_strategy import Note, OneStrategyTarget, overlaps
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
@@ -151,6 +153,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     world = devices or reader.degree("num_processes")
     kind = reader.word("distributed_type", "no")
     engine = kind == "deepspeed" and reader.get("deepspeed_config.deepspeed_config_file") is None
+    if kind == "deepspeed" and not engine:
+        return _by_deepspeed(reader, files, trainer, devices)
     sharded = kind == "fsdp"
     tp, cp = reader.degree(f"{_SIZES}tp_size"), reader.degree(f"{_SIZES}cp_size")
     if kind not in ("fsdp", "multi_gpu", "no") and not engine:
@@ -203,6 +207,32 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     if sharded and reader.get(_VERSION, 1) == 1:
         notes = (*notes, "FSDP1 is priced as FSDP2, which shards alike")
     return reader.launch(row, workload=workload, notes=notes)
+
+
+_JSON = "deepspeed_config_file:"
+
+
+def _named(text: str) -> tuple[str, ...]:
+    """The file of DeepSpeed that a configuration names."""
+    lines = [line.strip() for line in text.splitlines()]
+    return tuple(line.partition(":")[2].partition(" #")[0].strip(" \"'") for line in lines if line.startswith(_JSON))
+
+
+def _by_deepspeed(reader: KeyReader, files: Files, trainer: hugging_face.Arguments, devices: int | None) -> LaunchFile:
+    """A configuration that leaves its engine to the file of DeepSpeed that it names."""
+    name = str(reader.get("deepspeed_config.deepspeed_config_file"))
+    text = text_beside(files, PurePath(name).name)
+    if text is None:
+        why = "it says what is sharded and offloaded, and does not lie beside the file that names it"
+        fix = f"put it at {name[:80]} from there, or check it with --from deepspeed"
+        question = Problem(what=f"{name[:80]} is not here", why=why, fix=fix, field="deepspeed_config")
+        return reader.launch(None, questions=(question,))
+    keys = table_of(text, "JSON", "configuration of DeepSpeed")
+    own = KeyReader(keys=keys, problems=reader.problems, file=(PurePath(name).name, text))
+    reader.beside.append(own)
+    started = reader.degree("num_processes") if reader.get("num_processes") else None
+    read = deepspeed.launch_of(own, trainer, devices or started)
+    return replace(read, said=reader.said(), unpriced=reader.unpriced())
 
 
 _VERSION = "fsdp_config.fsdp_version"
@@ -263,6 +293,7 @@ TARGET = OneStrategyTarget(
     notes=NOTES,
     read=read,
     recognised=FILE.recognised,
+    named=_named,
     beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT, *adapters.FILES),
     software="pytorch-eager",
 )

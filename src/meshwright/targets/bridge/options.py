@@ -40,7 +40,13 @@ _SWITCHES = {
     "--use_megatron_fsdp": ("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp"),
     "--moe_a2a_overlap": ("comm_overlap.overlap_moe_expert_parallel_comm",),
 }
-_FORMATS = {"bf16": "bf16_mixed", "fp8_mx": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed"}
+_FORMATS = {
+    "bf16": "bf16_mixed",
+    "fp8_cs": "bf16_with_fp8_current_scaling_mixed",
+    "fp8_sc": "bf16_with_fp8_subchannel_scaling_mixed",
+    "fp8_mx": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
 """Number formats of `--compute_dtype`."""
 _BY_PERFORMANCE = ("run_script.py", "setup_experiment.py", "bootstrap.py")
 """Ends of programs that cut sequences wherever tensors are cut."""

@@ -80,6 +80,9 @@ _FORMATS: dict[str, frozenset[tuple[str, str]]] = {
     "bf16_with_fp8_delayed_scaling_mixed": frozenset(
         {("--bf16", ""), ("--fp8-format", "hybrid"), ("--fp8-recipe", "delayed")}
     ),
+    "bf16_with_fp8_current_scaling_mixed": frozenset(
+        {("--bf16", ""), ("--fp8-format", "hybrid"), ("--fp8-recipe", "tensorwise")}
+    ),
     "bf16_with_mxfp8_mixed": frozenset({("--bf16", ""), ("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")}),
     "bf16_with_fp8_subchannel_scaling_mixed": frozenset(
         {("--bf16", ""), ("--fp8-format", "e4m3"), ("--fp8-recipe", "blockwise")}
