@@ -63,7 +63,6 @@ def test_the_rules_say_all_that_is_refused(name: str) -> None:
 def test_parameters_come_with_what_they_mean() -> None:
     page = (generator.DOCS / generator.PAGE).read_text()
     assert (
-        "| parameter `backward_ticks` | Forwards that a backward is taken to last when the order is made. Default: 2. |"
-        in page
+        "| parameter `backward_ticks` | Time of a backward, in forwards, assumed for the order. Default: 2. |" in page
     )
     assert "| parameter `waves` | Waves, half the chunks per worker. |" in page

@@ -60,7 +60,7 @@ def test_the_environment_and_arguments_are_taken(script: Path) -> None:
 def test_a_length_that_no_file_says_is_named(tmp_path: Path) -> None:
     path = tmp_path / "ds.json"
     path.write_text('{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}')
-    said = "the file says no sequence length: 4,096 tokens are taken; --seq says another"
+    said = "the file states no sequence length: 4,096 tokens are assumed; --seq sets another"
     assert said in check("llama-3-8b", cluster="16xH100", source=path, search=False).warnings
     assert said not in check("llama-3-8b", cluster="16xH100", source=path, seq_len=8192, search=False).warnings
 

@@ -133,7 +133,7 @@ def test_a_plan_of_a_set_is_named_by_number(tmp_path: Path) -> None:
         (b"[1, 2]", "no object"),
         (b'{"schema": "meshwright.plan/1", "name": NaN}', "NaN is not a JSON number"),
         (b'{"schema": "meshwright.plan/1", "name": ' + b"9" * 5000 + b"}", "cannot be read"),
-        (b'{"schema": "a", "schema": "b"}', "said twice"),
+        (b'{"schema": "a", "schema": "b"}', "given twice"),
         (b'{"a":' * 100_000, "nested too deeply"),
         (b'{"schema": "meshwright.plan/2"}', "meshwright.plan/1"),
         (b"{}", "schema is missing"),

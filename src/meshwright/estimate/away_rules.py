@@ -61,7 +61,7 @@ def host_problems(offload: Offload, group: NodeGroup) -> Iterator[Problem]:
     if offload.tier == "nvme" and group.host.disk_read_bytes_per_s is None:
         yield Problem(
             what="states go to NVMe drives whose speed is not stated",
-            why="drives differ by ten times, and a step waits for them",
+            why="drive speeds differ by a factor of ten, and a step waits for them",
             fix="say --nvme 7GB/s, or nvme_gb_s in the cluster file",
             field="offload.tier",
         )

@@ -67,7 +67,7 @@ def dynamic_step(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> Dynam
     pipeline, packed = plan.pipelines[0], run.pipelines[0]
     schedule, columns = schedule_of(pipeline.schedule), packed.columns
     if len(plan.pipelines) > 1 or not schedule.flushes:
-        why = "micro-batches are grouped for one pipeline, on one kind of device, that ends with every step"
+        why = "micro-batches are grouped for one pipeline, on one kind of device, with a flush every step"
         fix = "use --packing pack, or a plan of one pipeline and a schedule such as 1f1b"
         raise UnsupportedError(what=f"packing {DYNAMIC}", why=why, fix=fix, field="packing", code="MW406")
     each = rows.sequences * workload.global_batch / plan.data_degree(pipeline)

@@ -66,12 +66,12 @@ def _of_compression(strategy: LayerStrategy) -> Iterator[Problem]:
     if data.zero:
         yield Problem(
             what=f"{word} with {_sharding(strategy)}",
-            why="a rank that holds a shard has neither the whole gradient nor the whole error it left out",
+            why="a rank that holds a shard has neither the whole gradient nor its whole compression error",
             fix="use z0, or smaller formats on the network (qg-int4)",
             field=field,
         )
     elif strategy.cp * strategy.dp == 1:
-        why = "one rank sums its gradients with no other"
+        why = "with one data rank no gradients are summed"
         yield Problem(what=f"{word} on one data rank", why=why, fix="leave it out, or use dp2 or more", field=field)
     if data.reduce_dtype:
         why = "what is sent is in the format of the compression"
@@ -109,7 +109,7 @@ def _of_averages(strategy: LayerStrategy) -> Iterator[Problem]:
             field=field,
         )
     if data.averaging == "local" and data.averaging_steps < 2:
-        why, fix = "averaging after every step is what sums of gradients do", "use local2, or leave it out"
+        why, fix = "gradient sums already keep replicas equal after every step", "use local2, or leave it out"
         yield Problem(what="local1 averages every step", why=why, fix=fix, field=field)
     if strategy.expert.ep > 1:
         yield Problem(

@@ -62,7 +62,7 @@ class FailureSpec(FieldKind):
                 problem = unknown_name(f"part of {name}", key, tuple(_FIELDS))
                 gather.errors.append(InputError(problem, code="MW206"))
             elif field in found:
-                gather.errors.append(self.wrong(name, part, f"{key} is there twice", "state it once"))
+                gather.errors.append(self.wrong(name, part, f"{key} is given twice", "state it once"))
             else:
                 read = self._rate if key == "rate" else _KINDS.get(key, Duration(stated=True)).read
                 found[field] = gather.attempt(partial(read, f"{name} {key}", text))

@@ -317,7 +317,9 @@ def parse_json(text: str, where: str) -> Any:
     except ValueError as error:
         raise _fail(f"{where!r} holds a number that cannot be read", str(error), "", "file", "MW221") from None
     if twice:
-        problems = [Problem(what=f"{name!r} is said twice in one object", fix="keep one", field=name) for name in twice]
+        problems = [
+            Problem(what=f"{name!r} is given twice in one object", fix="keep one", field=name) for name in twice
+        ]
         raise InputError(problems, code="MW221")
     return data
 

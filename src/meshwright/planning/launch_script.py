@@ -155,7 +155,7 @@ def script_question(
     own = {name: value for name, value in own.items() if getattr(asked, name) is None}
     inputs = job_inputs(replace(asked, **own, model=model, cluster=cluster, gpus=None))
     if asked.seq_len is None and own.get("seq_len") is None and not asked.lengths and not inputs.model.pooled:
-        note = f"the file says no sequence length: {inputs.workload.seq_len:,} tokens are taken; --seq says another"
+        note = f"the file states no sequence length: {inputs.workload.seq_len:,} tokens are assumed; --seq sets another"
         flags = replace(flags, notes=(*flags.notes, note))
     violations = [Violation.of("ASK", problem) for problem in flags.questions]
     violations += [Violation.of("OPTIONS", problem) for problem in flags.problems]

@@ -48,7 +48,7 @@ def with_samples(model: ModelSpec, job: JobFields, seq_len: int) -> tuple[ModelS
     if towers:
         streams = tuple(_with_images(streams, job, model, seq_len))
     if job.lengths is not None:
-        why = f"samples of {model.name} hold more than text: how much of it beside shorter texts is not said"
+        why = f"samples of {model.name} hold more than text, and lengths do not state how much"
         fix = "leave --lengths out" + (", or --images" if towers else "")
         raise InputError(what="lengths are given", why=why, fix=fix, field="lengths", code="MW203")
     model = replace(model, streams=streams)

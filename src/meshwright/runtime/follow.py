@@ -111,13 +111,13 @@ def _source(method: FollowParallel) -> CompiledStep:
     if compiled is None:
         raise InputError(Problem(
             what=f"{getattr(method.step, '__name__', method.step)} is no step of parallelize",
-            why="where its state is is decided when it is compiled", fix="FollowParallel(train_step)", field="step",
+            why="its state is placed when it is compiled", fix="FollowParallel(train_step)", field="step",
         ))  # fmt: skip
     found = compiled()
     if not isinstance(found, CompiledStep):
         raise InputError(Problem(
             what=f"{getattr(method.step, '__name__', 'the step')} has not been compiled",
-            why="where its state is is decided then", fix="call it once, or its lower(state, batch), before",
+            why="its state is placed then", fix="call it once, or its lower(state, batch), before",
             field="step",
         ))  # fmt: skip
     return found

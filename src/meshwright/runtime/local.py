@@ -20,7 +20,7 @@ from meshwright.runtime.moments import Moments, from_start
 
 GIVEN = Problem(
     what="a part of the state was given to an earlier step, which took its memory (donate=True)",
-    why="what a step takes is gone when it returns",
+    why="arrays that a step takes are invalid after it",
     fix="go on from what that step returned, or leave donate out",
     field="state",
 )

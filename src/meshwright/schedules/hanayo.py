@@ -27,7 +27,7 @@ class Hanayo(Schedule):
     waves: int | None = whole(None, "Waves, half the chunks per worker.")
     admit: int | None = whole(None, "Most micro-batches in flight, p or more. [default: any]")
     """Fewer activations for a longer step: a worker with nothing else to do then waits."""
-    backward_ticks: int = whole(2, "Forwards that a backward is taken to last when the order is made.")
+    backward_ticks: int = whole(2, "Time of a backward, in forwards, assumed for the order.")
 
     name = "hanayo"
     title = "Hanayo: waves of chunks"

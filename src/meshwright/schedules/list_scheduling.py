@@ -207,7 +207,7 @@ def list_schedule(work: Work, rule: TaskRule) -> Listed:
     while left:
         if not queue:
             relaxed = rule.relax()
-            assert relaxed, "a worker waits for memory that nobody frees"
+            assert relaxed, "a worker waits for memory that no task frees"
             choices = [rule.choose(state, worker) for worker in workers]
             queue = [(choice[0], worker) for worker, choice in enumerate(choices) if choice[0] < NEVER]
             heapq.heapify(queue)

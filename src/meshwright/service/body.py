@@ -223,7 +223,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{shortened(next(name for name in names if names.count(name) > 1))} is there twice")
+        raise ValueError(f"{shortened(next(name for name in names if names.count(name) > 1))} is given twice")
     return found
 
 

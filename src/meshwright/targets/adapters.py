@@ -46,7 +46,7 @@ def untrainable_by_peft(plan: Plan) -> Iterator[Problem]:
         why, fix = "weights of bitsandbytes in int8 are not sharded over data ranks", "use base=nf4, or z2"
         yield Problem(what="plan: frozen weights in int8 are sharded", why=why, fix=fix, field="tuning")
     for name in (name for name in lora.targets if re.search(r"[*.]|^-", name)):
-        why, fix = "PEFT is told modules by their names", "use names such as q_proj, or all-linear"
+        why, fix = "PEFT selects modules by name", "use names such as q_proj, or all-linear"
         yield Problem(what=f"plan: adapters stand on {name}", why=why, fix=fix, field="tuning")
     for name in (name for name in lora.targets if name.startswith("linear_")):
         why, fix = "PEFT names modules as the class in the transformers library does", "use names such as q_proj"
@@ -59,7 +59,7 @@ def untrainable_by_peft(plan: Plan) -> Iterator[Problem]:
 def frozen_parts(plan: Plan) -> Iterator[Problem]:
     """Parts that are frozen without adapters, which no configuration says."""
     if plan.model.tuning is not None and plan.model.tuning.lora is None:
-        why, fix = "which parts are frozen is said in the training script, not in a configuration", "use --lora"
+        why, fix = "frozen parts are set in the training script, not in a configuration", "use --lora"
         yield Problem(what="plan: parts of the model are frozen", why=why, fix=fix, field="tuning")
 
 

@@ -126,8 +126,8 @@ def _two_libraries(job: Job) -> tuple[Problem, ...]:
     if mixed is None:
         return ()
     libraries, carriers = mixed
-    why = f"its ranks would meet in one communicator, and {' and '.join(libraries)} share none"
-    why += f"; what is between them goes by {' and '.join(carriers)}" if carriers else ""
+    why = f"its ranks would share one communicator, and {' and '.join(libraries)} share none"
+    why += f"; traffic between them goes by {' and '.join(carriers)}" if carriers else ""
     fix = "plan the devices of one vendor"
     return (Problem(what="plan: devices under two collective libraries", why=why, fix=fix, field="cluster"),)
 

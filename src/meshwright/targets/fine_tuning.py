@@ -72,7 +72,7 @@ def of_deepspeed(
 def engine_missing(reader: KeyReader) -> Problem:
     """Asks for the file of DeepSpeed."""
     name = str(reader.get(ENGINE))
-    why = "it says what is sharded and offloaded, and does not lie beside the file that names it"
+    why = "it states what is sharded and offloaded, and is not beside the file that names it"
     return Problem(what=f"{name[:80]} is not here", why=why, fix=f"put it at {name[:80]} from there", field=ENGINE)
 
 

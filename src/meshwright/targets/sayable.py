@@ -275,7 +275,7 @@ def _unsaid(title: str, plan: Plan, says: Mapping[str, Says]) -> Iterator[Proble
 
 def _untuned(title: str, tuning: Tuning) -> Problem:
     parts, option = ("adapters", "--lora") if tuning.lora is not None else ("frozen parts", "--freeze")
-    what, why = f"plan: the model is trained with {parts}", f"files of {title} are written for training all of it"
+    what, why = f"plan: the model is trained with {parts}", f"files of {title} are written for training of all weights"
     return Problem(what=what, why=why, fix=f"leave out {option}, or use another target", field="tuning")
 
 

@@ -156,7 +156,7 @@ def configuration(options: Options) -> tuple[Any, list[str]]:
         notes.append("experts get equally many tokens")
     for flag, what in (
         ("--fp8-format", "products run in 16 bits here, in 8 in the job"),
-        ("--tp-comm-overlap", "collectives beside products run after them here"),
+        ("--tp-comm-overlap", "collectives that overlap products run after them here"),
         ("--context-parallel-size", "the exchange of keys and values over cp is inside Transformer Engine, unseen"),
     ):
         if flag in options and options[flag] != "1":

@@ -55,9 +55,7 @@ def trace_torchtitan(tape: Tape, files: dict[str, str], micro_batches: int | Non
         spec.model.update_from_config(config=config)
         _flash_attention(tape)
         if dims.pp > 1:
-            raise Missing(
-                "stages of torchtitan tell each other their shapes as they run, and nobody answers here: use pp1"
-            )
+            raise Missing("stages of torchtitan exchange shapes as they run, which one rank alone cannot: use pp1")
         of_step, run = _micro_batches(config, dims, micro_batches)
         loss = config.loss.build(compile_config=config.compile)
         with torch.device("meta"):
@@ -82,7 +80,7 @@ def trace_torchtitan(tape: Tape, files: dict[str, str], micro_batches: int | Non
         "substitutes": ["attention that keeps no scores (CUDA kernels of PyTorch)"],
         "notes": [
             "run with --parallelism.spmd_backend partial_dtensor, the one that PyTorch 2.13 takes",
-            "run without torch.compile: operators between products are one by one, and keep what they keep so",
+            "run without torch.compile: operators between products run unfused, and keep their own outputs",
         ],
     }
 

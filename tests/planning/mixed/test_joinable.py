@@ -72,7 +72,7 @@ def test_by_a_transport_they_are_planned_together(tmp_path: Path) -> None:
     assert len({stage.group for stage in found.best.estimate.stages}) == 2
     assert found.mixing is not None
     assert all(
-        "NCCL and RCCL share none; what is between them goes by ucx" in why for _, why in found.mixing.frameworks
+        "NCCL and RCCL share none; traffic between them goes by ucx" in why for _, why in found.mixing.frameworks
     )
     assert found.best.job.cluster.links[0].transport == "ucx"
     with pytest.raises(UnsupportedError, match="two collective libraries"):

@@ -102,12 +102,12 @@ def _strategy(reader: KeyReader) -> str:
     said = reader.word(f"{_D}strategy", "fsdp2").replace("-", "_")
     made = str(reader.get(f"{_D}_target_", "FSDP2Manager"))
     if "FSDP2" not in made and reader.get(f"{_D}strategy") is None:
-        why = "which strategy runs depends on the release: since 0.4 the class is passed over, and fsdp2 is the default"
+        why = "which strategy runs depends on the release: since 0.4 the class is ignored, and fsdp2 is the default"
         reader.refuse(f"{_D}_target_", made, why, "say distributed.strategy: ddp, fsdp2 or megatron_fsdp")
     stage = reader.get(f"{_D}zero_dp_strategy", 3)
     if "megatron" in said or said == "mfsdp":
         if stage != 3:
-            reader.refuse(f"{_D}zero_dp_strategy", stage, "a plan of shards shards everything", "use 3")
+            reader.refuse(f"{_D}zero_dp_strategy", stage, "a sharded plan shards everything", "use 3")
         return "megatron_fsdp"
     return said
 
@@ -132,7 +132,7 @@ def _row(
         reader.refuse("step_scheduler.global_batch_size", gbs, why, "use --gpus with the devices of the job")
         return None, None
     if pp > 1 and gbs != local * dp:
-        why = f"a pipeline runs one local batch, and is empty between the {gbs // (local * dp)} of a step"
+        why = f"a pipeline runs one local batch at a time, and drains between the {gbs // (local * dp)} of a step"
         reader.refuse(
             "step_scheduler.local_batch_size", local, why, f"use {gbs // dp}, which a plan runs in one pipeline"
         )
@@ -172,7 +172,7 @@ def _pipeline(
         csv = text_beside(files, COMPUTE_FILE)
         schedule = pytorch_pipeline.schedule_of_file(csv or "", pp, vpp, micro_batches)
     if schedule is None:
-        reader.refuse(f"{_PIPE}pp_schedule", said, "no plan runs it, or the file of its order is not there")
+        reader.refuse(f"{_PIPE}pp_schedule", said, "plans do not have it, or its schedule file is missing")
     return schedule, vpp, layout
 
 
@@ -184,7 +184,7 @@ def _even(reader: KeyReader, pp: int, schedule: str, model: str) -> tuple[int, .
         return None
     known = models.find_name(model) or models.find_name(model.rstrip("/").rpartition("/")[2]) if model else None
     if known is None or reader.degree(f"{_PIPE}layers_per_stage") != wanted:
-        why = "how many stages that makes depends on the layers of a model that the library has not"
+        why = "how many stages that makes depends on the layers of a model that is not in the library"
         reader.refuse(f"{_PIPE}layers_per_stage", wanted, why, "say the stages in module_fqns_per_model_part")
         return None
     layers = models.spec(known).num_layers
@@ -204,7 +204,7 @@ def _deferred(reader: KeyReader, row: PlanRow) -> None:
     steps = row.gbs // (row.mbs * row.dp)
     whole = reader.switch(f"{_D}defer_fsdp_grad_sync", default=True)
     if steps > 1 and row.pp == 1 and row.sharding not in ("z0",) and whole:
-        why = f"gradients stay whole on every rank over {steps} micro-batches, which memory of a plan of shards has not"
+        why = f"gradients stay whole on every rank over {steps} micro-batches, not in the memory of a sharded plan"
         reader.refuse(f"{_D}defer_fsdp_grad_sync", True, why, "say false, or make local_batch_size the whole batch")
 
 

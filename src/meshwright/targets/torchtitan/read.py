@@ -222,7 +222,9 @@ def _schedule(reader: KeyReader, pp: int, stages: object) -> tuple[str | None, i
     said = str(reader.get(f"{_P}pipeline_parallel_schedule", "1F1B"))
     schedule = pytorch_pipeline.schedule_name(said)
     if schedule is None:
-        reader.refuse(f"{_P}pipeline_parallel_schedule", said, "no plan runs it", "use 1F1B, Interleaved1F1B or ZBV")
+        reader.refuse(
+            f"{_P}pipeline_parallel_schedule", said, "plans do not have it", "use 1F1B, Interleaved1F1B or ZBV"
+        )
     single = schedule in ("1f1b", "gpipe")
     count = len(stages) if isinstance(stages, list) and stages else pp * (1 if single else 2)
     return schedule, max(1, count // pp)
@@ -232,7 +234,7 @@ def _of_file(reader: KeyReader, table: str | None, size: tuple[int, int, int]) -
     """The schedule of a file by its order; a problem and the default where it is none that is known."""
     found = None if table is None else pytorch_pipeline.schedule_of_file(table, *size)
     if found is None:
-        why = "the file is not there" if table is None else "its order is of no schedule that is known"
+        why = "the file is not there" if table is None else "its order matches no known schedule"
         path = f"{_P}pipeline_parallel_schedule_csv"
         reader.refuse(path, reader.get(path), why, "the steps of the class that is named are taken")
     return found
@@ -258,7 +260,7 @@ def _of_tokens(reader: KeyReader, pp: int, dp: int, tokens: int) -> tuple[int | 
 
 def _one_flush(reader: KeyReader, path: str, pp: int, flushes: int) -> None:
     if pp > 1 and flushes > 1:
-        why = f"a pipeline runs one local batch, and is empty between the {flushes} of a step"
+        why = f"a pipeline runs one local batch at a time, and drains between the {flushes} of a step"
         reader.refuse(path, reader.get(path), why, "let one local batch be the whole step of a data rank")
 
 
