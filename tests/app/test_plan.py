@@ -18,8 +18,8 @@ from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.formats.plan_json import read_document, read_job
 from meshwright.library.calibration import calibration
 from meshwright.library.clusters import resolve_gpus
+from meshwright.planning.fewer_nodes import first_nodes, is_round, parts
 from meshwright.planning.objectives import OBJECTIVES, Aim
-from meshwright.planning.one_kind import first_nodes, is_round, parts
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.repair.no_plan import NoPlanError
 from meshwright.search.search import search

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.planning.costing import SECONDS_PER_HOUR, Offer
+from meshwright.planning.fewer_nodes import dividing_nodes, even_nodes, first_nodes, is_round, parts
 from meshwright.planning.objectives import Aim, admitted, require_prices
 from meshwright.planning.reason import Reason, idle_reason
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.search.search import FRONT_SLACK, search
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
-from meshwright.specs.cluster import ClusterSpec, NodeGroup
+from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
-ROUND_PRIMES = (2, 3, 5, 7)
-"""Counts of devices made of these primes are the ones degrees divide well."""
 MOST_SUBSETS = 6
 CLEARLY_FASTER = 0.02
 MOST_ASKED = 40
@@ -100,56 +99,19 @@ def find_plans(
     found = Found(result=whole, cluster=cluster)
     if not whole.plans or not is_round(cluster.devices):
         found = _part(found, on, model, workload)
-    if _even_nodes(cluster):
+    if even_nodes(cluster):
         found = _on_even_nodes(found, cluster, on, model, workload)
+    nodes = dividing_nodes(cluster.groups[0], cluster.groups[0].nodes, workload.global_batch)
+    if nodes is not None:
+        part = first_nodes(cluster, nodes=nodes, per_node=cluster.groups[0].devices_per_node)
+        if part.devices < found.cluster.devices:
+            found = _quicker_on([part], found, cluster, on, model, workload)
     if found.result.pareto:
         # The search may have kept slower plans that nothing beats on the way to the quickest.
         slowest_s = found.result.plans[0].estimate.step_time_s * FRONT_SLACK
         front = tuple(plan for plan in found.result.pareto if plan.estimate.step_time_s <= slowest_s)
         found = replace(found, result=replace(found.result, pareto=front))
     return found
-
-
-def is_round(devices: int) -> bool:
-    """Whether a count is made of small primes only."""
-    for prime in ROUND_PRIMES:
-        while devices % prime == 0:
-            devices //= prime
-    return devices == 1
-
-
-def first_nodes(cluster: ClusterSpec, *, nodes: int, per_node: int) -> ClusterSpec:
-    """The first nodes of a homogeneous cluster, with so many devices of each; or more nodes of the same kind.
-
-    Domains inside a node shrink with it; the outermost one holds whatever there is.
-    """
-    group = cluster.groups[0]
-    devices = nodes * per_node
-    domains = []
-    for number, domain in enumerate(group.domains):
-        inside = domain.size <= group.devices_per_node
-        size = min(domain.size, per_node) if inside else min(domain.size, devices)
-        last = number == len(group.domains) - 1
-        domains.append(replace(domain, size=devices if last else size))
-    if len(domains) > 1 and domains[-2].size >= devices:
-        domains = [domain for domain in domains[:-1] if domain.size <= devices]
-        domains[-1] = replace(domains[-1], size=devices)
-    changed: NodeGroup = replace(group, nodes=nodes, devices_per_node=per_node, domains=tuple(domains))
-    name = (
-        f"{devices}x{group.device.name}"
-        if per_node == group.devices_per_node
-        else f"{nodes}x{per_node}x{group.device.name}"
-    )
-    return cluster.part(name, (changed,))
-
-
-def parts(cluster: ClusterSpec) -> Iterator[ClusterSpec]:
-    """Smaller clusters of equal nodes inside a cluster, largest first."""
-    group = cluster.groups[0]
-    shapes = {(nodes, group.devices_per_node) for nodes in range(max(1, group.nodes - 64), group.nodes)}
-    shapes |= {(group.nodes, count) for count in range(1, group.devices_per_node)}
-    for nodes, per_node in sorted(shapes, key=lambda shape: (-shape[0] * shape[1], shape)):
-        yield first_nodes(cluster, nodes=nodes, per_node=per_node)
 
 
 def _part(found: Found, on: Callable[[ClusterSpec], SearchResult], model: ModelSpec, workload: Workload) -> Found:
@@ -179,19 +141,26 @@ def _part(found: Found, on: Callable[[ClusterSpec], SearchResult], model: ModelS
     return best
 
 
-def _even_nodes(cluster: ClusterSpec) -> list[int]:
-    """Devices of a node to plan with where it has an odd number: one less, and the largest power of two."""
-    each = cluster.groups[0].devices_per_node
-    return sorted({each - 1, 1 << (each.bit_length() - 1)} - {each}, reverse=True) if each > 1 and each % 2 else []
-
-
 def _on_even_nodes(
     found: Found, cluster: ClusterSpec, on: Callable[[ClusterSpec], SearchResult], model: ModelSpec, workload: Workload
 ) -> Found:
     """The quicker of what was found and plans that leave devices of every node idle: seven divide heads badly."""
+    nodes = cluster.groups[0].nodes
+    some = [first_nodes(cluster, nodes=nodes, per_node=each) for each in even_nodes(cluster)]
+    return _quicker_on(some, found, cluster, on, model, workload)
+
+
+def _quicker_on(
+    some: Sequence[ClusterSpec],
+    found: Found,
+    cluster: ClusterSpec,
+    on: Callable[[ClusterSpec], SearchResult],
+    model: ModelSpec,
+    workload: Workload,
+) -> Found:
+    """The quickest of what was found and the plans on some parts of a cluster."""
     whole = best = found
-    for each in _even_nodes(cluster):
-        part = first_nodes(cluster, nodes=cluster.groups[0].nodes, per_node=each)
+    for part in some:
         try:
             result = on(part)
         except (InputError, UnsupportedError):

@@ -14,9 +14,10 @@ from meshwright.estimate.sequences import tokens_of_step
 from meshwright.fields.limits import nothing_in_time
 from meshwright.formats.cluster import node_group
 from meshwright.planning.axes import space_of
+from meshwright.planning.fewer_nodes import is_round
 from meshwright.planning.goodput import goodput
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.one_kind import Found, find_plans, is_round
+from meshwright.planning.one_kind import Found, find_plans
 from meshwright.planning.plan_shape import title
 from meshwright.planning.whole_run import whole_run
 from meshwright.records import Record

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate, groupby, pairwise
 
-from meshwright.planning.one_kind import first_nodes
+from meshwright.planning.fewer_nodes import first_nodes
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan

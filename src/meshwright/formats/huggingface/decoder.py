@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from meshwright.formats.huggingface.compressed import read_residuals
 from meshwright.formats.huggingface.experts import read_mlps
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import MAX_SEQ_LEN, MAX_VOCAB, Fields, fold
@@ -41,7 +40,11 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
     mlps = read_mlps(fields, hidden, layers, sparse=family.sparse)
     parallel = fields.flag("parallel_block", default=False)
     norms = fields.whole("norms", default=2, low=0, high=4)
-    residuals = read_residuals(fields)
+    residuals = 1
+    if fields.given("compress_ratios"):
+        from meshwright.formats.huggingface.compressed import read_residuals  # few models compress
+
+        residuals = read_residuals(fields)
     dropout = fields.dropout(*family.dropouts)
     learned = fields.flag("learned_positions", default=False)
     longest = _longest(fields, learned=learned)

@@ -18,6 +18,7 @@ from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.one_strategy import OneStrategyIslands, OneStrategyPipelines
 from meshwright.planning.compose.sources.native.pipelines import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
+from meshwright.planning.fewer_nodes import dividing_nodes, first_nodes
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.joinable import joinable
@@ -26,7 +27,7 @@ from meshwright.planning.mixed.set_cost import price_per_step
 from meshwright.planning.mixed.source import Launcher, PricedPlan, SearchRecord
 from meshwright.planning.mixed.spaces import alone_name, space_anywhere
 from meshwright.planning.objectives import Aim
-from meshwright.planning.one_kind import find_plans, first_nodes
+from meshwright.planning.one_kind import find_plans
 from meshwright.planning.repair.no_plan import NoPlanError, fix_of
 from meshwright.search.search import search
 from meshwright.search.space import Space
@@ -260,10 +261,24 @@ class NativeSource:
             return list(range(unit, part.devices, unit))
         nodes = part.devices // each
         rounded = {nodes // unit * unit for unit in ROUND_NODES if unit <= nodes}
-        return [each * fewer for fewer in sorted(rounded) if nodes * MOST_IDLE <= fewer < nodes]
+        near = {fewer for fewer in rounded if nodes * MOST_IDLE <= fewer < nodes}
+        dividing = dividing_nodes(group, nodes, self.workload.global_batch)
+        return [each * fewer for fewer in sorted(near | ({dividing} if dividing else set()))]
 
     def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
-        """The best plan of one group without the others; arguments as `StageSource.alone`."""
+        """The best plan of one group without the others; arguments as `StageSource.alone`.
+
+        Where not all of its nodes divide the batch, those that do are looked at, too.
+        """
+        found = self._alone(part, exhaustive=exhaustive)
+        group = self.cluster.groups[part.group]
+        nodes = dividing_nodes(group, part.devices // group.devices_per_node, self.workload.global_batch)
+        if nodes is not None:
+            found += self._alone(IslandPart(part.group, nodes * group.devices_per_node), exhaustive=exhaustive)
+        return sorted(found, key=_step_s)[:1]
+
+    def _alone(self, part: IslandPart, *, exhaustive: bool) -> list[PricedPlan]:
+        """The best plan of these devices of one group."""
         if part.devices % self.cluster.groups[part.group].devices_per_node:
             return []
         where = self._part(part)

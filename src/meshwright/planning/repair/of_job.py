@@ -17,8 +17,9 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.fields.job import DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE
 from meshwright.formats.cluster import node_group
 from meshwright.library.devices import larger_devices
+from meshwright.planning.fewer_nodes import first_nodes, is_round
 from meshwright.planning.offload import IN_MEMORY, ON_DISKS, offload_text, spelled
-from meshwright.planning.one_kind import SpaceFor, first_nodes, is_round
+from meshwright.planning.one_kind import SpaceFor
 from meshwright.planning.repair.leanest import Leanest
 from meshwright.planning.repair.of_tiles import in_tiles
 from meshwright.planning.repair.of_tuning import lighter

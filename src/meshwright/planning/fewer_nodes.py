@@ -1,0 +1,81 @@
+"""Smaller clusters inside one: nodes, and devices of each, that degrees of parallelism and the batch divide well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
+
+ROUND_PRIMES = (2, 3, 5, 7)
+"""Counts of devices made of these primes are the ones degrees divide well."""
+MOST_LEFT = 0.25
+"""Share of the nodes that may stay idle so that the others divide the batch."""
+
+
+def is_round(devices: int) -> bool:
+    """Whether a count is made of small primes only."""
+    for prime in ROUND_PRIMES:
+        while devices % prime == 0:
+            devices //= prime
+    return devices == 1
+
+
+def first_nodes(cluster: ClusterSpec, *, nodes: int, per_node: int) -> ClusterSpec:
+    """The first nodes of a homogeneous cluster, with so many devices of each; or more nodes of the same kind.
+
+    Domains inside a node shrink with it; the outermost one holds whatever there is.
+    """
+    group = cluster.groups[0]
+    devices = nodes * per_node
+    domains = []
+    for number, domain in enumerate(group.domains):
+        inside = domain.size <= group.devices_per_node
+        size = min(domain.size, per_node) if inside else min(domain.size, devices)
+        last = number == len(group.domains) - 1
+        domains.append(replace(domain, size=devices if last else size))
+    if len(domains) > 1 and domains[-2].size >= devices:
+        domains = [domain for domain in domains[:-1] if domain.size <= devices]
+        domains[-1] = replace(domains[-1], size=devices)
+    changed: NodeGroup = replace(group, nodes=nodes, devices_per_node=per_node, domains=tuple(domains))
+    name = (
+        f"{devices}x{group.device.name}"
+        if per_node == group.devices_per_node
+        else f"{nodes}x{per_node}x{group.device.name}"
+    )
+    return cluster.part(name, (changed,))
+
+
+def parts(cluster: ClusterSpec) -> Iterator[ClusterSpec]:
+    """Smaller clusters of equal nodes inside a cluster, largest first."""
+    group = cluster.groups[0]
+    shapes = {(nodes, group.devices_per_node) for nodes in range(max(1, group.nodes - 64), group.nodes)}
+    shapes |= {(group.nodes, count) for count in range(1, group.devices_per_node)}
+    for nodes, per_node in sorted(shapes, key=lambda shape: (-shape[0] * shape[1], shape)):
+        yield first_nodes(cluster, nodes=nodes, per_node=per_node)
+
+
+def even_nodes(cluster: ClusterSpec) -> list[int]:
+    """Devices of a node to plan with where it has an odd number: one less, and the largest power of two."""
+    each = cluster.groups[0].devices_per_node
+    return sorted({each - 1, 1 << (each.bit_length() - 1)} - {each}, reverse=True) if each > 1 and each % 2 else []
+
+
+def dividing_nodes(group: NodeGroup, nodes: int, batch: int) -> int | None:
+    """The most of these nodes whose devices have no odd factor that the batch lacks; None where it is all, or too few.
+
+    Eighteen nodes share 512 sequences worse than sixteen: nine data ranks, or nine stages, leave a remainder.
+
+    Args:
+        group: of the nodes.
+        nodes: that there are.
+        batch: sequences of a step.
+    """
+    least = (1 - MOST_LEFT) * nodes
+    able = (count for count in range(nodes, 0, -1) if _odd_part(batch) % _odd_part(count * group.devices_per_node) == 0)
+    most = next(able, 0)
+    return most if least <= most < nodes else None
+
+
+def _odd_part(number: int) -> int:
+    return number // (number & -number)
