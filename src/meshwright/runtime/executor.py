@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from meshwright.compiler.instructions import Buffer, Instruction, Op
 from meshwright.runtime.channels import Channel, LateChannel
 from meshwright.runtime.host_arrays import HostForm, host_form
+from meshwright.runtime.joined_runs import JoinedRuns, joined_runs
 from meshwright.runtime.moments import TimedInstruction
 
 SMALL_BYTES = 1 << 14
@@ -58,6 +59,13 @@ class MeshExecutor:
         self._compiled: dict[Any, Any] = {}
         self._runs: dict[int, Any] = {}
         """Compiled function of each RUN, by its index in the list."""
+        self._runs_joined: dict[int, Any] = {}
+        """The same of what is joined, by the index of its first."""
+        self._apart: dict[Any, Any] = {}
+        self._runs_apart: dict[int, Any] = {}
+        """Compiled ahead, of each RUN where instructions are timed, by its index."""
+        self.joined = joined_runs(instructions)
+        """Parts of the list that are one executable, where instructions are not timed one by one."""
         self._pace: tuple[float, ...] = ()
         self._posted = -1
         """Place of the ALLREDUCE whose own part was sent last."""
@@ -77,6 +85,25 @@ class MeshExecutor:
     def _late_s(self) -> float:
         """Of the message that is sent now."""
         return self._pace[self.place]
+
+    def prepare(self) -> None:
+        """Compile every RUN by itself before instructions are timed one by one."""
+        if self._runs_apart:
+            return
+        shardings: dict[int, Any] = {}
+        for place, instruction in enumerate(self.instructions):
+            if instruction.op is not Op.RUN:
+                continue
+            given = tuple(shardings.get(buffer, self.sharding(buffer)) for buffer in instruction.reads)
+            key = instruction.executable, instruction.donates, given
+            if key not in self._apart:
+                shapes = [
+                    jax.ShapeDtypeStruct(self.buffers[buffer].shape, self._dtype(buffer), sharding=sharding)
+                    for buffer, sharding in zip(instruction.reads, given, strict=True)
+                ]
+                self._apart[key] = self.compiled(instruction).lower(*shapes).compile()
+            self._runs_apart[place] = self._apart[key]
+            shardings.update(zip(instruction.writes, self._apart[key].output_shardings, strict=True))
 
     @property
     def ended(self) -> bool:
@@ -133,10 +160,14 @@ class MeshExecutor:
             if not wait and not all(self._channels[one].ready() for one in instruction.sources(self.number)):
                 break
             self._watch(self.place)
-            if self.moments is None:
-                self._do(instruction)
-            else:
+            if self.moments is not None:
                 self.moments.append(self._timed(instruction))
+            elif (part := self.joined.get(self.place)) is not None and not self._pace:
+                self._do_joined(part)
+                self.place = part.end
+                continue
+            else:
+                self._do(instruction)
             self.place += 1
         return self.place > start
 
@@ -149,7 +180,8 @@ class MeshExecutor:
     def _do(self, instruction: Instruction) -> None:
         match instruction.op:
             case Op.RUN:
-                if (run := self._runs.get(self.place)) is None:
+                ahead = self._runs_apart if self.moments is not None else self._runs
+                if (run := ahead.get(self.place)) is None:
                     run = self._runs[self.place] = self.compiled(instruction)
                 begun = time.monotonic()
                 results = run(*[self.values[buffer] for buffer in instruction.reads])
@@ -175,6 +207,14 @@ class MeshExecutor:
             case Op.FREE:
                 for buffer in instruction.reads:
                     del self.values[buffer]
+
+    def _do_joined(self, part: JoinedRuns) -> None:
+        if (run := self._runs_joined.get(self.place)) is None:
+            run = self._runs_joined[self.place] = self.compiled_joined(part)
+        results = run(*[self.values[buffer] for buffer in part.reads])
+        for buffer in {*part.donates, *part.freed}:
+            del self.values[buffer]
+        self.values.update(zip(part.writes, results, strict=True))
 
     def _give(self, instruction: Instruction) -> None:
         """Send what an instruction reads to all whom it concerns."""
@@ -210,6 +250,10 @@ class MeshExecutor:
         """Whether a value has its buffer's sharding, which to hear from `device_put` takes a hundred times as long."""
         return isinstance(value, jax.Array) and value.committed and value.sharding == self.sharding(buffer)
 
+    def _dtype(self, buffer: int) -> Any:
+        form = host_form(self.buffers[buffer].shape, self.buffers[buffer].dtype)
+        return jax.random.key(0, impl=form.keys).dtype if form.keys else form.dtype
+
     def _of_message(self, instruction: Instruction) -> tuple[HostForm, ...]:
         """Of what messages carry, on the host: what is read, then what is written."""
         talks = instruction.peer is not None or instruction.group
@@ -244,3 +288,27 @@ class MeshExecutor:
             ]
             self._compiled[name] = jax.jit(self._functions[name[0]], out_shardings=wanted, donate_argnums=places)
         return self._compiled[name]
+
+    def compiled_joined(self, part: JoinedRuns) -> Any:
+        """What a joined part of the list calls.
+
+        Args:
+            part: of this mesh.
+        """
+        if part.form not in self._compiled:
+
+            def together(*given: Any) -> list[Any]:
+                values = dict(zip(part.reads, given, strict=True))
+                for run in part.runs:
+                    results = self._functions[run.executable or ""](*[values[buffer] for buffer in run.reads])
+                    values.update(
+                        (buffer, result if self.buffers[buffer].spec is None or self.mesh.size == 1
+                         else jax.lax.with_sharding_constraint(result, self.sharding(buffer)))
+                        for buffer, result in zip(run.writes, results, strict=True)
+                    )  # fmt: skip
+                return [values[buffer] for buffer in part.writes]
+
+            wanted = [None if self.buffers[buffer].spec is None else self.sharding(buffer) for buffer in part.writes]
+            places = tuple(place for place, buffer in enumerate(part.reads) if buffer in part.donates)
+            self._compiled[part.form] = jax.jit(together, out_shardings=wanted, donate_argnums=places)
+        return self._compiled[part.form]

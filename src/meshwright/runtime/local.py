@@ -98,6 +98,9 @@ class LocalRuntime:
             inputs: of the step, flat; batch arguments whole.
             micro_batches: into which those are split.
         """
+        if not self._paced:
+            for executor in self.executors:
+                executor.prepare()
         self._begin(inputs, micro_batches)
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,15 +28,17 @@ class StepPrediction:
     """A step before it is run: its instructions one by one, and whether the machine's cores hold it up."""
 
     moments: Moments
-    """If every mesh had its devices to itself."""
+    """If every mesh had its devices to itself, and each instruction were an executable of its own."""
+    end_s: float
+    """When the last instruction ends where those that follow one another are joined."""
     busy_s: float
-    """Seconds of one core in all executables together."""
+    """Seconds of one core in all executables together, joined."""
     cores: int
 
     @property
     def step_time_s(self) -> float:
         """The later of two ends: of the instructions, and of the work when all cores share it evenly."""
-        return max(end_s(self.moments), self.busy_s / self.cores)
+        return max(self.end_s, self.busy_s / self.cores)
 
 
 def predicted_step(program: StepProgram, executors: Sequence[MeshExecutor]) -> StepPrediction:
@@ -46,21 +48,32 @@ def predicted_step(program: StepProgram, executors: Sequence[MeshExecutor]) -> S
         program: instruction lists.
         executors: of this process, one per mesh; what they have compiled is used.
     """
-    run_s: list[dict[str, float]] = []
+    alone_s: list[dict[str, float]] = []
+    joined_s: list[dict[str, float]] = []
     busy_s = 0.0
     for executor, instructions in zip(executors, program.lists, strict=True):
-        times = {}
-        counts = Counter(one.executable for one in instructions if one.op is Op.RUN)
-        for instruction in instructions:
-            name = instruction.executable
-            if name is not None and name not in times:
-                values = [_filled(executor, program.buffers, buffer) for buffer in instruction.reads]
-                times[name], busy = _seconds(executor.compiled(replace(instruction, donates=())), values)
-                busy_s += busy * counts[name]
-        run_s.append(times)
+        runs = {one.executable or "": one for one in instructions if one.op is Op.RUN}
+        times = {
+            name: _seconds(executor.compiled(replace(one, donates=())), _filled(executor, program.buffers, one.reads))
+            for name, one in reversed(runs.items())
+        }
+        alone_s.append({name: wall for name, (wall, _) in times.items()})
+        for part in {part.form: part for part in executor.joined.values()}.values():
+            names = [run.executable or "" for run in part.runs]
+            whole = _seconds(
+                executor.compiled_joined(replace(part, donates=())), _filled(executor, program.buffers, part.reads)
+            )
+            apart = [sum(times[name][which] for name in names) for which in (0, 1)]
+            times |= {
+                name: (times[name][0] * whole[0] / apart[0], times[name][1] * whole[1] / max(apart[1], 1e-9))
+                for name in names
+            }
+        joined_s.append({name: wall for name, (wall, _) in times.items()})
+        busy_s += sum(times[one.executable or ""][1] for one in instructions if one.op is Op.RUN)
     hop_s, bytes_per_s = _hop(executors)
     return StepPrediction(
-        moments=replay(program, run_s, hop_s, bytes_per_s),
+        moments=replay(program, alone_s, hop_s, bytes_per_s),
+        end_s=end_s(replay(program, joined_s, hop_s, bytes_per_s)),
         busy_s=busy_s,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
@@ -82,14 +95,16 @@ def seconds_by_kind(program: StepProgram, moments: Moments) -> Mapping[str, floa
     return dict(sorted(found.items()))
 
 
-def _filled(executor: MeshExecutor, buffers: Sequence[Buffer], number: int) -> Any:
+def _filled(executor: MeshExecutor, buffers: Sequence[Buffer], numbers: Sequence[int]) -> list[Any]:
     """Ones where the program has values: they cost the same, and no index is out of bounds."""
-    buffer = buffers[number]
-    form = host_form(buffer.shape, buffer.dtype)
-    value = jax.random.split(jax.random.key(0, impl=form.keys), buffer.shape) if form.keys else (
-        jnp.ones(buffer.shape, form.dtype)
-    )  # fmt: skip
-    return jax.device_put(value, executor.sharding(number))
+    found = []
+    for number in numbers:
+        shape, form = buffers[number].shape, host_form(buffers[number].shape, buffers[number].dtype)
+        value = jax.random.split(jax.random.key(0, impl=form.keys), shape) if form.keys else (
+            jnp.ones(shape, form.dtype)
+        )  # fmt: skip
+        found.append(jax.device_put(value, executor.sharding(number)))
+    return found
 
 
 def _seconds(executable: Any, values: Sequence[Any]) -> tuple[float, float]:

@@ -190,6 +190,8 @@ class MeshWorker:
         for key in orders.drop:
             del self._kept[key]
         self._executor = self._executors[orders.program]
+        if orders.timed:
+            self._executor.prepare()
         buffers = self._executor.buffers
         fed = {buffer: from_host(value, host_form(buffers[buffer].shape, buffers[buffer].dtype).keys)
                for buffer, value in orders.fed.items()}  # fmt: skip
