@@ -95,5 +95,5 @@ def test_the_text_of_every_executable_is_there() -> None:
     shapes = jax.eval_shape(initial), jax.eval_shape(lambda: tokens(16))
     compiled = parallelize(step, method=PipeshardParallel(num_stages=2, num_micro_batches=2)).lower(*shapes)
     texts = compiled.hlo()
-    assert set(texts) == set(compiled.program.executables)
+    assert set(texts) >= set(compiled.program.executables)
     assert all("ENTRY" in text and "num_partitions=4" in text for text in texts.values())

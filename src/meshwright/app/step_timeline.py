@@ -95,6 +95,6 @@ def timeline(step: ParallelizedStep, /, *arguments: Any, **keywords: Any) -> Ran
         program=compiled.program,
         measured=measured,
         predicted=foreseen.moments,
-        predicted_s=foreseen.step_time_s,
+        predicted_s=foreseen.timed_s,
         results=results,
     )

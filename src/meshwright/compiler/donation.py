@@ -58,10 +58,10 @@ def _donating(instructions: Sequence[Instruction], buffers: Sequence[Buffer], ma
         free: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for buffer in one.reads:
             if buffer in may and before.reads.count(buffer) == 1:
-                free[_kind(buffers[buffer])].append(buffer)
+                free[buffers[buffer].kind].append(buffer)
         taken = []
         for written in before.writes:
-            kind = _kind(buffers[written])
+            kind = buffers[written].kind
             if buffers[written].spec is not None and free[kind]:
                 taken.append(free[kind].pop(0))
         found[-1] = replace(before, donates=tuple(sorted(taken)))
@@ -69,7 +69,3 @@ def _donating(instructions: Sequence[Instruction], buffers: Sequence[Buffer], ma
         if rest:
             found.append(replace(one, reads=rest))
     return found
-
-
-def _kind(buffer: Buffer) -> tuple[object, ...]:
-    return buffer.shape, buffer.dtype, buffer.spec

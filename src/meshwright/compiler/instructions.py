@@ -103,6 +103,11 @@ class Buffer:
     spec: PartitionSpec | None
     """How its mesh shards it; None leaves it to the compiler."""
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Equal for buffers that can take each other's memory."""
+        return self.shape, self.dtype, self.spec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:

@@ -61,10 +61,9 @@ class MeshExecutor:
         """Compiled function of each RUN, by its index in the list."""
         self._runs_joined: dict[int, Any] = {}
         """The same of what is joined, by the index of its first."""
-        self._apart: dict[Any, Any] = {}
         self._runs_apart: dict[int, Any] = {}
-        """Compiled ahead, of each RUN where instructions are timed, by its index."""
-        self.joined = joined_runs(instructions)
+        """The same where instructions are timed."""
+        self.joined = joined_runs(instructions, buffers)
         """Parts of the list that are one executable, where instructions are not timed one by one."""
         self._pace: tuple[float, ...] = ()
         self._posted = -1
@@ -86,24 +85,44 @@ class MeshExecutor:
         """Of the message that is sent now."""
         return self._pace[self.place]
 
-    def prepare(self) -> None:
-        """Compile every RUN by itself before instructions are timed one by one."""
+    def begin_timing(self) -> None:
+        """Time every instruction from here on, apart, once what the devices are still at is done."""
+        self.moments = []
+        if not self._pace:
+            self.compiled_apart()
+        jax.block_until_ready((list(self.values.values()), jax.live_arrays()))
+
+    def compiled_apart(self) -> Mapping[int, Any]:
+        """Every RUN compiled by itself for what it reads, by its place; nothing is run."""
         if self._runs_apart:
-            return
+            return self._runs_apart
         shardings: dict[int, Any] = {}
+        known: dict[Any, Any] = {}
         for place, instruction in enumerate(self.instructions):
             if instruction.op is not Op.RUN:
                 continue
             given = tuple(shardings.get(buffer, self.sharding(buffer)) for buffer in instruction.reads)
             key = instruction.executable, instruction.donates, given
-            if key not in self._apart:
-                shapes = [
-                    jax.ShapeDtypeStruct(self.buffers[buffer].shape, self._dtype(buffer), sharding=sharding)
-                    for buffer, sharding in zip(instruction.reads, given, strict=True)
-                ]
-                self._apart[key] = self.compiled(instruction).lower(*shapes).compile()
-            self._runs_apart[place] = self._apart[key]
-            shardings.update(zip(instruction.writes, self._apart[key].output_shardings, strict=True))
+            if key not in known:
+                known[key] = self.compiled(instruction).lower(*self._shapes(instruction.reads, given)).compile()
+            self._runs_apart[place] = known[key]
+            shardings.update(zip(instruction.writes, known[key].output_shardings, strict=True))
+        return self._runs_apart
+
+    def compiled_together(self, part: JoinedRuns) -> Any:
+        """A joined part of the list compiled for what it reads; nothing is run.
+
+        Args:
+            part: of this mesh.
+        """
+        given = [self.sharding(buffer) for buffer in part.reads]
+        return self.compiled_joined(part).lower(*self._shapes(part.reads, given)).compile()
+
+    def _shapes(self, buffers: Sequence[int], given: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
+        return [
+            jax.ShapeDtypeStruct(self.buffers[buffer].shape, self._dtype(buffer), sharding=sharding)
+            for buffer, sharding in zip(buffers, given, strict=True)
+        ]
 
     @property
     def ended(self) -> bool:
@@ -180,8 +199,8 @@ class MeshExecutor:
     def _do(self, instruction: Instruction) -> None:
         match instruction.op:
             case Op.RUN:
-                ahead = self._runs_apart if self.moments is not None else self._runs
-                if (run := ahead.get(self.place)) is None:
+                run = self._runs_apart.get(self.place) if self.moments is not None else None
+                if run is None and (run := self._runs.get(self.place)) is None:
                     run = self._runs[self.place] = self.compiled(instruction)
                 begun = time.monotonic()
                 results = run(*[self.values[buffer] for buffer in instruction.reads])
@@ -212,7 +231,7 @@ class MeshExecutor:
         if (run := self._runs_joined.get(self.place)) is None:
             run = self._runs_joined[self.place] = self.compiled_joined(part)
         results = run(*[self.values[buffer] for buffer in part.reads])
-        for buffer in {*part.donates, *part.freed}:
+        for buffer in (*part.donates, *part.freed):
             del self.values[buffer]
         self.values.update(zip(part.writes, results, strict=True))
 

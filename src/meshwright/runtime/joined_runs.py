@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshwright.compiler.instructions import Instruction, Op
+from meshwright.compiler.instructions import Buffer, Instruction, Op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,12 @@ class JoinedRuns:
     donates: tuple[int, ...]
     """Of `reads`, those whose memory results take."""
     freed: tuple[int, ...]
-    """Of `reads`, those that a FREE lets go."""
+    """Of `reads`, those that nothing reads behind the part."""
+
+    @property
+    def name(self) -> str:
+        """Of its executables, in order."""
+        return ", ".join(run.executable or "" for run in self.runs)
 
     @property
     def form(self) -> tuple[object, ...]:
@@ -37,7 +42,7 @@ class JoinedRuns:
         return (*told, tuple(numbers[buffer] for buffer in (*self.writes, *self.donates)), len(self.writes))
 
 
-def joined_runs(instructions: Sequence[Instruction]) -> dict[int, JoinedRuns]:
+def joined_runs(instructions: Sequence[Instruction], buffers: Sequence[Buffer]) -> dict[int, JoinedRuns]:
     """Parts of a list that run as one executable, by the place where they begin.
 
     Of a step without micro-batches that is all between two messages; with them, a forward and the backward behind it.
@@ -45,6 +50,7 @@ def joined_runs(instructions: Sequence[Instruction]) -> dict[int, JoinedRuns]:
 
     Args:
         instructions: of one mesh.
+        buffers: of the whole program, by number.
     """
     times = Counter(one.executable for one in instructions if one.op is Op.RUN)
 
@@ -67,14 +73,14 @@ def joined_runs(instructions: Sequence[Instruction]) -> dict[int, JoinedRuns]:
             places.append(place)
             continue
         if len(places) > 1:
-            found[places[0]] = _part(instructions, places)
+            found[places[0]] = _part(instructions, places, buffers)
         places = [place] if one.op is Op.RUN else []
     if len(places) > 1:
-        found[places[0]] = _part(instructions, places)
+        found[places[0]] = _part(instructions, places, buffers)
     return found
 
 
-def _part(instructions: Sequence[Instruction], places: Sequence[int]) -> JoinedRuns:
+def _part(instructions: Sequence[Instruction], places: Sequence[int], buffers: Sequence[Buffer]) -> JoinedRuns:
     end = places[-1] + 1
     while end < len(instructions) and instructions[end].op is Op.FREE:
         end += 1
@@ -85,13 +91,21 @@ def _part(instructions: Sequence[Instruction], places: Sequence[int]) -> JoinedR
     for run in runs:
         reads |= dict.fromkeys(buffer for buffer in run.reads if buffer not in written)
         written |= dict.fromkeys(run.writes)
-    freed = {buffer for one in whole if one.op is Op.FREE for buffer in one.reads}
+    gone = {buffer for one in whole for buffer in (one.reads if one.op is Op.FREE else one.donates)}
+    writes = tuple(buffer for buffer in written if buffer not in gone)
     given = {buffer for run in runs for buffer in run.donates}
+    # Of what a RUN's own result took the memory, that result may be gone within the part.
+    room = Counter(buffers[buffer].kind for buffer in writes if buffers[buffer].spec is not None)
+    donates = []
+    for buffer in reads:
+        if buffer in given and room[buffers[buffer].kind]:
+            room[buffers[buffer].kind] -= 1
+            donates.append(buffer)
     return JoinedRuns(
         runs=runs,
         end=end,
         reads=tuple(reads),
-        writes=tuple(buffer for buffer in written if buffer not in freed | given),
-        donates=tuple(buffer for buffer in reads if buffer in given),
-        freed=tuple(buffer for buffer in [*reads, *freed] if buffer in freed and buffer not in written),
+        writes=writes,
+        donates=tuple(donates),
+        freed=tuple(buffer for buffer in {**reads, **dict.fromkeys(gone)} if buffer in gone - {*written, *donates}),
     )

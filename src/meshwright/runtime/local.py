@@ -98,10 +98,9 @@ class LocalRuntime:
             inputs: of the step, flat; batch arguments whole.
             micro_batches: into which those are split.
         """
-        if not self._paced:
-            for executor in self.executors:
-                executor.prepare()
         self._begin(inputs, micro_batches)
+        for executor in self.executors:
+            executor.begin_timing()
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
         def work(executor: MeshExecutor) -> None:
@@ -112,7 +111,6 @@ class LocalRuntime:
                 ended.put(error)
 
         for executor in self.executors:
-            executor.moments = []
             threading.Thread(target=work, args=(executor,), daemon=True).start()
         for _ in self.executors:
             if (error := ended.get()) is not None:

@@ -33,12 +33,19 @@ class StepPrediction:
     """When the last instruction ends where those that follow one another are joined."""
     busy_s: float
     """Seconds of one core in all executables together, joined."""
+    apart_busy_s: float
+    """The same where each instruction is an executable of its own."""
     cores: int
 
     @property
     def step_time_s(self) -> float:
         """The later of two ends: of the instructions, and of the work when all cores share it evenly."""
         return max(self.end_s, self.busy_s / self.cores)
+
+    @property
+    def timed_s(self) -> float:
+        """The same of a step whose instructions are timed one by one."""
+        return max(end_s(self.moments), self.apart_busy_s / self.cores)
 
 
 def predicted_step(program: StepProgram, executors: Sequence[MeshExecutor]) -> StepPrediction:
@@ -50,7 +57,7 @@ def predicted_step(program: StepProgram, executors: Sequence[MeshExecutor]) -> S
     """
     alone_s: list[dict[str, float]] = []
     joined_s: list[dict[str, float]] = []
-    busy_s = 0.0
+    busy_s = apart_busy_s = 0.0
     for executor, instructions in zip(executors, program.lists, strict=True):
         runs = {one.executable or "": one for one in instructions if one.op is Op.RUN}
         times = {
@@ -58,6 +65,8 @@ def predicted_step(program: StepProgram, executors: Sequence[MeshExecutor]) -> S
             for name, one in reversed(runs.items())
         }
         alone_s.append({name: wall for name, (wall, _) in times.items()})
+        ran = [one.executable or "" for one in instructions if one.op is Op.RUN]
+        apart_busy_s += sum(times[name][1] for name in ran)
         for part in {part.form: part for part in executor.joined.values()}.values():
             names = [run.executable or "" for run in part.runs]
             whole = _seconds(
@@ -69,12 +78,13 @@ def predicted_step(program: StepProgram, executors: Sequence[MeshExecutor]) -> S
                 for name in names
             }
         joined_s.append({name: wall for name, (wall, _) in times.items()})
-        busy_s += sum(times[one.executable or ""][1] for one in instructions if one.op is Op.RUN)
+        busy_s += sum(times[name][1] for name in ran)
     hop_s, bytes_per_s = _hop(executors)
     return StepPrediction(
         moments=replay(program, alone_s, hop_s, bytes_per_s),
         end_s=end_s(replay(program, joined_s, hop_s, bytes_per_s)),
         busy_s=busy_s,
+        apart_busy_s=apart_busy_s,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
 

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
-
-from meshwright.compiler.instructions import Op, StepProgram
 from meshwright.compiler.sharding.hlo_collectives import Collectives, count_collectives, in_all
-from meshwright.runtime.executor import MeshExecutor
 from meshwright.runtime.local import LocalRuntime
 
 
@@ -24,10 +18,10 @@ def step_collectives(runtime: LocalRuntime) -> dict[str, Collectives]:
     found: dict[str, list[Collectives]] = {}
     for executor in runtime.executors:
         counted: dict[int, Collectives] = {}
-        for name, one in _compiled_of_mesh(executor, runtime.program):
+        for place, one in executor.compiled_apart().items():
             if id(one) not in counted:
                 counted[id(one)] = count_collectives(one.as_text())
-            found.setdefault(name, []).append(counted[id(one)])
+            found.setdefault(executor.instructions[place].executable or "", []).append(counted[id(one)])
     whole = {name: in_all(runs) for name, runs in found.items()}
     return {name: sent for name, sent in whole.items() if sent.count}
 
@@ -37,31 +31,17 @@ def step_texts(runtime: LocalRuntime) -> dict[str, str]:
 
     Args:
         runtime: of the step.
+
+    Returns:
+        By name of the executable; what runs as one, by the names of all that it does, with a comma between them.
     """
     found: dict[str, str] = {}
     for executor in runtime.executors:
-        for name, one in _compiled_of_mesh(executor, runtime.program):
+        for place, one in executor.compiled_apart().items():
+            name = executor.instructions[place].executable or ""
             if name not in found:
                 found[name] = one.as_text()
-    return found
-
-
-def _compiled_of_mesh(executor: MeshExecutor, program: StepProgram) -> list[tuple[str, Any]]:
-    """Executable of each RUN of a list, in order, and as it is compiled for what it reads."""
-    shardings: dict[int, Any] = {}
-    compiled: dict[Any, Any] = {}
-    found = []
-    for instruction in executor.instructions:
-        if instruction.op is not Op.RUN:
-            continue
-        name = instruction.executable or ""
-        given = [shardings.get(buffer, executor.sharding(buffer)) for buffer in instruction.reads]
-        key = name, tuple(given)
-        if key not in compiled:
-            avals = program.executables[name].in_avals
-            shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
-                      for aval, sharding in zip(avals, given, strict=True)]  # fmt: skip
-            compiled[key] = executor.compiled(instruction).lower(*shapes).compile()
-        shardings.update(zip(instruction.writes, compiled[key].output_shardings, strict=True))
-        found.append((name, compiled[key]))
+        for part in executor.joined.values():
+            if part.name not in found:
+                found[part.name] = executor.compiled_together(part).as_text()
     return found

@@ -190,8 +190,6 @@ class MeshWorker:
         for key in orders.drop:
             del self._kept[key]
         self._executor = self._executors[orders.program]
-        if orders.timed:
-            self._executor.prepare()
         buffers = self._executor.buffers
         fed = {buffer: from_host(value, host_form(buffers[buffer].shape, buffers[buffer].dtype).keys)
                for buffer, value in orders.fed.items()}  # fmt: skip
@@ -204,7 +202,9 @@ class MeshWorker:
                 fed[move.buffer] = self._taken(move)
         self._watch(BETWEEN)
         self._executor.begin(fed)
-        self._executor.moments = [] if orders.timed else None
+        self._executor.moments = None
+        if orders.timed:
+            self._executor.begin_timing()
         self._executor.advance(wait=True)
         self._watch(BETWEEN)
         kept = self._parts[orders.program].kept
