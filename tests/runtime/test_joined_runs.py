@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import jax
@@ -58,6 +57,13 @@ def test_what_reads_nothing_of_what_stands_before_it_is_apart() -> None:
     assert joined_runs([FORWARD, run("count", (NORM,), (UPDATED,))], buffers()) == {}
 
 
+def test_what_is_computed_again_is_apart_from_the_forward() -> None:
+    forward = run("F0-", (WEIGHT, SAMPLES), (NORM,))
+    again = run("R0", (WEIGHT, SAMPLES, NORM), (KEPT,))
+    (part,) = joined_runs([forward, again, BACKWARD, FREE, UPDATE], buffers()).values()
+    assert part.name == "R0, B0, update0"
+
+
 def test_with_micro_batches_a_forward_is_joined_with_its_own_backward() -> None:
     names = {(micro, one): 6 * micro + one for micro in range(3) for one in (KEPT, GRADIENT)}
     list_of = [
@@ -103,20 +109,19 @@ def test_the_text_of_what_runs_as_one_has_all_names() -> None:
     assert "all-reduce" in texts[joined]
 
 
-def test_timed_instructions_wait_for_no_work_of_before() -> None:
-    parallel = mw.parallelize(step, method=mw.DataParallel())
-    parallel.recorded(initial(), batch())
+def test_timing_begins_with_every_instruction_compiled_and_no_work_pending() -> None:
+    runtime = mw.parallelize(step, method=mw.DataParallel()).lower(initial(), batch()).runtime
+    assert isinstance(runtime, LocalRuntime)
+    (executor,) = runtime.executors
 
     @jax.jit
-    def slow(x: jax.Array) -> jax.Array:
+    def long(x: jax.Array) -> jax.Array:
         return jax.lax.fori_loop(0, 60, lambda _, y: jnp.tanh(y @ y), x)
 
     given = jnp.ones((600, 600))
-    slow(given).block_until_ready()
-    begun = time.monotonic()
-    slow(given).block_until_ready()
-    took_s = time.monotonic() - begun
-    pending = slow(given)
-    _, (moments,) = parallel.recorded(initial(), batch())
-    assert max(one.end_s - one.start_s for one in moments) < took_s / 2
+    executor.compiled_apart()
+    pending = long(given)
+    executor.begin_timing()
     assert pending.is_ready()
+    runs = {place for place, one in enumerate(executor.instructions) if one.op is Op.RUN}
+    assert set(executor.compiled_apart()) == runs

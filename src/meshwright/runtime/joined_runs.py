@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright.compiler.instructions import Buffer, Instruction, Op
+from meshwright.schedules.table import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,9 @@ def joined_runs(instructions: Sequence[Instruction], buffers: Sequence[Buffer]) 
     def follows(before: Sequence[Instruction], one: Instruction) -> bool:
         written = {buffer for run in before for buffer in run.writes}
         if written.isdisjoint(one.reads) or one.executable in [run.executable for run in before]:
+            return False
+        if one.label.startswith(Kind.R.name):
+            # Beside the forward, XLA would see that it is computed already, and keep it.
             return False
         if all(times[run.executable] == 1 for run in (*before, one)):
             return True
