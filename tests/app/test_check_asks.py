@@ -196,3 +196,29 @@ def test_the_engine_that_a_configuration_of_accelerate_names_is_read(tmp_path: P
     assert report.name == "dp8.z3.mbs2.gbs16"
     places = {said.option: said.place for said in report.launch.said}  # type: ignore[union-attr]
     assert places["zero_optimization.stage"] == "z3.json:1"
+
+
+def test_the_trainer_of_galvatron_is_no_config_of_nemo(tmp_path: Path) -> None:
+    """Its degrees stand beside keys that NeMo has, too: without them a plan of two tensor ranks was one of none."""
+    path = tmp_path / "train_dist.yaml"
+    path.write_text("runtime:\n  parallel:\n    pp_deg: 1\n    global_tp_deg: 2\n  train:\n    micro_batch_size: 4\n")
+    with pytest.raises(ValueError, match="is of Galvatron's trainer"):
+        check("llama-2-7b", source=path, gpus="8xH100")
+
+
+def test_an_engine_that_nobody_knows_is_no_plan_of_copies(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    launch = "deepspeed train_lora.py --model_name_or_path Qwen/Qwen3-8B --bf16 True --per_device_train_batch_size 2"
+    path.write_text(f"{launch} --lora_r 8 --model_max_length 2048 --deepspeed $ENGINE\n")
+    report = check(path, gpus="8xH100", search=False)
+    assert [(what, fix) for what, fix in asked(report)] == [
+        (
+            "whether adapters are trained is not known",
+            "give --set use_peft=true, or --set use_peft=false where all of the model is trained",
+        ),
+        ("--deepspeed is not known (train.sh:1)", "give --env ENGINE=VALUE"),
+    ]
+    (tmp_path / "z2.json").write_text('{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}')
+    report = check(path, gpus="8xH100", environment="ENGINE=z2.json", settings="use_peft=true", search=False)
+    assert report.name == "dp8.z2.mbs2.gbs16.nodpov"
+    assert report.inputs.model.tuning is not None  # type: ignore[union-attr]

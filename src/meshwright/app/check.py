@@ -142,8 +142,8 @@ def check(request: CheckRequest) -> CheckReport:
         UnsupportedError: an unknown name, or a plan that no model prices.
     """
     if request.source is not None:
-        framework = request.source_format or format_of(request.source)
         outside = Outside(arguments=request.arguments or None, environment=request.outside, settings=request.over)
+        framework = request.source_format or format_of(request.source, outside)
         question, violations, launch, source = script_question(request.source, framework, request.job, outside)
         if question is None:
             placed = tuple(replace(one, place=_place(one.field, source, launch)) for one in violations)

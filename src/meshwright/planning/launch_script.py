@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -53,8 +54,12 @@ class Outside:
     """Options or keys of the file that stand over what it says, by name."""
 
 
-def format_of(source: str | os.PathLike[str]) -> str:
+def format_of(source: str | os.PathLike[str], outside: Outside = Outside()) -> str:
     """The target whose file this is, by its name and text; Megatron-LM's for text that is in no file.
+
+    Args:
+        source: path, or text of several lines.
+        outside: what the text does not say, which may name the file that decides it.
 
     Raises:
         InputError: none of the targets, or several, say it is theirs; or the file cannot be read.
@@ -63,10 +68,14 @@ def format_of(source: str | os.PathLike[str]) -> str:
         return "megatron"
     path = Path(source)
     text = read_text(path, "launch script")
+    if path.suffix in YAML and _OF_GALVATRON.search(text):
+        why = "its trainer's degrees stand under names of their own, and are not read"
+        fix = "check the JSON that it names as galvatron_config_path, with --from galvatron"
+        raise UnsupportedError(Problem(what=f"{path.name} is of Galvatron's trainer", why=why, fix=fix, field="source"))
     found = target_of_file(path.name, text) or record_of(path.name, text)
     found = found or (TRAINER if recorded(path.name, text) else None)
     if found is None and (path.suffix in SCRIPTS or text.startswith("#!")):
-        found = _started_by(path, text) or "megatron"
+        found = _started_by(path, text, outside) or "megatron"
     if found is None and path.suffix in _LANGUAGES:
         parsed(text, _LANGUAGES[path.suffix], "launch file")
     if found is None:
@@ -78,15 +87,17 @@ def format_of(source: str | os.PathLike[str]) -> str:
     return found
 
 
+_OF_GALVATRON = re.compile(r"^\s+(?:global_tp_deg|default_dp_type)\s*:", re.MULTILINE)
 _OF_MEGATRON = ("--tensor-model-parallel-size", "--micro-batch-size", "--num-layers")
 
 
-def _started_by(path: Path, text: str) -> str | None:
+def _started_by(path: Path, text: str, outside: Outside) -> str | None:
     """The target with whose configuration, in a file beside it, a script starts its program."""
     if any(option in text for option in _OF_MEGATRON):
         return None
     read = partial(_beside, folder=path.parent)
-    script = read_script(text, name=path.name, read=read)
+    said, known = outside.arguments, outside.environment
+    script = read_script(text, name=path.name, arguments=said, environment=known, read=read)
     with_files = [name for name, target in TARGETS.items() if target.script is None and target.read is not None]
     found = [name for name in with_files if started_with(script, TARGETS[name], read).files]
     if LAUNCHER in started_with(script, TARGETS["accelerate"], read).files:

@@ -12,6 +12,7 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.megatron.script import several_models
 from meshwright.formats.shell import Launch, Script, ScriptLine, launches
+from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.launches import processes
 from meshwright.formats.shell.values import Unknown, Word, known_text, literal, unknown_of
 from meshwright.planning.trainer_options import TrainerOptions, read_trainer_options
@@ -106,7 +107,9 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     ]
     if not found and target.name == "accelerate":
         found = [(launch, _by_options(launch)) for launch in launches(script.commands) if is_trainer(launch)]
-        questions = [one for launch, _ in found for one in read_trainer_options(launch).questions]
+        questions = [
+            one for launch, _ in found for one in (*read_trainer_options(launch).questions, *_unknown_engine(launch))
+        ]
         problems += [one for launch, _ in found for one in (*_missing(launch), *_of_its_own(launch))]
     if not found:
         why = f"no program is started with a configuration of {target.title} that is here"
@@ -194,6 +197,18 @@ def _missing(launch: Launch) -> Iterator[Problem]:
         if name.startswith("--") and name[2:].replace("-", "_") in _ENGINES and _CONFIG.fullmatch(path):
             why = f"it says what is sharded and offloaded ({launch.place})"
             yield Problem(what=f"{path[:80]} is not here", why=why, fix="put it beside the script", field=name)
+
+
+def _unknown_engine(launch: Launch) -> Iterator[Problem]:
+    """Engines whose configuration nobody can know: without it a plan of shards would be one of copies."""
+    words = [*launch.launcher, *launch.words]
+    for one, following in pairwise([*words, None]):
+        assert one is not None
+        name, equals, _ = one.text.partition("=")
+        value = one if equals else following
+        unknown = None if value is None else value.unknown
+        if name.startswith("--") and name[2:].replace("-", "_") in _ENGINES and unknown is not None:
+            yield from questions_for([Open(what=name, unknown=unknown, place=one.place, field=name)])
 
 
 _BY_PROGRAM = ("--zero_stage", "--zero-stage", "--offload", "--offload_reference_model")

@@ -113,6 +113,13 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
             continue
         texts = [attached] if equals else [one.text for one in held]
         values[name] = _value(",".join(texts) if name == "lora_target_modules" else (texts or ["true"])[0])
+    ranked = next((name for name in ("lora_r", "lora_target_modules") if name in values), None)
+    if ranked is not None and not any(name in values for name in ("use_peft", "use_lora", "use_dora")):
+        why = f"--{ranked} is given, and some programs need no other word"
+        fix = "give --set use_peft=true, or --set use_peft=false where all of the model is trained"
+        questions.append(
+            Problem(what="whether adapters are trained is not known", why=why, fix=fix, field=f"--{ranked}")
+        )
     return TrainerOptions(
         arguments={name: value for name, value in values.items() if name in ARGUMENTS},
         job={name: value for name, value in values.items() if name not in ARGUMENTS},
