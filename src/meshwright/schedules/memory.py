@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -147,16 +147,14 @@ def _summed(
 def _taken(table: ScheduleTable, footprint: Footprint) -> Float[np.ndarray, " tasks"]:
     """Bytes that each task allocates when it begins."""
     taken = np.zeros(table.tasks)
-    for kind, size in (
-        (Kind.F, footprint.activation_bytes),
-        (Kind.R, footprint.recomputed_bytes),
-        (Kind.RELOAD_A, footprint.activation_bytes),
-        (Kind.UNSHARD, footprint.gathered_bytes),
-        (Kind.RELOAD_W, footprint.paged_bytes),
-    ):
-        if kind in table.kinds:
-            own = np.nonzero(table.kind == kind)[0]
-            taken[own] += _each(table, own, size)
+    sizes = {
+        Kind.F: footprint.activation_bytes,
+        Kind.R: footprint.recomputed_bytes,
+        Kind.RELOAD_A: footprint.activation_bytes,
+        Kind.UNSHARD: footprint.gathered_bytes,
+        Kind.RELOAD_W: footprint.paged_bytes,
+    }
+    _add_sizes(taken, table, sizes)
     for made, _ in _versions(table):
         taken[made] += _each(table, np.array([made]), footprint.version_bytes)[0]
     return taken
@@ -173,17 +171,23 @@ def _freed(table: ScheduleTable, footprint: Footprint) -> Float[np.ndarray, " ta
             if Kind.R in table.kinds:
                 again = table.at[Kind.R][table.stage[own], table.micro_batch[own]] >= 0
                 freed[own] += part * again * _each(table, own, footprint.recomputed_bytes)
-    for kind, size in (
-        (Kind.OFFLOAD_A, footprint.activation_bytes),
-        (Kind.RESHARD, footprint.gathered_bytes),
-        (Kind.OFFLOAD_W, footprint.paged_bytes),
-    ):
-        if kind in table.kinds:
-            own = np.nonzero(table.kind == kind)[0]
-            freed[own] += _each(table, own, size)
+    sizes = {
+        Kind.OFFLOAD_A: footprint.activation_bytes,
+        Kind.RESHARD: footprint.gathered_bytes,
+        Kind.OFFLOAD_W: footprint.paged_bytes,
+    }
+    _add_sizes(freed, table, sizes)
     for _, last in _versions(table):
         freed[last] += _each(table, np.array([last]), footprint.version_bytes)[0]
     return freed
+
+
+def _add_sizes(bytes_of: Float[np.ndarray, " tasks"], table: ScheduleTable, sizes: Mapping[Kind, Bytes]) -> None:
+    """Add to each task of these kinds what its chunk has."""
+    for kind, size in sizes.items():
+        if kind in table.kinds:
+            own = np.nonzero(table.kind == kind)[0]
+            bytes_of[own] += _each(table, own, size)
 
 
 def _versions(table: ScheduleTable) -> list[tuple[int, int]]:
