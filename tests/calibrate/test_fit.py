@@ -193,3 +193,15 @@ def test_a_machine_that_is_slow_alone_moves_numbers_for_others_less() -> None:
         others = [error for one, error in zip(slow, found.after, strict=True) if one.source != "source 0"]
         off[between] = abs(float(np.median(others)))
     assert off[0.05] < 0.5 * off[0.0]
+
+
+def test_numbers_of_a_generation_leave_devices_with_numbers_of_their_own_alone() -> None:
+    """An H100 of 500 W states its own rates of products and attention, not that of its memory."""
+    step = measured_step(dict(rows()[0]) | {"gpu": "H100-96", "gpu_mem_gb": "96", "target_iter_time_s": "1"})
+    assert isinstance(step, MeasuredStep), step
+    for run, own in ((step, True), (steps()[0], False)):
+        every = fitted_quantities(["hopper"], ["megatron-core"])
+        reached = {one.quantity.field for one in every if touches(one, run)}
+        assert {"memory_fraction", "product_share"} <= reached
+        assert ("gemm_fraction" in reached) == (not own)
+        assert ("flash_forward_fraction" in reached) == (not own)

@@ -73,6 +73,17 @@ def test_gathered_keys_and_values() -> None:
     assert gather.beside is None
 
 
+def test_keys_and_values_repeated_for_all_heads() -> None:
+    """32 heads instead of 8 forward; in backward they again, and their gradients in 32 bits."""
+    op, how = core(heads=32, kv_heads=8), columns(seq_len=131072, ag=8)
+    local = shard_attention(op, how, 1.0, 2.0, materialised=False, repeated=True)
+    (gather,) = calls(local, "cp_ag", "forward")
+    (scatter,) = calls(local, "cp_ag", "backward")
+    (once,) = calls(share(op, 131072, ag=8), "cp_ag", "forward")
+    assert payload(gather) == 4 * payload(once)
+    assert payload(scatter) == 3 * payload(gather)
+
+
 def test_heads_that_are_fewer_than_ranks_go_to_each_that_needs_them() -> None:
     """8 key-value heads over 16 ranks: each of the 16 receives one, so that 16 are sent and not 8."""
     (few,) = calls(share(core(kv_heads=8), 65536, a2a=8), "cp_a2a", "forward")

@@ -15,17 +15,20 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshwright.calibrate.chosen import ChosenPlan
-from meshwright.calibrate.parameters import Parameter, fitted_quantities, hardware_with
+from meshwright.calibrate.parameters import QUANTITIES, Parameter, fitted_quantities, hardware_with
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.ranges import kind_of_run
+from meshwright.library.devices import kernel_efficiency
 from meshwright.library.software import canonical, software
 from meshwright.shapes import Float
-from meshwright.specs.calibration import KindOfRun
+from meshwright.specs.calibration import Calibration, KindOfRun
+from meshwright.specs.device import DeviceSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -297,13 +300,29 @@ def _values(step: MeasuredStep, parameters: Sequence[Parameter], x: Numbers) -> 
     }
 
 
+@lru_cache(maxsize=256)
+def own_fields(device: DeviceSpec, calibration: Calibration | None) -> frozenset[str]:
+    """Numbers that a device states for itself, as one of less power does: those of its generation do not reach it.
+
+    Args:
+        device: as the library gives it.
+        calibration: that its generation's numbers are of; the library's own by default.
+    """
+    shared = kernel_efficiency(device.efficiency.generation, calibration)
+    fields = (quantity.field for quantity in QUANTITIES if quantity.scope == "device")
+    return frozenset(field for field in fields if getattr(device.efficiency, field) != getattr(shared, field))
+
+
 def touches(parameter: Parameter, step: MeasuredStep) -> bool:
     """Whether a run depends on a number."""
     generation, framework = step.owners
     owners = {"device": generation, "software": framework, "generation": step.software}
     if parameter.owner != owners[parameter.quantity.scope]:
         return False
-    workload = step.chosen.run.workload
+    run = step.chosen.run
+    workload, device = run.workload, run.cluster.groups[0].device
+    if parameter.quantity.scope == "device" and parameter.quantity.field in own_fields(device, workload.calibration):
+        return False
     narrow = workload.precision.bytes_of("compute")
     needed = {
         "gemm_fraction_fp8": narrow == 1,

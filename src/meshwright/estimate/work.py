@@ -307,7 +307,10 @@ class LayerPricing:
             pairs = seq * seq if materialised else pairs_of_row(op, self.workload)
         else:
             pairs = seq * seq if materialised and op.keys is None else attended_pairs(op, seq)
-        local = context.shard_attention(op, columns, pairs, self.activation_bytes, materialised=materialised)
+        repeated = self.hardware.software.repeats_keys
+        local = context.shard_attention(
+            op, columns, pairs, self.activation_bytes, materialised=materialised, repeated=repeated
+        )
         flop = 2.0 * local.batch * local.heads * local.pairs * (op.head_dim + op.value_dim)
         uneven = text and columns.data_ranks is not None and not materialised
         loaded = fullest_pairs(op, columns, self.workload) if uneven else self.zero + 1.0
@@ -329,7 +332,9 @@ class LayerPricing:
             self.uneven = self.uneven[0] + forward / loaded, self.uneven[1] + backward / loaded
         if uneven and self.workload.dynamic_cp:
             for part, share in dynamic_levels(columns, self.workload):
-                few = context.shard_attention(op, part, pairs, self.activation_bytes, materialised=materialised)
+                few = context.shard_attention(
+                    op, part, pairs, self.activation_bytes, materialised=materialised, repeated=repeated
+                )
                 self.calls(few.calls, phases, module, groups=Groups(part, self.hardware), share=share)
         else:
             self.calls(local.calls, phases, module)
@@ -337,7 +342,8 @@ class LayerPricing:
         if materialised:
             scores = local.batch * local.heads * local.query_len * local.key_len
             self.transient = np.maximum(self.transient, scores * self.activation_bytes)
-        gathered = columns.mbs * local.kv_heads * local.key_len * (2 * (op.head_dim + op.value_dim))
+        gathered_heads = local.heads if repeated else local.kv_heads
+        gathered = columns.mbs * gathered_heads * local.key_len * (2 * (op.head_dim + op.value_dim))
         self.transient = np.maximum(self.transient, gathered * self.activation_bytes * context.gathered_keys(columns))
 
     def scores(self, op: Scores, module: ModuleSeconds) -> None:

@@ -53,6 +53,9 @@ class Software:
     adds_gradients: bool = False
     """Whether a finished weight gradient is added to the sum of micro-batches by a kernel of its own; else the product
     that makes it adds."""
+    repeats_keys: bool = False
+    """Whether keys and values are repeated for all query heads before attention, so that ranks of a sequence gather as
+    many."""
     loss_copies: float = 0.0
     """Logits in fp32 that the loss holds at once beyond those it keeps for backward, over those."""
     young: tuple[str, ...] = ()

@@ -387,6 +387,8 @@ class AttentionBlock:
 
     tokens_bytes: Column
     """Keys and values of the tokens that one rank of the level holds, of the heads it computes."""
+    backward_bytes: Column
+    """Of them what is summed over the ranks in backward: their gradients, and they again where they are sent again."""
     heads_bytes: Column
     """Queries, keys, values and outputs of the rank's own tokens, of all heads of its tensor rank."""
 

@@ -26,6 +26,8 @@ from meshwright.strategies.base import (
 
 STATE_BYTES = 4.0
 """States of recurrences are kept in 32 bits."""
+SUM_BYTES = 4.0
+"""Gradients of keys and values that are repeated for all heads are summed in 32 bits."""
 
 
 def head_ranks(context: Int[np.ndarray, "rows kinds"]) -> Int[np.ndarray, "rows"]:
@@ -45,7 +47,13 @@ def context_groups(columns: StrategyColumns) -> dict[str, Group]:
 
 
 def shard_attention(
-    op: CoreAttention, columns: StrategyColumns, pairs: float, activation_bytes: float, *, materialised: bool
+    op: CoreAttention,
+    columns: StrategyColumns,
+    pairs: float,
+    activation_bytes: float,
+    *,
+    materialised: bool,
+    repeated: bool = False,
 ) -> LocalAttention:
     """Core attention on one of tp x cp ranks.
 
@@ -55,6 +63,8 @@ def shard_attention(
         pairs: score pairs of one sequence and head, mask applied as the kernel computes it.
         activation_bytes: per element sent.
         materialised: the kernel keeps the full square, so ranks share it by queries.
+        repeated: keys and values are repeated for all heads before ranks gather them, which they do again in backward;
+            their gradients are summed in 32 bits.
 
     Returns:
         The local attention: heads / (head ranks) heads, the pairs shared evenly by the sequence levels (the zigzag
@@ -71,8 +81,11 @@ def shard_attention(
     # Before an exchange a rank holds all its heads of seq/cp tokens, of queries and of keys.
     tokens = columns.tokens / batch_ranks
     key_tokens = tokens if op.keys is None else tokens * (key_len / sequence)
+    sent_heads = heads if repeated else kv_heads
+    held = key_tokens * exchanging * (np.maximum(sent_heads / exchanging, 1.0) * width)
     block = AttentionBlock(
-        tokens_bytes=key_tokens * exchanging * (np.maximum(kv_heads / exchanging, 1.0) * width) * activation_bytes,
+        tokens_bytes=held * activation_bytes,
+        backward_bytes=held * (activation_bytes + SUM_BYTES if repeated else activation_bytes),
         # Beyond one key-value head a rank, a head goes to every rank whose queries need it.
         heads_bytes=activation_bytes
         * (tokens * (heads * width) + key_tokens * (np.maximum(kv_heads, exchanging) * width)),
@@ -107,6 +120,7 @@ def shard_scores(
     width = op.dim * activation_bytes
     block = AttentionBlock(
         tokens_bytes=columns.sequence_tokens * width,
+        backward_bytes=columns.sequence_tokens * width,
         heads_bytes=columns.sequence_tokens * width * (op.heads + 1),
     )
     calls: tuple[Call, ...] = ()

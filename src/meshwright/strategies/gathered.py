@@ -22,10 +22,11 @@ class Gathered(ContextStrategy):
 
     def calls(self, block: AttentionBlock, degree: Int[np.ndarray, "rows"]) -> tuple[Call, ...]:
         """A gather before attention and a reduce-scatter after its backward, exposed."""
-        gathered = block.tokens_bytes * degree * (degree > 1)
+        spread = degree * (degree > 1)
+        gathered, summed = block.tokens_bytes * spread, block.backward_bytes * spread
         return (
             Call(kind="all_gather", category="cp", phase="forward", group="cp_ag", payload_bytes=gathered),
-            Call(kind="reduce_scatter", category="cp", phase="backward", group="cp_ag", payload_bytes=gathered),
+            Call(kind="reduce_scatter", category="cp", phase="backward", group="cp_ag", payload_bytes=summed),
         )
 
     def state_calls(self, block: StateBlock, degree: Int[np.ndarray, "rows"]) -> tuple[Call, ...]:
