@@ -257,9 +257,22 @@ class SpaceFields:
         usual="none",
     )
 
+    methods: str | None = ask(
+        "Open whole axes to the search, all or a list: schedule (every exact one), dispatcher, ep_overlap, hot_experts, "
+        "offload, tensor.",
+        FieldKind(metavar="AXIS,...|all"),
+        rare=True,
+    )
+
     def keywords(self) -> dict[str, Any]:
         """As functions of a space take them."""
-        return {"pin": self.pin, "forbid": self.forbid, "schedule": self.schedule or None, "offload": self.offload}
+        return {
+            "pin": self.pin,
+            "forbid": self.forbid,
+            "schedule": self.schedule or None,
+            "offload": self.offload,
+            "methods": self.methods,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,7 @@ def space_of(
     forbid: str | Iterable[str] = (),
     schedule: str | Iterable[str] | None = None,
     offload: str | None = None,
+    methods: str | Iterable[str] | None = None,
 ) -> Space:
     """The search space that is left.
 
@@ -65,6 +66,7 @@ def space_of(
         forbid: an axis, `vpp`, which then stays at its plain value, or single values, `pp=4`, `fsdp`.
         offload: what is kept away from the devices, as `planning.offload` reads it.
         schedule: names that may be used; `all` for every one; those of `DEFAULT_SCHEDULES` by default.
+        methods: axes that are opened to all their values where nothing else is said of them; `all` for every one.
 
     Returns:
         The space.
@@ -102,6 +104,13 @@ def space_of(
             hold("offload", read_offload(offload), f"offload {offload!r}")
         except InputError as error:
             problems += error.problems
+    opened: tuple[str, ...] = ()
+    if methods is not None:
+        from meshwright.planning.methods import OPENED, method_problems, opened_axes
+
+        problems += method_problems(methods)
+        opened = tuple(axis for axis in opened_axes(methods, workload) if axis not in pins)
+        pins |= {axis: OPENED[axis]() for axis in opened}
     for entry in _entries(forbid):
         axis, values = _read(entry, "forbid", problems)
         if axis and not values and AXES[axis].neutral is None:
@@ -121,7 +130,7 @@ def space_of(
         problems += _impossible(pins, model, workload, devices)
     if problems:
         raise InputError(problems, code="MW205")
-    return Space(pins=tuple(pins.items()))
+    return Space(pins=tuple(pins.items()), opened=opened)
 
 
 def inexact(schedules: Iterable[str]) -> tuple[str, ...]:
@@ -138,6 +147,7 @@ def check_axes(
     forbid: str | Iterable[str] = (),
     schedule: str | Iterable[str] | None = None,
     offload: str | None = None,
+    methods: str | Iterable[str] | None = None,
 ) -> None:
     """Refuse unknown axes, values and schedules, whatever the model and the cluster are.
 
@@ -158,6 +168,10 @@ def check_axes(
             read_offload(offload)
         except InputError as error:
             problems += error.problems
+    if methods is not None:
+        from meshwright.planning.methods import method_problems
+
+        problems += method_problems(methods)
     if problems:
         raise InputError(problems, code="MW205")
 

@@ -59,7 +59,8 @@ def one_kind_plans(
 
     def space_for(part: ClusterSpec, free: tuple[str, ...] = ()) -> Space:
         asked = space_of(spec, workload, part.devices, **limits.keywords())
-        space = replace(asked, pins=tuple(pin for pin in asked.pins if pin[0] not in free))
+        opened = tuple(axis for axis in asked.opened if axis not in free)
+        space = replace(asked, pins=tuple(pin for pin in asked.pins if pin[0] not in free), opened=opened)
         if refuses is None:
             return space
         from meshwright.planning.target_space import restricted
@@ -68,16 +69,17 @@ def one_kind_plans(
 
     space = space_for(cluster)
     found = find_best(spec, cluster, workload, space_for, aim, top=top, refuses=refuses, pareto=pareto)
-    moved = any(value != "none" for value in space.pinned("offload") or ())
+    moved = "offload" not in space.opened and any(value != "none" for value in space.pinned("offload") or ())
     alike = pareto or moved or _equal_pipelines_suffice(found, cluster)
     if aim == QUICKEST and refuses is None and not alike:
         from meshwright.planning.unequal import with_unequal  # loads the composer
 
-        found = with_unequal(inputs, found, space_for, top=top)
+        found = with_unequal(inputs, found, partial(space_for, free=space.opened), top=top)
     if not found.result.plans:
         from meshwright.planning.repair.no_plan import freed_pins, no_plan
 
-        pins = space_of(spec, workload, cluster.devices, **limits.keywords()).pins
+        asked = space_of(spec, workload, cluster.devices, **limits.keywords())
+        pins = tuple(pin for pin in asked.pins if pin[0] not in asked.opened)
         freed = {some: partial(space_for, free=tuple(axis for axis, _ in some)) for some in freed_pins(pins, cluster)}
         raise no_plan(spec, cluster, workload, space_for, found, freed, by_tokens=inputs.by_tokens)
     if calibration_of(workload.calibration).run is not None and aim.by.exact:
@@ -104,9 +106,11 @@ def _equal_pipelines_suffice(found: Found, cluster: ClusterSpec) -> bool:
 
 
 def pinned_notes(space: Space) -> Iterator[Assumption]:
-    """The axes that a search was narrowed to."""
+    """The axes that a search was narrowed to, and those it was opened to."""
+    if space.opened:
+        yield Assumption(name="methods", value=f"every value of {', '.join(space.opened)}", basis="assumed")
     for axis, values in space.pins:
-        if len(values) <= MOST_NAMED:
+        if len(values) <= MOST_NAMED and axis not in space.opened:
             yield Assumption(name=f"only {axis}", value=", ".join(map(str, values)), basis="assumed")
 
 

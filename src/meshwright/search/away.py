@@ -78,6 +78,7 @@ def joined_answers(results: Sequence[SearchResult], top: int) -> SearchResult:
         optimal=bool(free) and all(one.certificate.optimal for one in free),
         bound_step_time_s=min(bounds, default=None),
         search_s=sum(one.certificate.search_s for one in results),
+        stopped=next((one.certificate.stopped for one in results if one.certificate.stopped), ""),
     )
     return SearchResult(
         plans=tuple(plans.values())[:top],

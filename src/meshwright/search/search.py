@@ -30,7 +30,7 @@ from meshwright.search.bound import RowBounds
 from meshwright.search.certificate import Counts
 from meshwright.search.engine import explore
 from meshwright.search.geometry import MOST_CHUNKS, Shape, ShapeFactory, chunk_options
-from meshwright.search.grid import Grid, build_grid
+from meshwright.search.grid import Grid, build_grid, most_offload
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.queue import Queue, Simulated
 from meshwright.search.recompute import refine_recompute
@@ -94,25 +94,42 @@ def search(
         InputError: what is to be kept away needs more than the host states.
         UnsupportedError: the device cannot compute in the workload's precision.
     """
-    started = time.perf_counter()
     space = space or Space()
     spaces = [one for own in tensor_spaces(space) for one in offload_spaces(own, cluster, workload)]
-    if len(spaces) > 1:
-        each = {"top": top, "pareto": pareto, "refine": refine}
-        return joined_answers([search(model, cluster, workload, one, **each) for one in spaces], top)  # type: ignore[arg-type]
-    space = spaces[0]
-    run = _Search(model, cluster, workload, space, top, pareto=pareto)
-    result = run.run(started)
-    if not result.plans and not space.tight and not result.certificate.stopped and run.may_fit_tightly:
-        # Nothing leaves the usual reserve free: better a tight plan that says so than none.
-        relaxed = _Search(model, cluster, workload, replace(space, tight=True), top, pareto=pareto).run(started)
-        return replace(relaxed, relaxed=bool(relaxed.plans))
-    if refine and result.plans and not spent() and workload.packing != DYNAMIC and space.pinned("recompute") is None:
+    found: list[SearchResult] = []
+    before: _Search | None = None
+    for one in spaces:
+        result, before = _found_in(one, model, cluster, workload, top, before, pareto=pareto)
+        found.append(result)
+    result = found[0] if len(found) == 1 else joined_answers(found, top)
+    refine = refine and bool(result.plans) and not result.relaxed
+    if refine and not spent() and workload.packing != DYNAMIC and space.pinned("recompute") is None:
         plans = _refined(result.plans, model, cluster, workload)[:top]
         # A plan whose layers recompute one by one lies outside the space; nothing inside is quicker than it either.
         bound_s = min(result.certificate.bound_step_time_s or np.inf, plans[0].estimate.step_time_s)
         result = replace(result, plans=plans, certificate=replace(result.certificate, bound_step_time_s=bound_s))
     return result
+
+
+def _found_in(
+    space: Space,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    workload: Workload,
+    top: int,
+    before: _Search | None,
+    *,
+    pareto: bool,
+) -> tuple[SearchResult, _Search]:
+    """The best plans of one space and those that the spaces before it have found, and the search to go on from."""
+    started = time.perf_counter()
+    run = _Search(model, cluster, workload, space, top, before, pareto=pareto)
+    result = run.run(started)
+    if not result.plans and not space.tight and not result.certificate.stopped and run.may_fit_tightly:
+        # Nothing leaves the usual reserve free: better a tight plan that says so than none.
+        relaxed = _Search(model, cluster, workload, replace(space, tight=True), top, pareto=pareto).run(started)
+        return replace(relaxed, relaxed=bool(relaxed.plans)), run
+    return result, run
 
 
 def _refined(
@@ -136,13 +153,28 @@ class _Search:
     """One run over one space."""
 
     def __init__(
-        self, model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space, top: int, *, pareto: bool
+        self,
+        model: ModelSpec,
+        cluster: ClusterSpec,
+        workload: Workload,
+        space: Space,
+        top: int,
+        before: _Search | None = None,
+        *,
+        pareto: bool,
     ) -> None:
         self.model, self.cluster, self.workload, self.space = model, cluster, workload, space
         self.hardware: Hardware = hardware_of(cluster.groups[0], workload)
         self.factory = ShapeFactory.of(model, workload.seq_len, space)
         self.in_order = all(schedule.bound_by_formula for schedule in self.factory.schedules)
         self.queue = Queue(top, FRONT_SLACK if pareto else 1.0)
+        self.plain: _PlainRows | None = None
+        """Rows of this tensor strategy and their bounds where nothing is away."""
+        if before is not None:
+            # What the spaces before have found is to be beaten in this one.
+            self.queue.best_of_layout |= before.queue.best_of_layout
+            self.queue.front += before.queue.front
+            self.plain = before.plain if space.pinned("tensor") == before.space.pinned("tensor") else None
         self.limit_bytes = self.hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
         self.shapes: dict[tuple[int, int], tuple[list[Shape], ShapeTables | None]] = {}
         self.counts = Counts()
@@ -157,10 +189,8 @@ class _Search:
 
     def run(self, started: float) -> SearchResult:
         """Search; `started` is when the clock of the certificate began."""
-        grid = build_grid(self.model, self.workload, self.cluster.devices, self.space)
+        grid, plans = self._grid()
         if grid.rows:
-            plans = self._plans_of_row(grid)
-            self.counts.space = int(plans.sum())
             bounds = self._bounds(grid)
             hopeless = bounds.peak_bytes > self.limit_bytes
             self.least_bytes = float(bounds.peak_bytes[hopeless].min(initial=np.inf))
@@ -169,8 +199,24 @@ class _Search:
             if len(row):
                 rows = _Rows(run=self, grid=grid, row=row, bound_s=bounds.time_s[row], plans=plans[row])
                 explore(rows, self.queue, self.counts)
+            if not grid.offload:
+                self.plain = _PlainRows(grid=grid, plans=plans, time_s=bounds.time_s)
         self.queue.simulate()
         return self._result(started)
+
+    def _grid(self) -> tuple[Grid, Int[np.ndarray, "rows"]]:
+        """The rows, and how many plans each stands for; without those that are beaten with nothing away already."""
+        if self.plain is None:
+            grid = build_grid(self.model, self.workload, self.cluster.devices, self.space)
+            plans = self._plans_of_row(grid) if grid.rows else np.zeros(0, dtype=np.int64)
+            self.counts.space = int(plans.sum())
+            return grid, plans
+        plain = self.plain
+        self.counts.space = int(plain.plans.sum())
+        # Copies to the host and updates there only add to a step.
+        left = plain.time_s <= self.queue.threshold_s
+        self.counts.pruned[ROW_BEATEN] += int(plain.plans[~left].sum())
+        return replace(plain.grid.take(left), offload=most_offload(self.space)), plain.plans[left]
 
     def _bounds(self, grid: Grid) -> RowBounds:
         """What bounds the plans of rows under the schedules of the space."""
@@ -310,6 +356,15 @@ class _Search:
         execution = expand(plan.row, self.model, self.workload.seq_len)
         estimate = estimate_plan(execution, self.model, self.cluster, self.workload)
         return FoundPlan(row=plan.row, plan=execution, estimate=estimate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PlainRows:
+    """Rows of a space where nothing is away, which those of other values of the axis share."""
+
+    grid: Grid
+    plans: Int[np.ndarray, "rows"]
+    time_s: Float[np.ndarray, "rows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

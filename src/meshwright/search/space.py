@@ -17,6 +17,8 @@ class Space:
 
     pins: tuple[tuple[str, tuple[object, ...]], ...] = ()
     """Axes held to these values, by the names of `AXES`."""
+    opened: tuple[str, ...] = ()
+    """Axes among these that are held to all their values: to more than by default, so that no plan is left out."""
     tight: bool = False
     """Admit plans that leave less than 8% of the memory free."""
 

@@ -41,7 +41,7 @@ class SizeRequest(Request):
     days: float | None = ask("Longest training time in days; needs --tokens.", Number(metavar="N"))
     step_time: float | None = ask("Longest step time in seconds.", Number(metavar="S"))
     max_price: float | None = ask("Upper limit on the cost of the run; needs --tokens.", Number(metavar="USD"))
-    space: SpaceFields = group(SpaceFields, without=("schedule", "offload"))
+    space: SpaceFields = group(SpaceFields, without=("schedule", "offload", "methods"))
     limits: LimitFields = group(LimitFields)
     output: str | None = ask(PLAN_SET_FILE, OutputFile(), short="-o", python=False)
 

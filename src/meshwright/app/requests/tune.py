@@ -37,7 +37,9 @@ class TuneRequest(Request):
 
     job: JobFields = group(JobFields, without=("tokens", "failures", "price", "calibration", *MONEY_AND_POWER))
     space: SpaceFields = group(
-        SpaceFields, without=("offload",), schedule={"usual": "1f1b, gpipe, interleaved, which are all it can"}
+        SpaceFields,
+        without=("offload", "methods"),
+        schedule={"usual": "1f1b, gpipe, interleaved, which are all it can"},
     )
     study: StudyFields = group(StudyFields)
     limits: StudyLimitFields = group(StudyLimitFields, time_limit={"usual": "none"})

@@ -1,0 +1,77 @@
+"""What `--methods` opens: every value of the axes that a search keeps narrow unless they are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from meshwright.errors import Problem, nearest
+from meshwright.planning.offload import AUTO, read_offload
+from meshwright.schedules import PLAN_SCHEDULES, schedule_named
+from meshwright.schedules.parameters import tried_of
+from meshwright.search.axes import AXES
+from meshwright.specs.workload import Workload
+
+ALL = "all"
+"""Every axis of `OPENED`."""
+
+
+def _exact_schedules() -> tuple[str, ...]:
+    """Every schedule whose step is the gradient of its batch, with the settings that a search tries."""
+    exact = (schedule_named(name) for name in PLAN_SCHEDULES)
+    return tuple(tried.token for schedule in exact if schedule.exact_semantics for tried in tried_of(schedule))
+
+
+def _words(axis: str) -> Callable[[], tuple[str, ...]]:
+    return lambda: AXES[axis].values()
+
+
+OPENED: dict[str, Callable[[], tuple[str, ...]]] = {
+    "schedule": _exact_schedules,
+    "dispatcher": _words("dispatcher"),
+    "ep_overlap": _words("ep_overlap"),
+    "hot_experts": _words("hot_experts"),
+    "offload": lambda: read_offload(AUTO),
+    "tensor": _words("tensor"),
+}
+"""Axes that a search does not go through as a whole by default, and all that `--methods` tries of each."""
+
+
+def opened_axes(methods: str | Iterable[str] | None, workload: Workload | None = None) -> tuple[str, ...]:
+    """Axes that `--methods` opens, in the order of `OPENED`.
+
+    Args:
+        methods: names of axes, in one text with commas or several; `all` for every one; None for none.
+        workload: nothing is done about hot experts where it states no load of them.
+
+    Raises:
+        KeyError: an unknown name; `method_problems` says which.
+    """
+    named = _named(methods)
+    axes = tuple(OPENED) if ALL in named else tuple(axis for axis in OPENED if axis in named)
+    loaded = workload is None or workload.expert_load is not None
+    return tuple(axis for axis in axes if axis != "hot_experts" or loaded)
+
+
+def method_problems(methods: str | Iterable[str] | None) -> list[Problem]:
+    """Names that `--methods` does not know, and none at all.
+
+    Args:
+        methods: as given.
+    """
+    if methods is None:
+        return []
+    found, named = [], _named(methods)
+    for name in named or [""]:
+        if name == ALL or name in OPENED:
+            continue
+        close = nearest(name[:40], [*OPENED, ALL])
+        fix = f"did you mean {' or '.join(close)}?" if close else f"say {', '.join((ALL, *OPENED))}"
+        wide = " goes through all its values as it is" if name in AXES else " is no axis that is kept narrow"
+        why = f"{name}{wide}" if name else "it names no axis"
+        found.append(Problem(what=f"methods {name[:40]!r}", why=why, fix=fix, field="methods"))
+    return found
+
+
+def _named(methods: str | Iterable[str] | None) -> list[str]:
+    texts = [] if methods is None else [methods] if isinstance(methods, str) else list(methods)
+    return [part.strip().lower().replace("-", "_") for text in texts for part in str(text).split(",") if part.strip()]
