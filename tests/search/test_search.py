@@ -17,10 +17,12 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.library.models import spec
 from meshwright.schedules import SCHEDULES
+from meshwright.search.away import joined_answers
 from meshwright.search.bound import RowBounds
 from meshwright.search.certificate import Certificate
 from meshwright.search.grid import build_grid
 from meshwright.search.queue import FRONT_STEP
+from meshwright.search.result import SearchResult
 from meshwright.search.search import FRONT_SLACK, price_all, search
 from meshwright.search.space import Space
 from meshwright.specs import PlanRow, Workload
@@ -197,6 +199,24 @@ def test_where_only_tight_plans_fit_they_are_found_and_said_to_be_tight() -> Non
     roomy = search(small.model, cluster("4xH100", smallest / 2**30 * 1.02), small.workload)
     assert roomy.relaxed
     assert {plan.estimate.fits for plan in roomy.plans} == {"tight"}
+
+
+@pytest.mark.parametrize("memory_share", [1.02, 1.3])
+def test_several_offloads_at_once_find_what_each_finds_alone(memory_share: float) -> None:
+    small = SPACES[0]
+    smallest = min(plan.peak_bytes for plan in everything(0, False))
+    limited = cluster("4xH100", smallest / 2**30 * memory_share / 0.92)
+    values = ("none", "og", "aog", "wog")
+
+    def found(*some: str) -> SearchResult:
+        return search(small.model, limited, small.workload, Space(pins=(*small.pins, ("offload", some))), top=3)
+
+    alone, together = joined_answers([found(value) for value in values], 3), found(*values)
+    assert together.plans
+    assert [plan.plan for plan in together.plans] == [plan.plan for plan in alone.plans]
+    assert together.certificate.bound_step_time_s == alone.certificate.bound_step_time_s
+    assert together.certificate.optimal
+    assert together.certificate.priced <= alone.certificate.priced
 
 
 def test_where_nothing_fits_nothing_is_found() -> None:

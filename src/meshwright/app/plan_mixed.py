@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from meshwright.app.plan_set import PlanSet, RankedPlan, runner_up
@@ -85,7 +85,11 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
     spec, workload, refuses = inputs.model, inputs.workload, target_rule(request.target)
 
     def asked_for(part: ClusterSpec) -> Space:
-        return space_of(spec, workload, part.devices, **request.space.keywords())
+        space = space_of(spec, workload, part.devices, **request.space.keywords())
+        # Stages of unlike devices know 1d strategies and no offload: `all` opens neither, a name is refused further on.
+        closed = {axis for axis in ("tensor", "offload") if axis not in (request.space.methods or "")}
+        pins = tuple(pin for pin in space.pins if pin[0] not in closed or pin[0] not in space.opened)
+        return replace(space, pins=pins, opened=tuple(axis for axis in space.opened if axis not in closed))
 
     def space_for(refuses: Refusals | None, part: ClusterSpec) -> Space:
         space = asked_for(part)

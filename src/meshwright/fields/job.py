@@ -258,8 +258,8 @@ class SpaceFields:
     )
 
     methods: str | None = ask(
-        "Open whole axes to the search, all or a list: schedule (every exact one), dispatcher, ep_overlap, hot_experts, "
-        "offload, tensor.",
+        "Open whole axes: all, or some of schedule (every exact one), dispatcher, ep_overlap, hot_experts, offload, "
+        "tensor.",
         FieldKind(metavar="AXIS,...|all"),
         rare=True,
     )

@@ -106,10 +106,10 @@ def space_of(
             problems += error.problems
     opened: tuple[str, ...] = ()
     if methods is not None:
-        from meshwright.planning.methods import OPENED, method_problems, opened_axes
+        from meshwright.planning.methods import OPENED, idle_problems, method_problems, opened_axes
 
-        problems += method_problems(methods)
-        opened = tuple(axis for axis in opened_axes(methods, workload) if axis not in pins)
+        problems += method_problems(methods) + idle_problems(methods, model, workload)
+        opened = tuple(axis for axis in opened_axes(methods, model, workload) if axis not in pins)
         pins |= {axis: OPENED[axis]() for axis in opened}
     for entry in _entries(forbid):
         axis, values = _read(entry, "forbid", problems)

@@ -8,7 +8,8 @@ from meshwright.errors import Problem, nearest
 from meshwright.planning.offload import AUTO, read_offload
 from meshwright.schedules import PLAN_SCHEDULES, schedule_named
 from meshwright.schedules.parameters import tried_of
-from meshwright.search.axes import AXES
+from meshwright.search.axes import AXES, WAY_AXES
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
 ALL = "all"
@@ -36,20 +37,40 @@ OPENED: dict[str, Callable[[], tuple[str, ...]]] = {
 """Axes that a search does not go through as a whole by default, and all that `--methods` tries of each."""
 
 
-def opened_axes(methods: str | Iterable[str] | None, workload: Workload | None = None) -> tuple[str, ...]:
-    """Axes that `--methods` opens, in the order of `OPENED`.
+def opened_axes(methods: str | Iterable[str] | None, model: ModelSpec, workload: Workload) -> tuple[str, ...]:
+    """Axes that `--methods` opens, in the order of `OPENED`; of all those that say something of this model.
 
     Args:
         methods: names of axes, in one text with commas or several; `all` for every one; None for none.
+        model: without experts no axis of experts is opened.
         workload: nothing is done about hot experts where it states no load of them.
-
-    Raises:
-        KeyError: an unknown name; `method_problems` says which.
     """
     named = _named(methods)
-    axes = tuple(OPENED) if ALL in named else tuple(axis for axis in OPENED if axis in named)
-    loaded = workload is None or workload.expert_load is not None
-    return tuple(axis for axis in axes if axis != "hot_experts" or loaded)
+    axes = tuple(axis for axis in OPENED if axis in named or ALL in named)
+    return tuple(axis for axis in axes if not _idle(axis, model, workload))
+
+
+def idle_problems(methods: str | Iterable[str] | None, model: ModelSpec, workload: Workload) -> list[Problem]:
+    """Axes that are named and say nothing of this model.
+
+    Args:
+        methods: as given.
+        model: of the plans.
+        workload: of the plans.
+    """
+    said = [(axis, _idle(axis, model, workload)) for axis in OPENED if axis in _named(methods)]
+    return [Problem(what=f"methods {axis!r}", why=idle[0], fix=idle[1], field="methods") for axis, idle in said if idle]
+
+
+def _idle(axis: str, model: ModelSpec, workload: Workload) -> tuple[str, str] | None:
+    """Why an axis makes no difference, and what to do; None where it may."""
+    if axis not in WAY_AXES:
+        return None
+    if not any(layer.mlp.routed_experts for layer in model.kinds()):
+        return f"{model.name} has no experts", f"leave {axis} out"
+    if axis == "hot_experts" and workload.expert_load is None:
+        return "no expert is hot where no load of them is stated", "state one: --expert-load zipf:1.2"
+    return None
 
 
 def method_problems(methods: str | Iterable[str] | None) -> list[Problem]:

@@ -35,7 +35,9 @@ def with_unequal(inputs: JobInputs, found: Found, space_for: SpaceFor, *, top: i
     quicker = [one for one in composed if one.step_time_s < equal_s * (1 - GAIN)]
     if not quicker:
         return found
-    certificate = replace(found.result.certificate, optimal=False, bound_step_time_s=source.bound_s())
+    proven = found.result.certificate
+    bounds = [bound for bound in (proven.bound_step_time_s, source.bound_s()) if bound is not None]
+    certificate = replace(proven, optimal=False, bound_step_time_s=min(bounds))
     plans = (*(_found(one) for one in quicker[: max(1, top - 1)]), *found.result.plans)
     result = SearchResult(plans=plans[:top], pareto=found.result.pareto, certificate=certificate, relaxed=False)
     used = sum(stage.devices for stage in quicker[0].estimate.stages)

@@ -66,7 +66,8 @@ def joined_answers(results: Sequence[SearchResult], top: int) -> SearchResult:
     plans: dict[object, FoundPlan] = {}
     for plan in sorted((plan for one in free for plan in one.plans), key=lambda plan: plan.estimate.step_time_s):
         plans.setdefault(plan.row.layout if plan.row else plan.plan, plan)
-    bounds = [one.certificate.bound_step_time_s for one in free if one.certificate.bound_step_time_s is not None]
+    unseen = [one for one in results if not one.plans and one.certificate.stopped]
+    bounds = [one.certificate.bound_step_time_s for one in (*free, *unseen)]
     first = results[0].certificate
     certificate = replace(
         first,
@@ -75,8 +76,8 @@ def joined_answers(results: Sequence[SearchResult], top: int) -> SearchResult:
         feasible=sum(one.certificate.feasible for one in results),
         effort=_summed([one.certificate.effort for one in results]),
         pruned=_summed([one.certificate.pruned for one in results]),
-        optimal=bool(free) and all(one.certificate.optimal for one in free),
-        bound_step_time_s=min(bounds, default=None),
+        optimal=bool(free) and not unseen and all(one.certificate.optimal for one in free),
+        bound_step_time_s=min((bound for bound in bounds if bound is not None), default=None),
         search_s=sum(one.certificate.search_s for one in results),
         stopped=next((one.certificate.stopped for one in results if one.certificate.stopped), ""),
     )

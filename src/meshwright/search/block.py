@@ -177,6 +177,12 @@ class Block:
         """Lower bound of the step time under any sharding."""
         return self._bare.pipeline_s
 
+    def refined_bounds_s(self) -> Float[np.ndarray, "rows shapes"]:
+        """The same of plans whose layers choose their recompute one by one: no quicker than where none recomputes."""
+        pipelines = [(shape.schedule, shape.v) for shape in self.shapes]
+        bare = {pipelines[number]: number for number, shape in enumerate(self.shapes) if shape.recompute == "none"}
+        return self.bounds_s()[:, [bare.get(pipeline, number) for number, pipeline in enumerate(pipelines)]]
+
     def price(
         self, wanted: Bool[np.ndarray, "rows shapes"], threshold_s: float, *, spare: bool = True
     ) -> tuple[Candidates, int, int]:

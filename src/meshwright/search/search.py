@@ -32,7 +32,7 @@ from meshwright.search.engine import explore
 from meshwright.search.geometry import MOST_CHUNKS, Shape, ShapeFactory, chunk_options
 from meshwright.search.grid import Grid, build_grid, most_offload
 from meshwright.search.priced_rows import PricedRows
-from meshwright.search.queue import Queue, Simulated
+from meshwright.search.queue import EQUAL, Queue, Simulated
 from meshwright.search.recompute import refine_recompute
 from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
 from meshwright.search.shape_tables import ShapeTables
@@ -96,40 +96,65 @@ def search(
     """
     space = space or Space()
     spaces = [one for own in tensor_spaces(space) for one in offload_spaces(own, cluster, workload)]
-    found: list[SearchResult] = []
-    before: _Search | None = None
-    for one in spaces:
-        result, before = _found_in(one, model, cluster, workload, top, before, pareto=pareto)
-        found.append(result)
-    result = found[0] if len(found) == 1 else joined_answers(found, top)
-    refine = refine and bool(result.plans) and not result.relaxed
-    if refine and not spent() and workload.packing != DYNAMIC and space.pinned("recompute") is None:
-        plans = _refined(result.plans, model, cluster, workload)[:top]
-        # A plan whose layers recompute one by one lies outside the space; nothing inside is quicker than it either.
-        bound_s = min(result.certificate.bound_step_time_s or np.inf, plans[0].estimate.step_time_s)
-        result = replace(result, plans=plans, certificate=replace(result.certificate, bound_step_time_s=bound_s))
-    return result
-
-
-def _found_in(
-    space: Space,
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    workload: Workload,
-    top: int,
-    before: _Search | None,
-    *,
-    pareto: bool,
-) -> tuple[SearchResult, _Search]:
-    """The best plans of one space and those that the spaces before it have found, and the search to go on from."""
-    started = time.perf_counter()
-    run = _Search(model, cluster, workload, space, top, before, pareto=pareto)
-    result = run.run(started)
-    if not result.plans and not space.tight and not result.certificate.stopped and run.may_fit_tightly:
+    in_series = _Series(model, cluster, workload, top, pareto=pareto, refine=refine)
+    found = [in_series.searched(one) for one in spaces]
+    if not space.tight and not any(result.plans for result in found):
         # Nothing leaves the usual reserve free: better a tight plan that says so than none.
-        relaxed = _Search(model, cluster, workload, replace(space, tight=True), top, pareto=pareto).run(started)
-        return replace(relaxed, relaxed=bool(relaxed.plans)), run
-    return result, run
+        found = [in_series.relaxed(one, result) for one, result in zip(spaces, found, strict=True)]
+    return found[0] if len(found) == 1 else joined_answers(found, top)
+
+
+class _Series:
+    """Searches of disjoint spaces, one after the other: what one has found is to be beaten in the next."""
+
+    def __init__(
+        self, model: ModelSpec, cluster: ClusterSpec, workload: Workload, top: int, *, pareto: bool, refine: bool
+    ) -> None:
+        self.model, self.cluster, self.workload, self.top, self.pareto = model, cluster, workload, top, pareto
+        self.refine = refine and workload.packing != DYNAMIC
+        """Whether the recompute of every layer is chosen anew."""
+        self.quickest: dict[tuple[int, ...], float] = {}
+        """Seconds of the best plan found of each layout."""
+        self.plain: dict[object, _PlainRows] = {}
+        """Rows of each tensor strategy and their bounds, where nothing is away."""
+        self.may_fit_tightly: dict[Space, bool] = {}
+
+    @property
+    def beat_s(self) -> float:
+        """A plan above this is none of the answer, whatever space it is of; the front may want any."""
+        times = sorted(self.quickest.values())
+        wanted = self.pareto or self.workload.packing == DYNAMIC
+        return np.inf if wanted or len(times) < self.top else times[self.top - 1] * (1.0 + EQUAL)
+
+    def searched(self, space: Space) -> SearchResult:
+        """The best plans of a space; those that are none of the answer, for others have been found, may be missing."""
+        return self._searched(space, refine=self.refine)
+
+    def _searched(self, space: Space, *, refine: bool) -> SearchResult:
+        started, tensor = time.perf_counter(), space.pinned("tensor")
+        run = _Search(self.model, self.cluster, self.workload, space, self.top, pareto=self.pareto)
+        run.beat_s, run.plain = self.beat_s, self.plain.get(tensor)
+        result = run.run(started)
+        if run.plain is not None:
+            self.plain[tensor] = run.plain
+        self.may_fit_tightly[space] = run.may_fit_tightly
+        if refine and result.plans and not spent() and space.pinned("recompute") is None:
+            plans = _refined(result.plans, self.model, self.cluster, self.workload)[: self.top]
+            # A plan whose layers recompute one by one lies outside the space; nothing inside is quicker than it either.
+            bound_s = min(result.certificate.bound_step_time_s or np.inf, plans[0].estimate.step_time_s)
+            result = replace(result, plans=plans, certificate=replace(result.certificate, bound_step_time_s=bound_s))
+        for plan in result.plans:
+            if plan.row is not None:
+                known_s = self.quickest.get(plan.row.layout, np.inf)
+                self.quickest[plan.row.layout] = min(known_s, plan.estimate.step_time_s)
+        return result
+
+    def relaxed(self, space: Space, result: SearchResult) -> SearchResult:
+        """The best plans that leave less than the usual reserve; what was found, nothing, where there are none."""
+        if result.certificate.stopped or not self.may_fit_tightly[space]:
+            return result
+        tight = self._searched(replace(space, tight=True), refine=False)
+        return replace(tight, relaxed=bool(tight.plans))
 
 
 def _refined(
@@ -153,15 +178,7 @@ class _Search:
     """One run over one space."""
 
     def __init__(
-        self,
-        model: ModelSpec,
-        cluster: ClusterSpec,
-        workload: Workload,
-        space: Space,
-        top: int,
-        before: _Search | None = None,
-        *,
-        pareto: bool,
+        self, model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space, top: int, *, pareto: bool
     ) -> None:
         self.model, self.cluster, self.workload, self.space = model, cluster, workload, space
         self.hardware: Hardware = hardware_of(cluster.groups[0], workload)
@@ -170,11 +187,8 @@ class _Search:
         self.queue = Queue(top, FRONT_SLACK if pareto else 1.0)
         self.plain: _PlainRows | None = None
         """Rows of this tensor strategy and their bounds where nothing is away."""
-        if before is not None:
-            # What the spaces before have found is to be beaten in this one.
-            self.queue.best_of_layout |= before.queue.best_of_layout
-            self.queue.front += before.queue.front
-            self.plain = before.plain if space.pinned("tensor") == before.space.pinned("tensor") else None
+        self.beat_s = np.inf
+        """A plan that is slower even if no layer recomputes is not wanted: other spaces have enough quicker ones."""
         self.limit_bytes = self.hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
         self.shapes: dict[tuple[int, int], tuple[list[Shape], ShapeTables | None]] = {}
         self.counts = Counts()
@@ -195,7 +209,9 @@ class _Search:
             hopeless = bounds.peak_bytes > self.limit_bytes
             self.least_bytes = float(bounds.peak_bytes[hopeless].min(initial=np.inf))
             self.counts.pruned[ROW_TOO_LARGE] += int(plans[hopeless].sum())
-            row = np.flatnonzero(~hopeless & (plans > 0))
+            beaten = ~hopeless & (bounds.time_s > self.beat_s)
+            self.counts.pruned[ROW_BEATEN] += int(plans[beaten].sum())
+            row = np.flatnonzero(~hopeless & ~beaten & (plans > 0))
             if len(row):
                 rows = _Rows(run=self, grid=grid, row=row, bound_s=bounds.time_s[row], plans=plans[row])
                 explore(rows, self.queue, self.counts)
@@ -214,7 +230,7 @@ class _Search:
         plain = self.plain
         self.counts.space = int(plain.plans.sum())
         # Copies to the host and updates there only add to a step.
-        left = plain.time_s <= self.queue.threshold_s
+        left = plain.time_s <= self.beat_s
         self.counts.pruned[ROW_BEATEN] += int(plain.plans[~left].sum())
         return replace(plain.grid.take(left), offload=most_offload(self.space)), plain.plans[left]
 
@@ -285,7 +301,12 @@ class _Search:
         some = whole.open.any(axis=1)
         if not some.any():
             return None
-        return whole if some.all() else whole.take(np.flatnonzero(some))
+        block = whole if some.all() else whole.take(np.flatnonzero(some))
+        if self.beat_s < np.inf:
+            beaten = block.open & (block.refined_bounds_s() > self.beat_s)
+            self.counts.pruned[SHAPE_BEATEN] += int(block.plans(beaten).sum())
+            block.open = block.open & ~beaten
+        return block if block.open.any() else None
 
     def whole_block(self, rows: PricedRows) -> Block | None:
         """The same, whether they fit or not."""
@@ -301,13 +322,13 @@ class _Search:
 
     def _price_sketch(self, sketch: Sketch) -> None:
         """Build the shapes of a sketch for the rows that it leaves in question, and simulate the best of them."""
-        open_rows = np.flatnonzero((sketch.bound_s <= self.queue.threshold_s).any(axis=1))
+        open_rows = np.flatnonzero((sketch.bound_s <= min(self.queue.threshold_s, self.beat_s)).any(axis=1))
         plans = sketch.plans
         if not len(open_rows):
             self.counts.pruned[SHAPE_BEATEN] += plans
             return
         block = Block(sketch.rows.take(open_rows), sketch.build(self.factory))
-        self.price(block, block.allowed, plans)
+        self.price(block, block.allowed, plans, self.beat_s)
         self.queue.simulate(rounds=1)
         self._tell()
 
@@ -320,9 +341,16 @@ class _Search:
             name, time_s = (None, None) if best is None else (best.row.format(), best.time_s)
             told(SearchProgress(space=self.counts.space, decided=decided, best=name, best_s=time_s))
 
-    def price(self, block: Block, pairs: Bool[np.ndarray, "rows shapes"], plans: int) -> None:
-        """Price what bounds leave of some pairs of a block, which with others of no hope stand for so many plans."""
-        threshold_s = self.queue.threshold_s
+    def price(self, block: Block, pairs: Bool[np.ndarray, "rows shapes"], plans: int, beat_s: float = np.inf) -> None:
+        """Price what bounds leave of some pairs of a block, which with others of no hope stand for so many plans.
+
+        Args:
+            block: of them.
+            pairs: of rows and shapes.
+            plans: how many.
+            beat_s: slower ones are not wanted, however quick the rest is.
+        """
+        threshold_s = min(self.queue.threshold_s, beat_s)
         wanted = (block.bounds_s() <= threshold_s) & pairs & block.open
         found, priced, feasible = block.price(wanted, threshold_s)
         self.least_bytes = min(self.least_bytes, block.least_bytes)
@@ -344,11 +372,10 @@ class _Search:
             # Searched with packed rows; ranked by the micro-batches that each plan would run.
             plans = tuple(sorted(plans, key=lambda plan: plan.estimate.step_time_s))
         proven = self.counts.certificate(optimal=bool(plans) and not grouped, started=started)
+        bound_s = min([self.counts.unseen_s, *(plan.estimate.step_time_s for plan in plans[:1])])
         certificate = PlanCertificate(
             **{field.name: getattr(proven, field.name) for field in fields(proven)},
-            bound_step_time_s=min(plans[0].estimate.step_time_s, self.counts.unseen_s)
-            if plans and not grouped
-            else None,
+            bound_step_time_s=None if grouped or np.isinf(bound_s) else bound_s,
         )
         return SearchResult(plans=plans, pareto=front, certificate=certificate, relaxed=False)
 

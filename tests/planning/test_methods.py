@@ -1,0 +1,86 @@
+"""`--methods` opens whole axes to a search, names what it opened, and refuses what it cannot open."""
+
+from __future__ import annotations
+
+import pytest
+
+import meshwright as mw
+from meshwright.errors import InputError
+from meshwright.library import models
+from meshwright.planning.axes import check_axes, space_of
+from meshwright.planning.methods import OPENED
+from meshwright.schedules import schedule_named
+from meshwright.search.axes import WAY_AXES
+from meshwright.search.space import Space
+from meshwright.specs import Workload
+from meshwright.specs.expert_load import ExpertLoad
+
+DENSE, EXPERTS = models.resolve("llama-3-8b"), models.resolve("mixtral-8x7b")
+WORKLOAD = Workload(seq_len=4096, global_batch=64)
+
+
+def space(model: object = DENSE, workload: Workload = WORKLOAD, **said: object) -> Space:
+    return space_of(model, workload, 16, **said)  # type: ignore[arg-type]
+
+
+def test_an_axis_is_opened_to_every_value() -> None:
+    found = space(methods="offload,tensor")
+    assert found.opened == ("offload", "tensor")
+    assert {axis: found.pinned(axis) for axis in found.opened} == {axis: OPENED[axis]() for axis in found.opened}
+    assert found.pinned("schedule") is None
+
+
+def test_schedules_that_are_opened_are_exact() -> None:
+    names = space(methods="schedule").pinned("schedule") or ()
+    assert len(names) > 20
+    assert all(schedule_named(str(name)).exact_semantics for name in names)
+
+
+def test_all_leaves_out_what_says_nothing_of_the_model() -> None:
+    assert not {*space(methods="all").opened} & {*WAY_AXES}
+    assert "hot_experts" not in space(EXPERTS, methods="all").opened
+    loaded = Workload(seq_len=4096, global_batch=64, expert_load=ExpertLoad(zipf=1.2, experts=8))
+    assert space(EXPERTS, loaded, methods="all").opened == tuple(OPENED)
+
+
+def test_what_is_said_of_an_axis_goes_before() -> None:
+    found = space(methods="all", schedule="1f1b", offload="none", forbid="tensor=3d")
+    assert found.opened == ("tensor",)
+    assert found.pinned("schedule") == ("1f1b",)
+    assert "3d" not in (found.pinned("tensor") or ())
+
+
+def test_wrong_names_are_refused_together_with_the_nearest_right_ones() -> None:
+    with pytest.raises(InputError) as refused:
+        check_axes(methods="scedule,tp,offlod")
+    assert [problem.what for problem in refused.value.problems] == [
+        "methods 'scedule'", "methods 'tp'", "methods 'offlod'"
+    ]  # fmt: skip
+    first, second, third = refused.value.problems
+    assert first.fix == "did you mean schedule?"
+    assert second.why == "tp goes through all its values as it is"
+    assert third.fix == "did you mean offload?"
+
+
+def test_no_name_at_all_is_refused() -> None:
+    with pytest.raises(InputError, match="names no axis"):
+        check_axes(methods=" , ")
+
+
+@pytest.mark.parametrize(
+    ("model", "axis", "why"),
+    [(DENSE, "dispatcher", "has no experts"), (EXPERTS, "hot_experts", "no load of them is stated")],
+)
+def test_an_axis_that_says_nothing_of_the_model_is_refused_by_name(model: object, axis: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        space(model, methods=axis)
+
+
+def test_a_plan_says_what_was_opened_and_is_no_slower() -> None:
+    asked = {"gpus": "4xH100", "global_batch": 16, "top": 1, "schedule": "1f1b"}
+    narrow, wide = (mw.plan("gpt2", methods=methods, **asked).to_dict() for methods in (None, "all"))  # type: ignore[arg-type]
+    assert wide["plans"][0]["estimate"]["step_time_s"] <= narrow["plans"][0]["estimate"]["step_time_s"]
+    assert wide["search"]["space"] > narrow["search"]["space"]
+    assert wide["search"]["optimal"]
+    said = {one["name"]: one["value"] for one in wide["inputs"]["assumptions"]}
+    assert said["methods"] == "every value of offload, tensor"
