@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright import plan
-from meshwright.library.clusters import resolve_gpus
-from meshwright.planning.fewer_nodes import dividing_nodes
+from meshwright.planning.fewer_nodes import dividing_part
 
 
 def test_a_node_that_lost_a_device_is_no_slower_than_one_of_six() -> None:
@@ -22,11 +21,17 @@ def test_nodes_that_do_not_divide_the_batch_are_no_slower_than_those_that_do() -
 
 
 @pytest.mark.parametrize(
-    ("nodes", "each", "batch", "most"),
-    [(18, 8, 512, 16), (18, 8, 576, None), (19, 8, 768, 16), (24, 8, 512, None), (5, 7, 64, None)],
+    ("nodes", "each", "batch", "part"),
+    [
+        (18, 8, 512, (16, 8)),
+        (18, 8, 576, None),
+        (19, 8, 768, (16, 8)),
+        (24, 8, 512, None),
+        (5, 7, 64, None),
+        (1, 6, 8, (1, 4)),
+    ],
 )
-def test_nodes_divide_the_batch_without_odd_factors_of_their_own(
-    nodes: int, each: int, batch: int, most: int | None
+def test_parts_divide_the_batch_without_odd_factors_of_their_own(
+    nodes: int, each: int, batch: int, part: tuple[int, int] | None
 ) -> None:
-    (group,) = resolve_gpus(f"{nodes}x{each}xH100").groups
-    assert dividing_nodes(group, nodes, batch) == most
+    assert dividing_part(nodes, each, batch) == part

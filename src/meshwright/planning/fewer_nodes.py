@@ -11,6 +11,8 @@ ROUND_PRIMES = (2, 3, 5, 7)
 """Counts of devices made of these primes are the ones degrees divide well."""
 MOST_LEFT = 0.25
 """Share of the nodes that may stay idle so that the others divide the batch."""
+HALF = 0.5
+"""Likewise of the devices of one node, which are soon looked at."""
 
 
 def is_round(devices: int) -> bool:
@@ -61,20 +63,25 @@ def even_nodes(cluster: ClusterSpec) -> list[int]:
     return sorted({each - 1, 1 << (each.bit_length() - 1)} - {each}, reverse=True) if each > 1 and each % 2 else []
 
 
-def dividing_nodes(group: NodeGroup, nodes: int, batch: int) -> int | None:
-    """The most of these nodes whose devices have no odd factor that the batch lacks; None where it is all, or too few.
+def dividing_part(nodes: int, each: int, batch: int) -> tuple[int, int] | None:
+    """The most of these nodes whose devices have no odd factor that the batch lacks, or the most devices of one node.
 
     Eighteen nodes share 512 sequences worse than sixteen: nine data ranks, or nine stages, leave a remainder.
 
     Args:
-        group: of the nodes.
         nodes: that there are.
+        each: devices of a node.
         batch: sequences of a step.
+
+    Returns:
+        Nodes and devices of each; None where that is all of them, or fewer than are worth a look.
     """
-    least = (1 - MOST_LEFT) * nodes
-    able = (count for count in range(nodes, 0, -1) if _odd_part(batch) % _odd_part(count * group.devices_per_node) == 0)
+    there, unit, least = (nodes, each, 1 - MOST_LEFT) if nodes > 1 else (each, 1, HALF)
+    able = (count for count in range(there, 0, -1) if _odd_part(batch) % _odd_part(count * unit) == 0)
     most = next(able, 0)
-    return most if least <= most < nodes else None
+    if not least * there <= most < there:
+        return None
+    return (most, each) if nodes > 1 else (1, most)
 
 
 def _odd_part(number: int) -> int:

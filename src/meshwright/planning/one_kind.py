@@ -9,7 +9,7 @@ from functools import partial
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.planning.costing import SECONDS_PER_HOUR, Offer
-from meshwright.planning.fewer_nodes import dividing_nodes, even_nodes, first_nodes, is_round, parts
+from meshwright.planning.fewer_nodes import dividing_part, even_nodes, first_nodes, is_round, parts
 from meshwright.planning.objectives import Aim, admitted, require_prices
 from meshwright.planning.reason import Reason, idle_reason
 from meshwright.search.result import FoundPlan, SearchResult
@@ -101,11 +101,11 @@ def find_plans(
         found = _part(found, on, model, workload)
     if even_nodes(cluster):
         found = _on_even_nodes(found, cluster, on, model, workload)
-    nodes = dividing_nodes(cluster.groups[0], cluster.groups[0].nodes, workload.global_batch)
-    if nodes is not None:
-        part = first_nodes(cluster, nodes=nodes, per_node=cluster.groups[0].devices_per_node)
-        if part.devices < found.cluster.devices:
-            found = _quicker_on([part], found, cluster, on, model, workload)
+    group = cluster.groups[0]
+    dividing = dividing_part(group.nodes, group.devices_per_node, workload.global_batch)
+    if dividing is not None and dividing[0] * dividing[1] < found.cluster.devices:
+        part = first_nodes(cluster, nodes=dividing[0], per_node=dividing[1])
+        found = _quicker_on([part], found, cluster, on, model, workload)
     if found.result.pareto:
         # The search may have kept slower plans that nothing beats on the way to the quickest.
         slowest_s = found.result.plans[0].estimate.step_time_s * FRONT_SLACK

@@ -147,6 +147,18 @@ def test_an_odd_node_more_is_never_slower() -> None:
     assert many.best.estimate.step_time_s <= few.best.estimate.step_time_s * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("model", "few", "many", "batch"),
+    [
+        ("llama-3.2-3b", "7xH200,2xL40S", "7xH200,8xL40S", 16),  # seven share 16 sequences unevenly, beside any L40S
+        ("llama-3.2-1b", "1xA100-80,4xL40S", "1xA100-80,5xL40S", 8),  # four of five by themselves
+    ],
+)
+def test_devices_of_one_node_more_are_never_slower(model: str, few: str, many: str, batch: int) -> None:
+    fewer, more = (plan(model, gpus=gpus, global_batch=batch, seq_len=2048, top=1) for gpus in (few, many))
+    assert more.best.estimate.step_time_s <= fewer.best.estimate.step_time_s * (1 + 1e-9)
+
+
 def test_unlike_kinds_share_a_small_batch_by_unlike_micro_batches() -> None:
     found = plan("llama-3.2-3b", gpus="4xH100,4xA100-80", global_batch=8, top=1).best
     alone = plan("llama-3.2-3b", gpus="4xH100", global_batch=8, top=1).best

@@ -18,7 +18,7 @@ from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.one_strategy import OneStrategyIslands, OneStrategyPipelines
 from meshwright.planning.compose.sources.native.pipelines import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
-from meshwright.planning.fewer_nodes import dividing_nodes, first_nodes
+from meshwright.planning.fewer_nodes import dividing_part, first_nodes
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.joinable import joinable
@@ -123,7 +123,7 @@ class NativeSource:
         """Pipeline sets over these parts, or some of them, the quickest first; arguments as `StageSource.together`."""
         if not thorough:
             return self.composed(parts, SUBSET_COMPOSED)
-        found = [*self.composed(parts, COMPOSED), *self._unevenly(parts, UNEVENLY_COMPOSED)]
+        found = [*self.composed(parts, COMPOSED), *self._unevenly(parts)]
         best_s = min(map(_step_s, found), default=math.inf)
         return [*found, *self._leaving_out(parts, SUBSET_COMPOSED, best_s)]
 
@@ -168,12 +168,16 @@ class NativeSource:
         self.composer.counts.update(islands.counts)
         return sorted(found, key=_step_s)
 
-    def _unevenly(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
-        """Sets of pipelines whose micro-batches do not divide the batch, where those that do share it coarsely."""
+    def _unevenly(self, parts: Sequence[IslandPart]) -> list[PricedPlan]:
+        """Sets of pipelines whose micro-batches do not divide the batch, where those that do share it coarsely.
+
+        Over all parts, and over each by itself: sets of few devices promise less than they keep beside large ones.
+        """
         if len(parts) < 2 or not self.composer.islands.shared_coarsely:
             return []
         uneven = Composer(self.model, self.cluster, self.workload, self.space, self.effort, uneven=True)
-        return self._first(uneven, parts, most)
+        each = (one for part in parts if part.devices > 1 for one in self._first(uneven, [part], COMPOSED))
+        return [*self._first(uneven, parts, UNEVENLY_COMPOSED), *each]
 
     def _side_by_side(self, parts: Sequence[IslandPart]) -> Iterator[PricedPlan]:
         """Of a small batch, a few sets of several pipelines in any case.
@@ -262,24 +266,32 @@ class NativeSource:
         nodes = part.devices // each
         rounded = {nodes // unit * unit for unit in ROUND_NODES if unit <= nodes}
         near = {fewer for fewer in rounded if nodes * MOST_IDLE <= fewer < nodes}
-        dividing = dividing_nodes(group, nodes, self.workload.global_batch)
-        return [each * fewer for fewer in sorted(near | ({dividing} if dividing else set()))]
+        dividing = dividing_part(nodes, each, self.workload.global_batch)
+        return [each * fewer for fewer in sorted(near | ({dividing[0]} if dividing else set()))]
 
     def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
         """The best plan of one group without the others; arguments as `StageSource.alone`.
 
-        Where not all of its nodes divide the batch, those that do are looked at, too.
+        Where not all of its nodes divide the batch, those that do are looked at, too; of one node, its devices.
         """
         found = self._alone(part, exhaustive=exhaustive)
-        group = self.cluster.groups[part.group]
-        nodes = dividing_nodes(group, part.devices // group.devices_per_node, self.workload.global_batch)
-        if nodes is not None:
-            found += self._alone(IslandPart(part.group, nodes * group.devices_per_node), exhaustive=exhaustive)
+        for devices in self._fewer_alone(part):
+            found += self._alone(IslandPart(part.group, devices), exhaustive=exhaustive)
         return sorted(found, key=_step_s)[:1]
+
+    def _fewer_alone(self, part: IslandPart) -> set[int]:
+        group = self.cluster.groups[part.group]
+        if part.devices % group.devices_per_node:
+            return set()
+        where = self._part(part)
+        nodes, each = where.groups[0].nodes, where.groups[0].devices_per_node
+        dividing = dividing_part(nodes, each, self.workload.global_batch)
+        return {dividing[0] * dividing[1]} if dividing else set()
 
     def _alone(self, part: IslandPart, *, exhaustive: bool) -> list[PricedPlan]:
         """The best plan of these devices of one group."""
-        if part.devices % self.cluster.groups[part.group].devices_per_node:
+        group = self.cluster.groups[part.group]
+        if group.nodes > 1 and part.devices % group.devices_per_node:
             return []
         where = self._part(part)
         try:
@@ -306,7 +318,8 @@ class NativeSource:
         whole = self.cluster.part(alone_name(self.cluster, part.group), (group,))
         if part.devices == group.devices:
             return whole
-        return first_nodes(whole, nodes=part.devices // group.devices_per_node, per_node=group.devices_per_node)
+        each = min(part.devices, group.devices_per_node)
+        return first_nodes(whole, nodes=part.devices // each, per_node=each)
 
     def _near(self, part: IslandPart, space: Space) -> Space | None:
         """The degrees of the best pipelines on one group, every schedule, sharding and recompute with them."""
