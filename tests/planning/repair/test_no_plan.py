@@ -47,6 +47,16 @@ def test_a_pin_is_freed_where_something_fits_without_it() -> None:
     assert not freed(repairs("llama-2-13b", gpus="2xRTX-4090", pin=("mbs=1",)))
 
 
+def test_the_plan_of_least_memory_keeps_the_pinned_overlap() -> None:
+    asked = {"gpus": "8xH100", "global_batch": 16, "offload": "none"}
+    pinned = repairs("llama-3.1-70b", pin=("tp=8", "tp_overlap=bulk"), **asked)
+    assert "plan of least memory (tp8.dp1.mbs1.gbs16.rc-full)" in str(pinned)
+    assert all("tpov" not in one.plan for one in pinned.repairs)
+    assert "plan of least memory (tp8.dp1.mbs1.gbs16.rc-full.tpov)" in str(
+        repairs("llama-3.1-70b", pin=("tp=8",), **asked)
+    )
+
+
 def test_repairs_state_no_sequences_beside_tokens() -> None:
     asked = {"gpus": "2xRTX-4090", "seq_len": 4096}
     assert any("--gbs" in one.option for one in repairs(global_batch=32, **asked).repairs)

@@ -70,17 +70,12 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
     bounds = RowBounds(grid, model, hardware_of(cluster.groups[0], workload), workload)
     factory = ShapeFactory.of(model, workload.seq_len, space)
     found: list[Leanest] = []
-    order = np.lexsort((grid.overlap, -grid.cp, bounds.peak_bytes))
+    # Traffic that is hidden needs no more memory, and takes less time.
+    order = np.lexsort((-grid.overlap, -grid.cp, bounds.peak_bytes))
     names = space.pinned("schedule")
     by_count = names is not None and not any(schedule.steady_alive for schedule in factory.schedules)
     for index in _one_a_shape(grid, order, by_count=by_count)[:LEANEST_ROWS]:
-        plain = grid.plan_row(
-            index,
-            pp=int(grid.pp[index]),
-            gbs=workload.global_batch,
-            offload=grid.offload,
-        )
-        plain = replace(plain, tp_overlap="ring" if grid.overlap[index] else "bulk")
+        plain = grid.plan_row(index, pp=int(grid.pp[index]), gbs=workload.global_batch, offload=grid.offload)
         for row in _lean_settings(plain, space, factory):
             if found and spent():
                 break
