@@ -1,7 +1,8 @@
-"""What the runtime takes: `python -m benchmarks.channels [--json] [--no-write]`.
+"""Overhead of the runtime: `python -m benchmarks.channels [--json] [--no-write]`.
 
 Messages between two workers of one machine, instructions, the launch of a step, other ways to carry messages, and steps
-predicted and run on eight virtual devices. Least and median of many; the median has what else the machine did in it.
+predicted and run on eight virtual devices. Minimum and median of many; the median includes interference from other
+processes.
 """
 
 from __future__ import annotations
@@ -142,20 +143,20 @@ def page() -> str:
 
     others = {"JAX's transfer server": transfer_server(), **(ray_ways() if find_spec("ray") else {})}
     messages = markdown_table(
-        ["what carries it", *NAMES],
-        [_row("socket, arrays of the host alone", channel(rings=False)),
-         _row("shared memory from 64 KiB, arrays of the host alone", channel(rings=True)),
+        ["transport", *NAMES],
+        [_row("socket, host arrays only", channel(rings=False)),
+         _row("shared memory from 64 KiB, host arrays only", channel(rings=True)),
          *(_row(f"instruction lists in {titles[name]}", found.hops) for name, found in backends.items()),
          *(_row(name, found) for name, found in others.items())],
     )  # fmt: skip
     instructions = markdown_table(
-        ["instruction lists in", "hop of 64 B", "per instruction", "beyond the operation"],
+        ["instruction lists in", "hop of 64 B", "per instruction", "less the operation"],
         [[titles[name], str(hop := found.hops["64 B"]), str(Spread(hop.least_s / PER_HOP, hop.median_s / PER_HOP)),
           str(Spread((hop.least_s - bare) / PER_HOP, (hop.median_s - bare) / PER_HOP))]
          for name, found in backends.items()],
     )  # fmt: skip
     launches = markdown_table(
-        ["workers", *(f"step that keeps {kept} arrays" for kept in KEPT), "Ray's own call", "beyond it"],
+        ["workers", *(f"step that keeps {kept} arrays" for kept in KEPT), "Ray's own call", "difference"],
         [[titles[name], *(str(found.launches[kept]) for kept in KEPT),
           *(("-", "-") if found.null is None else
             (str(found.null), ", ".join(str(found.launches[kept].less(found.null)) for kept in KEPT)))]
@@ -170,53 +171,53 @@ def page() -> str:
         ["what", "measured", "aim"],
         [[name, str(found), duration(_aim(name))] for name, found in summary(backends, bare).items()],
     )
-    return f"""# What the runtime takes
+    return f"""# Runtime overhead
 
 Measured on {today()} with {version()} on {machine()}, {around}.
-Made by `python -m benchmarks.channels`: wall time, the least of many and in brackets their median, which has in it what
-else the machine did.
+Made by `python -m benchmarks.channels`: wall time, the minimum of many repetitions and in brackets their median, which
+includes interference from other processes.
 
 {aims}
 
 ## Messages
 
-Seconds that one message between two mesh workers of one machine takes. But for the first two rows a hop also runs an
-operation on the array, and places it.
+Time of one message between two mesh workers of one machine. Except in the first two rows, a hop also places the array
+on its device and runs an operation on it.
 
 {messages}
 
 Every pair of workers has one socket: a unix socket on one machine, TCP between machines. Messages of at least 64 KiB go
-through shared memory where there is some, and the socket only says where they lie. They are received into memory that
-JAX uses as it is. Nobody waits for room to send without taking in what others sent, so that instruction lists need no
-bound on what is under way. Ray starts, places and misses workers; it carries one call per worker and step, and no
-message. JAX's transfer server takes arrays from device to device without the host between, which may pay across
-machines; on one machine, of CPUs, starting a transfer takes longer than a whole message through a socket. Ray's direct
-transport takes tensors of PyTorch only, and a call of an actor for each.
+through shared memory if there is any, and the socket carries only their location. They are received into memory that
+JAX uses without a copy. A worker whose send buffer is full keeps receiving, so instruction lists need no limit on
+messages in flight. Ray starts and places workers and detects lost ones; it carries one call per worker and step, and no
+messages. JAX's transfer server moves arrays from device to device without going through the host, which may pay off
+across machines; on one machine with CPUs, starting a transfer takes longer than a whole message through a socket. Ray's
+direct transport supports PyTorch tensors only, and needs one actor call per tensor.
 
-A worker that waits looks again and again for as long as 0.5 ms, giving its core away between two looks, and then
-sleeps: being woken takes longer than a small message. It sleeps at once where the wait before was longer than that,
-where somebody else took the core lately, and where the machine has fewer cores than workers.
+A waiting worker polls for up to 0.5 ms, yielding its core between polls, and then sleeps, since waking up takes longer
+than a small message. It sleeps at once if its previous wait was longer than that, if another process recently took the
+core, or if the machine has fewer cores than workers.
 
 ## Instructions
 
-A hop is four instructions: RECV, RUN of an operation as small as can be, SEND, FREE. Its time is that of a step with
-100 hops less that of a step without any, over 100; a bare call of the operation takes {duration(bare)}.
+A hop is four instructions: RECV, RUN of a minimal operation, SEND, FREE. Its time is a step with 100 hops minus a step
+with none, divided by 100; a bare call of the operation takes {duration(bare)}.
 
 {instructions}
 
 ## Launch of a step
 
-A step of empty lists, whose workers keep arrays from the step before; {KEPT[1]} are those of a model with 150 weights
-and Adam. Beside it a call of a method of every actor that does nothing, answers awaited.
+A step of empty lists whose workers keep arrays from the previous step; {KEPT[1]} are those of a model with 150 weights
+and Adam. "Ray's own call" calls an empty method of every actor and waits for the results.
 
 {launches}
 
-## Steps predicted
+## Predicted steps
 
 `meshwright run` of {MODEL[0]} with `{" ".join(MODEL[1:])}` on eight
-virtual devices: the seconds of every executable run alone, the lists replayed with them, and the work of all shared
-evenly by the cores; against the median step. The prediction knows neither what Python takes to dispatch, nor
-what devices that share cores lose to each other in caches.
+virtual devices. The prediction times every executable alone, replays the lists with these times and divides the total
+work evenly over the cores; it is compared with the median step. It includes neither Python's dispatch time nor cache
+contention between devices that share cores.
 
 {steps}
 """
