@@ -13,7 +13,7 @@ from meshwright.compiler.verify import verify_lists
 from meshwright.errors import InputError
 from tests.runtime.small import batch, initial, step
 
-pytestmark = pytest.mark.filterwarnings("ignore:micro-batches of 2 samples are not shared")
+pytestmark = pytest.mark.filterwarnings("ignore::meshwright.compiler.idle_devices.IdleDevicesWarning")
 
 
 def compiled(function: Any = step, **options: Any) -> Any:

@@ -30,6 +30,7 @@ def test_the_step_is_that_of_the_whole_batch(loss: Loss) -> None:
         assert difference(loss, one, weights(), batch()) < 1e-9
 
 
+@pytest.mark.filterwarnings("ignore::meshwright.compiler.idle_devices.IdleDevicesWarning")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("loss", [masked, measured], ids=lambda loss: loss.__name__)
 def test_so_it_is_under_every_method(loss: Loss, method: str) -> None:

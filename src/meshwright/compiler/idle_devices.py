@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from meshwright.compiler.cost import PRODUCTS, eqn_flop, is_heavy
 from meshwright.compiler.cut import CutStage
 from meshwright.compiler.grid import GridSharding
+from meshwright.compiler.sharding.apply import SolvedSharding
 from meshwright.compiler.shardings import DataSharding, MeshSharding
 from meshwright.compiler.source_line import line_of
 from meshwright.compiler.traced_step import TracedStep
@@ -33,7 +34,7 @@ def idle_devices_notice(
         shardings: of values, by mesh.
         meshes: of devices.
     """
-    return (*_repeated(step, shardings, meshes), *_uncut(stages))
+    return (*_repeated(step, shardings, meshes), *_undivided(shardings), *_uncut(stages))
 
 
 def _repeated(step: TracedStep, shardings: Sequence[MeshSharding], meshes: Sequence[Mesh]) -> list[str]:
@@ -48,6 +49,13 @@ def _repeated(step: TracedStep, shardings: Sequence[MeshSharding], meshes: Seque
         f"a batch of {-(-batch // (ranks * step.micro_batches)) * ranks * step.micro_batches}")  # fmt: skip
     return [f"micro-batches of {samples} samples are not shared by {ranks} data ranks: every device computes all of"
             f" each; {fix} would share them"]  # fmt: skip
+
+
+def _undivided(shardings: Sequence[MeshSharding]) -> list[str]:
+    """Meshes whose devices share no product, because that takes longer by its price or cannot be."""
+    said = [sharding.undivided() if isinstance(sharding, SolvedSharding) else None for sharding in shardings]
+    many = len(shardings) > 1
+    return [f"stage {number}: {why}" if many else why for number, why in enumerate(said) if why is not None]
 
 
 def _data_ranks(sharding: MeshSharding, mesh: Mesh) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,9 @@ class MethodPlan:
     """Logical mesh of a split operator by operator."""
     choice: tuple[int, ...] = ()
     """Sharding of each of its operands and operators."""
+    parts: tuple[int, ...] | None = None
+    """Parts into which devices share each operator that chooses for itself, 1: each does all of it; None in plans that
+    were saved without."""
     rank_axes: int = 0
     """Axes of the logical mesh, from the first, whose data ranks share nothing but sums of gradients."""
     hosts: Hosts | None = None
@@ -68,13 +73,14 @@ class MethodPlan:
             InputError: it is no such plan.
         """
         held = saved_plan(text, "schema", SCHEMA)
-        held.setdefault("rank_axes", 0)
+        held = {"rank_axes": 0, "parts": None, **held}
         require_entries(held, [own.name for own in fields(cls)])
         values = {own.name: held[own.name] for own in fields(cls)}
         many = ("mesh_sizes", "first_devices", "stage_ends", "mesh_shape", "choice")
         try:
             values |= {name: tuple(int(one) for one in values[name]) for name in many}
             values["rank_axes"] = int(values["rank_axes"])
+            values["parts"] = None if values["parts"] is None else tuple(int(one) for one in values["parts"])
             values["hosts"] = None if values["hosts"] is None else Hosts(**values["hosts"])
         except (TypeError, ValueError) as wrong:
             raise unreadable(f"the plan cannot be read: {wrong}", "it was changed by hand") from wrong
@@ -92,14 +98,26 @@ class MethodPlan:
         """A line about the method and one for what it decided."""
         given = ", ".join(f"{name}={value}" for name, value in self.settings.items() if value not in (None, False))
         sizes = " + ".join(map(str, self.mesh_sizes))
-        how = "whole" if self.whole else f"in {len(self.mesh_sizes)} meshes" if self.stage_ends else "on one mesh"
+        meshes = f"in {len(self.mesh_sizes)} meshes" if len(self.mesh_sizes) > 1 else "on one mesh"
+        how = "whole" if self.whole else meshes
         lines = [f"{self.method}({given}), {how} of {sizes} devices"]
         if len(self.stage_ends) > 1:
             lines.append(f"  stages end after equations {', '.join(map(str, self.stage_ends))} of the loss")
         if self.choice:
-            shape = "x".join(map(str, self.mesh_shape))
-            lines.append(f"  {len(self.choice)} operands and operators split over {shape} devices one by one")
+            lines.append(f"  {self._shared()}")
         return "\n".join(lines)
+
+    def _shared(self) -> str:
+        """How many operators devices share, and in how many parts."""
+        on = f"on {'x'.join(map(str, self.mesh_shape))} devices"
+        if not self.parts:
+            both = "operands and operators" if self.parts is None else "operands"
+            return f"{len(self.choice)} {both} decided one by one {on}"
+        what = f"{len(self.parts)} operator{'s' if len(self.parts) > 1 else ''} {on}"
+        if max(self.parts) == 1 < prod(self.mesh_shape):
+            return f"{what}: none is split, every device does all the work"
+        many = sorted(Counter(self.parts).items(), reverse=True)
+        return f"{what}: " + ", ".join(f"{n} in {parts} parts" if parts > 1 else f"{n} whole" for parts, n in many)
 
 
 def load_plan(path: str | Path) -> StagesPlan | MethodPlan:

@@ -78,6 +78,7 @@ def decided_plan(
         stage_ends=tuple(int(one) for one in stage_ends),
         mesh_shape=() if solved is None else tuple(solved.mesh.devices.shape),
         choice=() if solved is None else solved.solution.choice,
+        parts=() if solved is None else solved.parts,
         rank_axes=0 if solved is None else len(solved.rank_axes),
         hosts=hosts,
     )

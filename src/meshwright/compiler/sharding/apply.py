@@ -20,6 +20,7 @@ from meshwright.compiler.sharding.held import HeldProgram, partition
 from meshwright.compiler.sharding.problem import Decision
 from meshwright.compiler.sharding.solve import solve_choices
 from meshwright.compiler.sharding.strategies import spread_axes
+from meshwright.compiler.sharding.undivided import operator_parts, why_undivided
 from meshwright.compiler.shardings import ValueRole
 from meshwright.compiler.stacks import recomputed_layers
 from meshwright.compiler.traced_step import TracedStep
@@ -81,6 +82,15 @@ class SolvedSharding:
         """Chosen sharding, cost and next best of each operator that chooses for itself, as a table."""
         names = AXES[len(self.rank_axes) :]
         return explained_sharding(self.graph, self.solution, names)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Parts into which devices share each operator that chooses for itself; 1: each does all of it."""
+        return operator_parts(self.graph, self.solution.choice)
+
+    def undivided(self) -> str | None:
+        """What every device computes and what sharing it would take, where no product is split."""
+        return why_undivided(self.graph, self.solution.choice)
 
     @property
     def rank_axes(self) -> tuple[str, ...]:
