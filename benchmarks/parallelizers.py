@@ -35,7 +35,7 @@ def main() -> None:
         own = plan(model, gpus=gpus, seq_len=4096, global_batch=batch, top=1).best.estimate.step_time_s
         print(f"{model} on {gpus}, batch {batch}; `plan` without --parallelizer: {seconds(own)}\n")
         rows = [row for name in names if (row := compared(name, model, gpus, batch)) is not None]
-        columns = ("parallelizer", "step by estimate", "as claimed", "processor time", "questions", "skipped")
+        columns = ("parallelizer", "step by estimate", "predicted by it", "processor time", "calls", "skipped")
         print(markdown_table(columns, rows), flush=True)
         print()
 
