@@ -71,7 +71,7 @@ def test_a_divided_island_beats_whole_ones_where_nodes_do_not_divide() -> None:
 def test_shares_are_of_whole_nodes_and_come_with_what_they_leave() -> None:
     for gpus, islands in (("1016xH100", 1), ("88xH100", 2), ("8xH100", 2), ("248xH100", 4), ("512xH100", 6)):
         (group,) = asked(gpus, 8, 8).cluster.groups
-        shares = offered_shares(group, islands)
+        shares = offered_shares(group, islands, group.devices)
         unit = group.devices_per_node if group.nodes > 1 else 1
         assert shares[0] == group.devices
         assert all(0 < share <= group.devices and share % unit == 0 for share in shares)

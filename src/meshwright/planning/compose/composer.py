@@ -120,8 +120,9 @@ class Composer:
 
     def _divided(self, parts: tuple[IslandPart, ...], best_s: float) -> list[PipelineSet[SplitPipeline]]:
         """Islands divided between pipelines, where that may be about as quick as the best set of whole ones."""
-        if any(part.devices != self.cluster.groups[part.group].devices for part in parts):
-            return []  # asked about a part of them already
+        cut = [part for part in parts if part.devices != self.cluster.groups[part.group].devices]
+        if len(cut) > 1 or any(part.devices not in self.islands.fewer.get(part.group, ()) for part in cut):
+            return []  # a share of them already
         if not math.isfinite(best_s):
             rate = sum(self.islands.rate(part) for part in parts)
             best_s = SLOW * self.islands.usual_layers * self.workload.global_batch / rate if rate else 0.0

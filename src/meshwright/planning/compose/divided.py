@@ -81,7 +81,7 @@ class Divided:
     def _uses(self) -> list[Use]:
         """Shares of the islands, those that are cut the least first, that could hold the model."""
         shares = [
-            [0, part.devices, *(share for share in self.through.islands.shares(part.group) if share < part.devices)]
+            [0, part.devices, *(n for n in self.through.islands.shares(part.group, part.devices) if n < part.devices)]
             for part in self.parts
         ]
         ranks = itertools.product(*(range(len(own)) for own in shares))

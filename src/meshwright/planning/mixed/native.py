@@ -42,6 +42,8 @@ COMPOSED = 12
 """Pipeline sets that are priced in full for an answer."""
 SUBSET_COMPOSED = 2
 """Pipeline sets priced in full for each part of the cluster that the answer is compared with."""
+FEWER_COMPOSED = 4
+"""Likewise of each number of devices that leaves some idle."""
 UNEVENLY_COMPOSED = 40
 """Likewise of those with micro-batches that do not divide the batch."""
 SIDE_BY_SIDE = 200
@@ -99,6 +101,10 @@ class NativeSource:
         self.effort = effort
         self.pinned = bool(self.space.pins) if pinned is None else pinned
         self.composer = Composer(self.model, self.cluster, self.workload, self.space, effort)
+        if len(self.cluster.groups) > 1 and self.cluster.devices > SMALL:
+            # Of each group the roundest number is divided between pipelines, too; to divide them all takes too long.
+            numbers = {part.group: self._fewer(part) for part in self.whole}
+            self.composer.islands.fewer |= {group: (max(own, key=_twos),) for group, own in numbers.items() if own}
         self._first_device = list(accumulate((g.devices for g in self.cluster.groups), initial=0))
         self._pricer = PlanPricer(self.model, self.cluster, self.workload)
         self._priced = self._too_large = 0
@@ -125,7 +131,7 @@ class NativeSource:
             return self.composed(parts, SUBSET_COMPOSED)
         found = [*self.composed(parts, COMPOSED), *self._unevenly(parts)]
         best_s = min(map(_step_s, found), default=math.inf)
-        return [*found, *self._leaving_out(parts, SUBSET_COMPOSED, best_s)]
+        return [*found, *self._leaving_out(parts, FEWER_COMPOSED, best_s)]
 
     def composed(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """The quickest pipeline sets over these parts, or some of them.
@@ -226,7 +232,7 @@ class NativeSource:
         if len(parts) < 2:
             return []
         if len(parts) == 2 and self.cluster.devices <= SMALL:
-            return self._of_any_numbers(parts, most, best_s)
+            return self._of_any_numbers(parts, SUBSET_COMPOSED, best_s)
         found: list[tuple[float, tuple[IslandPart, ...], PricedPlan]] = []
         for number, part in enumerate(parts):
             best = min(found, key=lambda one: one[0], default=(0.0, tuple(parts), None))[1]
@@ -421,6 +427,11 @@ class NativeSource:
 
 def _step_s(one: PricedPlan) -> float:
     return one.step_time_s
+
+
+def _twos(number: int) -> int:
+    """The largest power of two that divides a number."""
+    return number & -number
 
 
 def _moved(plan: ExecutionPlan, by: int) -> ExecutionPlan:

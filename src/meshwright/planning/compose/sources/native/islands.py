@@ -57,6 +57,8 @@ class NativeIslands:
     """What was looked at and what was dropped, by rule."""
     _kinds: dict[int, int] = field(default_factory=dict)
     _hardware: dict[int, Hardware] = field(default_factory=dict)
+    fewer: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Numbers of devices of a group that are divided between pipelines, too, the others idle; set before any table."""
     _options: dict[object, StageOptions | None] = field(default_factory=dict)
     _fronts: dict[object, StageFront | None] = field(default_factory=dict)
     _links: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
@@ -160,7 +162,7 @@ class NativeIslands:
         key = self._table(part)
         if key not in self._options:
             most = min(MOST_STAGES, self.model.most_stages)
-            offered = set(self.shares(part.group))
+            offered = self._offered(part.group)
             cut = offered if part.devices in offered else {part.devices}
             spec = self.cluster.groups[part.group]
             found = stage_options(
@@ -177,9 +179,10 @@ class NativeIslands:
             self._options[key] = found[0] if found else None
         return self._options[key]
 
-    def shares(self, group: int) -> tuple[int, ...]:
-        """Devices of a group that one pipeline may take."""
-        return offered_shares(self.cluster.groups[group], len(self.cluster.groups))
+    def shares(self, group: int, devices: int | None = None) -> tuple[int, ...]:
+        """Devices of a group, or of so many devices of it, that one pipeline may take."""
+        spec = self.cluster.groups[group]
+        return offered_shares(spec, len(self.cluster.groups), devices or spec.devices)
 
     def _kind(self, group: int) -> int:
         """The first group like it: the same nodes of the same device, as many of them."""
@@ -191,8 +194,12 @@ class NativeIslands:
 
     def _table(self, part: IslandPart) -> object:
         """One for all shares that are offered of groups of a kind, one for any other part."""
-        offered = part.devices in self.shares(part.group)
-        return (self._kind(part.group), None if offered else part.devices)
+        return (self._kind(part.group), None if part.devices in self._offered(part.group) else part.devices)
+
+    def _offered(self, group: int) -> set[int]:
+        """Shares of a group, and of those numbers of its devices that are divided as it is."""
+        of_fewer = (share for devices in self.fewer.get(group, ()) for share in self.shares(group, devices))
+        return {*self.shares(group), *of_fewer}
 
     def hop_s(self, here: SplitStage, there: SplitStage, wave: int) -> float:
         """One boundary tensor from a stage to the next: each device of the smaller side sends its part."""

@@ -19,16 +19,17 @@ ODD_FACTORS = (1, 3, 5, 7)
 FRACTIONS = ((1, 2), (1, 4), (3, 4), (1, 3), (2, 3))
 
 
-def offered_shares(group: NodeGroup, islands: int) -> tuple[int, ...]:
-    """Devices of a group that one pipeline may take, the whole group first.
+def offered_shares(group: NodeGroup, islands: int, devices: int) -> tuple[int, ...]:
+    """Devices of a group that one pipeline may take, all of them first.
 
     Args:
         group: an island.
         islands: of the cluster.
+        devices: of the group that are planned with.
     """
     unit = group.devices_per_node if group.nodes > 1 else 1
     most = MOST_SHARES.get(islands, FEWEST_SHARES)
-    return tuple(unit * count for count in _counts(group.devices // unit, most))
+    return tuple(unit * count for count in _counts(devices // unit, most))
 
 
 @lru_cache(maxsize=1024)
