@@ -168,7 +168,7 @@ def page() -> str:
          for one in predicted_steps()],
     )  # fmt: skip
     aims = markdown_table(
-        ["what", "measured", "aim"],
+        ["what", "measured", "target"],
         [[name, str(found), duration(_aim(name))] for name, found in summary(backends, bare).items()],
     )
     return f"""# Runtime overhead
