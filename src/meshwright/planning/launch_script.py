@@ -87,7 +87,7 @@ def format_of(source: str | os.PathLike[str], outside: Outside = Outside()) -> s
     return found
 
 
-_OF_GALVATRON = re.compile(r"^\s+(?:global_tp_deg|default_dp_type)\s*:", re.MULTILINE)
+_OF_GALVATRON = re.compile(r"^[ \t]+(?:global_tp_deg|default_dp_type)[ \t]*:", re.MULTILINE)
 _OF_MEGATRON = ("--tensor-model-parallel-size", "--micro-batch-size", "--num-layers")
 
 

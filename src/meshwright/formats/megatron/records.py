@@ -53,7 +53,9 @@ def record_of(name: str, text: str) -> str | None:
         return None
     if re.search(r"^_wandb:|^wandb_version:", text, re.MULTILINE):
         return "wandb"
-    return "hydra" if re.search(r"^\s+(?:tensor_model_parallel_size|micro_batch_size):", text, re.MULTILINE) else None
+    return (
+        "hydra" if re.search(r"^[ \t]+(?:tensor_model_parallel_size|micro_batch_size):", text, re.MULTILINE) else None
+    )
 
 
 def command_of(said: Mapping[int, list[str]], start: str) -> str:

@@ -121,7 +121,9 @@ _by_options = marked(
 
 
 _PARTS = re.compile(r"^(?:train|model|dataset|checkpoint|ddp|scheduler|logger|comm_overlap):", re.MULTILINE)
-_SAID = re.compile(r"^\s+(?:micro_batch_size|global_batch_size|tensor_model_parallel_size|train_iters):", re.MULTILINE)
+_SAID = re.compile(
+    r"^[ \t]+(?:micro_batch_size|global_batch_size|tensor_model_parallel_size|train_iters):", re.MULTILINE
+)
 
 
 def _by_tables(name: str, text: str) -> bool:
