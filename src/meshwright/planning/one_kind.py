@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.planning.costing import SECONDS_PER_HOUR, Offer
@@ -92,6 +92,7 @@ def find_plans(
         Plans, none if nothing fits; the part of the cluster they use and why the rest idles.
     """
 
+    @cache  # the same part may be the largest round one and the one that divides the batch
     def on(part: ClusterSpec) -> SearchResult:
         return _accepted(model, part, workload, space_for(part), top, refuses, pareto=pareto)
 
