@@ -14,123 +14,123 @@ DOCS := .venv/.docs
 RELEASE := .venv/.release
 MUTATIONS := .venv/.mutants
 TORCH := .venv/.torch
-# The newest PyTorch, beside the one that everything else is tested with.
+# The newest PyTorch, in an environment of its own; all else is tested with the pinned one.
 NEWEST := .venv-newest/.torch
-# The frameworks disagree about versions of what they need, so that they come without it into an environment of their own.
+# The frameworks' requirements conflict with each other, so they are installed without them, in an environment of their own.
 TARGETS := .venv-targets/.targets
 
 .PHONY: help demo release audit mutants kills interrupts test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page browser schedules schemas claims \
 	models floors corpus docs docs-version \
 	clean
 
-help:  ## this list
+help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1 - /'
 
-demo: $(CORE)  ## the main job, offline: the best plan for Llama-3.1-70B on 64 H100 and 64 A100-80 together
+demo: $(CORE)  ## plan Llama-3.1-70B on 64 H100 and 64 A100-80 together, offline
 	$(BIN)/meshwright plan llama-3.1-70b --gpus 64xH100,64xA100-80
 
-test: $(TEST)  ## every test but the long products of cases and those against PyTorch
+test: $(TEST)  ## run the tests, without slow ones and those that need PyTorch or the frameworks
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" --ignore=tests/torch --ignore=tests/frameworks
 
-test-shapes: $(TEST)  ## the tests of the array code with every array held against the shape it is annotated with
+test-shapes: $(TEST)  ## run the tests of the array code with every array checked against its annotated shape
 	CHECK_SHAPES=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" \
 		$(addprefix tests/,kernels schedules estimate search test_shapes.py) \
 		$(addprefix --ignore=tests/search/,test_on_ray.py test_on_cores.py tuners)  # their arrays are those of other processes
 
-test-full: $(TEST)  ## every test but those against PyTorch, with ten times the generated examples; hours on 2 cores
+test-full: $(TEST)  ## run all tests but those that need PyTorch or the frameworks, with ten times the generated examples; hours on 2 cores
 	CHECK_SHAPES=1 HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --ignore=tests/torch --ignore=tests/frameworks
 
 FUZZ ?= --inputs 500000 --minutes 600 --seed 0
 
-fuzz: $(TEST)  ## drawn and damaged inputs through every door; goes on where it stopped, keeps what fails in .fuzz
+fuzz: $(TEST)  ## fuzz every input format and command line; resumes where it stopped, keeps failing inputs in .fuzz
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 
-answers: $(TEST)  ## every question of tests/answers still has its recorded numbers; minutes on 2 cores
+answers: $(TEST)  ## compare answers with the recorded ones of tests/answers; minutes on 2 cores
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "" tests/answers
 
-test-torch: $(TEST) $(TORCH)  ## pipeline schedules against PyTorch itself, which is a large download
+test-torch: $(TEST) $(TORCH)  ## test pipeline schedules against PyTorch, a large download
 	$(BIN)/python -m pytest -q tests/torch
 
-test-torch-newest: $(NEWEST)  ## the same against the newest PyTorch, with the CUDA libraries it comes with: 3 GB
+test-torch-newest: $(NEWEST)  ## the same against the newest PyTorch with its CUDA libraries, a download of 3 GB
 	PYTHONPATH=src:. .venv-newest/bin/python -m pytest -q tests/torch
 
-test-targets: $(TARGETS)  ## exported files against the frameworks' own parsers, which are large downloads
+test-targets: $(TARGETS)  ## test exported files against the frameworks' own parsers, large downloads
 	PYTHONPATH=src:. .venv-targets/bin/python -m pytest -q tests/frameworks/test_galvatron.py  # brings a Megatron of its own along
 	PYTHONPATH=src:. .venv-targets/bin/python -m pytest -q tests/frameworks --ignore=tests/frameworks/test_galvatron.py
 
-lint: $(LINT)  ## format, rules, types, import contracts
+lint: $(LINT)  ## check format, lint rules, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(LINT)  ## put the code in its format and mend what can be mended
+format: $(LINT)  ## format the code and fix lint findings where ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-corpus: $(TEST)  ## training steps of Flax, Equinox, Haiku and JAX under every method, written to docs; an hour on 2 cores
+corpus: $(TEST)  ## run training steps of Flax, Equinox, Haiku and JAX under every method and write their page; an hour on 2 cores
 	$(BIN)/python -m tests.corpus.table --x64 --page docs/train-steps-that-run.md
 
-bench: $(CORE)  ## the speed table, written to docs/benchmarks.md
+bench: $(CORE)  ## measure speed and write docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-accuracy: $(TEST)  ## predictions against public measurements, written to docs
+accuracy: $(TEST)  ## compare predictions with public measurements and write docs/accuracy.md
 	$(BIN)/python -m benchmarks.accuracy
 
-page: $(TEST)  ## how quick the live page is, and its picture for the docs; needs a Chromium
+page: $(TEST)  ## measure the live page and take its picture for the docs; needs Chromium
 	$(BIN)/python -m benchmarks.page
 
-browser:  ## the Chromium that tests of pages drive, from the distribution where there is apt and leave to use it
+browser:  ## install Chromium for the tests of pages, where apt may be used
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } || \
 		echo "no Chromium: tests of pages are skipped" >&2
 
-schedules: $(CORE)  ## the page of pipeline schedules, written to docs
+schedules: $(CORE)  ## write docs/schedules.md
 	$(BIN)/python -m benchmarks.schedules
 
-claims: $(CORE)  ## published claims of the catalogued systems beside ours, written to docs
+claims: $(CORE)  ## compare published claims of other systems with ours and write docs/claims.md
 	$(BIN)/python -m benchmarks.claims
 
-schemas: $(TEST)  ## JSON Schemas of what --json prints, from answers to the questions of tests/answers; minutes
+schemas: $(TEST)  ## write the JSON Schemas of --json from answers to the questions of tests/answers; minutes
 	$(BIN)/python -m tests.answers.schemas
 
-models: $(CORE)  ## the page of models and families, written to docs
+models: $(CORE)  ## write docs/models.md
 	$(BIN)/python -m benchmarks.families
 
-floors: $(CORE)  ## the table of floors in CONTRIBUTING.md, from the import contract
+floors: $(CORE)  ## write the table of floors in CONTRIBUTING.md from the import contract
 	$(BIN)/python -m benchmarks.floors
 
-docs: $(DOCS)  ## the documentation as a web site in site/, its links checked
+docs: $(DOCS)  ## build the documentation as a web site in site/ and check its links
 	$(BIN)/mkdocs build --strict
 
-docs-version: $(DOCS)  ## the documentation of this release beside earlier ones, on the branch gh-pages of this clone
+docs-version: $(DOCS)  ## add the documentation of this release to the branch gh-pages of this clone
 	$(BIN)/mike deploy --update-aliases $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) latest
 	$(BIN)/mike set-default latest
 
 SIGN_KEY ?=
 
-release: $(RELEASE)  ## wheel, sdist and bill of materials in dist/, tried on every Python, signed with SIGN_KEY=FILE
+release: $(RELEASE)  ## build wheel, sdist and SBOM in dist/, test them on every Python found, sign them with SIGN_KEY=FILE
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m release.check dist
 	$(BIN)/python -m release.sign dist "$(SIGN_KEY)"
 
-audit: $(RELEASE)  ## known vulnerabilities and licences of what the wheel needs; asks the vulnerability service that pip-audit asks
+audit: $(RELEASE)  ## check vulnerabilities (pip-audit, needs the network) and licences of what the wheel needs
 	$(BIN)/python -m release.audit
 
 MUTANTS ?=
 
-kills: $(TEST)  ## SIGKILL at drawn moments of writes, plans, sweeps, studies and workers of runs, a hundred of each; minutes
+kills: $(TEST)  ## send SIGKILL at random moments to writes, plans, sweeps, studies and workers of runs, a hundred of each; minutes
 	$(BIN)/python -m tests.kills
 	$(BIN)/python -m benchmarks.kills --kills 100
 
-interrupts: $(TEST)  ## Ctrl-C and SIGTERM at drawn lines of every verb that writes or starts processes; minutes
+interrupts: $(TEST)  ## send SIGINT and SIGTERM at random lines to every verb that writes or starts processes; minutes
 	$(BIN)/python -m tests.interrupts
 
-mutants: $(TEST) $(MUTATIONS)  ## mutations of files changed since main that no test notices; MUTANTS=FILES for others
+mutants: $(TEST) $(MUTATIONS)  ## mutate files changed since main and list mutants that no test notices; MUTANTS=FILES for others
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
-clean:  ## remove everything that make made
+clean:  ## remove what make created
 	rm -rf .venv .venv-targets .venv-newest site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 .venv/bin/python:

@@ -35,9 +35,9 @@ class Method:
     stated: tuple[str, ...]
     """Tokens of a plan, or options."""
     priced: tuple[str, str]
-    """File and name of the test that holds its price."""
+    """File and name of the test of its price."""
     run: tuple[str, str] | None = None
-    """Likewise of the test that runs it on 8 devices against one; None where nothing runs it."""
+    """File and name of the test that compares a run on 8 devices with one device; None where nothing runs it."""
     left_out: str = ""
 
 
@@ -48,7 +48,7 @@ METHODS = (
         stated=("ep", "capacity_factor"),
         priced=(LOAD, "test_gates_count_the_room_of_an_expert_their_own_way"),
         run=(RUN, "test_gates_with_capacity_route_alike_on_8_devices"),
-        left_out="dispatch as one-hot products is not priced; the share of dropped tokens is not in answers",
+        left_out="dispatch by one-hot products is not priced; answers do not give the share of dropped tokens",
     ),
     Method(
         name="Switch Transformers",
@@ -63,7 +63,7 @@ METHODS = (
         stated=("ep",),
         priced=("tests/strategies/test_expert.py", "test_imbalance_fills_the_fullest_rank"),
         run=(PARITY, "test_a_cover_of_all_pairs_ends_where_one_device_ends"),
-        left_out="the exchange of counts is part of an exchange's latency",
+        left_out="the exchange of token counts is priced as latency of the all-to-all",
     ),
     Method(
         name="Expert choice",
@@ -78,7 +78,7 @@ METHODS = (
         stated=("epshadow2",),
         priced=(SYSTEMS, "test_two_shadows_are_fastest_in_the_model_of_fastermoe"),
         run=(RUN, "test_copies_of_hot_experts_are_sums_of_as_many_bytes_as_are_broadcast"),
-        left_out="as many in every layer; the exchange of a program with a capacity is padded, and stays whole",
+        left_out="all layers have as many shadows; with a capacity factor the all-to-all of a run stays padded",
     ),
     Method(
         name="FasterMoE: chunks, topology-aware gate",
@@ -86,7 +86,7 @@ METHODS = (
         stated=("epc4", "locality"),
         priced=("tests/kernels/test_collectives.py", "test_fewer_tokens_that_leave_a_domain_take_less_time"),
         run=(RUN, "test_pieces_send_what_the_whole_does_in_as_many_exchanges"),
-        left_out="the gate does not run here",
+        left_out="the topology-aware gate is not executed",
     ),
     Method(
         name="DeepSpeed-MoE",
@@ -94,21 +94,21 @@ METHODS = (
         stated=("ep2h", "etp2"),
         priced=(RUN, "test_exchanges_of_the_compiled_program_have_the_priced_bytes"),
         run=(RUN, "test_every_way_ends_where_one_device_ends"),
-        left_out="a pyramid of experts needs a load for each number of experts",
+        left_out="pyramid mixtures, which need a load per number of experts",
     ),
     Method(
         name="SmartMoE",
         year=2023,
         stated=("epbal",),
         priced=(LOAD, "test_pools_of_smartmoe_put_the_heaviest_expert_beside_a_light_one"),
-        left_out="the cost of moving to another placement; a placement is for the stated load, all the time",
+        left_out="one fixed placement for the stated load; moving to another one is not priced",
     ),
     Method(
         name="DeepSpeed-TED",
         year=2023,
         stated=("nosp.epdtd", "epstash"),
         priced=(SYSTEMS, "test_stashed_exchanges_are_not_repeated_and_take_memory"),
-        left_out="an update in tiles is refused; programs split tokens over tensor ranks whether nosp is stated or not",
+        left_out="tiled optimizer updates are refused; runs split tokens over tensor ranks with and without nosp",
     ),
     Method(
         name="Tutel",
@@ -116,7 +116,7 @@ METHODS = (
         stated=("epc2", "ep2h"),
         priced=(SYSTEMS, "test_chunks_hide_exchanges_beside_the_experts"),
         run=(RUN, "test_every_way_ends_where_one_device_ends"),
-        left_out="experts spread by parameters (r = 0) are zero 3",
+        left_out="r = 0 (experts sharded by parameters) is stated as ZeRO-3",
     ),
     Method(
         name="Janus",
@@ -124,14 +124,14 @@ METHODS = (
         stated=("epmove",),
         priced=(SYSTEMS, "test_experts_move_where_tokens_outweigh_them"),
         run=(RUN, "test_weights_that_move_have_the_priced_bytes"),
-        left_out="its cache in host memory, which saves the second gather",
+        left_out="the cache in host memory, which saves the second gather",
     ),
     Method(
         name="Lina",
         year=2023,
         stated=("epbal", "prioritised"),
         priced=(LOAD, "test_placement_fills_no_rank_more_and_shadows_send_less"),
-        left_out="an order between exchanges and gradient traffic is refused, not priced",
+        left_out="priority of all-to-alls over gradient traffic is refused",
     ),
     Method(
         name="MoE parallel folding",
@@ -145,7 +145,7 @@ METHODS = (
         year=2025,
         stated=("epdedup",),
         priced=(EXCHANGE, "test_dispatch_of_deepep_on_h800"),
-        left_out="runs as a plain exchange here, with the same values",
+        left_out="a run uses a plain all-to-all, with the same values",
     ),
     *(
         Method(
@@ -163,7 +163,7 @@ METHODS = (
                 ("tp4.nosp",),
                 ("test_tensor_1d", "test_volume_per_layer"),
                 (PARITY, COVER),
-                "XLA's partitioner writes its collectives",
+                "a run has the collectives that XLA's partitioner chooses",
             ),
             (
                 "Megatron sequence parallelism",
@@ -171,7 +171,7 @@ METHODS = (
                 ("tp4", "tp4.tpov"),
                 ("test_tensor_1d", "test_megatron_sequence_parallel_forward_of_a_long_sequence"),
                 (PARITY, COVER),
-                "programs run as without it, and overlap is the partitioner's",
+                "runs are those of Megatron 1D; overlap is left to XLA",
             ),
             (
                 "Optimus (2D)",
@@ -179,7 +179,7 @@ METHODS = (
                 ("tp2d2",),
                 ("test_tensor_families", "test_elements_received"),
                 (GRIDS, "test_steps_equal_one_device"),
-                "blocks are gathered at once, not broadcast step by step",
+                "a run gathers blocks at once instead of broadcasting them step by step",
             ),
             (
                 "Tesseract (2.5D)",
@@ -187,7 +187,7 @@ METHODS = (
                 ("tp25d2x2",),
                 ("test_tensor_families", "test_elements_received"),
                 (GRIDS, "test_steps_equal_one_device"),
-                "likewise",
+                "as Optimus",
             ),
             (
                 "Colossal-AI 3D",
@@ -211,8 +211,8 @@ METHODS = (
                 ("cp4", "cp4-ag"),
                 ("test_context", "test_ring_volume"),
                 (CONTEXT, SENT),
-                "priced in zigzag order, run in contiguous pieces; backward keeps keys and values, priced as sent"
-                " again; striped is refused",
+                "priced in zigzag order, run in contiguous pieces; backward of a run keeps keys and values, the price"
+                " sends them again; striped order is refused",
             ),
             (
                 "USP",
@@ -220,7 +220,7 @@ METHODS = (
                 ("cp4-a2a2xp2p2",),
                 ("test_context", "test_hierarchy_is_an_exchange_inside_and_a_ring_outside"),
                 (CONTEXT, SENT),
-                "exchanges of heads are the inner level",
+                "all-to-alls of heads are always the inner level",
             ),
         )
     ),
@@ -244,7 +244,7 @@ METHODS = (
                 ("fsdp", "fsdp-keep"),
                 (SYNC, "test_sharded_weights_are_gathered_twice_and_gradients_scattered_once"),
                 (PARITY, COVER),
-                "one group ahead is gathered, no other depth",
+                "prefetch of one group ahead only",
             ),
             (
                 "HSDP, MiCS",
@@ -252,7 +252,7 @@ METHODS = (
                 ("hsdp8",),
                 (SYNC, "test_groups_inside_a_node_gather_over_its_links"),
                 (PARITY, COVER),
-                "gathers of MiCS level by level are those of any group",
+                "hierarchical gathers of MiCS are priced as those of any group",
             ),
             (
                 "ZeRO++",
@@ -260,7 +260,7 @@ METHODS = (
                 ("z3.qw-int8.qg-int4.hpz8",),
                 (SUMS, SECOND),
                 (RANKS, "test_zero_plus_plus_sends_the_priced_bytes"),
-                "gradients go to their ranks in one exchange, not level by level; between data ranks alone",
+                "gradients are exchanged in one step, not hierarchically; runs with data parallelism only",
             ),
             (
                 "PowerSGD",
@@ -268,7 +268,7 @@ METHODS = (
                 ("gc-powersgd4",),
                 (SUMS, "test_compression_wins_between_slow_nodes_and_not_inside_one"),
                 (RANKS, APART),
-                "each factor is one exchange per bucket; beside z0 alone",
+                "one collective per factor and bucket; only with z0",
             ),
             (
                 "Top-k",
@@ -276,7 +276,7 @@ METHODS = (
                 ("gc-topk1",),
                 (SUMS, "test_payloads_are_those_of_the_papers"),
                 (RANKS, APART),
-                "beside z0 alone",
+                "only with z0",
             ),
             (
                 "1-bit Adam",
@@ -284,7 +284,7 @@ METHODS = (
                 ("gc-onebit100",),
                 (SUMS, "test_payloads_are_those_of_the_papers"),
                 (RANKS, APART),
-                "the step after its warm-up is priced; beside z0 alone",
+                "the price is of a step after warm-up; only with z0",
             ),
             (
                 "Gradients in fewer bits",
@@ -292,7 +292,7 @@ METHODS = (
                 ("qg-fp8",),
                 ("tests/estimate/test_unpriced.py", "test_weights_and_gradients_cross_in_the_formats_a_plan_states"),
                 (RANKS, "test_zero_plus_plus_sends_the_priced_bytes"),
-                "int8 and int4 run, beside zero 3",
+                "runs with int8 and int4 under ZeRO-3 only",
             ),
             (
                 "Local SGD",
@@ -300,7 +300,7 @@ METHODS = (
                 ("local16",),
                 (SUMS, "test_seldom_averages_cost_their_share_and_an_outer_optimizer_eight_bytes"),
                 (RANKS, APART),
-                "not between pipelines",
+                "not across pipelines",
             ),
             (
                 "DiLoCo",
@@ -308,7 +308,7 @@ METHODS = (
                 ("hsdp8.diloco64",),
                 (SUMS, "test_seldom_averages_cost_their_share_and_an_outer_optimizer_eight_bytes"),
                 (RANKS, APART),
-                "groups run with whole weights; its outer states stay on the device",
+                "groups run with unsharded weights; outer optimizer states stay on the device",
             ),
             (
                 "Mixed precision",
@@ -316,7 +316,7 @@ METHODS = (
                 ("--dtype bf16", "fp16"),
                 (STATES, "test_recipes_replicated"),
                 ("tests/runtime/test_narrow_formats.py", "test_plans_in_16_bits_end_where_one_device_ends"),
-                "fp8 does not run here; 16 bits within 1%",
+                "fp8 is not run; 16-bit runs agree within 1%",
             ),
             (
                 "Full recompute",
@@ -332,7 +332,7 @@ METHODS = (
                 ("rc-sel", "rc-sel-mlp"),
                 (KEPT, "test_gpt3_layer"),
                 (PARITY, COVER),
-                "of modules, core attention alone runs",
+                "of single modules, only core attention is run",
             ),
             (
                 "Checkmate",
@@ -340,7 +340,7 @@ METHODS = (
                 ("rc-block4",),
                 ("tests/search/test_recompute.py", "test_the_knapsack_equals_trying_everything"),
                 (PARITY, COVER),
-                "the best layers and modules are found, not the best operators",
+                "the search chooses layers and modules, not single operators",
             ),
             (
                 "ZeRO-Offload",
@@ -348,7 +348,7 @@ METHODS = (
                 ("off-og", "off-og-dpu"),
                 (AWAY, "test_zero_offload_keeps_two_bytes_a_parameter_and_one_layers_gradients"),
                 (HOSTED, "test_ranks_with_states_on_the_host_end_where_one_device_ends"),
-                "runs under data ranks alone",
+                "runs with data parallelism only",
             ),
             (
                 "ZeRO-Infinity",
@@ -356,7 +356,7 @@ METHODS = (
                 ("off-wog", "off-wog-nvme"),
                 (AWAY, "test_disks_take_what_they_are_said_to_take"),
                 (HOSTED, "test_ranks_with_states_on_the_host_end_where_one_device_ends"),
-                "runs with the host's memory under data ranks alone, not with disks",
+                "runs with host memory and data parallelism only, not with disks",
             ),
             (
                 "Swapped activations",
@@ -364,7 +364,7 @@ METHODS = (
                 ("off-a",),
                 (AWAY, "test_a_slower_slot_is_seen_where_copies_are"),
                 None,
-                "does not run here",
+                "not run",
             ),
         )
     ),

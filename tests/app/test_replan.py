@@ -110,7 +110,7 @@ def test_a_plan_is_made_for_what_is_left_with_what_it_moves(job: Job, found: Rep
     assert found.best.state.lost_bytes == pytest.approx(12 * tables / 4, rel=0.25)
     document = found.to_dict()
     assert document["moves"][0]["step_time_s"] == pytest.approx(found.best.step_time_s)
-    assert "to move:" in found.text
+    assert "state to move:" in found.text
     assert "to be read from a checkpoint" in found.text
 
 

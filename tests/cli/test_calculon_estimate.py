@@ -39,7 +39,7 @@ def test_one_estimate_as_text(run: Run, files: Path) -> None:
         "gpt3-175B on a100_80g",
         "64 = tensor 8 x pipeline 8 x data 1",
         "bubble",
-        "tier 1 needs",
+        "tier 1 total",
     ):
         assert words in result.out
 

@@ -93,14 +93,14 @@ class Replanned:
             f"after {self.change.lost:,} lost and {self.change.added:,} added: "
             f"{self.best.plan.title}, {seconds(self.best.step_time_s)} per step.",
             "",
-            f"to move: {gib(state.moved_bytes)} in {seconds(state.time_s)} or more; "
-            f"{gib(state.kept_bytes)} stay where they are",
+            f"state to move: {gib(state.moved_bytes)}, at least {seconds(state.time_s)}; "
+            f"{gib(state.kept_bytes)} stay in place",
         ]
         if self.lost_share_bytes > 0.5:
             lines[-1] += f"; the lost devices held {gib(self.lost_share_bytes)}"
         lines += [f"  {flow.link}: {gib(flow.size_bytes)}" for flow in state.flows]
         if state.lost_bytes > 0.5:
-            lines.append(f"  held by no device that is left: {gib(state.lost_bytes)}, to be read from a checkpoint")
+            lines.append(f"  no copy on the remaining devices: {gib(state.lost_bytes)}, to be read from a checkpoint")
         lines += [f"{note}" for note in self.notes]
         if len(self.moves) > 1:
             lines.append(
@@ -185,7 +185,9 @@ def replan(
     job, notes = _earlier(source)
     change = changed_cluster(job.cluster, lost=lost, added=added)
     if change.stranded:
-        notes.append(f"{change.stranded} devices are idle: their nodes lost others, and a group has equal nodes")
+        notes.append(
+            f"{change.stranded} remaining devices are idle: nodes of a group are equal, and theirs lost devices"
+        )
     pins = tuple(pin) or (_degrees(job) if change.cluster.homogeneous else ())
     stated = horizon_s is not None
     horizon_s = horizon_s if horizon_s is not None else _until_failure_s(change.cluster)

@@ -12,10 +12,10 @@ from meshwright.search.certificate import Certificate
 from meshwright.search.incumbents import SearchedPart
 from meshwright.search.points import Points
 
-NETWORKS = "a network is too small for its groups, or not filled"
-TIER1 = "needs more memory than tier 1 has"
-TIER2 = "needs more memory than tier 2 has"
-BOUND = "its bounds of time and memory are beaten"
+NETWORKS = "a network is smaller than its groups, or only partly used"
+TIER1 = "exceeds the memory of tier 1"
+TIER2 = "exceeds the memory of tier 2"
+BOUND = "lower bounds of time and memory exceed a known execution"
 BOUNDED = "bounded"
 """Effort of a certificate: lower bounds computed, each for several executions."""
 

@@ -27,7 +27,7 @@ class ChangedCluster:
     lost: int
     """Devices that are gone."""
     stranded: int
-    """Devices that are left of nodes that lost others: groups are equal nodes, so that these stand idle."""
+    """Remaining devices of nodes that lost some; idle, since the nodes of a group are equal."""
     added: int
 
 

@@ -69,7 +69,7 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
     changes = [change for name, text in compared.items() for change in _differences(source, name, text, read)]
     settled = {*source.files, hugging_face.SCRIPT, *(adapters.FILES if "lora" in now.workload else ())}
     missing = [one for one in source.target.beside if one in theirs and one not in settled]
-    notes = [f"{name} is not here: take it from `export --to {source.target.name}`" for name in missing]
+    notes = [f"{name} was not found; `export --to {source.target.name}` writes it" for name in missing]
     edited = _edited(source, changes)
     if not isinstance(edited, str) and not _same(source.reading(edited), wanted):
         edited = "the edited file reads as another plan"

@@ -291,7 +291,7 @@ def _options(words: tuple[Word, ...]) -> dict[str, str]:
 def _assumed(script: Script) -> Iterator[str]:
     names = [f"{name} ({place})" for name, place in script.assumed.items() if not name.isdigit() and name != "@"]
     if names:
-        yield f"taken as not set in the environment: {', '.join(names[:12])}; --env NAME=VALUE sets one"
+        yield f"environment variables taken as unset: {', '.join(names[:12])}; set one with --env NAME=VALUE"
 
 
 def _files(

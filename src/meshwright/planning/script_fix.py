@@ -105,7 +105,9 @@ def script_fix(source: LaunchSource, now: LaunchFile, job: Job, wanted: PlanRow,
     text, missed = source.text, []
     other = [change.option for change in changes if change.option in source.target.elsewhere]
     changes = [change for change in changes if change.option not in other]
-    notes = tuple(f"{source.target.elsewhere[option]} says the rest of this plan" for option in other)
+    notes = tuple(
+        f"{option} is not an option of this script; set it with {source.target.elsewhere[option]}" for option in other
+    )
     changing = {change.option for change in changes}
     for change in changes:
         edited = _edited(source, text, change, changing)

@@ -71,13 +71,13 @@ def _times(stats: Mapping[str, Any]) -> Table:
 
 def _spaces(stats: Mapping[str, Any]) -> Table:
     table = Table("memory of a processor", box=None, header_style="bold", pad_edge=False)
-    table.add_column("whole", justify="right")
-    table.add_column("if offloaded, resident", justify="right")
+    table.add_column("total", justify="right")
+    table.add_column("resident if offloaded", justify="right")
     for title, name in SPACES:
         resident = stats[f"{name}_with_offload"]
         if stats[name]:
             table.add_row(title, gib(stats[name]), "-" if resident is None else gib(resident))
-    table.add_row("tier 1 needs", gib(stats["proc_mem_tier1_cap_req"]), "", style="bold")
+    table.add_row("tier 1 total", gib(stats["proc_mem_tier1_cap_req"]), "", style="bold")
     if stats["proc_mem_tier2_cap_req"]:
-        table.add_row("tier 2 needs", gib(stats["proc_mem_tier2_cap_req"]), "", style="bold")
+        table.add_row("tier 2 total", gib(stats["proc_mem_tier2_cap_req"]), "", style="bold")
     return table

@@ -17,7 +17,7 @@ from meshwright.units import GIB, of_capacity, percent, percents, rounded, secon
 RATES = {"tokens_per_s_per_device": rounded, "mfu": percent}
 """Rates of an estimate that need a model, and how they are shown."""
 UNTOLD = "-"
-"""Stands for a rate of measured layers, whose sequence length and model FLOP nobody knows."""
+"""Stands for a rate of measured layers: a profile states no sequence length and no FLOP."""
 NARROW = 100
 """Below this width the table leaves out the memory bar."""
 MOST_STAGES = 6
@@ -67,8 +67,8 @@ def tie_lines(tie: Mapping[str, Any]) -> list[RenderableType]:
     if not ranks:
         return []
     named = f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 2 else f"{ranks[0]} and {ranks[1]}"
-    limit = f"within {percent(tie['within'])} of the best, where the order of measured runs is often mispredicted"
-    return [bullet(f"plans {named} are a tie: {limit}")]
+    limit = f"within {percent(tie['within'])} of the best, too close to predict which runs faster"
+    return [bullet(f"plans {named} tie: {limit}")]
 
 
 def render_plan(entry: Mapping[str, Any]) -> RenderableType:

@@ -86,7 +86,7 @@ def test_cells_for_whole_nodes_are_shared_by_their_devices(tmp_path: Path) -> No
     text = "# per = node\n" + matrix([["", 400], [400, ""]])
     cluster = read_cluster(written(tmp_path, text), device)
     assert nested(cluster)[-1] == (16, 50)
-    assert any("inside nodes were not measured" in note for note in cluster.notes)
+    assert any("inside nodes was not measured" in note for note in cluster.notes)
 
 
 def test_one_direction_is_enough_and_the_slower_of_two_counts(tmp_path: Path) -> None:

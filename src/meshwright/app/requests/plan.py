@@ -161,7 +161,7 @@ class PlanRequest(Request):
             reading.problem("--pareto with --parallelizer", why, "leave one of them out", "pareto")
         if "tokens" not in self.given:
             why = "how long a run is, and what it costs, depends on its tokens"
-            fix = "say --tokens 2T, or limit one step: --max-step-time, --max-price-per-step"
+            fix = "give --tokens 2T, or limit one step: --max-step-time, --max-price-per-step"
             reading.refuse(("days", "max_price"), f"without {reading.called('tokens')}", why, fix)
         reading.attempt(lambda: target_rule(self.target))
         reading.attempt(lambda: check_axes(**self.space.keywords()))

@@ -46,7 +46,7 @@ class ListenRequest(Request):
                 f"{reading.called('open')} is missing", why, f"add it, or leave out {reading.called('host')}"
             )
         if not shown:
-            reading.problem(f"{reading.called('token')} is missing", why, f"set {TOKEN}, or say --token", "token")
+            reading.problem(f"{reading.called('token')} is missing", why, f"set {TOKEN}, or give --token", "token")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class McpRequest(ListenRequest):
             ListenRequest.rules(self, reading)
         else:
             called = reading.called("http")
-            why = "stdin and stdout have no address"
+            why = "without it the server uses stdin and stdout and listens on no port"
             reading.refuse(("host", "port", "open", "token"), f"without {called}", why)
 
 

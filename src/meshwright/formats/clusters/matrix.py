@@ -76,8 +76,8 @@ def _read(request: ClusterText) -> Description:
         wrong.done()
     notes = [*cells.notes, *_spread(names, members, between)]
     if all(not node.intra_gb_s for node in nodes if node.devices > 1):
-        notes.append("speeds inside nodes were not measured: those of the devices' usual nodes")
-    notes.append("the matrix says no latencies: those of the devices' usual nodes, 20 µs between groups")
+        notes.append("bandwidth inside nodes was not measured: defaults of the device's usual node are used")
+    notes.append("the matrix has no latencies: defaults of the device's usual node are used, and 20 µs between groups")
     return Description(kind=FORMAT.name, table={"group": groups, "link": links}, notes=tuple(notes))
 
 

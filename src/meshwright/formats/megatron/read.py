@@ -150,13 +150,11 @@ def _assumed(script: Script) -> list[str]:
     if names:
         shown = ", ".join(f"{name} ({script.assumed[name]})" for name in names[:12])
         more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-        notes.append(f"taken as not set in the environment: {shown}{more}; --env NAME=VALUE sets one")
+        notes.append(f"environment variables taken as unset: {shown}{more}; set one with --env NAME=VALUE")
     for path, place in script.missing[:4]:
-        notes.append(
-            f"{path[-80:]}, used at {place}, is not here: taken as changing nothing that the script sets itself"
-        )
+        notes.append(f"{path[-80:]}, used at {place}, was not found; it is assumed not to change what the script sets")
     if any(name.isdigit() or name == "@" for name in script.assumed):
-        notes.append("taken as started without arguments; --arg VALUE gives one")
+        notes.append("the script is assumed to be started without arguments; give them with --arg VALUE")
     return notes
 
 

@@ -84,7 +84,7 @@ class Aim:
         if workload.tokens is None:
             names = [n for n, limit in (("--days", self.days), ("--max-price", self.max_price)) if math.isfinite(limit)]
             why = "how long a run is, and what it costs, depends on its tokens"
-            fix = "say --tokens 2T, or limit one step: --max-step-time, --max-price-per-step"
+            fix = "give --tokens 2T, or limit one step: --max-step-time, --max-price-per-step"
             raise InputError(
                 [Problem(what=f"{name} without --tokens", why=why, fix=fix, field="tokens") for name in names],
                 code="MW206",

@@ -68,12 +68,12 @@ class JobRepair(Record):
     """Whether the optimizer sees other steps than were asked for."""
 
     def beside(self, tokens_given: bool) -> JobRepair:
-        """The same for who gave the batch in tokens: it follows devices and lengths by itself."""
+        """The same without its batch option where the batch is given in tokens, which follows devices and lengths."""
         return replace(self, option=_SEQUENCES.sub("", self.option)) if tokens_given else self
 
     def line(self) -> str:
         """One line for people."""
-        changed = "; changes the training" if self.changes_training else ""
+        changed = "; changes training results" if self.changes_training else ""
         peak = of_capacity(self.peak_memory_bytes, self.capacity_bytes)
         return f"{self.option}: {self.text}, {seconds(self.step_time_s)} per step, {peak} ({self.plan}){changed}"
 

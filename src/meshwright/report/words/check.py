@@ -57,7 +57,7 @@ def tight(estimate: StepPrice) -> Iterator[str]:
 
 def repair_line(repair: Repair) -> str:
     """A change that repairs a plan: `tp 4 -> 8 (dp 4 -> 2): 12 s, 60 of 79 GiB (tp8.dp2...)`."""
-    trained = "; changes the training" if repair.changes_training else ""
+    trained = "; changes training results" if repair.changes_training else ""
     tight = " (tight)" if repair.fits == "tight" else ""
     peak = of_capacity(repair.peak_memory_bytes, repair.capacity_bytes)
     return f"{repair.change}: {seconds(repair.step_time_s)}, {peak}{tight} ({repair.name}){trained}"

@@ -62,7 +62,7 @@ def strategy_text(strategy: LayerStrategy) -> str:
         parts.append(f"z{data.zero}" if data.family == "zero" else "hsdp" if data.replicate > 1 else whole)
     if strategy.recompute.kind != "none":
         parts.append({"full": "rc-full", "selective": "rc-sel"}.get(strategy.recompute.kind, "rc"))
-    return " ".join(parts) or "whole layers"
+    return " ".join(parts) or "unsharded"
 
 
 def shortened_title(numbers: Sequence[int]) -> str:

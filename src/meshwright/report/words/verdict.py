@@ -107,14 +107,14 @@ def _padding(estimate: StepEstimate) -> str:
         return ""
     packed = filling.packed_step_time_s
     fixed = filling.fixed_cp_step_time_s
-    instead = "" if packed is None else f" ({seconds(packed)} per step with packed rows)"
+    instead = "" if packed is None else f"; {seconds(packed)} per step with packed rows"
     if fixed is not None and fixed != estimate.step_time_s:
-        instead = f" ({seconds(fixed)} per step with every sequence over all context ranks)"
-    return f" beside {percent(filling.padding)} padding{instead}"
+        instead = f"; {seconds(fixed)} per step with every sequence split over all context ranks"
+    return f" ({percent(filling.padding)} padding not counted{instead})"
 
 
 def measured_sentence(job: PlannedJob, estimate: StepPrice) -> str:
-    """The same of measured layers, whose sequence length and model FLOP nobody knows."""
+    """The same of measured layers, without tokens/s and MFU: a profile states no sequence length and no FLOP."""
     name = job.model.name if isinstance(job, Job) else job.profile.name
     return (
         f"{name} on {devices_text(estimate)}, measured layers: {seconds(estimate.step_time_s)} per step of "

@@ -29,10 +29,10 @@ def xray_sentence(
         f"rank {seen.rank} of {seen.world} (stage {stage}) of {title} under {seen.framework} {seen.version}:"
         f" {count:,} operators in {seen.micro_batches} of {seen.of_micro_batches} micro-batches.",
         f"{same} of {len(products)} shapes of products",
-        f"and {sent} of {len(collectives)} kinds of collectives are as in our list;"
+        f"and {sent} of {len(collectives)} kinds of collectives agree with the estimate;"
         if collectives
-        else "are as in our list;",
-        f"{gib(whole)} live at the peak, {gib(ours)} in our estimate ({_against(ours, whole)}).",
+        else "agree with the estimate;",
+        f"peak {gib(whole)} traced, {gib(ours)} estimated ({_against(ours, whole)}).",
     ]
     return " ".join(parts)
 
@@ -40,14 +40,14 @@ def xray_sentence(
 def differences(
     products: Sequence[ProductRow], collectives: Sequence[CollectiveRow], memory: Sequence[MemoryRow]
 ) -> tuple[str, ...]:
-    """Where the framework and our list differ."""
+    """Where the framework and the estimate differ."""
     return (*_products(products), *_collectives(collectives), *_memory(memory))
 
 
 def _products(rows: Sequence[ProductRow]) -> Iterator[str]:
     for row in rows:
         if not row.same:
-            yield f"product {product(row)} {row.phase}: {row.seen:,} seen, {row.ours:,} in our list"
+            yield f"product {product(row)} {row.phase}: {row.seen:,} seen, {row.ours:,} in the estimate"
 
 
 def _collectives(rows: Sequence[CollectiveRow]) -> Iterator[str]:
@@ -56,16 +56,16 @@ def _collectives(rows: Sequence[CollectiveRow]) -> Iterator[str]:
             continue
         what = f"{row.kind.replace('_', '-')} over {row.group} {row.ranks}, {row.phase}"
         if row.ours is None:
-            yield f"{what}: {amount(row.payload_bytes)} seen, {amount(row.ours_bytes)} in our list"
+            yield f"{what}: {amount(row.payload_bytes)} seen, {amount(row.ours_bytes)} in the estimate"
         else:
-            yield f"{what}: {row.seen:,} of {amount(row.payload_bytes)} seen, {row.ours:,} in our list"
+            yield f"{what}: {row.seen:,} of {amount(row.payload_bytes)} seen, {row.ours:,} in the estimate"
 
 
 def _memory(rows: Sequence[MemoryRow]) -> Iterator[str]:
     whole = sum(row.seen_bytes for row in rows)
     for row in rows:
         if abs(row.seen_bytes - row.ours_bytes) > CLOSE * whole:
-            yield f"{row.kind} at the peak: {gib(row.seen_bytes)} seen, {gib(row.ours_bytes)} in our estimate"
+            yield f"{row.kind} at the peak: {gib(row.seen_bytes)} seen, {gib(row.ours_bytes)} estimated"
 
 
 def amount(size_bytes: float) -> str:

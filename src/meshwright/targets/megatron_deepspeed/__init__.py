@@ -335,7 +335,7 @@ TARGET = OneStrategyTarget(
     beside=(CONFIG,),
     elsewhere={
         "--overlap-grad-reduce": "zero_optimization.overlap_comm of DeepSpeed's configuration",
-        "--optimizer-cpu-offload": "--cpu-optimizer, with zero_optimization.offload_optimizer,",
+        "--optimizer-cpu-offload": "--cpu-optimizer and zero_optimization.offload_optimizer",
     },
     suggested=False,
     software="megatron-deepspeed",

@@ -96,9 +96,9 @@ def _unequal(job: Job) -> Iterator[Problem]:
     if len(degrees) > 1:
         degrees_text = " and ".join(f"tensor {tp}, context {cp}, data {dp}" for tp, cp, dp in degrees[:2])
         yield Problem(
-            what=f"stages of unlike degrees: {degrees_text}",
-            why="torch.distributed.pipelining sends each rank's tensor as it is to one rank of the next stage",
-            fix="a plan whose stages share their degrees; layers may differ",
+            what=f"stages with different degrees: {degrees_text}",
+            why="torch.distributed.pipelining sends each rank's activations unsplit to one rank of the next stage",
+            fix="a plan with the same degrees on every stage; numbers of layers may differ",
             field="strategies",
         )
 
