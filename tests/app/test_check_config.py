@@ -103,18 +103,28 @@ def test_a_module_is_read_by_its_values_and_asks_for_what_it_does_not_hold(tmp_p
     assert [found.what for found in report.violations] == ["parallelism.tensor_parallel_degree is not known"]
 
 
-def test_a_form_that_the_framework_takes_no_more_is_read_and_not_edited(tmp_path: Path) -> None:
-    """TOML of torchtitan before 0.2."""
-    old = tmp_path / "train.toml"
+@pytest.mark.parametrize("version", ["0.0.2", "0.1"])
+def test_toml_of_earlier_versions_is_edited_under_its_own_names(tmp_path: Path, version: str) -> None:
+    """torchtitan 0.1 moved degrees from `[training]` and `[experimental]` to `[parallelism]`, and renamed the batch."""
+    old, batch = tmp_path / "train.toml", "batch_size" if version == "0.0.2" else "local_batch_size"
+    degrees = "tensor_parallel_degree = 8\n"
     old.write_text(
-        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
-        "[parallelism]\ntensor_parallel_degree = 8\n[activation_checkpoint]\nmode = 'full'\n"
+        f'[model]\nname = "llama3"\nflavor = "8B"\n[training]\n{batch} = 1\nseq_len = 8192  # tokens\ncompile = true\n'
+        + (f"{degrees}[experimental]\n" if version == "0.0.2" else f"[parallelism]\n{degrees}")
+        + "[activation_checkpoint]\nmode = 'full'  # or none\n"
     )
-    report = mw.check("llama-3-8b", cluster="8xH100", source=old)
+    report = mw.check(cluster="8xH100", source=old)
     assert report.name == "tp8.dp1.mbs1.gbs1.rc-full"
     assert report.better is not None
     assert report.fix is not None
-    assert "export --to torchtitan" in (report.fix.why_not or "")
+    assert not report.fix.why_not
+    text = report.fix.text
+    assert 'mode = "none"  # or none' in text
+    assert f"{batch} = 1\nseq_len = 8192  # tokens" in text
+    old.write_text(text)
+    again = mw.check(cluster="8xH100", source=old, search=False)
+    assert not again.violations
+    assert again.name == report.fix.plan
 
 
 def test_a_batch_smaller_than_its_data_ranks_is_refused(tmp_path: Path) -> None:

@@ -71,6 +71,12 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
     missing = [one for one in source.target.beside if one in theirs and one not in settled]
     notes = [f"{name} was not found; `export --to {source.target.name}` writes it" for name in missing]
     edited = _edited(source, changes)
+    if isinstance(edited, str):
+        # Keys that the user's version does not have may not be needed.
+        fewer = [one for one in changes if one.old is not _ABSENT or not isinstance(_edited(source, [one]), str)]
+        less = _edited(source, fewer)
+        if not isinstance(less, str) and _same(source.reading(less), wanted):
+            changes, edited = fewer, less
     if not isinstance(edited, str) and not _same(source.reading(edited), wanted):
         edited = "the edited file reads as another plan"
     if isinstance(edited, str):

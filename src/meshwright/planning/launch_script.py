@@ -160,7 +160,7 @@ def script_question(
         for key in ("seq_len", "optimizer", "attention_kernel", "bf16_first", "bf16_last", "lora")
     }
     own["dtype"] = flags.workload.get("precision")
-    own["software"] = target.software
+    own["software"] = flags.workload.get("software", target.software)
     if asked.global_batch is None and asked.tokens_per_step is None:
         own["global_batch"] = flags.workload.get("global_batch")
     own = {name: value for name, value in own.items() if getattr(asked, name) is None}

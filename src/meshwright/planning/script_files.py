@@ -56,6 +56,7 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
         workload={**launched.workload, **{name: value for name, value in beside.items() if value is not None}},
         said=(*said, *options.said(found.place)),
         unpriced=unpriced,
+        problems=(*launched.problems, *(options.problems() if target.overrides is None else ())),
         notes=(*launched.notes, *(options.notes() if target.overrides is None else ()), *_assumed(script)),
     )
 
@@ -106,7 +107,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         for why, place in script.broken[:4]
     ]
     if not found and target.name == "accelerate":
-        found = [(launch, _by_options(launch)) for launch in launches(script.commands) if is_trainer(launch)]
+        found = [(launch, _by_options(launch, read)) for launch in launches(script.commands) if is_trainer(launch)]
         questions = [
             one for launch, _ in found for one in (*read_trainer_options(launch).questions, *_unknown_engine(launch))
         ]
@@ -184,19 +185,32 @@ def _unknown(launched: LaunchFile, found: StartedWith) -> Iterator[Problem]:
         yield Problem(what=f"{key} is not known", why=why, fix=fix, field=key)
 
 
-_ENGINES = ("deepspeed", "deepspeed_config", "config_file", "fsdp_config")
+_ENGINES = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "config_file", "fsdp_config")
 """Options that name the configuration of an engine."""
+_SWITCHES = ("", "true", "false", "1", "0")
 
 
 def _missing(launch: Launch) -> Iterator[Problem]:
     """Configurations that a program is started with and that were not found: what they say is in no option."""
+    for name, path in _engine_files(launch):
+        if name != _OF_ACCELERATE:
+            why = f"it says what is sharded and offloaded ({launch.place})"
+            yield Problem(what=f"{path[:80]} is not here", why=why, fix="put it beside the script", field=f"--{name}")
+
+
+_OF_ACCELERATE = "deepspeed_config_file"
+"""The option of `accelerate launch`, whose configuration names the file."""
+
+
+def _engine_files(launch: Launch) -> Iterator[tuple[str, str]]:
+    """Options that name the configuration of an engine, with its path, of whatever suffix."""
     words = [word.text for word in (*launch.launcher, *launch.words)]
     for one, following in pairwise([*words, ""]):
-        name, equals, value = one.partition("=")
-        path = value if equals else following
-        if name.startswith("--") and name[2:].replace("-", "_") in _ENGINES and _CONFIG.fullmatch(path):
-            why = f"it says what is sharded and offloaded ({launch.place})"
-            yield Problem(what=f"{path[:80]} is not here", why=why, fix="put it beside the script", field=name)
+        flag, equals, value = one.partition("=")
+        name, path = flag.removeprefix("--").replace("-", "_"), value if equals else following
+        plain = path.lower() not in _SWITCHES and not path.startswith("-") and "{" not in path
+        if flag.startswith("--") and name in _ENGINES and plain:
+            yield name, path
 
 
 def _unknown_engine(launch: Launch) -> Iterator[Problem]:
@@ -249,9 +263,14 @@ def is_trainer(launch: Launch) -> bool:
     )
 
 
-def _by_options(launch: Launch) -> dict[str, str]:
-    """What the options of a launcher and of a trainer say of its engine, as the file they could stand in."""
-    said = {**_options(launch.launcher), **_options(launch.words)}
+def _by_options(launch: Launch, read: Callable[[str], str | None]) -> dict[str, str]:
+    """What the options of a launcher and of a trainer say of its engine, as the files they could stand in."""
+    options = read_trainer_options(launch)
+    arguments = {ARGUMENTS: json.dumps(options.arguments)}
+    own = _options(launch.launcher)
+    if own.get("use_deepspeed", "false") != "false" or _OF_ACCELERATE in own:
+        return {**_by_deepspeed(launch, own, read), **arguments}
+    said = {**own, **_options(launch.words)}
     if said.get("fsdp") in ("no", "false"):
         del said["fsdp"]
     fsdp = said.get("fsdp", "") if "fsdp" in said else "full_shard" if "use_fsdp" in said else ""
@@ -270,8 +289,26 @@ def _by_options(launch: Launch) -> dict[str, str]:
         "num_processes": processes(launch.launcher)[0],
         **({"fsdp_config": shards} if fsdp else {}),
     }
-    options = read_trainer_options(launch)
-    return {LAUNCHER: json.dumps(keys), ARGUMENTS: json.dumps(options.arguments)}
+    return {LAUNCHER: json.dumps(keys), **arguments}
+
+
+_DEEPSPEED = ("zero_stage", "offload_optimizer_device", "offload_param_device", "gradient_accumulation_steps")
+"""Options of `accelerate launch` for DeepSpeed, as its configuration has them."""
+
+
+def _by_deepspeed(launch: Launch, said: Mapping[str, str], read: Callable[[str], str | None]) -> dict[str, str]:
+    """What `accelerate launch --use_deepspeed` says, as its configuration would, with the file that it names."""
+    path = dict(_engine_files(launch)).get(_OF_ACCELERATE)
+    own = {name: int(said[name]) if said[name].isdecimal() else said[name] for name in _DEEPSPEED if name in said}
+    keys = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "DEEPSPEED",
+        "mixed_precision": said.get("mixed_precision", "no"),
+        "num_processes": processes(launch.launcher)[0],
+        "deepspeed_config": own if path is None else {_OF_ACCELERATE: path},
+    }
+    text = None if path is None else read(path)
+    return {LAUNCHER: json.dumps(keys), **({} if path is None or text is None else {path.rpartition("/")[2]: text})}
 
 
 def _options(words: tuple[Word, ...]) -> dict[str, str]:
@@ -300,13 +337,16 @@ def _files(
     """The target's configuration, and the trainer's options as the file they could stand in."""
     files: dict[str, str] = {}
     questions: list[Problem] = []
+    engines = {path: name for name, path in _engine_files(launch)}
     for word in (*launch.launcher, *launch.words):
         path = word.text.rpartition("=")[2]
-        if not _CONFIG.fullmatch(path):
+        if (not _CONFIG.fullmatch(path) and path not in engines) or engines.get(path) == _OF_ACCELERATE:
             continue
         name = path.rpartition("/")[2]
         written = script.files.get(name)
         text = read(path) if written is None else known_text(written)
+        if text is not None and not _CONFIG.fullmatch(path):
+            name += ".json" if text.lstrip().startswith("{") else ".yaml"
         if text is None or not target.recognised(name, text):
             continue
         unknown = None if written is None else unknown_of(written)

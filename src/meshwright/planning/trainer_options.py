@@ -20,6 +20,8 @@ ADAPTERS = ("use_peft", "use_lora", "use_dora", "lora_r", "lora_target_modules",
 _FILES = ("deepspeed", "deepspeed_config", "config", "config_file", "job.config_file", "fsdp")
 _SHOWN = 16
 _BOOLEAN = ("true", "false")
+_DEGREE = re.compile(r"(?:^|_)(?:(?:tensor|pipeline|sequence|context|expert|model)_(?:model_)?parallel|[tspce]p_size|ulysses)")
+"""Degrees as programs call them that split a job themselves."""
 _KEY = re.compile(r"[a-z][a-z0-9_.]*")
 """Of `key=value`, as programs take it that are started with a file of keys."""
 
@@ -34,6 +36,8 @@ class TrainerOptions:
     """Model, length and adapters, as they were written."""
     rest: tuple[str, ...] = ()
     """Options that nobody here knows."""
+    split: Mapping[str, int] = field(default_factory=dict)
+    """Those of them that are degrees of a parallel strategy, and more than 1."""
     questions: tuple[Problem, ...] = ()
     """What depends on something that the script does not say."""
 
@@ -41,6 +45,13 @@ class TrainerOptions:
     def model(self) -> str | None:
         """The model's name."""
         return next((str(self.job[name]) for name in MODELS if self.job.get(name)), None)
+
+    def problems(self) -> Iterator[Problem]:
+        """Options of the program itself that split the job in a way that is not read."""
+        for name, value in self.split.items():
+            why = f"it splits the job in {value}, and what the program does with it is not known"
+            fix = "leave it out to check the rest, or price the plan that it makes: check MODEL --plan PLAN"
+            yield Problem(what=f"{name} is not read", why=why, fix=fix, field=name)
 
     @property
     def seq_len(self) -> int | None:
@@ -87,6 +98,7 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
     """
     values: dict[str, object] = {}
     rest: list[str] = []
+    split: dict[str, int] = {}
     questions: list[Problem] = []
     known = (*ARGUMENTS, *MODELS, *LENGTHS, *ADAPTERS)
     words = list(launch.words)
@@ -97,6 +109,9 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
             continue
         if name not in known:
             rest.append(flag)
+            degree = attached or (words[at + 1].text if at + 1 < len(words) else "")
+            if _DEGREE.search(name) and degree.isdecimal() and int(degree) > 1:
+                split[flag] = int(degree)
             continue
         end = next((i for i in range(at + 1, len(words)) if words[i].text.startswith("--")), len(words))
         held = [word] if equals else words[at + 1 : end]
@@ -124,6 +139,7 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
         arguments={name: value for name, value in values.items() if name in ARGUMENTS},
         job={name: value for name, value in values.items() if name not in ARGUMENTS},
         rest=tuple(rest),
+        split=split,
         questions=tuple(questions),
     )
 

@@ -139,6 +139,8 @@ class KeyReader:
     """Keys that were looked up, whether there or not."""
     over: frozenset[str] = frozenset()
     """Keys that the command says, whatever the file does."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What the file calls a key, where that is not the end of its path."""
     beside: list[KeyReader] = field(default_factory=list)
     """Other files of the run, whose values are told with its own."""
 
@@ -177,7 +179,7 @@ class KeyReader:
         def place(path: str) -> str:
             if path in self.over:
                 return overrides.FILE
-            last = path.rsplit(".", 1)[-1]
+            last = self.names.get(path) or path.rsplit(".", 1)[-1]
             own = [number for number, line in enumerate(lines, 1) if line.startswith(last)]
             within = [number for number, line in enumerate(lines, 1) if f'"{last}"' in line]
             number = next(iter(own or within), None)

@@ -58,7 +58,7 @@ def inner_scripts(evaluator: Interpreter, words: list[Value], place: ScriptLine,
     for at, text in enumerate(texts):
         if text.endswith(".py") or (text in ("python", "python3", "torchrun", "-m") and not starts_programs):
             return False
-        if text.startswith("--wrap") and name == "sbatch":
+        if text.partition("=")[0] == _SUBMITTED.get(name):
             value = _behind(words[at]) if "=" in text else words[at + 1] if at + 1 < len(words) else ()
             _text(evaluator, value, (), place, shell)
             return True
@@ -73,6 +73,8 @@ def inner_scripts(evaluator: Interpreter, words: list[Value], place: ScriptLine,
     return False
 
 
+_SUBMITTED = {"sbatch": "--wrap", "xpk": "--command"}
+"""Options in which programs that submit jobs take a script."""
 _STARTERS = frozenset(
     [
         "srun",

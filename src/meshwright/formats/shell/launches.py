@@ -62,7 +62,7 @@ def launches(commands: Sequence[Command]) -> list[Launch]:
 
 
 def _of_command(command: Command) -> Iterator[Launch]:
-    words = command.words
+    words = _handed_over(command.words)
     texts = [word.text for word in words]
     at = _program(texts)
     if at is None:
@@ -76,6 +76,21 @@ def _of_command(command: Command) -> Iterator[Launch]:
         environment=command.environment,
         unsure=command.unsure,
     )
+
+
+def _handed_over(words: tuple[Word, ...]) -> tuple[Word, ...]:
+    """The command that a program submits to a cluster, where it takes one behind `--`; else the words as they are.
+
+    `python submit.py --nodes 2 -- accelerate launch train.py`: what trains is what stands behind.
+    """
+    texts = [word.text for word in words]
+    for at in (at for at, text in enumerate(texts) if text == "--"):
+        before, behind = texts[:at], texts[at + 1 :]
+        submits = _program(before) is not None and not any(_LAUNCHERS.search(text) for text in before)
+        starts = behind and (_LAUNCHERS.search(behind[0]) or _PYTHON.search(behind[0]))
+        if submits and starts and _program(behind) is not None:
+            return words[at + 1 :]
+    return words
 
 
 def _program(texts: list[str]) -> int | None:

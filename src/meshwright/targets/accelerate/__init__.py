@@ -231,6 +231,9 @@ def _by_deepspeed(reader: KeyReader, files: Files, trainer: hugging_face.Argumen
     own = KeyReader(keys=keys, problems=reader.problems, file=(PurePath(name).name, text))
     reader.beside.append(own)
     started = reader.degree("num_processes") if reader.get("num_processes") else None
+    mixed = reader.word("mixed_precision", "no")
+    if not trainer.dtype and mixed in ("bf16", "fp16"):  # Accelerate's own stands where the file says "auto"
+        trainer = replace(trainer, dtype=mixed)
     read = deepspeed.launch_of(own, trainer, devices or started)
     return replace(read, said=reader.said(), unpriced=reader.unpriced())
 

@@ -114,7 +114,7 @@ def _configs(launch: Launch) -> tuple[str, ...] | None:
 
 
 _module = marked((".py",), ("torchtitan",), ("ParallelismConfig(",))
-_toml = marked((".toml",), ("[parallelism]",), ("_parallel_degree",))
+_toml = marked((".toml",), ("[training]",), ("[parallelism]", "[experimental]", "flavor"), ("seq_len", "batch_size"))
 
 
 def _recognised(name: str, text: str) -> bool:

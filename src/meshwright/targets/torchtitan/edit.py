@@ -9,9 +9,11 @@ from typing import Any
 
 from meshwright.formats.key_text import Entry, KeyText, leaves
 from meshwright.targets.python_values import keywords
-from meshwright.targets.torchtitan.functions import CONFIG, RECOMPUTE, SECTIONS, module_keys
+from meshwright.targets.torchtitan.earlier import RECOMPUTE, toml_text
+from meshwright.targets.torchtitan.functions import CONFIG, SECTIONS, module_keys
 from meshwright.targets.torchtitan.module import python_literal
 
+_IN_TOML = (*SECTIONS.values(), RECOMPUTE)
 _KINDS = "torchtitan.distributed.activation_checkpoint"
 
 
@@ -30,12 +32,20 @@ class ModuleText(KeyText):
 
 
 def edited_module(name: str, text: str) -> KeyText | None:
-    """A Python module as a text that can be edited; None for TOML, which torchtitan takes no more."""
-    if not name.endswith(".py"):
+    """A Python module, or TOML of an earlier version, as a text that can be edited; None for other files.
+
+    Args:
+        name: of the file; under a name of TOML, the values of a module are those that TOML can hold.
+        text: of the file.
+    """
+    if not name.endswith((".py", ".toml")):
         return None
     keys, unresolved = module_keys(text)
     if CONFIG in unresolved:
         return None
+    if name.endswith(".toml"):
+        held = {path: value for path, value in leaves(keys) if path.partition(".")[0] in _IN_TOML}
+        return toml_text(text, held)
     entries, values = dict(_entries(text)), dict(leaves(keys))
     return ModuleText(text=text, entries=entries, said=_written, key=str, values=values, joint="=")
 

@@ -52,8 +52,20 @@ _OTHER_NAMES = {
 """What the library calls models that torchtitan ships."""
 
 
+_FORMER = {
+    ("llama2", "7B"): ("llama-2-7b", 32),
+    ("llama2", "13B"): ("llama-2-13b", 40),
+    ("llama2", "70B"): ("llama-2-70b", 80),
+    ("llama4", "17bx16e"): ("llama-4-scout", 48),
+    ("llama4", "17bx128e"): ("llama-4-maverick", 48),
+}
+"""Models of earlier versions, with the library's names and their layers."""
+
+
 def library_name(module: str, name: str) -> str | None:
-    """The library's name of a model that torchtitan ships, None of others."""
+    """The library's name of a model that torchtitan ships or shipped, None of others."""
+    if (module, name) in _FORMER:
+        return _FORMER[module, name][0]
     if (module, name) not in _SHAPES.values():
         return None
     return _OTHER_NAMES.get((module, name)) or _NAMES[module].format(name.lower())
@@ -124,5 +136,7 @@ def flavor_names() -> str:
 
 
 def layers_of(module: str, name: str) -> int | None:
-    """Layers of a model that torchtitan ships."""
+    """Layers of a model that torchtitan ships or shipped."""
+    if (module, name) in _FORMER:
+        return _FORMER[module, name][1]
     return next((shape[1] for shape, found in _SHAPES.items() if found == (module, name)), None)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -16,11 +15,9 @@ from typing import Any
 from meshwright.errors import InputError
 from meshwright.targets.keys import Keys
 from meshwright.targets.python_values import UNKNOWN, constants, expression_value
+from meshwright.targets.torchtitan.earlier import RECOMPUTE, toml_keys
 
 SECTIONS = {"TrainingConfig": "training", "ParallelismConfig": "parallelism", "CompileConfig": "compile"}
-RECOMPUTE = "activation_checkpoint"
-EVERY = "every_layer"
-"""Of how many layers one is computed again, where selective recompute goes by layers."""
 CONFIG = "config"
 """The function that is meant, as the option of that name says it."""
 _MADE = "Trainer.Config"
@@ -39,7 +36,7 @@ def module_keys(text: str, wanted: str | None = None) -> tuple[Keys, dict[str, s
         InputError: the text is neither Python nor TOML.
     """
     # TOML first: tables of numbers and words parse as Python too, as lists and assignments that say nothing.
-    table, why = _toml(text)
+    table, why = toml_keys(text)
     if table is not None:
         return table, {}
     try:
@@ -258,18 +255,3 @@ def _model_module(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 _FOLDERS = {"DeepSeekV3": "deepseek_v3", "GptOss": "gpt_oss", "Qwen35": "qwen3_5"}
 """Of models whose class is not called as its folder."""
-
-
-def _toml(text: str) -> tuple[Keys | None, str]:
-    """The configuration of versions before 0.2, or why it is no TOML."""
-    try:
-        keys: Keys = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        return None, str(error)
-    again = keys.get(RECOMPUTE, {})
-    again = again if isinstance(again, dict) else {}
-    mode, option = str(again.get("mode", "selective")).lower(), str(again.get("selective_ac_option", "2"))
-    if mode == "selective" and option.isdecimal() and 0 < int(option) < 1000:
-        keys[EVERY] = int(option)
-    keys[RECOMPUTE] = {"full": "FullAC", "none": "none"}.get(mode, "SelectiveAC")
-    return keys, ""

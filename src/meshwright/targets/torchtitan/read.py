@@ -13,8 +13,9 @@ from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.targets import fsdp, overrides, pytorch_pipeline
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyReader, key_problems, known_keys
+from meshwright.targets.torchtitan.earlier import EVERY, RECOMPUTE, names_in
 from meshwright.targets.torchtitan.flavors import layers_of, library_name
-from meshwright.targets.torchtitan.functions import CONFIG, EVERY, RECOMPUTE, SECTIONS, module_keys
+from meshwright.targets.torchtitan.functions import CONFIG, SECTIONS, module_keys
 
 _P, _T = "parallelism.", "training."
 _TOKENS = f"{_T}num_tokens_per_microbatch_per_dp_rank"
@@ -43,7 +44,8 @@ def read_configuration(
         return LaunchFile(row=None, layout=None, questions=(_which(wrong, name, wanted),))
     keys, over = overrides.laid_over(keys, files or {})
     unresolved = {path: why for path, why in unresolved.items() if path not in over}
-    reader = KeyReader(keys=keys, file=(name, text), over=over)
+    names = names_in(text) if name.endswith(".toml") else {}
+    reader = KeyReader(keys=keys, file=(name, text), over=over, names=names)
     checked = {name: value for name, value in keys.items() if name in SECTIONS.values()}
     reader.problems += key_problems("torchtitan", checked, known_keys("meshwright.targets.torchtitan"))
     lora, precision, notes = _converted(reader)
@@ -59,6 +61,8 @@ def read_configuration(
     wide = reader.word(f"{_T}mixed_precision_param", "bfloat16") == "float32"
     narrow = reader.word(f"{_T}dtype", "float32") == "bfloat16"
     workload = fsdp.workload(row, seq_len=_length(reader), wide=wide)
+    if not reader.switch("compile.enable"):
+        workload["software"] = "pytorch-eager"
     if precision:
         workload["precision"] = PRECISIONS[precision]
     if lora is not None:
@@ -202,7 +206,7 @@ def _again(reader: KeyReader, row: PlanRow, layers: int | None) -> tuple[PlanRow
     kind = reader.get(RECOMPUTE)
     if kind in ("none", "FullAC"):
         return replace(row, recompute="full" if kind == "FullAC" else "none"), ()
-    every = reader.keys.get(EVERY)
+    every = reader.get(EVERY)
     if kind != "SelectiveAC" or layers is None:
         why = "a plan cannot express what it recomputes; planned without recompute"
         if kind == "SelectiveAC":
