@@ -9,6 +9,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.targets import TARGETS
+from tests.formats.megatron.test_records import NEMO
 from tests.targets.cases import job
 from tests.targets.test_round_trip import written
 
@@ -109,7 +110,8 @@ def test_toml_of_earlier_versions_is_edited_under_its_own_names(tmp_path: Path, 
     old, batch = tmp_path / "train.toml", "batch_size" if version == "0.0.2" else "local_batch_size"
     degrees = "tensor_parallel_degree = 8\n"
     old.write_text(
-        f'[model]\nname = "llama3"\nflavor = "8B"\n[training]\n{batch} = 1\nseq_len = 8192  # tokens\ncompile = true\n'
+        f'[model]\nname = "llama3"\nflavor = "8B"\n[training]\n{batch} = 1\n'
+        "seq_len = 8192  # tokens\ncompile = true\n"
         + (f"{degrees}[experimental]\n" if version == "0.0.2" else f"[parallelism]\n{degrees}")
         + "[activation_checkpoint]\nmode = 'full'  # or none\n"
     )
@@ -133,3 +135,29 @@ def test_a_batch_smaller_than_its_data_ranks_is_refused(tmp_path: Path) -> None:
     report = mw.check("llama-3-8b", cluster="8xH100", source=path, source_format="deepspeed", search=False)
     found = report.to_dict()["violations"]
     assert any("micro-batch 4 x accumulation 1 x data ranks 8" in one["why"] for one in found), found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field"),
+    [
+        ("fast-swiglu", "geglu", "model.activation"),
+        ("megatron_amp_O2: true", "fsdp: true", "model.fsdp"),
+        ("megatron_amp_O2: true", "megatron_amp_O2: false", "model.megatron_amp_O2"),
+        ("distributed_fused_adam", "lamb", "model.optim.name"),
+    ],
+)
+def test_settings_of_nemo_that_no_option_says_are_refused(tmp_path: Path, old: str, new: str, field: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(NEMO.replace(old, new))
+    report = mw.check(source=file, source_format="hydra", cluster="16xH100", search=False, settings="vocab-size=32000")
+    assert [one.field for one in report.violations] == [field]
+
+
+def test_adapters_of_nemo_are_a_workload(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        NEMO + "  peft: {peft_scheme: lora, lora_tuning: {target_modules: [attention_qkv], adapter_dim: 16}}\n"
+    )
+    report = mw.check(source=file, source_format="hydra", cluster="16xH100", search=False, settings="vocab-size=32000")
+    assert report.inputs is not None
+    assert report.inputs.model.tuning is not None

@@ -17,7 +17,7 @@ from meshwright.formats.files import parsed, read_text
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron import model_facts
 from meshwright.formats.megatron.read import DEVICES
-from meshwright.formats.megatron.records import RECORDS, YAML, record_of, script_of
+from meshwright.formats.megatron.records import RECORDS, YAML, nemo_of, record_of, script_of
 from meshwright.formats.shell import Script, ScriptLine, read_script
 from meshwright.formats.shell.values import literal
 from meshwright.library import models
@@ -299,8 +299,12 @@ class LaunchSource:
             asked = engine_open(text, over)
             return read if asked is None else replace(read, row=None, questions=(*read.questions, asked))
         if self.record:
-            text = script_of(text, self.record)
-        if self.record or self._is_bash:
+            read, nemo = self._as_script(script_of(text, self.record)), nemo_of(text, self.record)
+            if nemo is None:
+                return read
+            workload = {**read.workload, **({} if read.questions else nemo.workload)}
+            return replace(read, problems=(*read.problems, *nemo.problems), workload=workload)
+        if self._is_bash:
             return self._as_script(text)
         return self.reading(self._with_settings({**self.files, self.name: text}))
 

@@ -20,7 +20,9 @@ ADAPTERS = ("use_peft", "use_lora", "use_dora", "lora_r", "lora_target_modules",
 _FILES = ("deepspeed", "deepspeed_config", "config", "config_file", "job.config_file", "fsdp")
 _SHOWN = 16
 _BOOLEAN = ("true", "false")
-_DEGREE = re.compile(r"(?:^|_)(?:(?:tensor|pipeline|sequence|context|expert|model)_(?:model_)?parallel|[tspce]p_size|ulysses)")
+_DEGREE = re.compile(
+    r"(?:^|_)(?:(?:tensor|pipeline|sequence|context|expert|model)_(?:model_)?parallel|[tspce]p_size|ulysses)"
+)
 """Degrees as programs call them that split a job themselves."""
 _KEY = re.compile(r"[a-z][a-z0-9_.]*")
 """Of `key=value`, as programs take it that are started with a file of keys."""

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from meshwright.errors import InputError, MeshwrightError
+from meshwright.errors import InputError, MeshwrightError, UnsupportedError
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron import read_flags
 from meshwright.formats.megatron.records import script_of
@@ -84,6 +84,59 @@ model:
     assert found.row is not None
     assert found.row.recompute == "full"
     assert found.workload["seq_len"] == 4096
+
+
+NEMO = """
+trainer: {devices: 8, num_nodes: 2, precision: bf16}
+exp_manager:
+  model_parallel_size: ${multiply:${training.model.tensor_model_parallel_size}, ${.pipelines}}
+model:
+  micro_batch_size: 1
+  global_batch_size: 64
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 2
+  encoder_seq_length: 4096
+  max_position_embeddings: ${.encoder_seq_length}
+  num_layers: 8
+  hidden_size: 1024
+  ffn_hidden_size: ${multiply:3, ${.hidden_size}}
+  num_attention_heads: 8
+  hidden_dropout: 0.0
+  attention_dropout: 0.0
+  normalization: rmsnorm
+  bias: false
+  activation: fast-swiglu
+  share_embeddings_and_output_weights: false
+  position_embedding_type: rope
+  megatron_amp_O2: true
+  optim: {name: distributed_fused_adam, overlap_grad_sync: true}
+"""
+
+
+def test_the_model_of_a_nemo_config_is_that_of_its_own_defaults_and_words() -> None:
+    """Interpolations are resolved; `activation`, `bias` and `optim` are words that Megatron-LM does not have."""
+    pytest.importorskip("yaml")
+    found = read(NEMO, "hydra")
+    assert found.row is not None
+    assert found.row.format() == "tp2.nosp.pp2.dp4.z1.mbs1.gbs64"
+    facts = {name: found.model[name] for name in ("ffn_hidden", "gated", "norm", "biases", "dropout", "max_positions")}
+    assert facts == {
+        "ffn_hidden": 3072,
+        "gated": True,
+        "norm": "rmsnorm",
+        "biases": (False, False, False),
+        "dropout": False,
+        "max_positions": 4096,
+    }
+    assert not found.model["tied_embeddings"]
+    assert found.workload["precision"].activations == "bf16"
+
+
+@pytest.mark.parametrize("more", ["  mm_cfg: {llm: {}}\n", "  encoder: {num_layers: 2}\n"])
+def test_nemo_models_with_another_tower_are_refused(more: str) -> None:
+    pytest.importorskip("yaml")
+    with pytest.raises(UnsupportedError, match="decoder"):
+        script_of(NEMO + more, "hydra")
 
 
 def test_variables_of_a_yaml_file_are_asked_for() -> None:

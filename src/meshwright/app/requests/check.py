@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from meshwright.app.requests.estimate import PLAN_KIND
+from meshwright.errors import MeshwrightError
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import PLAN_HELP, JobFields
 from meshwright.fields.kinds import FieldKind, Flag, Texts
@@ -150,6 +151,19 @@ def _script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
     text = os.fspath(first)
     alone = Path(text).suffix in (*SCRIPTS, ".yaml", ".yml", ".py", ".toml") or (
-        values.get("source_format") and os.path.isfile(text)
+        (values.get("source_format") or Path(text).suffix == ".json") and os.path.isfile(text)
     )
+    if alone and not values.get("source_format") and Path(text).suffix == ".json" and not _of_a_target(Path(text)):
+        return values
     return {**values, "model": None, "source": first} if alone else values
+
+
+def _of_a_target(path: Path) -> bool:
+    """Whether a JSON file is the configuration of a target, and not that of a model."""
+    from meshwright.formats.files import read_text
+    from meshwright.targets import target_of_file
+
+    try:
+        return target_of_file(path.name, read_text(path, "launch file")) is not None
+    except (MeshwrightError, OSError):
+        return False

@@ -5,6 +5,7 @@ Source: deepspeedai/Megatron-DeepSpeed, megatron/arguments.py and megatron/model
 
 from __future__ import annotations
 
+from meshwright.errors import Problem
 from meshwright.formats.megatron.options import Values
 
 FLASH = ("--use-flash-attn", "--use-flash-attn-v1", "--use-flash-attn-builder")
@@ -28,6 +29,10 @@ def as_megatron(values: Values) -> list[str]:
         if instead or flag not in given:
             given[flag] = (value,) if value else ()
 
+    held = given.get("--position-embedding-type", ("",))[0]
+    if held in _POSITIONS:
+        take("--position-embedding-type", _POSITIONS[held], instead=True)
+        notes.append(f"--position-embedding-type {held} is of bigscience's fork, priced as {_POSITIONS[held]}")
     if not any(flag in given for flag in FLASH):
         take("--attention-backend", "unfused")
         notes.append("attention is not fused: no --use-flash-attn is given")
@@ -38,6 +43,18 @@ def as_megatron(values: Values) -> list[str]:
         _experts(values, take)
         notes.append(f"one layer of {_interval(values)} has experts: --expert-interval")
     return notes
+
+
+_POSITIONS = {"rotary": "rope", "alibi": "none", "absolute": "learned_absolute"}
+"""Positions as bigscience-workshop/Megatron-DeepSpeed calls them (megatron/enums.py, 2022); ALiBi adds a bias alone."""
+
+
+def wrong_of(values: Values) -> list[Problem]:
+    """What is wrong in the values of options; positions and warm-up as a fraction are right in forks."""
+    right = {"--warmup"}
+    if values.given.get("--position-embedding-type", ("",))[0] in _POSITIONS:
+        right.add("--position-embedding-type")
+    return [problem for problem in values.problems if problem.field not in right]
 
 
 def _experts(values: Values, take: object) -> None:

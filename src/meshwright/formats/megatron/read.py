@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -69,14 +70,16 @@ def read_flags(
         )
     if not found.words:
         return MegatronFlags(row=None, layout=None, problems=tuple(problems), notes=tuple(notes))
-    problems += values.problems
     for flag, value in beside:
         if flag not in values.given and flag not in values.hidden:
             values.given[flag] = (value,) if value else ()
     if "--deepspeed" in values.given:
-        from meshwright.formats.megatron.deepspeed import as_megatron  # few scripts start it
+        from meshwright.formats.megatron.deepspeed import as_megatron, wrong_of  # few scripts start it
 
+        problems += wrong_of(values)
         notes += as_megatron(values)
+    else:
+        problems += values.problems
     own, foreign = _of_the_program(found.program, values)
     problems += own
     notes += [*values.notes, *foreign]
@@ -161,11 +164,30 @@ def _assumed(script: Script) -> list[str]:
 def _of_the_program(program: str, values: Values) -> tuple[list[Problem], list[str]]:
     """Options Megatron-LM does not have: wrong, or those of a program that adds its own."""
     name = program.rpartition("/")[2]
-    if not name or (name in MEGATRON_PROGRAMS and "--deepspeed" not in values.given):
-        return list(values.unknown), []
-    wrong = [problem for problem in values.unknown if problem.fix and _slip(problem)]
-    own = [problem.field for problem in values.unknown if problem not in wrong]
-    return wrong, [f"options of {name} itself, not read: {', '.join(own)}"] if own else []
+    wrong = [problem for problem in values.unknown if not name or (problem.fix and _slip(problem))]
+    own = [problem for problem in values.unknown if problem not in wrong]
+    if name in MEGATRON_PROGRAMS and "--deepspeed" not in values.given:
+        wrong += [problem for problem in own if _OF_A_PLAN.search(problem.field)]
+        notes = [problem.field for problem in own if problem not in wrong]
+        return wrong, [f"not options of Megatron-LM, taken as a fork's that change no plan: {', '.join(notes)}"] * (
+            len(notes) > 0
+        )
+    for problem in (one for one in own if _SPLITS.search(one.field)):
+        why = "it may split the job or move memory in a way that is not read"
+        what = f"{problem.field} is of {name} itself"
+        wrong.append(Problem(what=what, why=why, fix="leave it out to check the rest", field=problem.field))
+    notes = [problem.field for problem in own if problem.field not in {one.field for one in wrong}]
+    return wrong, [f"options of {name} itself, not read: {', '.join(notes)}"] if notes else []
+
+
+_SPLITS = re.compile(r"parallel|pipeline|partition|offload|in-cpu|fold")
+"""Words in options that cut a job, or move its memory."""
+_OF_A_PLAN = re.compile(
+    rf"{_SPLITS.pattern}|schedul|recompute|activation|shard|zero|split|chunk|overlap|expert|moe|atten|attn|fp8|fp4|quant"
+    "|precision|dtype|layer|hidden|head|batch|seq|length|pack|optim|fsdp|lora|adapter|freez|mask|norm|rope|rotary|embed"
+    "|fus|kernel|stage|size|num|use|enable|model|swiglu|bias|vocab"
+)
+"""Words in options that may be of a plan or of the model: what names files, logs and time limits has none of them."""
 
 
 def _slip(problem: Problem) -> bool:

@@ -9,10 +9,14 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
 from meshwright.errors import InputError
 from meshwright.formats.files import parsed
 from meshwright.formats.megatron.options import known_options
+
+if TYPE_CHECKING:
+    from meshwright.formats.megatron.nemo import NemoConfig
 
 RECORDS = ("args", "wandb", "hydra")
 YAML = (".yaml", ".yml")
@@ -80,8 +84,15 @@ def script_of(text: str, kind: str) -> str:
     Raises:
         InputError: it is no such record, or holds no option of Megatron-LM.
     """
-    values = _dumped(text) if kind == "args" else _table(text, kind)
+    nemo = nemo_of(text, kind)
     lines = text.split("\n")
+    if nemo is not None:
+        held: dict[int, list[str]] = {}
+        for option, value, key in nemo.options:
+            word = None if value is None else _double_quoted(value) if "$" in value else shlex.quote(value)
+            held.setdefault(line_of(lines, key), []).append(option if word is None else f"{option} {word}")
+        return command_of(held, f"{nemo.launcher} train.py".strip() if nemo.launcher else "python train.py")
+    values = _dumped(text) if kind == "args" else _table(text, kind)
     said: dict[int, list[str]] = {}
     for option, value, key in _options(values, kind):
         at = line_of(lines, key)
@@ -94,6 +105,16 @@ def script_of(text: str, kind: str) -> str:
         )
     start = f"python {'pretrain_gpt.py' if kind == 'yaml' else 'train.py'}"
     return command_of(said, start)
+
+
+def nemo_of(text: str, kind: str) -> NemoConfig | None:
+    """What a config of a GPT model of NeMo 1 says; None of other records."""
+    if kind != "hydra":
+        return None
+    from meshwright.formats.megatron.nemo import nemo_config  # few files are such
+
+    _table(text, kind)  # bounds it
+    return nemo_config(parsed(text, "JSON" if text.lstrip()[:1] == "{" else "YAML", "hydra file"))
 
 
 def _options(values: Mapping[str, object], kind: str) -> Iterator[tuple[str, str | None, str]]:

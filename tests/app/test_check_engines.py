@@ -1,0 +1,91 @@
+"""Which engine, and which program, a script starts, also where another program submits it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright import check
+from meshwright.errors import MeshwrightError
+
+ZERO = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "bf16": {"enabled": "auto"},
+    "zero_optimization": {"stage": 3},
+}
+TRAINER = "train.py --model_name_or_path Qwen/Qwen3-0.6B --max_seq_length 2048 --per_device_train_batch_size 2"
+
+
+@pytest.mark.parametrize(
+    ("command", "plan"),
+    [
+        ("python submit.py --nodes 2 --gpus 8 -- accelerate launch --mixed_precision bf16 --use_deepspeed "
+         f"--deepspeed_config_file conf/zero3.conf {TRAINER}", "dp8.z3.mbs2.gbs16"),
+        (f"deepspeed {TRAINER} --bf16 --deepspeed conf/zero3.conf", "dp8.z3.mbs2.gbs16"),
+        ("accelerate launch --use_deepspeed --zero_stage 2 --offload_optimizer_device cpu --mixed_precision bf16 "
+         f"{TRAINER}", "dp8.z2.mbs2.gbs16.off-og.nodpov"),
+        (f"accelerate launch --mixed_precision bf16 {TRAINER}", "dp8.mbs2.gbs16"),
+    ],
+)  # fmt: skip
+def test_an_engine_is_read_by_whatever_names_it(tmp_path: Path, command: str, plan: str) -> None:
+    """A file of any suffix, also behind the launcher that a submitting program is given."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "zero3.conf").write_text(json.dumps(ZERO))
+    script = tmp_path / "run.sh"
+    script.write_text(command + "\n")
+    report = check(script, cluster="8xH100", search=False)
+    assert not report.violations
+    assert report.name == plan
+    assert report.inputs is not None
+    assert report.inputs.workload.precision.activations == "bf16"
+
+
+def test_an_engine_whose_file_is_not_here_is_no_plan_of_copies(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"deepspeed {TRAINER} --bf16 --deepspeed zero2.conf\n")
+    with pytest.raises(MeshwrightError, match=r"zero2\.conf is not here"):
+        check(script, cluster="8xH100", search=False)
+
+
+def test_degrees_that_a_program_makes_itself_are_refused(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"torchrun {TRAINER} --bf16 --sequence_parallel_size ${{SP:-4}} --seed 3\n")
+    report = check(script, cluster="8xH100", search=False)
+    assert [one.what for one in report.violations] == ["--sequence_parallel_size is not read"]
+    assert not check(script, cluster="8xH100", search=False, environment="SP=1").violations
+
+
+def test_a_job_that_xpk_submits_is_read_as_its_command_says(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "FSDP=8\nxpk workload create --cluster=mine --num-slices=1 --command=\"export A='1' && "
+        "python3 -m MaxText.train "
+        'base.yml model_name=llama2-7b ici_fsdp_parallelism=${FSDP} per_device_batch_size=2 max_target_length=4096"\n'
+    )
+    report = check(script, cluster="8xH100", search=False)
+    assert not report.violations
+    assert report.name == "dp8.fsdp.mbs2.gbs16.rc-full"
+
+
+def test_options_of_a_fork_that_name_files_are_listed_and_others_refused(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 "
+        "--seq-length 1024 --max-position-embeddings 1024 --vocab-size 50304 --micro-batch-size 1 "
+        "--global-batch-size 8 --bf16 --trigger-path $HOME/stop --attention-pipeline --tensor-model-parallel-sizes 2\n"
+    )
+    report = check(script, cluster="8xH100", search=False)
+    assert [one.field for one in report.violations] == ["--tensor-model-parallel-sizes", "--attention-pipeline"]
+    assert any("--trigger-path" in note for note in report.warnings)
+
+
+def test_the_json_of_galvatron_needs_no_option(tmp_path: Path) -> None:
+    file = tmp_path / "galvatron_config.json"
+    keys = {"pp_deg": 1, "tp_sizes_enc": "2,2", "tp_consecutive_flags": "1,1", "dp_types_enc": "0,0", "global_bsz": 16,
+            "chunks": 2, "checkpoint": "0,0", "default_dp_type": "zero2"}  # fmt: skip
+    file.write_text(json.dumps(keys))
+    report = check(file, cluster="8xH100", search=False)
+    assert [one.what for one in report.violations if one.code == "ASK"] == ["no model is given"]
