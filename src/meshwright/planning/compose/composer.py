@@ -124,8 +124,8 @@ class Composer:
         if len(cut) > 1 or any(part.devices not in self.islands.fewer.get(part.group, ()) for part in cut):
             return []  # a share of them already
         if not math.isfinite(best_s):
-            rate = sum(self.islands.rate(part) for part in parts)
-            best_s = SLOW * self.islands.usual_layers * self.workload.global_batch / rate if rate else 0.0
+            least_s = self.islands.least_s(parts)
+            best_s = SLOW * least_s if math.isfinite(least_s) else 0.0
         search = Divided(self.through, parts, AROUND * best_s)
         return [one_set for division in search.divisions() for one_set in self._products([own for _, own in division])]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import accumulate, product
 
 from meshwright.errors import InputError, MeshwrightError, Problem
@@ -179,11 +180,17 @@ class NativeSource:
 
         Over all parts, and over each by itself: sets of few devices promise less than they keep beside large ones.
         """
-        if len(parts) < 2 or not self.composer.islands.shared_coarsely:
+        if len(parts) < 2 or self._uneven is None:
             return []
-        uneven = Composer(self.model, self.cluster, self.workload, self.space, self.effort, uneven=True)
-        each = (one for part in parts if part.devices > 1 for one in self._first(uneven, [part], COMPOSED))
-        return [*self._first(uneven, parts, UNEVENLY_COMPOSED), *each]
+        each = (one for part in parts if part.devices > 1 for one in self._first(self._uneven, [part], COMPOSED))
+        return [*self._first(self._uneven, parts, UNEVENLY_COMPOSED), *each]
+
+    @cached_property
+    def _uneven(self) -> Composer | None:
+        """Of micro-batches that do not divide the batch; None where those that do share it finely."""
+        if not self.composer.islands.shared_coarsely:
+            return None
+        return Composer(self.model, self.cluster, self.workload, self.space, self.effort, uneven=True)
 
     def _side_by_side(self, parts: Sequence[IslandPart]) -> Iterator[PricedPlan]:
         """Of a small batch, a few sets of several pipelines in any case.
@@ -247,13 +254,19 @@ class NativeSource:
         numbers = ([*self._fewer(part), part.devices] for part in parts)
         pairs = [tuple(IslandPart(p.group, n) for p, n in zip(parts, some, strict=True)) for some in product(*numbers)]
         least = HALF * sum(part.devices for part in parts)
-        able = (pair for pair in pairs[:-1] if sum(part.devices for part in pair) >= least)
-        offers = [(made[0].step_s, pair) for pair in able if (made := self.composer.made(pair, 1))]
+        able = [pair for pair in pairs[:-1] if sum(part.devices for part in pair) >= least]
+        offers: dict[tuple[float, tuple[IslandPart, ...]], Composer] = {}
+        for composer in (self.composer, self._uneven):
+            if composer is None:
+                continue
+            for pair in able:
+                if composer.islands.least_s(pair) < best_s and (made := composer.made(pair, 1)):
+                    offers.setdefault((made[0].step_s, pair), composer)
         found: list[PricedPlan] = []
-        for step_s, pair in sorted(offers, key=lambda one: one[0])[:LEFT_OUT]:
+        for step_s, pair in sorted(offers)[:LEFT_OUT]:
             if step_s > FARTHEST * best_s:
                 break
-            found += self.composed(pair, most)
+            found += [*self._first(offers[step_s, pair], pair, most), *self._side_by_side(pair)]
             best_s = min([best_s, *map(_step_s, found)])
         return found
 

@@ -5,7 +5,9 @@ What is priced of an island is kept for all islands of its kind, whatever share 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -223,3 +225,8 @@ class NativeIslands:
             each = front.waves / (front.quickest_s * front.sizes[:, None])
             self._rates[part.group] = float(each.max())
         return part.devices * self._rates[part.group]
+
+    def least_s(self, parts: Sequence[IslandPart]) -> float:
+        """Seconds of a step that no pipelines over these parts undercut: every device at the quickest rate of its kind."""
+        rate = sum(self.rate(part) for part in parts)
+        return self.usual_layers * self.workload.global_batch / rate if rate else math.inf
