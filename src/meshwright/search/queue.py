@@ -10,7 +10,7 @@ from meshwright.budget import spent
 from meshwright.estimate.held_up import held_up
 from meshwright.estimate.pipeline import PricedItems, pipeline_columns, sync_layers
 from meshwright.estimate.step import Workers, run_pipeline, step_of
-from meshwright.search.block import Block, Candidates
+from meshwright.search.block import ROUNDING, Block, Candidates
 from meshwright.search.engine import Columns
 from meshwright.search.geometry import Shape
 from meshwright.search.points import thinned
@@ -156,7 +156,12 @@ class Queue:
             entry = self.waiting[place]
             indices = _with_companions(entry.found, shape, indices)
             time_s, peak = simulate_plans(entry.block, entry.block.shapes[shape], entry.found, np.array(indices))
+            self.simulated += len(indices)
+            # Beside a backward of the micro-batch before, a worker keeps more than its bound knows.
+            has_room = peak <= entry.block.limit_bytes * (1.0 + ROUNDING)
             for number, index in enumerate(indices):
+                if not has_room[number]:
+                    continue
                 found = entry.found
                 choice: Sharding = entry.block.shardings[int(found.sharding[index])]
                 row = entry.block.plan_row(int(found.row[index]), entry.block.shapes[shape], choice)
@@ -170,7 +175,6 @@ class Queue:
             self.waiting[place] = entry.keep(alive)
 
     def _learn(self, plans: list[Simulated]) -> None:
-        self.simulated += len(plans)
         for plan in plans:
             known = self.best_of_layout.get(plan.row.layout)
             # Names are made only where times may be equal.
