@@ -105,7 +105,7 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
         notes = (Assumption(name="parallelizers", value=", ".join(source.names), basis="assumed"), *notes)
     else:
         pinned = any(axis != "offload" for axis, _ in space_anywhere(inputs.cluster, asked_for).pins)
-        source = NativeSource(inputs, partial(space_for, refuses), pinned=pinned)
+        source = NativeSource(inputs, partial(space_for, refuses), pinned=pinned, refuses=refuses)
     top = request.top
 
     def usual() -> Launcher | None:
@@ -266,6 +266,7 @@ def mixed_answer(
         mixing = mixing_of(
             found,
             best,
+            cluster=source.cluster,
             doubts=tuple(source.doubts(best)),
             frameworks=tuple(_frameworks(best)),
             searched=searched,

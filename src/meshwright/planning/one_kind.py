@@ -94,7 +94,7 @@ def find_plans(
 
     @cache  # the same part may be the largest round one and the one that divides the batch
     def on(part: ClusterSpec) -> SearchResult:
-        return _accepted(model, part, workload, space_for(part), top, refuses, pareto=pareto)
+        return accepted(model, part, workload, space_for(part), top, refuses, pareto=pareto)
 
     whole = on(cluster)
     found = Found(result=whole, cluster=cluster)
@@ -197,7 +197,7 @@ def _idle(whole: Found, part: ClusterSpec, model: ModelSpec, workload: Workload,
     return idle_reason(part.devices, devices, "factor", factor=factor, axes=axes)
 
 
-def _accepted(
+def accepted(
     model: ModelSpec,
     cluster: ClusterSpec,
     workload: Workload,
@@ -205,9 +205,22 @@ def _accepted(
     top: int,
     refuses: Refusals | None,
     *,
-    pareto: bool,
+    pareto: bool = False,
 ) -> SearchResult:
-    """Search, asking for more layouts while the target refuses some of those found."""
+    """Search, asking for more layouts while the target refuses some of those found.
+
+    Args:
+        model: the model.
+        cluster: one group of equal nodes, all of which are used.
+        workload: the step.
+        space: what the target can run of it.
+        top: how many layouts.
+        refuses: what the target refuses of a job; None without one.
+        pareto: also find the front of time and memory.
+
+    Raises:
+        UnsupportedError: plans fit, and the target refuses all that were found.
+    """
     asked = top
     while True:
         result = search(model, cluster, workload, space, top=asked, pareto=pareto, refine=refuses is None)
@@ -221,7 +234,7 @@ def _accepted(
         front = tuple(plan for plan in result.pareto if not refuses(where.job(plan, model, workload)))
         plain = plain_instead(space, refusals)
         if plain is not None:
-            again = _accepted(model, cluster, workload, plain, top, refuses, pareto=pareto)
+            again = accepted(model, cluster, workload, plain, top, refuses, pareto=pareto)
             both = {plan.row: plan for plan in (*again.plans, *good)}
             ordered = sorted(both.values(), key=lambda plan: plan.estimate.step_time_s)
             certificate = replace(again.certificate, optimal=False)

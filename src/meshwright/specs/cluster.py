@@ -12,6 +12,8 @@ from meshwright.specs.check import Check
 from meshwright.specs.device import Basis, DeviceSpec, LinkProtocols
 
 MAX_DEVICES = 1_048_576
+AND = " + "
+"""Between the names of groups that count as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,11 @@ class NodeGroup:
     def devices(self) -> int:
         """Devices in the group."""
         return self.nodes * self.devices_per_node
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The groups of a cluster that count as this one; itself where it is no such group."""
+        return tuple(self.name.split(AND))
 
     @property
     def price_per_hour(self) -> float | None:

@@ -13,6 +13,7 @@ Own design, after the idea of islands in Tao et al., "Tangram", arXiv 2606.16907
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations
 
@@ -22,7 +23,7 @@ from meshwright.errors import InputError
 from meshwright.formats.cluster import UNKNOWN_NODE, fabric_of
 from meshwright.kernels.alike import Linkage, linkage, ratio_apart
 from meshwright.shapes import Float
-from meshwright.specs.cluster import ClusterSpec, DomainSpec, LinkSpec, NodeGroup
+from meshwright.specs.cluster import AND, ClusterSpec, DomainSpec, LinkSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec
 
 MOST_TOLERANCE = 100.0
@@ -193,15 +194,22 @@ def _cut(cluster: ClusterSpec, tree: Linkage, tolerance: float) -> tuple[AlikeDe
         AlikeDevices(
             groups=tuple(cluster.groups[i].name for i in one),
             devices=tuple(ranges[i] for i in one),
-            counts_as=_weakest([cluster.groups[i] for i in one], cluster.links),
+            counts_as=weakest_of([cluster.groups[i] for i in one], cluster.links),
             apart=float(apart[np.ix_(one, one)].max()),
         )
         for one in members.values()
     )
 
 
-def _weakest(groups: list[NodeGroup], links: tuple[LinkSpec, ...]) -> NodeGroup:
-    """Groups as one: each property the least of them, links between them included."""
+def weakest_of(groups: Sequence[NodeGroup], links: Iterable[LinkSpec]) -> NodeGroup:
+    """Groups as one: each property the least of them, links between them included.
+
+    Nodes of different sizes count as more nodes of a size that divides them all.
+
+    Args:
+        groups: of a cluster.
+        links: between them, among others.
+    """
     if len(groups) == 1:
         return groups[0]
     slowest = min(groups, key=lambda group: _compute(group.device))
@@ -210,27 +218,28 @@ def _weakest(groups: list[NodeGroup], links: tuple[LinkSpec, ...]) -> NodeGroup:
         memory_bytes=min(group.device.memory_bytes for group in groups),
         memory_bandwidth_bytes_per_s=min(group.device.memory_bandwidth_bytes_per_s for group in groups),
     )
-    nodes = sum(group.nodes for group in groups)
+    each = math.gcd(*(group.devices_per_node for group in groups))
+    whole = sum(group.devices for group in groups)
     names = {group.name for group in groups}
     between = [link for link in links if set(link.between) <= names]
     inner = min((group.domains[0] for group in groups), key=_reached)
-    whole = nodes * groups[0].devices_per_node
+    inner = replace(inner, size=math.gcd(*(n for group in groups for n in (group.domains[0].size, group.devices))))
     outer = DomainSpec(
-        name=max((group.domains[-1] for group in groups), key=lambda domain: domain.size).name,
+        name=(slowest.device.node or UNKNOWN_NODE).fabric_name,
         size=whole,
         bandwidth_bytes_per_s=min([fabric_of(g)[0] for g in groups] + [link.bandwidth_bytes_per_s for link in between]),
         efficiency=min(group.domains[-1].efficiency for group in groups),
         latency_s=max([fabric_of(g)[1] for g in groups] + [link.latency_s for link in between]),
         basis="assumed" if any(link.basis == "assumed" for link in between) else groups[0].domains[-1].basis,
     )
-    within = tuple(domain for domain in _node_domains(slowest) if domain.size > inner.size)
+    within = tuple(domain for domain in _node_domains(slowest) if inner.size < domain.size <= each)
     prices = [group.price_per_hour for group in groups]
     return NodeGroup(
-        name=" + ".join(group.name for group in groups),
+        name=AND.join(group.name for group in groups),
         device=device,
-        nodes=nodes,
-        devices_per_node=groups[0].devices_per_node,
-        domains=(inner, *within, outer),
+        nodes=whole // each,
+        devices_per_node=each,
+        domains=(*([inner] if inner.size > 1 else []), *within, outer),
         zone=groups[0].zone,
         price_per_device_hour=None
         if any(price is None for price in prices)

@@ -8,11 +8,12 @@ from itertools import accumulate, groupby
 
 from meshwright.estimate.result import StageEstimate, StepPrice
 from meshwright.formats.plan_json import PlannedJob
+from meshwright.planning.mixed.devices_used import devices_used
 from meshwright.planning.mixed.joinable import strangers
 from meshwright.planning.mixed.search import MixedPlans
 from meshwright.planning.mixed.source import PricedPlan, SearchRecord
 from meshwright.records import Record
-from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.cluster import AND, ClusterSpec
 from meshwright.specs.strategy import LayerStrategy
 
 
@@ -86,6 +87,17 @@ class IdleDevices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EqualRanks:
+    """Groups whose ranks all get the same work, whatever they stand on."""
+
+    groups: tuple[str, ...]
+    device: str
+    """The slowest of them, at whose pace all work."""
+    memory_bytes: float
+    """Of a device with the least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedPlan:
     """The quickest plan found that a framework starts."""
 
@@ -115,6 +127,8 @@ class Mixing:
     places: tuple[StagePlacement, ...]
     """Which nodes hold which stages."""
     searched: SearchRecord
+    equal: tuple[EqualRanks, ...] = ()
+    """Groups that the plan takes for one."""
     passed_over_s: float | None = None
     """Of a step of the plan that is hardly quicker, and that the framework of `launched` does not start."""
     launched: LaunchedPlan | None = None
@@ -141,6 +155,7 @@ def mixing_of(
     found: MixedPlans,
     best: PricedPlan,
     *,
+    cluster: ClusterSpec,
     doubts: tuple[tuple[str, float], ...],
     frameworks: tuple[tuple[str, str], ...],
     searched: SearchRecord,
@@ -151,13 +166,14 @@ def mixing_of(
     Args:
         found: it, and what it is compared with.
         best: the plan.
+        cluster: that was asked about; groups of it may count as one in the plan.
         doubts: as the source of its costs has them.
         frameworks: names and refusals.
         searched: what was looked at.
         rented: whether fewer devices were looked for because they cost less.
     """
     job, estimate = best.job, best.estimate
-    groups = job.cluster.groups
+    groups = cluster.groups
 
     def subset(numbers: list[int], one: PricedPlan | None) -> Subset:
         return Subset(
@@ -169,15 +185,16 @@ def mixing_of(
     every = list(range(len(groups)))
     return Mixing(
         step_time_s=estimate.step_time_s,
-        used=len({stage.group for stage in estimate.stages}),
+        used=len(devices_used(cluster, estimate)),
         alone=tuple(subset([n], one) for n, one in found.alone.items()),
         without=tuple((groups[n].name, subset([k for k in every if k != n], one)) for n, one in found.without.items()),
         held=tuple(_held(job, estimate)),
         slowest=_slowest(estimate),
         doubts=doubts,
         frameworks=frameworks,
-        idle=tuple(idle_devices(job.cluster, estimate, rented=rented)),
-        places=tuple(_places(job, estimate)),
+        idle=tuple(idle_devices(cluster, estimate, rented=rented)),
+        places=tuple(_places(cluster, job, estimate)),
+        equal=tuple(_equal(job)),
         searched=searched,
         passed_over_s=found.passed_over.step_time_s if found.passed_over else None,
         launched=found.launched and LaunchedPlan(target=found.launched[0], step_time_s=found.launched[1].step_time_s),
@@ -194,16 +211,16 @@ def idle_devices(cluster: ClusterSpec, estimate: StepPrice, *, rented: bool) -> 
         estimate: of the plan.
         rented: whether fewer devices were looked for because they cost less.
     """
-    in_use = tuple(dict.fromkeys(stage.group for stage in estimate.stages))
+    in_use = devices_used(cluster, estimate)
     for group in cluster.groups:
-        used = sum(stage.devices for stage in estimate.stages if stage.group == group.name)
+        used = in_use[group.name]
         if used < group.devices:
             yield IdleDevices(
                 group=group.name,
                 idle=group.devices - used,
                 devices=group.devices,
                 rented=rented,
-                strangers=None if used else strangers(cluster, group.name, in_use),
+                strangers=None if used else strangers(cluster, group.name, tuple(in_use)),
             )
 
 
@@ -255,20 +272,33 @@ def _slowest(estimate: StepPrice) -> Bottleneck:
     )
 
 
-def _places(job: PlannedJob, estimate: StepPrice) -> Iterator[StagePlacement]:
-    """The nodes of every run of stages."""
-    groups = job.cluster.groups
-    ends = accumulate((group.devices for group in groups), initial=0)
-    starts: Mapping[str, int] = dict(zip((group.name for group in groups), ends, strict=False))
-    per_node = {group.name: group.devices_per_node for group in groups}
+def _equal(job: PlannedJob) -> Iterator[EqualRanks]:
+    """The groups of the cluster of a plan that count as one."""
+    for group in job.cluster.groups:
+        if len(group.members) > 1:
+            device = group.device
+            yield EqualRanks(groups=group.members, device=device.name, memory_bytes=device.memory_bytes)
+
+
+def _places(cluster: ClusterSpec, job: PlannedJob, estimate: StepPrice) -> Iterator[StagePlacement]:
+    """The nodes of every run of stages, those of groups that count as one group by group."""
+    groups = {group.name: group for group in cluster.groups}
+    ends = accumulate((group.devices for group in job.cluster.groups), initial=0)
+    starts: Mapping[str, int] = dict(zip((group.name for group in job.cluster.groups), ends, strict=False))
     for run in _runs(estimate):
-        group, workers = run[0].group, job.plan.pipelines[run[0].pipeline].workers
+        workers = job.plan.pipelines[run[0].pipeline].workers
         devices = [device for stage in run for pair in workers[stage.stage].devices for device in pair]
-        first, last = ((end - starts[group]) // per_node[group] for end in (min(devices), max(devices)))
-        yield StagePlacement(
-            group=group,
-            pipeline=run[0].pipeline,
-            stages=(run[0].stage, run[-1].stage),
-            nodes=(first, last),
-            layers=sum(map(_layers, run)),
-        )
+        first, last = min(devices) - starts[run[0].group], max(devices) - starts[run[0].group]
+        here = [run[0].group] if run[0].group in groups else run[0].group.split(AND)
+        for name in here:
+            group = groups[name]
+            if first < group.devices and last >= 0:
+                low, high = max(first, 0), min(last, group.devices - 1)
+                yield StagePlacement(
+                    group=name,
+                    pipeline=run[0].pipeline,
+                    stages=(run[0].stage, run[-1].stage),
+                    nodes=(low // group.devices_per_node, high // group.devices_per_node),
+                    layers=sum(map(_layers, run)),
+                )
+            first, last = first - group.devices, last - group.devices

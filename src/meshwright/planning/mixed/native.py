@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, product
 
-from meshwright.errors import InputError, MeshwrightError, Problem
+from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.planning.compose.composer import Composer
@@ -22,15 +22,15 @@ from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.fewer_nodes import dividing_part, first_nodes
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
+from meshwright.planning.mixed.equal_ranks import best_of_equal_ranks
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.repairs import mixed_repairs
 from meshwright.planning.mixed.set_cost import price_per_step
-from meshwright.planning.mixed.source import Launcher, PricedPlan, SearchRecord
+from meshwright.planning.mixed.source import Launcher, PricedPlan, Refusals, SearchRecord
 from meshwright.planning.mixed.spaces import alone_name, space_anywhere
 from meshwright.planning.objectives import Aim
-from meshwright.planning.one_kind import find_plans
+from meshwright.planning.one_kind import accepted, find_plans
 from meshwright.planning.repair.no_plan import NoPlanError, fix_of
-from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
@@ -84,6 +84,7 @@ class NativeSource:
         effort: SequenceEffort = THOROUGH,
         *,
         pinned: bool | None = None,
+        refuses: Refusals | None = None,
     ) -> None:
         """Price nothing yet.
 
@@ -92,11 +93,12 @@ class NativeSource:
             space_for: the search space of a part of the cluster.
             effort: how much is looked at.
             pinned: whether the user pinned an axis, where the space is narrower for other reasons too; None where not.
+            refuses: what a target refuses of a plan, where plans are asked for that it starts.
 
         Raises:
             InputError: no group allows what is pinned.
         """
-        self.inputs, self.space_for = inputs, space_for
+        self.inputs, self.space_for, self.refuses = inputs, space_for, refuses
         self.model, self.cluster, self.workload = inputs.model, inputs.cluster, inputs.workload
         self.space = space_anywhere(self.cluster, space_for)
         self.effort = effort
@@ -109,6 +111,8 @@ class NativeSource:
         self._first_device = list(accumulate((g.devices for g in self.cluster.groups), initial=0))
         self._pricer = PlanPricer(self.model, self.cluster, self.workload)
         self._priced = self._too_large = 0
+        self._refused: dict[Problem, None] = {}
+        """What a target refuses of the best plans of some devices, where it refuses all that were found."""
 
     @property
     def whole(self) -> list[IslandPart]:
@@ -174,6 +178,14 @@ class NativeSource:
                 break
         self.composer.counts.update(islands.counts)
         return sorted(found, key=_step_s)
+
+    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher, beat_s: float) -> PricedPlan | None:
+        """The best plan of equal ranks on unlike devices; arguments as `StageSource.of_equal_ranks`."""
+        try:
+            return best_of_equal_ranks(self.inputs, parts, launcher, beat_s)
+        except UnsupportedError as refused:
+            self._refused.update(dict.fromkeys(refused.problems))
+            return None
 
     def _unevenly(self, parts: Sequence[IslandPart]) -> list[PricedPlan]:
         """Sets of pipelines whose micro-batches do not divide the batch, where those that do share it coarsely.
@@ -315,17 +327,22 @@ class NativeSource:
         where = self._part(part)
         try:
             space = self.space_for(where)
-        except InputError:
-            return []  # pins that the whole cluster can follow and this group cannot
-        if exhaustive:
-            result = find_plans(self.model, where, self.workload, self.space_for, top=1).result
-        else:
-            near = self._near(part, space)
-            if near is None and part.devices > SMALL_ALONE:
-                return []
-            # Stages are held to fit by a closed form, which errs on the safe side: few devices are searched whole.
-            near = near or space
-            result = search(self.model, where, self.workload, near, top=1)
+        except (InputError, UnsupportedError):
+            return []  # pins or a target that the whole cluster can follow and this group cannot
+        near = None if exhaustive else self._near(part, space)
+        if not exhaustive and near is None and part.devices > SMALL_ALONE:
+            return []
+        try:
+            if exhaustive:
+                result = find_plans(
+                    self.model, where, self.workload, self.space_for, top=1, refuses=self.refuses
+                ).result
+            else:
+                # Stages are held to fit by a closed form, which errs on the safe side: few devices are searched whole.
+                result = accepted(self.model, where, self.workload, near or space, 1, self.refuses)
+        except UnsupportedError as refused:
+            self._refused.update(dict.fromkeys(refused.problems))
+            return []
         if not result.plans or result.relaxed:
             return []
         best = result.plans[0]
@@ -416,7 +433,9 @@ class NativeSource:
         )
 
     def nothing_fits(self) -> MeshwrightError:
-        """No kind of device alone, and none of them together, can hold the model."""
+        """No kind of device alone, and none of them together, can hold the model, or a target refuses all that can."""
+        if self._refused:
+            return UnsupportedError(list(self._refused)[:8], code="MW420")
         sizes = ", ".join(
             f"{group.devices} x {group.device.name} of {gib(group.device.memory_bytes)}"
             for group in self.cluster.groups

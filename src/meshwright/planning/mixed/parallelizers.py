@@ -80,6 +80,10 @@ class SliceSource:
         """None: each slice has the strategies of its parallelizer."""
         return []
 
+    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher, beat_s: float) -> PricedPlan | None:
+        """None: each parallelizer plans the slices of one kind of device."""
+        return None
+
     def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
         """The quickest plans that fit, those that fit tightly where no other does; as `StageSource.together`."""
         most = PRICED if thorough else COMPARED

@@ -54,6 +54,10 @@ class ProfileSource:
         """None: no target reads plans of measured layers."""
         return []
 
+    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher, beat_s: float) -> PricedPlan | None:
+        """None: layers were measured on one kind of device each."""
+        return None
+
     def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
         """The best plan over these parts, or some of them; arguments as `StageSource.together`."""
         names = [group.name for group in self.cluster.groups]

@@ -17,6 +17,7 @@ from meshwright.errors import UnsupportedError
 from meshwright.fields.limits import nothing_in_time
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.costing import Counts, Offer, rented
+from meshwright.planning.mixed.devices_used import devices_used
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.source import Launcher, PricedPlan, StageSource
 from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices
@@ -88,12 +89,17 @@ def mixed_plans(
     alone = {part.group: source.alone(part) for part in every} if several else {}
     if several and not spent():
         alone |= _searched_where_close(source, every, alone, mixed)
+    if target is not None and several:
+        own = (one for some in alone.values() for one in some)
+        mixed = [*mixed, *_of_equal_ranks(source, every, target, [*mixed, *own])]
     without: dict[int, PricedPlan | None] = {}
     if len(every) > 2 and target is None and source.compares_rest and not spent():
         without = {part.group: _without(source, part, every, alone) for part in every}
     found = [*mixed, *(one for own in alone.values() for one in own), *(one for one in without.values() if one)]
     launcher = usual() if usual and mixed and target is None and several and not spent() else None
     launched = [] if launcher is None else _launched(source, mixed[0], launcher)
+    if launcher is not None:
+        launched = sorted([*launched, *_of_equal_ranks(source, every, launcher, launched)], key=_step_s)
     found += launched
     if target is not None:
         answers = [(one, target.refuses(one.job)) for one in found if isinstance(one.job, Job)]
@@ -136,7 +142,7 @@ def _together(source: StageSource, parts: Sequence[IslandPart], *, thorough: boo
 
 def _launched(source: StageSource, best: PricedPlan, launcher: Launcher) -> list[PricedPlan]:
     """Plans that a framework starts over the groups that the best plan uses, or most of them, the quickest first."""
-    used = {stage.group for stage in best.estimate.stages}
+    used = devices_used(source.cluster, best.estimate)
     parts = [IslandPart(n, group.devices) for n, group in enumerate(source.cluster.groups) if group.name in used]
     for some in _sets_of_several(source.cluster, parts)[:MOST_LAUNCHED]:
         if (found := source.of_one_strategy(some, launcher)) or spent():
@@ -166,6 +172,28 @@ def _of_one_strategy(source: StageSource, parts: Sequence[IslandPart], target: L
     return sorted(found, key=lambda one: one.step_time_s)
 
 
+def _of_equal_ranks(
+    source: StageSource, parts: Sequence[IslandPart], launcher: Launcher, beaten: Iterable[PricedPlan]
+) -> list[PricedPlan]:
+    """Plans that give each rank of several groups the same work, each quicker than those before it and those known.
+
+    Args:
+        source: of the plans.
+        parts: all groups, whole.
+        launcher: the framework that starts them.
+        beaten: plans that it starts, and that one of these has to beat.
+    """
+    best_s = min(map(_step_s, beaten), default=inf)
+    found: list[PricedPlan] = []
+    for some in _sets_of_several(source.cluster, parts)[:MOST_SETS]:
+        whole = all(part in parts for part in some)
+        one = source.of_equal_ranks(some, launcher, best_s) if whole and not (found and spent()) else None
+        if one is not None and one.step_time_s < best_s:
+            found.append(one)
+            best_s = one.step_time_s
+    return found
+
+
 def _sets_of_several(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> list[tuple[IslandPart, ...]]:
     """Two or more parts that can talk to each other, whole or in round numbers of devices, those of most devices first.
 
@@ -180,6 +208,10 @@ def _sets_of_several(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> list[
         if len(kept := [IslandPart(p.group, n) for p in some if (n := p.devices // unit * unit)]) > 1
     }
     return sorted(sets, key=lambda one: (-sum(part.devices for part in one), [part.group for part in one]))
+
+
+def _step_s(one: PricedPlan) -> float:
+    return one.step_time_s
 
 
 def job_name(one: PricedPlan) -> str:
@@ -236,7 +268,7 @@ def _quickest_without(
 ) -> PricedPlan | None:
     """The best plan found without a group; those of the answer that leave it idle are among them."""
     name = cluster.groups[left_out].name
-    idle = (one for one in candidates if all(stage.group != name for stage in one.estimate.stages))
+    idle = (one for one in candidates if not devices_used(cluster, one.estimate)[name])
     return min((*((found,) if found else ()), *idle), key=lambda one: one.step_time_s, default=None)
 
 

@@ -143,6 +143,16 @@ class StageSource(Protocol):
         """
         ...
 
+    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher, beat_s: float) -> PricedPlan | None:
+        """The best plan that gives each rank of these parts the same work; none where it makes none.
+
+        Args:
+            parts: whole groups of the cluster, two or more.
+            launcher: the framework.
+            beat_s: seconds of a step that it has to be below.
+        """
+        ...
+
     def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
         """Plans on a part of one group, the quickest first; none where nothing fits.
 

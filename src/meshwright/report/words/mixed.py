@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from meshwright.planning.mixed.mixing import HeldLayers, IdleDevices, Mixing, Subset
+from meshwright.planning.mixed.mixing import EqualRanks, HeldLayers, IdleDevices, Mixing, Subset
 from meshwright.planning.mixed.slices import Composition, PlannedSlice
 from meshwright.planning.mixed.source import SearchRecord
 from meshwright.planning.reason import idle_reason
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import shortened_title, strategy_text
-from meshwright.units import percent, seconds, significant, slower
+from meshwright.specs.cluster import AND
+from meshwright.units import gib, percent, seconds, significant, slower
 
 MOST_HELD = 12
 """Runs of stages whose layers are told one by one; all of them are in the data."""
@@ -67,6 +68,7 @@ def _mixing_lines(mixing: Mixing, *, held: bool) -> Iterator[str]:
         yield from (held_line(one) for one in mixing.held[:MOST_HELD])
         if len(mixing.held) > MOST_HELD:
             yield f"and {len(mixing.held) - MOST_HELD} more runs of stages; --json has them"
+    yield from map(equal_line, mixing.equal)
     if mixing.slowest.above_mean >= LEAST_ABOVE:
         yield slowest_line(mixing)
     for name, rest in mixing.without:
@@ -85,6 +87,15 @@ def _mixing_lines(mixing: Mixing, *, held: bool) -> Iterator[str]:
     yield from framework_lines(mixing)
     # A plan that rents fewer devices is longer than the bound of all of them on purpose: no gap of it is told.
     yield from search_lines(mixing.searched, None if mixing.per_step is not None else mixing.step_time_s)
+
+
+def equal_line(one: EqualRanks) -> str:
+    """What groups lose that count as one: each rank works at the pace and in the memory of the weakest."""
+    every = "both" if len(one.groups) == 2 else "all"
+    return (
+        f"{AND.join(one.groups)}: every rank has the same work, so {every} are priced as {one.device} "
+        f"of {gib(one.memory_bytes)}"
+    )
 
 
 def held_line(one: HeldLayers) -> str:
@@ -224,6 +235,7 @@ def mixing_document(mixing: Mixing) -> dict[str, Any]:
         "alone": [one.to_dict() for one in mixing.alone],
         "without": [{"group": name, **rest.to_dict()} for name, rest in mixing.without],
         "held": [held_line(one) for one in mixing.held],
+        **({"equal_ranks": list(map(equal_line, mixing.equal))} if mixing.equal else {}),
         "slowest_stage": slowest_line(mixing),
         "sensitive_to": sensitivity_line(mixing),
         "frameworks": list(framework_lines(mixing)),

@@ -90,7 +90,7 @@ def plan_sentence(job: PlannedJob, estimate: StepPrice) -> str:
     """One sentence: model, devices, step with its range, tokens/s, MFU, memory, whether it fits."""
     if not isinstance(job, Job) or not isinstance(estimate, StepEstimate):
         return measured_sentence(job, estimate)
-    names = {group.name: group.device.name for group in job.cluster.groups}
+    names = {g.name: g.device.name if len(g.members) == 1 else g.name for g in job.cluster.groups}
     low, high = (seconds_like(estimate.step_time_s, s) for s in (estimate.step_time_low_s, estimate.step_time_high_s))
     each = "chip" if all(name.startswith("TPU") for name in names.values()) else "GPU"
     return (

@@ -227,6 +227,6 @@ class NativeIslands:
         return part.devices * self._rates[part.group]
 
     def least_s(self, parts: Sequence[IslandPart]) -> float:
-        """Seconds of a step that no pipelines over these parts undercut: every device at the quickest rate of its kind."""
+        """Seconds of a step that no pipelines over these parts beat: all devices at the best rates of their kinds."""
         rate = sum(self.rate(part) for part in parts)
         return self.usual_layers * self.workload.global_batch / rate if rate else math.inf

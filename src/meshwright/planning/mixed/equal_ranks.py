@@ -1,0 +1,68 @@
+"""Plans of equal ranks on unlike devices: each works at the pace and within the memory of the weakest of its kind.
+
+This is what data-parallel launchers start: one strategy and one micro-batch for all ranks, whatever they stand on.
+Kinds that differ little lose little by it; those that differ much are out of reach by a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwright.estimate.hardware import hardware_of
+from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.compose.islands import weakest_of
+from meshwright.planning.compose.sources.native.bound import least_step_s
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.mixed.source import Launcher, PricedPlan
+from meshwright.planning.one_kind import accepted
+from meshwright.specs.cluster import AND, ClusterSpec
+from meshwright.specs.job import Job
+
+
+def counted_as_one(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> ClusterSpec | None:
+    """Some groups of a cluster as one group of their weakest device; None where what crosses their links is paid for.
+
+    Args:
+        cluster: of several groups.
+        parts: whole groups of it.
+    """
+    groups = [cluster.groups[part.group] for part in parts]
+    names = {group.name for group in groups}
+    links = [link for link in cluster.links if set(link.between) <= names]
+    if len({group.zone for group in groups}) > 1 or any(link.price_per_gb for link in links):
+        return None
+    name = AND.join(f"{group.devices} {group.name}" for group in groups)
+    return cluster.part(name, (weakest_of(groups, links),))
+
+
+def best_of_equal_ranks(
+    inputs: JobInputs,
+    parts: Sequence[IslandPart],
+    launcher: Launcher,
+    beat_s: float,
+) -> PricedPlan | None:
+    """The best plan that gives each rank of several groups the same work; None where none may beat a step.
+
+    Args:
+        inputs: model, cluster and workload.
+        parts: whole groups of the cluster, two or more.
+        launcher: the framework that starts it.
+        beat_s: seconds of a step; groups whose bound is above it are not searched.
+
+    Raises:
+        UnsupportedError: plans fit, and the target refuses those found.
+    """
+    model, workload = inputs.model, inputs.workload
+    where = counted_as_one(inputs.cluster, parts)
+    if where is None:
+        return None
+    group = where.groups[0]
+    if least_step_s(model, workload, [(hardware_of(group, workload), group.devices)]) >= beat_s:
+        return None
+    result = accepted(model, where, workload, launcher.space, 1, launcher.refuses)
+    if not result.plans or result.relaxed:
+        return None
+    best = result.plans[0]
+    name = best.row.format() if best.row else None
+    job = Job(model=model, cluster=where, workload=workload, plan=best.plan, name=name)
+    return PricedPlan(job=job, estimate=best.estimate, row=best.row)

@@ -1,0 +1,76 @@
+"""Plans that give every rank the same work, whatever device it stands on: what data-parallel launchers start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwright import export, plan
+from meshwright.app.plan_set import PlanSet
+from meshwright.errors import UnsupportedError
+from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.job_inputs import resolve_cluster
+from meshwright.planning.mixed.equal_ranks import counted_as_one
+
+MODEL, GPUS, BATCH = "llama-3.1-8b", "8xH100,8xH200", 128
+
+
+@pytest.fixture(scope="module")
+def plans() -> PlanSet:
+    return plan(MODEL, gpus=GPUS, global_batch=BATCH, target="accelerate", top=3)
+
+
+def test_one_fsdp_group_covers_both_kinds(plans: PlanSet) -> None:
+    best = plans[0]
+    assert best.plan.devices == 16
+    assert best.row is not None
+    assert (best.row.dp, best.row.sharding) == (16, "fsdp")
+    assert plans.mixing is not None
+    assert (plans.mixing.used, plans.mixing.idle) == (2, ())
+    assert best.estimate.step_time_s < (plans.mixing.best_alone.step_time_s or 0.0)  # type: ignore[union-attr]
+
+
+def test_its_ranks_are_priced_as_the_weakest_of_them(plans: PlanSet) -> None:
+    (stage,) = plans[0].estimate.stages
+    assert stage.group == "H100 + H200"
+    alike = plan(MODEL, gpus="16xH100", global_batch=BATCH, target="accelerate", top=1)
+    assert plans[0].name == alike[0].name
+    assert stage.capacity_bytes == alike[0].estimate.stages[0].capacity_bytes
+    assert plans[0].estimate.step_time_s == pytest.approx(alike[0].estimate.step_time_s, rel=0.02)
+    assert "every rank has the same work" in " ".join(plans.verdict.why)
+
+
+def test_it_is_written_for_the_framework_with_the_order_of_its_nodes(plans: PlanSet, tmp_path: Path) -> None:
+    written = export(plans[0], "accelerate", tmp_path / "job")
+    assert "num_processes: 16" in (tmp_path / "job" / "accelerate.yaml").read_text()
+    assert any("H100, then H200" in note for note in written.notes)
+
+
+def test_each_kind_alone_is_the_best_that_the_target_starts() -> None:
+    found = plan("llama-3.2-1b", gpus="2xRTX4090,2xRTX3090", global_batch=64, seq_len=2048, target="deepspeed", top=2)
+    alone = plan("llama-3.2-1b", gpus="2xRTX4090", global_batch=64, seq_len=2048, target="deepspeed", top=1)
+    assert found[0].estimate.step_time_s == pytest.approx(alone[0].estimate.step_time_s)
+    assert found[0].estimate.stages[0].group == "RTX-4090"
+
+
+def test_the_refusals_of_a_target_are_said_where_it_starts_nothing() -> None:
+    with pytest.raises(UnsupportedError, match="rotates"):
+        plan(MODEL, gpus="2xH100,2xH200", global_batch=16, target="galvatron")
+
+
+def test_nodes_of_different_sizes_count_as_more_smaller_ones() -> None:
+    cluster = resolve_cluster(None, "1x4xH100,1x6xH200")
+    seen = counted_as_one(cluster, [IslandPart(0, 4), IslandPart(1, 6)])
+    assert seen is not None
+    (group,) = seen.groups
+    assert (group.nodes, group.devices_per_node, group.members) == (5, 2, ("H100", "H200"))
+    assert [domain.size for domain in group.domains] == [2, 10]
+
+
+def test_groups_in_several_zones_are_not_one(tmp_path: Path) -> None:
+    file = tmp_path / "zones.toml"
+    group = '[[group]]\nname = "{0}"\ndevice = "H100"\nnodes = 1\nzone = "{0}"\n'
+    file.write_text(group.format("east") + group.format("west"))
+    cluster = resolve_cluster(file)
+    assert counted_as_one(cluster, [IslandPart(0, 8), IslandPart(1, 8)]) is None
