@@ -179,7 +179,7 @@ def _plain(text: str) -> str:
     return "".join(c for c in text.lower() if c.isalnum())
 
 
-def _some_of(names: list[str], most: int = 12) -> str:
+def _some_of(names: list[str], most: int = 16) -> str:
     """The first names in order, and how many there are besides."""
     more = len(names) - most
     return ", ".join(sorted(names)[:most]) + (f" and {more} more" if more > 0 else "")

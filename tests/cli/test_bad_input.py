@@ -416,6 +416,10 @@ def test_attention_kernel_and_expert_load_are_options(run: Run) -> None:
         ("plan nope --gpus 8xH100", "unknown model 'nope'"),
         ("plan llama-3-8b --gpus 8x8x8xH100", "is not understood"),
         ("check --from megatron train.sh --gpus 8xH100", "train.sh"),
+        ("help plan", "`meshwright VERB --help` describes one"),
+        ("export nothere.json --to nemo -o launched", "torchtitan"),
+        ("size llama-3-8b --device H100 --days 30 --tokens 15", "such as --tokens 15T"),
+        ("plan llama-3-8b --gpus 8xH100 --gbs 128 --seq 4096 --tokens 524287", "one step trains on 524,288 tokens"),
     ],
 )
 def test_what_is_said_is_to_the_point(run: Run, words: str, said: str) -> None:

@@ -128,3 +128,26 @@ def test_a_plus_joins_unlike_devices_of_one_host() -> None:
     with pytest.raises(InputError, match="devices of one host"):
         parse_gpus("2x1xRTX4090+1xRTX3090", device)
     assert parse_gpus("1xRyzen AI Max+ 395", device).groups[0].device.name == "Strix-Halo"
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("H100x64", "did you mean 64xH100?"),
+        ("a100-80:8", "did you mean 8xa100-80?"),
+        ("64 H100", "did you mean 64xH100?"),
+        ("64H100", "did you mean 64xH100?"),
+        ("H100", "say how many: 1xH100, for example"),
+        ("64", "name the device: 64xH100, for example; `meshwright gpus list` names all"),
+    ],
+)
+def test_other_orders_are_refused_with_the_entry_that_was_meant(text: str, fix: str) -> None:
+    with pytest.raises(InputError) as found:
+        resolve_gpus(text)
+    assert [problem.fix for problem in found.value.problems] == [fix]
+
+
+def test_what_names_no_device_is_answered_with_the_form() -> None:
+    with pytest.raises(InputError) as found:
+        resolve_gpus("8GB")
+    assert "for example 64xH100" in found.value.problems[0].fix

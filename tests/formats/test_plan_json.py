@@ -115,7 +115,7 @@ def test_a_plan_of_a_set_is_named_by_number(tmp_path: Path) -> None:
     assert read_job(path, 3).job == example(recompute="full")
     first = read_job(path)
     assert first.job == example()
-    assert "none was named" in first.warnings[0]
+    assert "none is named" in first.warnings[0]
     assert "#1 to #3" in str(refused(f"{path}#4"))
     assert "count from 1" in str(refused(f"{path}#0"))
     one = read_document(plan_set(1))

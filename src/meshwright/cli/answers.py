@@ -152,7 +152,7 @@ def exported(out: Output, request: Any, answer: Any) -> None:
     title = f"{answer.name or 'the plan'} for {answer.target}, in {answer.directory}:"
     files = [f"  {name}  {len(text.encode('utf-8')):,} bytes" for name, text in answer.files]
     notes = [f"note: {note}" for note in answer.notes]
-    text = "\n".join([title, *files, *notes, f"start it there with: {answer.start}"])
+    text = "\n".join([title, *files, *notes, f"start it in that folder: {answer.start}"])
     out.show(answer.to_dict(), lambda _: text)
 
 

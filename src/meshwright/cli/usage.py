@@ -68,6 +68,8 @@ def _unknown_verb(name: str, path: str, verbs: list[str], help_hint: str) -> Mes
         return UnsupportedError(what=what, why=why, fix=ABSENT_VERBS[name], field="verb", code="MW408")
     close = nearest(name, verbs)
     fix = f"did you mean {' or '.join(f'`{path} {verb}`' for verb in close)}?" if close else help_hint
+    if name == "help":
+        fix = f"`{path} --help` lists the verbs, `{path} VERB --help` describes one"
     what, why = f"unknown verb {name[:80]!r}", f"{path} has {', '.join(verbs)}"
     return InputError(what=what, why=why, fix=fix, field="verb", code="MW206")
 

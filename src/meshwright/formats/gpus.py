@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from meshwright.errors import MeshwrightError
 from meshwright.formats.cluster import (
     MAX_GROUPS,
     UNKNOWN_NODE,
@@ -28,6 +29,8 @@ from meshwright.specs.device import DeviceSpec
 _MAX_TEXT = 10_000
 _NUMBER = r"[+-]?[0-9][0-9_.]*"
 _ITEM = re.compile(rf"(?:({_NUMBER})\s*[xX×*]\s*)?({_NUMBER})\s*[xX×*]\s*(\S.*)", re.DOTALL)
+_DEVICE_FIRST = re.compile(r"(?P<device>[^\s:].{0,60}?)\s*[xX×*:=]\s*(?P<count>[0-9]{1,7})")
+_COUNT_FIRST = re.compile(r"(?P<count>[0-9]{1,7})(?:\s*[-_:]|\s)?\s*(?P<device>[A-Za-z].{0,60})")
 _IN_HOST = re.compile(r"\+(?=\s*[0-9]+\s*[xX×*])")
 _OUTER_COMMA = re.compile(r",(?![^()]*\))")
 
@@ -114,6 +117,20 @@ def _parse_host(item: str, reading: _Reading) -> list[tuple[DeviceSpec, int, int
     return shapes
 
 
+def _meant(item: str, lookup: DeviceLookup) -> Iterator[str]:
+    """How an entry in another form is written: `H100x64`, `H100:64`, `64 H100`, `64H100`, `H100` or `64`."""
+    if item.isdecimal():
+        yield f"name the device: {item[:9]}xH100, for example; `meshwright gpus list` names all"
+        return
+    found = _DEVICE_FIRST.fullmatch(item) or _COUNT_FIRST.fullmatch(item)
+    name, count = (found["device"], found["count"]) if found else (item, "1")
+    try:
+        lookup(name)
+    except MeshwrightError:
+        return
+    yield f"did you mean {count}x{name}?" if found else f"say how many: 1x{name}, for example"
+
+
 def _parse_item(item: str, reading: _Reading) -> list[tuple[DeviceSpec, int, int]]:
     """Device, nodes and devices of a node of an entry: one group, or full nodes and one that is not."""
     wrong = reading.wrong
@@ -121,7 +138,7 @@ def _parse_item(item: str, reading: _Reading) -> list[tuple[DeviceSpec, int, int
     match = _ITEM.fullmatch(item)
     if match is None or re.match(r"[0-9]+\s*[xX×*]", match[3]):
         why = "each entry is [NODESx]COUNTxDEVICE" if item else "an entry is empty"
-        wrong.add(f"--gpus entry {shown!r} is not understood", why)
+        wrong.add(f"--gpus entry {shown!r} is not understood", why, *_meant(item, reading.lookup))
         return []
     nodes_text, count_text, device_name = match.groups()
     nodes = _whole(nodes_text, "nodes", shown, wrong) if nodes_text is not None else None

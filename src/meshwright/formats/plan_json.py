@@ -343,7 +343,7 @@ def _from_set(document: Mapping[str, Any], index: int | None) -> PlanFile:
         raise _fail(f"{where}.plan.schema is {plan.get('schema')!r}", why, "", f"{where}.plan.schema", "MW222")
     read = _from_plan(plan, f"{where}.plan")
     if index is None and len(plans) > 1:
-        first = f"the set holds {len(plans)} plans and none was named; this is the first (#1)"
+        first = f"the file holds {len(plans)} plans and none is named: #1 is used"
         return PlanFile(
             planned=read.planned, hash=read.hash, made_with=read.made_with, warnings=(*read.warnings, first)
         )

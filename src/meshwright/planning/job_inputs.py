@@ -174,6 +174,7 @@ def _sized(
     if like is not None:
         stated = job.calibration is not None or job.software is not None
         workload = with_rest(workload, replace(like, software=workload.software) if stated else like)
+    _check_run(workload)
     notes += [*sampled, *job_assumptions(workload, spec, where, job.price)]
     return JobInputs(
         model=spec,
@@ -182,6 +183,17 @@ def _sized(
         assumptions=tuple(notes),
         batch_given=job.global_batch is not None or job.tokens_per_step is not None,
         by_tokens=job.tokens_per_step is not None,
+    )
+
+
+def _check_run(workload: Workload) -> None:
+    """A run has at least one step; `--tokens 15` is 15 T without its unit."""
+    step = tokens_of_step(workload)
+    if workload.tokens is None or workload.tokens >= step:
+        return
+    what, why = f"--tokens is {workload.tokens:,.0f}", f"one step trains on {step:,.0f} tokens"
+    raise InputError(
+        what=what, why=why, fix="give the tokens of the whole run, such as --tokens 15T", field="tokens", code="MW204"
     )
 
 
@@ -239,7 +251,7 @@ def resolve_cluster(
     """
     if (cluster is None) == (gpus is None):
         what = "no cluster is given" if cluster is None else "both --gpus and --cluster are given"
-        fix = "say --gpus 64xH100, or --cluster FILE"
+        fix = "give --gpus 64xH100 or --cluster FILE"
         raise InputError(
             Problem(what=what, why="a plan is made for one cluster", fix=fix, field="cluster"), code="MW203"
         )

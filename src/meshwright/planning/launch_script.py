@@ -144,7 +144,7 @@ def script_question(
         raise InputError(flags.problems, code="MW231")
     asks = [*flags.questions, *([which] if which is not None else [])]
     if model is None:
-        model, open_model = model_trained(flags, Path(launch.name).stem or "script")
+        model, open_model = model_trained(flags, f"model of {Path(launch.name).name or 'the script'}")
         asks += [open_model] if open_model is not None else []
     if model is None or cluster is None:
         flags = replace(flags, questions=tuple(dict.fromkeys(asks)))

@@ -407,7 +407,14 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
     ]
     problems += [Problem(what=f"plan {text!r}: {name} is 0", why="degrees and batches are at least 1") for name in zero]
     if problems:
-        raise InputError(problems, code="MW210")
+        from meshwright.specs.row_separators import with_dots  # few plans are wrong
+
+        meant = with_dots(
+            text, lambda again: parse_row(again, devices=devices, global_batch=global_batch, schedules=schedules)
+        )
+        raise InputError(
+            [replace(one, fix=f"did you mean {meant}?") for one in problems[:1]] if meant else problems, code="MW210"
+        )
 
     fields.setdefault("gbs", global_batch)
     if "data_words" in fields:

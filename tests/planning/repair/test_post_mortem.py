@@ -91,3 +91,14 @@ def test_a_smaller_device_than_planned_is_said(tmp_path: Path) -> None:
     assert any("this device has 39.6 GiB" in line for line in post_mortem_lines(report.post_mortem))
     document = report.to_dict()["post_mortem"]
     assert document["capacity_bytes"] == pytest.approx(39.6 * GIB)
+
+
+def test_a_difference_below_the_rounding_of_the_message_is_none(tmp_path: Path) -> None:
+    terms = died(tmp_path, rank=3, tried=1, allocated=20, unused=0.5, in_use=30).post_mortem
+    assert terms is not None
+    outside = next(term for term in terms.terms if term.name == "outside the allocator")
+    near = 20.5 + (outside.predicted_bytes / GIB) + 0.02
+    found = died(tmp_path, rank=3, tried=1, allocated=20, unused=0.5, in_use=near).post_mortem
+    assert found is not None
+    assert found.low is None
+    assert any(line.startswith("no term was predicted too low") for line in post_mortem_lines(found))

@@ -16,6 +16,7 @@ from meshwright.specs.job import Job
 from meshwright.specs.layers.core_attention import AttentionMixer
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
+from meshwright.units import MIB
 
 _SAME = 0.01
 """Sizes this close are taken for the same tensor's."""
@@ -23,6 +24,8 @@ _NEAR = 0.08
 _UNSEEN = ("mbs", "sharding", "recompute", "sp", "offload", "schedule")
 """Levers whose change leaves every rank on its stage."""
 MOST_ALIKE = 3
+NOTHING_BYTES = 64 * MIB
+"""Differences below this are none: messages round several sizes to 0.01 GiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +61,9 @@ class PostMortem:
 
     @property
     def low(self) -> Term | None:
-        """The term that was low by the most; None where none was."""
+        """The term that was low by the most; None where none was by more than the message's rounding."""
         worst = max(self.terms, key=lambda term: term.short_bytes, default=None)
-        return worst if worst is not None and worst.short_bytes > 0 else None
+        return worst if worst is not None and worst.short_bytes > NOTHING_BYTES else None
 
     @property
     def short_bytes(self) -> float:

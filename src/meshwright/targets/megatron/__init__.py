@@ -27,7 +27,7 @@ def _megatron(job: Job, estimate: StepEstimate) -> TargetFiles:
         script = megatron.megatron_script(job, predicted=_predicted(estimate))
     except UnsupportedError as error:
         raise UnsupportedError(list(_plainly(error.problems, job)), code=error.code) from None
-    notes, start = script.notes, "MEGATRON=path/of/Megatron-LM bash train.sh"
+    notes, start = script.notes, "MEGATRON=path/to/Megatron-LM bash train.sh"
     return target_files(job, ((SCRIPT, script.text),), notes=notes, start=start)
 
 

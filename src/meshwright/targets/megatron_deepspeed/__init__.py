@@ -231,7 +231,7 @@ def _quoted(word: str) -> str:
 
 
 def _start(plan: Plan) -> str:
-    return "MEGATRON_DEEPSPEED=path/of/Megatron-DeepSpeed bash train.sh"
+    return "MEGATRON_DEEPSPEED=path/to/Megatron-DeepSpeed bash train.sh"
 
 
 NOTES = (
