@@ -104,6 +104,12 @@ def test_pins_and_limits_hold_for_every_slice() -> None:
         planned(Plain(), gpus="2xH100", objective="time", max_step_time="1ms")
 
 
+@pytest.mark.parametrize("pins", [{"schedule": "interleaved"}, {"schedule": "dualpipe"}, {"pin": "vpp=2"}])
+def test_schedules_of_several_chunks_are_refused_up_front(pins: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="one chunk of layers per worker"):
+        planned(Plain(), gpus="4xH100", **pins)
+
+
 def test_a_named_schedule_is_that_of_every_pipeline() -> None:
     found = planned(Plain(), gpus="4xH100", schedule="gpipe", pin="pp=2")
     assert {pipeline.schedule.name for one in found for pipeline in one.plan.pipelines} == {"gpipe"}

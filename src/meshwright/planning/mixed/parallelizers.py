@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from meshwright.errors import InfeasibleError, MeshwrightError, Problem
+from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
 from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
@@ -23,6 +23,7 @@ from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.source import Launcher, PricedPlan, SearchRecord, require_one_stream
 from meshwright.planning.objectives import Aim
+from meshwright.schedules import SCHEDULES
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.space import Space
 from meshwright.specs.job import Job
@@ -54,6 +55,8 @@ class SliceSource:
             space: pinned axes, wherever a stage stands.
         """
         require_one_stream(inputs.model)
+        if space is not None:
+            _require_one_chunk(space, [one.name for one in parallelizers])
         self.inputs, self.cluster = inputs, inputs.cluster
         self.composer = slice_composer(inputs.model, inputs.cluster, inputs.workload, parallelizers, space=space)
         self._pricer = PlanPricer(inputs.model, inputs.cluster, inputs.workload)
@@ -132,6 +135,9 @@ class SliceSource:
     def _scheduled(self, plan: ExecutionPlan) -> Iterator[ExecutionPlan]:
         """The plan under each schedule that may be used: 1F1B unless others are named."""
         for name in self.composer.questions.space.pinned("schedule") or ("1f1b",):
+            if not _of_one_chunk(str(name)):
+                self._refused.setdefault(f"schedule {name}: workers of these pipelines have one chunk of layers")
+                continue
             schedule = Schedule(name=str(name))
             yield replace(plan, pipelines=tuple(replace(pipeline, schedule=schedule) for pipeline in plan.pipelines))
 
@@ -178,6 +184,31 @@ class SliceSource:
         )
         skips = [Problem(what=f"skipped: {line}", field="parallelizer") for line in self.skips()[:MOST_SKIPS]]
         return InfeasibleError([first, *skips])
+
+
+def _require_one_chunk(space: Space, names: Sequence[str]) -> None:
+    """Refuse pins that no pipeline of partial plans has: its workers hold one chunk of layers each.
+
+    Raises:
+        InputError: of the schedules that are asked for none runs with one chunk, or other numbers of chunks are.
+    """
+    why = f"pipelines made of the partial plans of {', '.join(names)} have one chunk of layers per worker"
+    without = "leave --parallelizer out"
+    schedules = [str(name) for name in space.pinned("schedule") or ()]
+    able = [name for name in schedules if _of_one_chunk(name)]
+    if schedules and not able:
+        needs = f"{', '.join(schedules)} need{'s' if len(schedules) == 1 else ''} other numbers of chunks; {why}"
+        fix = f"use --schedule 1f1b, or {without}"
+        raise InputError(what=f"the schedule is {', '.join(schedules)}", why=needs, fix=fix, field="schedule")
+    if 1 not in (space.pinned("vpp") or (1,)):
+        chunks = ", ".join(str(count) for count in space.pinned("vpp") or ())
+        raise InputError(what=f"vpp is {chunks}", why=why, fix=f"use vpp=1, or {without}", field="pin")
+
+
+def _of_one_chunk(schedule: str) -> bool:
+    """Whether a schedule runs where every worker holds one chunk."""
+    known = SCHEDULES[schedule]
+    return known.chains == 1 and not any(one.field == "v" for one in known.problems(2, 4, 1))
 
 
 def claimed_s(one: PricedPlan) -> float:
