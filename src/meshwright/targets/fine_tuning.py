@@ -57,16 +57,53 @@ def of_deepspeed(
     else:
         name = PurePath(str(said)).name
         text = text_beside(files, name)
-        if text is None:
+        shipped = SHIPPED.get("/".join(PurePath(str(said)).parts[-2:]))
+        if text is None and shipped is None:
             return None
-        own = KeyReader(
-            keys=table_of(text, "JSON", "configuration of DeepSpeed"), problems=reader.problems, file=(name, text)
-        )
+        keys = shipped if text is None else table_of(text, "JSON", "configuration of DeepSpeed")
+        own = KeyReader(keys=keys or {}, problems=reader.problems, file=(name, text or ""))
     reader.beside.append(own)
     for key, value in zip(_BATCHES, (trainer.mbs, trainer.steps), strict=True):
         if own.get(key, "auto") not in ("auto", value):
             own.refuse(key, own.get(key), f"the trainer has {value}, and stops where they differ", "write auto")
     return deepspeed.launch_of(own, trainer, devices)
+
+
+def _of_zero(stage: int, *, overlap: bool, hosts: str = "", bf16: bool | str = "auto", tp: int = 1) -> Keys:
+    """A file of DeepSpeed that leaves batches to the trainer: `hosts` names what the host's memory holds."""
+    zero: Keys = {"stage": stage, "overlap_comm": overlap}
+    zero |= {f"offload_{part}": {"device": "cpu"} for part in hosts.split()}
+    tensors = {"tensor_parallel": {"autotp_size": tp}} if tp > 1 else {}
+    auto = dict.fromkeys((*_BATCHES, "train_batch_size"), "auto")
+    return {**auto, "bf16": {"enabled": bf16}, "fp16": {"enabled": "auto"}, "zero_optimization": zero, **tensors}
+
+
+SHIPPED: dict[str, Keys] = {
+    **{f"deepspeed_configs/zero1{more}.json": _of_zero(1, overlap=True) for more in ("", "_torch_compile")},
+    **{
+        f"deepspeed_configs/zero2{more}.json": _of_zero(2, overlap=True, hosts="optimizer")
+        for more in ("", "_torch_compile")
+    },
+    "deepspeed_configs/zero3.json": _of_zero(3, overlap=True),
+    "deepspeed_configs/zero3_bf16.json": _of_zero(3, overlap=True, bf16=True),
+    "deepspeed_configs/zero3_bf16_cpuoffload_all.json": _of_zero(3, overlap=True, hosts="optimizer param", bf16=True),
+    "deepspeed_configs/zero3_bf16_cpuoffload_params.json": _of_zero(3, overlap=True, hosts="param", bf16=True),
+    **{f"deepspeed/ds_z{stage}_config.json": _of_zero(stage, overlap=False) for stage in (0, 2, 3)},
+    "deepspeed/ds_z2_offload_config.json": _of_zero(2, overlap=False, hosts="optimizer"),
+    "deepspeed/ds_z3_offload_config.json": _of_zero(3, overlap=False, hosts="optimizer param"),
+    "deepspeed/ds_z2_autotp_config.json": _of_zero(2, overlap=False, tp=2),
+}
+"""Files of DeepSpeed that come with axolotl (deepspeed_configs) and LLaMA-Factory (examples/deepspeed), by the end of
+their path: read where the file is not here. Source: axolotl 0.19.0 and llamafactory 0.9.5 (2026-11)."""
+
+
+def shipped_note(reader: KeyReader, files: Files) -> tuple[str, ...]:
+    """Says that a file that is not here was taken as the one of that name that is shipped."""
+    said = str(reader.get(ENGINE) or "")
+    known = "/".join(PurePath(said).parts[-2:]) in SHIPPED
+    if not known or text_beside(files, PurePath(said).name) is not None:
+        return ()
+    return (f"{said[:80]} is not here: taken as the file of that name that comes with the program",)
 
 
 def engine_missing(reader: KeyReader) -> Problem:
@@ -104,11 +141,13 @@ def dtype_keys(plan: Plan) -> Keys:
     return {"bf16": plan.precision.activations == "bf16", "fp16": plan.precision.activations == "fp16"}
 
 
-def with_fields(launched: LaunchFile, reader: KeyReader, model: object, **workload: Any) -> dict[str, Any]:
+def with_fields(
+    launched: LaunchFile, reader: KeyReader, model: object, files: Files | None = None, **workload: Any
+) -> dict[str, Any]:
     """Fields of a `LaunchFile`: what an engine said, with the rest of the file around it."""
     return {
         "model": {"name": str(model)} if model else {},
         "workload": {**launched.workload, **{name: value for name, value in workload.items() if value is not None}},
         "questions": launched.questions,
-        "notes": launched.notes,
+        "notes": (*launched.notes, *shipped_note(reader, files or {})),
     }

@@ -43,6 +43,8 @@ def parse(text: str) -> Node:
     plain = _ESCAPED.sub(lambda match: "==" if match[0][1] in "<>" else "xx", plain)
     if plain.endswith("\\\n"):
         plain = plain[:-2] + "\n\n"
+    elif plain.endswith("\\"):
+        plain = plain[:-1] + "\n"
     return _parser().parse(plain.encode("ascii")).root_node
 
 

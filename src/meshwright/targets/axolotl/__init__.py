@@ -202,7 +202,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
             return reader.launch(
                 None, model={"name": str(model)} if model else {}, questions=(fine_tuning.engine_missing(reader),)
             )
-        return reader.launch(engine.row, **fine_tuning.with_fields(engine, reader, model, **said))
+        return reader.launch(engine.row, **fine_tuning.with_fields(engine, reader, model, files, **said))
     row = _row(reader, trainer, devices)
     workload = {
         "precision": PRECISIONS[trainer.dtype or "fp32"],

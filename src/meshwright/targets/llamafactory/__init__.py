@@ -132,7 +132,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
             return reader.launch(
                 None, model={"name": str(model)} if model else {}, questions=(fine_tuning.engine_missing(reader),)
             )
-        return reader.launch(engine.row, **fine_tuning.with_fields(engine, reader, model, **said))
+        return reader.launch(engine.row, **fine_tuning.with_fields(engine, reader, model, files, **said))
     dp = devices or 1
     row = PlanRow(
         dp=dp, sharding="z0", mbs=trainer.mbs, gbs=trainer.mbs * trainer.steps * dp, recompute=trainer.recompute
@@ -147,7 +147,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
 
 _OF_MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
-_OTHERS = ("use_galore", "use_apollo", "use_badam", "pure_bf16", "use_unsloth", "fp8", "mixture_of_depths")
+_OTHERS = ("use_galore", "use_apollo", "use_badam", "pure_bf16", "use_unsloth", "fp8", "mixture_of_depths", "use_kt")
 
 
 def _refuse(reader: KeyReader) -> None:

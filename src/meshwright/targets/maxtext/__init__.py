@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import PurePath
+from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
@@ -19,6 +20,7 @@ from meshwright.targets import fsdp
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, KeyReader, Keys, yaml_text
 from meshwright.targets.maxtext.models import MODELS, maxtext_name
+from meshwright.targets.maxtext.shape import described
 from meshwright.targets.one_strategy import Note, OneStrategyTarget, overlaps
 from meshwright.targets.overrides import by_equals
 from meshwright.targets.sayable import ANY, Plan, Rule, only
@@ -210,14 +212,25 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     return reader.launch(row, workload=stated, model=_named(reader), notes=notes)
 
 
+_OF_A_PLAN = re.compile(
+    r"parallelism|batch|remat|dtype|quant|dim|num_|length|attention|expert|moe|shard|offload|pipeline|layer|fused|scale"
+    r"|rope|vocab|optim|opt_|lora|accumulation|fp8|int8|checkpoint_name|sparse|norm|embed|model"
+)
+"""Words in keys that may be of a plan or of the model."""
+
+
 def _of_the_base(reader: KeyReader) -> tuple[str, ...]:
-    """Takes what MaxText's own base.yml has that this release of it has not for no fault of the user's."""
-    if PurePath(reader.file[0]).name != "base.yml":
-        return ()
+    """Takes keys of another release: all that its own base.yml has, and those that name profiles, logs and data."""
+    shipped = PurePath(reader.file[0]).name == "base.yml"
     later = [
-        one.field for one in reader.problems if one.what.startswith("unknown key") and one.field not in reader.over
+        one.field
+        for one in reader.problems
+        if one.what.startswith("unknown key")
+        and ((shipped and one.field not in reader.over) or not _OF_A_PLAN.search(one.field))
     ]
-    reader.problems = [one for one in reader.problems if one.field in reader.over]
+    reader.problems = [
+        one for one in reader.problems if one.field not in later and not (shipped and one.field not in reader.over)
+    ]
     return (f"keys of another MaxText, not read: {', '.join(later)}",) if later else ()
 
 
@@ -226,13 +239,13 @@ _PROGRAM = re.compile(r"(?i)(?:^|/|src\.)maxtext[./](?:[\w./]*[./])?train(?:_com
 _OURS = {theirs: ours for ours, theirs in MODELS.items()}
 
 
-def _named(reader: KeyReader) -> dict[str, str]:
-    """The model of a file; nothing where its shape stands in it."""
+def _named(reader: KeyReader) -> dict[str, Any]:
+    """The model of a file by its name, or as its keys describe it."""
     name = reader.word("model_name", "default")
     if reader.switch("override_model_config"):
         why = "other keys change the shape of the model, and are not read"
         reader.refuse("override_model_config", True, why, "name the model before the file: check MODEL FILE")
-    return {} if name == "default" else {"name": _OURS.get(name, name)}
+    return described(reader) if name == "default" else {"name": _OURS.get(name, name)}
 
 
 def _sizes(reader: KeyReader, devices: int | None) -> dict[str, int] | None:

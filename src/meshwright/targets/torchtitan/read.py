@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +49,9 @@ def read_configuration(
     reader = KeyReader(keys=keys, file=(name, text), over=over, names=names)
     checked = {name: value for name, value in keys.items() if name in SECTIONS.values()}
     reader.problems += key_problems("torchtitan", checked, known_keys("meshwright.targets.torchtitan"))
+    forked = _of_a_fork(reader) if name.endswith(".toml") else ()
     lora, precision, notes = _converted(reader)
+    notes += forked
     shipped = (
         str(reader.get("module") or reader.get("model.name", "")),
         str(reader.get("flavor") or reader.get("model.flavor", "")),
@@ -77,6 +80,22 @@ def read_configuration(
         # What follows from a value nobody knows would be wrong: nothing of it is said.
         return replace(reader.launch(None), problems=(), questions=questions)
     return reader.launch(row, layout, model=model, workload=workload, notes=notes)
+
+
+_OF_A_PLAN = re.compile(
+    r"parallel|_degree|stage|fsdp|prefetch|shard|micro|batch|seq_len|tokens_per|length|dtype|mixed|offload|compile|recompute"
+    r"|checkpoint|optim|expert|moe|attn|attention|async|accum|enable|disable|use_"
+)
+"""Words in keys that may be of a plan."""
+
+
+def _of_a_fork(reader: KeyReader) -> tuple[str, ...]:
+    """Takes keys of a fork that name data or losses; what may be of a plan stays a problem."""
+    unknown = [one for one in reader.problems if one.what.startswith("unknown key ")]
+    own = [one for one in unknown if not _OF_A_PLAN.search(one.field.partition(".")[2])]
+    reader.problems = [one for one in reader.problems if one not in own]
+    names = ", ".join(one.field for one in own)
+    return (f"keys of a fork of torchtitan, taken as changing no plan: {names}",) if own else ()
 
 
 def _which(wrong: str, file: str, wanted: object) -> Problem:
