@@ -89,3 +89,30 @@ def test_the_json_of_galvatron_needs_no_option(tmp_path: Path) -> None:
     file.write_text(json.dumps(keys))
     report = check(file, cluster="8xH100", search=False)
     assert [one.what for one in report.violations if one.code == "ASK"] == ["no model is given"]
+
+
+def test_a_program_whose_options_are_not_read_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        'python monitor.py &\ndocker exec box bash -lc "swift sft --model a --per_device_train_batch_size 1"\n'
+    )
+    with pytest.raises(MeshwrightError, match="it starts swift of ms-swift"):
+        check(script, cluster="8xH100", search=False, source_format="megatron")
+
+
+def test_a_model_that_only_its_options_describe_contradicts_nothing(tmp_path: Path) -> None:
+    """All layers have experts: the width of dense ones, which is given too, is that of none."""
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 1024 --num-attention-heads 8 "
+        "--ffn-hidden-size 4096 --num-experts 8 --moe-ffn-hidden-size 512 --seq-length 1024 --vocab-size 32000 "
+        "--max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 8 --bf16 --swiglu\n"
+    )
+    assert not check(script, cluster="8xH100", search=False).violations
+
+
+def test_what_no_option_shards_is_said(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"torchrun {TRAINER} --bf16\n")
+    report = check(script, cluster="8xH100", search=False)
+    assert any("unless the program shards by itself" in note for note in report.warnings)

@@ -38,6 +38,14 @@ def test_a_model_that_the_keys_do_not_describe_is_contradicted(tmp_path: Path) -
     assert {one.code for one in report.violations} >= {"MODEL"}
 
 
+@pytest.mark.parametrize("key", ["ici_sequence_parallelism=2", "dcn_diloco_parallelism=2", "ici_parallelism=[1,8]"])
+def test_axes_that_plans_do_not_have_are_refused(tmp_path: Path, key: str) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"{SCALED}{key}\n")
+    report = check(script, cluster="8xH100", search=False)
+    assert [one.field for one in report.violations if one.code == "OPTIONS"] == [key.partition("=")[0]]
+
+
 ENGINES = """base_model: meta-llama/Llama-3.1-8B
 datasets: [{path: a, type: alpaca}]
 sequence_len: 2048

@@ -170,7 +170,8 @@ def script_question(
         flags = replace(flags, notes=(*flags.notes, note))
     violations = [Violation.of("ASK", problem) for problem in flags.questions]
     violations += [Violation.of("OPTIONS", problem) for problem in flags.problems]
-    violations += _shape_differs(inputs.model, flags.model)
+    if asked.model is not None or "name" in flags.model:  # else the options describe it themselves
+        violations += _shape_differs(inputs.model, flags.model)
     violations += _name_differs(inputs.model, flags.model.get("name"))
     if flags.row is None:
         question = PlanQuestion(inputs=inputs, row=None, plan=flags.plan, warnings=flags.notes)

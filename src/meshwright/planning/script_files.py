@@ -57,8 +57,20 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
         said=(*said, *options.said(found.place)),
         unpriced=unpriced,
         problems=(*launched.problems, *(options.problems() if target.overrides is None else ())),
-        notes=(*launched.notes, *(options.notes() if target.overrides is None else ()), *_assumed(script)),
+        notes=(
+            *launched.notes,
+            *_no_engine(target, found),
+            *(options.notes() if target.overrides is None else ()),
+            *_assumed(script),
+        ),
     )
+
+
+def _no_engine(target: Target, found: StartedWith) -> Iterator[str]:
+    """Says what was taken where options alone start a trainer, and none of them shards."""
+    launcher = found.files.get(LAUNCHER, "") if LAUNCHER in found.written else ""
+    if target.name == "accelerate" and '"MULTI_GPU"' in launcher:
+        yield "no option names what shards: every device holds a whole copy, unless the program shards by itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,10 +132,10 @@ def test_the_model_of_a_nemo_config_is_that_of_its_own_defaults_and_words() -> N
     assert found.workload["precision"].activations == "bf16"
 
 
-@pytest.mark.parametrize("more", ["  mm_cfg: {llm: {}}\n", "  encoder: {num_layers: 2}\n"])
+@pytest.mark.parametrize("more", ["  mm_cfg: {llm: {}}\n", "  encoder: {num_layers: 2}\n", "  patch_dim: 14\n"])
 def test_nemo_models_with_another_tower_are_refused(more: str) -> None:
     pytest.importorskip("yaml")
-    with pytest.raises(UnsupportedError, match="decoder"):
+    with pytest.raises(UnsupportedError, match="no plain decoder"):
         script_of(NEMO + more, "hydra")
 
 

@@ -116,9 +116,9 @@ def nemo_config(data: Any) -> NemoConfig | None:
         return None
     if not {"micro_batch_size", "tensor_model_parallel_size"} <= model.keys():
         return None
-    other = next((name for name in ("mm_cfg", "encoder", "decoder") if isinstance(model.get(name), dict)), None)
+    other = next((name for name in _OTHERS if model.get(name) not in (None, False)), None)
     if other is not None:
-        why = f"model.{other} describes more than a decoder, whose plan would be read wrong"
+        why = f"model.{other} is of another model, or of more than one, whose plan would be read wrong"
         raise UnsupportedError(Problem(what="the model is no plain decoder", why=why, fix="check a config of GPT"))
     reader = _Config(root=root)
     options = tuple(reader.options())
@@ -129,6 +129,8 @@ def nemo_config(data: Any) -> NemoConfig | None:
     return NemoConfig(options=options, launcher=launcher, problems=tuple(reader.problems), workload=workload)
 
 
+_OTHERS = ("mm_cfg", "encoder", "decoder", "patch_dim", "img_h", "bert_binary_head", "retro", "vision", "text")
+"""Keys of image models, of encoders and of retrievers."""
 _GROUPS = ("training", "fine_tuning", "peft", "prompt_learning")
 """Tables of NeMo's launcher, under whose name its configs are kept and name themselves."""
 

@@ -168,6 +168,29 @@ def _other_model(launch: Launch) -> Iterator[Problem]:
             return
 
 
+_PROGRAMS = {
+    "swift": "ms-swift",
+    "megatron": "ms-swift",
+    "xtuner": "XTuner",
+    "tune": "torchtune",
+    "litgpt": "LitGPT",
+    "composer": "Composer",
+    "colossalai": "ColossalAI",
+    "oumi": "Oumi",
+}
+"""Programs that train and whose options are not read, by their command."""
+
+
+def _of_another(script: Script) -> str:
+    """Says which program trains instead, where it is one that is known; else nothing."""
+    for command in script.commands:
+        for word in command.words[:4]:
+            name = word.text.rpartition("/")[2]
+            if name in _PROGRAMS:
+                return f"it starts {name} of {_PROGRAMS[name]} ({command.place}), whose options are not read"
+    return ""
+
+
 def _options_alone(script: Script) -> ChosenCommand:
     """A text of options; else why nothing was found."""
     words = [word for command in script.commands for word in command.words]
@@ -180,6 +203,8 @@ def _options_alone(script: Script) -> ChosenCommand:
     if started:
         names = dict.fromkeys(launch.program.rpartition("/")[2] for launch in started)
         why = f"it starts {', '.join(list(names)[:3])} without options of Megatron-LM"
+    if other := _of_another(script):
+        why, fix = other, "check the configuration that it makes, or price its plan: check MODEL --plan PLAN"
     if script.missing:
         path, place = script.missing[0]
         why = f"it calls {path[-80:]} at {place}, which is not here"

@@ -169,6 +169,10 @@ def _shift(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell:
     shell.positional = shell.positional[number:]
 
 
+_NAMES_NEXT = re.compile(r"[-+][a-zA-Z]*o[a-zA-Z]*")
+"""Switches behind which the name of one stands: `-euo pipefail`, `-eox pipefail`."""
+
+
 def _set(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     for at, word in enumerate(words[1:], 1):
         text = known_text(word)
@@ -178,7 +182,7 @@ def _set(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: S
         if re.fullmatch(r"[-+][a-zA-Z]+", text):
             if "a" in text[1:]:
                 shell.export_all = text[0] == "-"
-        elif text and not text.startswith("-") and known_text(words[at - 1])[-1:] != "o":
+        elif text and not text.startswith("-") and not _NAMES_NEXT.fullmatch(known_text(words[at - 1])):
             shell.positional, shell.open_ended = tuple(words[at:]), False
             return
 

@@ -143,7 +143,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         "global_batch": row.gbs,
         **{name: value for name, value in said.items() if value is not None},
     }
-    return reader.launch(row, model={"name": str(model)} if model else {}, workload=workload)
+    note = "no key names what shards: every device holds a whole copy, unless `accelerate launch` around it says FSDP"
+    return reader.launch(row, model={"name": str(model)} if model else {}, workload=workload, notes=(note,))
 
 
 _OF_MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")

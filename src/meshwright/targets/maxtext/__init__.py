@@ -248,9 +248,29 @@ def _named(reader: KeyReader) -> dict[str, Any]:
     return described(reader) if name == "default" else {"name": _OURS.get(name, name)}
 
 
+_OTHER_AXES = (
+    "sequence",
+    "tensor_sequence",
+    "fsdp_transpose",
+    "context_usp_ulysses",
+    "context_autoregressive",
+    "autoregressive",
+    "diloco",
+)
+"""Axes of the mesh that plans do not have."""
+
+
 def _sizes(reader: KeyReader, devices: int | None) -> dict[str, int] | None:
     """Degree of each axis, both levels multiplied; one of -1 is what is left of the devices."""
     found, free = {}, []
+    for level in ("ici", "dcn"):
+        for axis in _OTHER_AXES:
+            path = f"{level}_{axis}_parallelism"
+            if path in reader.keys and reader.get(path, 1) != 1:
+                reader.refuse(path, reader.get(path), "plans do not have this axis", f"use {', '.join(AXES)}")
+        if reader.get(f"{level}_parallelism"):
+            path = f"{level}_parallelism"
+            reader.refuse(path, reader.get(path), "degrees are read one by one", f"use {level}_NAME_parallelism")
     for axis in AXES:
         defaults = {"ici": -1 if axis == "fsdp" else 1, "dcn": -1 if axis == "data" else 1}
         parts = [reader.get(f"{level}_{axis}_parallelism", usual) for level, usual in defaults.items()]

@@ -19,6 +19,7 @@ from meshwright.targets.torchtitan.flavors import layers_of, library_name
 from meshwright.targets.torchtitan.functions import CONFIG, SECTIONS, module_keys
 
 _P, _T = "parallelism.", "training."
+_REDUCE = f"{_T}mixed_precision_reduce"
 _TOKENS = f"{_T}num_tokens_per_microbatch_per_dp_rank"
 
 
@@ -50,6 +51,9 @@ def read_configuration(
     checked = {name: value for name, value in keys.items() if name in SECTIONS.values()}
     reader.problems += key_problems("torchtitan", checked, known_keys("meshwright.targets.torchtitan"))
     forked = _of_a_fork(reader) if name.endswith(".toml") else ()
+    reduced = name.endswith(".toml") and reader.word(_REDUCE, "float32") == "bfloat16"
+    if reduced:  # forks send gradients in 16 bits
+        reader.problems = [one for one in reader.problems if one.field != _REDUCE]
     lora, precision, notes = _converted(reader)
     notes += forked
     shipped = (
@@ -74,6 +78,8 @@ def read_configuration(
         workload["precision"] = fsdp.IN_16_BITS
     elif narrow:
         reader.refuse(f"{_T}dtype", "bfloat16", f"products in {precision} are priced with fp32 copies", "use float32")
+    if reduced:
+        workload["precision"] = replace(workload["precision"], reduce="bf16")
     model = {"num_layers": layers, "name": library_name(*shipped)} if layers else {}
     questions = tuple(_question(path, said, name) for path, said in unresolved.items() if path in reader.asked)
     if questions:
