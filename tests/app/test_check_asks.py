@@ -90,7 +90,7 @@ def test_a_sourced_file_that_is_missing_is_asked_for_where_the_plan_needs_it(tmp
     path.write_text(f"TP=2\nsource /site/modules\n{launch} --global-batch-size 64 --tensor-model-parallel-size $TP\n")
     report = check(path, gpus="8xH100", search=False)
     assert (report.exit_code, report.name) == (0, "tp2.nosp.dp4.mbs1.gbs64.nodpov")
-    assert any("/site/modules, used at train.sh:2, is not here" in note for note in report.warnings)
+    assert any("/site/modules, used at train.sh:2, was not found" in note for note in report.warnings)
     path.write_text(path.read_text().replace("TP=2\n", "").replace("$TP", "${TP:-2}"))
     report = check(path, gpus="8xH100", search=False)
     assert [(v.why, v.fix) for v in report.violations] == [
