@@ -70,7 +70,7 @@ def test_all_that_is_open_is_one_question_and_the_second_call_succeeds(tmp_path:
         search=False,
     )
     assert (again.exit_code, again.name) == (0, "tp2.nosp.pp2.dp4.mbs1.gbs64.nodpov")
-    assert again.to_dict()["inputs"]["model"]["name"] == "train"
+    assert again.to_dict()["inputs"]["model"]["name"] == "model of train.sh"
 
 
 def test_devices_that_the_degrees_go_with_are_proposed(tmp_path: Path) -> None:
@@ -198,12 +198,58 @@ def test_the_engine_that_a_configuration_of_accelerate_names_is_read(tmp_path: P
     assert places["zero_optimization.stage"] == "z3.json:1"
 
 
-def test_the_trainer_of_galvatron_is_no_config_of_nemo(tmp_path: Path) -> None:
-    """Its degrees stand beside keys that NeMo has, too: without them a plan of two tensor ranks was one of none."""
+GALVATRON = """runtime:
+  parallel:
+    pp_deg: 2
+    global_tp_deg: 2
+    vocab_tp: 2
+    default_dp_type: zero2
+    pipeline_type: pipedream_flush
+    galvatron_config_path: null
+  model:
+    model_size: llama2-7b
+  train:
+    sequence_parallel: true
+    use_flash_attn: true
+    global_batch_size: 32
+    micro_batch_size: 4
+    chunks: 4
+    seq_length: 4096
+"""
+
+
+def test_the_trainer_of_galvatron_is_a_plan(tmp_path: Path) -> None:
+    """Its degrees stand beside keys that NeMo has, too: read as NeMo's, two tensor ranks were none."""
     path = tmp_path / "train_dist.yaml"
-    path.write_text("runtime:\n  parallel:\n    pp_deg: 1\n    global_tp_deg: 2\n  train:\n    micro_batch_size: 4\n")
-    with pytest.raises(ValueError, match="is of Galvatron's trainer"):
-        check("llama-2-7b", source=path, gpus="8xH100")
+    path.write_text(GALVATRON)
+    report = check(path, gpus="8xH100", search=False)
+    assert not report.violations
+    assert report.name == "tp2.pp2.dp2.z2.mbs4.gbs32"
+    script = tmp_path / "train.sh"
+    script.write_text('torchrun --nproc-per-node=8 train_dist.py train_dist.yaml parallel.pp_deg=1 "$@"\n')
+    assert check(script, gpus="8xH100", search=False).name == "tp2.dp4.z2.mbs2.gbs32"
+    path.write_text(GALVATRON.replace("chunks: 4", "chunks: 3").replace("vocab_tp: 2", "vocab_tp: 1"))
+    fields = [one.field for one in check(path, gpus="8xH100", search=False).violations]
+    assert fields == ["parallel.vocab_tp", "train.chunks"]
+
+
+def test_layers_that_differ_stand_in_the_json_that_the_trainer_names(tmp_path: Path) -> None:
+    path = tmp_path / "train_dist.yaml"
+    path.write_text(GALVATRON.replace("galvatron_config_path: null", "galvatron_config_path: ./made/layers.json"))
+    assert [what for what, _ in asked(check(path, gpus="8xH100", search=False))] == ["./made/layers.json is not here"]
+    keys = {
+        "pp_deg": 1,
+        "tp_sizes_enc": ",".join(["2"] * 32),
+        "global_bsz": 16,
+        "chunks": 2,
+        "default_dp_type": "zero3",
+    }
+    keys |= {name: ",".join(["0"] * 32) for name in ("dp_types_enc", "checkpoint", "use_sp")}
+    (tmp_path / "layers.json").write_text(json.dumps(keys))
+    report = check(path, gpus="8xH100", search=False)
+    assert not report.violations
+    assert report.name == "tp2.dp4.fsdp.mbs2.gbs16.gpipe"
+    assert report.inputs.workload.seq_len == 4096  # type: ignore[union-attr]
 
 
 def test_an_engine_that_nobody_knows_is_no_plan_of_copies(tmp_path: Path) -> None:

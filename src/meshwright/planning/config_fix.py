@@ -56,7 +56,7 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
         return ScriptFix(plan=plan, noun=noun, changes=(), diff="", why_not=error.problems[0].what)
     if source.target.edited(source.name, source.text) is None and not source.by_options:
         target = source.target
-        why = f"{target.title} {target.version} does not take this form: take its file from `export --to {target.name}`"
+        why = f"this form is not edited in place: take the plan's file from `export --to {target.name}`"
         return ScriptFix(plan=plan, noun=noun, changes=(), diff="", why_not=why)
     theirs = {name: text for name, text in written.files if name != PLAN_FILE}
     main = next((name for name, text in theirs.items() if source.target.recognised(name, text)), "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -68,10 +67,6 @@ def format_of(source: str | os.PathLike[str], outside: Outside = Outside()) -> s
         return "megatron"
     path = Path(source)
     text = read_text(path, "launch script")
-    if path.suffix in YAML and _OF_GALVATRON.search(text):
-        why = "its trainer's degrees stand under names of their own, and are not read"
-        fix = "check the JSON that it names as galvatron_config_path, with --from galvatron"
-        raise UnsupportedError(Problem(what=f"{path.name} is of Galvatron's trainer", why=why, fix=fix, field="source"))
     found = target_of_file(path.name, text) or record_of(path.name, text)
     found = found or (TRAINER if recorded(path.name, text) else None)
     if found is None and (path.suffix in SCRIPTS or text.startswith("#!")):
@@ -87,7 +82,6 @@ def format_of(source: str | os.PathLike[str], outside: Outside = Outside()) -> s
     return found
 
 
-_OF_GALVATRON = re.compile(r"^[ \t]+(?:global_tp_deg|default_dp_type)[ \t]*:", re.MULTILINE)
 _OF_MEGATRON = ("--tensor-model-parallel-size", "--micro-batch-size", "--num-layers")
 
 

@@ -9,14 +9,17 @@ from collections.abc import Iterator
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
+from meshwright.formats.key_text import key_text
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Chunk, Pipeline
 from meshwright.specs.row_of import Homogeneous, effective
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.targets import fsdp
 from meshwright.targets.contract import JobTarget, TargetFiles, one_line, target_files
+from meshwright.targets.galvatron import trainer
 from meshwright.targets.galvatron.read import CONFIG, FILE, read
 from meshwright.targets.keys import Keys, json_text
+from meshwright.targets.overrides import by_equals
 from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import ANY, Plan, Rule, only, setting_problems, settings_of, unequal_pipelines
 
@@ -188,6 +191,10 @@ TARGET = JobTarget(
     translate=_files,
     untold=_refused,
     read=read,
-    recognised=FILE.recognised,
+    recognised=lambda name, text: FILE.recognised(name, text) or trainer.recognised(name, text),
+    named=trainer.named,
+    edited=lambda name, text: key_text(name, text) if name.endswith(".json") else None,
+    overrides=lambda launch: by_equals(launch.words),
+    option=lambda name, value: (f"{name}={value}",),
     software="megatron-core",
 )

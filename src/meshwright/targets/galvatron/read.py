@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -12,6 +13,7 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import homogeneous, row_from
 from meshwright.targets.contract import Files
+from meshwright.targets.galvatron import trainer
 from meshwright.targets.keys import KeyFile, KeyReader
 
 CONFIG = "galvatron_config.json"
@@ -27,13 +29,17 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     """A JSON configuration as a plan.
 
     Args:
-        files: the configuration.
+        files: the configuration, or the YAML of the trainer with it.
         devices: of the job; by default `world_size`, which files written here hold.
 
     Raises:
         InputError: the text is no JSON.
     """
-    reader = FILE.read(files)
+    around = trainer.read(files, devices) if any(trainer.recognised(*file) for file in files.items()) else None
+    if around is not None and around[1] is None:
+        return around[0]
+    name = None if around is None else around[1]
+    reader = FILE.read(files if name is None else {name: files[name]})
     plan = _plan(reader, devices)
     if plan is None:
         return LaunchFile(row=None, layout=None, problems=tuple(reader.problems))
@@ -41,7 +47,13 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     row = row_from(found, gbs=plan.global_batch) if found is not None else None
     workload: dict[str, Any] = {"global_batch": plan.global_batch, "precision": PRECISIONS["bf16"]}
     layout = tuple(chunk.num_layers for chunk in plan.pipelines[0].chunks())
-    return reader.launch(row, layout, plan=None if row else plan, model={"num_layers": sum(layout)}, workload=workload)
+    model: dict[str, Any] = {"num_layers": sum(layout)}
+    if around is None:
+        return reader.launch(row, layout, plan=None if row else plan, model=model, workload=workload)
+    own = around[0]
+    stated = {name: value for name, value in own.workload.items() if value is not None}
+    launch = reader.launch(row, layout, plan=None if row else plan, model=own.model | model, workload=workload | stated)
+    return replace(launch, said=(*own.said, *launch.said), problems=(*own.problems, *launch.problems))
 
 
 def _plan(reader: KeyReader, devices: int | None) -> ExecutionPlan | None:
