@@ -144,6 +144,7 @@ def test_a_batch_smaller_than_its_data_ranks_is_refused(tmp_path: Path) -> None:
         ("megatron_amp_O2: true", "fsdp: true", "model.fsdp"),
         ("megatron_amp_O2: true", "megatron_amp_O2: false", "model.megatron_amp_O2"),
         ("distributed_fused_adam", "lamb", "model.optim.name"),
+        ("megatron_amp_O2: true", "virtual_prompt_style: p-tuning", "model.virtual_prompt_style"),
     ],
 )
 def test_settings_of_nemo_that_no_option_says_are_refused(tmp_path: Path, old: str, new: str, field: str) -> None:

@@ -116,3 +116,14 @@ def test_what_no_option_shards_is_said(tmp_path: Path) -> None:
     script.write_text(f"torchrun {TRAINER} --bf16\n")
     report = check(script, cluster="8xH100", search=False)
     assert any("unless the program shards by itself" in note for note in report.warnings)
+
+
+def test_what_a_template_leaves_to_fill_in_is_no_syntax_error(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "DATA_PATH=<Specify path and file prefix>_text_document\nSAVE=<Specify path>\n"
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 "
+        "--seq-length 1024 --max-position-embeddings 1024 --vocab-size 50304 --micro-batch-size 1 "
+        "--global-batch-size 8 --bf16 --data-path $DATA_PATH --save $SAVE\n"
+    )
+    assert not check(script, cluster="8xH100", search=False).violations

@@ -131,6 +131,8 @@ def nemo_config(data: Any) -> NemoConfig | None:
 
 _OTHERS = ("mm_cfg", "encoder", "decoder", "patch_dim", "img_h", "bert_binary_head", "retro", "vision", "text")
 """Keys of image models, of encoders and of retrievers."""
+_FROZEN = ("virtual_prompt_style", "prompt_learning", "ia3_tuning", "adapter_tuning")
+"""Keys of trainings of prompts and of parts beside a frozen model."""
 _GROUPS = ("training", "fine_tuning", "peft", "prompt_learning")
 """Tables of NeMo's launcher, under whose name its configs are kept and name themselves."""
 
@@ -260,6 +262,12 @@ class _Config:
 
     def adapters(self) -> dict[str, Any]:
         """LoRA as a workload has it."""
+        for name in _FROZEN:
+            if self.value("model", name) not in (None, "no-prompts"):
+                why = "it trains parts beside a frozen model, which are not read; full training is priced"
+                self.refuse(
+                    f"model.{name}", self.value("model", name), why, "check a config of pretraining, SFT or LoRA"
+                )
         scheme = self.value("model", "peft", "peft_scheme")
         if scheme in (None, "null", "none"):
             return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -86,7 +87,7 @@ def read_script(
             open_ended=arguments is None,
             name=literal(name, start),
         )
-        source = Source.of_file(text.replace("\r\n", "\n"), shown)
+        source = Source.of_file(_filled_in(text.replace("\r\n", "\n")), shown)
         slurm_variables(source, shell)
         try:
             Evaluator(record, read).script(source, shell)
@@ -104,3 +105,11 @@ def read_script(
         files=dict(record.files),
         failed_at=failed_at,
     )
+
+
+_TO_FILL_IN = re.compile(r"^([ \t]*(?:export[ \t]+)?\w+=)(<[A-Za-z][^<>|&;$`\n]*>)(?=\S*[ \t]*$)", re.MULTILINE)
+
+
+def _filled_in(text: str) -> str:
+    """A template with a word in each place that it leaves to its reader: bash takes no `DATA_PATH=<Specify path>`."""
+    return _TO_FILL_IN.sub(lambda match: match[1] + re.sub(r"\W", "_", match[2]), text)

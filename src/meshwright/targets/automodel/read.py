@@ -62,7 +62,15 @@ def _wide(reader: KeyReader) -> bool:
     return reader.word(f"{_D}mp_policy.param_dtype", "bfloat16").endswith("float32")
 
 
+_OTHER_MODELS = ("flow_matching", "diffusion", "vision_model")
+"""Tables of recipes for other models."""
+
+
 def _recipe(reader: KeyReader) -> None:
+    other = next((name for name in _OTHER_MODELS if reader.get(name) is not None), None)
+    if other is not None:
+        why = "it trains a model of images or sound: decoders that predict the next token are read"
+        reader.refuse(other, "given", why, "check a recipe of a language model")
     said = reader.get("recipe", _RECIPES[0])
     name = str(said.get("_target_", "") if isinstance(said, Mapping) else said)
     if not name.endswith(_RECIPES):

@@ -20,7 +20,7 @@ from meshwright.targets import fsdp
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, KeyReader, Keys, yaml_text
 from meshwright.targets.maxtext.models import MODELS, maxtext_name
-from meshwright.targets.maxtext.shape import described
+from meshwright.targets.maxtext.shape import EARLIER, described
 from meshwright.targets.one_strategy import Note, OneStrategyTarget, overlaps
 from meshwright.targets.overrides import by_equals
 from meshwright.targets.sayable import ANY, Plan, Rule, only
@@ -222,6 +222,7 @@ _OF_A_PLAN = re.compile(
 def _of_the_base(reader: KeyReader) -> tuple[str, ...]:
     """Takes keys of another release: all that its own base.yml has, and those that name profiles, logs and data."""
     shipped = PurePath(reader.file[0]).name == "base.yml"
+    reader.problems = [one for one in reader.problems if one.field not in EARLIER]
     later = [
         one.field
         for one in reader.problems
@@ -251,7 +252,6 @@ def _named(reader: KeyReader) -> dict[str, Any]:
 _OTHER_AXES = (
     "sequence",
     "tensor_sequence",
-    "fsdp_transpose",
     "context_usp_ulysses",
     "context_autoregressive",
     "autoregressive",
@@ -279,6 +279,12 @@ def _sizes(reader: KeyReader, devices: int | None) -> dict[str, int] | None:
             return None
         found[axis] = math.prod(part for part in parts if part > 0)
         free += [axis] * (-1 in parts)
+    # Weights are cut along another dimension by these ranks, which hold sequences of their own as the others do.
+    crosswise = [reader.get(f"{level}_fsdp_transpose_parallelism", 1) for level in ("ici", "dcn")]
+    if any(type(part) is not int or part < 1 for part in crosswise):
+        reader.refuse("ici_fsdp_transpose_parallelism", crosswise, "must be a degree")
+        return None
+    found["fsdp"] *= math.prod(crosswise)
     if free:
         known = math.prod(found.values())
         if devices is None or devices % known:

@@ -22,6 +22,8 @@ _SIZES = {
     "max_target_length": 2048,
 }
 """Keys with MaxText's own defaults."""
+EARLIER = ("base_num_heads", "max_eval_target_length")
+"""Keys of 2023: heads of queries, keys and values together, and a length that only evaluation has."""
 _GATED = (["silu", "linear"], ["gelu", "linear"])
 _PLAIN = (["gelu"], ["relu"], ["silu"])
 
@@ -37,14 +39,16 @@ def described(reader: KeyReader) -> dict[str, Any]:
     known = block in _BLOCKS and experts == 1 and activations in (*_GATED, *_PLAIN)
     if not known or reader.word("attention_type", "global") != "global":
         return {}
-    sizes = {name: reader.degree(name, usual) for name, usual in _SIZES.items()}
-    layers, width, heads, inner = _scales(reader)
+    heads = reader.degree("base_num_heads", _SIZES["base_num_query_heads"])
+    usual = _SIZES | dict.fromkeys(("base_num_query_heads", "base_num_kv_heads"), heads)
+    sizes = {name: reader.degree(name, number) for name, number in usual.items()}
+    layers, width, wider, inner = _scales(reader)
     positions = reader.degree("max_position_embeddings", sizes["max_target_length"])
     return {
         "num_layers": sizes["base_num_decoder_layers"] * layers,
         "hidden": sizes["base_emb_dim"] * width,
-        "heads": sizes["base_num_query_heads"] * heads,
-        "kv_heads": sizes["base_num_kv_heads"] * heads,
+        "heads": sizes["base_num_query_heads"] * wider,
+        "kv_heads": sizes["base_num_kv_heads"] * wider,
         "head_dim": sizes["head_dim"],
         "ffn_hidden": sizes["base_mlp_dim"] * inner,
         "vocab": sizes["vocab_size"],
