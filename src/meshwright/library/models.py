@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Mapping
-from dataclasses import replace as replace_fields
 from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest
-from meshwright.formats.huggingface import read_config
+from meshwright.formats.huggingface import WEIGHTS, read_config
 from meshwright.specs.model import ModelSpec
 
 __all__ = [
@@ -35,11 +33,6 @@ __all__ = [
 LIBRARY_VARIABLE = "MESHWRIGHT_LIBRARY"
 """Environment variable naming the folder of the user's own devices and models."""
 
-WEIGHTS = (".gguf", ".safetensors")
-"""Files of weights, whose model a config beside them or their header tells."""
-MAX_BYTES = 64 * 2**20
-COUNT_TOLERANCE = 1e-3
-"""How far the parameters of weights may be from those of their config."""
 _DATA = Path(__file__).parent / "data" / "models"
 _FITTING_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,98}[a-z0-9])?")
 
@@ -61,9 +54,13 @@ def resolve(text: str | os.PathLike[str], stdin: IO[bytes] | IO[str] | None = No
     """
     text = os.fspath(text)
     if text == "-":
-        return _read(_from_stream(stdin), "stdin", source="standard input")
+        from meshwright.library.model_files import content_of_stream, model_of_config
+
+        return model_of_config(content_of_stream(stdin), "stdin", source="standard input")
     if not text.strip():
-        raise _input("no model is given", "the name is empty", "pass a library name or the path of a config.json")
+        from meshwright.library.model_files import refusal
+
+        raise refusal("no model is given", "the name is empty", "pass a library name or the path of a config.json")
     is_path = _looks_like_path(text)
     if not is_path:
         found = find_name(text)
@@ -71,7 +68,9 @@ def resolve(text: str | os.PathLike[str], stdin: IO[bytes] | IO[str] | None = No
             return spec(found)
     path = os.path.expanduser(text)
     if is_path or os.path.lexists(path):
-        return _from_path(path)
+        from meshwright.library.model_files import model_at
+
+        return model_at(path)
     raise UnsupportedError(_unknown(text), code="MW401")
 
 
@@ -86,7 +85,9 @@ def spec(name: str) -> ModelSpec:
     path = _own().get(name)
     if path is None:
         raise UnsupportedError(_unknown(name), code="MW401")
-    return _from_path(str(path), name=name)
+    from meshwright.library.model_files import model_at
+
+    return model_at(str(path), name=name)
 
 
 def config_of(text: str | os.PathLike[str]) -> dict[str, object] | None:
@@ -95,6 +96,8 @@ def config_of(text: str | os.PathLike[str]) -> dict[str, object] | None:
     Args:
         text: as for `resolve`, whose answer it is read for.
     """
+    from meshwright.library.model_files import content_of, is_entry
+
     text = os.fspath(text)
     name = None if _looks_like_path(text) else find_name(text)
     built_in = name is not None and name in _index()
@@ -103,8 +106,8 @@ def config_of(text: str | os.PathLike[str]) -> dict[str, object] | None:
     elif text == "-":
         return None
     else:
-        content = _from_file(str(_own()[name]) if name is not None else os.path.expanduser(text))
-    found = content["config"] if _is_entry(content) and isinstance(content, dict) else content
+        content = content_of(str(_own()[name]) if name is not None else os.path.expanduser(text))
+    found = content["config"] if is_entry(content) and isinstance(content, dict) else content
     return found if isinstance(found, dict) and "model_type" in found else None
 
 
@@ -162,26 +165,30 @@ def add_model_file(
         InputError: if there is no library folder, the name does not do or is taken, or the config is not a model's.
         UnsupportedError: if the family is unknown.
     """
+    from meshwright.library.model_files import content_of, is_entry, model_of_config, name_of_path, refusal
+
     folder = os.fspath(library) if library is not None else os.environ.get(LIBRARY_VARIABLE, "")
     if not folder:
-        raise _input(
+        raise refusal(
             "no library folder to add to",
             "models are added only to a folder you name",
             f"set {LIBRARY_VARIABLE} to a folder, or pass one",
             field=LIBRARY_VARIABLE,
         )
     origin = os.path.expanduser(os.fspath(source))
-    content = _from_file(origin)
-    _read(content, _stem(origin), source="")
+    content = content_of(origin)
+    model_of_config(content, name_of_path(origin), source="")
 
-    called = _fitting(name if name is not None else _stem(origin))
+    called = _fitting(name if name is not None else name_of_path(origin))
     target = Path(folder).expanduser() / "models" / f"{called}.json"
     if _match(called, _keys()) is not None:
-        raise _input(f"model name {called!r} is built in", "a built-in model cannot be replaced", "choose another name")
+        raise refusal(
+            f"model name {called!r} is built in", "a built-in model cannot be replaced", "choose another name"
+        )
     if target.exists() and not replace:
-        raise _input(f"model {called!r} is in the library already", str(target), "choose another name or replace it")
+        raise refusal(f"model {called!r} is in the library already", str(target), "choose another name or replace it")
     entry = {"source": f"added from {os.path.abspath(origin)}", "config": content}
-    body = content if _is_entry(content) else entry
+    body = content if is_entry(content) else entry
     from meshwright.formats.writing import write_file
 
     write_file(target, json.dumps(body, indent=2) + "\n", make_folder=True)
@@ -257,7 +264,7 @@ def _built_in(name: str) -> ModelSpec:
     return read_config(entry["config"], name, source=entry["source"])
 
 
-# Files
+# Paths
 
 
 def _looks_like_path(text: str) -> bool:
@@ -271,168 +278,15 @@ def _looks_like_path(text: str) -> bool:
     )
 
 
-def _stem(path: str) -> str:
-    """What to call the model of this file or folder."""
-    whole = Path(os.path.abspath(path))
-    named = whole.parent.name if whole.name == "config.json" else whole.name
-    for ending in (".json", *WEIGHTS):
-        named = named.removesuffix(ending)
-    return named or "model"
-
-
-def _from_path(path: str, *, name: str | None = None) -> ModelSpec:
-    content = _from_file(path)
-    return _checked(_read(content, name or _stem(path), source=path), content, path)
-
-
-def _checked(model: ModelSpec, content: object, path: str) -> ModelSpec:
-    """The model, with a note where weights beside its config.json hold another number of parameters."""
-    inside = os.path.isdir(path)
-    whole = os.path.basename(path) == "config.json" or path.lower().endswith(WEIGHTS)
-    if not isinstance(content, dict) or not (inside or whole):
-        return model
-    from meshwright.formats.weights import count_beside
-
-    found = count_beside(path if inside else os.path.dirname(path) or ".", content)
-    if found is None:
-        return model
-    # Checkpoints may hold prediction modules, with tables of their own or not, and a tied head once more.
-    table = model.vocab * model.hidden
-    modules = (0, model.mtp_parameters, model.mtp_parameters + 2 * model.mtp_layers * table)
-    heads = (0, table if model.tied_embeddings else 0)
-    expected = [model.parameters + mtp + head for mtp in modules for head in heads]
-    near = min(expected, key=lambda count: abs(count - found.parameters))
-    if abs(near - found.parameters) <= COUNT_TOLERANCE * found.parameters:
-        return model
-    note = (
-        f"{found.where} beside the config holds {found.parameters:,} parameters, the model that was read has {near:,} "
-        f"({near / max(1, found.parameters) - 1:+.1%}): check what the config leaves out"
-    )
-    return replace_fields(model, notes=(*model.notes, note))
-
-
-def _read(content: object, name: str, *, source: str) -> ModelSpec:
-    """A parsed config.json, or an entry of a library."""
-    if _is_entry(content):
-        assert isinstance(content, dict)
-        said = content.get("source")
-        return read_config(content["config"], name, source=said if isinstance(said, str) else source)
-    return read_config(content, name, source=source)
-
-
-def _is_entry(content: object) -> bool:
-    return isinstance(content, dict) and "model_type" not in content and isinstance(content.get("config"), dict)
-
-
-def _from_file(path: str) -> object:
-    """The JSON in a file, or in the config.json of a folder."""
-    inside = os.path.join(path, "config.json")
-    if os.path.isdir(path) and not os.path.isfile(inside):
-        raise _input(
-            f"folder {path} holds no config.json",
-            "a model folder has a config.json beside its weights",
-            "pass that folder, or the file itself",
-        )
-    path = inside if os.path.isdir(path) else path
-    if path.lower().endswith(WEIGHTS) and os.path.isfile(path):
-        return _from_weights(path)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1) if os.fstat(file.fileno()).st_size <= MAX_BYTES else None
-    except FileNotFoundError:
-        file_name, mark, _ = path.rpartition("#")
-        of_plans = bool(mark) and os.path.isfile(file_name)
-        why = "a plan of a file is no model" if of_plans else "the path does not exist"
-        fix = f"say --plan {path}" if of_plans else "check the path"
-        raise _input(f"no file or folder {path}", why, fix, code="MW201") from None
-    except (OSError, ValueError) as error:
-        raise _input(f"cannot read {path[:200]!r}", str(error), "check the path and its permissions") from None
-    if data is None:
-        raise _too_large(path)
-    return _parse(data, path)
-
-
-def _from_weights(path: str) -> object:
-    """The config beside weights, else what the header of GGUF says; that of safetensors says no heads."""
-    beside = os.path.join(os.path.dirname(path), "config.json")
-    if os.path.isfile(beside):
-        return _from_file(beside)
-    if path.lower().endswith(".gguf"):
-        from meshwright.formats.gguf import config_of_gguf
-
-        return config_of_gguf(path)
-    raise _input(
-        f"no config.json lies beside {path}",
-        "the header of safetensors names tensors and their shapes, not how many heads share them",
-        "put the model's config.json beside it, or pass it",
-    )
-
-
-def _from_stream(stream: IO[bytes] | IO[str] | None) -> object:
-    """The JSON on standard input."""
-    if stream is None:
-        if sys.stdin is None or sys.stdin.isatty():
-            raise _input(
-                "standard input is a terminal", "- reads a config.json from a pipe", "pipe one in: ... < config.json"
-            )
-        stream = sys.stdin.buffer
-    try:
-        data = stream.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise _input("cannot read standard input", str(error), "pipe in a config.json") from None
-    return _parse(data.encode("utf-8", "replace") if isinstance(data, str) else data, "standard input")
-
-
-def _parse(data: bytes, where: str) -> object:
-    if len(data) > MAX_BYTES:
-        raise _too_large(where)
-    if not data.strip():
-        raise _input(f"{where} is empty", "a config.json holds one JSON object", "pass the config.json of a model")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise _input(
-            f"{where} is not text",
-            "a config.json is JSON in UTF-8; this is something else, such as weights",
-            "pass the config.json that lies beside the weights",
-        )
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _input(
-            f"{where} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}",
-            "a config.json holds one JSON object",
-            "correct the file there, or pass the config.json as published",
-            code="MW203",
-        ) from None
-    except (ValueError, RecursionError) as error:
-        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise _input(
-            f"{where} is not JSON that can be read", why, "pass the config.json as published", code="MW203"
-        ) from None
-
-
-def _too_large(where: str) -> InputError:
-    return _input(
-        f"{where} is larger than {MAX_BYTES // 2**20} MiB",
-        "a config.json has a few kilobytes",
-        "pass the config.json, not the weights",
-    )
-
-
 def _fitting(name: str) -> str:
     lower = name.strip().lower()
     if not _FITTING_NAME.fullmatch(lower):
-        raise _input(
+        from meshwright.library.model_files import refusal
+
+        raise refusal(
             f"model name {name[:80]!r} is not valid",
             "a name has at most 100 letters, digits, dots, dashes and underscores, with a letter or digit at both ends",
             "pass another name",
             field="name",
         )
     return lower
-
-
-def _input(what: str, why: str, fix: str, *, code: str = "MW202", field: str = "model") -> InputError:
-    return InputError(what=what, why=why, fix=fix, field=field, code=code)

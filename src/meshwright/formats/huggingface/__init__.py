@@ -18,7 +18,10 @@ from meshwright.formats.huggingface.nested import TEXT_ONLY, TOWERS, find_text
 from meshwright.formats.huggingface.settings import config_constants
 from meshwright.specs.model import ModelSpec
 
-__all__ = ["FAMILIES", "read_config"]
+__all__ = ["FAMILIES", "WEIGHTS", "read_config"]
+
+WEIGHTS = (".gguf", ".safetensors")
+"""Endings of files of weights, beside which a config lies or in whose header it stands."""
 
 FAMILIES: dict[str, str] = {
     "RefinedWeb": "gpt.falcon",

@@ -10,7 +10,9 @@ from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.mixed.spaces import alone_name
 from meshwright.planning.one_kind import SpaceFor
 from meshwright.planning.plan_shape import groups_of
-from meshwright.planning.repair.of_job import JobRepair, offload_repairs, same_batch
+from meshwright.planning.repair.job_repair import JobRepair
+from meshwright.planning.repair.of_job import same_batch
+from meshwright.planning.repair.of_offload import offload_repairs
 from meshwright.planning.repair.of_tuning import lighter
 from meshwright.specs.model import ModelSpec
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.fields.limits import nothing_in_time
 from meshwright.planning.one_kind import Found, SpaceFor
+from meshwright.planning.repair.job_repair import JobRepair, Pins
 from meshwright.planning.repair.leanest import Leanest, leanest
-from meshwright.planning.repair.of_job import JobRepair, Pins, repairs_of_job
+from meshwright.planning.repair.of_job import repairs_of_job
 from meshwright.search.space import Space
 from meshwright.search.watching import watched
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
