@@ -45,10 +45,14 @@ def with_donations(
     own |= {
         feed.buffer for feed in feeds if feed.micro_batch is None and feed.input in given and times_fed[feed.input] == 1
     }
-    return [_donating(instructions, buffers, own - shared) for instructions in lists]
+    fed = {feed.buffer for feed in feeds}
+    return [_donating(instructions, buffers, own - shared, fed) for instructions in lists]
 
 
-def _donating(instructions: Sequence[Instruction], buffers: Sequence[Buffer], may: set[int]) -> list[Instruction]:
+def _donating(
+    instructions: Sequence[Instruction], buffers: Sequence[Buffer], may: set[int], fed: set[int]
+) -> list[Instruction]:
+    """State before sums: a result has the memory of what it replaces, and nothing needs to be copied out of the way."""
     found: list[Instruction] = []
     for one in instructions:
         before = found[-1] if found else None
@@ -56,8 +60,9 @@ def _donating(instructions: Sequence[Instruction], buffers: Sequence[Buffer], ma
             found.append(one)
             continue
         free: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        for buffer in one.reads:
-            if buffer in may and before.reads.count(buffer) == 1:
+        last, times = set(one.reads), Counter(before.reads)
+        for buffer in sorted(before.reads, key=lambda buffer: buffer not in fed):
+            if buffer in last and buffer in may and times[buffer] == 1:
                 free[buffers[buffer].kind].append(buffer)
         taken = []
         for written in before.writes:

@@ -57,6 +57,9 @@ def spread_update(jaxpr: core.Jaxpr, after: Sequence[core.JaxprEqn], homes: Mapp
     for level, eqn in zip(_levels(placed, home), placed, strict=True):
         groups[level, home[eqn.outvars[0]]].append(eqn)
     order = {id(eqn): place for place, eqn in enumerate(after)}
+    # As the step takes and returns them: then JAX gives each result the memory of the value that it replaces.
+    taken = {var: place for place, var in enumerate(jaxpr.invars)}
+    given = {var: place for place, var in enumerate(jaxpr.outvars) if isinstance(var, core.Var)}
     readers: dict[core.Var, set[int]] = defaultdict(set)
     for eqn in placed:
         for var in _variables(eqn.invars):
@@ -68,8 +71,8 @@ def spread_update(jaxpr: core.Jaxpr, after: Sequence[core.JaxprEqn], homes: Mapp
         eqns = sorted([*own, *helpers], key=lambda eqn: order[id(eqn)])
         inside = {id(eqn) for eqn in own}
         made = [var for eqn in own for var in eqn.outvars if var in outputs or readers[var] - inside]
-        inputs = tuple(free_variables(eqns))
-        results = (*made, *returned)
+        inputs = tuple(sorted(free_variables(eqns), key=lambda var: taken.get(var, -1)))
+        results = tuple(sorted([*made, *returned], key=lambda var: given.get(var, -1)))
         pieces.append(
             UpdatePiece(mesh=mesh, program=piece(jaxpr, eqns, inputs, results), inputs=inputs, outputs=results)
         )
