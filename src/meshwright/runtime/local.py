@@ -12,10 +12,11 @@ import jax
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from meshwright.compiler.instructions import Feed, StepProgram
+from meshwright.compiler.instructions import StepProgram
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.channels import local_channels
 from meshwright.runtime.executor import MeshExecutor
+from meshwright.runtime.micro_batch_parts import fed_parts
 from meshwright.runtime.moments import Moments, from_start
 
 GIVEN = Problem(
@@ -39,6 +40,7 @@ class LocalRuntime:
         self.program = program
         self.meshes = tuple(meshes)
         self._paced = False
+        self._alone = len(self.meshes) == self.meshes[0].size == 1
         functions = {name: core.jaxpr_as_fun(closed) for name, closed in program.executables.items()}
         self.executors = [
             MeshExecutor(number, own, program.buffers, functions, mesh, channels)
@@ -125,7 +127,8 @@ class LocalRuntime:
         for feed in self.program.feeds:
             if isinstance(inputs[feed.input], jax.Array) and inputs[feed.input].is_deleted():
                 raise InputError(GIVEN)
-            fed[self.program.buffers[feed.buffer].mesh][feed.buffer] = fed_part(inputs, feed, micro_batches)
+        for feed, part in fed_parts(inputs, self.program.feeds, micro_batches, self.sharding if self._alone else None):
+            fed[self.program.buffers[feed.buffer].mesh][feed.buffer] = part
         for mesh, executor in enumerate(self.executors):
             executor.begin(fed[mesh])
 
@@ -146,21 +149,3 @@ class LocalRuntime:
         if mesh and not self.program.buffers[buffer].shape and isinstance(value, jax.Array):
             return jax.device_put(value, NamedSharding(self.meshes[0], PartitionSpec()))
         return value
-
-
-def fed_part(inputs: Sequence[Any], feed: Feed, micro_batches: int) -> Any:
-    """What a feed puts into its buffer: an input, or the samples of one micro-batch.
-
-    Args:
-        inputs: of the step, flat; batch arguments whole.
-        feed: which.
-        micro_batches: into which batch arguments are split.
-    """
-    value = inputs[feed.input]
-    if feed.micro_batch is None:
-        return value
-    if feed.samples is not None:
-        first, count = feed.samples
-        return value[first : first + count]
-    size = value.shape[0] // micro_batches
-    return value[feed.micro_batch * size : (feed.micro_batch + 1) * size]

@@ -19,7 +19,8 @@ from meshwright.errors import InputError, LostError, Problem
 from meshwright.runtime.crew import Crew, run_together
 from meshwright.runtime.host_arrays import from_host, host_form, to_host
 from meshwright.runtime.hosted import together_again
-from meshwright.runtime.local import GIVEN, fed_part
+from meshwright.runtime.local import GIVEN
+from meshwright.runtime.micro_batch_parts import fed_part
 from meshwright.runtime.moments import Moments, from_start
 from meshwright.runtime.portable import WorkerProgram, worker_programs
 from meshwright.runtime.worker import BufferMove, Done, Key, Orders
