@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,6 +15,7 @@ import meshwright as mw
 from meshwright.compiler.instructions import Buffer, Instruction, Op
 from meshwright.runtime.joined_runs import JoinedRuns, joined_runs
 from meshwright.runtime.local import LocalRuntime
+from meshwright.runtime.repeated_runs import RepeatedRuns
 from tests.runtime.small import batch, initial, step
 
 WEIGHT, SAMPLES, KEPT, GRADIENT, UPDATED, NORM = range(6)
@@ -39,7 +42,7 @@ SEND = Instruction(op=Op.SEND, label="SEND", reads=(GRADIENT,), peer=1)
 
 def test_all_between_two_messages_is_one_executable() -> None:
     assert joined_runs([FORWARD, BACKWARD, FREE, UPDATE], buffers()) == {
-        0: JoinedRuns(runs=(FORWARD, BACKWARD, UPDATE), end=4, reads=(WEIGHT, SAMPLES), writes=(UPDATED,),
+        0: JoinedRuns(parts=(FORWARD, BACKWARD, UPDATE), end=4, reads=(SAMPLES, WEIGHT), writes=(UPDATED,),
                       donates=(WEIGHT,), freed=(SAMPLES,))
     }  # fmt: skip
     parts = joined_runs([FORWARD, BACKWARD, FREE, SEND, UPDATE], buffers())
@@ -64,24 +67,73 @@ def test_what_is_computed_again_is_apart_from_the_forward() -> None:
     assert part.name == "R0, B0, update0"
 
 
-def test_with_micro_batches_a_forward_is_joined_with_its_own_backward() -> None:
-    names = {(micro, one): 6 * micro + one for micro in range(3) for one in (KEPT, GRADIENT)}
-    list_of = [
-        Instruction(op=Op.RUN, label=f"{kind}0.{micro}", executable=f"{kind}0",
-                    reads=(WEIGHT, SAMPLES if kind == "F" else names[micro, KEPT]),
-                    writes=(names[micro, KEPT if kind == "F" else GRADIENT],))
-        for micro in range(3) for kind in "FB"
-    ]  # fmt: skip
-    parts = joined_runs(list_of, buffers() * 3)
-    assert [(place, part.end) for place, part in parts.items()] == [(0, 2), (2, 4), (4, 6)]
+def micro_batches(*, added: bool) -> list[Instruction]:
+    """Three, whose gradients are added up or stand side by side."""
+    names = {(micro, one): 6 * micro + one for micro in range(3) for one in range(6)}
+    found = []
+    for micro in range(3):
+        found.append(run("F0", (WEIGHT, names[micro, SAMPLES]), (names[micro, KEPT],)))
+        sums = (names[micro - 1, GRADIENT],) if added and micro else ()
+        reads = (WEIGHT, names[micro, KEPT], *sums)
+        found.append(run("B0+" if sums else "B0", reads, (names[micro, GRADIENT],), sums))
+        found[-2:] = [replace(one, label=f"{one.label[:2]}.{micro}") for one in found[-2:]]
+        found.append(Instruction(op=Op.FREE, label=f"B0.{micro}", reads=(names[micro, SAMPLES], names[micro, KEPT])))
+    return found
+
+
+def test_micro_batches_that_alternate_with_messages_have_a_forward_and_its_own_backward_joined() -> None:
+    tasks = micro_batches(added=False)
+    message = Instruction(op=Op.SEND, label="SEND", reads=(WEIGHT,), peer=1)
+    parts = joined_runs([*tasks[:3], message, *tasks[3:6], message, *tasks[6:]], buffers() * 3)
+    assert [(place, part.end) for place, part in parts.items()] == [(0, 3), (4, 7), (8, 11)]
     assert len({part.form for part in parts.values()}) == 1
+
+
+def test_micro_batches_without_messages_are_one_loop() -> None:
+    (part,) = joined_runs(micro_batches(added=True), buffers() * 3).values()
+    (loop,) = part.parts
+    assert isinstance(loop, RepeatedRuns)
+    assert part.name == "3 x (F0 B0+)"
+    assert (loop.whole, loop.each) == ((WEIGHT,), ((SAMPLES, 6 + SAMPLES, 12 + SAMPLES),))
+    assert (loop.sums, loop.results) == (((6 + GRADIENT, 12 + GRADIENT),), ())
+    assert part.writes == (12 + GRADIENT,)
+    (part,) = joined_runs(micro_batches(added=False), buffers() * 3).values()
+    (loop,) = part.parts
+    assert isinstance(loop, RepeatedRuns)
+    assert (loop.sums, loop.results) == ((), ((GRADIENT, 6 + GRADIENT, 12 + GRADIENT),))
+
+
+def test_a_micro_batch_that_reads_of_another_is_in_no_loop() -> None:
+    tasks = micro_batches(added=False)
+    tasks[3] = replace(tasks[3], reads=(GRADIENT, *tasks[3].reads[1:]))
+    assert not any(isinstance(one, RepeatedRuns) for part in joined_runs(tasks, buffers() * 3).values()
+                   for one in part.parts)  # fmt: skip
+
+
+def test_donated_state_is_updated_in_its_own_memory() -> None:
+    """Copied out of the way of one another, weights and moments take longer than with `jax.jit`."""
+    parallel = mw.parallelize(step, method=mw.DataParallel(num_micro_batches=2, devices=jax.devices()[:1]), donate=True)
+    runtime = parallel.lower(initial(), batch()).runtime
+    assert isinstance(runtime, LocalRuntime)
+    ((executor,), (part,)) = runtime.executors, runtime.executors[0].joined.values()
+    text = executor.compiled_together(part).as_text()
+    count = len(jax.tree.leaves(initial()))
+    assert len(part.donates) == count
+    assert text.count("may-alias") + text.count("must-alias") == count
+    copied = re.findall(r"f32\[4,4\]\S* copy\(%(\w+)", text[text.index("ENTRY ") :])
+    assert set(copied) <= {"broadcast"}  # the zeros that sums begin with
 
 
 @pytest.mark.parametrize("donate", [False, True])
 @pytest.mark.parametrize(
     "method",
-    [mw.DataParallel(), mw.Zero3Parallel(), mw.PipeshardParallel(num_stages=2, num_micro_batches=2, zero=2)],
-    ids=["data", "zero3", "pipeline"],
+    [
+        mw.DataParallel(),
+        mw.DataParallel(num_micro_batches=4, devices=jax.devices()[:2]),
+        mw.Zero3Parallel(num_micro_batches=2, devices=jax.devices()[:2]),
+        mw.PipeshardParallel(num_stages=2, num_micro_batches=2, zero=2),
+    ],
+    ids=["data", "data in micro-batches", "zero3", "pipeline"],
 )
 def test_joined_steps_end_where_steps_instruction_by_instruction_end(method: Any, donate: bool) -> None:
     ends = []

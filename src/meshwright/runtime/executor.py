@@ -315,19 +315,16 @@ class MeshExecutor:
             part: of this mesh.
         """
         if part.form not in self._compiled:
-
-            def together(*given: Any) -> list[Any]:
-                values = dict(zip(part.reads, given, strict=True))
-                for run in part.runs:
-                    results = self._functions[run.executable or ""](*[values[buffer] for buffer in run.reads])
-                    values.update(
-                        (buffer, result if self.buffers[buffer].spec is None or self.mesh.size == 1
-                         else jax.lax.with_sharding_constraint(result, self.sharding(buffer)))
-                        for buffer, result in zip(run.writes, results, strict=True)
-                    )  # fmt: skip
-                return [values[buffer] for buffer in part.writes]
-
             wanted = [None if self.buffers[buffer].spec is None else self.sharding(buffer) for buffer in part.writes]
             places = tuple(place for place, buffer in enumerate(part.reads) if buffer in part.donates)
-            self._compiled[part.form] = jax.jit(together, out_shardings=wanted, donate_argnums=places)
+            function = part.function(self._functions, self.buffers, self._within)
+            self._compiled[part.form] = jax.jit(function, out_shardings=wanted, donate_argnums=places)
         return self._compiled[part.form]
+
+    def _within(self, value: Any, buffer: int, stacked: bool) -> Any:
+        """A value inside of a joined part, or a stack of several, sharded as its buffer is."""
+        spec = self.buffers[buffer].spec
+        if spec is None or self.mesh.size == 1:
+            return value
+        sharding = NamedSharding(self.mesh, PartitionSpec(None, *spec)) if stacked else self.sharding(buffer)
+        return jax.lax.with_sharding_constraint(value, sharding)
