@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwright.estimate.hardware import hardware_of
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.islands import weakest_of
-from meshwright.planning.compose.sources.native.bound import least_step_s
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.source import Launcher, PricedPlan
 from meshwright.planning.one_kind import accepted
@@ -35,34 +33,24 @@ def counted_as_one(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> Cluster
     return cluster.part(name, (weakest_of(groups, links),))
 
 
-def best_of_equal_ranks(
-    inputs: JobInputs,
-    parts: Sequence[IslandPart],
-    launcher: Launcher,
-    beat_s: float,
-) -> PricedPlan | None:
-    """The best plan that gives each rank of several groups the same work; None where none may beat a step.
+def best_of_equal_ranks(inputs: JobInputs, parts: Sequence[IslandPart], launcher: Launcher) -> PricedPlan | None:
+    """The best plan that gives each rank of several groups the same work; None where none fits.
 
     Args:
         inputs: model, cluster and workload.
         parts: whole groups of the cluster, two or more.
         launcher: the framework that starts it.
-        beat_s: seconds of a step; groups whose bound is above it are not searched.
 
     Raises:
         UnsupportedError: plans fit, and the target refuses those found.
     """
-    model, workload = inputs.model, inputs.workload
     where = counted_as_one(inputs.cluster, parts)
     if where is None:
         return None
-    group = where.groups[0]
-    if least_step_s(model, workload, [(hardware_of(group, workload), group.devices)]) >= beat_s:
-        return None
-    result = accepted(model, where, workload, launcher.space, 1, launcher.refuses)
+    result = accepted(inputs.model, where, inputs.workload, launcher.space, 1, launcher.refuses)
     if not result.plans or result.relaxed:
         return None
     best = result.plans[0]
     name = best.row.format() if best.row else None
-    job = Job(model=model, cluster=where, workload=workload, plan=best.plan, name=name)
+    job = Job(model=inputs.model, cluster=where, workload=inputs.workload, plan=best.plan, name=name)
     return PricedPlan(job=job, estimate=best.estimate, row=best.row)

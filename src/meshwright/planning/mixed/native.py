@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import accumulate, product
 
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.planning.compose.composer import Composer
@@ -22,7 +23,7 @@ from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.fewer_nodes import dividing_part, first_nodes
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
-from meshwright.planning.mixed.equal_ranks import best_of_equal_ranks
+from meshwright.planning.mixed.equal_ranks import best_of_equal_ranks, counted_as_one
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.repairs import mixed_repairs
 from meshwright.planning.mixed.set_cost import price_per_step
@@ -179,10 +180,18 @@ class NativeSource:
         self.composer.counts.update(islands.counts)
         return sorted(found, key=_step_s)
 
-    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher, beat_s: float) -> PricedPlan | None:
+    def least_of_equal_ranks_s(self, parts: Sequence[IslandPart]) -> float:
+        """The bound of the parts counted as one group; arguments as `StageSource.least_of_equal_ranks_s`."""
+        where = counted_as_one(self.cluster, parts)
+        if where is None:
+            return math.inf
+        (group,) = where.groups
+        return least_step_s(self.model, self.workload, [(hardware_of(group, self.workload), group.devices)])
+
+    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher) -> PricedPlan | None:
         """The best plan of equal ranks on unlike devices; arguments as `StageSource.of_equal_ranks`."""
         try:
-            return best_of_equal_ranks(self.inputs, parts, launcher, beat_s)
+            return best_of_equal_ranks(self.inputs, parts, launcher)
         except UnsupportedError as refused:
             self._refused.update(dict.fromkeys(refused.problems))
             return None

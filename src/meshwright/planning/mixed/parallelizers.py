@@ -8,6 +8,7 @@ seconds count in the pipeline set of all by how far it was off:
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -83,8 +84,12 @@ class SliceSource:
         """None: each slice has the strategies of its parallelizer."""
         return []
 
-    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher, beat_s: float) -> PricedPlan | None:
-        """None: each parallelizer plans the slices of one kind of device."""
+    def least_of_equal_ranks_s(self, parts: Sequence[IslandPart]) -> float:
+        """Infinite: each parallelizer plans the slices of one kind of device."""
+        return math.inf
+
+    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher) -> PricedPlan | None:
+        """None, as above."""
         return None
 
     def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:

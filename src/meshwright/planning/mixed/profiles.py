@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -54,8 +55,12 @@ class ProfileSource:
         """None: no target reads plans of measured layers."""
         return []
 
-    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher, beat_s: float) -> PricedPlan | None:
-        """None: layers were measured on one kind of device each."""
+    def least_of_equal_ranks_s(self, parts: Sequence[IslandPart]) -> float:
+        """Infinite: layers were measured on one kind of device each."""
+        return math.inf
+
+    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher) -> PricedPlan | None:
+        """None, as above."""
         return None
 
     def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:

@@ -183,14 +183,17 @@ def _of_equal_ranks(
         launcher: the framework that starts them.
         beaten: plans that it starts, and that one of these has to beat.
     """
-    best_s = min(map(_step_s, beaten), default=inf)
+    best_s, above = min(map(_step_s, beaten), default=inf), 1.0
     found: list[PricedPlan] = []
     for some in _sets_of_several(source.cluster, parts)[:MOST_SETS]:
-        whole = all(part in parts for part in some)
-        one = source.of_equal_ranks(some, launcher, best_s) if whole and not (found and spent()) else None
+        least_s = source.least_of_equal_ranks_s(some) if all(part in parts for part in some) else inf
+        # Fewer groups come no nearer to their bound than all of them did.
+        if least_s * above >= best_s or (found and spent()):
+            continue
+        one = source.of_equal_ranks(some, launcher)
         if one is not None and one.step_time_s < best_s:
             found.append(one)
-            best_s = one.step_time_s
+            best_s, above = one.step_time_s, one.step_time_s / least_s
     return found
 
 

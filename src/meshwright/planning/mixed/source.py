@@ -143,13 +143,20 @@ class StageSource(Protocol):
         """
         ...
 
-    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher, beat_s: float) -> PricedPlan | None:
-        """The best plan that gives each rank of these parts the same work; none where it makes none.
+    def least_of_equal_ranks_s(self, parts: Sequence[IslandPart]) -> float:
+        """Lower bound of the step of a plan that gives each rank of these parts the same work; infinite for none.
+
+        Args:
+            parts: whole groups of the cluster, two or more.
+        """
+        ...
+
+    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher) -> PricedPlan | None:
+        """The best such plan that a framework starts; none where it makes none.
 
         Args:
             parts: whole groups of the cluster, two or more.
             launcher: the framework.
-            beat_s: seconds of a step that it has to be below.
         """
         ...
 
