@@ -18,8 +18,8 @@ from meshwright.search.table import divisors
 from meshwright.shapes import Bool, Int
 from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow, about_hot_experts, offload_of
-from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS
+from meshwright.specs.row import HotExperts, PlanRow, about_hot_experts, offload_of
+from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS, Dispatcher, ExpertOverlap
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
 from meshwright.strategies.base import OVERLAPS, DegreeRule, Degrees, StrategyColumns, ranks_of
@@ -299,6 +299,16 @@ def _ways(space: Space, load: ExpertLoad | None) -> Ints:
         and not (not stated and about != "kept" and (how == "move-experts" or beside != "none"))
     ]
     return np.array(found, dtype=np.int64)
+
+
+def searched_ways(space: Space, load: ExpertLoad | None) -> list[tuple[Dispatcher, ExpertOverlap, HotExperts]]:
+    """Dispatcher, overlap and treatment of hot experts that a search goes through.
+
+    Args:
+        space: what is pinned of them.
+        load: of experts, where one is stated.
+    """
+    return [WAYS[number] for number in _ways(space, load).tolist()]
 
 
 def only_way(space: Space) -> int:

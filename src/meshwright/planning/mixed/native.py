@@ -24,6 +24,7 @@ from meshwright.planning.fewer_nodes import dividing_part, first_nodes
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.equal_ranks import best_of_equal_ranks, counted_as_one
+from meshwright.planning.mixed.expert_ways import of_other_ways
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.repairs import mixed_repairs
 from meshwright.planning.mixed.set_cost import price_per_step
@@ -68,6 +69,10 @@ NEAR = 8
 """Pipelines of one kind of device whose degrees its search keeps to."""
 RENTED_FROM = 200
 """Pipeline sets of a part of the cluster whose price is estimated from their closed form."""
+RESTATED = 2
+"""Plans whose experts are reached in other ways, too."""
+WAY_GAIN = 0.001
+"""Share of a step that another way must save."""
 NO_REPAIR = "add devices, shorten --seq, or lift what is pinned or forbidden"
 RENTED = 3
 """Of them priced in full, the cheapest and the quickest."""
@@ -159,7 +164,16 @@ class NativeSource:
                 found.append(candidate)
             if len(found) == most:
                 break
-        return found
+        again = sorted(found, key=_step_s)[: RESTATED if most >= COMPOSED else 1]
+        return [*(better for one in again for better in self._of_other_ways(one, composer.space)), *found]
+
+    def _of_other_ways(self, one: PricedPlan, space: Space) -> Iterator[PricedPlan]:
+        """A plan with its experts reached in other ways, where that is quicker; or plainly, where that is no slower."""
+        for plan in of_other_ways(one.plan, space, self.workload):
+            other = self.priced(plan)
+            plain = all(strategy.expert.dispatcher == "alltoall" for strategy in plan.strategies)
+            if other is not None and other.step_time_s <= one.step_time_s * (1.0 if plain else 1.0 - WAY_GAIN):
+                yield other
 
     def of_one_strategy(self, parts: Sequence[IslandPart], launcher: Launcher) -> list[PricedPlan]:
         """Pipelines through all of these parts that a framework starts; arguments as `StageSource.of_one_strategy`."""
@@ -170,15 +184,21 @@ class NativeSource:
         for pipeline in OneStrategyPipelines(islands, self.effort).through(parts):
             alone = blended([pipeline], self.workload.global_batch, 0.0)
             made = with_whole_micro_batches(alone, self.workload.global_batch)
-            plan = None if made is None else native_plan(made, self.cluster)
-            if plan is None or launcher.refuses(self._job(plan)):
+            if made is None:
+                continue
+            composed = native_plan(made, self.cluster)
+            ways = (composed, *of_other_ways(composed, launcher.space, self.workload))
+            plan = next((one for one in ways if not launcher.refuses(self._job(one))), None)
+            if plan is None:
                 continue
             candidate = self._candidate(plan)
             found += [candidate] if candidate else []
             if len(found) == COMPOSED:
                 break
         self.composer.counts.update(islands.counts)
-        return sorted(found, key=_step_s)
+        found.sort(key=_step_s)
+        others = (other for one in found[:RESTATED] for other in self._of_other_ways(one, launcher.space))
+        return sorted([*(one for one in others if not launcher.refuses(self._job(one.plan))), *found], key=_step_s)
 
     def least_of_equal_ranks_s(self, parts: Sequence[IslandPart]) -> float:
         """The bound of the parts counted as one group; arguments as `StageSource.least_of_equal_ranks_s`."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from meshwright.estimate.legality import model_rules
+from meshwright.search.axes import WAY_AXES, WAYS
 from meshwright.search.grid import Grid, context_levels, grid_degrees, only_way
 from meshwright.search.shardings import PLAIN_SHARDINGS, Sharding
 from meshwright.search.space import Space
@@ -67,7 +68,7 @@ def stage_grid(
         dp=dp,
         mbs=wave // dp,
         m=np.maximum(workload.global_batch // wave, 1),
-        way=np.where(ep > 1, only_way(space), 0),
+        way=np.where(ep > 1, _way(space), 0),
     )
     legal = np.ones(grid.rows, dtype=bool)
     degrees = grid_degrees(grid)
@@ -76,6 +77,13 @@ def stage_grid(
     if space.pinned("mbs") is not None:
         legal &= np.isin(grid.mbs, np.array(space.pinned("mbs"), dtype=np.int64))
     return grid.take(legal), size[legal], wave[legal]
+
+
+def _way(space: Space) -> int:
+    """Tokens sent once where that is free: what runs beside an exchange is chosen of whole plans."""
+    once = WAYS.index(("deduplicated", "none", "kept"))
+    free = all(word in (space.pinned(axis) or (word,)) for axis, word in zip(WAY_AXES, WAYS[once], strict=True))
+    return once if free else only_way(space)
 
 
 def _experts(model: ModelSpec) -> list[int]:
