@@ -17,14 +17,18 @@ from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.library.models import spec
-from meshwright.schedules import SCHEDULES
+from meshwright.schedules import SCHEDULES, schedule_named
 from meshwright.search.away import joined_answers
+from meshwright.search.axes import WAYS
 from meshwright.search.bound import RowBounds
 from meshwright.search.certificate import Certificate
+from meshwright.search.fitting import Fitting
+from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import build_grid
 from meshwright.search.queue import FRONT_STEP
 from meshwright.search.result import SearchResult
 from meshwright.search.search import FRONT_SLACK, price_all, search
+from meshwright.search.shape_tables import ShapeTables
 from meshwright.search.space import Space
 from meshwright.specs import PlanRow, Workload
 from meshwright.specs.row import parse_row
@@ -158,6 +162,50 @@ def test_no_plan_is_quicker_or_smaller_than_the_bounds_of_its_row(number: int) -
         index = place[row.tp, overlap, row.ep, row.etp, row.pp, row.dp, row.mbs, row.cp]
         assert bounds.time_s[index] <= plan.time_s * (1 + 1e-9)
         assert bounds.peak_bytes[index] <= plan.peak_bytes * (1 + 1e-9)
+
+
+@spaces
+def test_a_row_of_no_shape_that_is_small_and_quick_enough_has_no_such_plan(number: int) -> None:
+    small = SPACES[number]
+    space = Space(pins=small.pins)
+    grid = build_grid(small.model, small.workload, small.cluster.devices, space)
+    hardware = hardware_of(small.cluster.groups[0], small.workload)
+    factory = ShapeFactory.of(small.model, small.workload.seq_len, space)
+    factored = RowBounds(grid, small.model, hardware, small.workload).factored
+    fitting = Fitting(factored, factory.items, small.model, np.inf)
+    names = ("tp", "overlap", "ep", "etp", "pp", "dp", "mbs", "way")
+    place = {(*(int(getattr(grid, name)[i]) for name in names), grid.levels(i)): i for i in range(grid.rows)}
+    plans: dict[int, list[Priced]] = {}
+    for plan in everything(number, False):
+        row, way = plan.row, WAYS.index((plan.row.dispatcher, plan.row.ep_overlap, plan.row.hot_experts))
+        key = row.tp, OVERLAPS.index(row.tp_overlap), row.ep, row.etp, row.pp, row.dp, row.mbs, way, row.cp
+        if schedule_named(row.schedule).bound_by_formula:
+            plans.setdefault(place[key], []).append(plan)
+    told = 0
+    for index, of_row in plans.items():
+        shapes = factory.shapes(int(grid.pp[index]), int(grid.m[index]))
+        tables, rows = ShapeTables.of(shapes), np.array([index])
+        for plan in (min(of_row, key=lambda one: one.time_s), min(of_row, key=lambda one: one.peak_bytes)):
+            fitting.limit_bytes = plan.peak_bytes
+            fits, quick, least_bytes = fitting.rows(rows, shapes, tables, plan.time_s, memory=True)
+            assert fits.all(), plan.row.format()
+            assert quick.all(), plan.row.format()
+            assert least_bytes <= plan.peak_bytes
+            told += not fitting.rows(rows, shapes, tables, plan.time_s / 1000, memory=True)[1].any()
+    assert told or not plans
+
+
+@spaces
+def test_rows_that_are_looked_at_before_they_are_priced_give_the_same_answer(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    priced = run(SPACES[number], top=3, pareto=True)
+    monkeypatch.setattr("meshwright.search.search.FEW", 0)
+    looked_at = run(SPACES[number], top=3, pareto=True)
+    assert [plan.plan for plan in looked_at.plans] == [plan.plan for plan in priced.plans]
+    assert [plan.plan for plan in looked_at.pareto] == [plan.plan for plan in priced.pareto]
+    assert looked_at.certificate.space == priced.certificate.space
+    assert looked_at.certificate.priced <= priced.certificate.priced
 
 
 @spaces

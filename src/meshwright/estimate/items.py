@@ -249,7 +249,7 @@ def _add_item(
     pieces = workload.mlp_tiles
     if pieces > 1:
         recompute = with_tiles(recompute)
-    repeated = _repeated(seconds, recompute, tiled=pieces > 1) if training else []
+    repeated = repeated_modules(seconds, recompute, tiled=pieces > 1) if training else []
     backward = seconds.backward if training else ModuleSeconds.nothing(columns.rows)
     comm = {name: getattr(seconds.forward, name) + getattr(backward, name) for name in ("tp_s", "cp_s", "ep_s")}
     forward_s = seconds.forward.compute_s + seconds.forward.tp_s + seconds.forward.cp_s + seconds.forward.ep_s
@@ -327,7 +327,7 @@ def with_tiles(recompute: Recompute) -> Recompute:
     return recompute
 
 
-def _repeated(seconds: WorkSeconds, recompute: Recompute, *, tiled: bool) -> list[ModuleSeconds]:
+def repeated_modules(seconds: WorkSeconds, recompute: Recompute, *, tiled: bool) -> list[ModuleSeconds]:
     """The forward work that backward repeats; a layer made again as a whole repeats its tiles once more.
 
     Source: Bekman et al., "Arctic Long Sequence Training", 2025 (arXiv 2506.13996), section 3.1 (TiledMLP).

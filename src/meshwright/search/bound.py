@@ -13,9 +13,11 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.estimate.away import updated_bytes
+from meshwright.estimate.groups import Groups
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.work import price_work
+from meshwright.estimate.work_seconds import WorkSeconds
 from meshwright.ops.edges import edge_work, edge_works
 from meshwright.ops.layers import work_of
 from meshwright.search.grid import Grid
@@ -24,7 +26,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork
 from meshwright.specs.row import offload_of
 from meshwright.specs.workload import Workload
-from meshwright.strategies.base import BEST_OVERLAP
+from meshwright.strategies.base import BEST_OVERLAP, StrategyColumns
 
 PerRow = Float[np.ndarray, "rows"]
 EXPERT_MODULES = ("moe", "moe_act")
@@ -111,32 +113,50 @@ class Factored:
         self.expert_rows, self.expert_of = _distinct(
             grid.mbs * (1 << 20) // (grid.cp * grid.tp), grid.ep, grid.etp, grid.way
         )
+        self._strategies: dict[bool, tuple[StrategyColumns, Groups]] = {}
+        self._priced: dict[tuple[LayerWork, bool, bool], WorkSeconds] = {}
 
     def part(self, work: LayerWork, *, quantised: bool = True) -> PartCosts:
         """One layer kind or edge."""
-        experts = tuple(op for op in work.ops if op.module in EXPERT_MODULES)
-        dense = tuple(op for op in work.ops if op.module not in EXPERT_MODULES)
-        of_dense = self._price(replace(work, ops=dense, kept=()), self.dense_rows, quantised=quantised)
-        none = np.zeros(len(self.expert_rows))
-        of_experts = [none] * len(of_dense)
-        if experts:
-            of_experts = self._price(replace(work, ops=experts, kept=()), self.expert_rows, quantised=quantised)
-        return PartCosts(*(Factors(*both) for both in zip(of_dense, of_experts, strict=True)))
+        both = [self._price(work, quantised=quantised, experts=experts) for experts in (False, True)]
+        return PartCosts(*(Factors(dense, experts) for dense, experts in zip(*both, strict=True)))
 
     def per_row(self, column: Factors, rows: Int[np.ndarray, "picked"] | slice = slice(None)) -> PerRow:
         """A column of the rows, or of some of them."""
         return column.dense[self.dense_of[rows]] + column.experts[self.expert_of[rows]]
 
-    def _price(
-        self, work: LayerWork, rows: Int[np.ndarray, "distinct"], *, quantised: bool
-    ) -> list[Float[np.ndarray, "distinct"]]:
-        """The fields of `PartCosts` for distinct values."""
+    def columns(self, *, experts: bool) -> StrategyColumns:
+        """The distinct values of a factor as strategies."""
         # Rows of other data degrees share these: no rank is fuller than the mean.
+        rows = self.expert_rows if experts else self.dense_rows
         columns = replace(self.grid.take(rows).strategies(self.workload), data_ranks=None)
         if columns.ep_overlap is not None:
             # What runs beside an exchange stands in the other factor: as much as can hide it.
             columns = replace(columns, ep_overlap=np.where(columns.ep_overlap > 0, BEST_OVERLAP, 0))
-        seconds = price_work(work, columns, self.hardware, self.workload, quantised=quantised)
+        return columns
+
+    def seconds(self, work: LayerWork, *, quantised: bool, experts: bool) -> WorkSeconds:
+        """What a layer kind or edge takes as far as it depends on one factor; of experts, or of all else."""
+        key = work, quantised, experts
+        if key not in self._priced:
+            if experts not in self._strategies:
+                columns = self.columns(experts=experts)
+                self._strategies[experts] = columns, Groups(columns, self.hardware)
+            columns, groups = self._strategies[experts]
+            ops = tuple(op for op in work.ops if (op.module in EXPERT_MODULES) == experts)
+            self._priced[key] = price_work(
+                replace(work, ops=ops, kept=()),
+                columns,
+                self.hardware,
+                self.workload,
+                quantised=quantised,
+                groups=groups,
+            )
+        return self._priced[key]
+
+    def _price(self, work: LayerWork, *, quantised: bool, experts: bool) -> list[Float[np.ndarray, "distinct"]]:
+        """The fields of `PartCosts` for distinct values."""
+        seconds = self.seconds(work, quantised=quantised, experts=experts)
         sides = [side.compute_s + side.tp_s + side.cp_s + side.ep_s for side in (seconds.forward, seconds.backward)]
         return [
             *sides,
@@ -243,22 +263,26 @@ def _least_states(factored: Factored, model: ModelSpec, every: list[tuple[int, P
         model: says whether parts are frozen.
         every: each part of the model, and how many there are.
     """
-    grid, workload = factored.grid, factored.workload
-    precision = workload.precision
-    least = precision.bytes_of("weights")
-    if workload.training:
-        kind = workload.update
-        moments = 0.0 if kind.paged else kind.least_bytes(precision.bytes_of("moments"))
-        main = max(precision.bytes_of("master"), precision.bytes_of("weights"))
-        least = min(2 * main, precision.bytes_of("weights") + precision.bytes_of("gradients") + main) + moments
-    here = 1.0
-    if grid.offload:
-        here = 1.0 - offload_of(grid.offload).weights
-        least = precision.bytes_of("weights") * here
-    states = least * _shared_per_stage(factored, every, "dense_parameters", "expert_parameters")
+    grid = factored.grid
+    here = 1.0 - offload_of(grid.offload).weights if grid.offload else 1.0
+    states = least_state_bytes(factored) * _shared_per_stage(factored, every, "dense_parameters", "expert_parameters")
     if model.tuning is not None:
         states = states + here * _shared_per_stage(factored, every, "frozen_dense_bytes", "frozen_expert_bytes")
     return states
+
+
+def least_state_bytes(factored: Factored) -> float:
+    """The fewest bytes of a parameter's weight, gradient and optimizer states on all ranks that share them."""
+    grid, workload = factored.grid, factored.workload
+    precision = workload.precision
+    if grid.offload:
+        return precision.bytes_of("weights") * (1.0 - offload_of(grid.offload).weights)
+    if not workload.training:
+        return precision.bytes_of("weights")
+    kind = workload.update
+    moments = 0.0 if kind.paged else kind.least_bytes(precision.bytes_of("moments"))
+    main = max(precision.bytes_of("master"), precision.bytes_of("weights"))
+    return min(2 * main, precision.bytes_of("weights") + precision.bytes_of("gradients") + main) + moments
 
 
 def _shared_per_stage(factored: Factored, every: list[tuple[int, PartCosts]], dense: str, experts: str) -> PerRow:

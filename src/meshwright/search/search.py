@@ -22,6 +22,7 @@ from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.states import has_extras
 from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.away import joined_answers, offload_spaces, tensor_spaces
@@ -29,6 +30,7 @@ from meshwright.search.block import Block
 from meshwright.search.bound import RowBounds
 from meshwright.search.certificate import Counts
 from meshwright.search.engine import explore
+from meshwright.search.fitting import Fitting
 from meshwright.search.geometry import MOST_CHUNKS, Shape, ShapeFactory, chunk_options
 from meshwright.search.grid import Grid, build_grid, most_offload
 from meshwright.search.priced_rows import PricedRows
@@ -54,6 +56,8 @@ SIZES = (512, 2, 4096)
 tables would not fit the cache."""
 OPEN_SIZES = (64, 4, 4096)
 """Rows with the shapes that fit them that are priced together: few at first, as a time to beat spares most others."""
+FEW = 256
+"""Rows of which it takes no less to say which are worth pricing than to price them."""
 ROW_BEATEN = "row: time bound above the best"
 SHAPE_BEATEN = "shape: time bound above the best"
 ROW_TOO_LARGE = "row: states exceed memory"
@@ -191,6 +195,9 @@ class _Search:
         """A plan that is slower even if no layer recomputes is not wanted: other spaces have enough quicker ones."""
         self.limit_bytes = self.hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
         self.shapes: dict[tuple[int, int], tuple[list[Shape], ShapeTables | None]] = {}
+        self.bounds: RowBounds | None = None
+        self.fitting: Fitting | None = None
+        """What says of rows whether a shape fits them, made when it is first asked."""
         self.counts = Counts()
         self.least_bytes = np.inf
         """No plan that was looked at for its memory needs less."""
@@ -205,7 +212,7 @@ class _Search:
         """Search; `started` is when the clock of the certificate began."""
         grid, plans = self._grid()
         if grid.rows:
-            bounds = self._bounds(grid)
+            self.bounds = bounds = self._bounds(grid)
             hopeless = bounds.peak_bytes > self.limit_bytes
             self.least_bytes = float(bounds.peak_bytes[hopeless].min(initial=np.inf))
             self.counts.pruned[ROW_TOO_LARGE] += int(plans[hopeless].sum())
@@ -282,13 +289,38 @@ class _Search:
                     break
                 self._price_sketch(sketch)
 
+    def worth_pricing(self, rows: _Rows) -> _Rows:
+        """Those of rows that a shape fits which is quick enough; few rows are priced as soon as they are looked at.
+
+        Rows that schedules without a bound of their own may run are all kept.
+        """
+        if not self.in_order or rows.grid.offload or len(rows.row) <= FEW or self.bounds is None:
+            return rows
+        if self.fitting is None:
+            self.fitting = Fitting(self.bounds.factored, self.factory.items, self.model, self.limit_bytes)
+        grid = rows.grid.take(rows.row)
+        memory = self.model.tuning is None and not has_extras(self.model, self.workload)
+        worth = np.zeros(grid.rows, dtype=bool)
+        for pp, m, here in _of_each_pipeline(grid):
+            shapes, tables = self.shapes_of(pp, m)
+            if tables is None:
+                continue
+            fits, quick, least_bytes = self.fitting.rows(
+                rows.row[here], shapes, tables, self.queue.threshold_s, memory=memory
+            )
+            worth[here] = quick
+            self.least_bytes = min(self.least_bytes, least_bytes)
+            self.counts.pruned[SHAPE_TOO_LARGE] += int(rows.plans[here[~fits]].sum())
+            self.counts.pruned[SHAPE_BEATEN] += int(rows.plans[here[fits & ~quick]].sum())
+        return rows.take(worth)
+
     def rows(self, grid: Grid) -> Iterator[PricedRows]:
         """The rows priced, all at once, and those of each (pp, m) together, in the order of their first."""
+        if not grid.rows:
+            return
         priced = PricedRows(grid, self.factory, self.model, self.hardware, self.workload)
-        code = grid.pp * (1 << 32) + grid.m
-        values, first = np.unique(code, return_index=True)
-        for value in values[np.argsort(first)]:
-            yield priced.take(np.flatnonzero(code == value))
+        for _, _, here in _of_each_pipeline(grid):
+            yield priced.take(here)
 
     def block(self, rows: PricedRows) -> Block | None:
         """Rows with all shapes whose schedules bring a bound of their own; None if there are none that may fit."""
@@ -310,15 +342,19 @@ class _Search:
 
     def whole_block(self, rows: PricedRows) -> Block | None:
         """The same, whether they fit or not."""
-        key = int(rows.grid.pp[0]), int(rows.grid.m[0])
+        shapes, tables = self.shapes_of(int(rows.grid.pp[0]), int(rows.grid.m[0]))
+        return Block(rows, shapes, tables) if shapes else None
+
+    def shapes_of(self, pp: int, m: int) -> tuple[list[Shape], ShapeTables | None]:
+        """All shapes of so many workers and micro-batches, and their tables where there are any; made once."""
+        key = pp, m
         if key not in self.shapes:
-            found = self.factory.shapes(*key)
+            found = self.factory.shapes(pp, m)
             if limit := spent():
                 # Some shapes may be missing: the rows are bounded where they are explored.
                 self.counts.stop(limit, np.inf)
             self.shapes[key] = found, ShapeTables.of(found) if found else None
-        shapes, tables = self.shapes[key]
-        return Block(rows, shapes, tables) if shapes else None
+        return self.shapes[key]
 
     def _price_sketch(self, sketch: Sketch) -> None:
         """Build the shapes of a sketch for the rows that it leaves in question, and simulate the best of them."""
@@ -418,7 +454,7 @@ class _Rows(Table):
 
     def refine(self) -> Iterator[_Open]:
         """The rows with the shapes that fit them."""
-        return self.run.opened(self.grid.take(self.row))
+        return self.run.opened(self.grid.take(self.run.worth_pricing(self).row))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -494,6 +530,14 @@ def price_all(
         _, priced, _ = block.price(block.allowed, np.inf, spare=False)
         run.counts.priced += priced
     return run.counts.priced, time.perf_counter() - started
+
+
+def _of_each_pipeline(grid: Grid) -> Iterator[tuple[int, int, Int[np.ndarray, "here"]]]:
+    """Workers and micro-batches of rows, each pair with its rows by number, in the order of their first."""
+    code = grid.pp * (1 << 32) + grid.m
+    values, first = np.unique(code, return_index=True)
+    for value in values[np.argsort(first)].tolist():
+        yield value >> 32, value & ((1 << 32) - 1), np.flatnonzero(code == value)
 
 
 def _per_pair(

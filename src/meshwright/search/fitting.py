@@ -1,0 +1,196 @@
+"""Which rows have a shape that fits them and is quick enough, told from factors before any row is priced.
+
+What a block finds out of priced rows follows nearly as well from their factors, of which there are far fewer: how long
+each shape takes with its recompute, and whether its worker 0 has room for what it keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from meshwright.estimate.hardware import Hardware
+from meshwright.estimate.items import Item, repeated_modules, with_tiles, works_of
+from meshwright.estimate.memory import always_bytes
+from meshwright.estimate.work_seconds import ModuleSeconds, WorkSeconds
+from meshwright.ops.edges import edge_work
+from meshwright.search.bound import Factored, least_state_bytes
+from meshwright.search.geometry import Shape, pairs
+from meshwright.search.grid import Grid
+from meshwright.search.shape_tables import ShapeTables
+from meshwright.shapes import Bool, Float, Int
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.operators import LayerWork
+from meshwright.specs.strategy import Recompute
+from meshwright.strategies.base import StrategyColumns, local_units
+from meshwright.strategies.memory import kept_bytes
+
+AT_ONCE = 1 << 17
+"""Paths of rows whose lengths are looked at in one go: few enough for the cache."""
+ROUNDING = 1e-9
+"""Relative difference that sums of the same numbers in another order may have, with room."""
+EXPERT_REGIONS = ("expert", "expert-in")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FactorCosts:
+    """Costs of items, as far as they depend on one factor."""
+
+    forward_s: Float[np.ndarray, "distinct items"]
+    backward_s: Float[np.ndarray, "distinct items"]
+    """Both gradients and what is recomputed."""
+    kept_bytes: Float[np.ndarray, "distinct items"]
+    dense_parameters: Float[np.ndarray, "distinct items"]
+    expert_parameters: Float[np.ndarray, "distinct items"]
+
+    def take(self, index: Int[np.ndarray, "picked"]) -> _FactorCosts:
+        """The values of this index."""
+        return _FactorCosts(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+
+class Fitting:
+    """Bounds of rows under every shape of theirs, from the factors of a grid."""
+
+    def __init__(self, factored: Factored, items: tuple[Item, ...], model: ModelSpec, limit_bytes: float) -> None:
+        """Price the items once for every distinct factor.
+
+        Args:
+            factored: the rows.
+            items: what shapes consist of.
+            model: the model.
+            limit_bytes: what a plan may need.
+        """
+        self.factored, self.limit_bytes = factored, limit_bytes
+        self.hardware: Hardware = factored.hardware
+        self.dense = self._costs(items, model, experts=False)
+        self.experts = self._costs(items, model, experts=True)
+
+    def rows(
+        self,
+        rows: Int[np.ndarray, "rows"],
+        shapes: list[Shape],
+        tables: ShapeTables,
+        threshold_s: float,
+        *,
+        memory: bool,
+    ) -> tuple[Bool[np.ndarray, "rows"], Bool[np.ndarray, "rows"], float]:
+        """Rows with a shape whose worker 0 has room, those where one of these is quick enough, and the least bytes.
+
+        Args:
+            rows: of one (pp, m), by number in the grid.
+            shapes: all of theirs.
+            tables: of these.
+            threshold_s: what is slower is none of the answer.
+            memory: whether worker 0's parameters and activations alone say that a shape does not fit.
+        """
+        fits = np.ones((len(rows), len(shapes)), dtype=bool)
+        grid = self.factored.grid.take(rows)
+        paired = grid.paired
+        if paired.any():
+            pairing = np.array([pairs(shape.schedule, shape.p, shape.m, shape.v, shape.recompute) for shape in shapes])
+            fits = ~paired[:, None] | pairing
+        least_bytes = np.inf
+        if memory:
+            held = self._first_bytes(rows, grid, tables)
+            least_bytes = float(held.min(initial=np.inf, where=fits))
+            fits = fits & (held * (1.0 - ROUNDING) <= self.limit_bytes)
+        some = fits.any(axis=1)
+        quick = some.copy()
+        if threshold_s < np.inf and not tables.splits:
+            quick[some] = self._quick(rows[some], fits[some], tables, threshold_s)
+        return some, quick, least_bytes
+
+    def _first_bytes(
+        self, rows: Int[np.ndarray, "rows"], grid: Grid, tables: ShapeTables
+    ) -> Float[np.ndarray, "rows shapes"]:
+        """What worker 0 holds at least under every shape: its share of its states and what its micro-batches keep."""
+        first, alive = tables.first.T, tables.alive[:, 0].T
+        least = least_state_bytes(self.factored)
+        data = grid.cp * grid.dp
+        shards = np.maximum(grid.tp * data // (grid.ep * grid.etp), 1)
+        held: Float[np.ndarray, "rows shapes"] = np.zeros((grid.rows, first.shape[1]))
+        for costs, number in self._of(rows):
+            held += (costs.kept_bytes @ alive)[number]
+            if costs.dense_parameters.any():
+                held += (costs.dense_parameters @ first)[number] * (least / data)[:, None]
+            if costs.expert_parameters.any():
+                held += (costs.expert_parameters @ first)[number] * (least / shards)[:, None]
+        return held * (1.0 + self.hardware.software.fragmentation) + always_bytes(self.hardware)
+
+    def _quick(
+        self,
+        rows: Int[np.ndarray, "rows"],
+        fits: Bool[np.ndarray, "rows shapes"],
+        tables: ShapeTables,
+        threshold_s: float,
+    ) -> Bool[np.ndarray, "rows"]:
+        """Rows of which a shape that fits has no path beyond the threshold."""
+        shapes, paths, items = tables.path_forward.shape
+        forward, backward = (table.reshape(-1, items).T for table in (tables.path_forward, tables.path_backward))
+        lengths = [(costs.forward_s @ forward + costs.backward_s @ backward, number) for costs, number in self._of(rows)]
+        quick = np.zeros(len(rows), dtype=bool)
+        together = max(1, AT_ONCE // (shapes * paths))
+        for start in range(0, len(rows), together):
+            here = slice(start, start + together)
+            longest = sum(length[number[here]] for length, number in lengths).reshape(-1, shapes, paths).max(axis=2)
+            quick[here] = (fits[here] & (longest * (1.0 - ROUNDING) <= threshold_s)).any(axis=1)
+        return quick
+
+    def _of(self, rows: Int[np.ndarray, "rows"]) -> list[tuple[_FactorCosts, Int[np.ndarray, "rows"]]]:
+        """The factors that these rows have, and which of them each row has."""
+        found = []
+        for costs, factor in ((self.dense, self.factored.dense_of), (self.experts, self.factored.expert_of)):
+            used, number = np.unique(factor[rows], return_inverse=True)
+            found.append((costs.take(used), number.reshape(-1)))
+        return found
+
+    def _costs(self, items: tuple[Item, ...], model: ModelSpec, *, experts: bool) -> _FactorCosts:
+        factored = self.factored
+        columns, workload = factored.columns(experts=experts), factored.workload
+        parts = {field.name: np.zeros((columns.rows, len(items))) for field in fields(_FactorCosts)}
+        for number, item in enumerate(items):
+            if item.part in ("tie", "copy"):
+                table = local_units(model.vocab, columns.tp) * model.hidden * (not experts)
+                parts["dense_parameters"][:, number] = table if item.part == "copy" else -table
+                continue
+            for work, quantised, recompute in works_of(item, model, workload):
+                seconds = factored.seconds(work, quantised=quantised, experts=experts)
+                for name, value in self._of_work(work, seconds, columns, recompute, experts=experts).items():
+                    parts[name][:, number] += value
+            if item.part == "mtp":
+                # Its loss uses the head's projection, which the stage already holds.
+                head = factored.seconds(edge_work(model, "head", workload.loss_tiles), quantised=False, experts=experts)
+                parts["dense_parameters"][:, number] -= head.dense_parameters
+        return _FactorCosts(**parts)
+
+    def _of_work(
+        self, work: LayerWork, seconds: WorkSeconds, columns: StrategyColumns, recompute: Recompute, *, experts: bool
+    ) -> dict[str, Float[np.ndarray, "distinct"]]:
+        """One work under one way to recompute; nobody waits for a host."""
+        workload = self.factored.workload
+        training = workload.training and work.reached
+        tiled = workload.mlp_tiles > 1
+        recompute = with_tiles(recompute) if tiled else recompute
+        behind = [seconds.backward, *repeated_modules(seconds, recompute, tiled=tiled)] if training else []
+        whole = recompute.kind in ("full", "grouped")
+        kept = replace(
+            work,
+            ops=() if experts else work.ops,
+            kept=tuple(one for one in work.kept if (one.region in EXPERT_REGIONS) == experts),
+        )
+        nothing = np.zeros(columns.rows)
+        return {
+            "forward_s": _sum_s(seconds.forward),
+            "backward_s": sum((_sum_s(module) for module in behind), nothing),
+            # A layer's input is kept once.
+            "kept_bytes": kept_bytes(kept, columns, workload.precision, recompute)
+            if training and not (experts and whole)
+            else nothing,
+            "dense_parameters": seconds.dense_parameters,
+            "expert_parameters": seconds.expert_parameters,
+        }
+
+
+def _sum_s(module: ModuleSeconds) -> Float[np.ndarray, "distinct"]:
+    return module.compute_s + module.tp_s + module.cp_s + module.ep_s
