@@ -306,26 +306,26 @@ def _shared_per_stage(factored: Factored, every: list[tuple[int, PartCosts]], de
 def _last_worker_s(
     factored: Factored, model: ModelSpec, work_s: list[Factors], head_work_s: Factors, *, chunked: bool
 ) -> PerRow:
-    """Upstream once, m times the last worker's own work; the least over the numbers of chunks a pipeline may have."""
+    """Upstream once, m times the last worker's own work; of all numbers of chunks that a pipeline may have the fewest
+    layers of each kind in either place, so that a row is looked at once."""
     grid = factored.grid
     layout = ModelLayout.of(model, factored.workload.seq_len)
     bound = np.zeros(grid.rows)
     for pp in np.flatnonzero(np.bincount(grid.pp)).tolist():
         if pp == 1:
             continue
-        rows = np.flatnonzero(grid.pp == pp)
-        m = grid.m[rows]
-        least = np.full(len(rows), np.inf)
+        before, own = [], []
         for chunks in range(1, model.most_stages // pp + 1 if chunked else 2):
-            # Chunks beyond one need at least as many micro-batches as workers.
-            legal = np.ones(len(rows), dtype=bool) if chunks == 1 else m >= pp
-            if not legal.any():
-                break
             ranges = np.array(layout.ranges(pp, chunks))
-            before = layout.kinds_before[ranges[-1, 0, 0]]
-            own = layout.counts(ranges[-1, :, 0], ranges[-1, :, 1] + 1).sum(axis=0)
-            once_s = factored.per_row(_summed(before.tolist(), work_s), rows)
-            each_s = factored.per_row(_summed(own.tolist(), work_s) + head_work_s, rows)
-            least = np.minimum(least, np.where(legal, once_s + m * each_s, np.inf))
-        bound[rows] = least
+            before.append(layout.kinds_before[ranges[-1, 0, 0]])
+            own.append(layout.counts(ranges[-1, :, 0], ranges[-1, :, 1] + 1).sum(axis=0))
+        here = grid.pp == pp
+        # Chunks beyond one need at least as many micro-batches as workers.
+        short = here & (grid.m < pp)
+        for rows, options in ((np.flatnonzero(short), 1), (np.flatnonzero(here & ~short), len(own))):
+            if not len(rows):
+                continue
+            once, each = (np.min(counts[:options], axis=0).tolist() for counts in (before, own))
+            once_s = factored.per_row(_summed(once, work_s), rows)
+            bound[rows] = once_s + grid.m[rows] * factored.per_row(_summed(each, work_s) + head_work_s, rows)
     return bound

@@ -128,7 +128,9 @@ class Fitting:
         """Rows of which a shape that fits has no path beyond the threshold."""
         shapes, paths, items = tables.path_forward.shape
         forward, backward = (table.reshape(-1, items).T for table in (tables.path_forward, tables.path_backward))
-        lengths = [(costs.forward_s @ forward + costs.backward_s @ backward, number) for costs, number in self._of(rows)]
+        lengths = [
+            (costs.forward_s @ forward + costs.backward_s @ backward, number) for costs, number in self._of(rows)
+        ]
         quick = np.zeros(len(rows), dtype=bool)
         together = max(1, AT_ONCE // (shapes * paths))
         for start in range(0, len(rows), together):

@@ -191,40 +191,104 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space)
 
 
 class _Legal:
-    """Collects the legal rows among those added, checked in parts that stay in the cache."""
+    """Collects the legal rows of meshes, checked many meshes at a time, in parts that stay in the cache."""
 
     def __init__(self, rules: tuple[DegreeRule, ...], tensor: str, offload: str) -> None:
         self.rules, self.tensor, self.offload = rules, tensor, offload
-        self.waiting: list[dict[str, np.ndarray]] = []
-        self.found: list[Grid] = []
+        self.waiting: list[_Mesh] = []
+        self.found: list[dict[str, np.ndarray]] = []
 
-    def add(self, rows: dict[str, np.ndarray]) -> None:
-        """Add rows as columns."""
-        self.waiting.append(rows)
-        if sum(len(piece["tp"]) for piece in self.waiting) >= CHECKED_TOGETHER:
+    def add(self, mesh: _Mesh) -> None:
+        """Add the rows of a mesh."""
+        self.waiting.append(mesh)
+        if sum(waiting.size for waiting in self.waiting) >= CHECKED_TOGETHER:
             self._check()
 
     def grid(self) -> Grid:
         """The legal ones of all rows added, in their order."""
         if self.waiting:
             self._check()
-        if not self.found:
-            empty = dict.fromkeys(COLUMNS, np.zeros(0, dtype=np.int64))
-            return self._joined([empty | {"context": np.zeros((0, len(CONTEXTS)), dtype=np.int64)}])
-        return self._joined([{name: getattr(part, name) for name in COLUMNS} for part in self.found])
-
-    def _check(self) -> None:
-        grid = self._joined(self.waiting)
-        self.waiting = []
-        legal = np.ones(grid.rows, dtype=bool)
-        degrees = grid_degrees(grid)
-        for rule in self.rules:
-            legal &= rule.holds(degrees)
-        self.found.append(grid.take(legal))
-
-    def _joined(self, pieces: list[dict[str, np.ndarray]]) -> Grid:
+        empty = dict.fromkeys(COLUMNS, np.zeros(0, dtype=np.int64))
+        pieces = self.found or [empty | {"context": np.zeros((0, len(CONTEXTS)), dtype=np.int64)}]
         columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMNS}
         return Grid(**columns, tensor=self.tensor, offload=self.offload)
+
+    def _check(self) -> None:
+        each = [mesh.degrees() for mesh in self.waiting]
+        degrees = {name: np.concatenate([own[name] for own in each]) for name in each[0]}
+        legal = np.ones(len(degrees["tp"]), dtype=bool)
+        for rule in self.rules:
+            legal &= rule.holds(degrees)
+        ends = np.cumsum([mesh.size for mesh in self.waiting])
+        self.found += [mesh.rows(own) for mesh, own in zip(self.waiting, np.split(legal, ends[:-1]), strict=True)]
+        self.waiting = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mesh:
+    """The axes of the rows of one (tp, cp, pp, dp): context levels x micro-batches x overlaps x folds x ways."""
+
+    tp: int
+    pp: int
+    dp: int
+    levels: Int[np.ndarray, "levels kinds"]
+    batches: Int[np.ndarray, "batches"]
+    local_batch: int
+    overlaps: Int[np.ndarray, "overlaps"]
+    ep: Folds
+    etp: Folds
+    ways: Int[np.ndarray, "ways"]
+
+    @property
+    def size(self) -> int:
+        """Rows whose degrees differ: no rule looks at overlaps or ways."""
+        return len(self.levels) * len(self.batches) * len(self.ep)
+
+    def degrees(self) -> dict[str, Ints]:
+        """The columns that legality rules read; one chunk per worker, which every pipeline may have."""
+        shape = len(self.levels), len(self.batches), len(self.ep)
+
+        def each(values: Int[np.ndarray, "..."] | int, axis: int) -> Ints:
+            return np.broadcast_to(np.expand_dims(values, [k for k in range(3) if k != axis]), shape).reshape(-1)
+
+        same = np.ones(1, dtype=np.int64)
+        return {
+            "tp": each(same * self.tp, 0),
+            "sp": each(same, 0),
+            "cp": each(ranks_of(self.levels), 0),
+            "cp_heads": each(head_ranks(self.levels), 0),
+            "pp": each(same * self.pp, 0),
+            "vpp": each(same, 0),
+            "ep": each(self.ep, 2),
+            "etp": each(self.etp, 2),
+            "dp": each(same * self.dp, 0),
+            "mbs": each(self.batches, 1),
+        }
+
+    def rows(self, legal: Bool[np.ndarray, "degrees"]) -> dict[str, Ints]:
+        """The columns of a grid: legal degrees with every overlap and way."""
+        # Experts on one rank are reached in one way; plain exchanges stand for it.
+        spread = self.ep > 1
+        several = np.where(spread, len(self.ways), min(len(self.ways), 1))
+        fold = np.repeat(np.arange(len(self.ep)), several)
+        ways = [self.ways if away else self.ways[:1] * 0 for away in spread.tolist()]
+        way = np.concatenate(ways) if ways else self.ways[:0]
+        of_degrees = legal.reshape(len(self.levels), len(self.batches), 1, len(self.ep))[..., fold]
+        shape = len(self.levels), len(self.batches), len(self.overlaps), len(fold)
+        level, batch, overlap, place = np.nonzero(np.broadcast_to(of_degrees, shape))
+        mbs, fold = self.batches[batch], fold[place]
+        return {
+            "tp": np.full(len(level), self.tp, dtype=np.int64),
+            "overlap": self.overlaps[overlap],
+            "context": self.levels[level],
+            "ep": self.ep[fold],
+            "etp": self.etp[fold],
+            "pp": np.full(len(level), self.pp, dtype=np.int64),
+            "dp": np.full(len(level), self.dp, dtype=np.int64),
+            "mbs": mbs,
+            "m": self.local_batch // mbs,
+            "way": way[place],
+        }
 
 
 def grid_degrees(grid: Grid) -> Degrees:
@@ -335,42 +399,23 @@ def _mesh(
     experts: tuple[Folds, Folds],
     workload: Workload,
     space: Space,
-) -> dict[str, Ints]:
+) -> _Mesh:
     """All rows of one (tp, cp, pp, dp)."""
     tp, cp, pp, dp = mesh
     local_batch = workload.global_batch // dp
-    batches = np.array(_pinned(space, "mbs", divisors(local_batch)), dtype=np.int64)
     overlaps = [OVERLAPS.index(word) for word in (TENSORS[tensor].overlaps if tp > 1 else ("bulk",))]
     if space.pinned("tp_overlap") is not None and tp > 1:
         overlaps = [code for code in overlaps if _allowed(space, "tp_overlap", OVERLAPS[code])]
-    stage = tp * cp * dp
-    fold = stage % (experts[0] * experts[1]) == 0
-    ep, etp = experts[0][fold], experts[1][fold]
-    # Experts on one rank are reached in one way; plain exchanges stand for it.
-    ways = _ways(space, workload.expert_load)
-    each = np.where(ep > 1, len(ways), 1)
-    way = np.concatenate([ways if spread else ways[:1] * 0 for spread in (ep > 1).tolist()] or [ways[:0]])
-    ep, etp = np.repeat(ep, each), np.repeat(etp, each)
-    level, batch, overlap, fold_index = (
-        axis.ravel()
-        for axis in np.meshgrid(
-            np.arange(len(levels)), batches, np.array(overlaps, dtype=np.int64), np.arange(len(ep)), indexing="ij"
-        )
+    fold = tp * cp * dp % (experts[0] * experts[1]) == 0
+    return _Mesh(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        levels=np.array(levels, dtype=np.int64).reshape(-1, len(CONTEXTS)),
+        batches=np.array(_pinned(space, "mbs", divisors(local_batch)), dtype=np.int64),
+        local_batch=local_batch,
+        overlaps=np.array(overlaps, dtype=np.int64),
+        ep=experts[0][fold],
+        etp=experts[1][fold],
+        ways=_ways(space, workload.expert_load),
     )
-    size = len(level)
-
-    def full(value: int) -> Ints:
-        return np.full(size, value, dtype=np.int64)
-
-    return {
-        "tp": full(tp),
-        "overlap": overlap,
-        "context": np.array(levels, dtype=np.int64)[level],
-        "ep": ep[fold_index],
-        "etp": etp[fold_index],
-        "pp": full(pp),
-        "dp": full(dp),
-        "mbs": batch,
-        "m": local_batch // batch,
-        "way": way[fold_index],
-    }
