@@ -95,7 +95,7 @@ class Fitting:
             held = self._first_bytes(rows, grid, tables)
             least_bytes = float(held.min(initial=np.inf, where=fits))
             fits = fits & (held * (1.0 - ROUNDING) <= self.limit_bytes)
-        some = fits.any(axis=1)
+        some = np.asarray(fits.any(axis=1))
         quick = some.copy()
         if threshold_s < np.inf and not tables.splits:
             quick[some] = self._quick(rows[some], fits[some], tables, threshold_s)

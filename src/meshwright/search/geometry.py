@@ -114,6 +114,8 @@ class ShapeFactory:
     """Workers that may need the most memory; from some number of micro-batches on they are the same."""
     moments: dict[Live, bytes] = field(default_factory=dict)
     """What is alive, by value: equal for many numbers of micro-batches."""
+    weighed: dict[tuple[object, ...], tuple[Float[np.ndarray, "workers chunks"], ...]] = field(default_factory=dict)
+    """FLOP and layers of each chunk, which no number of micro-batches changes."""
     recomputed: dict[tuple[object, ...], list[tuple[str, int]]] = field(default_factory=dict)
     """Ways to recompute, by pipeline."""
 
@@ -201,7 +203,7 @@ class ShapeFactory:
             recomputes: as `recomputes` lists them.
         """
         placement = schedule.placement(p, v)
-        weights = self._weights(placement)
+        weights, layers_of = self._weights(schedule, p, v)
         if schedule.bound_by_formula:
             bound = schedule.path_bound(p, m, v)
             lengths = bound.once + m * bound.each
@@ -209,7 +211,7 @@ class ShapeFactory:
             free = order_free_lengths(schedule, p, m, v)
             critical = schedule.flushes and p * m * v * schedule.orders_tried <= MOST_PASSES
             lengths = np.concatenate([free, critical_lengths(schedule, p, m, v, weights)]) if critical else free
-        lengths = lengths[longest_of(lengths, weights, self._layers(placement))]
+        lengths = lengths[longest_of(lengths, weights, layers_of)]
         # Nothing travels inside a worker.
         travels = lengths[:, 2].reshape(len(lengths), -1).sum(axis=1) * (p > 1)
         per_update, updates = sync_rounds(schedule, m)
@@ -259,10 +261,8 @@ class ShapeFactory:
         """
         key = (schedule, p, v, recompute, layers)
         if key not in self.templates:
-            placement = schedule.placement(p, v)
-            weights = self._weights(placement)
             none, one = (order_free_lengths(schedule, p, m, v) for m in (0, 1))
-            picked = longest_of(none + TYPICAL_MICRO_BATCHES * (one - none), weights, self._layers(placement))
+            picked = longest_of(none + TYPICAL_MICRO_BATCHES * (one - none), *self._weights(schedule, p, v))
             counts = self.counts(schedule, p, v, recompute, layers)
             self.templates[key] = Template(
                 once=path_items(none[picked], counts),
@@ -328,17 +328,15 @@ class ShapeFactory:
     def _place(self, item: Item) -> int:
         return self.items.index(item)
 
-    def _layers(self, placement: Placement) -> Float[np.ndarray, "workers chunks"]:
-        """Layers of each chunk: what it weighs where other things than products take the time of a layer."""
-        first, behind = self.layout.placed(placement)
-        return (behind - first).astype(float)
-
-    def _weights(self, placement: Placement) -> Float[np.ndarray, "workers chunks"]:
-        """FLOP per token of each chunk."""
-        first, behind = self.layout.placed(placement)
-        weights = self.layout.counts(first, behind) @ self.layout.kind_flop
-        weights[behind == self.model.num_layers] += self.layout.tail_flop
-        return weights
+    def _weights(self, schedule: Schedule, p: int, v: int) -> tuple[Float[np.ndarray, "workers chunks"], ...]:
+        """What a chunk may weigh: FLOP per token, and layers where other things than products take their time."""
+        key = schedule, p, v
+        if key not in self.weighed:
+            first, behind = self.layout.placed(schedule.placement(p, v))
+            flop = self.layout.counts(first, behind) @ self.layout.kind_flop
+            flop[behind == self.model.num_layers] += self.layout.tail_flop
+            self.weighed[key] = flop, (behind - first).astype(float)
+        return self.weighed[key]
 
 
 def path_items(

@@ -12,7 +12,9 @@ from meshwright.schedules import Kind, Schedule, Times
 from meshwright.shapes import Float
 
 FORWARD, BACKWARD, TRANSFER, WEIGHT, AGAIN = range(5)
-REFERENCE_TRANSFERS = (0.0, 0.02, 0.1)
+DURATIONS = np.array((1.0, 2.0, 0.0, 1.0, 1.0))
+"""Of a typical worker in parts of its forward, transfers aside."""
+REFERENCE_TRANSFERS = np.array((0.0, 0.02, 0.1))
 """Transfers, in parts of a worker's forward, for which the longest paths are kept as bounds."""
 
 Lengths = Float[np.ndarray, "paths durations workers chunks"]
@@ -85,10 +87,10 @@ def longest_of(lengths: Lengths, *weights: Cells) -> list[int]:
         lengths: any.
         weights: what each chunk may take, such as its FLOP or its layers.
     """
-    picked = set()
-    for one in weights:
-        for share in REFERENCE_TRANSFERS:
-            transfer = np.full_like(one, share * one.sum() / len(one))
-            seconds = np.stack([one, 2 * one, transfer, one, one])[: lengths.shape[1]]
-            picked.add(int((lengths * seconds).sum(axis=(1, 2, 3)).argmax()))
-    return sorted(picked)
+    shape = lengths.shape[1:]
+    typical = np.zeros((len(weights), len(REFERENCE_TRANSFERS), len(DURATIONS), *shape[1:]))
+    for number, one in enumerate(weights):
+        typical[number] = DURATIONS[:, None, None] * one
+        typical[number, :, TRANSFER] = (REFERENCE_TRANSFERS * (one.sum() / len(one)))[:, None, None]
+    typical = typical[:, :, : shape[0]].reshape(len(weights) * len(REFERENCE_TRANSFERS), -1)
+    return sorted({*(lengths.reshape(len(lengths), -1) @ typical.T).argmax(axis=0).tolist()})

@@ -35,7 +35,6 @@ from meshwright.search.geometry import MOST_CHUNKS, Shape, ShapeFactory, chunk_o
 from meshwright.search.grid import Grid, build_grid, most_offload
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.queue import EQUAL, Queue, Simulated
-from meshwright.search.recompute import refine_recompute
 from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
 from meshwright.search.shape_tables import ShapeTables
 from meshwright.search.shardings import shardings_for
@@ -169,6 +168,8 @@ def _refined(
     for plan in plans:
         if plan.row is None or plan.row.recompute == "none" or not schedule_named(plan.row.schedule).bound_by_formula:
             continue
+        from meshwright.search.recompute import refine_recompute  # many plans have room for everything
+
         refined = refine_recompute(plan.row, model, cluster, workload)
         if refined is None or refined[1].fits != "yes":
             continue
