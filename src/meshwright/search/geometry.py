@@ -35,6 +35,8 @@ MOST_PASSES = 1024
 they are part of the space if their order does not repeat: their whole tables are built."""
 MOST_REPEATED = 16 * MOST_PASSES
 """Largest p x m x v of the table from which longer steps are continued."""
+BUILT_BETWEEN_LOOKS = 8
+"""Pipelines whose shapes are built before the time that is left is looked at again."""
 MOST_CHUNKS = 4
 """Most chunks per worker of such schedules."""
 
@@ -169,10 +171,10 @@ class ShapeFactory:
         Hundreds of layers may be cut into thousands of shapes: once the time is spent those made so far are all.
         """
         found: list[Shape] = []
-        for schedule, v in self.pipelines(p, m):
+        for number, (schedule, v) in enumerate(self.pipelines(p, m), start=1):
             if schedule.bound_by_formula:
                 found += self.build(schedule, p, m, v, self.recomputes(p, v))
-                if spent():
+                if number % BUILT_BETWEEN_LOOKS == 0 and spent():
                     break
         return found
 
