@@ -6,6 +6,7 @@ Each factor is priced once per distinct value and gathered, so a million rows co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -110,9 +111,10 @@ class Factored:
     def __init__(self, grid: Grid, hardware: Hardware, workload: Workload) -> None:
         self.grid, self.hardware, self.workload = grid, hardware, workload
         self.dense_rows, self.dense_of = _distinct(grid.tp, *grid.context.T, grid.mbs, grid.overlap)
-        self.expert_rows, self.expert_of = _distinct(
-            grid.mbs * (1 << 20) // (grid.cp * grid.tp), grid.ep, grid.etp, grid.way
-        )
+        ranks = grid.cp * grid.tp
+        # Sequences of a rank as whole numbers, small enough to be looked up in a table where degrees divide each other.
+        whole = min(math.lcm(*_ranks(ranks)[0].tolist()), 1 << 20) if grid.rows else 1
+        self.expert_rows, self.expert_of = _distinct(grid.mbs * whole // ranks, grid.ep, grid.etp, grid.way)
         self._strategies: dict[bool, tuple[StrategyColumns, Groups]] = {}
         self._priced: dict[tuple[LayerWork, bool, bool], WorkSeconds] = {}
 
