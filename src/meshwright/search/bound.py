@@ -192,6 +192,7 @@ class RowBounds:
         *,
         any_order: bool = False,
         chunked: bool = True,
+        each_chunked: bool = True,
     ) -> None:
         """The bounds of rows.
 
@@ -203,8 +204,10 @@ class RowBounds:
             any_order: also hold for schedules whose last worker waits for less: without a flush, with sections of
                 micro-batches, in both directions, or with the last stage elsewhere.
             chunked: also hold for schedules of several chunks per worker.
+            each_chunked: look at each number of chunks by itself, which takes a pass over the rows for each.
         """
         self.model, self.hardware, self.any_order, self.chunked = model, hardware, any_order, chunked
+        self.each_chunked = each_chunked
         self.factored = factored = Factored(grid, hardware, workload)
         kinds = model.kinds()
         self.parts = [factored.part(work_of(model, kind, workload.attention_kernel)) for kind in kinds]
@@ -229,7 +232,8 @@ class RowBounds:
         total_s = _summed(self.counts, work_s) + head_work_s + embedding_s
         time_s = factored.grid.m * factored.per_row(total_s) / factored.grid.pp
         if not self.any_order:
-            time_s = np.maximum(time_s, _last_worker_s(factored, model, work_s, head_work_s, chunked=self.chunked))
+            chunks = {"chunked": self.chunked, "each_chunked": self.each_chunked}
+            time_s = np.maximum(time_s, _last_worker_s(factored, model, work_s, head_work_s, **chunks))
         return time_s + self._host_update_s
 
     @cached_property
@@ -306,10 +310,16 @@ def _shared_per_stage(factored: Factored, every: list[tuple[int, PartCosts]], de
 
 
 def _last_worker_s(
-    factored: Factored, model: ModelSpec, work_s: list[Factors], head_work_s: Factors, *, chunked: bool
+    factored: Factored,
+    model: ModelSpec,
+    work_s: list[Factors],
+    head_work_s: Factors,
+    *,
+    chunked: bool,
+    each_chunked: bool,
 ) -> PerRow:
-    """Upstream once, m times the last worker's own work; of all numbers of chunks that a pipeline may have the fewest
-    layers of each kind in either place, so that a row is looked at once."""
+    """Upstream once, m times the last worker's own work; the least over the numbers of chunks a pipeline may have, or
+    with the fewest layers of each kind over all of them in either place."""
     grid = factored.grid
     layout = ModelLayout.of(model, factored.workload.seq_len)
     bound = np.zeros(grid.rows)
@@ -327,7 +337,13 @@ def _last_worker_s(
         for rows, options in ((np.flatnonzero(short), 1), (np.flatnonzero(here & ~short), len(own))):
             if not len(rows):
                 continue
-            once, each = (np.min(counts[:options], axis=0).tolist() for counts in (before, own))
-            once_s = factored.per_row(_summed(once, work_s), rows)
-            bound[rows] = once_s + grid.m[rows] * factored.per_row(_summed(each, work_s) + head_work_s, rows)
+            places = list(zip(before[:options], own[:options], strict=True))
+            if not each_chunked:
+                places = [(np.min(before[:options], axis=0), np.min(own[:options], axis=0))]
+            least = np.full(len(rows), np.inf)
+            for once, each in places:
+                once_s = factored.per_row(_summed(once.tolist(), work_s), rows)
+                each_s = factored.per_row(_summed(each.tolist(), work_s) + head_work_s, rows)
+                least = np.minimum(least, once_s + grid.m[rows] * each_s)
+            bound[rows] = least
     return bound

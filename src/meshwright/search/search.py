@@ -245,7 +245,16 @@ class _Search:
     def _bounds(self, grid: Grid) -> RowBounds:
         """What bounds the plans of rows under the schedules of the space."""
         chunked = any(chunk_options(schedule, MOST_CHUNKS) != (1,) for schedule in self.factory.schedules)
-        return RowBounds(grid, self.model, self.hardware, self.workload, any_order=not self.in_order, chunked=chunked)
+        return RowBounds(
+            grid,
+            self.model,
+            self.hardware,
+            self.workload,
+            any_order=not self.in_order,
+            chunked=chunked,
+            # What is worth pricing is told by shape.
+            each_chunked=False,
+        )
 
     def _plans_of_row(self, grid: Grid) -> Int[np.ndarray, "rows"]:
         """How many plans each row stands for: shapes of its (pp, m) times shardings of its (dp, cp)."""
