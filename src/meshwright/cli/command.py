@@ -15,7 +15,7 @@ from meshwright.fields.request import Request, request_fields
 Act = Callable[[Request, dict[str, bool]], int | None]
 
 
-def command_of(
+def typer_command(
     request: type[Request], act: Act, *, output: type[OutputFields] = OutputFields, everything: bool = False
 ) -> Callable[..., Any]:
     """The function that typer makes a command of.

@@ -12,7 +12,7 @@ import typer
 
 from meshwright.app.verbs import VERBS
 from meshwright.cli import answers
-from meshwright.cli.command import command_of, summary_of
+from meshwright.cli.command import summary_of, typer_command
 from meshwright.cli.output import Output
 from meshwright.fields.job import OutputFields, WatchedFields
 from meshwright.fields.request import Request
@@ -106,7 +106,7 @@ def add_commands(app: typer.Typer, verbs: Sequence[str], *, everything: bool = F
         request = VERBS[verb].request
         whole = len(verbs) == 1 or any(name.endswith("_COMPLETE") for name in os.environ)
         output = WatchedFields if verb in WATCHED else OutputFields
-        made = command_of(request, partial(act, verb), output=output, everything=everything) if whole else None
+        made = typer_command(request, partial(act, verb), output=output, everything=everything) if whole else None
         home.command(inner or name)(made or summary_of(request))
 
 
