@@ -416,6 +416,7 @@ def test_attention_kernel_and_expert_load_are_options(run: Run) -> None:
         ("plan nope --gpus 8xH100", "unknown model 'nope'"),
         ("plan llama-3-8b --gpus 8x8x8xH100", "is not understood"),
         ("check --from megatron train.sh --gpus 8xH100", "train.sh"),
+        ("estimate llama-3-8b --plan tp2-pp2-dp2 --gpus 8xH100", "Dots join tokens: tp2.pp2.dp2"),
         ("help plan", "`meshwright VERB --help` describes one"),
         ("export nothere.json --to nemo -o launched", "torchtitan"),
         ("size llama-3-8b --device H100 --days 30 --tokens 15", "such as --tokens 15T"),

@@ -204,7 +204,11 @@ def _swaps_heads(kind: str) -> bool:
 
 def _unknown_kinds(row: PlanRow) -> list[Problem]:
     """Names that no catalogue of strategies has."""
-    found = [] if row.tensor in TENSORS else [unknown_name("tensor strategy", row.tensor, TENSORS)]
+    found = []
+    if row.tensor not in TENSORS:
+        degree = re.match(r"(?:pp|cp|ep|dp|vpp|mbs|z)[0-9]", row.tensor)
+        dotted = f"Dots join tokens: tp{row.tp}.{row.tensor.replace('-', '.')}" if degree else ""
+        found.append(unknown_name("tensor strategy", row.tensor, TENSORS, remedy=dotted))
     return found + [unknown_name("kind of context", kind, CONTEXTS) for kind, _ in row.cp if kind not in CONTEXTS]
 
 
