@@ -329,7 +329,7 @@ METHODS = (
             (
                 "Selective recompute",
                 2022,
-                ("rc-sel", "rc-sel-mlp"),
+                ("rc-sel", "rc-sel-mlp", "rc-sel-half_products"),
                 (KEPT, "test_gpt3_layer"),
                 (PARITY, COVER),
                 "of single modules, only core attention is run",

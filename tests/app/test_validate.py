@@ -17,6 +17,8 @@ from meshwright.errors import InputError
 from meshwright.formats.measured import read_rows
 from meshwright.library.devices import device
 from meshwright.report.score_table import Compared, quantile, score, score_by_group, score_table
+from meshwright.units import GIB
+from tests.formats.measured.row import LLAMA
 
 SAMPLE = Path(__file__).parent / "data" / "measured_sample.csv"
 MEASURED = Path(__file__).parents[2].parent / "shared" / "measured"
@@ -218,3 +220,23 @@ def test_every_published_run_has_a_row_and_both_scorers_agree(
     for mine, yours in (("median_error", "median_ape"), ("p90_error", "p90_ape"), ("bias", "bias")):
         assert 100 * getattr(ours, mine) == pytest.approx(theirs[yours], abs=0.01)
     assert ours.in_interval == pytest.approx(theirs["in_interval"], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("framework", "devices", "measured_gib"),
+    [
+        ("torchtitan eager", 8, 82.4),
+        ("torchtitan +torch.compile", 8, 77.0),
+        ("torchtitan eager", 128, 67.0),
+        ("torchtitan +torch.compile", 128, 62.0),
+    ],
+)
+def test_selective_recompute_of_torchtitan_takes_what_was_measured(
+    framework: str, devices: int, measured_gib: float
+) -> None:
+    """Llama 3 8B, two sequences of 8,192 tokens a device: benchmarks/llama3_h100_202412_torchtitan.md of torchtitan."""
+    row = LLAMA | {"framework": framework, "n_gpus": str(devices), "dp": str(devices), "tp": "1", "pp": "1"}
+    row |= {"zero_stage": "FSDP2", "micro_batch": "2", "global_batch_seqs": str(2 * devices), "gpu_mem_gb": "96"}
+    found = predict(row | {"recompute": "selective (torchtitan selective AC)", "mem_kind": "reserved"})
+    assert found.peak_memory_bytes is not None
+    assert found.peak_memory_bytes / GIB == pytest.approx(measured_gib, rel=0.03)

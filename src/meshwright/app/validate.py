@@ -43,10 +43,10 @@ METRICS = {"time": "target_iter_time_s", "memory": "target_peak_mem_gib"}
 # above, what allocators are reported to lose beyond the share that is counted (3-8%) and as much again for libraries.
 MEMORY_LOW = 0.10
 MEMORY_HIGH = 0.15
-# PyTorch without Megatron keeps what its autograd finds: every second product under torchtitan's selective recompute,
-# gathered inputs and unfused factors in nanotron. Measured peaks of both lie up to half above what is counted.
+# Eager PyTorch keeps what its autograd finds, gathered inputs and unfused factors in nanotron for example: measured
+# peaks lie up to half above what is counted.
 AUTOGRAD_HIGH = 0.50
-AUTOGRAD = ("pytorch-eager", "pytorch-compiled")
+AUTOGRAD = ("pytorch-eager",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

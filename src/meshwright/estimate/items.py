@@ -21,10 +21,10 @@ from meshwright.ops.unfused import unfused_work
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector
-from meshwright.specs.strategy import Recompute
+from meshwright.specs.strategy import HALF_PRODUCTS, Recompute
 from meshwright.specs.workload import Workload
 from meshwright.strategies.base import StrategyColumns, local_units
-from meshwright.strategies.memory import kept_bytes
+from meshwright.strategies.memory import kept_bytes, made_again_bytes
 from meshwright.units import MIB
 
 # Scratch memory that matrix libraries take from the framework's allocator, one piece per stream: 32 MiB on Hopper, for
@@ -161,7 +161,7 @@ def item_costs(
             else:
                 parts["dense_parameters"][:, number] = held
             continue
-        works = works_of(item, model, workload)
+        works = works_of(item, model, workload, compiled=not driver.unfused)
         for work, quantised, recompute in works:
             _add_item(
                 parts,
@@ -219,9 +219,15 @@ def _add_extras(
                 parts[field.name][:, number] += getattr(one, field.name)
 
 
-def works_of(item: Item, model: ModelSpec, workload: Workload) -> list[tuple[LayerWork, bool, Recompute]]:
+def works_of(
+    item: Item, model: ModelSpec, workload: Workload, *, compiled: bool = True
+) -> list[tuple[LayerWork, bool, Recompute]]:
     """What an item computes: each work, whether in the compute format, and what of it is recomputed."""
     layer = work_of(model, item.layer, workload.attention_kernel) if item.layer else None
+    if layer is not None and HALF_PRODUCTS in item.recompute.modules:
+        from meshwright.ops.half_products import half_products_work  # few plans repeat so
+
+        layer = half_products_work(layer, compiled=compiled)
     if item.part == "layer" and layer is not None:
         return [(layer, True, item.recompute)]
     if item.part == "mtp" and layer is not None:
@@ -286,6 +292,8 @@ def _add_item(
     if training and recompute.kind in ("full", "grouped"):
         live = recompute.group if recompute.kind == "grouped" else 1
         transient = transient + live * kept_bytes(work, columns, workload.precision, TILED if pieces > 1 else NONE)
+    if training and HALF_PRODUCTS in recompute.modules:
+        transient = transient + made_again_bytes(work, columns, workload.precision)
     if pieces > 1 and training:
         whole, rest = (kept_bytes(work, columns, workload.precision, mode) for mode in (NONE, TILED))
         transient = transient + (whole - rest) / pieces

@@ -226,7 +226,8 @@ class Recompute:
     """`selective` repeats the named modules, `full` the layer from its input, `grouped` runs of `group` layers from one
     kept input, `optimal` follows a table (Checkmate)."""
     modules: tuple[str, ...] = ()
-    """For `selective`: core_attn, mlp, moe, moe_act, layernorm, mla_up_proj, shared_experts."""
+    """For `selective`: core_attn, mlp, moe, moe_act, layernorm, mla_up_proj, shared_experts; or half_products alone:
+    everything but attention, exchanges and every second product."""
     group: int = 1
     reference: str = ""
 
@@ -235,11 +236,18 @@ class Recompute:
         known = RECOMPUTE_MODULES
         for module in self.modules:
             check.one_of("modules", module, known)
+        alone = HALF_PRODUCTS not in self.modules or len(self.modules) == 1
+        check.that(alone, "modules", self.modules, f"{HALF_PRODUCTS} repeats parts of all modules, so it stands alone")
         check.whole("group", self.group)
         check.done()
 
 
-RECOMPUTE_MODULES = ("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts")
+HALF_PRODUCTS = "half_products"
+"""Everything of a layer but attention, exchanges and every second product, as torchtitan's selective recompute."""
+RECOMPUTE_MODULES = (
+    *("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts"),
+    HALF_PRODUCTS,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwright.shapes import Float
-from meshwright.specs.operators import Kept, LayerWork, Linear, Region, StreamTokens
+from meshwright.specs.operators import Exchange, Kept, LayerWork, Linear, Region, StreamTokens
 from meshwright.specs.precision import Precision
-from meshwright.specs.strategy import Recompute
+from meshwright.specs.strategy import HALF_PRODUCTS, Recompute
 from meshwright.strategies import TENSORS
 from meshwright.strategies.base import StrategyColumns, region_scale
 
@@ -42,7 +42,28 @@ def kept_bytes(
             beside = TENSORS[columns.tensor].kept_beside(op, columns)
             if beside is not None:
                 own = own + beside * precision.bytes_of("activations")
+    if HALF_PRODUCTS in freed:
+        own = own + _brought(work, columns) * precision.bytes_of("activations")
     return own
+
+
+def made_again_bytes(work: LayerWork, columns: StrategyColumns, precision: Precision) -> Float[np.ndarray, "rows"]:
+    """Bytes that are on the device while a layer that repeats half its products runs backward, beyond what it kept."""
+    return tensor_bytes([one for one in work.kept if HALF_PRODUCTS in one.freed_by], work, columns, precision)
+
+
+def _brought(work: LayerWork, columns: StrategyColumns) -> Float[np.ndarray, "rows"]:
+    """Elements that exchanges and sums over ranks brought, where they stay although what made them is repeated."""
+    total = np.zeros(columns.rows)
+    sums = [op for op in work.ops if isinstance(op, Linear) and op.reduce]
+    for product in sums[:-1]:
+        if product.module == HALF_PRODUCTS:
+            total = total + columns.sequence_tokens * (product.reduce * (columns.tp > 1))
+    for op in work.ops:
+        if isinstance(op, Exchange):
+            copies = columns.received(work.top_k) if op.direction == "dispatch" else columns.routed_tokens * work.top_k
+            total = total + copies * (op.width * (columns.ep > 1))
+    return total
 
 
 def tensor_bytes(

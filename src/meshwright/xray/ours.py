@@ -12,11 +12,12 @@ import numpy as np
 from meshwright.estimate.rows import strategy_columns
 from meshwright.kernels.exchange import Routing
 from meshwright.ops.edges import edge_works
+from meshwright.ops.half_products import half_products_work
 from meshwright.ops.layers import work_of
 from meshwright.specs.job import Job
 from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Vector
 from meshwright.specs.plan import Worker
-from meshwright.specs.strategy import LayerStrategy, Recompute
+from meshwright.specs.strategy import HALF_PRODUCTS, LayerStrategy, Recompute
 from meshwright.strategies import TENSORS, context, expert
 from meshwright.strategies.base import Call, Column, LocalGemm, StrategyColumns
 
@@ -131,7 +132,10 @@ def _works(job: Job, worker: Worker) -> Iterator[tuple[LayerStrategy, LayerWork,
         places = [place for first, last in chunk.layers for place in range(first, last + 1)]
         runs = [job.plan.strategies[run.strategy] for run in chunk.runs for _ in range(run.layers)]
         for place, strategy in zip(places, runs, strict=True):
-            yield strategy, work_of(job.model, layers[place], kernel), strategy.recompute
+            work = work_of(job.model, layers[place], kernel)
+            if HALF_PRODUCTS in strategy.recompute.modules:
+                work = half_products_work(work, compiled=True)
+            yield strategy, work, strategy.recompute
         if chunk.head:
             for work in edge_works(job.model, "head"):
                 yield edge, work, Recompute()

@@ -74,7 +74,7 @@ def test_deepspeeds_engine_keeps_gradients_in_16_bits_and_their_sums_where_it_sa
         ("remat_policy=custom", "", "full", ()),
         ("selective (remat_policy=minimal)", "remat_policy=minimal", "sel", ("core_attn", "layernorm")),
         ("remat_policy=save_dot_except_logits", "", "sel", ("core_attn", "layernorm")),
-        ("selective (torchtitan selective AC)", "", "sel", ("mlp", "layernorm")),
+        ("selective (torchtitan selective AC)", "", "sel", ("half_products",)),
         ("selective", "", "sel", ("core_attn",)),
         ("selective", "moe_act, layernorm", "sel", ("moe_act", "layernorm")),
         ("selective", "up_proj, mlp", "sel", ("mla_up_proj", "mlp")),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.precision import PRECISIONS, Precision
-from meshwright.specs.strategy import RECOMPUTE_MODULES
+from meshwright.specs.strategy import HALF_PRODUCTS, RECOMPUTE_MODULES
 from meshwright.specs.tuning import Lora, Tuning
 from meshwright.units import GIB, MIB, rate_bytes_per_s
 
@@ -227,8 +227,7 @@ def recompute(text: str, detail: str) -> Again | None:
         if "2nd" in lower or "(layer)" in lower:
             return Again(mode="block", share=0.5, assumed="block: every second layer, as the first half of each chunk")
         if "per-op" in lower or "torchtitan" in lower:
-            assumed = "sel: all but products and attention, of which every second is kept, as the MLP and the norms"
-            return Again(mode="sel", modules=("mlp", "layernorm"), assumed=assumed)
+            return Again(mode="sel", modules=(HALF_PRODUCTS,))
         listed = re.search(r"recompute_modules=\[([^\]]*)\]", detail)
         words = re.findall(r"[a-z_]+", (listed[1] if listed else "" if "=" in detail else detail).lower())
         modules = tuple(dict.fromkeys(_MODULE_NAMES.get(word, word) for word in words))

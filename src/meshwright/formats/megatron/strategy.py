@@ -9,6 +9,7 @@ from meshwright.formats.megatron.layout import write_layout
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row_of import Homogeneous
 from meshwright.specs.strategy import (
+    HALF_PRODUCTS,
     DataParallel,
     ExpertParallel,
     LayerStrategy,
@@ -293,6 +294,9 @@ def _recompute_problems(recompute: Recompute) -> Iterator[Problem]:
         yield strategy_refusal(
             "recompute.modules", (), "selective recompute needs at least one module", "name core_attn"
         )
+    if HALF_PRODUCTS in recompute.modules:
+        why = "modules are repeated whole, not every second product"
+        yield strategy_refusal("recompute.modules", recompute.modules, why, "use rc-sel-mlp")
 
 
 def _recompute_flags(found: Homogeneous) -> Flags:

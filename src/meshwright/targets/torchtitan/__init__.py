@@ -12,6 +12,7 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Launch, Word
 from meshwright.formats.torch_loader import COMPUTE_FILE
+from meshwright.specs.strategy import HALF_PRODUCTS
 from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.contract import Files, file_of, marked, text_beside
 from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategyTarget, overlaps
@@ -28,8 +29,12 @@ TITLE = "torchtitan"
 SAYS = pytorch_pipeline.SAYS | {
     "data.zero": only(0, 3, why="data ranks hold whole copies, or shards of everything (FSDP2)", fix="use fsdp"),
     "tuning": ANY,
-    "recompute.kind": only(
-        "none", "full", why="its selective kind keeps every second product, which no plan says", fix="use rc-full"
+    "recompute.kind": only("none", "selective", "full", why="blocks are repeated whole, or all but what is kept"),
+    "recompute.modules": only(
+        (),
+        (HALF_PRODUCTS,),
+        why="its selective kind repeats every second product, not modules",
+        fix=f"use rc-sel-{HALF_PRODUCTS} or rc-full",
     ),
 }
 _CONFIGS = "torchtitan/config/configs.py and trainer.py of torchtitan 0.3.0"

@@ -23,7 +23,7 @@ from torchtitan.components.checkpoint import CheckpointManager
 {lora}from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
 from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
-from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.distributed.activation_checkpoint import {kind}
 from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models.common.config_utils import decoder_vocab_size
 from torchtitan.models.{module_of_model} import model_registry
@@ -97,6 +97,7 @@ def parallelism_keys(plan: Plan) -> Keys:
 def module_text(plan: Plan, flavor: Flavor) -> str:
     """The module."""
     mtp, ring = plan.model.mtp_layers, pytorch_pipeline.overlaps_tensors(plan)
+    kind = {"full": "FullAC", "selective": "SelectiveAC"}.get(plan.strategy.recompute.kind)
     adapted = converter(plan)
     modules = f", num_mtp_layers={mtp}" if mtp else ""
     chunked = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
@@ -115,7 +116,8 @@ def module_text(plan: Plan, flavor: Flavor) -> str:
         ),
         training=_arguments(training_keys(plan)),
         parallelism=_arguments(parallelism_keys(plan)),
-        recompute="FullAC.Config()" if plan.recomputed else "None",
+        kind=kind or "FullAC",
+        recompute=f"{kind}.Config()" if kind else "None",
         compile="enable=True, enable_async_tensor_parallel=True" if ring else "enable=True",
     )
 

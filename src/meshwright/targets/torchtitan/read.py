@@ -11,6 +11,7 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow, default_schedule
+from meshwright.specs.strategy import HALF_PRODUCTS
 from meshwright.targets import fsdp, overrides, pytorch_pipeline
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyReader, key_problems, known_keys
@@ -224,23 +225,22 @@ def _row(reader: KeyReader, devices: int | None, table: str | None) -> tuple[Pla
 def _again(reader: KeyReader, row: PlanRow, layers: int | None) -> tuple[PlanRow, tuple[str, ...]]:
     """The row with what is computed again, and what was taken for it.
 
-    Its selective kind keeps every second product and attention. Priced as full recompute of half the layers of each
-    chunk, Llama 3.1 8B takes 71.1 GiB and 7,150 tokens/s per device on 8 H100 against 77.0 and 6,667 measured.
-    Source: benchmarks/llama3_h100_202412_torchtitan.md of torchtitan.
+    Its selective kind repeats every second product; before version 0.2 it could repeat one layer in some instead.
     """
     kind = reader.get(RECOMPUTE)
     if kind in ("none", "FullAC"):
         return replace(row, recompute="full" if kind == "FullAC" else "none"), ()
     every = reader.get(EVERY)
-    if kind != "SelectiveAC" or layers is None:
+    if kind == "SelectiveAC" and every is None:
+        return replace(row, recompute="sel", recompute_modules=(HALF_PRODUCTS,)), ()
+    if kind != "SelectiveAC" or layers is None or every is None:
         why = "a plan cannot express what it recomputes; planned without recompute"
         if kind == "SelectiveAC":
             why = "the number of layers is not known for this model; planned without recompute"
         reader.refuse(RECOMPUTE, kind, why, "use FullAC or None")
         return row, ()
-    count = max(1, round(layers / (row.pp * row.vpp) / (every or 2)))
-    how = f"one layer in {every}" if every else "every second product, priced as one layer in 2"
-    note = f"selective recompute: {how}, as the first {count} of each chunk"
+    count = max(1, round(layers / (row.pp * row.vpp) / every))
+    note = f"selective recompute: one layer in {every}, as the first {count} of each chunk"
     return replace(row, recompute="block", recompute_layers=count), (note,)
 
 
