@@ -96,6 +96,7 @@ def coverage_text(record: dict[str, Any]) -> str:
             ("format", f"{few} in the format there)"),
             ("framework", f"{few} under the framework)"),
             ("software", f"{few} under its generation)"),
+            ("like", f"{few} of such a model on the device, in the format and under the framework)"),
         )
     )
     table = markdown_table(

@@ -1,10 +1,11 @@
-"""The packaged calibration: `python -m benchmarks.fit [--measured DIR] [--rounds N] [--left-out] [--only WORDS]
-[--no-write]`.
+"""The packaged calibration: `python -m benchmarks.fit [--measured DIR] [--rounds N] [--left-out [--widths]]
+[--only WORDS] [--no-write]`.
 
 Fits to every measured file of full training, starting at the packaged numbers, and writes
 src/meshwright/library/data/calibration.json and, for docs/accuracy.md, what each run was predicted at while its source
 was left out: benchmarks/left_out.csv. With --left-out the packaged numbers and widths stay, and only the errors in that
-file are written, as after a change of how rows are read. With --only device.blackwell numbers with this in their names
+file are written, as after a change of how rows are read; with --widths, ranges are made as wide as these errors say,
+as after a change of what widths depend on. With --only device.blackwell numbers with this in their names
 move, by the runs that they touch, and the rest of both files stays.
 """
 
@@ -65,6 +66,18 @@ def write_left_out(found: Fit, steps: list[MeasuredStep], kept: dict[str, float]
             writer.writerow((step.id, step.source, f"{error:.4f}", f"{width:.4f}"))
 
 
+def write_widths(found: Mapping[str, Any]) -> None:
+    """The packaged file with the widths, spread and left-out errors of another record.
+
+    Numbers stay, and with them what they alone say: how far runs of one source are apart, and when two plans tie.
+    """
+    record: dict[str, Any] = json.loads(PACKAGED.read_text(encoding="utf-8"))
+    kept = {name: record["ranges"][name] for name in ("own", "tie")}
+    record |= {"ranges": found["ranges"] | kept, "spread": found["spread"]}
+    record["errors"]["left_out"] = found["errors"]["left_out"]
+    write_calibration(record, PACKAGED)
+
+
 def write_some(words: list[str], steps: list[MeasuredStep], start: Mapping[str, float], rounds: int) -> dict[str, Any]:
     """Numbers with any of these words in their names, fitted to runs they touch; the rest of both files as it was."""
     every = fitted_quantities((step.owners[0] for step in steps), (step.software for step in steps))
@@ -101,6 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=2, help="of linearisation")
     parser.add_argument("--from-priors", action="store_true", help="start at published numbers, not the packaged ones")
     parser.add_argument("--left-out", action="store_true", help="leave sources out of the packaged numbers, fit none")
+    parser.add_argument("--widths", action="store_true", help="with --left-out: fit the widths of ranges")
     parser.add_argument("--only", metavar="WORDS", help="fit numbers with any of these in their names, by commas")
     parser.add_argument("--no-write", action="store_true", help="print only")
     options = parser.parse_args(arguments)
@@ -121,9 +135,12 @@ def main(arguments: list[str] | None = None) -> int:
     print(record["errors"])
     print({name: record["ranges"]["left_out"][name] for name in ("inside", "median_high_over_low")})
     if not options.no_write:
+        widths = options.widths or not options.left_out
         if not options.left_out:
             write_calibration(record, PACKAGED)
-        write_left_out(found, chosen, packaged_widths() if options.left_out else {})
+        elif widths:
+            write_widths(record)
+        write_left_out(found, chosen, {} if widths else packaged_widths())
     return 0
 
 

@@ -50,6 +50,18 @@ def test_every_doubt_widens() -> None:
     assert ratio(range_of(kind(framework="unheard-of", host_share=1.0, experts=True))) <= 9.0 + 1e-9
 
 
+def test_a_kind_of_model_that_did_not_run_there_widens() -> None:
+    """Small dense models ran under Megatron-Core on no B200."""
+    known = calibration(None).ranges
+    wide, narrow = (replace(kind(), narrow=small) for small in (False, True))
+    unseen = replace(narrow, device="B200", generation="blackwell")
+
+    assert known is not None
+    assert known.sources(wide.experience[-1]) > known.sources(unseen.experience[-1]) == 0
+    assert ratio(range_of(unseen)) > ratio(range_of(wide))
+    assert wide.experience[-1] != narrow.experience[-1] != replace(narrow, experts=True).experience[-1]
+
+
 def test_kernels_nobody_fitted_and_assumed_links_have_the_range_of_their_basis() -> None:
     unfitted = kernel_efficiency("cdna3")
 

@@ -83,7 +83,7 @@ class MeasuredStep:
         """What was known of it before it ran."""
         run, estimate = self.chosen.run, self.chosen.estimate
         step = dict(estimate.breakdown_s)["host"], estimate.step_time_s
-        return kind_of_run(step, run.model.is_moe, run.workload, run.cluster.groups[0].device)
+        return kind_of_run(step, run.model, run.workload, run.cluster.groups[0].device)
 
     def residual(self, values: dict[Parameter, float]) -> float:
         """ln(predicted / measured)."""

@@ -275,7 +275,7 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
     hardware = flat[0].hardware
     host_s = float(step.breakdown_s["host"][0])
     used = (pricer.sites.cluster.groups[number].device for number in dict.fromkeys(site.number for site in flat))
-    kinds = [(kind_of_run((host_s, time_s), model.is_moe, workload, device), device.efficiency) for device in used]
+    kinds = [(kind_of_run((host_s, time_s), model, workload, device), device.efficiency) for device in used]
     low, high = step_range(known, kinds, basis)
     low, high = widened(low, high, scan_share(model, hardware, workload))
     if hardware.pace_range is not None:

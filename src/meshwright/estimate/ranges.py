@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 from meshwright.estimate.result import RANGE_BY_BASIS
 from meshwright.library.software import canonical
-from meshwright.specs.calibration import Z90, Calibration, KindOfRun
+from meshwright.specs.calibration import NARROW, Z90, Calibration, KindOfRun
 from meshwright.specs.device import Basis, DeviceSpec, KernelEfficiency
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
 PricedStep = tuple[float, float]
@@ -63,19 +64,20 @@ def log_half_width(known: Calibration, kind: KindOfRun) -> float | None:
     return known.ranges.half_width(kind)
 
 
-def kind_of_run(estimate: PricedStep, experts: bool, workload: Workload, device: DeviceSpec) -> KindOfRun:
+def kind_of_run(estimate: PricedStep, model: ModelSpec | None, workload: Workload, device: DeviceSpec) -> KindOfRun:
     """What is known of a step on one of its devices.
 
     Args:
         estimate: its time and what of it waits for the host.
-        experts: whether the model has them.
+        model: that runs; None where only the machine and the framework are asked about.
         workload: its format, length and framework.
         device: that it runs on.
     """
     host_s, step_time_s = estimate
     return KindOfRun(
         host_share=host_s / step_time_s,
-        experts=experts,
+        experts=model is not None and model.is_moe,
+        narrow=model is not None and model.hidden < NARROW,
         seq_len=workload.seq_len,
         generation=device.efficiency.generation,
         bits=8 * workload.precision.bytes_of("compute"),
@@ -97,7 +99,7 @@ def outside_experience(known: Calibration, workload: Workload, devices: Iterable
     unlike, total = [], 0
     for device, count in devices:
         total += count
-        kind = kind_of_run((0.0, 1.0), False, workload, device)
+        kind = kind_of_run((0.0, 1.0), None, workload, device)
         architecture, width, *_ = kind.experience
         if not known.ranges.sources(architecture):
             unlike.append(f"no measured run on {device.name} or any device of its generation")

@@ -169,6 +169,8 @@ def _fields_of(scope: str) -> frozenset[str]:
 
 def _ranges(reading: _Reading, data: Mapping[str, Any]) -> Ranges:
     weights, seen = reading.table(data, "weights", "ranges: "), reading.table(data, "seen", "ranges: ")
+    # Files that were written before the last doubt was known lack it: it widens nothing there.
+    weights = {"like": 0.0, **weights}
     return Ranges(
         weights=tuple((name, reading.number(weights, name, "ranges: weights: ")) for name in DOUBTS),
         own=reading.number(data, "own", "ranges: ", low=0.0),

@@ -50,10 +50,12 @@ class MeasuredPlan:
     high: float
 
 
-DOUBTS = ("base", "host", "experts", "long", "device", "format", "framework", "software")
+DOUBTS = ("base", "host", "experts", "long", "device", "format", "framework", "software", "like")
 """What a range depends on, in the order of `KindOfRun.doubts`."""
 LONG = 8192
 """Tokens of a sequence above which it counts as long."""
+NARROW = 4096
+"""Width of a model below which its products are small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,8 @@ class KindOfRun:
     software: str
     """Generation of the framework, as `library.software.canonical` names it."""
     device: str = ""
+    narrow: bool = False
+    """Whether the model is less than NARROW wide."""
 
     @property
     def framework(self) -> str:
@@ -79,9 +83,12 @@ class KindOfRun:
 
     @property
     def experience(self) -> tuple[str, ...]:
-        """Names under which runs like it are counted: architecture, format on it, framework, its generation, device."""
+        """Names under which runs like it are counted: architecture, format on it, framework, its generation, device,
+        and all at once: the device in this format under this framework, with this kind of model."""
         width = f"{self.generation}.{self.bits:g}"
-        return (self.generation, width, self.framework, f"software {self.software}", f"device {self.device}")
+        kind = "experts" if self.experts else "narrow" if self.narrow else "wide"
+        like = f"{kind} {self.device}.{self.bits:g} {self.framework}"
+        return (self.generation, width, self.framework, f"software {self.software}", f"device {self.device}", like)
 
     def doubts(self, seen: Mapping[str, int]) -> tuple[float, ...]:
         """1; shares and octaves; 1 / (1 + sources with runs like it), in the order of DOUBTS.
@@ -90,7 +97,8 @@ class KindOfRun:
             seen: sources by name of experience.
         """
         octaves = max(0.0, math.log2(self.seq_len / LONG))
-        few = (1.0 / (1.0 + seen.get(name, 0)) for name in self.experience[:4])
+        counted = (*self.experience[:4], self.experience[-1])
+        few = (1.0 / (1.0 + seen.get(name, 0)) for name in counted)
         return (1.0, self.host_share, float(self.experts), octaves, *few)
 
 

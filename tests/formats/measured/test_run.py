@@ -67,6 +67,16 @@ def test_a_framework_is_priced_as_its_line_of_the_time(framework: str, year: str
     assert found.partition("@")[0] == line
 
 
+def test_sailors_fork_computes_in_fp32_and_drops_nothing_where_its_rows_do_not_say() -> None:
+    gpt = {"gated_mlp": "False", "attention": "", "year": "2025", "model_name": "GPT"}
+    fork = run_of(**gpt, framework="Megatron-DeepSpeed (Sailor fork)", dtype="fp16/bf16 not stated")
+    other = run_of(**gpt, framework="Megatron-DeepSpeed", dtype="fp16/bf16 not stated")
+
+    assert (fork.workload.precision.name, other.workload.precision.name) == ("fp32", "fp16")
+    assert [any(layer.dropout for layer in run.model.layers()) for run in (fork, other)] == [False, True]
+    assert run_of(**gpt, framework="Megatron-DeepSpeed (Sailor fork)", dtype="bf16").workload.precision.name != "fp32"
+
+
 def test_ranks_of_a_sequence_gather_keys_in_pytorch() -> None:
     """As torchtitan's target is read: context_parallel gathers them by default."""
     split = {"cp": "2", "tp": "1", "pp": "1", "dp": "8", "n_gpus": "16", "zero_stage": "FSDP"}

@@ -48,6 +48,10 @@ class Habits:
     """How ranks of a sequence come by each other's keys and values."""
     short_gradients: bool = False
     """Whether gradients are kept and summed in 16 bits."""
+    dtype: str = ""
+    """What it computes in where a source leaves the format open; empty for what is usual at the time."""
+    drops: bool = True
+    """Whether its GPT layers drop activations and scores."""
 
 
 def habits(framework: str, year: int) -> Habits:
@@ -96,7 +100,10 @@ def habits(framework: str, year: int) -> Habits:
             flash=False,
             sequence_parallel=False,
         )
-        return replace(old, tp_overlap="none", dp_overlap=False)
+        old = replace(old, tp_overlap="none", dp_overlap=False)
+        # Its launch asks for no 16 bits, its validator counts 4 bytes a number (`fp16=False`, `float_size=4`), and its
+        # llm_info.json has one copy of the scores a layer. Source: eth-easl/sailor at cf2c8e3.
+        return replace(old, name="Sailor's fork", dtype="fp32", drops=False) if "sailor" in text else old
     if "megatron" in text and year < 2022:
         first = replace(
             core, name="Megatron-LM before 2022", software="megatron-lm", sharding="z0", recompute="full", flash=False

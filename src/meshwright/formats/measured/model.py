@@ -140,6 +140,19 @@ def _from_columns(record: MeasuredRecord, shape: _Shape) -> tuple[ModelSpec, str
     return model, f"a {'GPT' if gpt else 'Llama'} layer of the stated widths, head {'tied' if tied else 'not tied'}"
 
 
+def without_dropout(model: ModelSpec) -> ModelSpec:
+    """The same model whose layers drop nothing.
+
+    Args:
+        model: with layers of any kind.
+    """
+
+    def undropped(run: LayerRun) -> LayerRun:
+        return replace(run, layers=tuple(replace(layer, dropout=False) for layer in run.layers))
+
+    return replace(model, runs=tuple(undropped(run) for run in model.runs))
+
+
 def _attention(shape: _Shape, notes: str, *, bias: bool) -> Attention | LatentAttention:
     kv_rank = _found(r"kv-lora-rank=(\d+)", notes)
     if kv_rank is None:

@@ -12,7 +12,7 @@ from meshwright.errors import MeshwrightError
 from meshwright.formats.cluster import Assumption, GroupLinks, node_group
 from meshwright.formats.measured import fold
 from meshwright.formats.measured.habits import habits
-from meshwright.formats.measured.model import ModelLookup, read_model
+from meshwright.formats.measured.model import ModelLookup, read_model, without_dropout
 from meshwright.formats.measured.plans import PlanReader, PossiblePlan
 from meshwright.formats.measured.record import MeasuredRecord
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
@@ -115,6 +115,9 @@ class _RowReader:
         model, assumed = read_model(record, self.find_model)
         self.assume("model", assumed)
         model = replace(model, tuning=self.tuning)
+        if not self.habits.drops:
+            model = without_dropout(model)
+            self.assume("dropout", f"none: usual in {self.habits.name}")
         if record.reasons:
             raise fold.Refused(record.reasons[-1])
         cluster = self.cluster(devices)
@@ -160,7 +163,12 @@ class _RowReader:
     def workload(self, seq_len: int, batch: int) -> Workload:
         """Format, attention kernel and load of experts."""
         record = self.record
-        precision, assumed = fold.row_precision(record.text("dtype"), year=self.year, notes=record.text("notes"))
+        dtype = record.text("dtype")
+        silent = self.habits.dtype and (not dtype or "not stated" in dtype.lower())
+        precision, assumed = fold.row_precision(
+            self.habits.dtype if silent else dtype, year=self.year, notes=record.text("notes")
+        )
+        assumed = f"{self.habits.dtype}: usual in {self.habits.name}" if silent else assumed
         self.assume("dtype", assumed)
         if self.habits.short_gradients:
             precision, assumed = fold.short_gradients(precision)
