@@ -97,7 +97,7 @@ def test_a_difference_below_the_rounding_of_the_message_is_none(tmp_path: Path) 
     terms = died(tmp_path, rank=3, tried=1, allocated=20, unused=0.5, in_use=30).post_mortem
     assert terms is not None
     outside = next(term for term in terms.terms if term.name == "outside the allocator")
-    near = 20.5 + (outside.predicted_bytes / GIB) + 0.02
+    near = 20.5 + (outside.predicted_bytes / GIB) + 0.01
     found = died(tmp_path, rank=3, tried=1, allocated=20, unused=0.5, in_use=near).post_mortem
     assert found is not None
     assert found.low is None

@@ -24,7 +24,7 @@ _NEAR = 0.08
 _UNSEEN = ("mbs", "sharding", "recompute", "sp", "offload", "schedule")
 """Levers whose change leaves every rank on its stage."""
 MOST_ALIKE = 3
-NOTHING_BYTES = 64 * MIB
+NOTHING_BYTES = 16 * MIB
 """Differences below this are none: messages round several sizes to 0.01 GiB."""
 
 
