@@ -25,9 +25,10 @@ from meshwright.search.certificate import Certificate
 from meshwright.search.fitting import Fitting
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import build_grid
+from meshwright.search.one_space import FRONT_SLACK
 from meshwright.search.queue import FRONT_STEP
 from meshwright.search.result import SearchResult
-from meshwright.search.search import FRONT_SLACK, price_all, search
+from meshwright.search.search import price_all, search
 from meshwright.search.shape_tables import ShapeTables
 from meshwright.search.space import Space
 from meshwright.specs import PlanRow, Workload
@@ -200,7 +201,7 @@ def test_rows_that_are_looked_at_before_they_are_priced_give_the_same_answer(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     priced = run(SPACES[number], top=3, pareto=True)
-    monkeypatch.setattr("meshwright.search.search.FEW", 0)
+    monkeypatch.setattr("meshwright.search.one_space.FEW", 0)
     looked_at = run(SPACES[number], top=3, pareto=True)
     assert [plan.plan for plan in looked_at.plans] == [plan.plan for plan in priced.plans]
     assert [plan.plan for plan in looked_at.pareto] == [plan.plan for plan in priced.pareto]

@@ -17,7 +17,6 @@ from meshwright.estimate.work import price_work
 from meshwright.estimate.work_seconds import ModuleSeconds, WorkSeconds
 from meshwright.ops.edges import edge_work, edge_works
 from meshwright.ops.layers import work_of
-from meshwright.ops.unfused import unfused_work
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector
@@ -163,10 +162,15 @@ def item_costs(
             continue
         works = works_of(item, model, workload, compiled=not driver.unfused)
         for work, quantised, recompute in works:
+            kept = work
+            if unlike:
+                from meshwright.ops.unfused import unfused_work  # frameworks with fused kernels need none of it
+
+                kept = unfused_work(work, loss_copies=driver.loss_copies, layers=driver.unfused)
             _add_item(
                 parts,
                 number,
-                unfused_work(work, loss_copies=driver.loss_copies, layers=driver.unfused) if unlike else work,
+                kept,
                 seconds(work, quantised=quantised),
                 recompute,
                 columns,

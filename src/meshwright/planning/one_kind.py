@@ -12,8 +12,9 @@ from meshwright.planning.costing import SECONDS_PER_HOUR, Offer
 from meshwright.planning.fewer_nodes import dividing_part, even_nodes, first_nodes, is_round, parts
 from meshwright.planning.objectives import Aim, admitted, require_prices
 from meshwright.planning.reason import Reason, idle_reason
+from meshwright.search.one_space import FRONT_SLACK
 from meshwright.search.result import FoundPlan, SearchResult
-from meshwright.search.search import FRONT_SLACK, search
+from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.cluster import ClusterSpec

@@ -1,72 +1,32 @@
-"""The exact search of plans: the whole space, pruned by bounds that cannot lose the best plan, decided by simulation.
+"""The best plans of a homogeneous cluster: its spaces searched one after the other, each with a time to beat.
 
-    rows     every legal (tp, cp, ep, etp, pp, dp, mbs, overlap), each with a lower bound over all its settings
-    sketches shapes of schedules without a bound of their own, bounded by what holds for any order of tasks
-    blocks   rows of one (pp, m) x shapes (schedule, chunks, recompute) x shardings, bounded by broadcasting
-    plans    those whose bound is below the best simulated plans are simulated, in the order of their bounds
-
-A row, pair or plan is dropped only if its bound is above the time of plans already simulated, or it cannot fit.
+A space is the plans of one tensor strategy and one choice of offload. Where no plan leaves the usual reserve of memory
+free, spaces are searched again for those that leave less; recompute of the best is chosen anew layer by layer.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.estimate.hardware import Hardware, hardware_of
-from meshwright.estimate.layout import expand
-from meshwright.estimate.memory import TIGHT_SHARE
-from meshwright.estimate.price import estimate_plan
-from meshwright.estimate.states import has_extras
 from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.away import joined_answers, offload_spaces, tensor_spaces
-from meshwright.search.block import Block
-from meshwright.search.bound import RowBounds
-from meshwright.search.certificate import Counts
-from meshwright.search.engine import explore
-from meshwright.search.fitting import Fitting
-from meshwright.search.geometry import MOST_CHUNKS, Shape, ShapeFactory, chunk_options
-from meshwright.search.grid import Grid, build_grid, most_offload
-from meshwright.search.priced_rows import PricedRows
-from meshwright.search.queue import EQUAL, Queue, Simulated
-from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
-from meshwright.search.shape_tables import ShapeTables
-from meshwright.search.shardings import shardings_for
+from meshwright.search.grid import build_grid
+from meshwright.search.one_space import PlainRows, SpaceSearch
+from meshwright.search.queue import EQUAL
+from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.search.space import Space
-from meshwright.search.table import Table
-from meshwright.search.watching import SearchProgress, watcher
-from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.lengths import DYNAMIC
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
-if TYPE_CHECKING:
-    from meshwright.search.sketch import Sketch
-
-SIZES = (512, 2, 4096)
-"""Rows priced before anything is known, to find a first time to beat; twice as many each time after, until their
-tables would not fit the cache."""
-OPEN_SIZES = (64, 4, 4096)
-"""Rows with the shapes that fit them that are priced together: few at first, as a time to beat spares most others."""
-FEW = 256
-"""Rows of which it takes no less to say which are worth pricing than to price them."""
-ROW_BEATEN = "row: time bound above the best"
-SHAPE_BEATEN = "shape: time bound above the best"
-ROW_TOO_LARGE = "row: states exceed memory"
-SHAPE_TOO_LARGE = "shape: worker 0 exceeds memory"
-SIMULATED = "simulated"
-"""Effort of a certificate: plans run through the event simulator."""
 REFINED_GAIN = 0.005
 """A plan with recompute chosen per layer is worth showing if it is this much quicker."""
-FRONT_SLACK = 1.1
-"""The front of time and memory reaches to plans this much slower than the best."""
 
 
 def search(
@@ -118,7 +78,7 @@ class _Series:
         """Whether the recompute of every layer is chosen anew."""
         self.quickest: dict[tuple[int, ...], float] = {}
         """Seconds of the best plan found of each layout."""
-        self.plain: dict[object, _PlainRows] = {}
+        self.plain: dict[object, PlainRows] = {}
         """Rows of each tensor strategy and their bounds, where nothing is away."""
         self.may_fit_tightly: dict[Space, bool] = {}
 
@@ -135,7 +95,7 @@ class _Series:
 
     def _searched(self, space: Space, *, refine: bool) -> SearchResult:
         started, tensor = time.perf_counter(), space.pinned("tensor")
-        run = _Search(self.model, self.cluster, self.workload, space, self.top, pareto=self.pareto)
+        run = SpaceSearch(self.model, self.cluster, self.workload, space, self.top, pareto=self.pareto)
         run.beat_s, run.plain = self.beat_s, self.plain.get(tensor)
         result = run.run(started)
         if run.plain is not None:
@@ -179,341 +139,6 @@ def _refined(
     return tuple(sorted(found, key=lambda plan: plan.estimate.step_time_s))
 
 
-class _Search:
-    """One run over one space."""
-
-    def __init__(
-        self, model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space, top: int, *, pareto: bool
-    ) -> None:
-        self.model, self.cluster, self.workload, self.space = model, cluster, workload, space
-        self.hardware: Hardware = hardware_of(cluster.groups[0], workload)
-        self.factory = ShapeFactory.of(model, workload.seq_len, space)
-        self.in_order = all(schedule.bound_by_formula for schedule in self.factory.schedules)
-        self.queue = Queue(top, FRONT_SLACK if pareto else 1.0)
-        self.plain: _PlainRows | None = None
-        """Rows of this tensor strategy and their bounds where nothing is away."""
-        self.beat_s = np.inf
-        """A plan that is slower even if no layer recomputes is not wanted: other spaces have enough quicker ones."""
-        self.limit_bytes = self.hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
-        self.shapes: dict[tuple[int, int], tuple[list[Shape], ShapeTables | None]] = {}
-        self.bounds: RowBounds | None = None
-        self.fitting: Fitting | None = None
-        """What says of rows whether a shape fits them, made when it is first asked."""
-        self.counts = Counts()
-        self.least_bytes = np.inf
-        """No plan that was looked at for its memory needs less."""
-
-    @property
-    def may_fit_tightly(self) -> bool:
-        """Whether a plan may fit that leaves less than the usual reserve."""
-        host = self.space.pinned("offload") not in (None, ("none",))
-        return host or self.least_bytes <= self.hardware.memory_bytes
-
-    def run(self, started: float) -> SearchResult:
-        """Search; `started` is when the clock of the certificate began."""
-        grid, plans = self._grid()
-        if grid.rows:
-            self.bounds = bounds = self._bounds(grid)
-            hopeless = bounds.peak_bytes > self.limit_bytes
-            self.least_bytes = float(bounds.peak_bytes[hopeless].min(initial=np.inf))
-            self.counts.pruned[ROW_TOO_LARGE] += int(plans[hopeless].sum())
-            beaten = ~hopeless & (bounds.time_s > self.beat_s)
-            self.counts.pruned[ROW_BEATEN] += int(plans[beaten].sum())
-            row = np.flatnonzero(~hopeless & ~beaten & (plans > 0))
-            if len(row):
-                rows = _Rows(run=self, grid=grid, row=row, bound_s=bounds.time_s[row], plans=plans[row])
-                explore(rows, self.queue, self.counts)
-            if not grid.offload:
-                self.plain = _PlainRows(grid=grid, plans=plans, time_s=bounds.time_s)
-        self.queue.simulate()
-        return self._result(started)
-
-    def _grid(self) -> tuple[Grid, Int[np.ndarray, "rows"]]:
-        """The rows, and how many plans each stands for; without those that are beaten with nothing away already."""
-        if self.plain is None:
-            grid = build_grid(self.model, self.workload, self.cluster.devices, self.space)
-            plans = self._plans_of_row(grid) if grid.rows else np.zeros(0, dtype=np.int64)
-            self.counts.space = int(plans.sum())
-            return grid, plans
-        plain = self.plain
-        self.counts.space = int(plain.plans.sum())
-        # Copies to the host and updates there only add to a step.
-        left = plain.time_s <= self.beat_s
-        self.counts.pruned[ROW_BEATEN] += int(plain.plans[~left].sum())
-        return replace(plain.grid.take(left), offload=most_offload(self.space)), plain.plans[left]
-
-    def _bounds(self, grid: Grid) -> RowBounds:
-        """What bounds the plans of rows under the schedules of the space."""
-        chunked = any(chunk_options(schedule, MOST_CHUNKS) != (1,) for schedule in self.factory.schedules)
-        return RowBounds(
-            grid,
-            self.model,
-            self.hardware,
-            self.workload,
-            any_order=not self.in_order,
-            chunked=chunked,
-            # What is worth pricing is told by shape.
-            each_chunked=False,
-        )
-
-    def _plans_of_row(self, grid: Grid) -> Int[np.ndarray, "rows"]:
-        """How many plans each row stands for: shapes of its (pp, m) times shardings of its (dp, cp)."""
-        shapes = _per_pair(grid.pp, grid.m, self.factory.count)
-        if (paired := grid.paired).any():
-            shapes = np.where(paired, _per_pair(grid.pp, grid.m, self.factory.count_paired), shapes)
-        shardings = _per_pair(grid.dp, grid.cp, lambda dp, cp: len(shardings_for(dp, cp, self.space)))
-        return shapes * shardings
-
-    def opened(self, grid: Grid) -> Iterator[_Open]:
-        """Rows with the shapes that fit them, the best of their plans simulated as they are explored.
-
-        Shapes of schedules without a bound of their own come after all others.
-        """
-        kept, blocks = [], []
-        for rows in self.rows(grid):
-            if self.queue.best_of_layout and (limit := spent()):
-                # The rows that are left are bounded where they are explored.
-                self.counts.stop(limit, np.inf)
-                break
-            block = self.block(rows)
-            if block is not None:
-                blocks.append(block)
-            if blocks and np.isinf(self.queue.threshold_s):
-                # Whatever time there is to beat spares the next blocks most of their plans.
-                yield _Open.of(self, blocks)
-                blocks = []
-            # Tables of rows that nobody needs again make room for the next ones in the cache.
-            if not self.in_order:
-                kept.append(rows)
-        if blocks:
-            yield _Open.of(self, blocks)
-        self.queue.simulate(rounds=2)
-        self._tell()
-        if kept:
-            from meshwright.search.sketch import sketches
-
-            sketched = [found for rows in kept for found in sketches(rows, self.factory, self.workload)]
-            for sketch in sorted(sketched, key=lambda found: found.least_s):
-                if limit := spent():
-                    self.counts.stop(limit, float(sketch.least_s))
-                    break
-                self._price_sketch(sketch)
-
-    def worth_pricing(self, rows: _Rows) -> _Rows:
-        """Those of rows that a shape fits which is quick enough; few rows are priced as soon as they are looked at.
-
-        Rows that schedules without a bound of their own may run are all kept.
-        """
-        if not self.in_order or rows.grid.offload or len(rows.row) <= FEW or self.bounds is None:
-            return rows
-        if self.fitting is None:
-            self.fitting = Fitting(self.bounds.factored, self.factory.items, self.model, self.limit_bytes)
-        grid = rows.grid.take(rows.row)
-        memory = self.model.tuning is None and not has_extras(self.model, self.workload)
-        worth = np.zeros(grid.rows, dtype=bool)
-        for pp, m, here in _of_each_pipeline(grid):
-            shapes, tables = self.shapes_of(pp, m)
-            if tables is None:
-                continue
-            fits, quick, least_bytes = self.fitting.rows(
-                rows.row[here], shapes, tables, self.queue.threshold_s, memory=memory
-            )
-            worth[here] = quick
-            self.least_bytes = min(self.least_bytes, least_bytes)
-            self.counts.pruned[SHAPE_TOO_LARGE] += int(rows.plans[here[~fits]].sum())
-            self.counts.pruned[SHAPE_BEATEN] += int(rows.plans[here[fits & ~quick]].sum())
-        return rows.take(worth)
-
-    def rows(self, grid: Grid) -> Iterator[PricedRows]:
-        """The rows priced, all at once, and those of each (pp, m) together, in the order of their first."""
-        if not grid.rows:
-            return
-        priced = PricedRows(grid, self.factory, self.model, self.hardware, self.workload)
-        for _, _, here in _of_each_pipeline(grid):
-            yield priced.take(here)
-
-    def block(self, rows: PricedRows) -> Block | None:
-        """Rows with all shapes whose schedules bring a bound of their own; None if there are none that may fit."""
-        whole = self.whole_block(rows)
-        if whole is None:
-            return None
-        plans = whole.plans(whole.allowed & ~whole.open)
-        self.counts.pruned[SHAPE_TOO_LARGE] += int(plans.sum())
-        self.least_bytes = min(self.least_bytes, whole.least_bytes)
-        some = whole.open.any(axis=1)
-        if not some.any():
-            return None
-        block = whole if some.all() else whole.take(np.flatnonzero(some))
-        if self.beat_s < np.inf:
-            beaten = block.open & (block.refined_bounds_s() > self.beat_s)
-            self.counts.pruned[SHAPE_BEATEN] += int(block.plans(beaten).sum())
-            block.open = block.open & ~beaten
-        return block if block.open.any() else None
-
-    def whole_block(self, rows: PricedRows) -> Block | None:
-        """The same, whether they fit or not."""
-        shapes, tables = self.shapes_of(int(rows.grid.pp[0]), int(rows.grid.m[0]))
-        return Block(rows, shapes, tables) if shapes else None
-
-    def shapes_of(self, pp: int, m: int) -> tuple[list[Shape], ShapeTables | None]:
-        """All shapes of so many workers and micro-batches, and their tables where there are any; made once."""
-        key = pp, m
-        if key not in self.shapes:
-            found = self.factory.shapes(pp, m)
-            if limit := spent():
-                # Some shapes may be missing: the rows are bounded where they are explored.
-                self.counts.stop(limit, np.inf)
-            self.shapes[key] = found, ShapeTables.of(found) if found else None
-        return self.shapes[key]
-
-    def _price_sketch(self, sketch: Sketch) -> None:
-        """Build the shapes of a sketch for the rows that it leaves in question, and simulate the best of them."""
-        open_rows = np.flatnonzero((sketch.bound_s <= min(self.queue.threshold_s, self.beat_s)).any(axis=1))
-        plans = sketch.plans
-        if not len(open_rows):
-            self.counts.pruned[SHAPE_BEATEN] += plans
-            return
-        block = Block(sketch.rows.take(open_rows), sketch.build(self.factory))
-        self.price(block, block.allowed, plans, self.beat_s)
-        self.queue.simulate(rounds=1)
-        self._tell()
-
-    def _tell(self) -> None:
-        """Tell whoever watches how far this is."""
-        told = watcher()
-        if told is not None:
-            best = next(iter(self.queue.best()), None)
-            decided = self.counts.priced + self.counts.pruned.total()
-            name, time_s = (None, None) if best is None else (best.row.format(), best.time_s)
-            told(SearchProgress(space=self.counts.space, decided=decided, best=name, best_s=time_s))
-
-    def price(self, block: Block, pairs: Bool[np.ndarray, "rows shapes"], plans: int, beat_s: float = np.inf) -> None:
-        """Price what bounds leave of some pairs of a block, which with others of no hope stand for so many plans.
-
-        Args:
-            block: of them.
-            pairs: of rows and shapes.
-            plans: how many.
-            beat_s: slower ones are not wanted, however quick the rest is.
-        """
-        threshold_s = min(self.queue.threshold_s, beat_s)
-        wanted = (block.bounds_s() <= threshold_s) & pairs & block.open
-        found, priced, feasible = block.price(wanted, threshold_s)
-        self.least_bytes = min(self.least_bytes, block.least_bytes)
-        self.counts.priced += priced
-        self.counts.feasible += feasible
-        self.counts.pruned[SHAPE_BEATEN] += plans - priced
-        self.queue.add(block, found)
-
-    def _result(self, started: float) -> SearchResult:
-        plans = tuple(self._found(plan) for plan in self.queue.best())
-        front = tuple(self._found(plan) for plan in self.queue.front) if self.queue.slack > 1.0 else ()
-        self.counts.effort[SIMULATED] = self.queue.simulated
-        if limit := spent():
-            waiting_s = self.queue.least_waiting_s
-            if self.counts.stopped or waiting_s <= self.queue.threshold_s:
-                self.counts.stop(limit, waiting_s)
-        grouped = self.workload.packing == DYNAMIC
-        if grouped:
-            # Searched with packed rows; ranked by the micro-batches that each plan would run.
-            plans = tuple(sorted(plans, key=lambda plan: plan.estimate.step_time_s))
-        proven = self.counts.certificate(optimal=bool(plans) and not grouped, started=started)
-        bound_s = min([self.counts.unseen_s, *(plan.estimate.step_time_s for plan in plans[:1])])
-        certificate = PlanCertificate(
-            **{field.name: getattr(proven, field.name) for field in fields(proven)},
-            bound_step_time_s=None if grouped or np.isinf(bound_s) else bound_s,
-        )
-        return SearchResult(plans=plans, pareto=front, certificate=certificate, relaxed=False)
-
-    def _found(self, plan: Simulated) -> FoundPlan:
-        execution = expand(plan.row, self.model, self.workload.seq_len)
-        estimate = estimate_plan(execution, self.model, self.cluster, self.workload)
-        return FoundPlan(row=plan.row, plan=execution, estimate=estimate)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PlainRows:
-    """Rows of a space where nothing is away, which those of other values of the axis share."""
-
-    grid: Grid
-    plans: Int[np.ndarray, "rows"]
-    time_s: Float[np.ndarray, "rows"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows(Table):
-    """Rows of the grid as columns of the engine."""
-
-    run: _Search
-    grid: Grid
-    """All rows."""
-    row: Int[np.ndarray, "rows"]
-    """Which of them."""
-    bound_s: Float[np.ndarray, "rows"]
-    plans: Int[np.ndarray, "rows"]
-    """How many each stands for."""
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """See `engine.Columns`."""
-        return SIZES
-
-    def beaten(self) -> tuple[str, Int[np.ndarray, "rows"]]:
-        """Plans are counted when their row is dropped."""
-        return ROW_BEATEN, self.plans
-
-    def refine(self) -> Iterator[_Open]:
-        """The rows with the shapes that fit them."""
-        return self.run.opened(self.grid.take(self.run.worth_pricing(self).row))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Open(Table):
-    """Rows whose bounds are those of the shapes that fit them, as columns of the engine."""
-
-    run: _Search
-    blocks: list[Block]
-    block: Int[np.ndarray, "rows"]
-    """Which of them a row is of."""
-    row: Int[np.ndarray, "rows"]
-    """Its number there."""
-    bound_s: Float[np.ndarray, "rows"]
-    plans: Int[np.ndarray, "rows"]
-    """How many each stands for."""
-
-    @classmethod
-    def of(cls, run: _Search, blocks: list[Block]) -> _Open:
-        """All rows of blocks."""
-        return cls(
-            run=run,
-            blocks=blocks,
-            block=np.repeat(np.arange(len(blocks)), [block.grid.rows for block in blocks]),
-            row=np.concatenate([np.arange(block.grid.rows) for block in blocks]),
-            bound_s=np.concatenate([np.where(block.open, block.bounds_s(), np.inf).min(axis=1) for block in blocks]),
-            plans=np.concatenate([block.plans(block.open) for block in blocks]),
-        )
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """See `engine.Columns`."""
-        return OPEN_SIZES
-
-    def beaten(self) -> tuple[str, Int[np.ndarray, "rows"]]:
-        """Plans are counted when their row is dropped."""
-        return SHAPE_BEATEN, self.plans
-
-    def refine(self) -> tuple[()]:
-        """Price the rows; what is found waits in the queue."""
-        for number in np.flatnonzero(np.bincount(self.block)):
-            here = self.block == number
-            block = self.blocks[number]
-            pairs = np.zeros_like(block.open)
-            pairs[self.row[here]] = True
-            self.run.price(block, pairs, int(self.plans[here].sum()))
-        self.run.queue.simulate(rounds=2)
-        return ()
-
-
 def price_all(
     model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space | None = None, *, rows: int | None = None
 ) -> tuple[int, float]:
@@ -529,7 +154,7 @@ def price_all(
     Returns:
         Plans priced and seconds taken.
     """
-    run = _Search(model, cluster, workload, space or Space(tight=True), 1, pareto=False)
+    run = SpaceSearch(model, cluster, workload, space or Space(tight=True), 1, pareto=False)
     started = time.perf_counter()
     grid = build_grid(model, workload, cluster.devices, run.space)
     if rows is not None and rows < grid.rows:
@@ -540,33 +165,3 @@ def price_all(
         _, priced, _ = block.price(block.allowed, np.inf, spare=False)
         run.counts.priced += priced
     return run.counts.priced, time.perf_counter() - started
-
-
-def _of_each_pipeline(grid: Grid) -> Iterator[tuple[int, int, Int[np.ndarray, "here"]]]:
-    """Workers and micro-batches of rows, each pair with its rows by number, in the order of their first."""
-    code = grid.pp * (1 << 32) + grid.m
-    values, first = np.unique(code, return_index=True)
-    for value in values[np.argsort(first)].tolist():
-        yield value >> 32, value & ((1 << 32) - 1), np.flatnonzero(code == value)
-
-
-def _per_pair(
-    left: Int[np.ndarray, "rows"], right: Int[np.ndarray, "rows"], count: Callable[[int, int], int]
-) -> Int[np.ndarray, "rows"]:
-    """A number that depends on two columns, computed once per distinct pair."""
-    # Both columns have few and small values: tables find them without a sort of all rows.
-    lefts, place_left = _places(left)
-    rights, place_right = _places(right)
-    code = place_left * len(rights) + place_right
-    present = np.flatnonzero(np.bincount(code, minlength=len(lefts) * len(rights)))
-    counts = np.zeros(len(lefts) * len(rights), dtype=np.int64)
-    counts[present] = [count(int(lefts[pair // len(rights)]), int(rights[pair % len(rights)])) for pair in present]
-    return counts[code]
-
-
-def _places(values: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "rows"]]:
-    """The distinct values of a column, ascending, and the place of each row's among them."""
-    distinct = np.flatnonzero(np.bincount(values))
-    place = np.zeros(int(distinct[-1]) + 1, dtype=np.int64)
-    place[distinct] = np.arange(len(distinct))
-    return distinct, place[values]

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate, product
+from itertools import product
 
-from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.errors import MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.price import check_plan, estimate_of
 from meshwright.estimate.pricer import PlanPricer
@@ -20,18 +20,18 @@ from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.one_strategy import OneStrategyIslands, OneStrategyPipelines
 from meshwright.planning.compose.sources.native.pipelines import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
-from meshwright.planning.fewer_nodes import dividing_part, first_nodes
+from meshwright.planning.fewer_nodes import dividing_part
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.equal_ranks import best_of_equal_ranks, counted_as_one
 from meshwright.planning.mixed.expert_ways import of_other_ways
+from meshwright.planning.mixed.groups_alone import GroupsAlone
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.repairs import mixed_repairs
 from meshwright.planning.mixed.set_cost import price_per_step
 from meshwright.planning.mixed.source import Launcher, PricedPlan, Refusals, SearchRecord
-from meshwright.planning.mixed.spaces import alone_name, space_anywhere
+from meshwright.planning.mixed.spaces import space_anywhere
 from meshwright.planning.objectives import Aim
-from meshwright.planning.one_kind import accepted, find_plans
 from meshwright.planning.repair.no_plan import NoPlanError, fix_of
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
@@ -63,10 +63,6 @@ HALF = 0.5
 """Share of the devices of a small cluster that such a pair has at least."""
 MOST_IDLE = 0.85
 """Share of the nodes of a group that such a plan uses at least: leaving more idle costs more than it mends."""
-SMALL_ALONE = 8
-"""Devices of one kind that are searched as a whole where none of their pipelines promises to fit."""
-NEAR = 8
-"""Pipelines of one kind of device whose degrees its search keeps to."""
 RENTED_FROM = 200
 """Pipeline sets of a part of the cluster whose price is estimated from their closed form."""
 RESTATED = 2
@@ -104,7 +100,7 @@ class NativeSource:
         Raises:
             InputError: no group allows what is pinned.
         """
-        self.inputs, self.space_for, self.refuses = inputs, space_for, refuses
+        self.inputs, self.space_for = inputs, space_for
         self.model, self.cluster, self.workload = inputs.model, inputs.cluster, inputs.workload
         self.space = space_anywhere(self.cluster, space_for)
         self.effort = effort
@@ -114,11 +110,11 @@ class NativeSource:
             # Of each group the roundest number is divided between pipelines, too; to divide them all takes too long.
             numbers = {part.group: self._fewer(part) for part in self.whole}
             self.composer.islands.fewer |= {group: (max(own, key=_twos),) for group, own in numbers.items() if own}
-        self._first_device = list(accumulate((g.devices for g in self.cluster.groups), initial=0))
         self._pricer = PlanPricer(self.model, self.cluster, self.workload)
         self._priced = self._too_large = 0
         self._refused: dict[Problem, None] = {}
         """What a target refuses of the best plans of some devices, where it refuses all that were found."""
+        self._groups = GroupsAlone(inputs, space_for, refuses, self.composer.pipelines, self._refused)
 
     @property
     def whole(self) -> list[IslandPart]:
@@ -330,78 +326,9 @@ class NativeSource:
         return [each * fewer for fewer in sorted(near | ({dividing[0]} if dividing else set()))]
 
     def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
-        """The best plan of one group without the others; arguments as `StageSource.alone`.
-
-        Where not all of its nodes divide the batch, those that do are looked at, too; of one node, its devices.
-        """
-        found = self._alone(part, exhaustive=exhaustive)
-        for devices in self._fewer_alone(part):
-            found += self._alone(IslandPart(part.group, devices), exhaustive=exhaustive)
-        return sorted(found, key=_step_s)[:1]
-
-    def _fewer_alone(self, part: IslandPart) -> set[int]:
-        group = self.cluster.groups[part.group]
-        if part.devices % group.devices_per_node:
-            return set()
-        where = self._part(part)
-        nodes, each = where.groups[0].nodes, where.groups[0].devices_per_node
-        dividing = dividing_part(nodes, each, self.workload.global_batch)
-        return {dividing[0] * dividing[1]} if dividing else set()
-
-    def _alone(self, part: IslandPart, *, exhaustive: bool) -> list[PricedPlan]:
-        """The best plan of these devices of one group."""
-        group = self.cluster.groups[part.group]
-        if group.nodes > 1 and part.devices % group.devices_per_node:
-            return []
-        where = self._part(part)
-        try:
-            space = self.space_for(where)
-        except (InputError, UnsupportedError):
-            return []  # pins or a target that the whole cluster can follow and this group cannot
-        near = None if exhaustive else self._near(part, space)
-        if not exhaustive and near is None and part.devices > SMALL_ALONE:
-            return []
-        try:
-            if exhaustive:
-                result = find_plans(
-                    self.model, where, self.workload, self.space_for, top=1, refuses=self.refuses
-                ).result
-            else:
-                # Stages are held to fit by a closed form, which errs on the safe side: few devices are searched whole.
-                result = accepted(self.model, where, self.workload, near or space, 1, self.refuses)
-        except UnsupportedError as refused:
-            self._refused.update(dict.fromkeys(refused.problems))
-            return []
-        if not result.plans or result.relaxed:
-            return []
-        best = result.plans[0]
-        one = self._candidate(_moved(best.plan, self._first_device[part.group]), best.row)
-        return [] if one is None else [one]
-
-    def _part(self, part: IslandPart) -> ClusterSpec:
-        group = self.cluster.groups[part.group]
-        whole = self.cluster.part(alone_name(self.cluster, part.group), (group,))
-        if part.devices == group.devices:
-            return whole
-        each = min(part.devices, group.devices_per_node)
-        return first_nodes(whole, nodes=part.devices // each, per_node=each)
-
-    def _near(self, part: IslandPart, space: Space) -> Space | None:
-        """The degrees of the best pipelines on one group, every schedule, sharding and recompute with them."""
-        pipelines = self.composer.pipelines([part])[:NEAR]
-        rows = [p.stages[0].options.plan_row(p.stages[0].row, 1) for p in pipelines]
-        if not rows:
-            return None
-        pins = dict(space.pins)
-        pins |= {
-            "tp": tuple(sorted({row.tp for row in rows})),
-            "cp": tuple(sorted({row.cp_degree for row in rows})),
-            "ep": tuple(sorted({row.ep for row in rows})),
-            "etp": tuple(sorted({row.etp for row in rows})),
-            "mbs": tuple(sorted({row.mbs for row in rows})),
-            "pp": tuple(sorted({len(pipeline.stages) for pipeline in pipelines})),
-        }
-        return replace(space, pins=tuple(pins.items()))
+        """The best plan of one group without the others; arguments as `StageSource.alone`."""
+        found = (self._candidate(plan, row) for plan, row in self._groups.best(part, exhaustive=exhaustive))
+        return sorted((one for one in found if one is not None), key=_step_s)[:1]
 
     def _candidate(self, plan: ExecutionPlan, row: PlanRow | None = None) -> PricedPlan | None:
         """The plan priced in full; None where it does not fit."""
@@ -493,18 +420,3 @@ def _step_s(one: PricedPlan) -> float:
 def _twos(number: int) -> int:
     """The largest power of two that divides a number."""
     return number & -number
-
-
-def _moved(plan: ExecutionPlan, by: int) -> ExecutionPlan:
-    """The plan on devices that start further on."""
-    pipelines = tuple(
-        replace(
-            pipeline,
-            workers=tuple(
-                replace(worker, devices=tuple((first + by, last + by) for first, last in worker.devices))
-                for worker in pipeline.workers
-            ),
-        )
-        for pipeline in plan.pipelines
-    )
-    return replace(plan, pipelines=pipelines)

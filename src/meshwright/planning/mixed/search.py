@@ -22,7 +22,7 @@ from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.source import Launcher, PricedPlan, StageSource
 from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices
 from meshwright.planning.one_kind import CLEARLY_FASTER
-from meshwright.search.search import FRONT_SLACK
+from meshwright.search.one_space import FRONT_SLACK
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 
