@@ -71,7 +71,7 @@ def test_search_for_people_shows_plan_space_and_rules(app: str, capsys: pytest.C
         (["--procs", "8", "--batch", "8", "--dtype", "float8"], 2, ["a100_80g has no float8"]),
         (["--procs", "8", "--batch", "8", "--pin", "recompute=ful"], 2, ["did you mean full"]),
         (["--procs", "64", "--batch", "2", "--pin", "tp=1", "--pin", "pp=1"], 3, ["batch of 2", "data degree"]),
-        (["--procs", "7", "--batch", "7", "--pin", "data_par_net=0"], 3, ["a network is too small"]),
+        (["--procs", "7", "--batch", "7", "--pin", "data_par_net=0"], 3, ["a network is smaller than its groups"]),
         (["--procs", "8", "--batch", "8", "--ray", "head"], 2, ["no address"]),
     ],
 )

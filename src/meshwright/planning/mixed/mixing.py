@@ -194,7 +194,7 @@ def mixing_of(
         frameworks=frameworks,
         idle=tuple(idle_devices(cluster, estimate, rented=rented)),
         places=tuple(_places(cluster, job, estimate)),
-        equal=tuple(_equal(job)),
+        equal=tuple(_equal(cluster, job)),
         searched=searched,
         passed_over_s=found.passed_over.step_time_s if found.passed_over else None,
         launched=found.launched and LaunchedPlan(target=found.launched[0], step_time_s=found.launched[1].step_time_s),
@@ -272,10 +272,11 @@ def _slowest(estimate: StepPrice) -> Bottleneck:
     )
 
 
-def _equal(job: PlannedJob) -> Iterator[EqualRanks]:
-    """The groups of the cluster of a plan that count as one."""
+def _equal(cluster: ClusterSpec, job: PlannedJob) -> Iterator[EqualRanks]:
+    """The groups of unlike devices that a plan takes for one."""
+    devices = {group.name: group.device.name for group in cluster.groups}
     for group in job.cluster.groups:
-        if len(group.members) > 1:
+        if len({devices.get(name, name) for name in group.members}) > 1:
             device = group.device
             yield EqualRanks(groups=group.members, device=device.name, memory_bytes=device.memory_bytes)
 
