@@ -75,3 +75,8 @@ def test_groups_in_several_zones_are_not_one(tmp_path: Path) -> None:
     file.write_text(group.format("east") + group.format("west"))
     cluster = resolve_cluster(file)
     assert counted_as_one(cluster, [IslandPart(0, 8), IslandPart(1, 8)]) is None
+
+
+def test_devices_of_two_collective_libraries_are_not_one() -> None:
+    cluster = resolve_cluster(None, "8xH100,8xMI300X")
+    assert counted_as_one(cluster, [IslandPart(0, 8), IslandPart(1, 8)]) is None

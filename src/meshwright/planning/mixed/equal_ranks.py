@@ -14,11 +14,14 @@ from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.source import Launcher, PricedPlan
 from meshwright.planning.one_kind import accepted
 from meshwright.specs.cluster import AND, ClusterSpec
+from meshwright.specs.collective_libraries import collective_library
 from meshwright.specs.job import Job
 
 
 def counted_as_one(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> ClusterSpec | None:
-    """Some groups of a cluster as one group of their weakest device; None where what crosses their links is paid for.
+    """Some groups of a cluster as one group of their weakest device; None where a framework forms no one group of them.
+
+    It forms none over several zones, links that are paid for, or several collective libraries.
 
     Args:
         cluster: of several groups.
@@ -27,7 +30,8 @@ def counted_as_one(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> Cluster
     groups = [cluster.groups[part.group] for part in parts]
     names = {group.name for group in groups}
     links = [link for link in cluster.links if set(link.between) <= names]
-    if len({group.zone for group in groups}) > 1 or any(link.price_per_gb for link in links):
+    apart = {(group.zone, collective_library(group.device.vendor)) for group in groups}
+    if len(apart) > 1 or any(link.price_per_gb for link in links):
         return None
     name = AND.join(f"{group.devices} {group.name}" for group in groups)
     return cluster.part(name, (weakest_of(groups, links),))
