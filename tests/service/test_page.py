@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -289,6 +290,17 @@ def test_a_port_in_use_names_the_next_one() -> None:
     with listening(None) as first, pytest.raises(InputError) as refused:
         listening(first.getsockname()[1])
     assert re.search(r"fix: --port \d+", str(refused.value))
+
+
+def test_a_port_is_free_as_soon_as_its_service_stopped() -> None:
+    first = listening(None)
+    port = first.getsockname()[1]
+    with socket.create_connection(("127.0.0.1", port)) as caller:
+        answered, _ = first.accept()
+        answered.close()
+        first.close()
+        assert caller.recv(1) == b""
+    listening(port).close()
 
 
 def test_the_command_says_its_address_and_ends_at_an_interrupt() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import webbrowser
@@ -95,6 +96,9 @@ def _usual() -> Any:
 
 def _bound(port: int, host: str) -> socket.socket | None:
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if os.name == "posix":
+        # Connections of a service that stopped hold its port for a minute; no other program can take it over by this.
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((host, port))
         found.listen(128)
