@@ -94,9 +94,9 @@ def test_the_json_of_galvatron_needs_no_option(tmp_path: Path) -> None:
 def test_a_program_whose_options_are_not_read_is_named(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text(
-        'python monitor.py &\ndocker exec box bash -lc "swift sft --model a --per_device_train_batch_size 1"\n'
+        'python monitor.py &\ndocker exec box bash -lc "oumi train --model a --per_device_train_batch_size 1"\n'
     )
-    with pytest.raises(MeshwrightError, match="it starts swift of ms-swift"):
+    with pytest.raises(MeshwrightError, match="it starts oumi of Oumi"):
         check(script, cluster="8xH100", search=False, source_format="megatron")
 
 

@@ -149,7 +149,7 @@ def check(request: CheckRequest) -> CheckReport:
             placed = tuple(replace(one, place=_place(one.field, source, launch)) for one in violations)
             return _asking(placed, launch)
         search = request.search and not launch.questions
-        report = _report(question, violations, search=search, target=source.target.name, oom_log=request.oom_log)
+        report = _report(question, violations, search=search, target=source.target.searched, oom_log=request.oom_log)
         if launch.questions:
             return replace(report, launch=launch, title="the launch script", text=words.asks(len(launch.questions)))
         editable = source.editable

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.errors import Problem
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 
@@ -35,6 +36,8 @@ class LaunchFile:
     """The plan where its layers differ, so that no row says it."""
     model: dict[str, Any] = field(default_factory=dict)
     """The model's shape in the words of `formats.megatron.model_facts`."""
+    spec: ModelSpec | None = None
+    """The model, where the file holds its whole configuration."""
     workload: dict[str, Any] = field(default_factory=dict)
     """Fields of a `Workload`."""
     unresolved: tuple[str, ...] = ()

@@ -25,6 +25,8 @@ def model_trained(launch: LaunchFile, name: str) -> tuple[ModelSpec | None, Prob
     Raises:
         InputError: sizes contradict each other.
     """
+    if launch.spec is not None:
+        return launch.spec, None
     named = launch.model.get("name")
     if isinstance(named, str) and named:
         return _resolved(named)

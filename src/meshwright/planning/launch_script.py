@@ -30,7 +30,7 @@ from meshwright.planning.violation import Violation
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
-from meshwright.targets import TARGETS, Target, overrides, readers, target_of_file
+from meshwright.targets import TARGETS, TRAINERS, Target, overrides, reader_named, readers, target_of_file
 from meshwright.targets.keys import keys_of
 
 _LANGUAGES = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML"}
@@ -75,7 +75,7 @@ def format_of(source: str | os.PathLike[str], outside: Outside = Outside()) -> s
         parsed(text, _LANGUAGES[path.suffix], "launch file")
     if found is None:
         why = "its text names none of the supported frameworks, or several"
-        fix = f"add --from with one of {', '.join((*readers(), *_RECORDS))}"
+        fix = f"add --from with one of {', '.join((*readers(), *TRAINERS, *_RECORDS))}"
         raise InputError(
             Problem(what=f"the framework of {path.name!r} is not recognised", why=why, fix=fix, field="source")
         )
@@ -92,8 +92,8 @@ def _started_by(path: Path, text: str, outside: Outside) -> str | None:
     read = partial(_beside, folder=path.parent)
     said, known = outside.arguments, outside.environment
     script = read_script(text, name=path.name, arguments=said, environment=known, read=read)
-    with_files = [name for name, target in TARGETS.items() if target.script is None and target.read is not None]
-    found = [name for name in with_files if started_with(script, TARGETS[name], read).files]
+    with_files = [name for name in (*readers(), *TRAINERS) if reader_named(name).script is None]
+    found = [name for name in with_files if started_with(script, reader_named(name), read).files]
     if LAUNCHER in started_with(script, TARGETS["accelerate"], read).files:
         found = [name for name in found if name != "accelerate"] or ["accelerate"]
     return found[0] if len(found) == 1 else None
@@ -117,10 +117,10 @@ def script_question(
         InputError: the script says nothing that can be used.
         UnsupportedError: a format nobody reads.
     """
-    if source_format not in (*readers(), *_RECORDS):
-        known = (*readers(), *_RECORDS)
+    if source_format not in (*readers(), *TRAINERS, *_RECORDS):
+        known = (*readers(), *TRAINERS, *_RECORDS)
         raise UnsupportedError(unknown_name("source", str(source_format)[:60], known), code="MW406")
-    target = TARGETS[_RECORDS.get(source_format, source_format)]
+    target = reader_named(_RECORDS.get(source_format, source_format))
     model, cluster = _nouns(asked)
     launch = LaunchSource(
         files=_files(source, target),
@@ -258,8 +258,8 @@ class LaunchSource:
 
     @property
     def editable(self) -> LaunchSource | None:
-        """The files that another plan would change; None where the plan is in none of them."""
-        if self.record:
+        """The files that another plan would change; None where the plan is in none of them, or they are not written."""
+        if self.record or self.target.name in TRAINERS:
             return None
         if not self._is_bash or self.target.script is not None:
             return self

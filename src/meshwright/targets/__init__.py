@@ -1,6 +1,7 @@
 """Frameworks that run plans: what each can express, its files written and read back.
 
-A new target is a folder here with a `Target`, and one line in `TARGETS`; its folder is read when it is asked for.
+A new target is a folder here with a `Target`, and one line in `TARGETS`; its folder is read when it is asked for. A
+trainer whose files are read and not written is a file in `trainers`, and one line in `TRAINERS`.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ from importlib import import_module
 from meshwright.errors import UnsupportedError, unknown_name
 from meshwright.targets.contract import Target, TargetFiles
 
-__all__ = ["TARGETS", "Target", "TargetFiles", "readers", "target_named", "target_of_file"]
+__all__ = ["TARGETS", "TRAINERS", "Target", "TargetFiles", "reader_named", "readers", "target_named", "target_of_file"]
 
 
 class TargetCatalogue(Mapping[str, Target]):
     """Targets by name, each read from its folder when it is asked for."""
 
-    def __init__(self, *folders: str) -> None:
+    def __init__(self, *folders: str, within: str = "") -> None:
         """Read nothing yet.
 
         Args:
-            folders: of this package; the target's name with `_` for `-`.
+            folders: of this package, or files; the target's name with `_` for `-`.
+            within: the folder of this package that they are in, and a dot.
         """
-        self._folders = {folder.replace("_", "-"): folder for folder in folders}
+        self._folders = {folder.replace("_", "-"): f"{within}{folder}" for folder in folders}
 
     def __getitem__(self, name: str) -> Target:
         target: Target = import_module(f"{__name__}.{self._folders[name]}").TARGET
@@ -55,6 +57,18 @@ TARGETS = TargetCatalogue(
     "alpa",
     "run",
 )
+TRAINERS = TargetCatalogue(
+    "torchtune",
+    "litgpt",
+    "nanotron",
+    "neox",
+    "foundry",
+    "levanter",
+    "xtuner",
+    "swift",
+    within="trainers.",
+)
+"""Read, not written."""
 
 
 def target_named(name: str) -> Target:
@@ -73,7 +87,12 @@ def readers() -> tuple[str, ...]:
     return tuple(name for name, target in TARGETS.items() if target.read is not None)
 
 
+def reader_named(name: str) -> Target:
+    """The target or trainer of a name that is known."""
+    return TRAINERS[name] if name in TRAINERS else TARGETS[name]
+
+
 def target_of_file(name: str, text: str) -> str | None:
-    """The target whose file this is, by its name and text; None where none or several say so."""
-    found = [one for one, target in TARGETS.items() if target.recognised(name, text)]
+    """The target or trainer whose file this is, by its name and text; None where none or several say so."""
+    found = [one for one in (*TARGETS, *TRAINERS) if reader_named(one).recognised(name, text)]
     return found[0] if len(found) == 1 else None

@@ -75,6 +75,11 @@ class Target(ABC):
     software: str | None = None
     """Whose kernels and memory price its plans, by name in the library; None for the default."""
 
+    @property
+    def searched(self) -> str | None:
+        """The target among whose plans a better one than that of a file is looked for."""
+        return self.name
+
     @abstractmethod
     def refused(self, job: Job) -> tuple[Problem, ...]:
         """What the target cannot run of a plan."""
@@ -118,6 +123,28 @@ class JobTarget(Target):
     def files(self, job: Job, estimate: StepEstimate) -> TargetFiles:
         """The plan in the words of the target."""
         return self.translate(job, estimate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTarget(Target):
+    """A trainer whose files are read as plans, and not written."""
+
+    like: str
+    """The target that runs the plans it can run, among which a better one is looked for."""
+
+    @property
+    def searched(self) -> str:
+        """The target among whose plans a better one than that of a file is looked for."""
+        return self.like
+
+    def refused(self, job: Job) -> tuple[Problem, ...]:
+        """Every plan: its files are not written."""
+        why, fix = "its files are read, and not written", f"use {self.like}"
+        return (Problem(what=f"plan: {self.title} is named", why=why, fix=fix, field="target"),)
+
+    def files(self, job: Job, estimate: StepEstimate) -> TargetFiles:
+        """None: its files are not written."""
+        raise UnsupportedError(self.refused(job), code="MW420")
 
 
 def _two_libraries(job: Job) -> tuple[Problem, ...]:

@@ -18,6 +18,14 @@ _MODULES = (
 )
 _COMMANDS = ("llamafactory-cli", "axolotl", "automodel")
 """Programs that packages install under a name of their own."""
+_VERBS = {
+    "swift": ("sft", "pt", "rlhf", "infer", "export", "eval", "deploy", "rollout", "sample", "app"),
+    "megatron": ("sft", "pt", "rlhf", "export"),
+    "tune": ("run",),
+    "litgpt": ("finetune", "finetune_full", "finetune_lora", "pretrain"),
+    "xtuner": ("train",),
+}
+"""Those whose names are common words, by what stands behind the name."""
 _FILE_TOOLS = frozenset(
     (
         "awk", "cat", "chmod", "chown", "cp", "diff", "echo", "find", "git", "grep", "head", "install", "ln", "ls",
@@ -98,7 +106,8 @@ def _program(texts: list[str]) -> int | None:
     if texts and texts[0].rpartition("/")[2] in _FILE_TOOLS:
         return None
     for at, text in enumerate(texts):
-        if text.rpartition("/")[2] in _COMMANDS:
+        name = text.rpartition("/")[2]
+        if name in _COMMANDS or (name in _VERBS and at + 1 < len(texts) and texts[at + 1] in _VERBS[name]):
             return at
         if text.endswith(".py") and not text.startswith("-"):
             return at

@@ -1,0 +1,1 @@
+"""Trainers whose configurations are read as plans, and not written: one file each."""

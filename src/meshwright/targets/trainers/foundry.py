@@ -1,0 +1,198 @@
+"""LLM Foundry of MosaicML: the YAML that `composer train.py` is started with.
+
+Keys are those of llmfoundry/command_utils/train.py and models/mpt/configuration_mpt.py of llm-foundry 0.22 (2025),
+https://github.com/mosaicml/llm-foundry; sharding is that of composer's FSDP.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from meshwright.errors import Problem
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.specs.precision import PRECISIONS, Precision, stated
+from meshwright.targets import fine_tuning, overrides
+from meshwright.targets.contract import Files, ReadTarget, file_of
+from meshwright.targets.keys import KeyReader
+from meshwright.targets.trainers import shared
+
+TITLE = "LLM Foundry"
+_MARKS = (
+    re.compile(r"^\s*global_train_batch_size:", re.M),
+    re.compile(r"^\s*(?:train_loader|max_duration|device_eval_batch_size):", re.M),
+    re.compile(r"^\s*model:", re.M),
+)
+_OPTIMIZERS = {"decoupled_adamw": "adamw", "adamw": "adamw", "decoupled_lionw": "lion"}
+_MICRO = "device_train_microbatch_size"
+
+
+def _recognised(name: str, text: str) -> bool:
+    return PurePath(name).suffix in (".yaml", ".yml") and all(mark.search(text) for mark in _MARKS)
+
+
+def read(files: Files, devices: int | None = None) -> LaunchFile:
+    """The YAML as a plan.
+
+    Args:
+        files: the YAML.
+        devices: of the job; one where nobody says it.
+
+    Raises:
+        InputError: the text is no YAML, or the model's sizes contradict each other.
+    """
+    reader = _reader(files)
+    started = reader.get("compute.gpus")
+    devices = devices or (started if isinstance(started, int) else None)
+    name, config = _model(reader)
+    lora = _lora(reader)
+    dp = devices or 1
+    batch = reader.degree("global_train_batch_size")
+    said = reader.get(_MICRO, "auto")
+    questions: tuple[Problem, ...] = ()
+    if said == "auto":
+        why = "the program finds it out on the device it runs on"
+        fix = f"give --set {_MICRO}=N, as the log of a run has it"
+        questions = (Problem(what=f"{_MICRO} is 'auto'", why=why, fix=fix, field=_MICRO),)
+        said = 1
+    if batch % dp:
+        reader.refuse("global_train_batch_size", batch, f"must be a multiple of {dp} devices")
+    mbs = min(said, max(1, batch // dp)) if isinstance(said, int) else reader.degree(_MICRO)
+    row = _row(reader, dp, mbs, shared.steps_of(reader, "global_train_batch_size", batch, mbs, dp))
+    optimizer = reader.word("optimizer.name", "decoupled_adamw")
+    if optimizer not in _OPTIMIZERS:
+        reader.refuse("optimizer.name", optimizer, f"{', '.join(_OPTIMIZERS)} can be planned", "use decoupled_adamw")
+    torch = reader.word("model.attn_config.attn_impl", "flash") == "torch" and config is not None
+    return shared.launched(
+        reader,
+        row,
+        precision=_precision(reader),
+        model=name,
+        config=config,
+        optimizer=_OPTIMIZERS.get(optimizer, "adamw"),
+        seq_len=reader.get("max_seq_len") or reader.get("train_loader.dataset.max_seq_len"),
+        lora=lora,
+        attention_kernel="materialised" if torch else None,
+        questions=questions,
+        started=started if isinstance(started, int) else None,
+    )
+
+
+def _reader(files: Files) -> KeyReader:
+    """Keys of the file; those of a job submitted to MosaicML's platform stand under `parameters`."""
+    reader = shared.reader_of(file_of(files, "foundry.yaml", _recognised), files, TITLE)
+    inner = reader.keys.get("parameters")
+    if not isinstance(inner, Mapping) or "model" in reader.keys:
+        return reader
+    keys = shared.filled({**inner, "compute": reader.keys.get("compute")})
+    return KeyReader(keys=keys, file=reader.file, over=reader.over)
+
+
+def _row(reader: KeyReader, dp: int, mbs: int, gbs: int) -> Any:
+    fsdp = "fsdp_config." if reader.get("fsdp_config") is not None else "parallelism_config.fsdp."
+    given = reader.get(fsdp[:-1]) is not None
+    tensors = reader.get("tp_config") or reader.get("parallelism_config.tp")
+    if tensors:
+        reader.refuse("tp_config", "given", "which products it cuts is said by a strategy of its own", "leave it out")
+    strategy = reader.word(f"{fsdp}sharding_strategy", "full_shard").upper()
+    if strategy not in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"):
+        why = "which ranks hold one copy is not in the file"
+        reader.refuse(f"{fsdp}sharding_strategy", strategy, why, "use FULL_SHARD")
+    if reader.switch(f"{fsdp}activation_cpu_offload"):
+        why = "inputs of layers go to the host, which rows do not say beside recompute"
+        reader.refuse(f"{fsdp}activation_cpu_offload", True, why, "use false")
+    return shared.sharded_row(
+        dp,
+        mbs=mbs,
+        gbs=gbs,
+        sharded=given and strategy != "NO_SHARD",
+        reshard=strategy != "SHARD_GRAD_OP",
+        recompute="full" if reader.switch(f"{fsdp}activation_checkpointing") else "none",
+    )
+
+
+def _precision(reader: KeyReader) -> Precision:
+    name = reader.word("precision", "amp_bf16")
+    if name not in ("amp_bf16", "fp32"):
+        reader.refuse("precision", name, "amp_bf16 and fp32 can be planned", "use amp_bf16")
+    if name == "fp32":
+        return PRECISIONS["fp32"]
+    mixed = reader.get("fsdp_config.mixed_precision", reader.get("parallelism_config.fsdp.mixed_precision", "DEFAULT"))
+    if str(mixed).upper() not in ("PURE", "DEFAULT"):
+        reader.refuse("fsdp_config.mixed_precision", mixed, "PURE and DEFAULT can be planned", "use PURE")
+    # Gradients cross the network in the format of the weights (PURE), or in fp32 (DEFAULT).
+    pure = str(mixed).upper() == "PURE"
+    return stated(PRECISIONS["bf16"], {"grad_dtype": "fp32", "reduce_dtype": "bf16" if pure else "fp32"})
+
+
+def _model(reader: KeyReader) -> tuple[str | None, Mapping[str, Any] | None]:
+    """The model's name, or its configuration."""
+    kind = reader.word("model.name")
+    if kind in ("hf_causal_lm", "hf_prefix_lm"):
+        if reader.get("model.pretrained_model_name_or_path") is None:
+            reader.refuse("model.pretrained_model_name_or_path", None, "the model is named there")
+        changed = set(reader.get("model.config_overrides") or ()) - {"max_seq_len", "attn_config"}
+        if changed:
+            why = "the model has other sizes than the one that is named"
+            reader.refuse("model.config_overrides", ", ".join(sorted(changed)), why, "name the model: check MODEL FILE")
+            return None, None
+        return str(reader.get("model.pretrained_model_name_or_path") or "") or None, None
+    if kind != "mpt_causal_lm":
+        reader.refuse("model.name", kind, "mpt_causal_lm and hf_causal_lm are read", "name a decoder")
+        return None, None
+    if reader.get("model.ffn_config.ffn_type", "mptmlp") not in ("mptmlp", "mptgeglu"):
+        why = "experts of MegaBlocks, or of another kind, are not read"
+        reader.refuse("model.ffn_config.ffn_type", reader.get("model.ffn_config.ffn_type"), why, "use mptmlp")
+    if reader.get("model.block_overrides") is not None:
+        reader.refuse("model.block_overrides", "given", "its layers differ as a table says", "leave it out")
+    kind = reader.word("model.attn_config.attn_type", "multihead_attention")
+    if kind not in ("multihead_attention", "multiquery_attention", "grouped_query_attention"):
+        reader.refuse("model.attn_config.attn_type", kind, "it is not read", "use grouped_query_attention")
+    rotary = reader.switch("model.attn_config.rope")
+    heads = reader.degree("model.n_heads", 16)
+    grouped = reader.get("model.attn_config.kv_n_heads", 1 if kind == "multiquery_attention" else heads)
+    config = {
+        "model_type": "mpt",
+        "d_model": reader.degree("model.d_model", 2048),
+        "n_heads": heads,
+        "n_layers": reader.degree("model.n_layers", 24),
+        "expansion_ratio": reader.get("model.expansion_ratio", 4),
+        "max_seq_len": reader.degree("model.max_seq_len", 2048),
+        "vocab_size": reader.degree("model.vocab_size", 50368),
+        "no_bias": reader.switch("model.no_bias"),
+        "learned_pos_emb": reader.switch("model.learned_pos_emb", default=True),
+        "attn_config": {"alibi": reader.switch("model.attn_config.alibi"), "rope": rotary},
+        "tie_word_embeddings": reader.switch("model.tie_word_embeddings", default=True),
+    }
+    if grouped != heads:
+        reader.refuse("model.attn_config.kv_n_heads", grouped, "MPT is read with as many heads of keys", "leave it out")
+    return None, config
+
+
+def _lora(reader: KeyReader) -> dict[str, Any] | None:
+    if reader.get("model.peft_config") is None:
+        return None
+    at = "model.peft_config."
+    if reader.word(f"{at}peft_type", "lora") != "lora":
+        reader.refuse(f"{at}peft_type", reader.get(f"{at}peft_type"), "LoRA can be planned", "use LORA")
+    found = {
+        "r": reader.degree(f"{at}r", 8),
+        "targets": fine_tuning.targets_of(reader.get(f"{at}target_modules") or "q_proj,v_proj"),
+        "dropout": reader.get(f"{at}lora_dropout", 0.0),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+TARGET = ReadTarget(
+    name="foundry",
+    title=TITLE,
+    version="0.22 (2025)",
+    like="accelerate",
+    read=read,
+    recognised=_recognised,
+    overrides=lambda launch: overrides.by_equals(launch.words),
+    option=lambda name, value: (f"{name}={value}",),
+    software="pytorch-eager",
+)

@@ -1,0 +1,151 @@
+"""nanotron: the YAML of a training, which holds the whole model, its batch and its degrees.
+
+Keys are those of src/nanotron/config of nanotron (2025), https://github.com/huggingface/nanotron.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.specs.precision import PRECISIONS, Precision
+from meshwright.specs.row import PlanRow
+from meshwright.targets import overrides
+from meshwright.targets.contract import Files, ReadTarget, file_of
+from meshwright.targets.keys import KeyReader
+from meshwright.targets.trainers import shared
+
+TITLE = "nanotron"
+_MARKS = (
+    re.compile(r"^parallelism:", re.M),
+    re.compile(r"^tokens:", re.M),
+    re.compile(r"^\s+batch_accumulation_per_replica:", re.M),
+)
+_ENGINES = {"1f1b": "1f1b", "afab": "gpipe"}
+_KINDS = {"is_llama_config": "llama", "is_qwen2_config": "qwen2", "is_starcoder2_config": "starcoder2"}
+
+
+def _recognised(name: str, text: str) -> bool:
+    return PurePath(name).suffix in (".yaml", ".yml") and all(mark.search(text) for mark in _MARKS)
+
+
+def read(files: Files, devices: int | None = None) -> LaunchFile:
+    """The YAML as a plan.
+
+    Args:
+        files: the YAML.
+        devices: of the job, which must be those of the file's degrees.
+
+    Raises:
+        InputError: the text is no YAML, or the model's sizes contradict each other.
+    """
+    reader = shared.reader_of(file_of(files, "nanotron.yaml", _recognised), files, TITLE)
+    config = _model(reader)
+    row = _row(reader)
+    if devices not in (None, row.devices):
+        why = f"the degrees of the file make {row.devices} devices, and the cluster has {devices}"
+        fix = f"say --gpus for {row.devices}, or --set parallelism.dp=N"
+        reader.refuse("parallelism.dp", row.dp, why, fix)
+    return shared.launched(
+        reader,
+        row,
+        started=row.devices,
+        precision=_precision(reader),
+        config=config,
+        optimizer=_optimizer(reader),
+        seq_len=reader.degree("tokens.sequence_length"),
+    )
+
+
+def _row(reader: KeyReader) -> PlanRow:
+    tp, pp, dp = (reader.degree(f"parallelism.{name}") for name in ("tp", "pp", "dp"))
+    cp, ep = reader.degree("parallelism.context_parallel_size"), reader.degree("parallelism.expert_parallel_size")
+    if ep > 1:
+        why = "its groups of expert ranks stand beside the data ranks, which rows do not say"
+        reader.refuse("parallelism.expert_parallel_size", ep, why, "use 1")
+    engine = reader.word("parallelism.pp_engine", "afab")
+    if engine not in _ENGINES:
+        reader.refuse("parallelism.pp_engine", engine, f"must be {' or '.join(_ENGINES)}", "use 1f1b")
+    zero = reader.number("optimizer.zero_stage")
+    if zero > 1:
+        reader.refuse("optimizer.zero_stage", zero, "must be 0 or 1", "use 1")
+    mbs, steps = reader.degree("tokens.micro_batch_size"), reader.degree("tokens.batch_accumulation_per_replica")
+    scattered = reader.word("parallelism.tp_mode", "all_reduce") == "reduce_scatter"
+    beside = reader.switch("parallelism.tp_linear_async_communication")
+    if scattered and tp > 1 and not reader.switch("parallelism.tp_recompute_allgather", default=True):
+        why = "gathered inputs are kept for the backward pass, which rows do not say"
+        reader.refuse("parallelism.tp_recompute_allgather", False, why, "use true")
+    return PlanRow(
+        tp=tp,
+        sp=tp == 1 or scattered,
+        tp_overlap="bulk" if tp == 1 or beside else "none",
+        cp=(("p2p", cp),) if cp > 1 else (),
+        pp=pp,
+        dp=dp,
+        sharding=f"z{min(zero, 1)}",
+        mbs=mbs,
+        gbs=mbs * steps * dp,
+        schedule=_ENGINES.get(engine, "1f1b") if pp > 1 else "1f1b",
+        recompute="full" if reader.switch("parallelism.recompute_layer") else "none",
+    )
+
+
+def _precision(reader: KeyReader) -> Precision:
+    """Weights in 16 bits beside fp32 copies where gradients are summed in fp32, else all of it in one format."""
+    dtype = reader.word("model.dtype", "bfloat16").removeprefix("torch.")
+    if dtype in ("float32", "fp32"):
+        return PRECISIONS["fp32"]
+    if dtype not in ("bfloat16", "bf16"):
+        reader.refuse("model.dtype", dtype, "bfloat16 and float32 can be planned", "use bfloat16")
+    return PRECISIONS["bf16"] if reader.switch("optimizer.accumulate_grad_in_fp32") else shared.ALL_16_BITS
+
+
+def _optimizer(reader: KeyReader) -> str:
+    name = reader.word("optimizer.optimizer_factory.name", "adamw")
+    if name not in ("adamw", "sgd"):
+        reader.refuse("optimizer.optimizer_factory.name", name, "adamW and sgd can be planned", "use adamW")
+    return name if name in ("adamw", "sgd") else "adamw"
+
+
+def _model(reader: KeyReader) -> Mapping[str, Any] | None:
+    """The model's configuration in the words of the transformers library; None of other kinds."""
+    said = reader.get("model.model_config")
+    said = said if isinstance(said, Mapping) else {}
+    kind = next((ours for name, ours in _KINDS.items() if said.get(name)), "")
+    if not kind or said.get("moe_config"):
+        what = "moe_config" if kind else next((name for name in said if name.startswith("is_")), "given")
+        why = "decoders of Llama, Qwen2 and Starcoder2 without experts are read"
+        reader.refuse("model.model_config", what, why, "name the model before the file: check MODEL FILE")
+        return None
+    names = (
+        *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+        *("vocab_size", "max_position_embeddings", "tie_word_embeddings", "hidden_act", "head_dim", "attention_bias"),
+    )
+    config = {name: said[name] for name in names if said.get(name) is not None}
+    if kind == "qwen2" and not said.get("attention_bias", False):
+        config["model_type"] = "llama"
+    else:
+        config["model_type"] = kind
+        config.pop("attention_bias", None) if kind == "qwen2" else None
+    if kind == "qwen2" and said.get("sliding_window_size"):
+        why = "which layers have windows follows from no_rope_layer, which is not read"
+        reader.refuse("model.model_config.sliding_window_size", said["sliding_window_size"], why, "leave it out")
+    padded = reader.degree("model.make_vocab_size_divisible_by") * reader.degree("parallelism.tp")
+    if isinstance(config.get("vocab_size"), int):
+        config["vocab_size"] = -(-config["vocab_size"] // padded) * padded
+    return config
+
+
+TARGET = ReadTarget(
+    name="nanotron",
+    title=TITLE,
+    version="0.5 (2025)",
+    like="megatron",
+    read=read,
+    recognised=_recognised,
+    overrides=lambda launch: overrides.by_options(launch.words),
+    software="pytorch-eager",
+)

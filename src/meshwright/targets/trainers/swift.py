@@ -1,0 +1,426 @@
+"""ms-swift: scripts that start `swift sft` or `megatron sft`, whose options say model, batch, adapters and engine.
+
+Names and defaults are those of swift/arguments and swift/megatron/arguments of ms-swift 4 (2026),
+https://github.com/modelscope/ms-swift; its Megatron takes the options of Megatron-LM with `_` for `-`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+from meshwright.errors import Problem
+from meshwright.formats.launch_file import LaunchFile, Said
+from meshwright.formats.megatron.options import known_options
+from meshwright.formats.megatron.read import read_flags
+from meshwright.formats.shell import Launch, Script, Word, launches, processes, word
+from meshwright.formats.shell.asking import Open, questions_for
+from meshwright.formats.shell.values import known_text, unknown_of
+from meshwright.specs.precision import PRECISIONS, Precision
+from meshwright.specs.row import PlanRow
+from meshwright.targets import fine_tuning, hugging_face
+from meshwright.targets.contract import ReadTarget
+from meshwright.targets.keys import KeyReader, Keys
+from meshwright.targets.overrides import parsed_word
+from meshwright.targets.trainers import shared
+
+TITLE = "ms-swift"
+_VERBS = "sft|pt|rlhf|infer|export|eval|deploy|rollout|sample"
+_STARTS = re.compile(
+    rf"^[^#\n]*(?:(?:^|[\s/])(?:swift|megatron)\s+(?:{_VERBS})\b|swift/cli/\w+\.py|swift/cli/_megatron/\w+\.py)", re.M
+)
+_TRAINS = ("sft", "pt")
+_PARTS = re.compile(
+    r"(?i)(?:^|[-_./\d])(?:vl|omni|audio|ocr|vision|llava|internvl|ovis|minicpm-?v|glm-4\.\dv)(?:$|[-_./\d])"
+)
+"""Words in names of models that see or hear."""
+_SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job")
+_ZERO: dict[str, Keys] = {
+    "zero0": {"stage": 0},
+    "zero1": {"stage": 1, "overlap_comm": False},
+    "zero2": {"stage": 2, "overlap_comm": False},
+    "zero2_offload": {"stage": 2, "overlap_comm": False, "offload_optimizer": {"device": "cpu"}},
+    "zero3": {"stage": 3, "overlap_comm": False},
+    "zero3_offload": {
+        "stage": 3,
+        "overlap_comm": False,
+        "offload_optimizer": {"device": "cpu"},
+        "offload_param": {"device": "cpu"},
+    },
+}
+"""Files of DeepSpeed that come with it, by the name that `--deepspeed` takes (swift/config)."""
+_FREEZE = (
+    *("freeze_parameters", "freeze_parameters_regex", "freeze_parameters_ratio", "trainable_parameters"),
+    *("trainable_parameters_regex", "freeze_llm", "target_regex", "target_parameters", "modules_to_save"),
+)
+_OTHERS = (
+    *("use_galore", "optimizer", "lisa_activated_layers", "llamapro_num_new_blocks", "device_map", "max_memory"),
+    *("num_labels", "problem_type", "teacher_model", "enable_channel_loss", "use_ray"),
+)
+_DEFAULT_STEPS = 16
+"""Sequences of a step that accumulation makes where no option says how often it is done."""
+
+
+def _recognised(name: str, text: str) -> bool:
+    bash = PurePath(name).suffix in _SCRIPTS or text.startswith("#!")
+    return bash and _STARTS.search(text) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Started:
+    """One start of a program of ms-swift."""
+
+    megatron: bool
+    verb: str
+    options: Mapping[str, tuple[Word, ...]]
+    launch: Launch
+
+
+def read(script: Script, devices: int | None = None) -> LaunchFile:
+    """What a script starts, as a plan.
+
+    Args:
+        script: as bash means it.
+        devices: of the job; by default those that the script says.
+    """
+    found = [one for launch in launches(script.commands) if (one := _started(launch)) is not None]
+    training = [one for one in found if one.verb in _TRAINS]
+    problems = [
+        Problem(what=f"{place} cannot be read", why=why, fix="correct the script there", field="source")
+        for why, place in script.broken[:4]
+    ]
+    if not training:
+        return _no_plan((*problems, _no_training(found)))
+    last = training[-1]
+    if len({_same(one) for one in training}) > 1:
+        where = ", ".join(dict.fromkeys(str(one.launch.place) for one in training[:6]))
+        why, fix = f"their options differ, at {where}", "leave one in the script, or say what selects it with --env"
+        several = Problem(what="the script starts several different jobs", why=why, fix=fix, field="source")
+        return _no_plan(tuple(problems), questions=(several,))
+    asked = tuple(questions_for(_open(last)))
+    if asked:
+        return _no_plan(tuple(problems), questions=asked, model=_text(last, "model"))
+    reader = KeyReader(keys=_keys(last), problems=problems)
+    world, question = _world(reader, last, devices)
+    if question is not None:
+        return _no_plan(tuple(problems), questions=(question,), model=_text(last, "model"))
+    _refuse(reader)
+    launched = _megatron(reader, last, world) if last.megatron else _trainer(reader, last, world)
+    known = {one.option for one in launched.said}
+    said = (*launched.said, *(one for one in reader.said() if one.option not in known))
+    known |= {one.option for one in said}
+    return replace(
+        launched,
+        said=tuple(_placed(one, last) for one in said if one.option in last.options),
+        unpriced=tuple(_placed(one, last) for one in reader.unpriced() if one.option not in known),
+        started=world if _stated(last) else None,
+    )
+
+
+def _started(launch: Launch) -> _Started | None:
+    words, program = launch.words, launch.program
+    stem = program.rpartition("/")[2]
+    if stem in ("swift", "megatron") and words:
+        return _Started(megatron=stem == "megatron", verb=words[0].text, options=_options(words[1:]), launch=launch)
+    path = program.replace(".", "/") if not program.endswith(".py") else program.removesuffix(".py")
+    match = re.search(r"swift/cli/(_megatron/)?(\w+)$", path)
+    if match is None:
+        return None
+    verb = words[0].text if match[2] == "main" and words else match[2]
+    return _Started(megatron=bool(match[1]), verb=verb, options=_options(words), launch=launch)
+
+
+def _options(words: tuple[Word, ...]) -> dict[str, tuple[Word, ...]]:
+    """Options by name, with the words behind each; the last of a name stands."""
+    found: dict[str, tuple[Word, ...]] = {}
+    name = ""
+    for one in words:
+        if one.text.startswith("--"):
+            name, equals, value = one.text.removeprefix("--").partition("=")
+            name = name.replace("-", "_")
+            found[name] = (word(value, one.place),) if equals else ()
+        elif name:
+            found[name] = (*found[name], one)
+    return found
+
+
+def _same(one: _Started) -> object:
+    return one.megatron, tuple((name, tuple(word.text for word in words)) for name, words in one.options.items())
+
+
+def _no_plan(
+    problems: tuple[Problem, ...], *, questions: tuple[Problem, ...] = (), model: str | None = None
+) -> LaunchFile:
+    named = {"name": model} if model else {}
+    return LaunchFile(row=None, layout=None, model=named, problems=problems, questions=questions)
+
+
+def _no_training(found: list[_Started]) -> Problem:
+    verb = found[-1].verb if found else "nothing"
+    if verb == "rlhf":
+        why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
+    else:
+        why = "it serves, evaluates or converts a model" if found else "no command of it trains"
+    return Problem(what=f"{TITLE} starts {verb}", why=why, fix="check a script of sft or pt", field="source")
+
+
+_NEEDED = re.compile(
+    "parallel|batch|accumulation|model$|length|deepspeed|fsdp|dtype|lora|tuner|train_type|recompute|checkpointing|quant"
+    "|packing|target|offload|optim|fp8|layout|pipeline|expert|attention|attn"
+)
+
+
+def _open(one: _Started) -> Iterator[Open]:
+    """Options of a plan whose values nobody can know."""
+    for name, words in one.options.items():
+        unknown = next((word.unknown for word in words if word.unknown is not None), None)
+        if unknown is not None and _NEEDED.search(name) and not (name == "model" and _text(one, name)):
+            yield Open(what=f"--{name}", unknown=unknown, place=words[0].place, field=name)
+
+
+def _text(one: _Started, name: str) -> str | None:
+    words = one.options.get(name)
+    text = words[0].text if words else ""
+    return text if text and not text.endswith("/") else None
+
+
+def _keys(one: _Started) -> dict[str, Any]:
+    """Options as keys: a switch for none, a list for several."""
+    found: dict[str, Any] = {}
+    for name, words in one.options.items():
+        values = [parsed_word(word.text) for word in words]
+        found[name] = True if not values else values[0] if len(values) == 1 else values
+    return found
+
+
+def _placed(said: Said, one: _Started) -> Said:
+    words = one.options.get(said.option)
+    place = next((word.place for word in words or () if word.place is not None), one.launch.place)
+    return replace(said, place=str(place))
+
+
+def _count(one: _Started, name: str) -> tuple[int | None, Open | None]:
+    value = one.launch.environment.get(name)
+    if not value:
+        return None, None
+    unknown, text = unknown_of(value), known_text(value)
+    if unknown is not None:
+        return None, Open(what=name, unknown=unknown, place=one.launch.place, field="devices")
+    return (int(text), None) if text.isdecimal() and int(text) > 0 else (None, None)
+
+
+def _stated(one: _Started) -> bool:
+    return bool(one.launch.environment.get("NPROC_PER_NODE")) or processes(one.launch.launcher)[0] is not None
+
+
+def _world(reader: KeyReader, one: _Started, devices: int | None) -> tuple[int, Problem | None]:
+    """Processes of the job, and the question where a variable hides them."""
+    (each, unknown), (nodes, other) = _count(one, "NPROC_PER_NODE"), _count(one, "NNODES")
+    by_launcher = processes(one.launch.launcher)[0]
+    own = by_launcher if by_launcher is not None else None if each is None else each * (nodes or 1)
+    hidden = unknown or other
+    if devices is None and own is None and hidden is not None:
+        return 1, next(questions_for([hidden]))
+    visible = known_text(one.launch.environment.get("CUDA_VISIBLE_DEVICES") or ())
+    config = next((word.text for word in one.launch.launcher if word.text.startswith("--config_file")), None)
+    if config is not None:
+        why = "the file of Accelerate says what shards, and is not read from a script of ms-swift"
+        reader.refuse("config_file", config, why, "check that file with --from accelerate")
+    alone = own is None and hidden is None and not one.launch.distributed
+    if alone and not one.megatron and "," in visible:
+        why = "NPROC_PER_NODE is not set: one process spreads layers over the devices, one computing at a time"
+        reader.refuse("device_map", visible, why, "set NPROC_PER_NODE")
+    return devices or own or 1, None
+
+
+def _refuse(reader: KeyReader) -> None:
+    """What trains otherwise than plans do."""
+    name = str(reader.get("model") or "")
+    if _PARTS.search(name):
+        why = "images or sound go through a tower before the text, which a plan of its decoder leaves out"
+        reader.refuse("model", name, why, "check a script of a text model")
+    task = reader.word("task_type", "causal_lm")
+    if task != "causal_lm":
+        reader.refuse("task_type", task, "it has no head of the vocabulary, or compares pairs", "use causal_lm")
+    shared.refuse_given(reader, _FREEZE, "which part of the model is trained is not read", "leave it out")
+    shared.refuse_given(reader, _OTHERS, "its memory and kernels are not known", "leave it out")
+    if reader.get("to_cached_dataset") is True:
+        reader.refuse("to_cached_dataset", True, "it prepares data, and trains nothing", "check the script that trains")
+    if reader.word("loss_type") not in ("", "cross_entropy"):
+        reader.refuse("loss_type", reader.get("loss_type"), "its passes are not read", "leave it out")
+
+
+def _lora(reader: KeyReader, usual: str) -> dict[str, Any] | None:
+    """Adapters as a workload has them; None where all of the model is trained."""
+    named = next(
+        (name for name in ("tuner_type", "train_type", "sft_type") if reader.get(name) is not None), "tuner_type"
+    )
+    kind = reader.word(named, usual)
+    if kind == "full":
+        return None
+    if kind != "lora":
+        reader.refuse(named, kind, "full and lora can be planned", "use lora")
+    four, method = reader.get("quant_bits"), reader.word("quant_method", "bnb")
+    base = None
+    if four is not None:
+        if method != "bnb" or four not in (4, 8):
+            reader.refuse("quant_bits", four, "bnb in 4 or 8 bits can be planned", "use 4 with quant_method bnb")
+        base = "int8" if four == 8 else reader.word("bnb_4bit_quant_type", "nf4")
+        if four == 4 and not reader.switch("bnb_4bit_use_double_quant", default=True):
+            base += "-single"
+    found = {
+        "r": reader.degree("lora_rank", 8),
+        "targets": ["all-linear"] if reader.word("target_modules", "all-linear") == "all-linear"
+        else fine_tuning.targets_of(reader.get("target_modules")),
+        "dora": reader.switch("use_dora"),
+        "dropout": reader.get("lora_dropout", 0.05),
+        "base": base,
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if value}
+
+
+def _trainer(reader: KeyReader, one: _Started, world: int) -> LaunchFile:
+    """`swift sft`: the trainer of transformers with DeepSpeed, FSDP2 or copies of the weights."""
+    lora = _lora(reader, "lora")
+    cp = reader.degree("sequence_parallel_size")
+    mbs = reader.degree("per_device_train_batch_size")
+    dp = shared.data_ranks(reader, world, cp=("sequence_parallel_size", cp))
+    model = reader.get("model")
+    if dp is None:
+        return reader.launch(None, model={"name": str(model)} if model else {})
+    said = reader.get("gradient_accumulation_steps")
+    steps = reader.degree("gradient_accumulation_steps") if said is not None else -(-_DEFAULT_STEPS // (mbs * world))
+    again = "full" if reader.switch("gradient_checkpointing", default=True) else "none"
+    half = reader.word("torch_dtype", "bfloat16")
+    fields: dict[str, Any] = {"mbs": mbs, "gbs": mbs * steps * dp, "recompute": again}
+    fields |= {"cp": (("a2a", cp),)} if cp > 1 else {}
+    row, sharded, questions = _engine(reader, dp, cp, fields)
+    return shared.launched(
+        reader,
+        row,
+        precision=_precision(reader, half, sharded=sharded or lora is not None),
+        model=str(model) if model else None,
+        optimizer=hugging_face.optimizer_of(reader),
+        seq_len=reader.get("max_length") if isinstance(reader.get("max_length"), int) else None,
+        lora=lora,
+        attention_kernel="materialised" if reader.word("attn_impl") == "eager" else None,
+        questions=questions,
+    )
+
+
+def _precision(reader: KeyReader, dtype: str, *, sharded: bool) -> Precision:
+    """Formats: an engine of shards keeps fp32 copies of weights that are loaded in 16 bits, DDP does not."""
+    if dtype in ("float32", "fp32"):
+        on = reader.switch("bf16") or reader.switch("fp16")
+        return PRECISIONS["bf16" if reader.switch("bf16") else "fp16"] if on else PRECISIONS["fp32"]
+    if dtype in ("float16", "fp16"):
+        return PRECISIONS["fp16"]
+    return PRECISIONS["bf16"] if sharded else shared.ALL_16_BITS
+
+
+def _engine(
+    reader: KeyReader, dp: int, cp: int, fields: Mapping[str, Any]
+) -> tuple[PlanRow | None, bool, tuple[Problem, ...]]:
+    """The plan of an engine, and whether it keeps fp32 copies."""
+    name = str(reader.get("deepspeed") or "")
+    fsdp = str(reader.get("fsdp") or "")
+    if name:
+        keys = _ZERO.get(name)
+        if keys is None:
+            why = "it says what is sharded and offloaded, and is not read from a script of ms-swift"
+            fix = f"check it with --from deepspeed, or use one of {', '.join(_ZERO)}"
+            question = Problem(what=f"{name[:80]} is not here", why=why, fix=fix, field="deepspeed")
+            return None, True, (question,)
+        tp = reader.degree("deepspeed_autotp_size")
+        if tp > 1:
+            reader.refuse("deepspeed_autotp_size", tp, "tensor ranks of AutoTP are not read here", "leave it out")
+        letters = ("w" if "offload_param" in keys else "") + ("og" if "offload_optimizer" in keys else "")
+        row = PlanRow(dp=dp, sharding=f"z{keys['stage']}", offload=letters, dp_overlap=False, **fields)
+        return row, True, ()
+    if fsdp and fsdp not in ("fsdp2", "full_shard", "full_shard auto_wrap"):
+        reader.refuse("fsdp", fsdp, "fsdp2, which comes with it, is read", "use fsdp2")
+    recompute = {"recompute": "full"} if fsdp == "fsdp2" else {}
+    row = shared.sharded_row(dp, sharded=bool(fsdp), replicate=1, **{**fields, **recompute})
+    return row, bool(fsdp), ()
+
+
+_RENAMED = {
+    "max_length": "--seq-length",
+    "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
+    "microbatch_group_size_per_vp_stage": "--microbatch-group-size-per-virtual-pipeline-stage",
+}
+_USUAL = {
+    "micro_batch_size": "1",
+    "global_batch_size": "16",
+    "recompute_granularity": "selective",
+    "attention_backend": "flash",
+    "use_distributed_optimizer": "",
+    "bf16": "",
+}
+"""Its own defaults, where Megatron-LM has others or none."""
+_NOT_MEGATRON = (
+    "seed",
+    "loss_scale",
+    "optimizer",
+    "load",
+    "save",
+    "log_interval",
+    "finetune",
+    "num_workers",
+    "weight_decay",
+    "lr",
+)
+
+
+def _megatron(reader: KeyReader, one: _Started, world: int) -> LaunchFile:
+    """`megatron sft`: options of Megatron-LM, without the model's sizes, which the model's own files say."""
+    lora = _lora(reader, "full")
+    if reader.get("mtp_num_layers"):
+        why = "prediction modules are trained beside the model's layers, and how many is not in its configuration"
+        reader.refuse("mtp_num_layers", reader.get("mtp_num_layers"), why, "leave it out")
+    if reader.word("torch_dtype", "bfloat16") not in ("bfloat16", "bf16"):
+        reader.refuse("torch_dtype", reader.get("torch_dtype"), "bfloat16 is read", "use bfloat16")
+    given = {name: [word.text for word in words] for name, words in one.options.items()}
+    words = [word("pretrain_gpt.py")]
+    for name, usual in _USUAL.items():
+        if name not in given:
+            words += [word(f"--{name.replace('_', '-')}"), *([word(usual)] if usual else [])]
+    known = known_options()
+    used: dict[str, str] = {}
+    for name, texts in given.items():
+        flag = _RENAMED.get(name, f"--{name.replace('_', '-')}")
+        if flag not in known or name in _NOT_MEGATRON or (name == "recompute_granularity" and texts == ["none"]):
+            continue
+        used[flag] = name
+        if texts and texts[0].lower() == "false":
+            continue
+        switch = known[flag].takes == "0"
+        words += [word(flag), *([] if switch else [word(text) for text in texts])]
+    launched = read_flags(words, devices=world)
+    row, etp = launched.row, reader.degree("expert_tensor_parallel_size")
+    if row is not None and row.etp != etp:
+        row = replace(row, etp=etp)
+    said = tuple(replace(one, option=used.get(one.option, one.option)) for one in launched.said)
+    for said_one in said:
+        reader.get(said_one.option)
+    for name in ("model", "max_length", "packing", "tuner_type"):
+        reader.get(name)
+    workload = {**launched.workload, "software": None, **({"lora": lora} if lora else {})}
+    model = reader.get("model")
+    problems = (*launched.problems, *reader.problems)
+    named = {"name": str(model)} if model else {}
+    return replace(launched, row=row, said=said, workload=workload, problems=problems, model=named)
+
+
+TARGET = ReadTarget(
+    name="swift",
+    title=TITLE,
+    version="4 (2026)",
+    like="megatron",
+    script=read,
+    recognised=_recognised,
+    software="pytorch-eager",
+)

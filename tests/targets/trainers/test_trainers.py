@@ -1,0 +1,310 @@
+"""Configurations of trainers that are read and not written, as their users have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright import check
+from meshwright.app.check import CheckReport
+from meshwright.errors import InputError, UnsupportedError
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.targets import TRAINERS, readers, target_named
+
+TUNE = """\
+model:
+  _component_: torchtune.models.llama3_1.lora_llama3_1_8b
+  lora_attn_modules: ['q_proj', 'v_proj']
+  apply_lora_to_mlp: True
+  lora_rank: 16
+tokenizer:
+  _component_: torchtune.models.llama3.llama3_tokenizer
+  max_seq_len: 2048
+checkpointer:
+  _component_: torchtune.training.FullModelHFCheckpointer
+  output_dir: ${output_dir}
+optimizer:
+  _component_: torch.optim.AdamW
+batch_size: 2
+gradient_accumulation_steps: 4
+enable_activation_checkpointing: True
+fsdp_cpu_offload: False
+dtype: bf16
+"""
+LIT = """\
+checkpoint_dir: checkpoints/meta-llama/Meta-Llama-3.1-8B
+precision: bf16-true
+devices: 4
+num_nodes: 1
+train:
+  global_batch_size: 66
+  micro_batch_size: 4
+  lr_warmup_steps: 10
+  max_seq_length: 512
+"""
+NANOTRON = """\
+model:
+  dtype: bfloat16
+  make_vocab_size_divisible_by: 1
+  model_config:
+    is_llama_config: true
+    hidden_size: 2048
+    intermediate_size: 8192
+    num_attention_heads: 32
+    num_hidden_layers: 16
+    num_key_value_heads: 8
+    max_position_embeddings: 4096
+    tie_word_embeddings: true
+    vocab_size: 128256
+optimizer:
+  accumulate_grad_in_fp32: true
+  zero_stage: 1
+parallelism:
+  dp: 2
+  pp: 2
+  tp: 2
+  pp_engine: 1f1b
+  tp_mode: REDUCE_SCATTER
+  tp_linear_async_communication: true
+tokens:
+  batch_accumulation_per_replica: 8
+  micro_batch_size: 2
+  sequence_length: 4096
+"""
+NEOX = """\
+{
+  "pipe-parallel-size": 2,
+  "model-parallel-size": 1,
+  "num-layers": 32,
+  "hidden-size": 4096,
+  "num-attention-heads": 32,
+  "seq-length": 2048,
+  "max-position-embeddings": 2048,
+  "pos-emb": "rotary",
+  "norm": "layernorm",
+  "no-weight-tying": true,
+  "gpt-j-residual": true,
+  "attention-config": [[["flash"], 32]],
+  "zero_optimization": {"stage": 1, "overlap_comm": True},
+  "train_micro_batch_size_per_gpu": 4,
+  "gradient_accumulation_steps": 2,
+  "checkpoint-activations": true,
+  "fp16": {"enabled": true},
+}
+"""
+FOUNDRY = """\
+variables:
+  max_seq_len: 2048
+max_seq_len: ${variables.max_seq_len}
+model:
+  name: mpt_causal_lm
+  d_model: 4096
+  n_heads: 32
+  n_layers: 32
+  max_seq_len: ${variables.max_seq_len}
+  vocab_size: 50368
+train_loader:
+  name: text
+optimizer:
+  name: decoupled_lionw
+global_train_batch_size: 1024
+device_train_microbatch_size: auto
+precision: amp_bf16
+fsdp_config:
+  sharding_strategy: FULL_SHARD
+  mixed_precision: PURE
+  activation_checkpointing: true
+"""
+LEVANTER = """\
+data: !include data/pile.yaml
+model:
+  type: llama
+  hidden_dim: 4096
+  intermediate_dim: 11008
+  num_layers: 32
+  num_heads: 32
+  num_kv_heads: 32
+  seq_len: 2048
+trainer:
+  mp: p=f32,c=bfloat16
+  train_batch_size: 256
+  num_train_steps: 1000
+"""
+XTUNER = """\
+from torch.optim import AdamW
+from xtuner.model import SupervisedFinetune
+
+pretrained_model_name_or_path = "meta-llama/Llama-2-7b-hf"
+sequence_parallel_size = 2
+max_length = 8192
+pack_to_max_length = True
+batch_size = 1  # per device
+accumulative_counts = 4
+accumulative_counts *= sequence_parallel_size
+optim_type = AdamW
+model = dict(
+    type=SupervisedFinetune,
+    llm=dict(pretrained_model_name_or_path=pretrained_model_name_or_path, torch_dtype=torch.float16),
+)
+optim_wrapper = dict(type=AmpOptimWrapper, dtype="float16")
+"""
+SWIFT = """\
+NPROC_PER_NODE=8 \\
+swift sft \\
+    --model Qwen/Qwen2.5-7B-Instruct \\
+    --tuner_type full \\
+    --torch_dtype bfloat16 \\
+    --per_device_train_batch_size 1 \\
+    --gradient_accumulation_steps 2 \\
+    --deepspeed zero2_offload \\
+    --max_length 4096
+"""
+OF_MEGATRON = """\
+NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-30B-A3B --tensor_model_parallel_size 2 --sequence_parallel true \\
+    --expert_model_parallel_size 4 --micro_batch_size 2 --global_batch_size 32 --max_length 8192 \\
+    --recompute_granularity full --recompute_method uniform --recompute_num_layers 1 --overlap_grad_reduce false
+"""
+
+
+def read(folder: Path, name: str, text: str, **more: Any) -> CheckReport:
+    """A file as `check` reads it."""
+    (folder / name).write_text(text)
+    return check(folder / name, **{"cluster": "8xH100", "search": False, **more})
+
+
+def inputs(report: CheckReport) -> JobInputs:
+    """What was asked, with the model."""
+    assert isinstance(report.inputs, JobInputs)
+    return report.inputs
+
+
+def asks(report: CheckReport) -> list[str]:
+    """Fields of what only the user can say."""
+    return [one.field for one in report.violations if one.code == "ASK"]
+
+
+def refused(report: CheckReport) -> list[str]:
+    """Fields of what a plan cannot hold."""
+    return [one.field for one in report.violations if one.code == "OPTIONS"]
+
+
+def test_a_recipe_of_torchtune_says_model_adapters_and_sharding(tmp_path: Path) -> None:
+    report = read(tmp_path, "8B_lora.yaml", TUNE)
+    assert report.name == "dp8.fsdp.mbs2.gbs64.rc-full"
+    model = inputs(report).model
+    assert model.name == "llama-3.1-8b"
+    assert model.tuning is not None
+    assert model.tuning.lora is not None
+    assert model.tuning.lora.rank == 16
+    assert set(model.tuning.lora.targets) == {"q_proj", "v_proj", "gate_proj", "up_proj", "down_proj"}
+    assert inputs(report).workload.seq_len == 2048
+    assert inputs(report).workload.precision.master is None  # all of it in bf16
+
+
+def test_recipes_for_one_device_and_fused_steps_are_told(tmp_path: Path) -> None:
+    text = TUNE + "optimizer_in_bwd: True\n"
+    assert refused(read(tmp_path, "8B_lora_single_device.yaml", text)) == ["optimizer_in_bwd", "devices"]
+    alone = read(tmp_path, "8B_lora_single_device.yaml", TUNE, cluster="1xH100")
+    assert alone.ok
+    assert alone.name == "dp1.mbs2.gbs8.rc-full"
+
+
+def test_a_recipe_without_an_optimizer_or_with_a_teacher_trains_no_plan(tmp_path: Path) -> None:
+    text = TUNE.replace("optimizer:\n  _component_: torch.optim.AdamW\n", "teacher_model:\n  _component_: x\n")
+    assert refused(read(tmp_path, "8B_lora.yaml", text)) == ["optimizer", "teacher_model"]
+
+
+def test_litgpt_drops_what_is_left_of_a_batch_and_recomputes_on_several_devices(tmp_path: Path) -> None:
+    report = read(tmp_path, "full.yaml", LIT, cluster="4xH100")
+    assert report.ok
+    assert report.name == "dp4.fsdp.mbs4.gbs64.rc-full"
+    assert any("64 sequences" in note for note in report.launch.notes) if report.launch else False
+    assert refused(read(tmp_path, "full.yaml", LIT)) == ["devices"]
+    assert read(tmp_path, "full.yaml", LIT, settings="devices=8").ok
+
+
+def test_nanotron_holds_the_whole_model_and_its_degrees(tmp_path: Path) -> None:
+    report = read(tmp_path, "config.yaml", NANOTRON)
+    assert report.ok
+    assert report.name == "tp2.pp2.dp2.z1.mbs2.gbs32"
+    assert inputs(report).model.parameters == 1_235_814_400  # Llama 3.2 1B
+    assert refused(read(tmp_path, "config.yaml", NANOTRON, cluster="16xH100")) == ["parallelism.dp"]
+
+
+def test_neox_asks_for_the_vocabulary_that_its_tokenizer_has(tmp_path: Path) -> None:
+    report = read(tmp_path, "6-9B.yml", NEOX)
+    assert asks(report) == ["padded_vocab_size"]
+    report = read(tmp_path, "6-9B.yml", NEOX, settings="padded_vocab_size=50432")
+    assert report.ok
+    assert report.name == "pp2.dp4.z1.mbs4.gbs32.rc-full"
+    assert inputs(report).model.parameters == 6_857_302_016  # Pythia 6.9B
+    assert inputs(report).workload.precision.name == "fp16"
+
+
+def test_foundry_fills_in_references_and_asks_for_a_micro_batch_that_is_auto(tmp_path: Path) -> None:
+    assert asks(read(tmp_path, "mpt.yaml", FOUNDRY)) == ["device_train_microbatch_size"]
+    report = read(tmp_path, "mpt.yaml", FOUNDRY, settings="device_train_microbatch_size=8")
+    assert report.ok
+    assert report.name == "dp8.fsdp.mbs8.gbs1024.rc-full"
+    workload = inputs(report).workload
+    assert (workload.seq_len, workload.optimizer, workload.precision.reduce) == (2048, "lion", "bf16")
+
+
+def test_levanter_takes_the_tokenizer_of_a_file_it_includes(tmp_path: Path) -> None:
+    assert "model" in asks(read(tmp_path, "llama.yaml", LEVANTER))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "pile.yaml").write_text('tokenizer: "NousResearch/Llama-2-7b-hf"\n')
+    report = read(tmp_path, "llama.yaml", LEVANTER)
+    assert report.ok
+    assert report.name == "dp8.fsdp.mbs32.gbs256.rc-full"
+    assert inputs(report).model.parameters == 6_738_415_616  # Llama 2 7B
+
+
+def test_xtuner_asks_for_the_engine_that_its_command_names(tmp_path: Path) -> None:
+    assert asks(read(tmp_path, "llama2.py", XTUNER)) == ["deepspeed"]
+    report = read(tmp_path, "llama2.py", XTUNER, settings="deepspeed=deepspeed_zero3_offload")
+    assert report.ok
+    assert report.name == "cp2-a2a.dp4.z3.mbs1.gbs32.rc-full.off-wog"
+    with pytest.raises(InputError, match=r"xtuner\.v1"):
+        read(tmp_path, "v1.py", "from xtuner.v1.train import TrainerConfig\n")
+
+
+def test_swift_takes_the_files_of_deepspeed_that_come_with_it(tmp_path: Path) -> None:
+    report = read(tmp_path, "sft.sh", SWIFT)
+    assert report.ok
+    assert report.name == "dp8.z2.mbs1.gbs16.rc-full.off-og.nodpov"
+    assert inputs(report).workload.precision.master == "fp32"
+    plain = read(tmp_path, "sft.sh", SWIFT.replace("    --deepspeed zero2_offload \\\n", ""))
+    assert plain.name == "dp8.mbs1.gbs16.rc-full"
+    assert inputs(plain).workload.precision.master is None  # weights loaded in bf16 have no other copy
+
+
+def test_swift_hands_options_to_megatron(tmp_path: Path) -> None:
+    report = read(tmp_path, "moe.sh", OF_MEGATRON)
+    assert report.legal
+    assert report.name == "tp2.ep4.dp4.z1.mbs2.gbs32.rc-full.nodpov"
+    assert inputs(report).workload.seq_len == 8192
+    place = {one.option: one.place for one in report.launch.said} if report.launch else {}
+    assert place["micro_batch_size"] == "moe.sh:2"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [("swift infer --model x", "serves"), ("swift rlhf --model x --rlhf_type dpo", "pairs or rewards")],
+)
+def test_swift_says_what_it_starts_where_that_is_no_training(tmp_path: Path, words: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        read(tmp_path, "run.sh", f"{words}\n")
+
+
+def test_several_devices_without_processes_share_one_model(tmp_path: Path) -> None:
+    alone = SWIFT.replace("NPROC_PER_NODE=8", "CUDA_VISIBLE_DEVICES=0,1").replace("zero2_offload", "zero2")
+    assert refused(read(tmp_path, "sft.sh", alone)) == ["device_map"]
+
+
+def test_trainers_are_read_and_never_written() -> None:
+    assert set(TRAINERS).isdisjoint(readers())
+    with pytest.raises(UnsupportedError, match="unknown target"):
+        target_named("torchtune")
