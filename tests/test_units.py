@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.units import GIB, of_capacity, percent, percents, rounded, scaled, seconds, slower, usd
+from meshwright.units import GIB, of_capacity, percent, percents, rounded, scaled, seconds, signed_percent, slower, usd
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=3), st.floats(1e-6, 1e6), min_size=1, max_size=11))
@@ -31,6 +31,8 @@ def test_the_largest_remainder_takes_what_is_missing() -> None:
         (percent(0.8851), "89%"),
         (percent(0.0461), "4.6%"),
         (percent(0.0001), "under 0.1%"),
+        (signed_percent(0.21), "+21%"),
+        (signed_percent(-0.0001), "-0.0%"),
         (of_capacity(65.5 * GIB, 79.1 * GIB), "65.5 of 79.1 GiB"),
         (usd(0.054), "0.054 USD"),
         (usd(1203.7), "1,204 USD"),

@@ -148,6 +148,12 @@ def signed_seconds(time_s: float) -> str:
     return f"{'+' if time_s >= 0 else '-'}{seconds(abs(time_s))}"
 
 
+def signed_percent(ratio: float) -> str:
+    """A relative difference: `+21%`, `-9.8%`, `+0.0%`."""
+    sign, size = ("+" if ratio >= 0 else "-"), abs(ratio)
+    return f"{sign}{percent(size)}" if size >= 0.0005 or not size else f"{sign}0.0%"
+
+
 def slower(ratio: float) -> str:
     """A relative difference of times: `21% slower`, `3.2% faster`, `3.4x as slow`."""
     if ratio > 1:

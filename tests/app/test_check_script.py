@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -65,13 +66,14 @@ def test_a_length_that_no_file_says_is_named(tmp_path: Path) -> None:
     assert said not in check("llama-3-8b", cluster="16xH100", source=path, seq_len=8192, search=False).warnings
 
 
-def test_the_verdict_stands_before_what_was_read_and_assumed(script: Path) -> None:
+def test_what_was_read_stands_first_by_line_then_the_verdict(script: Path) -> None:
     with io.StringIO() as page:
         document = check("llama-3-8b", cluster=GPUS, source=script, search=False).to_dict()
         Console(file=page, width=120).print(render_check(document))
         text = page.getvalue()
-    assert text.startswith("ok: llama-3-8b")
-    assert text.index("as read") < text.index("Assumed") < text.index("H100 kernels")
+    assert text.startswith(f"As read: {document['name']}\n")
+    assert re.search(r"^  train.sh:\d+ +--num-layers 32, ", text, re.MULTILINE)
+    assert text.index("\nok: llama-3-8b") < text.index("Assumed") < text.index("H100 kernels")
 
 
 def test_a_script_alone_describes_its_model(script: Path) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from meshwright.report.bars import memory_legend
-from meshwright.report.parts import Hanging, bullet, columns, heading, plain_row, warning
+from meshwright.report.parts import Hanging, bullet, heading, warning
 from meshwright.report.plan_tables import StageBars, assumption_lines, breakdown, fullest
 from meshwright.units import seconds
 
@@ -22,7 +22,10 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
     """
     good = document["ok"]
     mark = Text("ok: " if good else "violations: ", style="bold green" if good else "bold red")
-    parts: list[RenderableType] = [Text.assemble(mark, document["text"])]
+    parts: list[RenderableType] = [
+        *plan_as_read(document["read"], document["name"]),
+        Text.assemble(mark, document["text"]),
+    ]
     for violation in document["violations"]:
         parts.append(Text.assemble((f"{violation['code']} ", "red"), violation["what"]))
         parts += [
@@ -46,25 +49,41 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
         parts += [heading("Memory"), StageBars(estimate["stages"])]
         parts.append(bullet(memory_legend(fullest(estimate["stages"])["memory_bytes"])))
         parts += [heading(f"Time of a step, {seconds(estimate['step_time_s'])}"), breakdown(estimate)]
-    read = plan_as_read(document["read"])
-    parts += [Text(), *read[:-1]] if read else []
     assumed = document["inputs"]["assumptions"] if document["inputs"] else []
     parts += [heading("Assumed"), *assumption_lines(assumed)] if assumed else []
     return Group(*parts)
 
 
-def plan_as_read(read: Mapping[str, Any] | None) -> list[RenderableType]:
-    """The plan as it was read, each value with the line it is written on."""
-    if read is None:
+def plan_as_read(read: Mapping[str, Any] | None, name: str | None) -> list[RenderableType]:
+    """The plan as it was read, line by line of the files that say it, and an empty line.
+
+    Args:
+        read: options, their values and places.
+        name: of the plan; None where it has none.
+    """
+    if read is None or not (read["values"] or read["not_priced"]):
         return []
-    table = columns("as read", "value", "at", left=("as read", "at"), fold=("value",))
+    lines: dict[str, list[str]] = {}
     for said in read["values"]:
-        plain_row(table, said["option"], said["value"] or "given", said["place"] or "")
-    parts: list[RenderableType] = [table] if read["values"] else []
+        lines.setdefault(said["place"] or "", []).append(f"{said['option']} {said['value'] or ''}".rstrip())
+    wide = max(map(len, lines), default=0) + 4
+    parts: list[RenderableType] = [Text(f"As read{f': {name}' if name else ''}", style="bold")]
+    for place in sorted(lines, key=_line_of(list(lines))):
+        parts.append(Hanging(", ".join(lines[place]), lead=f"  {place}".ljust(wide), hang=wide))
     if read["not_priced"]:
-        names = ", ".join(read["not_priced"])
-        parts.append(Hanging(f"read, without effect on the price: {names}", lead=""))
-    return [*parts, Text()] if parts else []
+        parts.append(bullet(f"without effect on the price: {', '.join(read['not_priced'])}"))
+    return [*parts, Text()]
+
+
+def _line_of(places: list[str]) -> Callable[[str], tuple[int, int]]:
+    """Where a place such as `train.sh:12` stands: files in their order of appearance, lines by number."""
+    files = list(dict.fromkeys(place.rpartition(":")[0] for place in places))
+
+    def found(place: str) -> tuple[int, int]:
+        file, _, line = place.rpartition(":")
+        return files.index(file), int(line) if line.isdecimal() else 0
+
+    return found
 
 
 def _fix(fix: Mapping[str, Any] | None) -> list[RenderableType]:

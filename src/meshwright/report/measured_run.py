@@ -11,7 +11,7 @@ from rich.text import Text
 
 from meshwright.report.parts import bullet, columns, heading, plain_row
 from meshwright.report.words.reasons import PARTS
-from meshwright.units import TERA, gib, percent, rounded, seconds, signed_seconds, significant
+from meshwright.units import TERA, gib, rounded, seconds, signed_percent, signed_seconds, significant
 
 UNITS = {
     "step": ("step", seconds),
@@ -53,7 +53,7 @@ def _totals(totals: Sequence[Mapping[str, Any]]) -> Table:
         low, high = total["low"], total["high"]
         span = "" if low is None else f"{show(low)} - {show(high)}"
         change = total["measured"] / total["predicted"] - 1
-        plain_row(table, name, show(total["predicted"]), span, show(total["measured"]), _signed(change))
+        plain_row(table, name, show(total["predicted"]), span, show(total["measured"]), signed_percent(change))
     return table
 
 
@@ -67,7 +67,3 @@ def _terms(terms: Sequence[Mapping[str, Any]]) -> Table:
         shown = (seconds(term["predicted_s"]), seconds(term["measured_s"]), signed_seconds(change), reported)
         plain_row(table, names, *shown)
     return table
-
-
-def _signed(ratio: float) -> str:
-    return f"{'+' if ratio >= 0 else '-'}{percent(abs(ratio))}"

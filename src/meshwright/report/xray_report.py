@@ -23,7 +23,10 @@ def render_xray(document: Mapping[str, Any]) -> RenderableType:
     Args:
         document: the answer as data.
     """
-    parts: list[RenderableType] = [*plan_as_read(document["read"]), Hanging(document["text"], lead="")]
+    parts: list[RenderableType] = [
+        *plan_as_read(document["read"], document["title"]),
+        Hanging(document["text"], lead=""),
+    ]
     parts += [warning(text) for text in document["warnings"]]
     parts += [heading("Products"), _products(document)]
     if document["collectives"]:

@@ -10,7 +10,7 @@ from meshwright.estimate.result import StepPrice
 from meshwright.planning.sensitivity import Effect
 from meshwright.records import Record
 from meshwright.report.words.verdict import FITS_WORDS, against, peak_text
-from meshwright.units import percent, seconds, slower
+from meshwright.units import seconds, signed_percent, slower
 
 LEAST_CHANGE = 0.0005
 """Relative change of the step from one rung to the next that is printed."""
@@ -82,15 +82,11 @@ def effect_line(effect: Effect, step_time_s: float) -> str:
         step_time_s: with the number as it is.
     """
     worse, better = (
-        _signed(time_s / step_time_s - 1) for time_s in (effect.step_time_worse_s, effect.step_time_better_s)
+        signed_percent(time_s / step_time_s - 1) for time_s in (effect.step_time_worse_s, effect.step_time_better_s)
     )
     change = f"{100 * effect.change:.0f}%"
     faster = f"; {effect.other_plan} is then faster" if effect.other_plan else ""
     return f"{effect.name} -{change} -> step {worse}, +{change} -> {better} ({effect.basis}){faster}"
-
-
-def _signed(ratio: float) -> str:
-    return f"{'+' if ratio >= 0 else '-'}{percent(abs(ratio))}"
 
 
 def _step(change: str, name: str, estimate: StepPrice, text: str) -> Step:

@@ -12,7 +12,7 @@ from meshwright.planning.reason import idle_reason
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import shortened_title, strategy_text
 from meshwright.specs.cluster import AND
-from meshwright.units import gib, percent, seconds, significant, slower
+from meshwright.units import gib, percent, seconds, signed_percent, significant, slower
 
 MOST_HELD = 12
 """Runs of stages whose layers are told one by one; all of them are in the data."""
@@ -123,10 +123,10 @@ def sensitivity_line(mixing: Mixing) -> str:
     if not mixing.doubts:
         return ""
     name, effect = max(mixing.doubts, key=lambda one: (one[1], one[0]))
-    links = [f"; {e_name} -> step +{percent(max(e, 0.0))}" for e_name, e in mixing.doubts
+    links = [f"; {e_name} -> step {signed_percent(max(e, 0.0))}" for e_name, e in mixing.doubts
              if e_name.startswith("link") and e_name != name]  # fmt: skip
     more = links[0] if len(links) == 1 else ""
-    return f"sensitivity: {name} -> step +{percent(max(effect, 0.0))}{more}"
+    return f"sensitivity: {name} -> step {signed_percent(max(effect, 0.0))}{more}"
 
 
 def framework_lines(mixing: Mixing) -> Iterator[str]:
