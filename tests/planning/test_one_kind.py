@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from meshwright import plan
+from meshwright.errors import Problem
+from meshwright.library.clusters import resolve_gpus
+from meshwright.library.models import spec
 from meshwright.planning.fewer_nodes import dividing_part
+from meshwright.planning.one_kind import accepted
+from meshwright.search.space import Space
+from meshwright.specs.job import Job
+from meshwright.specs.workload import Workload
 
 
 def test_a_node_that_lost_a_device_is_no_slower_than_one_of_six() -> None:
@@ -35,3 +42,29 @@ def test_parts_divide_the_batch_without_odd_factors_of_their_own(
     nodes: int, each: int, batch: int, part: tuple[int, int] | None
 ) -> None:
     assert dividing_part(nodes, each, batch) == part
+
+
+def test_a_count_whose_odd_factors_no_degree_takes_is_planned_on_fewer_nodes() -> None:
+    """100,000 = 2^5 x 5^5, and of 1,024 sequences, 128 heads and 126 layers only the layers take a factor of 5."""
+    found = plan("llama-3.1-405b", gpus="100000xH100", global_batch=1024, pin="tp=8,cp=1,mbs=1,sharding=z1", top=1)
+    assert found.best.job.cluster.devices == 98_304
+    assert any("98,304 of 100,000 devices used" in line for line in found.warnings)
+
+
+def test_plans_that_a_target_takes_are_no_quicker_than_their_bound() -> None:
+    model, cluster = spec("llama-3.1-8b"), resolve_gpus("8xH100")
+    workload = Workload(global_batch=64, seq_len=4096)
+    space = Space(pins=(("tp", (4,)), ("tp_overlap", ("bulk", "ring"))))
+    taken: list[str | None] = []
+
+    def refuses(job: Job) -> tuple[Problem, ...]:
+        taken.append(job.name)
+        ring = any(strategy.tensor.overlap == "ring" for strategy in job.plan.strategies)
+        why = Problem(what="ring overlap", why="one plan may have it", field="tensor.overlap")
+        return (why,) if ring and len(taken) > 1 else ()
+
+    found = accepted(model, cluster, workload, space, 3, refuses)
+    assert ".tpov" in (found.plans[0].row or "").format()
+    bound_s = found.certificate.bound_step_time_s
+    assert bound_s is not None
+    assert bound_s <= found.plans[0].estimate.step_time_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,6 +10,8 @@ from meshwright.specs.cluster import ClusterSpec, NodeGroup
 
 ROUND_PRIMES = (2, 3, 5, 7)
 """Counts of devices made of these primes are the ones degrees divide well."""
+NEAR = 64
+"""Nodes fewer than there are that are looked at one by one; of still fewer, round numbers are."""
 MOST_LEFT = 0.25
 """Share of the nodes that may stay idle so that the others divide the batch."""
 HALF = 0.5
@@ -51,7 +54,10 @@ def first_nodes(cluster: ClusterSpec, *, nodes: int, per_node: int) -> ClusterSp
 def parts(cluster: ClusterSpec) -> Iterator[ClusterSpec]:
     """Smaller clusters of equal nodes inside a cluster, largest first."""
     group = cluster.groups[0]
-    shapes = {(nodes, group.devices_per_node) for nodes in range(max(1, group.nodes - 64), group.nodes)}
+    near = max(1, group.nodes - NEAR)
+    fewest = min(near, math.ceil(group.nodes * (1 - MOST_LEFT)))
+    counts = (nodes for nodes in range(fewest, group.nodes) if nodes >= near or is_round(nodes))
+    shapes = {(nodes, group.devices_per_node) for nodes in counts}
     shapes |= {(group.nodes, count) for count in range(1, group.devices_per_node)}
     for nodes, per_node in sorted(shapes, key=lambda shape: (-shape[0] * shape[1], shape)):
         yield first_nodes(cluster, nodes=nodes, per_node=per_node)

@@ -238,7 +238,10 @@ def accepted(
             again = accepted(model, cluster, workload, plain, top, refuses, pareto=pareto)
             both = {plan.row: plan for plan in (*again.plans, *good)}
             ordered = sorted(both.values(), key=lambda plan: plan.estimate.step_time_s)
-            certificate = replace(again.certificate, optimal=False)
+            # Plans with the setting that are not refused are quicker than the bound of those without it.
+            bounds_s = (one.certificate.bound_step_time_s for one in (again, result))
+            bound_s = min((bound for bound in bounds_s if bound is not None), default=None)
+            certificate = replace(again.certificate, optimal=False, bound_step_time_s=bound_s)
             return replace(again, plans=tuple(ordered[:top]), certificate=certificate)
         if len(good) >= top or len(result.plans) < asked or asked >= MOST_ASKED:
             if not good:
