@@ -268,3 +268,27 @@ def test_an_engine_that_nobody_knows_is_no_plan_of_copies(tmp_path: Path) -> Non
     report = check(path, gpus="8xH100", environment="ENGINE=z2.json", settings="use_peft=true", search=False)
     assert report.name == "dp8.z2.mbs2.gbs16.nodpov"
     assert report.inputs.model.tuning is not None  # type: ignore[union-attr]
+
+
+def test_a_program_behind_a_list_of_commands_is_what_a_submission_starts(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "python submit.py --gpus 8 -- source setup.sh \\&\\& python open/grpo_fast.py "
+        "--model_name_or_path Qwen/Qwen2.5-3B --per_device_train_batch_size 1\n"
+    )
+    with pytest.raises(ValueError, match="trains on pairs or rewards"):
+        check(path, cluster="8xH100", search=False)
+
+
+def test_bigsciences_stages_count_the_embedding_as_a_layer(tmp_path: Path) -> None:
+    path = tmp_path / "train.slurm"
+    path.write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 30 --hidden-size 2048 --num-attention-heads 16 "
+        "--seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 64 --bf16 "
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --vocab-size 50304 "
+        "--pp-partition-method 'type:transformer|embedding' --zero-stage 1 --deepspeed --deepspeed_config ds.json\n"
+    )
+    report = check(path, cluster="8xH100", search=False)
+    assert report.launch is not None
+    assert report.launch.layout == (7, 8, 8, 7)
+    assert not [one for one in report.violations if "partition" in one.field]

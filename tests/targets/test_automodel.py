@@ -188,3 +188,21 @@ def test_recipes_of_other_kinds_are_told_apart(tmp_path: Path) -> None:
 def test_a_model_that_nobody_knows_is_to_be_named_before_the_file(tmp_path: Path) -> None:
     report = asked(tmp_path, RECIPE.replace("meta-llama/Llama-3.2-1B", "someone/unheard-of"))
     assert "check MODEL FILE" in report.violations[-1].fix
+
+
+def test_products_in_8_bits_and_compiled_layers_are_priced(tmp_path: Path) -> None:
+    plain = described(asked(tmp_path, RECIPE)).workload
+    low = described(asked(tmp_path, RECIPE + "fp8:\n  enabled: true\ncompile:\n  enabled: true\n")).workload
+    assert (plain.precision.compute, low.precision.compute) == ("bf16", "fp8")
+    assert low.precision.weight_cache_bytes > plain.precision.weight_cache_bytes
+    assert low.precision.moments == plain.precision.moments == "bf16"
+    assert (plain.software, low.software) == ("pytorch-eager", "pytorch-compiled")
+
+
+def test_states_of_the_optimizer_are_in_the_formats_it_says(tmp_path: Path) -> None:
+    own = "optimizer:\n  master_weights: true\n  exp_avg_dtype: torch.float32\n  exp_avg_sq_dtype: torch.float32\n"
+    text = RECIPE.replace("optimizer:\n", own)
+    precision = described(asked(tmp_path, text)).workload.precision
+    assert (precision.master, precision.moments) == ("fp32", "fp32")
+    kept = asked(tmp_path, text.replace("optimizer:\n", "optimizer:\n  store_param_remainders: true\n"))
+    assert "optimizer.store_param_remainders" in [one.field for one in kept.violations]

@@ -167,3 +167,48 @@ def test_an_engine_is_found_from_the_root_of_its_repository(tmp_path: Path) -> N
     (tmp_path / "examples" / "engines" / "z3.json").write_text(json.dumps(Z3))
     text = FACTORY.replace("finetuning_type: lora", "finetuning_type: full\ndeepspeed: examples/engines/z3.json")
     assert "z3" in str(asked(folder, text).name)
+
+
+def test_copies_that_are_loaded_in_16_bits_have_no_others(tmp_path: Path) -> None:
+    """Without an engine that shards, all of a model trained in bf16 is in bf16; adapters leave it as it is."""
+    whole = AXOLOTL.replace("adapter: qlora\nload_in_4bit: true\nlora_r: 32\nlora_target_linear: true\n", "")
+    alone, sharded = (asked(tmp_path, text).inputs for text in (whole, whole + FSDP))
+    assert isinstance(alone, JobInputs)
+    assert isinstance(sharded, JobInputs)
+    assert (alone.workload.precision.master, sharded.workload.precision.master) == (None, "fp32")
+
+
+def test_inputs_of_layers_go_to_the_host(tmp_path: Path) -> None:
+    report = asked(tmp_path, AXOLOTL + "activation_offloading: true\n")
+    assert report.name == "dp8.mbs2.gbs64.rc-full.off-a"
+
+
+def test_a_pattern_over_all_layers_names_its_modules(tmp_path: Path) -> None:
+    pattern = r"lora_target_modules: 'model.layers.[\d]+.(mlp|self_attn).(up|down|q|v)_proj'"
+    report = asked(tmp_path, AXOLOTL.replace("lora_target_linear: true", pattern))
+    assert report.inputs is not None
+    tuning = report.inputs.model.tuning
+    assert tuning is not None
+    assert tuning.lora is not None
+    assert tuning.lora.targets == ("up_proj", "down_proj", "q_proj", "v_proj")
+    some = pattern.replace("[\\d]+", "(3|7)")
+    report = asked(tmp_path, AXOLOTL.replace("lora_target_linear: true", some))
+    assert [one.field for one in report.violations] == ["lora_target_modules"]
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (AXOLOTL + "quantize_moe_experts: true\n", "quantize_moe_experts"),
+        (AXOLOTL + "processor_type: AutoProcessor\n", "processor_type"),
+        (FACTORY + "use_asft_loss: true\n", "use_asft_loss"),
+        (FACTORY.replace("Llama-3.1-8B-Instruct", "Llama-3.2-11B-Vision"), "model_name_or_path"),
+    ],
+)
+def test_what_no_plan_holds_is_refused_by_its_key(tmp_path: Path, text: str, key: str) -> None:
+    assert key in [one.field for one in asked(tmp_path, text).violations]
+
+
+def test_fsdp_of_the_trainer_shards(tmp_path: Path) -> None:
+    report = asked(tmp_path, FACTORY.replace("lora", "full") + "fsdp: full_shard auto_wrap\n")
+    assert report.name == "dp8.fsdp.mbs1.gbs64.rc-full"

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import meshwright
+from meshwright import check
 from meshwright.app.export import export
+from meshwright.errors import InputError
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.targets import target_named
 from meshwright.targets.maxtext import QUANTIZATIONS
@@ -95,3 +97,50 @@ def test_pipelines_of_unequal_stages_are_not_searched(tmp_path: Path) -> None:
     """32 layers on 96 devices: the quickest pipelines have 3 or 6 stages, which it does not start."""
     found = meshwright.plan("mixtral-8x7b", gpus="96xH100", global_batch=768, target="maxtext", top=1)
     assert not target_named("maxtext").problems(found.plans[0].job)
+
+
+@pytest.mark.parametrize(
+    ("keys", "recompute"),
+    [
+        ("remat_policy: full\n", ".rc-full"),
+        ("remat_policy: minimal\n", ".rc-sel"),
+        ("remat_policy: save_dot_with_context_except_mlp\n", ".rc-sel-mlp"),
+        ("remat_policy: minimal_with_context\n", ""),
+        ("remat_policy: custom\n", ".rc-full"),
+        ("remat_policy: custom\ndecoder_layer_input: offload\n", ".rc-full.off-a"),
+        (
+            "remat_policy: custom\nquery_proj: device\nkey_proj: device\nvalue_proj: device\nout_proj: device\n",
+            ".rc-sel-core_attn-mlp",
+        ),
+    ],
+)
+def test_what_a_policy_keeps_is_the_recompute_of_a_plan(keys: str, recompute: str) -> None:
+    target = target_named("maxtext")
+    assert target.read is not None
+    found = target.read({"config.yml": YAML.format("") + keys}, 8)
+    assert not found.problems
+    assert found.row is not None
+    assert found.row.format().partition("gbs16")[2] == recompute
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "remat_policy: save_qkv_proj\n",
+        "remat_policy: custom\nout_proj: offload\n",
+        "remat_policy: qkv_proj_offloaded\n",
+    ],
+)
+def test_a_policy_that_no_plan_says_is_refused(keys: str) -> None:
+    target = target_named("maxtext")
+    assert target.read is not None
+    found = target.read({"config.yml": YAML.format("") + keys}, 8)
+    assert [problem.field for problem in found.problems] == ["remat_policy"]
+
+
+def test_a_script_that_converts_or_serves_trains_nothing(tmp_path: Path) -> None:
+    (tmp_path / "base.yml").write_text(YAML.format(""))
+    script = tmp_path / "convert.sh"
+    script.write_text("python3 -m maxtext.utils.generate_param_only_checkpoint base.yml model_name=llama3-8b\n")
+    with pytest.raises(InputError, match="does not train a model"):
+        check(script, cluster="8xH100", search=False, source_format="maxtext")

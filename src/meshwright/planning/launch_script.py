@@ -23,6 +23,7 @@ from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.job_inputs import job_inputs, resolve_cluster, resolve_model
 from meshwright.planning.launch_model import model_trained
+from meshwright.planning.nemo_launcher import launcher_config
 from meshwright.planning.plan_source import PlanQuestion, with_row
 from meshwright.planning.script_files import ARGUMENTS, LAUNCHER, read_through, started_with, with_settings
 from meshwright.planning.trainer_record import command_recorded, engine_open, recorded
@@ -67,6 +68,8 @@ def format_of(source: str | os.PathLike[str], outside: Outside = Outside()) -> s
         return "megatron"
     path = Path(source)
     text = read_text(path, "launch script")
+    if "stages=" in text and _starts_launcher(path, text, outside):
+        return "hydra"
     found = target_of_file(path.name, text) or record_of(path.name, text)
     found = found or (TRAINER if recorded(path.name, text) else None)
     if found is None and (path.suffix in SCRIPTS or text.startswith("#!")):
@@ -83,6 +86,14 @@ def format_of(source: str | os.PathLike[str], outside: Outside = Outside()) -> s
 
 
 _OF_MEGATRON = ("--tensor-model-parallel-size", "--micro-batch-size", "--num-layers")
+
+
+def _starts_launcher(path: Path, text: str, outside: Outside) -> bool:
+    """Whether a script starts NeMo's launcher, whose words look like those of other programs."""
+    read = partial(_beside, folder=path.parent)
+    said, known = outside.arguments, outside.environment
+    script = read_script(text, name=path.name, arguments=said, environment=known, read=read)
+    return launcher_config(script, read) is not None
 
 
 def _started_by(path: Path, text: str, outside: Outside) -> str | None:
@@ -293,6 +304,8 @@ class LaunchSource:
             read = self._as_script(command_recorded(text, over))
             asked = engine_open(text, over)
             return read if asked is None else replace(read, row=None, questions=(*read.questions, asked))
+        if self.record == "hydra" and self._is_bash:
+            return self._of_launcher(text)
         if self.record:
             read, nemo = self._as_script(script_of(text, self.record)), nemo_of(text, self.record)
             if nemo is None:
@@ -302,6 +315,21 @@ class LaunchSource:
         if self._is_bash:
             return self._as_script(text)
         return self.reading(self._with_settings({**self.files, self.name: text}))
+
+    def _of_launcher(self, text: str) -> LaunchFile:
+        """What the config says that a script starts NeMo's launcher with."""
+        script, read = self._script(text), partial(_beside, folder=self.folder)
+        found = launcher_config(script, read)
+        if found is None or found.problems:
+            wrong = InputError(what="the script does not start NeMo's launcher", why="no main.py has stages=[...]")
+            problems = found.problems if found is not None else wrong.problems
+            return LaunchFile(row=None, layout=None, problems=tuple(problems))
+        # One line: what its values are written on is in two files.
+        launched = replace(self, files={f"{self.name}.json": json.dumps(found.keys)}).read()
+        said, unpriced = (
+            tuple(replace(one, place="") for one in values) for values in (launched.said, launched.unpriced)
+        )
+        return replace(launched, said=said, unpriced=unpriced)
 
     def _as_script(self, text: str) -> LaunchFile:
         script = self._script(text)

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile, Said
-from meshwright.formats.megatron.script import several_models
+from meshwright.formats.megatron.script import no_training, several_models, trains
 from meshwright.formats.shell import Launch, Script, ScriptLine, launches
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.launches import processes
@@ -109,11 +109,16 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     """
     found: list[tuple[Launch, dict[str, str]]] = []
     questions: list[Problem] = []
+    others: list[Launch] = []
     for launch in launches(script.commands):
         files, asked = _files(launch, script, target, read)
-        if files or asked:
-            found.append((launch, files))
-            questions = asked
+        if not files and not asked:
+            continue
+        if not trains(launch):
+            others.append(launch)
+            continue
+        found.append((launch, files))
+        questions = asked
     problems = [
         Problem(what=f"{place} cannot be read", why=why, fix="correct the script there", field="source")
         for why, place in script.broken[:4]
@@ -124,6 +129,8 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
             one for launch, _ in found for one in (*read_trainer_options(launch).questions, *_unknown_engine(launch))
         ]
         problems += [one for launch, _ in found for one in (*_missing(launch), *_of_its_own(launch))]
+    if not found and others:
+        return StartedWith(files={BARE: "{}"}, problems=(*problems, no_training(others[-1])))
     if not found:
         why = f"no program is started with a configuration of {target.title} that is here"
         fix = "name the configuration file itself, or put it beside the script"
@@ -259,11 +266,12 @@ _SEVERAL = re.compile(r"(?:^|[_.-])(dpo|ppo|grpo|kto|orpo|rloo|rlhf|reward|gkd)(
 
 def _of_several_models(launch: Launch) -> Iterator[Problem]:
     """Programs that run more than one model, or a sequence more than once."""
-    program = launch.program.rpartition("/")[2]
+    names = [launch.program, *(word.text for word in launch.words if word.text.endswith(".py"))]
+    program = next((name for name in (one.rpartition("/")[2] for one in names) if _SEVERAL.search(name.lower())), "")
     role = several_models(launch)
     if role is not None:
         yield role
-    elif _SEVERAL.search(program.lower()):
+    elif program:
         why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
         yield Problem(what=f"{program} is started", why=why, fix="check a script of SFT or pretraining", field="source")
 

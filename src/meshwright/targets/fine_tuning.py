@@ -6,12 +6,14 @@ Their engines are others': DeepSpeed with its JSON, FSDP2, or copies of the weig
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.specs.precision import PRECISIONS, stated
 from meshwright.specs.tuning import ALL_LINEAR, Lora
 from meshwright.targets import deepspeed, hugging_face
 from meshwright.targets.contract import Files, text_beside
@@ -20,6 +22,31 @@ from meshwright.targets.sayable import Plan
 
 ENGINE = "deepspeed"
 """The key that names a file of DeepSpeed."""
+IN_16_BITS = stated(
+    PRECISIONS["bf16"], {"grad_dtype": "bf16", "reduce_dtype": "bf16", "moment_dtype": "bf16", "main_copy": "none"}
+)
+"""Weights, gradients, moments and messages in bf16: copies of weights that are loaded so, which no engine shards."""
+_SEES = re.compile(
+    r"(?i)(?:^|[-_./\d])(?:vl|omni|audio|ocr|vision|llava|internvl|ovis|minicpm-?v|voxtral|pixtral)(?:$|[-_./\d])"
+)
+"""Words in names of models that see or hear."""
+
+
+def refuse_seeing(reader: KeyReader, path: str) -> None:
+    """Refuse a model, by its name, that images or sound go through before the text."""
+    name = str(reader.get(path) or "")
+    if _SEES.search(name):
+        why = "images or sound go through a tower before the text, which a plan of its decoder leaves out"
+        reader.refuse(path, name, why, "check a file of a text model")
+
+
+def refuse_on(reader: KeyReader, names: Iterable[str], why: str, fix: str = "leave it out") -> None:
+    """Refuse keys that are given and not empty, nor off."""
+    for name in names:
+        value = reader.get(name)
+        if value not in (None, False, "", 0, [], {}):
+            shown = "given" if isinstance(value, (Mapping, list)) else value
+            reader.refuse(name, shown, why, fix)
 
 
 _BATCHES = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")

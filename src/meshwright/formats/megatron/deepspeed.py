@@ -10,6 +10,9 @@ from meshwright.formats.megatron.options import Values
 
 FLASH = ("--use-flash-attn", "--use-flash-attn-v1", "--use-flash-attn-builder")
 """Any of its fused attention kernels; the Triton and second ones are renamed to the first."""
+PARTITION = "--pp-partition-method"
+_PARTITIONS = {"type:transformer": False, "type:transformer|embedding": True, "type:embedding|transformer": True}
+"""How bigscience's fork cuts stages: by layers alone, or with the embedding at both ends as one more each."""
 EVERY = 2
 """Layers of which one has experts, where --expert-interval does not say it."""
 
@@ -36,6 +39,13 @@ def as_megatron(values: Values) -> list[str]:
     if not any(flag in given for flag in FLASH):
         take("--attention-backend", "unfused")
         notes.append("attention is not fused: no --use-flash-attn is given")
+    method = " ".join(values.foreign.get(PARTITION, ())).lower()
+    if method in _PARTITIONS:
+        values.asked.add(PARTITION)
+        if _PARTITIONS[method]:
+            take("--account-for-embedding-in-pipeline-split")
+            take("--account-for-loss-in-pipeline-split")
+            notes.append(f"embedding and head count as a layer each when stages are cut: {PARTITION}")
     experts = given.get("--num-experts", ())
     if experts == ("1",):
         del given["--num-experts"]

@@ -112,14 +112,15 @@ def nemo_config(data: Any) -> NemoConfig | None:
     inner = next((name for name in _GROUPS if isinstance(root.get(name), dict) and "model" in root[name]), None)
     root = root[inner] if inner is not None else root
     model, trainer = root.get("model"), root.get("trainer")
+    other = next((name for name in _OTHERS if isinstance(model, dict) and model.get(name) not in (None, False)), None)
+    other = "bert_binary_head" if isinstance(model, dict) and "bert_binary_head" in model else other
+    if other is not None:
+        why = f"model.{other} is of another model, or of more than one, whose plan would be read wrong"
+        raise UnsupportedError(Problem(what="the model is no plain decoder", why=why, fix="check a config of GPT"))
     if not isinstance(model, dict) or not isinstance(trainer, dict) or "_target_" in model:
         return None
     if not {"micro_batch_size", "tensor_model_parallel_size"} <= model.keys():
         return None
-    other = next((name for name in _OTHERS if model.get(name) not in (None, False)), None)
-    if other is not None:
-        why = f"model.{other} is of another model, or of more than one, whose plan would be read wrong"
-        raise UnsupportedError(Problem(what="the model is no plain decoder", why=why, fix="check a config of GPT"))
     reader = _Config(root=root)
     options = tuple(reader.options())
     sizes = [reader.value("trainer", name) for name in ("devices", "num_nodes")]
@@ -129,8 +130,11 @@ def nemo_config(data: Any) -> NemoConfig | None:
     return NemoConfig(options=options, launcher=launcher, problems=tuple(reader.problems), workload=workload)
 
 
-_OTHERS = ("mm_cfg", "encoder", "decoder", "patch_dim", "img_h", "bert_binary_head", "retro", "vision", "text")
-"""Keys of image models, of encoders and of retrievers."""
+_OTHERS = (
+    *("mm_cfg", "encoder", "decoder", "patch_dim", "img_h", "bert_binary_head", "retro", "vision", "text"),
+    *("unet_config", "first_stage_key", "unet", "speech_encoder", "modality_adapter", "perception"),
+)
+"""Keys of image and speech models, of encoders and of retrievers."""
 _FROZEN = ("virtual_prompt_style", "prompt_learning", "ia3_tuning", "adapter_tuning")
 """Keys of trainings of prompts and of parts beside a frozen model."""
 _GROUPS = ("training", "fine_tuning", "peft", "prompt_learning")
@@ -222,6 +226,8 @@ class _Config:
         if self.value("model", "fp8") is True:
             low = "e4m3" if self.value("model", "fp8_e4m3") is True else "hybrid"
             yield "--fp8-format", low, "fp8"
+            if self.value("model", "fp8_params") is True:
+                yield "--fp8-param-gather", None, "fp8_params"
 
     def _optimizer(self) -> Iterator[Option]:
         name = str(self.value("model", "optim", "name") or "")
@@ -256,6 +262,13 @@ class _Config:
         if self.value("model", "cpu_offloading") is True:
             why = "activations in the host's memory are not read from NeMo's configs"
             self.refuse("model.cpu_offloading", True, why, "use cpu_offloading: False")
+        for name in (
+            "num_micro_batches_with_partial_activation_checkpoints",
+            "activations_checkpoint_layers_per_pipeline",
+        ):
+            if self.value("model", name) is not None:
+                why = "stages, or micro-batches, recompute different layers, which no row says"
+                self.refuse(f"model.{name}", self.value("model", name), why, "use null")
         block = self.value("model", "transformer_block_type")
         if block not in (None, "pre_ln"):
             self.refuse("model.transformer_block_type", block, "norms before a layer are read", "use pre_ln")

@@ -63,6 +63,8 @@ class Values:
     """Words that could be any option."""
     unknown: tuple[Problem, ...] = ()
     """Options that Megatron-LM does not have."""
+    foreign: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Values of these."""
     notes: tuple[str, ...] = ()
     """Earlier names and what they were taken for."""
     asked: set[str] = field(default_factory=set)
@@ -120,6 +122,7 @@ def read_options(words: Sequence[str | Word]) -> Values:
         hidden=reader.hidden,
         strays=tuple(reader.strays),
         unknown=tuple(reader.unknown),
+        foreign=reader.foreign,
         notes=tuple(dict.fromkeys(reader.notes)),
     )
 
@@ -135,6 +138,7 @@ class _Reader:
         self.strays: list[tuple[ScriptLine, Unknown]] = []
         self.problems: list[Problem] = []
         self.unknown: list[Problem] = []
+        self.foreign: dict[str, tuple[str, ...]] = {}
         self.notes: list[str] = []
         self.of_deepspeed = any(one.text == "--deepspeed" for one in words)
 
@@ -162,7 +166,8 @@ class _Reader:
                 continue
             option = options.get(flag)
             if option is None:
-                self.values(len(self.words))
+                found = [value.text for value in self.values(len(self.words))]
+                self.foreign[flag] = (attached,) if equals else tuple(found)
                 self.unknown.append(_unknown(flag))
                 continue
             found = [attached] if equals else []

@@ -164,8 +164,9 @@ def _assumed(script: Script) -> list[str]:
 def _of_the_program(program: str, values: Values) -> tuple[list[Problem], list[str]]:
     """Options Megatron-LM does not have: wrong, or those of a program that adds its own."""
     name = program.rpartition("/")[2]
-    wrong = [problem for problem in values.unknown if not name or (problem.fix and _slip(problem))]
-    own = [problem for problem in values.unknown if problem not in wrong]
+    unknown = [problem for problem in values.unknown if problem.field not in values.asked]
+    wrong = [problem for problem in unknown if not name or (problem.fix and _slip(problem))]
+    own = [problem for problem in unknown if problem not in wrong]
     if name in MEGATRON_PROGRAMS and "--deepspeed" not in values.given:
         wrong += [problem for problem in own if _OF_A_PLAN.search(problem.field)]
         notes = [problem.field for problem in own if problem not in wrong]
@@ -192,7 +193,12 @@ _OF_A_PLAN = re.compile(
 
 def _slip(problem: Problem) -> bool:
     close = nearest(problem.field, known_options(), count=1)
-    return bool(close) and SequenceMatcher(None, problem.field, close[0]).ratio() > 0.9
+    # Who mistypes an option seldom does so in its first letter: --patch-size is no --batch-size.
+    return (
+        bool(close)
+        and problem.field[:3] == close[0][:3]
+        and SequenceMatcher(None, problem.field, close[0]).ratio() > 0.9
+    )
 
 
 def _questions(values: Values) -> Iterator[Problem]:

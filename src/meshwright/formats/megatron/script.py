@@ -37,6 +37,9 @@ _NO_TRAINING = (
     "eval",
     "export",
     "merge",
+    "decode",
+    "ckpt",
+    "checkpoint",
     "to_mg",
     "to_hf",
     "hf2",
@@ -60,14 +63,16 @@ class ChosenCommand:
 
 def training_launch(script: Script) -> ChosenCommand:
     """The launch that trains; its options where a text has nothing but options."""
-    found = [launch for launch in launches(script.commands) if _score(launch.words)]
+    found = [launch for launch in launches(script.commands) if _of_megatron(launch.words)]
     most = max((_score(launch.words) for launch in found), default=0)
     found = [launch for launch in found if _score(launch.words) * 3 >= most]
     if not found:
-        return _options_alone(script)
-    training = [launch for launch in found if _trains(_stem(launch.program))]
+        roles = (several_models(launch) for launch in launches(script.commands))
+        role = next((one for one in roles if one is not None), None)
+        return _options_alone(script) if role is None else ChosenCommand(problems=(role,))
+    training = [launch for launch in found if trains(launch)]
     if not training:
-        return ChosenCommand(program=found[-1].program, problems=(_no_training(found[-1]),))
+        return ChosenCommand(program=found[-1].program, problems=(no_training(found[-1]),))
     found = training
     last = found[-1]
     if (role := several_models(last)) is not None:
@@ -107,15 +112,34 @@ def _score(words: Sequence[Word]) -> int:
     )
 
 
+_ESSENTIAL = ("-model-parallel-size", "--num-layers", "--hidden-size", "--micro-batch-size", "--global-batch-size")
+"""One of these has every training of Megatron-LM."""
+
+
+def _of_megatron(words: Sequence[Word]) -> bool:
+    """Whether options are those of Megatron-LM: some are, and one that its trainings have, or that may be hidden."""
+    flags = [word.text.partition("=")[0] for word in words]
+    before = ["", *(word.text for word in words)]
+    # A variable behind an option is its value; elsewhere it may hold options.
+    hidden = any(
+        word.unknown is not None and not word.text.startswith("--") and not last.startswith("--")
+        for last, word in zip(before, words, strict=False)
+    )
+    return bool(_score(words)) and (hidden or any(flag.endswith(_ESSENTIAL) for flag in flags if flag[:2] == "--"))
+
+
 def _stem(program: str) -> str:
     return program.rpartition("/")[2].removesuffix(".py").rpartition(".")[2].lower()
 
 
-def _trains(stem: str) -> bool:
+def trains(launch: Launch) -> bool:
+    """Whether a program trains a model, by its name."""
+    stem = _stem(launch.program)
     return "train" in stem or not any(part in stem for part in _NO_TRAINING)
 
 
-def _no_training(launch: Launch) -> Problem:
+def no_training(launch: Launch) -> Problem:
+    """Why a program is none that a plan is read of: it trains no model."""
     return Problem(
         what=f"{launch.program.rpartition('/')[2]} does not train a model",
         why=f"by its name it converts, evaluates or serves a model ({launch.place})",

@@ -93,11 +93,14 @@ def _handed_over(words: tuple[Word, ...]) -> tuple[Word, ...]:
     """
     texts = [word.text for word in words]
     for at in (at for at, text in enumerate(texts) if text == "--"):
-        before, behind = texts[:at], texts[at + 1 :]
+        before = texts[:at]
+        # What stands behind may be a list of commands, whose last starts the program.
+        first = max((number for number in range(at, len(texts)) if texts[number] in ("--", "&&", ";")), default=at) + 1
+        behind = texts[first:]
         submits = _program(before) is not None and not any(_LAUNCHERS.search(text) for text in before)
         starts = behind and (_LAUNCHERS.search(behind[0]) or _PYTHON.search(behind[0]))
         if submits and starts and _program(behind) is not None:
-            return words[at + 1 :]
+            return words[first:]
     return words
 
 

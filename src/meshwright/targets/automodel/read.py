@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.library import models
+from meshwright.specs.precision import PRECISIONS, Precision, stated
 from meshwright.specs.row import PlanRow, default_schedule
+from meshwright.specs.strategy import Dispatcher
 from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.automodel import peft
 from meshwright.targets.contract import Files, text_beside
@@ -53,9 +56,61 @@ def read_recipe(reader: KeyReader, files: Files, devices: int | None) -> LaunchF
     if lora is not None:
         workload["lora"] = lora
     elif narrow and not _wide(reader):
-        workload["precision"] = fsdp.IN_16_BITS
+        workload["precision"] = _states(reader, fsdp.IN_16_BITS)
+    if (low := _products(reader)) is not None:
+        workload["precision"] = _in_fewer_bits(workload["precision"], low)
+    if reader.switch("compile.enabled"):
+        workload["software"] = "pytorch-compiled"
     workload["optimizer"] = _optimizer(reader)
     return reader.launch(row, layout, model={"name": model} if model else {}, workload=workload, notes=notes)
+
+
+_TE_RECIPES = {"current": "fp8", "delayed": "fp8", "block": "fp8-block", "mxfp8": "mxfp8"}
+"""Recipes of Transformer Engine's layers by its backend's names for them."""
+
+
+def _products(reader: KeyReader) -> str | None:
+    """Format of the products where it is not that of activations: torchao's, or Transformer Engine's."""
+    recipe = reader.word("model.backend.te_fp8.recipe")
+    if recipe and recipe not in _TE_RECIPES:
+        reader.refuse("model.backend.te_fp8.recipe", recipe, f"{', '.join(_TE_RECIPES)} are priced", "use current")
+    if recipe:
+        return _TE_RECIPES.get(recipe, "fp8")
+    if not reader.switch("fp8.enabled"):
+        return None
+    if reader.switch("fp8.emulate"):
+        reader.refuse("fp8.emulate", True, "products run in 16 bits, and are rounded beside them", "use false")
+    # One scale per tensor or per row: both are priced as products in fp8.
+    reader.get("fp8.recipe_name")
+    return "fp8"
+
+
+def _in_fewer_bits(precision: Precision, low: str) -> Precision:
+    """A recipe whose products run in another format, with the copies of weights that these keep."""
+    recipe = PRECISIONS[low]
+    return replace(
+        precision, name=f"{low} {precision.name}", compute=recipe.compute, weight_cache_bytes=recipe.weight_cache_bytes
+    )
+
+
+_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+def _states(reader: KeyReader, precision: Precision) -> Precision:
+    """Formats of the states that Transformer Engine's optimizer keeps, where the recipe says them."""
+    if reader.switch("optimizer.store_param_remainders"):
+        why = "main copies are kept as the 16 bits that weights lack, which no plan says"
+        reader.refuse("optimizer.store_param_remainders", True, why, "use false")
+    moments = [
+        reader.word(f"optimizer.{name}").removeprefix("torch.") for name in ("exp_avg_dtype", "exp_avg_sq_dtype")
+    ]
+    given = {"main_copy": "fp32"} if reader.switch("optimizer.master_weights") else {}
+    if moments[0] != moments[1]:
+        reader.refuse("optimizer.exp_avg_sq_dtype", moments[1], "both moments have one format in plans", "use it twice")
+    elif moments[0]:
+        given["moment_dtype"] = _DTYPES.get(moments[0], moments[0])
+    roles = {"grad_dtype": "bf16", "reduce_dtype": "fp32", "moment_dtype": "bf16", "main_copy": "none"}
+    return stated(PRECISIONS["bf16"], {**roles, **given}) if given else precision
 
 
 def _wide(reader: KeyReader) -> bool:
@@ -120,6 +175,17 @@ def _strategy(reader: KeyReader) -> str:
     return said
 
 
+_DISPATCHERS: dict[str, Dispatcher] = {"deepep": "deduplicated", "hybridep": "deduplicated", "uccl_ep": "deduplicated"}
+"""Backends that send a token once to each node."""
+
+
+def _dispatcher(reader: KeyReader) -> Dispatcher:
+    said = reader.word("model.backend.dispatcher", "torch")
+    if said not in ("torch", *_DISPATCHERS):
+        reader.refuse("model.backend.dispatcher", said, f"torch, {', '.join(_DISPATCHERS)} are priced", "use torch")
+    return _DISPATCHERS.get(said, "alltoall")
+
+
 def _row(
     reader: KeyReader, files: Files, devices: int | None, model: str
 ) -> tuple[PlanRow | None, tuple[int, ...] | None]:
@@ -154,6 +220,7 @@ def _row(
         pp=pp,
         vpp=vpp,
         ep=ep,
+        dispatcher=_dispatcher(reader) if ep > 1 else "alltoall",
         dp=dp,
         **fsdp.sharding(strategy != "ddp", dp=dp, replicate=replicate, cp=cp, reshard=reshard),
         mbs=mbs,
@@ -222,4 +289,5 @@ def _recompute(reader: KeyReader) -> str:
         reader.refuse(
             f"{_D}activation_checkpointing", said, "it keeps products, which a plan cannot express", "use full"
         )
-    return "full" if said in ("true", "full", "on", "yes", "enabled") else "none"
+    again = said in ("true", "full", "on", "yes", "enabled") or reader.switch("parallelizer.activation_checkpointing")
+    return "full" if again else "none"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -187,8 +188,11 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     if reader.get("qat") is not None:
         why = "weights and inputs are rounded in every product, which is not priced"
         reader.refuse("qat", "given", why, "check a file without it")
+    _refuse(reader)
     trainer = _trainer(reader)
     said: dict[str, Any] = {"seq_len": reader.degree("sequence_len", _LENGTH), "lora": _lora(reader)}
+    if reader.switch("torch_compile"):
+        said["software"] = "pytorch-compiled"
     if reader.word("attn_implementation") == "eager" or reader.switch("eager_attention"):
         said["attention_kernel"] = "materialised"
     model = reader.get("base_model")
@@ -202,10 +206,12 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
             return reader.launch(
                 None, model={"name": str(model)} if model else {}, questions=(fine_tuning.engine_missing(reader),)
             )
-        return reader.launch(engine.row, **fine_tuning.with_fields(engine, reader, model, files, **said))
-    row = _row(reader, trainer, devices)
+        return reader.launch(_away(engine.row, reader), **fine_tuning.with_fields(engine, reader, model, files, **said))
+    row = _away(_row(reader, trainer, devices), reader)
+    plain = trainer.dtype == "bf16" and said["lora"] is None and row is not None and row.sharding == "z0"
+    low = "fp8" if reader.switch("fp8") else trainer.dtype or "fp32"
     workload = {
-        "precision": PRECISIONS[trainer.dtype or "fp32"],
+        "precision": fine_tuning.IN_16_BITS if plain and low != "fp8" else PRECISIONS[low],
         "optimizer": trainer.optimizer,
         **({"global_batch": row.gbs} if row else {}),
         **{name: value for name, value in said.items() if value is not None},
@@ -213,19 +219,58 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     return reader.launch(row, model={"name": str(model)} if model else {}, workload=workload)
 
 
+_UNREAD = (
+    *("unfrozen_parameters", "lora_target_parameters", "quantize_moe_experts", "gptq", "llmcompressor", "diffusion"),
+    *("model_quantization_config", "lisa_n_layers", "lisa_step_interval", "tiled_mlp", "use_onebitllms", "rl_beta"),
+)
+"""What changes memory or time, and is in no plan."""
+_OTHER_MODELS = ("num_labels", "reward_model", "process_reward_model", "cls_model_config", "processor_type")
+"""Keys of models without a head of the vocabulary, or with a tower before the text."""
+
+
+def _refuse(reader: KeyReader) -> None:
+    """What trains otherwise than plans do."""
+    fine_tuning.refuse_on(reader, _UNREAD, "what it changes of memory and time is in no plan")
+    why = "it is no plain decoder: images go through a tower, or a head of other outputs stands at the end"
+    fine_tuning.refuse_on(reader, _OTHER_MODELS, why, "check a file of a text model")
+    if not any(one.field == "processor_type" for one in reader.problems):
+        fine_tuning.refuse_seeing(reader, "base_model")
+    if reader.degree("expert_parallel_size") > 1:
+        why = "its ranks are among those that share a batch, which is not read"
+        reader.refuse("expert_parallel_size", reader.get("expert_parallel_size"), why, "use 1")
+
+
+def _host(reader: KeyReader) -> str:
+    """What of the activations goes to the host: the inputs of layers, where these are recomputed."""
+    checkpointing, said = reader.word("gradient_checkpointing", "false"), reader.word("activation_offloading", "false")
+    for name, value in (("gradient_checkpointing", checkpointing), ("activation_offloading", said)):
+        if value in ("offload_disk", "disk"):
+            reader.refuse(name, value, "activations on a disk are in no plan", "use true")
+    return "a" if checkpointing == "offload" or said not in ("false", "disk") else ""
+
+
 def _trainer(reader: KeyReader) -> hugging_face.Arguments:
     bf16, checkpointing = reader.word("bf16", "false"), reader.word("gradient_checkpointing", "false")
-    if checkpointing in ("offload", "offload_disk"):
-        why, fix = "inputs of layers go to the host, which rows do not say", "use true"
-        reader.refuse("gradient_checkpointing", checkpointing, why, fix)
     return hugging_face.Arguments(
         given=True,
         recompute="none" if checkpointing == "false" else "full",
         optimizer=hugging_face.optimizer_of(reader, "optimizer"),
-        dtype="bf16" if bf16 in ("true", "auto", "full") else "fp16" if reader.switch("fp16") else "",
+        dtype="bf16"
+        if bf16 in ("true", "auto", "full") or reader.switch("bfloat16")
+        else "fp16"
+        if reader.switch("fp16") or reader.switch("float16")
+        else "",
         mbs=reader.degree("micro_batch_size"),
         steps=reader.degree("gradient_accumulation_steps"),
     )
+
+
+def _away(row: PlanRow | None, reader: KeyReader) -> PlanRow | None:
+    """A plan with the activations that go to the host."""
+    host = _host(reader)
+    if row is None or not host:
+        return row
+    return replace(row, offload="".join(one for one in "waog" if one in row.offload + host))
 
 
 def _row(reader: KeyReader, trainer: hugging_face.Arguments, devices: int | None) -> PlanRow | None:
@@ -264,6 +309,21 @@ def _row(reader: KeyReader, trainer: hugging_face.Arguments, devices: int | None
     )
 
 
+_PATTERN = re.compile(r"[\w.\\\[\]+*()|?]*\(((?:\w+\|)*\w+)\)(\w+)")
+
+
+def _targets(reader: KeyReader, named: object) -> list[str]:
+    """Modules with adapters: names, or one pattern over the same names of every layer."""
+    if not isinstance(named, str) or not set(named) & set("[]()|\\"):
+        return fine_tuning.targets_of(named)
+    match = _PATTERN.fullmatch(named)
+    if match is None or re.search(r"layers\W{0,4}\(?\d", named):
+        why = "it is a pattern over paths, of which those of all layers that end in a list of names are read"
+        reader.refuse("lora_target_modules", named, why, "name the modules")
+        return ["q_proj", "v_proj"]
+    return [f"{name}{match[2]}" for name in match[1].split("|")]
+
+
 def _lora(reader: KeyReader) -> dict[str, Any] | None:
     kind = reader.word("adapter")
     if kind not in ("", "lora", "qlora"):
@@ -275,7 +335,7 @@ def _lora(reader: KeyReader) -> dict[str, Any] | None:
     layers = reader.get("peft_layers_to_transform")
     found = {
         "r": reader.degree("lora_r", 8),
-        "targets": [ALL_LINEAR] if every else fine_tuning.targets_of(named or "q_proj,v_proj"),
+        "targets": [ALL_LINEAR] if every else _targets(reader, named or "q_proj,v_proj"),
         "dora": reader.switch("peft_use_dora"),
         "dropout": reader.get("lora_dropout", 0.0),
         "layers": adapters.layer_texts(layers) if isinstance(layers, list) else None,

@@ -14,7 +14,7 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
-from meshwright.targets import adapters, deepspeed, fine_tuning, hugging_face
+from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face
 from meshwright.targets.contract import Files, file_of, marked
 from meshwright.targets.keys import KeyReader, Keys, nested_tables, yaml_text
 from meshwright.targets.llamafactory.v1 import RECOGNISED, read_v1
@@ -122,11 +122,14 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     eager = reader.word("flash_attn") == "disabled"
     said = {
         "seq_len": reader.degree("cutoff_len", _LENGTH),
+        "software": "pytorch-compiled" if reader.switch("torch_compile") else None,
         "lora": lora,
         "attention_kernel": "materialised" if eager else None,
     }
     model = reader.get("model_name_or_path")
     if reader.get("deepspeed") is not None:
+        if reader.switch("pure_bf16"):
+            reader.refuse("pure_bf16", True, "which formats DeepSpeed keeps then is not read", "use bf16")
         engine = fine_tuning.of_deepspeed(reader, files, trainer, devices)
         if engine is None:
             return reader.launch(
@@ -134,21 +137,32 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
             )
         return reader.launch(engine.row, **fine_tuning.with_fields(engine, reader, model, files, **said))
     dp = devices or 1
-    row = PlanRow(
-        dp=dp, sharding="z0", mbs=trainer.mbs, gbs=trainer.mbs * trainer.steps * dp, recompute=trainer.recompute
-    )
+    shards = reader.word("fsdp")
+    if "offload" in shards or "hybrid" in shards:
+        reader.refuse("fsdp", shards, "shards of all data ranks on their devices are read", "use full_shard auto_wrap")
+    held = fsdp.sharding(bool(shards) and dp > 1, dp=dp, replicate=1, reshard="shard_grad_op" not in shards)
+    gbs = trainer.mbs * trainer.steps * dp
+    row = PlanRow(dp=dp, mbs=trainer.mbs, gbs=gbs, recompute=trainer.recompute, **held)
+    pure = reader.switch("pure_bf16")
+    if pure and shards:
+        reader.refuse("pure_bf16", True, "which formats FSDP keeps is not read", "use bf16")
     workload = {
-        "precision": PRECISIONS[trainer.dtype or "fp32"],
+        "precision": fine_tuning.IN_16_BITS if pure and lora is None else PRECISIONS[trainer.dtype or "fp32"],
         "optimizer": trainer.optimizer,
         "global_batch": row.gbs,
         **{name: value for name, value in said.items() if value is not None},
     }
+    if shards:
+        return reader.launch(row, model={"name": str(model)} if model else {}, workload=workload)
     note = "no key names what shards: every device holds a whole copy, unless `accelerate launch` around it says FSDP"
     return reader.launch(row, model={"name": str(model)} if model else {}, workload=workload, notes=(note,))
 
 
 _OF_MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
-_OTHERS = ("use_galore", "use_apollo", "use_badam", "pure_bf16", "use_unsloth", "fp8", "mixture_of_depths", "use_kt")
+_OTHERS = (
+    *("use_galore", "use_apollo", "use_badam", "use_unsloth", "fp8", "mixture_of_depths", "use_kt", "use_muon"),
+    *("use_adam_mini", "use_llama_pro", "use_asft_loss", "freeze_language_model"),
+)
 
 
 def _refuse(reader: KeyReader) -> None:
@@ -166,6 +180,7 @@ def _refuse(reader: KeyReader) -> None:
         why = "the file is of its Megatron backends, whose degrees and memory are others"
         fix = "check the script of Megatron-LM or Megatron-Bridge that does the same"
         reader.refuse(degree, reader.get(degree), why, fix)
+    fine_tuning.refuse_seeing(reader, "model_name_or_path")
     for name in _OTHERS:
         if reader.switch(name):
             reader.refuse(name, True, "its memory and kernels are not known", "leave it out")

@@ -19,6 +19,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.targets import fsdp
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, KeyReader, Keys, yaml_text
+from meshwright.targets.maxtext import remat
 from meshwright.targets.maxtext.models import MODELS, maxtext_name
 from meshwright.targets.maxtext.shape import EARLIER, described
 from meshwright.targets.one_strategy import Note, OneStrategyTarget, overlaps
@@ -308,11 +309,7 @@ def _row(reader: KeyReader, sizes: dict[str, int]) -> PlanRow:
         reader.refuse("per_device_batch_size", size, why)
     vpp = reader.degree("num_pipeline_repeats") if pp > 1 else 1
     kinds = {said: ours for ours, said in CONTEXTS.items()}
-    policy = reader.word("remat_policy", "full")
-    if policy not in ("full", KEPT):
-        reader.refuse(
-            "remat_policy", policy, "a row says full or nothing; it is taken as nothing", f"use full or {KEPT}"
-        )
+    kind, modules, offload = remat.read(reader)
     return PlanRow(
         tp=tp,
         cp=((kinds.get(reader.word("context_parallel_strategy", "all_gather"), "ag"), cp),) if cp > 1 else (),
@@ -324,7 +321,9 @@ def _row(reader: KeyReader, sizes: dict[str, int]) -> PlanRow:
         mbs=max(1, gbs // (dp * m)),
         gbs=gbs,
         schedule=("gpipe" if vpp == 1 else "breadth-first") if pp > 1 else "1f1b",
-        recompute="full" if policy == "full" else "none",
+        recompute=kind,
+        recompute_modules=modules or ("core_attn",),
+        offload=offload,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, Precision
-from meshwright.targets import overrides
+from meshwright.targets import fine_tuning, overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of, text_beside
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
@@ -76,13 +76,13 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
 def _unread(reader: KeyReader) -> list[Problem]:
     """What trains something else."""
-    shared.refuse_given(
+    fine_tuning.refuse_on(
         reader,
         ("lora", "peft_save_path"),
         "its adapters stand on products that the program chooses",
         "check a file without",
     )
-    shared.refuse_given(reader, ("trainer.quantization",), "products in fewer bits are not read", "leave it out")
+    fine_tuning.refuse_on(reader, ("trainer.quantization",), "products in fewer bits are not read", "leave it out")
     resources = reader.get("trainer.axis_resources") or reader.get("trainer.parameter_axis_resources")
     if resources:
         reader.refuse("trainer.axis_resources", "given", "axes are cut by hand, which is not read", "leave it out")

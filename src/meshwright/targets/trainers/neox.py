@@ -14,7 +14,7 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.row import PlanRow
-from meshwright.targets import overrides
+from meshwright.targets import fine_tuning, overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
@@ -132,7 +132,7 @@ def _offload(reader: KeyReader) -> str:
 def _precision(reader: KeyReader) -> Precision:
     named = reader.word("precision")
     on = [name for name in ("fp16", "bf16") if reader.switch(f"{name}.enabled") or reader.get(name) is True]
-    shared.refuse_given(
+    fine_tuning.refuse_on(
         reader, ("te_fp8_mha", "te_layernorm_mlp", "te_mha", "te_columnparallel", "te_rowparallel"),
         "layers of Transformer Engine are not read", "use false",
     )  # fmt: skip
@@ -157,7 +157,7 @@ def _model(reader: KeyReader, questions: list[Problem]) -> Mapping[str, Any] | N
     heads = reader.degree("num_attention_heads")
     norm, activation = reader.word("norm", "layernorm"), reader.word("activation", "gelu")
     place = reader.word("pos_emb", "learned")
-    shared.refuse_given(reader, ("soft_prompt_tuning", "num_unique_layers"), "it is not read", "leave it out")
+    fine_tuning.refuse_on(reader, ("soft_prompt_tuning", "num_unique_layers"), "it is not read", "leave it out")
     if reader.get("moe_num_experts", 1) not in (0, 1):
         why = "its experts are cut over tensor ranks by MegaBlocks, which is not read"
         reader.refuse("moe_num_experts", reader.get("moe_num_experts"), why, "use 1")

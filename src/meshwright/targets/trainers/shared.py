@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.huggingface import read_config
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron import model_facts
-from meshwright.specs.precision import PRECISIONS, Precision, stated
+from meshwright.specs.precision import Precision
 from meshwright.specs.row import PlanRow
 from meshwright.targets import fsdp, overrides
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyReader, Keys, table_of
 
-ALL_16_BITS = stated(
-    PRECISIONS["bf16"], {"grad_dtype": "bf16", "reduce_dtype": "bf16", "moment_dtype": "bf16", "main_copy": "none"}
-)
-"""Weights, gradients, moments and messages in bf16, without a copy in fp32."""
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _DEPTH = 8
 """References that may lead to references."""
@@ -90,15 +86,6 @@ def steps_of(reader: KeyReader, key: str, batch: int, mbs: int, dp: int) -> int:
         reader.refuse(key, batch, f"must be a multiple of micro-batch {mbs} x {dp} data ranks = {mbs * dp}")
         return mbs * dp
     return batch
-
-
-def refuse_given(reader: KeyReader, names: Iterable[str], why: str, fix: str) -> None:
-    """Refuse keys that are given and not empty, nor off."""
-    for name in names:
-        value = reader.get(name)
-        if value not in (None, False, "", 0, [], {}):
-            shown = "given" if isinstance(value, (Mapping, list)) else value
-            reader.refuse(name, shown, why, fix)
 
 
 def launched(

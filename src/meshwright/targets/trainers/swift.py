@@ -33,10 +33,6 @@ _STARTS = re.compile(
     rf"^[^#\n]*(?:(?:^|[\s/])(?:swift|megatron)\s+(?:{_VERBS})\b|swift/cli/\w+\.py|swift/cli/_megatron/\w+\.py)", re.M
 )
 _TRAINS = ("sft", "pt")
-_PARTS = re.compile(
-    r"(?i)(?:^|[-_./\d])(?:vl|omni|audio|ocr|vision|llava|internvl|ovis|minicpm-?v|glm-4\.\dv)(?:$|[-_./\d])"
-)
-"""Words in names of models that see or hear."""
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job")
 _ZERO: dict[str, Keys] = {
     "zero0": {"stage": 0},
@@ -238,15 +234,12 @@ def _world(reader: KeyReader, one: _Started, devices: int | None) -> tuple[int, 
 
 def _refuse(reader: KeyReader) -> None:
     """What trains otherwise than plans do."""
-    name = str(reader.get("model") or "")
-    if _PARTS.search(name):
-        why = "images or sound go through a tower before the text, which a plan of its decoder leaves out"
-        reader.refuse("model", name, why, "check a script of a text model")
+    fine_tuning.refuse_seeing(reader, "model")
     task = reader.word("task_type", "causal_lm")
     if task != "causal_lm":
         reader.refuse("task_type", task, "it has no head of the vocabulary, or compares pairs", "use causal_lm")
-    shared.refuse_given(reader, _FREEZE, "which part of the model is trained is not read", "leave it out")
-    shared.refuse_given(reader, _OTHERS, "its memory and kernels are not known", "leave it out")
+    fine_tuning.refuse_on(reader, _FREEZE, "which part of the model is trained is not read", "leave it out")
+    fine_tuning.refuse_on(reader, _OTHERS, "its memory and kernels are not known", "leave it out")
     if reader.get("to_cached_dataset") is True:
         reader.refuse("to_cached_dataset", True, "it prepares data, and trains nothing", "check the script that trains")
     if reader.word("loss_type") not in ("", "cross_entropy"):
@@ -318,7 +311,7 @@ def _precision(reader: KeyReader, dtype: str, *, sharded: bool) -> Precision:
         return PRECISIONS["bf16" if reader.switch("bf16") else "fp16"] if on else PRECISIONS["fp32"]
     if dtype in ("float16", "fp16"):
         return PRECISIONS["fp16"]
-    return PRECISIONS["bf16"] if sharded else shared.ALL_16_BITS
+    return PRECISIONS["bf16"] if sharded else fine_tuning.IN_16_BITS
 
 
 def _engine(

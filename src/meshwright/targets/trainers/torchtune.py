@@ -13,7 +13,7 @@ from typing import Any
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Launch
 from meshwright.specs.precision import PRECISIONS
-from meshwright.targets import overrides
+from meshwright.targets import fine_tuning, overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of, marked
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
@@ -70,7 +70,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     return shared.launched(
         reader,
         row,
-        precision=PRECISIONS["fp32"] if wide else shared.ALL_16_BITS,
+        precision=PRECISIONS["fp32"] if wide else fine_tuning.IN_16_BITS,
         model=name,
         optimizer=_optimizer(reader),
         seq_len=reader.get("tokenizer.max_seq_len") or reader.get("dataset.max_seq_len"),
@@ -85,19 +85,19 @@ def _refuse(reader: KeyReader) -> None:
     if reader.get("optimizer._component_") is None:
         why = "no optimizer is named: the recipe evaluates, generates or converts"
         reader.refuse("optimizer", None, why, "check the recipe that trains")
-    shared.refuse_given(
+    fine_tuning.refuse_on(
         reader, _SEVERAL, "more than one model runs, or answers are sampled", "check a recipe of fine-tuning"
     )
     for key in ("loss._component_", "dataset._component_"):
         if _OF_PAIRS.search(str(reader.get(key, ""))):
             reader.refuse(key, reader.get(key), "a step runs more than one pass over pairs", "check a recipe of SFT")
-    shared.refuse_given(
+    fine_tuning.refuse_on(
         reader, ("quantizer._component_",), "weights and inputs are rounded in training, which is not priced",
         "check a recipe without it",
     )  # fmt: skip
     why = "gradients are freed layer by layer as the optimizer steps in the backward pass, which plans do not say"
-    shared.refuse_given(reader, ("optimizer_in_bwd",), why, "use False")
-    shared.refuse_given(
+    fine_tuning.refuse_on(reader, ("optimizer_in_bwd",), why, "use False")
+    fine_tuning.refuse_on(
         reader, ("enable_fp8_training",), "which products run in fp8 follows from its recipe", "use False"
     )
 
