@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
+
+MANY_OBJECTS = 200_000
+"""New ones after which Python looks for cycles: verbs make few, and looking takes some percent of a short one."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,6 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         Its exit code; 130 where Ctrl+C or SIGTERM came, while modules were loaded, too.
     """
+    usual = gc.get_threshold()
+    gc.set_threshold(MANY_OBJECTS, *usual[1:])
     try:
         from meshwright.interruptions import ending_politely
 
@@ -25,6 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    finally:
+        gc.set_threshold(*usual)
+        if arguments is None:
+            # The process ends here: it does not look through all that is left once more.
+            gc.freeze()
 
 
 if __name__ == "__main__":

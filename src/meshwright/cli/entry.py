@@ -5,7 +5,6 @@ What a verb needs is imported inside its function, so that `meshwright --help` a
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import sys
@@ -33,8 +32,6 @@ HELP_ALL = "--help-all"
 """Help that describes options that are rarely used, too."""
 USAGE_ERROR = typer.BadParameter.__mro__[1]
 """What typer raises for a command line it cannot read."""
-MANY_OBJECTS = 50_000
-"""New ones after which Python looks for cycles: verbs make few, and looking takes some percent of a short one."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -114,16 +111,6 @@ def _run(words: list[str]) -> int:
     """Parse and run; usage errors come out as ours."""
     # Nothing here multiplies large matrices; numpy's threads for that cost a third of a short verb.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    usual = gc.get_threshold()
-    gc.set_threshold(MANY_OBJECTS, *usual[1:])
-    try:
-        return _parsed(words)
-    finally:
-        gc.set_threshold(*usual)
-
-
-def _parsed(words: list[str]) -> int:
-    """Read the words, and answer them."""
     verbs = called(words)
     everything = HELP_ALL in words
     words = ["--help" if word == HELP_ALL else word for word in words]
