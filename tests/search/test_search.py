@@ -29,7 +29,6 @@ from meshwright.search.one_space import FRONT_SLACK
 from meshwright.search.queue import FRONT_STEP
 from meshwright.search.result import SearchResult
 from meshwright.search.search import price_all, search
-from meshwright.search.shape_tables import ShapeTables
 from meshwright.search.space import Space
 from meshwright.specs import PlanRow, Workload
 from meshwright.specs.row import parse_row
@@ -185,14 +184,15 @@ def test_a_row_of_no_shape_that_is_small_and_quick_enough_has_no_such_plan(numbe
     told = 0
     for index, of_row in plans.items():
         shapes = factory.shapes(int(grid.pp[index]), int(grid.m[index]))
-        tables, rows = ShapeTables.of(shapes), np.array([index])
+        rows = np.array([index])
+        assert shapes is not None
         for plan in (min(of_row, key=lambda one: one.time_s), min(of_row, key=lambda one: one.peak_bytes)):
             fitting.limit_bytes = plan.peak_bytes
-            fits, quick, least_bytes = fitting.rows(rows, shapes, tables, plan.time_s, memory=True)
+            fits, quick, least_bytes = fitting.rows(rows, shapes, plan.time_s, memory=True)
             assert fits.all(), plan.row.format()
             assert quick.all(), plan.row.format()
             assert least_bytes <= plan.peak_bytes
-            told += not fitting.rows(rows, shapes, tables, plan.time_s / 1000, memory=True)[1].any()
+            told += not fitting.rows(rows, shapes, plan.time_s / 1000, memory=True)[1].any()
     assert told or not plans
 
 

@@ -32,13 +32,21 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCounts:
-    """How often each item stands where."""
+    """How often each item stands where; of several shapes along a first axis, or of one."""
 
-    work: Float[np.ndarray, "workers chunks items"]
-    bare: Float[np.ndarray, "workers chunks items"] | None = None
+    work: Float[np.ndarray, "*shapes workers chunks items"]
+    bare: Float[np.ndarray, "*#shapes workers chunks items"] | None = None
     """The same layers with nothing recomputed; for schedules that `needs_bare`."""
-    shadow: Float[np.ndarray, "workers items"] | None = None
+    shadow: Float[np.ndarray, "*shapes workers items"] | None = None
     """Stages that workers hold for another one; for schedules that shadow."""
+
+    def of_shape(self, number: int) -> StageCounts:
+        """Those of one of several shapes."""
+        return StageCounts(
+            work=self.work[number],
+            bare=None if self.bare is None else self.bare[number],
+            shadow=None if self.shadow is None else self.shadow[number],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,11 +188,11 @@ def pipeline_columns(
     )
 
 
-def computed_counts(schedule: Schedule, counts: StageCounts) -> Float[np.ndarray, "workers chunks items"]:
+def computed_counts(schedule: Schedule, counts: StageCounts) -> Float[np.ndarray, "*shapes workers chunks items"]:
     """What workers do; the last one recomputes nothing where recomputations are tasks: its backward follows at once."""
     if Kind.R not in schedule.kinds or counts.bare is None:
         return counts.work
-    return np.concatenate([counts.work[:-1], counts.bare[-1:]])
+    return np.concatenate([counts.work[..., :-1, :, :], counts.bare[..., -1:, :, :]], axis=-3)
 
 
 def ends_apart(placement: Placement) -> bool:

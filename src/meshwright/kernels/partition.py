@@ -164,33 +164,44 @@ class _Chain:
             grain: whole numbers per unit of load.
         """
         low, high = self._windows(ceiling)
-        cuts = np.arange(self.units + 1)
-        widest = {
-            extra: int((np.searchsorted(self.prefix, self.prefix + (ceiling - extra), "right") - cuts).max())
-            for extra in set(self.extras)
-        }
-        best = np.zeros(1, dtype=np.int64)
+        every, least = np.arange(self.units + 1), min(self.least)
+        reached = {extra: self._reached(ceiling, grain, extra, least) for extra in set(self.extras)}
+        # Behind the last cut none is allowed, however many units a part would hold.
+        best = np.full(self.units + max(ends.shape[1] for ends, _ in reached.values()) + least, NOT_ALLOWED)
+        best[self.units] = 0
         choices: list[Int[np.ndarray, "starts"]] = []
         for part in reversed(range(self.parts)):
-            starts = np.arange(low[part], high[part] + 1)[:, None]
-            ends = np.arange(low[part + 1], high[part + 1] + 1)[None, :]
-            counts = np.arange(self.least[part], widest[self.extras[part]] + 1)[None, :]
-            if counts.size < ends.size:
-                ends = starts + counts
-            within = (ends >= starts + self.least[part]) & (ends >= low[part + 1]) & (ends <= high[part + 1])
-            ends = np.where(within, ends, high[part + 1])
-            load = self.prefix[ends] - self.prefix[starts] + self.extras[part]
-            cost = np.rint(load * grain).astype(np.int64) ** 2 + best[ends - low[part + 1]]
-            cost = np.where(within & (load <= ceiling), cost, NOT_ALLOWED)
+            here, more = slice(low[part], high[part] + 1), self.least[part] - least
+            ends, squares = (table[here, more:] for table in reached[self.extras[part]])
+            cost = squares + best[ends]
             choice = cost.argmin(axis=1)
-            rows = np.arange(len(starts))
-            best = np.minimum(cost[rows, choice], NOT_ALLOWED)
-            choices.append(ends[rows, choice])
+            starts = every[: len(choice)]
+            best.fill(NOT_ALLOWED)
+            best[here] = np.minimum(cost[starts, choice], NOT_ALLOWED)
+            choices.append(ends[starts, choice])
 
         chosen = [0]
         for part, choice in enumerate(reversed(choices)):
             chosen.append(int(choice[chosen[-1] - low[part]]))
         return tuple(np.diff(chosen).tolist())
+
+    def _reached(
+        self, ceiling: float, grain: float, extra: float, least: int
+    ) -> tuple[Int[np.ndarray, "cuts counts"], Int[np.ndarray, "cuts counts"]]:
+        """Where a part ends that starts at each cut, by its units, and its squared load.
+
+        Args:
+            ceiling: above it no load is allowed.
+            grain: whole numbers per unit of load.
+            extra: weight on top.
+            least: units, from which on ends are counted.
+        """
+        cuts = np.arange(self.units + 1)
+        most = int((np.searchsorted(self.prefix, self.prefix + (ceiling - extra), "right") - cuts).max())
+        ends = cuts[:, None] + np.arange(least, most + 1)
+        load = self.prefix[np.minimum(ends, self.units)] - self.prefix[:, None] + extra
+        allowed = (ends <= self.units) & (load <= ceiling)
+        return ends, np.where(allowed, np.rint(load * grain).astype(np.int64) ** 2, NOT_ALLOWED)
 
     def _windows(self, ceiling: float) -> tuple[list[int], list[int]]:
         """First and last place of each cut below a ceiling: parts filled from the front, and from behind."""

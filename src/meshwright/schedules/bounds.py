@@ -117,16 +117,6 @@ class Paths:
         self.turns.append(turn)
         return tuple(counts.reshape(6, -1))
 
-    def extend(self, turns: Int[np.ndarray, "paths"], counts: Float[np.ndarray, "paths 2 durations stages"]) -> None:
-        """Whole paths.
-
-        Args:
-            turns: where each ends.
-            counts: once and each, of all virtual stages, as `add` orders them.
-        """
-        self.counts += list(counts.reshape(len(counts), *self.shape))
-        self.turns += turns.tolist()
-
     def bound(self) -> PathBound:
         """All paths, each once."""
         counts = np.stack(self.counts).swapaxes(-1, -2)

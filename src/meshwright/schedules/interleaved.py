@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.errors import Problem
 from meshwright.schedules.alternating import alternating_table
 from meshwright.schedules.base import Schedule
-from meshwright.schedules.bounds import PathBound, Paths
+from meshwright.schedules.bounds import PathBound
 from meshwright.schedules.in_flight import largest_vectors
 from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import ScheduleTable
@@ -176,6 +176,5 @@ class Interleaved(Schedule):
         turns = np.broadcast_to(np.where(np.arange(3) == 0, worker, p - 1)[:, None], (p, 3, 3))
         able = np.ones((p, 3, 3), dtype=bool)
         able[:, 2, 2] = warmup + 1 < m * v
-        paths = Paths(p, v)
-        paths.extend(turns[able], counts[able])
-        return paths.bound()
+        once, each = np.moveaxis(counts[able].reshape(-1, 2, 3, v, p).swapaxes(-1, -2), 1, 0)
+        return PathBound(once=np.ascontiguousarray(once), each=np.ascontiguousarray(each), turn=turns[able])

@@ -8,10 +8,10 @@ import numpy as np
 
 from meshwright.schedules.alternating import alternating_table
 from meshwright.schedules.base import Schedule
-from meshwright.schedules.bounds import PathBound, Paths, window_lengths
+from meshwright.schedules.bounds import PathBound, window_lengths
 from meshwright.schedules.parameters import choice
 from meshwright.schedules.table import ScheduleTable
-from meshwright.shapes import Int
+from meshwright.shapes import Float, Int
 
 
 class OneFOneBOrder(Schedule):
@@ -50,40 +50,53 @@ class OneFOneBOrder(Schedule):
         2 (L - 1) transfers, so 1F1B pays up to two transfers per micro-batch. A remainder of less than L micro-batches
         is averaged over the arcs of the group.
         """
-        paths = Paths(p, v)
-        chain = np.arange(p)
-        general = m > p
-        for s in range(p):
-            behind = chain > s
-            # Pairs on worker s from its first backward to its last forward; warm-up and drain take the others.
-            pairs = (m - (p - 1 - s), 0) if not general else (-(p - 1 - s), 1)
-            if not general:
-                pairs = (max(pairs[0], 1), 0)
-            whole = (0, 1) if general else (m, 0)
-            for turn, forwards, backwards, far in (
-                (s, whole, whole, False), (s, pairs, whole, True), (p - 1, whole, pairs, True)
-            ):  # fmt: skip
-                f, b, t, each_f, each_b, _ = paths.add(turn)
-                reached = chain < s if not far else (chain < s) | behind
-                f[reached] = b[reached] = 1
-                (f[s], each_f[s]), (b[s], each_b[s]) = forwards, backwards
-                t[: (p - 1 if far else s)] = 2
-        for length in window_lengths(p):
-            for e in range(length - 1, p):
-                a = e - length + 1
-                free = m - 1 - p + e
-                if free < (length if length > 1 else 0):
-                    continue
-                f, b, t, each_f, each_b, each_t = paths.add(p - 1)
-                once, each = (free, 0) if not general else (e - 1 - p, 1)
-                f[:] = b[:] = 1 + (chain >= e)
-                t[: p - 1] = 2 + 2 * (chain[:-1] >= e)
-                f[a : e + 1] += once / length
-                b[a : e + 1] += once / length
-                each_f[a : e + 1] = each_b[a : e + 1] = each / length
-                t[a:e] += 2 * (once - 1) / length
-                each_t[a:e] = 2 * each / length
-        return paths.bound()
+        found = zip(_around_own(p, m), _zigzags(p, m), strict=True)
+        turn, once, each = (np.concatenate(parts) for parts in found)
+        return PathBound(once=once[..., None], each=each[..., None], turn=turn)
+
+
+_Counts = tuple[
+    Int[np.ndarray, "paths"], Float[np.ndarray, "paths durations workers"], Float[np.ndarray, "paths durations workers"]
+]
+"""Where each path turns, and its counts once and per micro-batch; of up to p micro-batches all are counted once."""
+
+
+def _around_own(p: int, m: int) -> _Counts:
+    """The three paths around each worker's own work: own, front and back."""
+    chain, worker = np.arange(p), np.arange(p)[:, None]
+    own, above, general = chain == worker, chain < worker, m > p
+    whole = 0 if general else m
+    # From the first backward to the last forward; warm-up and drain take the others.
+    pairs = whole - (p - 1 - worker) if general else np.maximum(whole - (p - 1 - worker), 1)
+    once, each = np.zeros((2, p, 3, 3, p))
+    once[:, 0, :2] = above[:, None]
+    once[:, 0, 2] = 2 * above
+    once[:, 1:, :2] = ~own[:, None, None]
+    once[:, 1:, 2, :-1] = 2
+    for path, (forwards, backwards) in enumerate(((whole, whole), (pairs, whole), (whole, pairs))):
+        once[:, path, 0] += own * forwards
+        once[:, path, 1] += own * backwards
+    each[:, :, :2] = (own * general)[:, None, None]
+    turn = np.stack([chain, chain, np.full(p, p - 1)], axis=1)
+    return turn.reshape(-1), once.reshape(-1, 3, p), each.reshape(-1, 3, p)
+
+
+def _zigzags(p: int, m: int) -> _Counts:
+    """The zigzags through groups of neighbours that have enough micro-batches for one."""
+    groups = ((length, last) for length in window_lengths(p) for last in range(length - 1, p))
+    enough = [(length, last) for length, last in groups if m - 1 - p + last >= (length if length > 1 else 0)]
+    length, last = np.array(enough, dtype=np.int64).reshape(-1, 2).T[..., None]
+    chain, general = np.arange(p), m > p
+    inside, behind = (chain > last - length) & (chain <= last), chain >= last
+    turns = inside & ~behind
+    runs = last - 1 - p if general else m - 1 - p + last
+    once, each = np.zeros((2, len(enough), 3, p))
+    once[:, :2] = (1 + behind + inside * (runs / length))[:, None]
+    once[:, 2, :-1] = (2 + 2 * behind)[:, :-1]
+    once[:, 2] += turns * (2 * (runs - 1) / length)
+    each[:, :2] = (inside * (general / length))[:, None]
+    each[:, 2] = turns * (2 * general / length)
+    return np.full(len(enough), p - 1), once, each
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,9 +20,8 @@ from meshwright.estimate.memory import (
 from meshwright.estimate.pipeline import sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, shared_update_s
 from meshwright.estimate.sync import DataNetwork, StepCompute, step_sync
-from meshwright.search.geometry import Shape, pairs
 from meshwright.search.priced_rows import PricedRows
-from meshwright.search.shape_tables import ShapeTables
+from meshwright.search.shape_tables import Shape, ShapeTables
 from meshwright.search.shardings import Sharding
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.row import PlanRow
@@ -63,22 +62,19 @@ class _Terms:
 class Block:
     """Priced rows x pipeline shapes."""
 
-    def __init__(self, rows: PricedRows, shapes: list[Shape], tables: ShapeTables | None = None) -> None:
+    def __init__(self, rows: PricedRows, shapes: ShapeTables) -> None:
         """Bound every row under every shape.
 
         Args:
             rows: of one (pp, m).
             shapes: of the same.
-            tables: of these shapes, where they are known.
         """
         self.rows, self.shapes = rows, shapes
         self.grid, self.columns, self.costs, self.whole = rows.grid, rows.columns, rows.costs, rows.whole
         self.boundary, self.groups, self.shardings = rows.boundary, rows.groups, rows.shardings
         self.hardware, self.workload, self.limit_bytes = rows.hardware, rows.workload, rows.limit_bytes
-        self.tables = tables or ShapeTables.of(shapes)
         self.paired = self.grid.paired
-        pairing = np.array([pairs(shape.schedule, shape.p, shape.m, shape.v, shape.recompute) for shape in shapes])
-        self.allowed = ~self.paired[:, None] | pairing
+        self.allowed = ~self.paired[:, None] | shapes.pairing
         """Whether a shape can run what a row has beside its exchanges."""
         self.least_bytes = np.inf
         """No plan that was priced needs less."""
@@ -88,7 +84,7 @@ class Block:
 
     def take(self, index: Int[np.ndarray, "picked"]) -> Block:
         """The rows of this index."""
-        return Block(self.rows.take(index), self.shapes, self.tables)
+        return Block(self.rows.take(index), self.shapes)
 
     @cached_property
     def open(self) -> Bool[np.ndarray, "rows shapes"]:
@@ -107,16 +103,16 @@ class Block:
     @cached_property
     def _first_dense(self) -> Float[np.ndarray, "rows shapes"]:
         """Parameters of worker 0."""
-        return self.costs.dense_parameters @ self.tables.first.T
+        return self.costs.dense_parameters @ self.shapes.first.T
 
     @cached_property
     def _first_experts(self) -> Float[np.ndarray, "rows shapes"]:
-        return self.costs.expert_parameters @ self.tables.first.T
+        return self.costs.expert_parameters @ self.shapes.first.T
 
     @cached_property
     def _first_kept(self) -> Float[np.ndarray, "rows shapes"]:
         """Bytes that its micro-batches in flight keep."""
-        return self.costs.kept_bytes @ self.tables.alive[:, 0].T
+        return self.costs.kept_bytes @ self.shapes.alive[:, 0].T
 
     @cached_property
     def _has_experts(self) -> bool:
@@ -125,7 +121,7 @@ class Block:
     @cached_property
     def _first_update_s(self) -> list[Float[np.ndarray, "rows shapes"]]:
         """Seconds of its update beyond those of as many parameters of the usual kind."""
-        return [getattr(self.costs, name) @ self.tables.first.T for name in EXTRA_SECONDS]
+        return [getattr(self.costs, name) @ self.shapes.first.T for name in EXTRA_SECONDS]
 
     def plan_row(self, row: int, shape: Shape, choice: Sharding) -> PlanRow:
         """One plan of the block as a row of degrees."""
@@ -159,18 +155,18 @@ class Block:
         transfer_s: Float[np.ndarray, "used"],
     ) -> _Terms:
         """Longest path of every shape, a lower bound of the pipeline's time, and the work of worker 0."""
-        shapes, paths, items = self.tables.path_forward.shape
+        shapes, paths, items = self.shapes.path_forward.shape
         length = (
-            forward_s @ self.tables.path_forward.reshape(-1, items).T
-            + backward_s @ self.tables.path_backward.reshape(-1, items).T
-            + transfer_s[:, None] * self.tables.path_transfer.reshape(-1)
+            forward_s @ self.shapes.path_forward.reshape(-1, items).T
+            + backward_s @ self.shapes.path_backward.reshape(-1, items).T
+            + transfer_s[:, None] * self.shapes.path_transfer.reshape(-1)
         )
-        if self.tables.splits:
-            length = length + costs.weight_gradient_s @ self.tables.path_weight.reshape(-1, items).T
+        if self.shapes.splits:
+            length = length + costs.weight_gradient_s @ self.shapes.path_weight.reshape(-1, items).T
         return _Terms(
             pipeline_s=length.reshape(-1, shapes, paths).max(axis=2),
-            first_forward_s=forward_s @ self.tables.first.T,
-            first_backward_s=backward_s @ self.tables.first.T,
+            first_forward_s=forward_s @ self.shapes.first.T,
+            first_backward_s=backward_s @ self.shapes.first.T,
         )
 
     def bounds_s(self) -> Float[np.ndarray, "rows shapes"]:
@@ -179,9 +175,7 @@ class Block:
 
     def refined_bounds_s(self) -> Float[np.ndarray, "rows shapes"]:
         """The same of plans whose layers choose their recompute one by one: no quicker than where none recomputes."""
-        pipelines = [(shape.schedule, shape.v) for shape in self.shapes]
-        bare = {pipelines[number]: number for number, shape in enumerate(self.shapes) if shape.recompute == "none"}
-        return self.bounds_s()[:, [bare.get(pipeline, number) for number, pipeline in enumerate(pipelines)]]
+        return self.bounds_s()[:, self.shapes.bare]
 
     def price(
         self, wanted: Bool[np.ndarray, "rows shapes"], threshold_s: float, *, spare: bool = True
@@ -318,7 +312,7 @@ class Block:
 
     def _pair_load(self, rows: Int[np.ndarray, "pairs"], shapes: Int[np.ndarray, "pairs"]) -> WorkerLoad:
         """What the fullest workers of every pair hold."""
-        costs, tables = self.costs, self.tables
+        costs, tables = self.costs, self.shapes
         held, alive = tables.held, tables.alive
         every, workers, items = held.shape
         set_of = tables.set_of[shapes]
@@ -346,8 +340,7 @@ class Block:
         }
         if self.paired.any():
             # A forward more than in the plain order is under way.
-            chunks = np.array([shape.v if shape.p > 1 else np.inf for shape in self.shapes])
-            more = (costs.kept_bytes @ tables.first.T / chunks) * self.paired[:, None]
+            more = (costs.kept_bytes @ tables.first.T / tables.chunks) * self.paired[:, None]
             found["activations"] = found["activations"] + more[rows, shapes][:, None]
         if self.rows.away.activations:
             found["away"] = products(costs.away_bytes, alive)
@@ -414,8 +407,8 @@ class Block:
             StepCompute(
                 forward_s=terms.first_forward_s[:, None],
                 backward_s=terms.first_backward_s[:, None],
-                micro_batches=self.tables.per_update[shapes][:, None],
-                passes=self.tables.last_passes[shapes][:, None],
+                micro_batches=self.shapes.per_update[shapes][:, None],
+                passes=self.shapes.last_passes[shapes][:, None],
             ),
             sharding,
             DataNetwork(sharding, groups, self.hardware),
@@ -426,8 +419,8 @@ class Block:
             dense_s, expert_s = (seconds[rows, shapes][:, None] for seconds in self._first_update_s)
             optimizer_s = optimizer_s + shared_update_s(dense_s, expert_s, sharding)
         once_s = (step.gradients_s + step.gather_s + optimizer_s + step.offload_s)[:, 0]
-        around = once_s * self.tables.updates[shapes]
-        return around + self.boundary.tied_s[rows] * self.tables.apart[shapes]
+        around = once_s * self.shapes.updates[shapes]
+        return around + self.boundary.tied_s[rows] * self.shapes.apart[shapes]
 
     def _gathered_terms(self, choices: Int[np.ndarray, "used"], rows: Int[np.ndarray, "used"]) -> _Terms:
         """Of rows whose layers gather their weights."""

@@ -16,7 +16,6 @@ from meshwright.estimate.memory import always_bytes
 from meshwright.estimate.work_seconds import ModuleSeconds, WorkSeconds
 from meshwright.ops.edges import edge_work
 from meshwright.search.bound import Factored, least_state_bytes
-from meshwright.search.geometry import Shape, pairs
 from meshwright.search.grid import Grid
 from meshwright.search.shape_tables import ShapeTables
 from meshwright.shapes import Bool, Float, Int
@@ -69,8 +68,7 @@ class Fitting:
     def rows(
         self,
         rows: Int[np.ndarray, "rows"],
-        shapes: list[Shape],
-        tables: ShapeTables,
+        shapes: ShapeTables,
         threshold_s: float,
         *,
         memory: bool,
@@ -80,7 +78,6 @@ class Fitting:
         Args:
             rows: of one (pp, m), by number in the grid.
             shapes: all of theirs.
-            tables: of these.
             threshold_s: what is slower is none of the answer.
             memory: whether worker 0's parameters and activations alone say that a shape does not fit.
         """
@@ -88,17 +85,16 @@ class Fitting:
         grid = self.factored.grid.take(rows)
         paired = grid.paired
         if paired.any():
-            pairing = np.array([pairs(shape.schedule, shape.p, shape.m, shape.v, shape.recompute) for shape in shapes])
-            fits = ~paired[:, None] | pairing
+            fits = ~paired[:, None] | shapes.pairing
         least_bytes = np.inf
         if memory:
-            held = self._first_bytes(rows, grid, tables)
+            held = self._first_bytes(rows, grid, shapes)
             least_bytes = float(held.min(initial=np.inf, where=fits))
             fits = fits & (held * (1.0 - ROUNDING) <= self.limit_bytes)
         some = np.asarray(fits.any(axis=1))
         quick = some.copy()
-        if threshold_s < np.inf and not tables.splits:
-            quick[some] = self._quick(rows[some], fits[some], tables, threshold_s)
+        if threshold_s < np.inf and not shapes.splits:
+            quick[some] = self._quick(rows[some], fits[some], shapes, threshold_s)
         return some, quick, least_bytes
 
     def _first_bytes(

@@ -1,4 +1,4 @@
-"""Workers of a pipeline shape whose memory may be the largest, at the moments when it may be."""
+"""Workers of pipeline shapes whose memory may be the largest, at the moments when it may be."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from functools import lru_cache
 import numpy as np
 
 from meshwright.estimate.pipeline import StageCounts, computed_counts
-from meshwright.estimate.run import Live
+from meshwright.estimate.run import Live, Vectors
 from meshwright.schedules import Schedule
 from meshwright.shapes import Float
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Fullest:
-    """These workers."""
+    """These workers of each of some shapes, the last one repeated where a shape has fewer than another."""
 
-    held: Float[np.ndarray, "fullest items"]
+    held: Float[np.ndarray, "shapes fullest items"]
     """Their items."""
-    alive: Float[np.ndarray, "fullest items"]
+    alive: Float[np.ndarray, "shapes fullest items"]
     """Their items times what is in flight."""
-    versions: Float[np.ndarray, "fullest"]
+    versions: Float[np.ndarray, "shapes fullest"]
     """Versions of the weights they keep."""
-    first: Float[np.ndarray, "items"]
+    first: Float[np.ndarray, "shapes items"]
     """Items of worker 0, at which the paths end."""
 
 
@@ -38,23 +38,30 @@ def fullest_workers(
     Args:
         schedule: of the pipeline.
         now: what is alive.
-        counts: items of each chunk.
+        counts: items of each chunk, of all shapes.
         versions: of the weights that each worker keeps.
     """
     own = _held(counts)
     work = computed_counts(schedule, counts)
-    worker = np.repeat(np.arange(len(own)), [len(living) for living in now.kept])
-    held = own[worker]
-    alive = np.einsum("nv,nvi->ni", np.concatenate(now.kept).astype(float), work[worker])
+    worker = np.repeat(np.arange(own.shape[1]), [len(living) for living in now.kept])
+    held = own[:, worker]
+    alive = _in_flight(now.kept, work)
     if counts.bare is not None:
-        alive = alive + np.einsum("nv,nvi->ni", np.concatenate(now.made).astype(float), counts.bare[worker])
+        alive = alive + _in_flight(now.made, counts.bare)
     if now.guests.any():
-        alive = alive + (now.guests[:, None] * work[::-1].sum(axis=1))[worker]
-    several = [] if (versions == 1.0).all() else [versions[worker, None]]
-    rows = np.concatenate([held, alive, *several], axis=1)
-    rows = rows[:, rows.any(axis=0)]
-    kept = np.array(_undominated(rows.tobytes(), *rows.shape))
-    return Fullest(held=held[kept], alive=alive[kept], versions=versions[worker[kept]], first=own[0])
+        alive = alive + (now.guests[:, None] * work[:, ::-1].sum(axis=2))[:, worker]
+    kept = []
+    for own_held, own_alive in zip(held, alive, strict=True):
+        several = [] if (versions == 1.0).all() else [versions[worker, None]]
+        rows = np.concatenate([own_held, own_alive, *several], axis=1)
+        rows = rows[:, rows.any(axis=0)]
+        kept.append(_undominated(rows.tobytes(), *rows.shape))
+    longest = max(len(numbers) for numbers in kept)
+    index = np.array([(*numbers, *numbers[-1:] * (longest - len(numbers))) for numbers in kept])
+    shape = np.arange(len(kept))[:, None]
+    return Fullest(
+        held=held[shape, index], alive=alive[shape, index], versions=versions[worker[index]], first=own[:, 0]
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -76,7 +83,14 @@ def _undominated(values: bytes, count: int, columns: int) -> tuple[int, ...]:
     return tuple(sorted(kept))
 
 
-def _held(counts: StageCounts) -> Float[np.ndarray, "workers items"]:
+def _in_flight(
+    living: Vectors, items: Float[np.ndarray, "shapes workers chunks items"]
+) -> Float[np.ndarray, "shapes moments items"]:
+    """Items of the chunk activations that live at the moments of all workers."""
+    return np.concatenate([own.astype(float) @ items[:, worker] for worker, own in enumerate(living)], axis=1)
+
+
+def _held(counts: StageCounts) -> Float[np.ndarray, "shapes workers items"]:
     """What each worker holds, its stages for others included."""
-    own = counts.work.sum(axis=1)
+    own = counts.work.sum(axis=2)
     return own if counts.shadow is None else own + counts.shadow

@@ -19,8 +19,10 @@ from meshwright.estimate.pipeline import StageCounts, ends_apart, needs_bare
 from meshwright.estimate.run import Live, live, sync_rounds, weight_versions
 from meshwright.estimate.stages import recompute_problem
 from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Placement, Schedule, schedule_named
+from meshwright.schedules.bounds import PathBound
 from meshwright.search.fullest import Fullest, fullest_workers
-from meshwright.search.paths import critical_lengths, longest_of, order_free_lengths
+from meshwright.search.paths import Cells, Lengths, critical_lengths, longest_of, order_free_lengths, typical_durations
+from meshwright.search.shape_tables import PipelineShapes, ShapeTables
 from meshwright.search.space import Space
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
@@ -39,32 +41,6 @@ BUILT_BETWEEN_LOOKS = 8
 """Pipelines whose shapes are built before the time that is left is looked at again."""
 MOST_CHUNKS = 4
 """Most chunks per worker of such schedules."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """One pipeline shape: which item stands where, and its bounds."""
-
-    schedule: Schedule
-    p: int
-    m: int
-    v: int
-    recompute: str
-    recompute_layers: int
-    counts: StageCounts
-    path_forward: Float[np.ndarray, "paths items"]
-    """Forward seconds of each item on each path; the bound is the longest path."""
-    path_backward: Float[np.ndarray, "paths items"]
-    path_weight: Float[np.ndarray, "paths items"]
-    """Weight gradients, part of the backward."""
-    path_transfer: Float[np.ndarray, "paths"]
-    fullest: Fullest
-    per_update: int
-    """Micro-batches between two updates of the weights."""
-    updates: int
-    """Per step."""
-    apart: bool
-    """Whether the model's two ends are on different workers."""
 
 
 def pairs(schedule: Schedule, p: int, m: int, v: int, recompute: str) -> bool:
@@ -101,6 +77,45 @@ class Template:
         return self.once[2] + m * self.each[2]
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Paths:
+    """Paths of a pipeline for all numbers of micro-batches that share a bound, and the longest of them as items."""
+
+    bound: PathBound
+    once: Float[np.ndarray, "paths typical"]
+    """Their lengths for typical durations."""
+    each: Float[np.ndarray, "paths typical"]
+    """Per micro-batch."""
+    in_items: dict[tuple[object, ...], list[tuple[np.ndarray, ...]]] = field(default_factory=dict)
+    """Some paths under some ways to recompute: once, and per micro-batch."""
+
+    @classmethod
+    def of(cls, bound: PathBound, *weights: Cells) -> _Paths:
+        """The paths of a bound, by what each chunk may weigh."""
+        typical = typical_durations(bound.once.shape[1], *weights)
+        return cls(bound, *(lengths.reshape(len(lengths), -1) @ typical for lengths in (bound.once, bound.each)))
+
+    def longest(self, m: int) -> tuple[int, ...]:
+        """The numbers of the longest paths."""
+        return tuple(sorted({*(self.once + m * self.each).argmax(axis=0).tolist()}))
+
+    def items(self, m: int, recomputes: tuple[tuple[str, int], ...], counts: StageCounts) -> tuple[np.ndarray, ...]:
+        """The longest paths as forward, backward and weight-gradient seconds of items, and as transfers.
+
+        Args:
+            m: micro-batches.
+            recomputes: ways to recompute.
+            counts: under these.
+        """
+        key = numbers, recomputes = self.longest(m), recomputes
+        if key not in self.in_items:
+            self.in_items[key] = [
+                (*path_items(lengths[list(numbers)], counts), lengths[list(numbers), 2].sum(axis=(1, 2)))
+                for lengths in (self.bound.once, self.bound.each)
+            ]
+        return tuple(once + m * each for once, each in zip(*self.in_items[key], strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class ShapeFactory:
     """Builds the shapes of a model for p workers and m micro-batches."""
@@ -112,6 +127,8 @@ class ShapeFactory:
     templates: dict[tuple[object, ...], Template] = field(default_factory=dict)
     counted: dict[tuple[object, ...], StageCounts] = field(default_factory=dict)
     """Items per chunk, which no number of micro-batches changes."""
+    paths: dict[PathBound, _Paths] = field(default_factory=dict)
+    """Paths of each pipeline, which large numbers of micro-batches share."""
     fullest: dict[tuple[object, ...], Fullest] = field(default_factory=dict)
     """Workers that may need the most memory; from some number of micro-batches on they are the same."""
     moments: dict[Live, bytes] = field(default_factory=dict)
@@ -165,18 +182,18 @@ class ShapeFactory:
         wanted = self.space.pinned("recompute")
         return options if wanted is None else [option for option in options if option[0] in wanted]
 
-    def shapes(self, p: int, m: int) -> list[Shape]:
-        """All shapes of p workers and m micro-batches whose schedules bring a bound of their own.
+    def shapes(self, p: int, m: int) -> ShapeTables | None:
+        """All shapes of p workers and m micro-batches whose schedules bring a bound of their own; None without any.
 
         Hundreds of layers may be cut into thousands of shapes: once the time is spent those made so far are all.
         """
-        found: list[Shape] = []
+        found = []
         for number, (schedule, v) in enumerate(self.pipelines(p, m), start=1):
-            if schedule.bound_by_formula:
-                found += self.build(schedule, p, m, v, self.recomputes(p, v))
-                if number % BUILT_BETWEEN_LOOKS == 0 and spent():
-                    break
-        return found
+            if schedule.bound_by_formula and (recomputes := self.recomputes(p, v)):
+                found.append(self.build(schedule, p, m, v, recomputes))
+            if number % BUILT_BETWEEN_LOOKS == 0 and spent():
+                break
+        return ShapeTables.of(found) if found else None
 
     def others(self, p: int, m: int) -> list[tuple[Schedule, int]]:
         """Pipelines whose shapes are built only where a bound that holds for any order leaves a plan in question."""
@@ -194,7 +211,7 @@ class ShapeFactory:
             for recompute, _ in self.recomputes(p, v, schedule)
         )
 
-    def build(self, schedule: Schedule, p: int, m: int, v: int, recomputes: list[tuple[str, int]]) -> list[Shape]:
+    def build(self, schedule: Schedule, p: int, m: int, v: int, recomputes: list[tuple[str, int]]) -> PipelineShapes:
         """The shapes of one pipeline under some ways to recompute.
 
         Args:
@@ -202,54 +219,55 @@ class ShapeFactory:
             p: workers.
             m: micro-batches.
             v: chunks per worker.
-            recomputes: as `recomputes` lists them.
+            recomputes: as `recomputes` lists them, at least one.
         """
-        placement = schedule.placement(p, v)
-        weights, layers_of = self._weights(schedule, p, v)
+        ways = tuple(recomputes)
+        counts = self.counts(schedule, p, v, ways)
         if schedule.bound_by_formula:
             bound = schedule.path_bound(p, m, v)
-            lengths = bound.once + m * bound.each
+            if bound not in self.paths:
+                self.paths[bound] = _Paths.of(bound, *self._weights(schedule, p, v))
+            *paths, travels = self.paths[bound].items(m, ways, counts)
         else:
-            free = order_free_lengths(schedule, p, m, v)
-            critical = schedule.flushes and p * m * v * schedule.orders_tried <= MOST_PASSES
-            lengths = np.concatenate([free, critical_lengths(schedule, p, m, v, weights)]) if critical else free
-        lengths = lengths[longest_of(lengths, weights, layers_of)]
-        # Nothing travels inside a worker.
-        travels = lengths[:, 2].reshape(len(lengths), -1).sum(axis=1) * (p > 1)
+            lengths = self._lengths(schedule, p, m, v)
+            paths, travels = [*path_items(lengths, counts)], lengths[:, 2].sum(axis=(1, 2))
         per_update, updates = sync_rounds(schedule, m)
+        return PipelineShapes(
+            schedule=schedule,
+            p=p,
+            m=m,
+            v=v,
+            recomputes=recomputes,
+            counts=counts,
+            path_forward=paths[0],
+            path_backward=paths[1],
+            path_weight=paths[2],
+            # Nothing travels inside a worker.
+            path_transfer=travels * (p > 1),
+            fullest=self._fullest(schedule, p, m, v, ways),
+            pairing=[pairs(schedule, p, m, v, recompute) for recompute, _ in recomputes],
+            per_update=per_update,
+            updates=updates,
+            apart=ends_apart(schedule.placement(p, v)),
+        )
+
+    def _lengths(self, schedule: Schedule, p: int, m: int, v: int) -> Lengths:
+        """The longest paths of a schedule without a bound of its own."""
+        weights = self._weights(schedule, p, v)
+        lengths = order_free_lengths(schedule, p, m, v)
+        if schedule.flushes and p * m * v * schedule.orders_tried <= MOST_PASSES:
+            lengths = np.concatenate([lengths, critical_lengths(schedule, p, m, v, weights[0])])
+        return lengths[longest_of(lengths, *weights)]
+
+    def _fullest(self, schedule: Schedule, p: int, m: int, v: int, recomputes: tuple[tuple[str, int], ...]) -> Fullest:
+        """Workers that may need the most memory, found once for all that keeps the same alive."""
         now, versions = live(schedule, p, m, v), weight_versions(schedule, p, m, v)
         if now not in self.moments:
             self.moments[now] = b"".join(alive.tobytes() for alive in (*now.kept, *now.made, now.guests))
-        moments = self.moments[now], versions.tobytes()
-        apart = ends_apart(placement)
-        shapes = []
-        for recompute, layers in recomputes:
-            counts = self.counts(schedule, p, v, recompute, layers)
-            forward, backward, weight = path_items(lengths, counts)
-            key = (schedule, p, v, recompute, layers, moments)
-            if key not in self.fullest:
-                self.fullest[key] = fullest_workers(schedule, now, counts, versions)
-            fullest = self.fullest[key]
-            shapes.append(
-                Shape(
-                    schedule=schedule,
-                    p=p,
-                    m=m,
-                    v=v,
-                    recompute=recompute,
-                    recompute_layers=layers,
-                    counts=counts,
-                    path_forward=forward,
-                    path_backward=backward,
-                    path_weight=weight,
-                    path_transfer=travels,
-                    fullest=fullest,
-                    per_update=per_update,
-                    updates=updates,
-                    apart=apart,
-                )
-            )
-        return shapes
+        key = (schedule, p, v, recomputes, self.moments[now], versions.tobytes())
+        if key not in self.fullest:
+            self.fullest[key] = fullest_workers(schedule, now, self.counts(schedule, p, v, recomputes), versions)
+        return self.fullest[key]
 
     def template(self, schedule: Schedule, p: int, v: int, recompute: str, layers: int) -> Template:
         """What bounds a shape for any number of micro-batches; made once.
@@ -265,7 +283,7 @@ class ShapeFactory:
         if key not in self.templates:
             none, one = (order_free_lengths(schedule, p, m, v) for m in (0, 1))
             picked = longest_of(none + TYPICAL_MICRO_BATCHES * (one - none), *self._weights(schedule, p, v))
-            counts = self.counts(schedule, p, v, recompute, layers)
+            counts = self.counts(schedule, p, v, ((recompute, layers),)).of_shape(0)
             self.templates[key] = Template(
                 once=path_items(none[picked], counts),
                 each=path_items((one - none)[picked], counts),
@@ -273,58 +291,68 @@ class ShapeFactory:
             )
         return self.templates[key]
 
-    def counts(self, schedule: Schedule, p: int, v: int, recompute: str, layers: int) -> StageCounts:
-        """How often each item stands in each chunk.
+    def counts(self, schedule: Schedule, p: int, v: int, recomputes: tuple[tuple[str, int], ...]) -> StageCounts:
+        """How often each item stands in each chunk, for each way to recompute.
 
         Args:
             schedule: places the chunks.
             p: workers.
             v: chunks per worker.
-            recompute: none, sel, full or block.
-            layers: K of block.
+            recomputes: none, sel, full or block, and K of block.
         """
-        key = (schedule, p, v, recompute, layers)
+        key = (schedule, p, v, recomputes)
         if key not in self.counted:
-            self.counted[key] = self._stage_counts(schedule, schedule.placement(p, v), recompute, layers)
+            self.counted[key] = self._stage_counts(schedule, schedule.placement(p, v), recomputes)
         return self.counted[key]
 
-    def _stage_counts(self, schedule: Schedule, placement: Placement, recompute: str, layers: int) -> StageCounts:
-        work = self._counts(placement, recompute, layers)
-        shadow = np.roll(work.sum(axis=1), -1, axis=0) if schedule.shadows else None
-        bare = self._shared(self._counts(placement, "none", 0)) if needs_bare(schedule) else None
+    def _stage_counts(
+        self, schedule: Schedule, placement: Placement, recomputes: tuple[tuple[str, int], ...]
+    ) -> StageCounts:
+        work = self._counts(placement, recomputes)
+        shadow = np.roll(work.sum(axis=2), -1, axis=1) if schedule.shadows else None
+        bare = None
+        if needs_bare(schedule):
+            bare = np.repeat(self._shared(self._counts(placement, (("none", 0),))), len(recomputes), axis=0)
         return StageCounts(work=self._shared(work), bare=bare, shadow=shadow)
 
-    def _counts(self, placement: Placement, recompute: str, layers: int) -> Float[np.ndarray, "workers chunks items"]:
+    def _counts(
+        self, placement: Placement, recomputes: tuple[tuple[str, int], ...]
+    ) -> Float[np.ndarray, "shapes workers chunks items"]:
         model, kinds = self.model, len(self.layout.kinds)
         first, behind = self.layout.placed(placement)
-        counts = np.zeros((*first.shape, len(self.items)))
-        place = {"none": 0, "sel": 1, "full": 2, "block": 0}[recompute] * kinds
-        if recompute == "block":
-            border = np.minimum(first + layers, behind)
-            counts[..., :kinds] = self.layout.counts(border, behind)
-            counts[..., 2 * kinds : 3 * kinds] = self.layout.counts(first, border)
-        else:
-            counts[..., place : place + kinds] = self.layout.counts(first, behind)
-        counts[(first == 0) & (behind > 0), self._place(Item("embedding"))] = 1
+        layers = self.layout.counts(first, behind)
         heads = behind == model.num_layers
-        counts[heads, self._place(Item("head"))] = 1
-        if model.mtp_layers:
-            whole = layers >= (behind - first)[heads][0]
-            mode = {"none": NONE, "sel": SELECTIVE, "full": FULL, "block": FULL if whole else NONE}[recompute]
-            counts[heads, self._place(Item("mtp", model.mtp_kind, mode))] = model.mtp_layers
+        counts = np.zeros((len(recomputes), *first.shape, len(self.items)))
+        for own, (recompute, most) in zip(counts, recomputes, strict=True):
+            place = {"none": 0, "sel": 1, "full": 2, "block": 0}[recompute] * kinds
+            if recompute == "block":
+                border = np.minimum(first + most, behind)
+                own[..., :kinds] = self.layout.counts(border, behind)
+                own[..., 2 * kinds : 3 * kinds] = self.layout.counts(first, border)
+            else:
+                own[..., place : place + kinds] = layers
+            if model.mtp_layers:
+                whole = most >= (behind - first)[heads][0]
+                mode = {"none": NONE, "sel": SELECTIVE, "full": FULL, "block": FULL if whole else NONE}[recompute]
+                own[heads, self._place(Item("mtp", model.mtp_kind, mode))] = model.mtp_layers
+        counts[:, (first == 0) & (behind > 0), self._place(Item("embedding"))] = 1
+        counts[:, heads, self._place(Item("head"))] = 1
         return counts
 
-    def _shared(self, counts: Float[np.ndarray, "workers chunks items"]) -> Float[np.ndarray, "workers chunks items"]:
+    def _shared(
+        self, counts: Float[np.ndarray, "shapes workers chunks items"]
+    ) -> Float[np.ndarray, "shapes workers chunks items"]:
         """A tied table is there once on a worker with both ends; a prediction module away from one needs its own."""
         model = self.model
         if not (model.tied_embeddings or model.mtp_layers):
             return counts
-        embedding, head = (np.asarray(counts[:, :, self._place(Item(part))] > 0) for part in ("embedding", "head"))
+        # Whatever is recomputed, the ends stand where they stand.
+        embedding, head = (np.asarray(counts[0, :, :, self._place(Item(part))] > 0) for part in ("embedding", "head"))
         both = np.asarray(embedding.any(axis=1) & head.any(axis=1))
         if model.tied_embeddings:
-            counts[both, -1, self._place(Item("tie"))] = 1
+            counts[:, both, -1, self._place(Item("tie"))] = 1
         elif model.mtp_layers:
-            counts[head & ~both[:, None], self._place(Item("copy"))] = 1
+            counts[:, head & ~both[:, None], self._place(Item("copy"))] = 1
         return counts
 
     def _place(self, item: Item) -> int:
@@ -343,26 +371,27 @@ class ShapeFactory:
 
 def path_items(
     lengths: Float[np.ndarray, "paths durations workers chunks"], counts: StageCounts
-) -> tuple[Float[np.ndarray, "paths items"], ...]:
+) -> tuple[Float[np.ndarray, "*shapes paths items"], ...]:
     """Paths as forward, backward and weight-gradient seconds of items.
 
     Args:
         lengths: forward, backward, transfer, weight gradient and task R by worker and chunk.
-        counts: of the shape.
+        counts: of the shape, or of several.
     """
     paths, durations = lengths.shape[:2]
     items = counts.work.shape[-1]
     forward, backward, weight, again = (
         lengths[:, k].reshape(paths, -1) if k < durations else np.zeros((paths, 1)) for k in (0, 1, 3, 4)
     )
-    work = counts.work.reshape(-1, items)
+    cells = (*counts.work.shape[:-3], -1, items)
+    work = counts.work.reshape(cells)
     if counts.bare is None:
         path_forward, path_backward = forward @ work, backward @ work
-        path_weight = weight @ work if weight.any() else np.zeros((paths, items))
+        path_weight = weight @ work if weight.any() else np.zeros_like(path_forward)
         if counts.shadow is not None and again.any():
             path_forward = path_forward + lengths[:, 4].sum(axis=2) @ counts.shadow
         return path_forward, path_backward, path_weight
-    bare = counts.bare.reshape(-1, items)
+    bare = counts.bare.reshape(cells)
     if not again.any():
         return forward @ work, backward @ work, weight @ work
     return forward @ work, backward @ bare + again @ (work - bare), weight @ work

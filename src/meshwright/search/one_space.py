@@ -27,7 +27,7 @@ from meshwright.search.bound import RowBounds
 from meshwright.search.certificate import Counts
 from meshwright.search.engine import explore
 from meshwright.search.fitting import Fitting
-from meshwright.search.geometry import MOST_CHUNKS, Shape, ShapeFactory, chunk_options
+from meshwright.search.geometry import MOST_CHUNKS, ShapeFactory, chunk_options
 from meshwright.search.grid import Grid, build_grid, most_offload
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.queue import Queue, Simulated
@@ -79,7 +79,7 @@ class SpaceSearch:
         self.beat_s = np.inf
         """A plan that is slower even if no layer recomputes is not wanted: other spaces have enough quicker ones."""
         self.limit_bytes = self.hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
-        self.shapes: dict[tuple[int, int], tuple[list[Shape], ShapeTables | None]] = {}
+        self.shapes: dict[tuple[int, int], ShapeTables | None] = {}
         self.bounds: RowBounds | None = None
         self.fitting: Fitting | None = None
         """What says of rows whether a shape fits them, made when it is first asked."""
@@ -196,12 +196,10 @@ class SpaceSearch:
         memory = self.model.tuning is None and not has_extras(self.model, self.workload)
         worth = np.zeros(grid.rows, dtype=bool)
         for pp, m, here in _of_each_pipeline(grid):
-            shapes, tables = self.shapes_of(pp, m)
-            if tables is None:
+            shapes = self.shapes_of(pp, m)
+            if shapes is None:
                 continue
-            fits, quick, least_bytes = self.fitting.rows(
-                rows.row[here], shapes, tables, self.queue.threshold_s, memory=memory
-            )
+            fits, quick, least_bytes = self.fitting.rows(rows.row[here], shapes, self.queue.threshold_s, memory=memory)
             worth[here] = quick
             self.least_bytes = min(self.least_bytes, least_bytes)
             self.counts.pruned[SHAPE_TOO_LARGE] += int(rows.plans[here[~fits]].sum())
@@ -236,18 +234,17 @@ class SpaceSearch:
 
     def whole_block(self, rows: PricedRows) -> Block | None:
         """The same, whether they fit or not."""
-        shapes, tables = self.shapes_of(int(rows.grid.pp[0]), int(rows.grid.m[0]))
-        return Block(rows, shapes, tables) if shapes else None
+        shapes = self.shapes_of(int(rows.grid.pp[0]), int(rows.grid.m[0]))
+        return None if shapes is None else Block(rows, shapes)
 
-    def shapes_of(self, pp: int, m: int) -> tuple[list[Shape], ShapeTables | None]:
-        """All shapes of so many workers and micro-batches, and their tables where there are any; made once."""
+    def shapes_of(self, pp: int, m: int) -> ShapeTables | None:
+        """All shapes of so many workers and micro-batches, where there are any; made once."""
         key = pp, m
         if key not in self.shapes:
-            found = self.factory.shapes(pp, m)
+            self.shapes[key] = self.factory.shapes(pp, m)
             if limit := spent():
                 # Some shapes may be missing: the rows are bounded where they are explored.
                 self.counts.stop(limit, np.inf)
-            self.shapes[key] = found, ShapeTables.of(found) if found else None
         return self.shapes[key]
 
     def _price_sketch(self, sketch: Sketch) -> None:

@@ -87,10 +87,19 @@ def longest_of(lengths: Lengths, *weights: Cells) -> list[int]:
         lengths: any.
         weights: what each chunk may take, such as its FLOP or its layers.
     """
-    shape = lengths.shape[1:]
-    typical = np.zeros((len(weights), len(REFERENCE_TRANSFERS), len(DURATIONS), *shape[1:]))
+    typical = typical_durations(lengths.shape[1], *weights)
+    return sorted({*(lengths.reshape(len(lengths), -1) @ typical).argmax(axis=0).tolist()})
+
+
+def typical_durations(kinds: int, *weights: Cells) -> Float[np.ndarray, "cells typical"]:
+    """A few typical durations of all chunks, forwards first.
+
+    Args:
+        kinds: of durations, in the order of `Lengths`.
+        weights: what each chunk may take.
+    """
+    typical = np.zeros((len(weights), len(REFERENCE_TRANSFERS), len(DURATIONS), *weights[0].shape))
     for number, one in enumerate(weights):
         typical[number] = DURATIONS[:, None, None] * one
         typical[number, :, TRANSFER] = (REFERENCE_TRANSFERS * (one.sum() / len(one)))[:, None, None]
-    typical = typical[:, :, : shape[0]].reshape(len(weights) * len(REFERENCE_TRANSFERS), -1)
-    return sorted({*(lengths.reshape(len(lengths), -1) @ typical.T).argmax(axis=0).tolist()})
+    return typical[:, :, :kinds].reshape(len(weights) * len(REFERENCE_TRANSFERS), -1).T

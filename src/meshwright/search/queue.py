@@ -12,8 +12,8 @@ from meshwright.estimate.pipeline import PricedItems, pipeline_columns, sync_lay
 from meshwright.estimate.step import Workers, run_pipeline, step_of
 from meshwright.search.block import ROUNDING, Block, Candidates
 from meshwright.search.engine import Columns
-from meshwright.search.geometry import Shape
 from meshwright.search.points import thinned
+from meshwright.search.shape_tables import Shape
 from meshwright.search.shardings import Sharding
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.row import PlanRow
@@ -155,7 +155,8 @@ class Queue:
         for (place, shape), indices in by_shape.items():
             entry = self.waiting[place]
             indices = _with_companions(entry.found, shape, indices)
-            time_s, peak = simulate_plans(entry.block, entry.block.shapes[shape], entry.found, np.array(indices))
+            own = entry.block.shapes.shape(shape)
+            time_s, peak = simulate_plans(entry.block, own, entry.found, np.array(indices))
             self.simulated += len(indices)
             # Beside a backward of the micro-batch before, a worker keeps more than its bound knows.
             has_room = peak <= entry.block.limit_bytes * (1.0 + ROUNDING)
@@ -164,7 +165,7 @@ class Queue:
                     continue
                 found = entry.found
                 choice: Sharding = entry.block.shardings[int(found.sharding[index])]
-                row = entry.block.plan_row(int(found.row[index]), entry.block.shapes[shape], choice)
+                row = entry.block.plan_row(int(found.row[index]), own, choice)
                 learnt.append(Simulated(row=row, time_s=float(time_s[number]), peak_bytes=float(peak[number])))
             gone.setdefault(place, []).extend(indices)
         self._learn(learnt)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.schedules import Schedule
-from meshwright.search.geometry import Shape, ShapeFactory, Template, pairs
+from meshwright.search.geometry import ShapeFactory, Template, pairs
 from meshwright.search.priced_rows import PricedRows
+from meshwright.search.shape_tables import ShapeTables
 from meshwright.shapes import Bool, Float
 from meshwright.specs.workload import Workload
 
@@ -41,10 +42,10 @@ class Sketch:
         """Rows x shapes x the shardings of each row."""
         return int((self.rows.plans_of_rows * self.allowed.sum(axis=1)).sum())
 
-    def build(self, factory: ShapeFactory) -> list[Shape]:
+    def build(self, factory: ShapeFactory) -> ShapeTables:
         """The shapes."""
         p, m = int(self.rows.grid.pp[0]), int(self.rows.grid.m[0])
-        return factory.build(self.schedule, p, m, self.v, self.recomputes)
+        return ShapeTables.of([factory.build(self.schedule, p, m, self.v, self.recomputes)])
 
 
 def sketches(rows: PricedRows, factory: ShapeFactory, workload: Workload) -> Iterator[Sketch]:
