@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -20,6 +20,7 @@ from meshwright.planning.ties import tied
 from meshwright.planning.tuned import model_entry, trained_counts
 from meshwright.planning.whole_run import WholeRun
 from meshwright.records import plain
+from meshwright.report.pages import page
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import shortened_title, title_of
 from meshwright.report.words.verdict import RunnerUp, Verdict, run_sentence
@@ -121,12 +122,15 @@ class RankedPlan:
 
     def to_dict(self) -> dict[str, object]:
         """An entry of `plans`; `plan` is a plan file of its own."""
+        return self.shown() | {"plan": job_document(self.job, made_with(self.job))}
+
+    def shown(self) -> dict[str, object]:
+        """What people are shown of it: all but the file."""
         return {
             "rank": self.rank,
             "name": self.name,
             "title": self.title,
             "identities": list(self.identities()),
-            "plan": job_document(self.job, made_with(self.job)),
             "estimate": self.estimate.to_dict(),
         }
 
@@ -141,7 +145,7 @@ class RankedPlan:
     def __rich__(self) -> RenderableType:
         from meshwright.report.plan_tables import render_plan
 
-        return render_plan(self.to_dict())
+        return render_plan(self.shown())
 
     def _repr_html_(self) -> str:
         from meshwright.report.html import plan_html
@@ -200,6 +204,12 @@ class PlanSet(Answer, Sequence[RankedPlan]):
 
     def to_dict(self) -> dict[str, Any]:
         """As data: `meshwright.plan-set/1`. Equal questions give equal answers, `timing` apart."""
+        return self._document(plain(self.plans))
+
+    def __rich__(self) -> RenderableType:
+        return page(self._document([plan.shown() for plan in self.plans]))
+
+    def _document(self, plans: Sequence[Mapping[str, object]]) -> dict[str, Any]:
         document: dict[str, Any] = {
             "schema": PLAN_SET_SCHEMA,
             "inputs": {
@@ -211,7 +221,7 @@ class PlanSet(Answer, Sequence[RankedPlan]):
                 "assumptions": plain(self.assumptions),
             },
             "verdict": self.verdict.to_dict(),
-            "plans": plain(self.plans),
+            "plans": plans,
             "tie": {"within": self.best.estimate.tie, "ranks": list(self.tied_ranks)},
             "rank_map": self.best.rank_map().to_dict(),
             "warnings": list(self.warnings),

@@ -31,7 +31,8 @@ def print_shown(out: Output, request: Any, answer: Any) -> int | None:
 
 def plans(out: Output, request: Any, answer: Any) -> None:
     """Plans, written to a file too where one is named."""
-    document = answer.to_dict()
+    # Plan files within it, with their hashes, take longer than the text.
+    document = answer.to_dict() if out.as_json or request.output is not None else {}
     if request.output is not None:
         from meshwright.formats.writing import write_file
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -66,14 +66,49 @@ def estimate_plan(
     return estimate_of(plan, plan_pricer(plan, model, cluster, workload, hardware))
 
 
+def estimate_plans(
+    plans: Sequence[ExecutionPlan], model: ModelSpec, cluster: ClusterSpec, workload: Workload
+) -> list[StepEstimate]:
+    """Time and memory of several plans of one job; what their layers cost is priced together.
+
+    Args:
+        plans: the plans.
+        model: must have as many layers as each plan.
+        cluster: must have the devices of each.
+        workload: must have the global batch of each.
+
+    Returns:
+        Their estimates.
+
+    Raises:
+        InputError: plan, model, workload and cluster do not belong together.
+        UnsupportedError: a plan needs something nobody prices yet.
+    """
+    pricers: list[PlanPricer] = []
+    for plan in plans:
+        pricers.append(plan_pricer(plan, model, cluster, workload, known=pricers[-1] if pricers else None))
+    for pricer in dict.fromkeys(pricers):
+        pricer.price_rows([plan for plan, own in zip(plans, pricers, strict=True) if own is pricer])
+    return [estimate_of(plan, pricer) for plan, pricer in zip(plans, pricers, strict=True)]
+
+
 def plan_pricer(
     plan: ExecutionPlan,
     model: ModelSpec,
     cluster: ClusterSpec,
     workload: Workload,
     hardware: Hardware | None = None,
+    known: PlanPricer | None = None,
 ) -> PlanPricer:
-    """What prices a plan, on hardware at the pace of the plan whose step was measured; arguments as `estimate_plan`.
+    """What prices a plan, on hardware at the pace of the plan whose step was measured.
+
+    Args:
+        plan: the plan.
+        model: of it.
+        cluster: of it.
+        workload: of it.
+        hardware: other numbers than the library's, for a cluster of one group.
+        known: of another plan of the job, which is used again where it is on the same hardware.
 
     Raises:
         InputError: plan, model, workload and cluster do not belong together.
@@ -83,6 +118,8 @@ def plan_pricer(
     if hardware is None and calibration(workload.calibration).run is not None and cluster.homogeneous:
         hardware = hardware_of(cluster.groups[0], workload)
         hardware = _as_measured(hardware, plan, model, cluster, workload)
+    if known is not None and known.hardware is hardware:
+        return known
     return PlanPricer(model, cluster, workload, hardware)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshwright.errors import Problem
 from meshwright.estimate.away_rules import update_problems
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
-from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.price import estimate_plans
 from meshwright.estimate.result import StepEstimate
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
@@ -58,9 +59,27 @@ class Pricer:
         Raises:
             UnsupportedError: the row needs something that cannot be priced.
         """
-        if row not in self._known:
-            self._known[row] = self._price(row)
-        return self._known[row]
+        return self.price_all((row,))[0]
+
+    def price_all(self, rows: Sequence[PlanRow]) -> list[Priced]:
+        """The same of several rows; what layers cost is priced for those of one batch together.
+
+        Raises:
+            UnsupportedError: a row needs something that cannot be priced.
+        """
+        legal: dict[int, list[PlanRow]] = {}
+        for row in dict.fromkeys(rows):
+            if row in self._known:
+                continue
+            if problems := self._problems(row):
+                self._known[row] = Priced(row=row, problems=problems)
+            else:
+                legal.setdefault(row.gbs, []).append(row)
+        for batch, own in legal.items():
+            plans = [expand(row, self.model, self.workload.seq_len) for row in own]
+            estimates = estimate_plans(plans, self.model, self.cluster, self.workload.with_batch(batch))
+            self._known |= {row: Priced(row=row, estimate=one) for row, one in zip(own, estimates, strict=True)}
+        return [self._known[row] for row in rows]
 
     def job(self, row: PlanRow) -> Job:
         """The row as a job."""
@@ -68,12 +87,8 @@ class Pricer:
         plan = expand(row, self.model, self.workload.seq_len)
         return Job(model=self.model, cluster=self.cluster, workload=workload, plan=plan, name=row.format())
 
-    def _price(self, row: PlanRow) -> Priced:
+    def _problems(self, row: PlanRow) -> tuple[Problem, ...]:
         problems = row_problems(row, self.model, self.workload.seq_len, self.devices)
         if row.offload:
             problems = (*problems, *update_problems(offload_of(row.offload), self.workload))
-        if problems:
-            return Priced(row=row, problems=problems)
-        plan = expand(row, self.model, self.workload.seq_len)
-        estimate = estimate_plan(plan, self.model, self.cluster, self.workload.with_batch(row.gbs))
-        return Priced(row=row, estimate=estimate)
+        return tuple(problems)

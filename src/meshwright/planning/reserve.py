@@ -39,7 +39,7 @@ def reserve_reason(job: Job, row: PlanRow | None, estimate: StepEstimate, space:
         for change in neighbours(start, job.model, pricer.devices)
         if change.lever in LEVERS and _allowed(change.row, space)
     ]
-    priced = (pricer.price(candidate) for candidate in ([start] if row is None else []) + changed)
+    priced = pricer.price_all(([start] if row is None else []) + changed)
     tight = [one for one in priced if one.estimate is not None and one.estimate.fits == "tight"]
     best = min(tight, key=lambda one: one.time_s, default=None)
     gain = 0.0 if best is None else 1.0 - best.time_s / estimate.step_time_s

@@ -10,7 +10,7 @@ A row, pair or plan is dropped only if its bound is above the time of plans alre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from meshwright.budget import spent
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
-from meshwright.estimate.price import estimate_plan
+from meshwright.estimate.price import estimate_plans
 from meshwright.estimate.states import has_extras
 from meshwright.search.block import Block
 from meshwright.search.bound import RowBounds
@@ -287,8 +287,8 @@ class SpaceSearch:
         self.queue.add(block, found)
 
     def _result(self, started: float) -> SearchResult:
-        plans = tuple(self._found(plan) for plan in self.queue.best())
-        front = tuple(self._found(plan) for plan in self.queue.front) if self.queue.slack > 1.0 else ()
+        plans = self._found(self.queue.best())
+        front = self._found(self.queue.front) if self.queue.slack > 1.0 else ()
         self.counts.effort[SIMULATED] = self.queue.simulated
         if limit := spent():
             waiting_s = self.queue.least_waiting_s
@@ -306,10 +306,11 @@ class SpaceSearch:
         )
         return SearchResult(plans=plans, pareto=front, certificate=certificate, relaxed=False)
 
-    def _found(self, plan: Simulated) -> FoundPlan:
-        execution = expand(plan.row, self.model, self.workload.seq_len)
-        estimate = estimate_plan(execution, self.model, self.cluster, self.workload)
-        return FoundPlan(row=plan.row, plan=execution, estimate=estimate)
+    def _found(self, plans: Sequence[Simulated]) -> tuple[FoundPlan, ...]:
+        executions = [expand(plan.row, self.model, self.workload.seq_len) for plan in plans]
+        estimates = estimate_plans(executions, self.model, self.cluster, self.workload)
+        found = zip(plans, executions, estimates, strict=True)
+        return tuple(FoundPlan(row=plan.row, plan=execution, estimate=one) for plan, execution, one in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
