@@ -67,10 +67,17 @@ def test_very_short_sequences_still_have_a_step() -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "tokens"),
-    [("1xRTX4090", 65_536), ("8xH100", 524_288), ("64xH100", 4_194_304), ("1024xH100", 4_194_304)],
+    [
+        ("1xRTX4090", 65_536),
+        ("8xH100", 524_288),
+        ("64xH100", 4_194_304),
+        ("1024xH100", 4_194_304),
+        ("16384xH100", 2**24),
+    ],
 )
 def test_a_step_nobody_stated_suits_the_number_of_devices(gpus: str, tokens: int) -> None:
     found = job_inputs(JobFields(model="llama-3-8b", gpus=gpus))
     assert found.workload.tokens_per_step == tokens
     (said,) = (one.value for one in found.assumptions if one.name == "global_batch")
     assert ("65,536 per device" in said) == (tokens < 4_194_304)
+    assert ("1,024 per device" in said) == (tokens > 4_194_304)

@@ -28,6 +28,9 @@ DEFAULT_SEQ_LEN = 4096
 DEFAULT_TOKENS_PER_STEP = 4_194_304
 TOKENS_PER_DEVICE = 65_536
 """Of the default step on fewer than 64 devices: more of one device makes steps of minutes, for no use."""
+FEWEST_TOKENS_PER_DEVICE = 1_024
+"""Of the default step on more than 4,096 devices. Source: Dubey et al. 2024, The Llama 3 Herd of Models (arXiv
+2407.21783), table 4: 16 M tokens on 16,384 H100."""
 NAME = FieldKind(metavar="NAME")
 POSITIVE = Number(metavar="USD")
 
@@ -102,7 +105,8 @@ class JobFields:
     tokens_per_step: int | None = ask(
         "Global batch in tokens.",
         Count(whole=True, example="4M"),
-        usual=f"{TOKENS_PER_DEVICE} per device, at most {DEFAULT_TOKENS_PER_STEP}",
+        usual=f"{TOKENS_PER_DEVICE} per device, at most {DEFAULT_TOKENS_PER_STEP}, at least {FEWEST_TOKENS_PER_DEVICE} "
+        "per device",
         rare=True,
     )
     lengths: str | os.PathLike[str] | Lengths | None = ask(

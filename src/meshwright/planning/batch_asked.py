@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from meshwright.errors import InputError, Problem
-from meshwright.fields.job import DEFAULT_SEQ_LEN, DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE
+from meshwright.fields.job import (
+    DEFAULT_SEQ_LEN,
+    DEFAULT_TOKENS_PER_STEP,
+    FEWEST_TOKENS_PER_DEVICE,
+    TOKENS_PER_DEVICE,
+)
 from meshwright.formats.cluster import Assumption
 from meshwright.specs.lengths import Lengths
 from meshwright.specs.model import ModelSpec
@@ -113,6 +118,18 @@ def sequence_length(seq: int | None, model: ModelSpec, lengths: Lengths, notes: 
     return seq
 
 
+def usual_tokens(devices: int) -> int:
+    """Tokens of a step where nobody says.
+
+        min(65,536 N, max(4,194,304, 1,024 N))
+
+    Args:
+        devices: N, of the cluster.
+    """
+    fewest = max(DEFAULT_TOKENS_PER_STEP, FEWEST_TOKENS_PER_DEVICE * devices)
+    return min(TOKENS_PER_DEVICE * devices, fewest)
+
+
 def default_batch(
     seq: float,
     per_step: int | None,
@@ -144,7 +161,8 @@ def default_batch(
     )
     ratio = wanted / seq
     shown = f"{ratio:,.0f}" if ratio.is_integer() else f"{ratio:,.1f}"
-    each = f" ({TOKENS_PER_DEVICE:,} per device)" if not per_step and wanted < DEFAULT_TOKENS_PER_STEP else ""
+    of_each = next((one for one in (TOKENS_PER_DEVICE, FEWEST_TOKENS_PER_DEVICE) if wanted == one * devices), None)
+    each = f" ({of_each:,} per device)" if not per_step and of_each and wanted != DEFAULT_TOKENS_PER_STEP else ""
     said = f"{wanted:,} tokens per step{each} / {seq:,.0f} = {shown}"
     if not per_step and ratio > MAX_BATCH:
         capped = f"{batch:,} {noun} = {batch * seq:,.0f} tokens ({said}, capped: at most {MAX_BATCH:,} can be planned)"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.fields.gather import Gather
-from meshwright.fields.job import DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE, JobFields
+from meshwright.fields.job import JobFields
 from meshwright.fields.kinds import shortened
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.host import with_host
@@ -17,7 +17,7 @@ from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
 from meshwright.library.software import canonical
 from meshwright.planning.assumptions import job_assumptions
-from meshwright.planning.batch_asked import DEFAULT_SAMPLES, check_batch, default_batch, sequence_length
+from meshwright.planning.batch_asked import DEFAULT_SAMPLES, check_batch, default_batch, sequence_length, usual_tokens
 from meshwright.planning.number_formats import (
     DEFAULT_DTYPE,
     asked_precision,
@@ -164,7 +164,7 @@ def _sized(
     if batch is None:
         filled = tokens_of_step(replace(first, seq_len=seq, global_batch=1))
         devices = usual_devices or where.devices
-        usual = DEFAULT_SAMPLES if spec.pooled else min(DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE * devices)
+        usual = DEFAULT_SAMPLES if spec.pooled else usual_tokens(devices)
         noun = "rows" if first.sequence_lengths else "sequences"
         several = len(where.groups) > 1
         batch = default_batch(filled, job.tokens_per_step, devices, notes, usual, noun, several=several)

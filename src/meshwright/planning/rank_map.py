@@ -134,9 +134,12 @@ def _warning(group: RankGroup, where: NodeGroup) -> str:
     inner = where.domains[0]
     outer = next((domain for domain in where.domains if domain.name == group.domain), where.domains[-1])
     speeds = f"{_rate(outer.bandwidth_bytes_per_s)} instead of {_rate(inner.bandwidth_bytes_per_s)} GB/s per device"
+    name, domain = f"{group.name}{group.size}", f"{inner.name} domain of {inner.size}"
+    if group.inside == 1:
+        return f"each rank of {name} is in another {domain}: they are reached over {outer.name} ({speeds})"
     return (
-        f"{group.name}{group.size} leaves its {inner.name} domain of {inner.size}: {group.inside} of {group.size} "
-        f"ranks share one, the others are reached over {outer.name} ({speeds})"
+        f"{name} leaves its {domain}: {group.inside} of {group.size} ranks share one, the others are reached over "
+        f"{outer.name} ({speeds})"
     )
 
 

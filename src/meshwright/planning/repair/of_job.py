@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from meshwright.estimate.result import StepEstimate
-from meshwright.fields.job import DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE
 from meshwright.formats.cluster import node_group
 from meshwright.library.devices import larger_devices
+from meshwright.planning.batch_asked import usual_tokens
 from meshwright.planning.fewer_nodes import first_nodes, is_round
 from meshwright.planning.one_kind import SpaceFor
 from meshwright.planning.repair.job_repair import Pins, Repairs, best_plan, job_repair
@@ -122,7 +122,7 @@ def same_batch(workload: Workload, before: int, after: int) -> str:
         before: devices that it was asked for.
         after: devices of the repair.
     """
-    usual, other = (min(DEFAULT_TOKENS_PER_STEP, TOKENS_PER_DEVICE * devices) for devices in (before, after))
+    usual, other = (usual_tokens(devices) for devices in (before, after))
     near = abs(workload.global_batch * workload.seq_len / usual - 1) <= USUAL_BATCH
     return f" --gbs {workload.global_batch}" if near and usual != other else ""
 
