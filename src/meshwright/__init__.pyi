@@ -1,6 +1,6 @@
 # Written by meshwright.cli.stub.
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from meshwright.app.calibrate import Calibrated
 from meshwright.app.calibrate_from_log import FromLog
@@ -64,9 +64,9 @@ from meshwright.specs.workload import Workload
 __version__: str
 
 def plan(
-    model: ModelSpec | str | os.PathLike[str] | None = ...,
+    model: ModelSpec | Mapping[str, object] | str | os.PathLike[str] | None = ...,
     *,
-    gpus: str | None = ...,
+    gpus: str | Mapping[str, int] | None = ...,
     cluster: ClusterSpec | str | os.PathLike[str] | None = ...,
     host_ram: float | str | None = ...,
     nvme: str | None = ...,
@@ -112,8 +112,8 @@ def plan(
     max_price_per_step: int | float | str | None = ...,
     days: int | float | str | None = ...,
     max_price: int | float | str | None = ...,
-    pin: str | Iterable[str] = ...,
-    forbid: str | Iterable[str] = ...,
+    pin: str | Iterable[str] | Mapping[str, object] = ...,
+    forbid: str | Iterable[str] | Mapping[str, object] = ...,
     schedule: str | Iterable[str] = ...,
     offload: str | None = ...,
     methods: str | None = ...,
@@ -130,12 +130,12 @@ def plan(
     horizon: float | str | None = ...,
 ) -> PlanSet: ...
 def estimate(
-    model: ModelSpec | str | os.PathLike[str] | None = ...,
+    model: ModelSpec | Mapping[str, object] | str | os.PathLike[str] | None = ...,
     plan: PlanLike | ExecutionPlan | PlanRow | None = ...,
     cluster: ClusterSpec | str | os.PathLike[str] | None = ...,
     workload: Workload | None = ...,
     *,
-    gpus: str | None = ...,
+    gpus: str | Mapping[str, int] | None = ...,
     host_ram: float | str | None = ...,
     nvme: str | None = ...,
     pcie: float | str | None = ...,
@@ -177,11 +177,11 @@ def estimate(
     schedule: str | Iterable[str] = ...,
 ) -> PlanSet: ...
 def check(
-    model: ModelSpec | str | os.PathLike[str] | None = ...,
+    model: ModelSpec | Mapping[str, object] | str | os.PathLike[str] | None = ...,
     plan: PlanLike | ExecutionPlan | PlanRow | None = ...,
     cluster: ClusterSpec | str | os.PathLike[str] | None = ...,
     *,
-    gpus: str | None = ...,
+    gpus: str | Mapping[str, int] | None = ...,
     host_ram: float | str | None = ...,
     nvme: str | None = ...,
     pcie: float | str | None = ...,
@@ -223,8 +223,8 @@ def check(
     source: str | os.PathLike[str] | None = ...,
     source_format: str | None = ...,
     arguments: str | Iterable[str] = ...,
-    environment: str | Iterable[str] = ...,
-    settings: str | Iterable[str] = ...,
+    environment: str | Iterable[str] | Mapping[str, object] = ...,
+    settings: str | Iterable[str] | Mapping[str, object] = ...,
     fix: bool = ...,
     output: str | os.PathLike[str] | None = ...,
     oom_log: str | os.PathLike[str] | None = ...,
@@ -235,8 +235,8 @@ def check(
 def explain(
     plan: PlanLike | PlanRow | None = ...,
     *,
-    model: ModelSpec | str | os.PathLike[str] | None = ...,
-    gpus: str | None = ...,
+    model: ModelSpec | Mapping[str, object] | str | os.PathLike[str] | None = ...,
+    gpus: str | Mapping[str, int] | None = ...,
     cluster: ClusterSpec | str | os.PathLike[str] | None = ...,
     host_ram: float | str | None = ...,
     nvme: str | None = ...,
@@ -277,8 +277,8 @@ def compare(
     *,
     with_run: str | os.PathLike[str] | None = ...,
     framework: str | None = ...,
-    model: ModelSpec | str | os.PathLike[str] | None = ...,
-    gpus: str | None = ...,
+    model: ModelSpec | Mapping[str, object] | str | os.PathLike[str] | None = ...,
+    gpus: str | Mapping[str, int] | None = ...,
     cluster: ClusterSpec | str | os.PathLike[str] | None = ...,
     host_ram: float | str | None = ...,
     nvme: str | None = ...,
@@ -314,7 +314,7 @@ def compare(
     calibration: Calibration | str | os.PathLike[str] | None = ...,
 ) -> Comparison | RunComparison: ...
 def size(
-    model: ModelSpec | str | os.PathLike[str] | None = ...,
+    model: ModelSpec | Mapping[str, object] | str | os.PathLike[str] | None = ...,
     device: DeviceSpec | str | None = ...,
     *,
     host_ram: float | str | None = ...,
@@ -358,8 +358,8 @@ def size(
     days: float | None = ...,
     step_time: float | None = ...,
     max_price: float | None = ...,
-    pin: str | Iterable[str] = ...,
-    forbid: str | Iterable[str] = ...,
+    pin: str | Iterable[str] | Mapping[str, object] = ...,
+    forbid: str | Iterable[str] | Mapping[str, object] = ...,
     time_limit: float | str | None = ...,
     memory_limit: float | str | None = ...,
 ) -> SizeAnswer: ...
@@ -369,8 +369,8 @@ def trace(
     *,
     svg: str | os.PathLike[str] | None = ...,
     memory_snapshot: str | os.PathLike[str] | None = ...,
-    model: ModelSpec | str | os.PathLike[str] | None = ...,
-    gpus: str | None = ...,
+    model: ModelSpec | Mapping[str, object] | str | os.PathLike[str] | None = ...,
+    gpus: str | Mapping[str, int] | None = ...,
     cluster: ClusterSpec | str | os.PathLike[str] | None = ...,
     host_ram: float | str | None = ...,
     nvme: str | None = ...,
@@ -404,9 +404,9 @@ def trace(
     software: str | None = ...,
 ) -> Trace: ...
 def report(
-    model: PlanSet | ModelSpec | str | os.PathLike[str] | None = ...,
+    model: PlanSet | ModelSpec | Mapping[str, object] | str | os.PathLike[str] | None = ...,
     *,
-    gpus: str | None = ...,
+    gpus: str | Mapping[str, int] | None = ...,
     cluster: ClusterSpec | str | os.PathLike[str] | None = ...,
     host_ram: float | str | None = ...,
     nvme: str | None = ...,
@@ -452,8 +452,8 @@ def report(
     max_price_per_step: int | float | str | None = ...,
     days: int | float | str | None = ...,
     max_price: int | float | str | None = ...,
-    pin: str | Iterable[str] = ...,
-    forbid: str | Iterable[str] = ...,
+    pin: str | Iterable[str] | Mapping[str, object] = ...,
+    forbid: str | Iterable[str] | Mapping[str, object] = ...,
     schedule: str | Iterable[str] = ...,
     offload: str | None = ...,
     methods: str | None = ...,
@@ -472,9 +472,9 @@ def report(
     format: str | None = ...,
 ) -> Report: ...
 def tune(
-    model: ModelSpec | str | os.PathLike[str] | None = ...,
+    model: ModelSpec | Mapping[str, object] | str | os.PathLike[str] | None = ...,
     *,
-    gpus: str | None = ...,
+    gpus: str | Mapping[str, int] | None = ...,
     cluster: ClusterSpec | str | os.PathLike[str] | None = ...,
     host_ram: float | str | None = ...,
     nvme: str | None = ...,
@@ -506,8 +506,8 @@ def tune(
     mlp_tiles: int | float | str | None = ...,
     expert_load: float | str | os.PathLike[str] | ExpertLoad | None = ...,
     software: str | None = ...,
-    pin: str | Iterable[str] = ...,
-    forbid: str | Iterable[str] = ...,
+    pin: str | Iterable[str] | Mapping[str, object] = ...,
+    forbid: str | Iterable[str] | Mapping[str, object] = ...,
     schedule: str | Iterable[str] = ...,
     tuners: str | Iterable[str] = ...,
     trials: int = ...,
@@ -581,8 +581,8 @@ def calibrate(
     plan: PlanLike | ExecutionPlan | PlanRow | None = ...,
     framework: str | None = ...,
     ranked: bool = ...,
-    model: ModelSpec | str | os.PathLike[str] | None = ...,
-    gpus: str | None = ...,
+    model: ModelSpec | Mapping[str, object] | str | os.PathLike[str] | None = ...,
+    gpus: str | Mapping[str, int] | None = ...,
     cluster: ClusterSpec | str | os.PathLike[str] | None = ...,
     host_ram: float | str | None = ...,
     nvme: str | None = ...,
@@ -658,12 +658,12 @@ def verify(
     tolerance: float | None = ...,
 ) -> Verified: ...
 def xray(
-    model: ModelSpec | str | os.PathLike[str] | None = ...,
+    model: ModelSpec | Mapping[str, object] | str | os.PathLike[str] | None = ...,
     source: str | os.PathLike[str] | None = ...,
     cluster: ClusterSpec | str | os.PathLike[str] | None = ...,
     *,
     plan: PlanLike | ExecutionPlan | PlanRow | None = ...,
-    gpus: str | None = ...,
+    gpus: str | Mapping[str, int] | None = ...,
     host_ram: float | str | None = ...,
     nvme: str | None = ...,
     pcie: float | str | None = ...,
@@ -697,7 +697,7 @@ def xray(
     calibration: Calibration | str | os.PathLike[str] | None = ...,
     framework: str | None = ...,
     arguments: str | Iterable[str] = ...,
-    environment: str | Iterable[str] = ...,
+    environment: str | Iterable[str] | Mapping[str, object] = ...,
     stage: int | None = ...,
     rank: int | None = ...,
     micro_batches: int | None = ...,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.errors import InputError, UnsupportedError
-from meshwright.fields.kinds import Choice, Count, Duration, FieldKind, Number, Numbers, Texts, Whole
+from meshwright.fields.kinds import PAIRS, Choice, Count, Devices, Duration, FieldKind, Number, Numbers, Texts, Whole
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,8 @@ def test_sequences_are_whole(value: object) -> None:
         (Duration(), "2min", 120, 120.0),
         (Texts(commas=True), "a, b", ["a", "b"], ("a", "b")),
         (Texts(), "tp=4,8", ["tp=4,8"], ("tp=4,8",)),
+        (Texts(annotation=PAIRS), "tp=4,8", {"tp": [4, 8]}, ("tp=4,8",)),
+        (Devices(), "8xH100,4xL40S", {"H100": 8, "L40S": 4}, "8xH100,4xL40S"),
         (Numbers(each=Whole()), "512,1024", [512, 1024], (512, 1024)),
         (Choice(names=("time", "cost"), noun="objective"), "cost", "cost", "cost"),
     ],

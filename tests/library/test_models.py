@@ -320,6 +320,23 @@ def test_a_file_a_folder_and_a_pipe_say_the_same(here: Path) -> None:
     assert piped.name == "stdin"
 
 
+class Configuration:
+    """As transformers' own says what it holds."""
+
+    def to_dict(self) -> dict[str, object]:
+        return {**LLAMA, "_name_or_path": "meta-llama/Meta-Llama-3-8B"}
+
+
+def test_the_content_of_a_config_is_a_model_too(here: Path) -> None:
+    expected = spec("llama-3-8b").parameters
+    for stated, name in ((LLAMA, "llama"), (json.dumps(LLAMA), "llama"), (Configuration(), "Meta-Llama-3-8B")):
+        found = resolve(stated)  # type: ignore[arg-type]
+        assert (found.name, found.parameters) == (name, expected)
+        assert (models.config_of(stated) or {})["model_type"] == "llama"  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="the model's text is not JSON"):
+        resolve("{model_type: llama}")
+
+
 def test_a_name_wins_over_a_folder_unless_it_is_written_as_a_path(here: Path) -> None:
     (here / "mistral-7b").mkdir()
     (here / "mistral-7b" / "config.json").write_text(json.dumps(LLAMA))

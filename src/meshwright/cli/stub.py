@@ -25,7 +25,7 @@ ANSWERS = {
     "verify": "Verified",
 }
 """What each verb returns."""
-HEAD = "import os\nfrom collections.abc import Iterable\n\n"
+HEAD = "import os\nfrom collections.abc import Iterable, Mapping\n\n"
 NAMED = {
     "Calibrated": "app.calibrate",
     "FromLog": "app.calibrate_from_log",

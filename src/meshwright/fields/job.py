@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshwright.fields.failures import FailureSpec
 from meshwright.fields.field import ask
 from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
-from meshwright.fields.kinds import Choice, Count, Duration, FieldKind, Flag, Number, Texts, Whole
+from meshwright.fields.kinds import PAIRS, Choice, Count, Devices, Duration, FieldKind, Flag, Number, Texts, Whole
 from meshwright.fields.power import CarbonIntensity, Watts
 from meshwright.specs.optimizers import OPTIMIZERS
 from meshwright.specs.precision import PRECISIONS, ROLES
@@ -57,11 +58,14 @@ def _role(name: str, text: str, usual: str = "", *, rare: bool = False) -> Any:
 class JobFields:
     """Model, cluster and workload as a user gives them."""
 
-    model: ModelSpec | str | os.PathLike[str] | None = ask(
-        MODEL_HELP, metavar="MODEL", argument=True, annotation="ModelSpec | str | os.PathLike[str]"
+    model: ModelSpec | Mapping[str, object] | str | os.PathLike[str] | None = ask(
+        MODEL_HELP,
+        FieldKind(metavar="MODEL", annotation="ModelSpec | Mapping[str, object] | str | os.PathLike[str]"),
+        argument=True,
     )
     gpus: str | None = ask(
         "64xH100, 8x8xH100 for 8 nodes of 8, 4xp5.48xlarge for 4 machines of a cloud, 1xRTX4090+1xRTX3090 in one host.",
+        Devices(),
         metavar="G",
     )
     cluster: ClusterSpec | str | os.PathLike[str] | None = ask(
@@ -244,9 +248,9 @@ class AimFields:
 class SpaceFields:
     """Which plans are looked at."""
 
-    pin: tuple[str, ...] = ask("Fix an axis: tp=8. Repeatable.", Texts(metavar="AXIS=V"))
+    pin: tuple[str, ...] = ask("Fix an axis: tp=8. Repeatable.", Texts(metavar="AXIS=V", annotation=PAIRS))
     forbid: tuple[str, ...] = ask(
-        "Exclude an axis or a value: vpp, pp=4, fsdp. Repeatable.", Texts(metavar="AXIS"), rare=True
+        "Exclude an axis or a value: vpp, pp=4, fsdp. Repeatable.", Texts(metavar="AXIS", annotation=PAIRS), rare=True
     )
     schedule: tuple[str, ...] = ask(
         "Pipeline schedules to search; all: the whole catalogue.",

@@ -16,6 +16,8 @@ MOST = 2**31 - 1
 MAX_WHOLE = 10**12
 MAX_NUMBER = 1e30
 TEXTS = "str | Iterable[str]"
+PAIRS = "str | Iterable[str] | Mapping[str, object]"
+"""Of texts `name=value`."""
 SEVERAL = re.compile(r"Iterable|Mapping|PlanLike|Source")
 """In the annotation of a value that may also be a list or a table."""
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
@@ -85,15 +87,32 @@ class Texts(FieldKind):
     repeated: bool = True
 
     def read(self, name: str, value: str | Iterable[Any]) -> tuple[Any, ...]:
-        """Texts in their order."""
+        """Texts in their order; of pairs in a mapping, `name=value` of each."""
+        if isinstance(value, Mapping) and self.annotation == PAIRS:
+            value = [f"{key}={_listed(one)}" for key, one in value.items()]
         entries = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
-        if self.annotation == TEXTS and not all(isinstance(entry, str) for entry in entries):
+        if self.annotation in (TEXTS, PAIRS) and not all(isinstance(entry, str) for entry in entries):
             raise self.wrong(name, value, "must be text, or several texts", f"for example {name}='...'")
         if not self.commas:
             return tuple(entries)
         parts = (entry.split(",") if isinstance(entry, str) else [entry] for entry in entries)
         found = (part.strip() if isinstance(part, str) else part for entry in parts for part in entry)
         return tuple(part for part in found if part != "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices(FieldKind):
+    """Devices as text, or their numbers by name in Python."""
+
+    metavar: str = "G"
+    annotation: str = "str | Mapping[str, int]"
+
+    def read(self, name: str, value: Any) -> Any:
+        """As text: `8xH100,8xA100-80`."""
+        if not isinstance(value, Mapping):
+            return FieldKind().read(name, value)
+        counts = [Whole().read(f"{name}[{device!r}]", count) for device, count in value.items()]
+        return ",".join(f"{count}x{device}" for count, device in zip(counts, value, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +268,11 @@ class Numbers(Texts):
         """Numbers in their order."""
         entries = value if isinstance(value, str) or not isinstance(value, (int, float)) else [value]
         return tuple(self.each.read(name, part) for part in Texts(commas=True, annotation="").read(name, entries))
+
+
+def _listed(value: object) -> str:
+    """A value, or several with commas between them."""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple | set) else str(value)
 
 
 def real(value: object) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -25,6 +26,14 @@ def name_of_path(path: str) -> str:
     for ending in (".json", *WEIGHTS):
         named = named.removesuffix(ending)
     return named or "model"
+
+
+def name_of_config(config: Mapping[str, object]) -> str:
+    """What to call the model of a config that stands in no file: as transformers does, else as its family."""
+    path = config.get("_name_or_path")
+    named = path.rstrip("/").rpartition("/")[2] if isinstance(path, str) else ""
+    family = config.get("model_type")
+    return named or (family if isinstance(family, str) and family else "model")
 
 
 def model_at(path: str, *, name: str | None = None) -> ModelSpec:
@@ -98,7 +107,7 @@ def content_of(path: str) -> object:
         raise refusal(f"cannot read {path[:200]!r}", str(error), "check the path and its permissions") from None
     if data is None:
         raise _too_large(path)
-    return _parse(data, path)
+    return parsed(data, path)
 
 
 def _from_weights(path: str) -> object:
@@ -129,10 +138,19 @@ def content_of_stream(stream: IO[bytes] | IO[str] | None) -> object:
         data = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise refusal("cannot read standard input", str(error), "pipe in a config.json") from None
-    return _parse(data.encode("utf-8", "replace") if isinstance(data, str) else data, "standard input")
+    return parsed(data.encode("utf-8", "replace") if isinstance(data, str) else data, "standard input")
 
 
-def _parse(data: bytes, where: str) -> object:
+def parsed(data: bytes, where: str) -> object:
+    """The JSON in these bytes.
+
+    Args:
+        data: of a file, a stream or a text.
+        where: they stand, as an error says it.
+
+    Raises:
+        InputError: they are too many, no text or no JSON.
+    """
     if len(data) > MAX_BYTES:
         raise _too_large(where)
     if not data.strip():

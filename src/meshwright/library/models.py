@@ -37,12 +37,13 @@ _DATA = Path(__file__).parent / "data" / "models"
 _FITTING_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,98}[a-z0-9])?")
 
 
-def resolve(text: str | os.PathLike[str], stdin: IO[bytes] | IO[str] | None = None) -> ModelSpec:
+def resolve(text: str | os.PathLike[str] | Mapping[str, object], stdin: IO[bytes] | IO[str] | None = None) -> ModelSpec:
     """The model that MODEL means on the command line.
 
     Args:
         text: a library name or alias (case and punctuation do not matter), a path to a config.json or a folder with
             one, or `-` for standard input. A name wins over a path of the same letters; `./NAME` is always a path.
+            Or what a config.json holds: as text, as a mapping, or as a configuration object of transformers.
         stdin: read for `-`; the process's own by default.
 
     Returns:
@@ -52,7 +53,11 @@ def resolve(text: str | os.PathLike[str], stdin: IO[bytes] | IO[str] | None = No
         UnsupportedError: if nobody knows the name, or the family of the config.
         InputError: if the file is missing, unreadable or not the config of a model.
     """
-    text = os.fspath(text)
+    if (content := stated_config(text)) is not None:
+        from meshwright.library.model_files import model_of_config, name_of_config
+
+        return model_of_config(content, name_of_config(content), source="the config given")
+    text = os.fspath(text)  # type: ignore[arg-type]
     if text == "-":
         from meshwright.library.model_files import content_of_stream, model_of_config
 
@@ -90,7 +95,28 @@ def spec(name: str) -> ModelSpec:
     return model_at(str(path), name=name)
 
 
-def config_of(text: str | os.PathLike[str]) -> dict[str, object] | None:
+def stated_config(model: object) -> dict[str, object] | None:
+    """What a config.json holds, where it is given itself; None where a name or a path is.
+
+    Args:
+        model: text that is JSON, a mapping, or an object with `to_dict`, such as a configuration of transformers.
+
+    Raises:
+        InputError: the text is no JSON object.
+    """
+    if isinstance(model, str) and model.lstrip().startswith("{"):
+        from meshwright.library.model_files import parsed
+
+        return parsed(model.encode("utf-8", "replace"), "the model's text")  # type: ignore[return-value]
+    if isinstance(model, Mapping):
+        return dict(model)
+    if isinstance(model, (str, os.PathLike)) or not callable(say := getattr(model, "to_dict", None)):
+        return None
+    content = say()
+    return dict(content) if isinstance(content, Mapping) else None
+
+
+def config_of(text: str | os.PathLike[str] | Mapping[str, object]) -> dict[str, object] | None:
     """The config.json that MODEL means on the command line, as it stands there; None where it has none.
 
     Args:
@@ -98,7 +124,9 @@ def config_of(text: str | os.PathLike[str]) -> dict[str, object] | None:
     """
     from meshwright.library.model_files import content_of, is_entry
 
-    text = os.fspath(text)
+    if (stated := stated_config(text)) is not None:
+        return stated
+    text = os.fspath(text)  # type: ignore[arg-type]
     name = None if _looks_like_path(text) else find_name(text)
     built_in = name is not None and name in _index()
     if built_in:

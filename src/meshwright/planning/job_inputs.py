@@ -291,18 +291,18 @@ def _no_experts(model: ModelSpec, said: str, field: str) -> Problem:
 
 
 def resolve_model(model: object) -> ModelSpec:
-    """The model of a spec, a name of the library or a path.
+    """The model of a spec, a name of the library, a path, or the content of a config.
 
     Raises:
         InputError, UnsupportedError: it is none of them.
     """
     if isinstance(model, ModelSpec):
         return model
-    if model is not None and not isinstance(model, (str, os.PathLike)):
-        why = "must be a name of the library, a path or a ModelSpec"
+    if model is not None and not isinstance(model, (str, os.PathLike)) and models.stated_config(model) is None:
+        why = "must be a name of the library, a path, the content of a config.json or a ModelSpec"
         fix = 'for example "llama-3.1-8b" or "./config.json"'
         raise InputError(Problem(what=f"model is {shortened(model)}", why=why, fix=fix, field="model"), code="MW203")
-    return models.resolve("" if model is None else model)
+    return models.resolve("" if model is None else model)  # type: ignore[arg-type]
 
 
 def _lengths(job: JobFields) -> Lengths:

@@ -14,7 +14,7 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
-from meshwright.formats.plan_json import PlannedJob, read_job, with_model
+from meshwright.formats.plan_json import PlannedJob, read_document, read_job, with_model
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.made_with import changes_since
@@ -41,7 +41,7 @@ class HasJob(Protocol):
         ...
 
 
-PlanLike = Job | MeasuredJob | HasJob | str | os.PathLike[str]
+PlanLike = Job | MeasuredJob | HasJob | Mapping[str, Any] | str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +99,12 @@ def planned_job(plan: PlanLike) -> tuple[PlannedJob, tuple[str, ...]]:
             field="plan",
             code="MW232",
         )
-    if not isinstance(plan, (str, os.PathLike)):
+    if isinstance(plan, Mapping):
+        read = read_document(plan)
+    elif isinstance(plan, (str, os.PathLike)):
+        read = read_job(plan if isinstance(plan, str) else Path(plan))
+    else:
         raise _no_plan(plan)
-    read = read_job(plan if isinstance(plan, str) else Path(plan))
     return read.planned, (*read.warnings, *changes_since(read))
 
 
@@ -199,7 +202,7 @@ def plan_question(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) ->
     """Bring a plan together with its model, cluster and workload.
 
     Args:
-        plan: a row, its one-line form, a plan file, a job, or an execution plan.
+        plan: a row, its one-line form, a plan file or what it holds, a job, or an execution plan.
         asked: model, cluster and workload; what is not given comes from the plan file, else by default.
 
     Returns:
@@ -209,7 +212,7 @@ def plan_question(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) ->
         InputError: anything is malformed, or plan, model and cluster contradict each other.
         UnsupportedError: an unknown name.
     """
-    carried = isinstance(plan, (Job, MeasuredJob, HasJob)) or (
+    carried = isinstance(plan, (Job, MeasuredJob, HasJob, Mapping)) or (
         isinstance(plan, (str, os.PathLike)) and _names_file(plan)
     )
     if carried:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import NAME
-from meshwright.fields.kinds import FieldKind, Flag, Number, Numbers, OutputFile, Texts, Whole
+from meshwright.fields.kinds import PAIRS, FieldKind, Flag, Number, Numbers, OutputFile, Texts, Whole
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
@@ -38,7 +38,7 @@ class SpaceOptions:
     dp_overlap: bool = ask(
         "Do not overlap data-parallel communication.", Flag(), default=True, option="--no-dp-overlap"
     )
-    pin: tuple[str, ...] = ask("Fix a key: tensor_par=4,8. Repeatable.", Texts(metavar="KEY=V"))
+    pin: tuple[str, ...] = ask("Fix a key: tensor_par=4,8. Repeatable.", Texts(metavar="KEY=V", annotation=PAIRS))
     fixed: bool = _fixed()
 
     def check(self, reading: Reading, apps: tuple[Any, ...], systems: tuple[Any, ...]) -> None:

@@ -13,7 +13,7 @@ from meshwright.app.requests.estimate import PLAN_KIND
 from meshwright.errors import MeshwrightError
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import PLAN_HELP, JobFields
-from meshwright.fields.kinds import FieldKind, Flag, Texts
+from meshwright.fields.kinds import PAIRS, FieldKind, Flag, Texts
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
@@ -52,13 +52,13 @@ class CheckRequest(Request):
     )
     environment: tuple[str, ...] = ask(
         "Environment variable of the script. Repeatable.",
-        Texts(metavar="NAME=VALUE", annotation="str | Iterable[str]"),
+        Texts(metavar="NAME=VALUE", annotation=PAIRS),
         option="--env",
     )
     settings: tuple[str, ...] = ask(
         "Option or key of FILE to be taken instead of what it says, by its own name, such as micro-batch-size=2. "
         "Repeatable.",
-        Texts(metavar="NAME=VALUE", annotation="str | Iterable[str]"),
+        Texts(metavar="NAME=VALUE", annotation=PAIRS),
         option="--set",
     )
     fix: bool = ask("Write FILE to -o with the better plan, or the smallest repair, applied.", Flag())

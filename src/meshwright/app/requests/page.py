@@ -37,7 +37,7 @@ class PageRequest(PlanRequest):
         JobFields,
         model={
             "help": f"A plan file or a plan set, as `plan -o` writes it, or {MODEL_HELP[0].lower()}{MODEL_HELP[1:]}",
-            "annotation": "PlanSet | ModelSpec | str | os.PathLike[str]",
+            "annotation": "PlanSet | ModelSpec | Mapping[str, object] | str | os.PathLike[str]",
         },
     )
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from meshwright.app.requests.estimate import PLAN_KIND
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import MONEY_AND_POWER, PLAN_HELP, JobFields
-from meshwright.fields.kinds import FieldKind, Texts, Whole
+from meshwright.fields.kinds import PAIRS, FieldKind, Texts, Whole
 from meshwright.fields.request import Reading, Request
 
 FRAMEWORKS = ("megatron", "torchtitan", "module")
@@ -46,7 +46,7 @@ class XrayRequest(Request):
     )
     environment: tuple[str, ...] = ask(
         "Environment variable of the script. Repeatable.",
-        Texts(metavar="NAME=VALUE", annotation="str | Iterable[str]"),
+        Texts(metavar="NAME=VALUE", annotation=PAIRS),
         option="--env",
     )
     stage: int | None = ask("Pipeline stage whose first rank is run.", Whole(low=0), usual="0")
