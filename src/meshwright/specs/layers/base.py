@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from meshwright.specs.operators import Kept, Op, StreamTokens
 
@@ -69,6 +69,8 @@ class Mixer(LayerPart):
     """Tokens see each other. Every mixer has `heads`, the units that tensor ranks and all-to-alls share out."""
 
     __slots__ = ()
+    units: ClassVar[str] = "attention heads"
+    """What its `heads` are called."""
 
     @property
     def shared_kv_heads(self) -> int:
@@ -78,7 +80,7 @@ class Mixer(LayerPart):
     @property
     def divided(self) -> tuple[tuple[str, int], ...]:
         """Units by name, all of which tensor ranks share out evenly."""
-        return (("attention heads", self.heads),)  # type: ignore[attr-defined]
+        return ((self.units, self.heads),)  # type: ignore[attr-defined]
 
     @property
     def replicated(self) -> tuple[tuple[str, int], ...]:

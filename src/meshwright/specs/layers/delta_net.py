@@ -11,7 +11,7 @@ from typing import Literal
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
 from meshwright.specs.layers.recurrent import (
-    RecurrentMixer,
+    ConvolvedMixer,
     chunked_scan,
     convolution,
     gated_norm,
@@ -21,9 +21,10 @@ from meshwright.specs.operators import column_product, row_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaNet(RecurrentMixer):
+class DeltaNet(ConvolvedMixer):
     """Gated delta net: queries and keys of fewer heads than values, a gate, one decay and one rate per head."""
 
+    units = "delta-net heads"
     kind: Literal["delta-net"] = "delta-net"
     heads: int
     """Of values."""
@@ -56,11 +57,6 @@ class DeltaNet(RecurrentMixer):
         return 2 * self.key_width + self.value_width
 
     @property
-    def divided(self) -> tuple[tuple[str, int], ...]:
-        """Heads of values."""
-        return (("delta-net heads", self.heads),)
-
-    @property
     def replicated(self) -> tuple[tuple[str, int], ...]:
         """Heads of keys."""
         return (("delta-net key heads", self.key_heads),)
@@ -69,11 +65,6 @@ class DeltaNet(RecurrentMixer):
     def state_elements(self) -> int:
         """key_dim x value_dim per head."""
         return self.value_width * self.key_dim
-
-    @property
-    def window_elements(self) -> int:
-        """The last tokens of the convolution's channels."""
-        return (self.conv_kernel - 1) * self.channels
 
     def parameters(self, hidden: int) -> int:
         """Products, convolution, decay and its bias per head, one norm for all heads."""

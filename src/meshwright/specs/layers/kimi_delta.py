@@ -8,6 +8,7 @@ from typing import Literal
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
 from meshwright.specs.layers.recurrent import (
+    ConvolvedMixer,
     SquareStateMixer,
     chunked_scan,
     convolution,
@@ -18,9 +19,10 @@ from meshwright.specs.operators import column_product, row_product, whole_produc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KimiDelta(SquareStateMixer):
+class KimiDelta(SquareStateMixer, ConvolvedMixer):
     """Kimi delta attention: decays and output gate through products of low rank."""
 
+    units = "delta heads"
     kind: Literal["kimi-delta"] = "kimi-delta"
     heads: int
     head_dim: int
@@ -34,14 +36,9 @@ class KimiDelta(SquareStateMixer):
         check.done()
 
     @property
-    def divided(self) -> tuple[tuple[str, int], ...]:
-        """Heads."""
-        return (("delta heads", self.heads),)
-
-    @property
-    def window_elements(self) -> int:
-        """The last tokens of queries, keys and values."""
-        return 3 * (self.conv_kernel - 1) * self.width
+    def channels(self) -> int:
+        """Of the convolution: queries, keys and values."""
+        return 3 * self.width
 
     def parameters(self, hidden: int) -> int:
         """Products, two of low rank, convolutions, decays per head, their bias per channel, one norm for all heads."""
@@ -57,7 +54,7 @@ class KimiDelta(SquareStateMixer):
             column_product("rates", hidden, ((heads, 1),), gather=0),
             whole_product("low ranks", hidden, 2 * dim),
             column_product("decays and gate", dim, ((heads, 2 * dim),), gather=2 * dim),
-            convolution(3 * width, self.conv_kernel, more=heads + width),
+            convolution(self.channels, self.conv_kernel, more=heads + width),
             chunked_scan("delta rule", heads=heads, keys=(1.0, dim, dim), chunk=self.chunk, rule="delta", decays=dim),
             gated_norm(width, parameters=dim),
             row_product("delta out", ((heads, dim),), hidden),

@@ -8,7 +8,8 @@ from typing import Literal
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
 from meshwright.specs.layers.recurrent import (
-    RecurrentMixer,
+    ChannelMixer,
+    ConvolvedMixer,
     convolution,
     gated_norm,
     recurrent_work,
@@ -23,9 +24,10 @@ CHUNK = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mamba(RecurrentMixer):
+class Mamba(ChannelMixer, ConvolvedMixer):
     """A selective state-space layer: every channel has `state` decays; no products in the scan."""
 
+    units = "Mamba channels"
     kind: Literal["mamba"] = "mamba"
     width: int
     """Channels: expansion x hidden."""
@@ -45,24 +47,14 @@ class Mamba(RecurrentMixer):
         check.done()
 
     @property
-    def heads(self) -> int:
-        """Channels are independent of each other."""
+    def channels(self) -> int:
+        """Of the convolution: all."""
         return self.width
-
-    @property
-    def divided(self) -> tuple[tuple[str, int], ...]:
-        """Channels."""
-        return (("Mamba channels", self.width),)
 
     @property
     def state_elements(self) -> int:
         """`state` per channel."""
         return self.width * self.state
-
-    @property
-    def window_elements(self) -> int:
-        """The last tokens of every channel."""
-        return (self.conv_kernel - 1) * self.width
 
     def parameters(self, hidden: int) -> int:
         """Products, convolution, steps, A and D per channel."""

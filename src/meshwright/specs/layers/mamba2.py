@@ -8,7 +8,7 @@ from typing import Literal
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
 from meshwright.specs.layers.recurrent import (
-    RecurrentMixer,
+    ConvolvedMixer,
     chunked_scan,
     convolution,
     gated_norm,
@@ -18,9 +18,10 @@ from meshwright.specs.operators import column_product, row_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mamba2(RecurrentMixer):
+class Mamba2(ConvolvedMixer):
     """A state-space dual layer: gate, inputs, B, C and steps by one product, a convolution, a scan, a gated norm."""
 
+    units = "Mamba heads"
     kind: Literal["mamba2"] = "mamba2"
     heads: int
     head_dim: int
@@ -53,11 +54,6 @@ class Mamba2(RecurrentMixer):
         return self.width + 2 * self.groups * self.state
 
     @property
-    def divided(self) -> tuple[tuple[str, int], ...]:
-        """Heads of inputs."""
-        return (("Mamba heads", self.heads),)
-
-    @property
     def replicated(self) -> tuple[tuple[str, int], ...]:
         """Groups of B and C."""
         return (("Mamba groups", self.groups),)
@@ -66,11 +62,6 @@ class Mamba2(RecurrentMixer):
     def state_elements(self) -> int:
         """state x head_dim per head."""
         return self.width * self.state
-
-    @property
-    def window_elements(self) -> int:
-        """The last tokens of the convolution's channels."""
-        return (self.conv_kernel - 1) * self.channels
 
     def parameters(self, hidden: int) -> int:
         """Products, convolution, A, D and step bias per head, norm."""

@@ -13,6 +13,7 @@ Backward takes two products for each, and makes scores and states again.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Literal
 
@@ -40,12 +41,41 @@ class RecurrentMixer(Mixer):
 
     @property
     def window_elements(self) -> int:
-        """Inputs of the convolution that the next token needs."""
+        """Earlier inputs of a convolution or a shift that the next token needs."""
         return 0
 
     def state_bytes(self, seq_len: int, element_bytes: float = 2.0) -> float:
         """The same however long the sequence is; arguments as `Mixer.state_bytes`."""
         return self.state_elements * STATE_BYTES + self.window_elements * element_bytes
+
+
+class ConvolvedMixer(RecurrentMixer):
+    """A mixer whose inputs pass a causal convolution over the last `conv_kernel` tokens."""
+
+    __slots__ = ()
+    conv_kernel: int
+
+    @property
+    @abstractmethod
+    def channels(self) -> int:
+        """Of the convolution."""
+
+    @property
+    def window_elements(self) -> int:
+        """Every channel of all tokens under the kernel but the newest."""
+        return (self.conv_kernel - 1) * self.channels
+
+
+class ChannelMixer(RecurrentMixer):
+    """A mixer whose channels are independent of each other: each is a head of its own."""
+
+    __slots__ = ()
+    width: int
+
+    @property
+    def heads(self) -> int:
+        """Channels."""
+        return self.width
 
 
 class SquareStateMixer(RecurrentMixer):

@@ -34,6 +34,7 @@ MIXES = {5: 4, 6: 6, 7: 6}
 class RwkvTimeMix(SquareStateMixer):
     """Receptance, key, value and gate of blends of two tokens, and a decayed state per head."""
 
+    units = "RWKV heads"
     kind: Literal["rwkv"] = "rwkv"
     version: Literal[5, 6, 7]
     heads: int
@@ -62,11 +63,6 @@ class RwkvTimeMix(SquareStateMixer):
             if check.whole("value_rank", self.value_rank, 0) and self.version != 7:
                 check.that(self.value_rank == 0, "value_rank", self.value_rank, f"RWKV-{self.version} has none")
         check.done()
-
-    @property
-    def divided(self) -> tuple[tuple[str, int], ...]:
-        """Heads."""
-        return (("RWKV heads", self.heads),)
 
     @property
     def window_elements(self) -> int:

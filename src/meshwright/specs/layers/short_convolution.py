@@ -7,14 +7,15 @@ from typing import Literal
 
 from meshwright.specs.check import Check
 from meshwright.specs.layers.base import LayerContext, PartWork
-from meshwright.specs.layers.recurrent import RecurrentMixer, recurrent_work
+from meshwright.specs.layers.recurrent import ChannelMixer, recurrent_work
 from meshwright.specs.operators import Vector, column_product, row_product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShortConvolution(RecurrentMixer):
+class ShortConvolution(ChannelMixer):
     """Two gates and values by one product, a convolution of each channel between the gates, a product out."""
 
+    units = "convolution channels"
     kind: Literal["short-convolution"] = "short-convolution"
     width: int
     """Channels; LFM2 has as many as the residual stream."""
@@ -26,16 +27,6 @@ class ShortConvolution(RecurrentMixer):
         check = Check("short convolution")
         check.all_whole(self, "width", "kernel")
         check.done()
-
-    @property
-    def heads(self) -> int:
-        """Channels are independent of each other."""
-        return self.width
-
-    @property
-    def divided(self) -> tuple[tuple[str, int], ...]:
-        """Channels."""
-        return (("convolution channels", self.width),)
 
     @property
     def window_elements(self) -> int:
