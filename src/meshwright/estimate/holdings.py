@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwright.estimate.pipeline import StageCounts
 from meshwright.estimate.run import PipelineColumns, sync_rounds
-from meshwright.estimate.states import EXTRAS
+from meshwright.estimate.states import HELD, HeldParameters
 from meshwright.estimate.sync import DataGroups
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.plan import ExecutionPlan, Worker
@@ -22,25 +22,9 @@ from meshwright.strategies.data import ShardingColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerUpdates:
+class WorkerUpdates(HeldParameters):
     """What the end of a step works on, one column per worker, whatever pipelines they belong to."""
 
-    dense_parameters: Float[np.ndarray, "plans workers"]
-    expert_parameters: Float[np.ndarray, "plans workers"]
-    replicated_parameters: Float[np.ndarray, "plans workers"]
-    """Of the dense ones: their gradients are summed over tensor ranks."""
-    frozen_dense_bytes: Float[np.ndarray, "plans workers"]
-    """Of weights that are not trained, as they are stored."""
-    frozen_expert_bytes: Float[np.ndarray, "plans workers"]
-    dense_state_bytes: Float[np.ndarray, "plans workers"]
-    """Beyond what follows from the number of parameters, as `states.Extras`; so the next seven."""
-    expert_state_bytes: Float[np.ndarray, "plans workers"]
-    dense_update_s: Float[np.ndarray, "plans workers"]
-    expert_update_s: Float[np.ndarray, "plans workers"]
-    dense_weight_bytes: Float[np.ndarray, "plans workers"]
-    expert_weight_bytes: Float[np.ndarray, "plans workers"]
-    dense_payload: Float[np.ndarray, "plans workers"]
-    expert_payload: Float[np.ndarray, "plans workers"]
     forward_s: Float[np.ndarray, "plans workers"]
     """Of one micro-batch."""
     last_s: Float[np.ndarray, "plans workers"]
@@ -71,12 +55,7 @@ def updates_of(columns: PipelineColumns) -> WorkerUpdates:
     # Where the backward is split, gradients of weights are there when the last weight gradients end.
     last_s = columns.backward_s if columns.weight_s is None else columns.weight_s
     return WorkerUpdates(
-        dense_parameters=columns.dense_parameters,
-        expert_parameters=columns.expert_parameters,
-        replicated_parameters=columns.replicated_parameters,
-        frozen_dense_bytes=columns.frozen_dense_bytes,
-        frozen_expert_bytes=columns.frozen_expert_bytes,
-        **{name: getattr(columns, name) for name in EXTRAS},
+        **{name: getattr(columns, name) for name in HELD},
         forward_s=columns.forward_s.sum(axis=2),
         last_s=last_s.sum(axis=2),
         micro_batches=np.full((1, 1), float(micro_batches)),

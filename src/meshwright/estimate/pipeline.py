@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import ItemCosts
 from meshwright.estimate.run import PipelineColumns, live
-from meshwright.estimate.states import EXTRAS
+from meshwright.estimate.states import HELD
 from meshwright.estimate.sync import DataGroups, DataNetwork, LayerSync, layer_sync
 from meshwright.kernels.collectives import all_reduce_s, group_span, point_to_point_s
 from meshwright.schedules import Kind, Placement, Schedule
@@ -165,13 +165,8 @@ def pipeline_columns(
         made_bytes=made_bytes,
         away_bytes=cells(costs.away_bytes) if costs.away_bytes.any() else None,
         parts_s=parts,
-        dense_parameters=costs.dense_parameters @ held,
-        expert_parameters=costs.expert_parameters @ held,
-        replicated_parameters=costs.replicated_parameters @ held,
-        frozen_dense_bytes=costs.frozen_dense_bytes @ held,
-        frozen_expert_bytes=costs.frozen_expert_bytes @ held,
+        **{name: getattr(costs, name) @ held for name in HELD},
         largest_frozen_bytes=largest((costs.frozen_dense_bytes + costs.frozen_expert_bytes) * whole),
-        **{name: getattr(costs, name) @ held for name in EXTRAS},
         largest_dense=largest(costs.dense_parameters * whole),
         largest_expert=largest(costs.expert_parameters * whole),
         transient_bytes=largest(costs.transient_bytes),

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from meshwright.estimate.states import HeldParameters
 from meshwright.estimate.sync import DataGroups
 from meshwright.schedules import Kind, Schedule, Times
 from meshwright.schedules.in_flight import largest_vectors
@@ -22,7 +23,7 @@ from meshwright.strategies.data import ShardingColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineColumns:
+class PipelineColumns(HeldParameters):
     """Plans of one pipeline shape, ready to run."""
 
     schedule: Schedule
@@ -46,23 +47,7 @@ class PipelineColumns:
     """Per run in flight, in host memory; None where nothing is."""
     parts_s: dict[str, Float[np.ndarray, "plans workers"]]
     """Of the step, by part: compute, recompute, tp, cp, ep, dp, offload, host, and pp where it occupies workers."""
-    dense_parameters: Float[np.ndarray, "plans workers"]
-    expert_parameters: Float[np.ndarray, "plans workers"]
-    replicated_parameters: Float[np.ndarray, "plans workers"]
-    """Of the dense ones: their gradients are summed over tensor ranks."""
-    frozen_dense_bytes: Float[np.ndarray, "plans workers"]
-    frozen_expert_bytes: Float[np.ndarray, "plans workers"]
     largest_frozen_bytes: Float[np.ndarray, "plans workers"]
-    """Of weights that are not trained, as they are stored."""
-    dense_state_bytes: Float[np.ndarray, "plans workers"]
-    """Beyond what follows from the number of parameters, as `states.Extras`; so the next seven."""
-    expert_state_bytes: Float[np.ndarray, "plans workers"]
-    dense_update_s: Float[np.ndarray, "plans workers"]
-    expert_update_s: Float[np.ndarray, "plans workers"]
-    dense_weight_bytes: Float[np.ndarray, "plans workers"]
-    expert_weight_bytes: Float[np.ndarray, "plans workers"]
-    dense_payload: Float[np.ndarray, "plans workers"]
-    expert_payload: Float[np.ndarray, "plans workers"]
     largest_dense: Float[np.ndarray, "plans workers"]
     largest_expert: Float[np.ndarray, "plans workers"]
     transient_bytes: Float[np.ndarray, "plans workers"]

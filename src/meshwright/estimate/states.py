@@ -55,9 +55,31 @@ class Extras:
         return cls(*(np.zeros(rows) for _ in fields(cls)))
 
 
-EXTRAS = tuple(f.name for f in fields(Extras))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldParameters:
+    """Parameters that the workers of plans hold, and what these have beyond their number."""
+
+    dense_parameters: Float[np.ndarray, "plans workers"]
+    expert_parameters: Float[np.ndarray, "plans workers"]
+    replicated_parameters: Float[np.ndarray, "plans workers"]
+    """Of the dense ones: their gradients are summed over tensor ranks."""
+    frozen_dense_bytes: Float[np.ndarray, "plans workers"]
+    """Of weights that are not trained, as they are stored."""
+    frozen_expert_bytes: Float[np.ndarray, "plans workers"]
+    dense_state_bytes: Float[np.ndarray, "plans workers"]
+    """Beyond what follows from the number of parameters, as `Extras`; so the next seven."""
+    expert_state_bytes: Float[np.ndarray, "plans workers"]
+    dense_update_s: Float[np.ndarray, "plans workers"]
+    expert_update_s: Float[np.ndarray, "plans workers"]
+    dense_weight_bytes: Float[np.ndarray, "plans workers"]
+    expert_weight_bytes: Float[np.ndarray, "plans workers"]
+    dense_payload: Float[np.ndarray, "plans workers"]
+    expert_payload: Float[np.ndarray, "plans workers"]
+
+
+HELD = tuple(f.name for f in fields(HeldParameters))
 EXTRA_SECONDS = ("dense_update_s", "expert_update_s")
-EXTRA_BYTES = tuple(name for name in EXTRAS if name.endswith("_bytes"))
+EXTRA_BYTES = tuple(f.name for f in fields(Extras) if f.name.endswith("_bytes"))
 
 
 def has_extras(model: ModelSpec, workload: Workload) -> bool:
