@@ -19,6 +19,9 @@ NEWEST := .venv-newest/.torch
 # The frameworks' requirements conflict with each other, so they are installed without them, in an environment of their own.
 TARGETS := .venv-targets/.targets
 
+# Programs that tests and benchmarks start read compiled modules instead of compiling hundreds of them each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo release audit mutants kills interrupts test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page browser schedules schemas claims \
 	models floors corpus docs docs-version \
 	clean

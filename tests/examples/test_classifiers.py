@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.virtual_devices import QUICK_COMPILATION
+
 ROOT = Path(__file__).parents[2]
-QUICK = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
-                      "--xla_llvm_disable_expensive_passes=true"}  # fmt: skip
+QUICK = {"XLA_FLAGS": f"--xla_force_host_platform_device_count=8 {QUICK_COMPILATION}"}
 """Compiled sooner, as what is compiled here runs a few times."""
 
 

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.virtual_devices import QUICK_COMPILATION
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt.py"
-QUICK = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
-                      "--xla_llvm_disable_expensive_passes=true"}  # fmt: skip
+QUICK = {"XLA_FLAGS": f"--xla_force_host_platform_device_count=8 {QUICK_COMPILATION}"}
 """Compiled sooner, as what is compiled here runs three times."""
 
 

@@ -101,8 +101,9 @@ class PlannedTraining(ABC):
             for count, samples in self.shares:
                 own = jax.tree.map(lambda leaf: leaf[first : first + count * samples], batch)  # noqa: B023 (read at once)
                 split = jax.tree.map(lambda leaf: leaf.reshape(count, samples, *leaf.shape[1:]), own)  # noqa: B023
-                begun = both(state["weights"], jax.tree.map(lambda leaf: leaf[0], split), key)
-                total, _ = jax.lax.scan(added, begun, jax.tree.map(lambda leaf: leaf[1:], split))
+                # From zeros, and not from the first, so that loss and gradients are compiled once.
+                shapes = jax.eval_shape(both, state["weights"], jax.tree.map(lambda leaf: leaf[0], split), key)
+                total, _ = jax.lax.scan(added, jax.tree.map(jnp.zeros_like, shapes), split)
                 sums.append(jax.tree.map(lambda leaf: leaf * (samples / whole), total))  # noqa: B023
                 first += count * samples
             value, gradients = jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *sums)

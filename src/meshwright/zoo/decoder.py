@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any, Literal
 
 import jax
@@ -143,8 +145,7 @@ class Decoder:
             head["projection"] = drawn(projection, (spec.hidden, spec.vocab), spec.hidden)
         if spec.head_bias:
             head["bias"] = jnp.zeros(spec.vocab)
-        drawn_layers = [self._layer_weights(layer, one) for layer, one in zip(spec.layers(), layers, strict=True)]
-        return {"embedding": embedding, "layers": drawn_layers, "head": head}
+        return {"embedding": embedding, "layers": self._layers_weights(layers), "head": head}
 
     def loss(self, weights: dict[str, Any], batch: dict[str, jax.Array], key: jax.Array) -> jax.Array:
         """Cross entropy of the next token, and a little of the routers' imbalance.
@@ -226,6 +227,16 @@ class Decoder:
             after = (3 * tokens[:, at - 1] + 7) % vocab
             tokens[:, at] = np.where(follows[:, at], after, tokens[:, at])
         return {"tokens": tokens, "sample": np.arange(step * samples, (step + 1) * samples, dtype=np.int32)}
+
+    def _layers_weights(self, keys: list[jax.Array]) -> list[dict[str, Any]]:
+        """Those of every layer; equal layers are drawn in a loop, as its body is compiled once for all of them."""
+        own = list(self.spec.layers())
+        made: dict[int, dict[str, Any]] = {}
+        for kind in dict.fromkeys(own):
+            places = [place for place, layer in enumerate(own) if layer == kind]
+            stacked = jax.lax.map(partial(self._layer_weights, kind), jnp.stack([keys[place] for place in places]))
+            made |= {place: jax.tree.map(itemgetter(row), stacked) for row, place in enumerate(places)}
+        return [made[place] for place in range(len(own))]
 
     def _layer_weights(self, layer: LayerSpec, key: jax.Array) -> dict[str, Any]:
         hidden, scale = self.spec.hidden, (2 * self.spec.num_layers) ** -0.5
