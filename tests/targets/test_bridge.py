@@ -105,3 +105,78 @@ def test_scaling_by_the_current_tensor_is_fp8(tmp_path: Path) -> None:
     assert report.inputs is not None
     assert isinstance(report.inputs, JobInputs)
     assert report.inputs.workload.precision.compute == "fp8"
+
+
+RECIPES = """\
+import torch
+from megatron.bridge import AutoBridge
+from megatron.bridge.recipes.common import _peft_common, _pretrain_common
+
+LONG: int = 16384
+
+
+def _parallel(cfg, *, tp):
+    cfg.model.tensor_model_parallel_size = tp
+    cfg.model.sequence_parallel = True
+
+
+def llama3_8b_pretrain_config() -> ConfigContainer:
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").to_megatron_provider(load_weights=False)
+    _parallel(cfg, tp=2)
+    cfg.model.context_parallel_size = 2
+    cfg.model.seq_length = LONG
+    cfg.model.transformer_impl = "transformer_engine"
+    cfg.train.global_batch_size = 64
+    cfg.train.micro_batch_size = 1
+    cfg.mixed_precision = bf16_with_fp8_current_scaling_mixed()
+    cfg.optimizer.exp_avg_dtype = torch.float32
+    cfg.ddp.grad_reduce_in_fp32 = False
+    return cfg
+
+
+def llama3_8b_peft_config(peft_scheme="lora") -> ConfigContainer:
+    cfg = _peft_common()
+    hf_path = "meta-llama/Meta-Llama-3-8B"
+    cfg.model = AutoBridge.from_hf_pretrained(hf_path).get_model_config()
+    peft_cfg = default_peft_config(peft_scheme)
+    cfg.peft = peft_cfg
+    if isinstance(peft_scheme, str) and peft_scheme.lower() in ["lora", "dora"]:
+        peft_cfg.dim = 8
+    cfg.model.seq_length = 4096
+    cfg.model.tensor_model_parallel_size = 1
+    benchmark_defaults(cfg)
+    return cfg
+"""
+
+
+def of_recipe(folder: Path, name: str) -> CheckReport:
+    (folder / "llama3.py").write_text(RECIPES)
+    over = f"recipe={name}" if name else ()
+    return check(folder / "llama3.py", cluster="8xH100", settings=over, search=False)
+
+
+def test_a_recipe_is_read_by_what_its_function_sets(tmp_path: Path) -> None:
+    report = of_recipe(tmp_path, "llama3_8b_pretrain_config")
+    assert report.name == "tp2.cp2.dp2.z1.mbs1.gbs64"
+    assert isinstance(report.inputs, JobInputs)
+    workload = report.inputs.workload
+    assert (report.inputs.model.name, workload.seq_len) == ("llama-3-8b", 16384)
+    # Number formats set fields of their own, which stand over those of ddp.
+    assert (workload.precision.weights, workload.precision.reduce) == ("fp8", "fp32")
+    assert report.launch is not None
+    assert (report.launch.workload["bf16_first"], report.launch.workload["bf16_last"]) == (1, 1)
+    assert report.launch is not None
+    assert {one.option: one.place for one in report.launch.said}["model.context_parallel_size"] == "llama3.py:17"
+
+
+def test_a_file_of_several_recipes_asks_which_and_names_what_it_did_not_read(tmp_path: Path) -> None:
+    assert next(one.field for one in of_recipe(tmp_path, "").violations) == "recipe"
+    report = of_recipe(tmp_path, "llama3_8b_peft_config")
+    assert [one.why for one in report.violations if one.code == "OPTIONS"] == [
+        "benchmark_defaults changes the configuration, and is not read"
+    ]
+    assert report.inputs is not None
+    assert report.inputs.model.tuning is not None
+    assert report.inputs.model.tuning.lora is not None
+    assert report.inputs.model.tuning.lora.rank == 8

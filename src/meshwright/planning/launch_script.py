@@ -72,7 +72,7 @@ def format_of(source: str | os.PathLike[str], outside: Outside = Outside()) -> s
         return "hydra"
     found = target_of_file(path.name, text) or record_of(path.name, text)
     found = found or (TRAINER if recorded(path.name, text) else None)
-    if found is None and (path.suffix in SCRIPTS or text.startswith("#!")):
+    if found is None and (path.suffix in SCRIPTS or (text.startswith("#!") and path.suffix != ".py")):
         found = _started_by(path, text, outside) or "megatron"
     if found is None and path.suffix in _LANGUAGES:
         parsed(text, _LANGUAGES[path.suffix], "launch file")
@@ -289,7 +289,8 @@ class LaunchSource:
 
     @property
     def _is_bash(self) -> bool:
-        named = Path(self.name).suffix in SCRIPTS or self.text.startswith("#!")
+        suffix = Path(self.name).suffix
+        named = suffix in SCRIPTS or (self.text.startswith("#!") and suffix != ".py")
         return named or (not self.name and self.target.script is not None)
 
     def read(self, text: str | None = None) -> LaunchFile:

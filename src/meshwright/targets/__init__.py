@@ -66,6 +66,8 @@ TRAINERS = TargetCatalogue(
     "levanter",
     "xtuner",
     "swift",
+    "openrlhf",
+    "verl",
     within="trainers.",
 )
 """Read, not written."""
@@ -95,4 +97,7 @@ def reader_named(name: str) -> Target:
 def target_of_file(name: str, text: str) -> str | None:
     """The target or trainer whose file this is, by its name and text; None where none or several say so."""
     found = [one for one in (*TARGETS, *TRAINERS) if reader_named(one).recognised(name, text)]
+    # A trainer around an engine has the engine's keys among its own.
+    trainers = [one for one in found if one in TRAINERS]
+    found = trainers if len(trainers) == 1 else found
     return found[0] if len(found) == 1 else None

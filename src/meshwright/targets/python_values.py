@@ -49,11 +49,15 @@ def constants(tree: ast.Module) -> dict[str, Any]:
     stored.update(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
     found: dict[str, Any] = {}
     for node in tree.body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            with contextlib.suppress(*UNKNOWN):
-                if stored[name] == 1:
-                    found[name] = expression_value(node.value, found)
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            target, value = node.target, node.value
+        else:
+            continue
+        with contextlib.suppress(*UNKNOWN):
+            if isinstance(target, ast.Name) and stored[target.id] == 1:
+                found[target.id] = expression_value(value, found)
     return found
 
 

@@ -168,6 +168,28 @@ NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-30B-A3B --tensor_model_parallel
 """
 
 
+RLHF = """\
+read -r -d '' training_commands <<EOF
+openrlhf.cli.train_sft \\
+   --max_len 4096 \\
+   --train_batch_size 64 \\
+   --micro_train_batch_size 2 \\
+   --pretrain meta-llama/Meta-Llama-3-8B \\
+   --zero_stage 3 \\
+   --adam_offload \\
+   --bf16 \\
+   --gradient_checkpointing
+EOF
+deepspeed --num_gpus 8 --module $training_commands
+"""
+VERL = """\
+torchrun --nproc_per_node=$1 -m verl.trainer.fsdp_sft_trainer \\
+    data.train_batch_size=64 data.micro_batch_size_per_gpu=4 data.max_length=2048 \\
+    model.partial_pretrain=Qwen/Qwen2.5-0.5B-Instruct model.lora_rank=16 \\
+    ulysses_sequence_parallel_size=2 use_remove_padding=true
+"""
+
+
 def read(folder: Path, name: str, text: str, **more: Any) -> CheckReport:
     """A file as `check` reads it."""
     (folder / name).write_text(text)
@@ -302,6 +324,24 @@ def test_swift_says_what_it_starts_where_that_is_no_training(tmp_path: Path, wor
 def test_several_devices_without_processes_share_one_model(tmp_path: Path) -> None:
     alone = SWIFT.replace("NPROC_PER_NODE=8", "CUDA_VISIBLE_DEVICES=0,1").replace("zero2_offload", "zero2")
     assert refused(read(tmp_path, "sft.sh", alone)) == ["device_map"]
+
+
+def test_openrlhf_is_read_from_the_words_that_a_heredoc_holds(tmp_path: Path) -> None:
+    report = read(tmp_path, "sft.sh", RLHF)
+    assert report.name == "dp8.z3.mbs2.gbs64.rc-full.off-og"
+    assert (inputs(report).model.name, inputs(report).workload.seq_len) == ("llama-3-8b", 4096)
+    assert report.launch is not None
+    assert {one.option for one in report.launch.said} >= {"zero_stage", "adam_offload", "pretrain"}
+    with pytest.raises(InputError, match="starts train_dpo"):
+        read(tmp_path, "dpo.sh", RLHF.replace("train_sft", "train_dpo"))
+
+
+def test_verl_is_read_from_its_keys(tmp_path: Path) -> None:
+    report = read(tmp_path, "sft.sh", VERL, arguments=("8",))
+    assert report.ok
+    assert report.name == "cp2-a2a.dp4.fsdp.mbs4.gbs64.rc-full"
+    with pytest.raises(InputError, match="starts main_ppo"):
+        read(tmp_path, "ppo.sh", VERL.replace("fsdp_sft_trainer", "main_ppo"))
 
 
 def test_trainers_are_read_and_never_written() -> None:

@@ -59,7 +59,8 @@ def run_read(evaluator: Interpreter, words: list[Value], place: ScriptLine, shel
     if len(parts) > len(names):
         # The last name takes the rest of the line as it is.
         pattern = f"[{re.escape(marks)}]" if marks.strip() else r"[ \t]+"
-        parts = re.split(pattern, line if marks.strip() else line.strip(), maxsplit=len(names) - 1)
+        whole = line if marks.strip() else line.strip()
+        parts = re.split(pattern, whole, maxsplit=len(names) - 1) if len(names) > 1 else [whole]
     for number, name in enumerate(names):
         shell.assign(name, literal(parts[number] if number < len(parts) else "", place))
 

@@ -15,11 +15,16 @@ from meshwright.formats import megatron
 from meshwright.formats.key_text import KeyText
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.job import Job
-from meshwright.targets.bridge import lora
+from meshwright.targets.bridge import lora, recipe
 from meshwright.targets.bridge.edit import overrides_text
 from meshwright.targets.bridge.options import PROGRAMS
 from meshwright.targets.bridge.overrides import overrides, unsaid
-from meshwright.targets.bridge.read import read_bridge_script, read_bridge_text, read_bridge_yaml
+from meshwright.targets.bridge.read import (
+    read_bridge_recipe,
+    read_bridge_script,
+    read_bridge_text,
+    read_bridge_yaml,
+)
 from meshwright.targets.contract import Files, JobTarget, TargetFiles, file_of, marked, one_line, target_files
 from meshwright.targets.megatron import as_run_by_megatron
 from meshwright.targets.megatron.rules import rule_problems
@@ -133,7 +138,8 @@ def _by_tables(name: str, text: str) -> bool:
 
 
 def _recognised(name: str, text: str) -> bool:
-    return _by_overrides(name, text) or _by_options(name, text) or _by_tables(name, text)
+    by_words = _by_overrides(name, text) or _by_options(name, text)
+    return by_words or _by_tables(name, text) or recipe.recognised(name, text)
 
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
@@ -141,12 +147,14 @@ def _read(files: Files, devices: int | None = None) -> LaunchFile:
     over = json.loads(files.get(FILE, "{}"))
     if name.endswith((".yaml", ".yml")):
         return read_bridge_yaml(name, text, over, devices)
+    if name.endswith(".py"):
+        return read_bridge_recipe(name, text, over, devices)
     return read_bridge_text(name, "\n".join((text, *(f"{key}={value}" for key, value in over.items()))), devices)
 
 
 def _edited(name: str, text: str) -> KeyText | None:
     """A recipe is not edited through a table of its parts: their keys and those that are exported differ."""
-    return None if name.endswith((".yaml", ".yml")) else overrides_text(name, text)
+    return None if name.endswith((".yaml", ".yml", ".py")) else overrides_text(name, text)
 
 
 TARGET = JobTarget(

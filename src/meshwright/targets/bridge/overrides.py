@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 
 from meshwright.errors import Problem, nearest
 from meshwright.formats.shell import Word, word
-from meshwright.targets.overrides import parted
+from meshwright.targets.overrides import keyed, parted
 
 _M, _DDP, _OPT = "model.", "ddp.", "optimizer."
 KEYS: dict[str, tuple[str, ...]] = {
@@ -58,6 +58,16 @@ KEYS: dict[str, tuple[str, ...]] = {
 Source: megatron/bridge/training/config.py and comm_overlap.py of megatron-bridge 0.3.1; model, ddp and optimizer are
 classes of megatron-core 0.16.1.
 """
+READ = {
+    "optimizer.exp_avg_dtype": "--exp-avg-dtype",
+    "optimizer.exp_avg_sq_dtype": "--exp-avg-sq-dtype",
+    "optimizer.main_grads_dtype": "--main-grads-dtype",
+    "model.account_for_embedding_in_pipeline_split": "--account-for-embedding-in-pipeline-split",
+    "model.account_for_loss_in_pipeline_split": "--account-for-loss-in-pipeline-split",
+    "model.num_layers_in_first_pipeline_stage": "--decoder-first-pipeline-num-layers",
+    "model.num_layers_in_last_pipeline_stage": "--decoder-last-pipeline-num-layers",
+}
+"""Keys that are read and not written, with the option that says the same."""
 _SWITCHES = (
     "--sequence-parallel",
     "--tp-comm-overlap",
@@ -90,6 +100,28 @@ _FORMATS: dict[str, frozenset[tuple[str, str]]] = {
     "bf16_with_nvfp4_mixed": frozenset({("--bf16", ""), ("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")}),
 }
 """Recipes of number formats by the options that say the same."""
+_MADE: dict[str, dict[str, str]] = {
+    "bf16_with_fp8_delayed_scaling_mixed": {"fp8_param_gather": "true"},
+    "bf16_with_fp8_current_scaling_mixed": {
+        "fp8_param_gather": "true",
+        "first_last_layers_bf16": "true",
+        "num_layers_at_start_in_bf16": "1",
+        "num_layers_at_end_in_bf16": "1",
+    },
+    "bf16_with_mxfp8_mixed": {"fp8_param_gather": "true"},
+}
+"""What recipes of number formats set besides; they stand over fields of the same names in ddp and model.
+
+Source: megatron/bridge/training/mixed_precision.py, commit 067f987d (2026-08).
+"""
+_OF_MADE = "mixed_precision."
+_MADE_FLAGS = {
+    "fp8_param_gather": "--fp8-param-gather",
+    "fp8_param": "--fp8-param-gather",
+    "first_last_layers_bf16": "--first-last-layers-bf16",
+    "num_layers_at_start_in_bf16": "--num-layers-at-start-in-bf16",
+    "num_layers_at_end_in_bf16": "--num-layers-at-end-in-bf16",
+}
 _OF_FORMATS = ("--bf16", "--fp16", "--fp8-format", "--fp8-recipe", "--fp4-format", "--fp4-recipe")
 _KEPT_WEIGHTS = ("--megatron-fsdp-main-params-dtype", "fp32")
 _KEPT_KEY = f"{_DDP}preserve_fp32_weights"
@@ -159,7 +191,7 @@ def _text(value: str) -> str:
 
 def override_options() -> dict[str, str]:
     """Keys of a plan with the option that says the same; those of number formats with none."""
-    found = {key: flag for flag, keys in KEYS.items() for key in keys}
+    found = {key: flag for flag, keys in KEYS.items() for key in keys} | READ
     return found | dict.fromkeys(("mixed_precision", _KEPT_KEY, _NARROW_KEY), "")
 
 
@@ -174,6 +206,27 @@ def of_the_run(key: str) -> bool:
     close = nearest(key, override_options(), count=1)
     slip = bool(close) and SequenceMatcher(None, key, close[0]).ratio() > 0.9
     return _OF_THE_RUN.match(key) is not None and not slip
+
+
+def as_made(words: Iterable[Word]) -> list[Word]:
+    """Overrides of a recipe with all that its number formats set.
+
+    Args:
+        words: KEY=VALUE among others.
+    """
+    words = list(words)
+    given = {key: one for key, one in map(parted, words) if key}
+    name = given["mixed_precision"].text.strip("'\"") if "mixed_precision" in given else ""
+    fields = {key: word(value) for key, value in _MADE.get(name, {}).items()}
+    fields |= {key.removeprefix(_OF_MADE): one for key, one in given.items() if key.startswith(_OF_MADE)}
+    narrow = fields.get("grad_reduce_in_fp32")
+    left = [one for one in words if not parted(one)[0].startswith(_OF_MADE) and parted(one)[0] != _NARROW_KEY]
+    if narrow is not None:
+        left.append(keyed(_NARROW_KEY, word(narrow.text.lower(), narrow.place)))
+    first = fields.get("first_last_layers_bf16")
+    if first is None or first.text.lower() != "true":
+        fields = {key: one for key, one in fields.items() if "bf16" not in key}
+    return left + [keyed(f"{_OF_MADE}{key}", one) for key, one in fields.items() if key in _MADE_FLAGS]
 
 
 def flags_of(words: Iterable[Word]) -> tuple[list[Word], list[Problem]]:
@@ -194,11 +247,13 @@ def flags_of(words: Iterable[Word]) -> tuple[list[Word], list[Problem]]:
             if text not in _FORMATS:
                 why, fix = f"known are {', '.join(_FORMATS)}", "use bf16_mixed"
                 problems.append(Problem(what=f"mixed_precision is {text[:60]}", why=why, fix=fix, field=key))
+        elif key.startswith(_OF_MADE):
+            found += _words(_MADE_FLAGS[key.removeprefix(_OF_MADE)], word(text.lower(), value.place))
         elif key == _KEPT_KEY:
             found += [word(part, value.place) for part in _KEPT_WEIGHTS if text == "true"]
         elif key == _NARROW_KEY:
             found += [word(_NARROW[0], value.place)] if text == "false" else []
-        elif flag and (key in first or KEYS[flag][0] not in given):
+        elif flag and (key in first or key in READ or KEYS[flag][0] not in given):
             found += _words(flag, value)
         elif flag is None and key.startswith(_OF_A_PLAN) and not of_the_run(key):
             close = nearest(key, override_options())

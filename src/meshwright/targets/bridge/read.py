@@ -11,8 +11,8 @@ from meshwright.formats import megatron
 from meshwright.formats.key_text import leaves
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.shell import Launch, Script, ScriptLine, Word, launches, processes, word
-from meshwright.targets.bridge import lora, options
-from meshwright.targets.bridge.overrides import KEY_OF, flags_of, of_the_run, override_options
+from meshwright.targets.bridge import lora, options, recipe
+from meshwright.targets.bridge.overrides import KEY_OF, as_made, flags_of, of_the_run, override_options
 from meshwright.targets.keys import table_of
 from meshwright.targets.overrides import parted
 
@@ -70,7 +70,7 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     words = options.as_overrides(launch)
     names = " ".join(one.text for one in launch.words)
     usual = options.recipe_defaults(names, [key for key, _ in map(parted, words) if key])
-    words += usual
+    words = as_made([*words, *usual])
     read = _read(words, devices or options.devices_of(launch) or started)
     adapted, asked = options.lora_asked(launch, {key: value.text for key, value in map(parted, words) if key})
     read = replace(
@@ -105,7 +105,7 @@ def read_bridge_yaml(name: str, text: str, over: Mapping[str, object], devices: 
         shown = f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
         words.append(word(f"{_RENAMED.get(key, key)}={shown}", ScriptLine(name, at)))
     usual = options.recipe_defaults(name, [key for key, _ in map(parted, words) if key])
-    read = _read([*words, *usual], devices)
+    read = _read(as_made([*words, *usual]), devices)
     if "peft" in {key.partition(".")[0] for key, _ in map(parted, words)}:
         problem = Problem(what="peft is given", why=_TUNED, fix="check the script that starts the recipe", field="peft")
         read = replace(read, problems=(*read.problems, problem))
@@ -115,6 +115,43 @@ def read_bridge_yaml(name: str, text: str, over: Mapping[str, object], devices: 
     notes = [f"taken as recipes have it: {', '.join(one.text for one in usual)}"] if usual else []
     notes.append("what the file does not say besides is taken as not set by its recipe")
     return replace(read, notes=(*read.notes, *notes))
+
+
+def read_bridge_recipe(name: str, text: str, over: Mapping[str, object], devices: int | None) -> LaunchFile:
+    """A Python file of recipes: the fields that one of its functions sets.
+
+    Args:
+        name: of the file.
+        text: its Python.
+        over: values by key that stand over its own; `recipe` names the function.
+        devices: of the job.
+
+    Raises:
+        InputError: the text is no Python.
+    """
+    given = dict(over)
+    found, asked = recipe.read_recipe(name, text, str(given.pop("recipe", "")))
+    if found is None:
+        assert asked is not None
+        return LaunchFile(row=None, layout=None, questions=(asked,))
+    said = {key: (shown, ScriptLine(name, line)) for key, shown, line in recipe.words_of(found)}
+    if "model.seq_length" in said:
+        said.pop("dataset.seq_length", None)  # a model is given sequences of its own length
+    said |= {key: (str(value), ScriptLine(name, 0)) for key, value in given.items()}
+    adapters = {key: shown for key, (shown, _) in said.items() if key.startswith("peft.")}
+    words = [
+        word(f"{_RENAMED.get(key, key)}={shown}", place)
+        for key, (shown, place) in said.items()
+        if not key.startswith("peft.") and not options.without_effect(key, shown)
+    ]
+    read = _read(as_made(words), devices)
+    adapted = options.lora_of(adapters) if adapters else None
+    questions = () if found.problems else _left_to("the function that it starts from", read)
+    workload = read.workload | ({"lora": adapted} if adapted else {})
+    named = {"name": found.model} if found.model else {}
+    if questions and not read.questions:
+        return replace(read, row=None, layout=None, workload={}, model=named, questions=questions)
+    return replace(read, model=named, workload=workload, problems=(*read.problems, *found.problems))
 
 
 _RENAMED = {"dataset.seq_length": "dataset.sequence_length"}

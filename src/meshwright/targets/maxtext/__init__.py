@@ -204,6 +204,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     wide = reader.word("dtype", "bfloat16") == "float32"
     seq_len = reader.get("max_target_length", 2048)
     stated = fsdp.workload(row, wide=wide, seq_len=seq_len)
+    if reader.word("attention") == "dot_product":
+        stated["attention_kernel"] = "materialised"
     quantization = reader.word("quantization")
     if quantization in _PRODUCTS:
         stated["precision"] = PRECISIONS[_PRODUCTS[quantization]]

@@ -39,7 +39,7 @@ _GATED = ("swiglu", "geglu", "glu", "reglu", "bilinear")
 
 
 def _recognised(name: str, text: str) -> bool:
-    return PurePath(name).suffix in (".yaml", ".yml") and all(mark.search(text) for mark in _MARKS)
+    return PurePath(name).suffix in (".yaml", ".yml", ".json") and all(mark.search(text) for mark in _MARKS)
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:

@@ -132,7 +132,15 @@ def _stem(reader: KeyReader) -> str:
 
 
 def sharded_row(
-    dp: int, *, mbs: int, gbs: int, sharded: bool, replicate: int = 1, cp: int = 1, reshard: bool = True, **more: Any
+    dp: int,
+    *,
+    mbs: int,
+    gbs: int,
+    sharded: bool,
+    replicate: int = 1,
+    context: tuple[str, int] = ("", 1),
+    reshard: bool = True,
+    **more: Any,
 ) -> PlanRow:
     """A plan of data ranks that hold whole copies or shards of everything.
 
@@ -141,9 +149,10 @@ def sharded_row(
         mbs, gbs: sequences of a micro-batch, and of a step.
         sharded: everything is sharded over them.
         replicate: copies, where it is.
-        cp: context ranks, which hold shards, too.
+        context: kind and degree of context parallelism, whose ranks hold shards, too.
         reshard: gathered weights are freed after the forward pass.
         more: other fields of a row.
     """
+    cp = context[1]
     held = fsdp.sharding(sharded and dp * cp > 1, dp=dp, replicate=replicate if sharded else dp, cp=cp, reshard=reshard)
-    return PlanRow(dp=dp, mbs=mbs, gbs=gbs, **held, **more)
+    return PlanRow(dp=dp, mbs=mbs, gbs=gbs, cp=(context,) if cp > 1 else (), **held, **more)

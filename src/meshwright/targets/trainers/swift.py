@@ -7,16 +7,16 @@ https://github.com/modelscope/ms-swift; its Megatron takes the options of Megatr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import Problem
-from meshwright.formats.launch_file import LaunchFile, Said
+from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.options import known_options
 from meshwright.formats.megatron.read import read_flags
-from meshwright.formats.shell import Launch, Script, Word, launches, processes, word
+from meshwright.formats.shell import Launch, Script, launches, processes, word
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.values import known_text, unknown_of
 from meshwright.specs.precision import PRECISIONS, Precision
@@ -24,8 +24,8 @@ from meshwright.specs.row import PlanRow
 from meshwright.targets import fine_tuning, hugging_face
 from meshwright.targets.contract import ReadTarget
 from meshwright.targets.keys import KeyReader, Keys
-from meshwright.targets.overrides import parsed_word
-from meshwright.targets.trainers import shared
+from meshwright.targets.trainers import commands, shared
+from meshwright.targets.trainers.commands import Command
 
 TITLE = "ms-swift"
 _VERBS = "sft|pt|rlhf|infer|export|eval|deploy|rollout|sample"
@@ -33,7 +33,6 @@ _STARTS = re.compile(
     rf"^[^#\n]*(?:(?:^|[\s/])(?:swift|megatron)\s+(?:{_VERBS})\b|swift/cli/\w+\.py|swift/cli/_megatron/\w+\.py)", re.M
 )
 _TRAINS = ("sft", "pt")
-_SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".job")
 _ZERO: dict[str, Keys] = {
     "zero0": {"stage": 0},
     "zero1": {"stage": 1, "overlap_comm": False},
@@ -61,18 +60,16 @@ _DEFAULT_STEPS = 16
 
 
 def _recognised(name: str, text: str) -> bool:
-    bash = PurePath(name).suffix in _SCRIPTS or text.startswith("#!")
+    bash = PurePath(name).suffix in commands.SUFFIXES or text.startswith("#!")
     return bash and _STARTS.search(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Started:
+class _Started(Command):
     """One start of a program of ms-swift."""
 
     megatron: bool
     verb: str
-    options: Mapping[str, tuple[Word, ...]]
-    launch: Launch
 
 
 def read(script: Script, devices: int | None = None) -> LaunchFile:
@@ -84,25 +81,18 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
     """
     found = [one for launch in launches(script.commands) if (one := _started(launch)) is not None]
     training = [one for one in found if one.verb in _TRAINS]
-    problems = [
-        Problem(what=f"{place} cannot be read", why=why, fix="correct the script there", field="source")
-        for why, place in script.broken[:4]
-    ]
+    problems = commands.unread(script)
     if not training:
-        return _no_plan((*problems, _no_training(found)))
+        return commands.no_plan((*problems, _no_training(found)))
     last = training[-1]
-    if len({_same(one) for one in training}) > 1:
-        where = ", ".join(dict.fromkeys(str(one.launch.place) for one in training[:6]))
-        why, fix = f"their options differ, at {where}", "leave one in the script, or say what selects it with --env"
-        several = Problem(what="the script starts several different jobs", why=why, fix=fix, field="source")
-        return _no_plan(tuple(problems), questions=(several,))
-    asked = tuple(questions_for(_open(last)))
-    if asked:
-        return _no_plan(tuple(problems), questions=asked, model=_text(last, "model"))
-    reader = KeyReader(keys=_keys(last), problems=problems)
+    if (which := commands.several(list(training))) is not None:
+        return commands.no_plan(problems, (which,))
+    if asked := last.questions(_NEEDED, "model"):
+        return commands.no_plan(problems, asked, last.text("model"))
+    reader = KeyReader(keys=last.keys(), problems=problems)
     world, question = _world(reader, last, devices)
     if question is not None:
-        return _no_plan(tuple(problems), questions=(question,), model=_text(last, "model"))
+        return commands.no_plan(problems, (question,), last.text("model"))
     _refuse(reader)
     launched = _megatron(reader, last, world) if last.megatron else _trainer(reader, last, world)
     known = {one.option for one in launched.said}
@@ -110,8 +100,8 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
     known |= {one.option for one in said}
     return replace(
         launched,
-        said=tuple(_placed(one, last) for one in said if one.option in last.options),
-        unpriced=tuple(_placed(one, last) for one in reader.unpriced() if one.option not in known),
+        said=tuple(last.placed(one) for one in said if one.option in last.options),
+        unpriced=tuple(last.placed(one) for one in reader.unpriced() if one.option not in known),
         started=world if _stated(last) else None,
     )
 
@@ -120,38 +110,15 @@ def _started(launch: Launch) -> _Started | None:
     words, program = launch.words, launch.program
     stem = program.rpartition("/")[2]
     if stem in ("swift", "megatron") and words:
-        return _Started(megatron=stem == "megatron", verb=words[0].text, options=_options(words[1:]), launch=launch)
+        return _Started(
+            megatron=stem == "megatron", verb=words[0].text, options=commands.by_options(words[1:]), launch=launch
+        )
     path = program.replace(".", "/") if not program.endswith(".py") else program.removesuffix(".py")
     match = re.search(r"swift/cli/(_megatron/)?(\w+)$", path)
     if match is None:
         return None
     verb = words[0].text if match[2] == "main" and words else match[2]
-    return _Started(megatron=bool(match[1]), verb=verb, options=_options(words), launch=launch)
-
-
-def _options(words: tuple[Word, ...]) -> dict[str, tuple[Word, ...]]:
-    """Options by name, with the words behind each; the last of a name stands."""
-    found: dict[str, tuple[Word, ...]] = {}
-    name = ""
-    for one in words:
-        if one.text.startswith("--"):
-            name, equals, value = one.text.removeprefix("--").partition("=")
-            name = name.replace("-", "_")
-            found[name] = (word(value, one.place),) if equals else ()
-        elif name:
-            found[name] = (*found[name], one)
-    return found
-
-
-def _same(one: _Started) -> object:
-    return one.megatron, tuple((name, tuple(word.text for word in words)) for name, words in one.options.items())
-
-
-def _no_plan(
-    problems: tuple[Problem, ...], *, questions: tuple[Problem, ...] = (), model: str | None = None
-) -> LaunchFile:
-    named = {"name": model} if model else {}
-    return LaunchFile(row=None, layout=None, model=named, problems=problems, questions=questions)
+    return _Started(megatron=bool(match[1]), verb=verb, options=commands.by_options(words), launch=launch)
 
 
 def _no_training(found: list[_Started]) -> Problem:
@@ -167,35 +134,6 @@ _NEEDED = re.compile(
     "parallel|batch|accumulation|model$|length|deepspeed|fsdp|dtype|lora|tuner|train_type|recompute|checkpointing|quant"
     "|packing|target|offload|optim|fp8|layout|pipeline|expert|attention|attn"
 )
-
-
-def _open(one: _Started) -> Iterator[Open]:
-    """Options of a plan whose values nobody can know."""
-    for name, words in one.options.items():
-        unknown = next((word.unknown for word in words if word.unknown is not None), None)
-        if unknown is not None and _NEEDED.search(name) and not (name == "model" and _text(one, name)):
-            yield Open(what=f"--{name}", unknown=unknown, place=words[0].place, field=name)
-
-
-def _text(one: _Started, name: str) -> str | None:
-    words = one.options.get(name)
-    text = words[0].text if words else ""
-    return text if text and not text.endswith("/") else None
-
-
-def _keys(one: _Started) -> dict[str, Any]:
-    """Options as keys: a switch for none, a list for several."""
-    found: dict[str, Any] = {}
-    for name, words in one.options.items():
-        values = [parsed_word(word.text) for word in words]
-        found[name] = True if not values else values[0] if len(values) == 1 else values
-    return found
-
-
-def _placed(said: Said, one: _Started) -> Said:
-    words = one.options.get(said.option)
-    place = next((word.place for word in words or () if word.place is not None), one.launch.place)
-    return replace(said, place=str(place))
 
 
 def _count(one: _Started, name: str) -> tuple[int | None, Open | None]:
@@ -289,7 +227,6 @@ def _trainer(reader: KeyReader, one: _Started, world: int) -> LaunchFile:
     again = "full" if reader.switch("gradient_checkpointing", default=True) else "none"
     half = reader.word("torch_dtype", "bfloat16")
     fields: dict[str, Any] = {"mbs": mbs, "gbs": mbs * steps * dp, "recompute": again}
-    fields |= {"cp": (("a2a", cp),)} if cp > 1 else {}
     row, sharded, questions = _engine(reader, dp, cp, fields)
     return shared.launched(
         reader,
@@ -331,12 +268,14 @@ def _engine(
         if tp > 1:
             reader.refuse("deepspeed_autotp_size", tp, "tensor ranks of AutoTP are not read here", "leave it out")
         letters = ("w" if "offload_param" in keys else "") + ("og" if "offload_optimizer" in keys else "")
-        row = PlanRow(dp=dp, sharding=f"z{keys['stage']}", offload=letters, dp_overlap=False, **fields)
+        zero = f"z{keys['stage']}"
+        context = (("a2a", cp),) if cp > 1 else ()
+        row = PlanRow(dp=dp, cp=context, sharding=zero, offload=letters, dp_overlap=False, **fields)
         return row, True, ()
     if fsdp and fsdp not in ("fsdp2", "full_shard", "full_shard auto_wrap"):
         reader.refuse("fsdp", fsdp, "fsdp2, which comes with it, is read", "use fsdp2")
     recompute = {"recompute": "full"} if fsdp == "fsdp2" else {}
-    row = shared.sharded_row(dp, sharded=bool(fsdp), replicate=1, **{**fields, **recompute})
+    row = shared.sharded_row(dp, sharded=bool(fsdp), context=("a2a", cp), **{**fields, **recompute})
     return row, bool(fsdp), ()
 
 

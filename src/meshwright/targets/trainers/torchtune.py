@@ -152,11 +152,10 @@ def _row(reader: KeyReader, devices: int | None, tuned: bool) -> Any:
         gbs=mbs * steps * dp,
         sharded=True,
         replicate=replicate,
-        cp=cp,
+        context=("p2p" if rotate == "alltoall" else "ag", cp),
         reshard=reader.switch("fsdp_reshard_after_forward", default=True),
         tp=tp,
         sp=True,
-        **({"cp": (("p2p" if rotate == "alltoall" else "ag", cp),)} if cp > 1 else {}),
         recompute="full" if again else "none",
         offload="".join(one for one in "waog" if one in letters),
     )

@@ -1,0 +1,133 @@
+"""Commands of trainers that take all of a plan as options or as KEY=VALUE words, from the scripts that start them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshwright.errors import Problem
+from meshwright.formats.launch_file import LaunchFile, Said
+from meshwright.formats.shell import Launch, Script, Word, launches, word
+from meshwright.formats.shell.asking import Open, questions_for
+from meshwright.targets import overrides
+from meshwright.targets.overrides import parsed_word
+
+SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".job")
+"""Of bash scripts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One start of a trainer."""
+
+    launch: Launch
+    options: Mapping[str, tuple[Word, ...]]
+    """Words by the name of the option, or of the key."""
+
+    def text(self, name: str) -> str | None:
+        """The first word of an option as far as it is known; None where that is no name."""
+        words = self.options.get(name)
+        text = words[0].text if words else ""
+        return text if text and not text.endswith("/") else None
+
+    def keys(self) -> dict[str, Any]:
+        """Options as keys: a switch for none, a list for several."""
+        found: dict[str, Any] = {}
+        for name, words in self.options.items():
+            values = [parsed_word(one.text) for one in words]
+            found[name] = True if not values else values[0] if len(values) == 1 else values
+        return found
+
+    def placed(self, said: Said) -> Said:
+        """A value with the place of its words."""
+        words = self.options.get(said.option)
+        place = next((one.place for one in words or () if one.place is not None), self.launch.place)
+        return replace(said, place=str(place))
+
+    def questions(self, needed: re.Pattern[str], model: str) -> tuple[Problem, ...]:
+        """Asks for options of a plan whose values nobody can know.
+
+        Args:
+            needed: names of such options.
+            model: the option that names the model, of which the end of a path is enough.
+        """
+        found = []
+        for name, words in self.options.items():
+            unknown = next((one.unknown for one in words if one.unknown is not None), None)
+            if unknown is not None and needed.search(name) and not (name == model and self.text(name)):
+                found.append(Open(what=name, unknown=unknown, place=words[0].place, field=name))
+        return tuple(questions_for(found))
+
+
+def by_options(words: Iterable[Word]) -> dict[str, tuple[Word, ...]]:
+    """Options by name, `_` for `-`, with the words behind each; the last of a name stands."""
+    found: dict[str, tuple[Word, ...]] = {}
+    name = ""
+    for one in words:
+        if one.text.startswith("--"):
+            name, equals, value = one.text.removeprefix("--").partition("=")
+            name = name.replace("-", "_")
+            found[name] = (word(value, one.place),) if equals else ()
+        elif name:
+            found[name] = (*found[name], one)
+    return found
+
+
+def by_keys(words: Iterable[Word]) -> dict[str, tuple[Word, ...]]:
+    """Keys of `KEY=VALUE` words, the last of each."""
+    return {key: (value,) for key, value in overrides.by_equals(words).items()}
+
+
+def no_plan(problems: Iterable[Problem], questions: Iterable[Problem] = (), model: str | None = None) -> LaunchFile:
+    """A script of which no plan was read, and why."""
+    named = {"name": model} if model else {}
+    return LaunchFile(row=None, layout=None, model=named, problems=tuple(problems), questions=tuple(questions))
+
+
+def unread(script: Script) -> list[Problem]:
+    """What of a script could not be read."""
+    return [
+        Problem(what=f"{place} cannot be read", why=why, fix="correct the script there", field="source")
+        for why, place in script.broken[:4]
+    ]
+
+
+def commands(script: Script, of: Callable[[Launch], Command | None]) -> list[Command]:
+    """Starts of a trainer among the commands of a script."""
+    return [one for launch in launches(script.commands) if (one := of(launch)) is not None]
+
+
+def several(found: list[Command]) -> Problem | None:
+    """Asks which of several starts is meant, where they differ."""
+    if len({_same(one) for one in found}) < 2:
+        return None
+    where = ", ".join(dict.fromkeys(str(one.launch.place) for one in found[:6]))
+    why, fix = f"their options differ, at {where}", "leave one in the script, or say what selects it with --env"
+    return Problem(what="the script starts several different jobs", why=why, fix=fix, field="source")
+
+
+def _same(one: Command) -> object:
+    return one.launch.program, tuple((name, tuple(word.text for word in said)) for name, said in one.options.items())
+
+
+def renamed(said: Said, option: str) -> Said:
+    """A value under the name that the script has for it."""
+    return replace(said, option=option)
+
+
+def with_places(launched: LaunchFile, one: Command, said: Iterable[Said], unpriced: Iterable[Said]) -> LaunchFile:
+    """What was read, every value at the words that say it; values that are defaults are left out.
+
+    Args:
+        launched: as read from keys.
+        one: the command.
+        said: values that were read.
+        unpriced: values that change no price.
+    """
+    return replace(
+        launched,
+        said=tuple(one.placed(value) for value in said if value.option in one.options),
+        unpriced=tuple(one.placed(value) for value in unpriced if value.option in one.options),
+    )
