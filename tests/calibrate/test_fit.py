@@ -205,3 +205,18 @@ def test_numbers_of_a_generation_leave_devices_with_numbers_of_their_own_alone()
         assert {"memory_fraction", "product_share"} <= reached
         assert ("gemm_fraction" in reached) == (not own)
         assert ("flash_forward_fraction" in reached) == (not own)
+
+
+def test_a_framework_like_another_one_runs_under_its_numbers_but_for_those_it_states() -> None:
+    """nanotron is eager PyTorch with FlashAttention-2 and plain NCCL calls."""
+    step = measured_step(dict(rows()[0]) | {"framework": "nanotron", "target_iter_time_s": "1"})
+    assert isinstance(step, MeasuredStep), step
+    assert (step.owners[1], step.software) == ("pytorch-eager", "pytorch-eager")
+    every = {one.quantity.field: one for one in fitted_quantities(["hopper"], ["pytorch-eager"])}
+    reached = {field for field, one in every.items() if touches(one, step)}
+
+    assert {"vector_passes", "flash_fa2_share"} <= reached
+    assert reached.isdisjoint({"link_share", "flash_fa1_share"})
+    run = step.chosen.run
+    moved = hardware_with({every["vector_passes"]: 3.0, every["link_share"]: 0.4}, run.cluster.groups[0], run.workload)
+    assert (moved.software.vector_passes, moved.software.link_share) == (3.0, 0.85)

@@ -13,6 +13,8 @@ from meshwright.library.software import (
     canonical,
     generation_of,
     generations_of,
+    numbers_name,
+    own_numbers,
     published_software,
     software,
     software_names,
@@ -95,3 +97,12 @@ def test_a_plan_names_the_generation_it_assumes() -> None:
 
     assert said["software"] == "megatron-core from 2025-01 on, before 2025-09"
     assert found.to_dict()["inputs"]["workload"]["software"] == "megatron-core@2025-01"
+
+
+def test_a_line_like_another_one_shares_its_numbers_but_for_those_it_states() -> None:
+    assert numbers_name("nanotron@2025-06") == "pytorch-eager"
+    assert numbers_name("megatron-core-graphs@2025-06") == "megatron-core@2025-01"
+    assert numbers_name("megatron-core@2025-06") == "megatron-core@2025-01"
+    assert {"flash", "link_share", "adds_gradients"} <= own_numbers("nanotron")
+    assert own_numbers("megatron-core-graphs") == {"like", "operator_s", "source"}
+    assert not own_numbers("pytorch-eager")

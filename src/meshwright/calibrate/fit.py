@@ -25,7 +25,7 @@ from meshwright.calibrate.parameters import QUANTITIES, Parameter, fitted_quanti
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.ranges import kind_of_run
 from meshwright.library.devices import kernel_efficiency
-from meshwright.library.software import canonical, software
+from meshwright.library.software import numbers_name, own_numbers, software
 from meshwright.shapes import Float
 from meshwright.specs.calibration import Calibration, KindOfRun
 from meshwright.specs.device import DeviceSpec
@@ -69,14 +69,14 @@ class MeasuredStep:
 
     @property
     def owners(self) -> tuple[str, str]:
-        """Architecture generation and framework."""
+        """Architecture generation, and the framework whose numbers it runs under."""
         run = self.chosen.run
-        return run.cluster.groups[0].device.efficiency.generation, run.workload.software.partition("@")[0]
+        return run.cluster.groups[0].device.efficiency.generation, self.software.partition("@")[0]
 
     @property
     def software(self) -> str:
-        """The generation of the framework."""
-        return canonical(self.chosen.run.workload.software)
+        """The generation of that framework."""
+        return numbers_name(self.chosen.run.workload.software)
 
     @property
     def kind(self) -> KindOfRun:
@@ -323,6 +323,8 @@ def touches(parameter: Parameter, step: MeasuredStep) -> bool:
     workload, device = run.workload, run.cluster.groups[0].device
     if parameter.quantity.scope == "device" and parameter.quantity.field in own_fields(device, workload.calibration):
         return False
+    if parameter.quantity.scope == "software" and parameter.quantity.field in own_numbers(workload.software):
+        return False
     narrow = workload.precision.bytes_of("compute")
     needed = {
         "gemm_fraction_fp8": narrow == 1,
@@ -331,8 +333,8 @@ def touches(parameter: Parameter, step: MeasuredStep) -> bool:
         "young_products": generation in software(step.software).young,
         "flash_forward_fraction": workload.attention_kernel == "flash",
         "flash_backward_fraction": workload.attention_kernel == "flash",
-        "flash_fa1_share": workload.attention_kernel == "flash" and software(framework).flash == "fa1",
-        "flash_fa2_share": workload.attention_kernel == "flash" and software(framework).flash == "fa2",
+        "flash_fa1_share": workload.attention_kernel == "flash" and software(workload.software).flash == "fa1",
+        "flash_fa2_share": workload.attention_kernel == "flash" and software(workload.software).flash == "fa2",
     }
     return needed.get(parameter.quantity.field, True)
 

@@ -13,7 +13,15 @@ from typing import Literal
 
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.library.devices import published_efficiency
-from meshwright.library.software import canonical, fitted_generation, generation_of, published_software, software
+from meshwright.library.software import (
+    canonical,
+    fitted_generation,
+    generation_of,
+    numbers_name,
+    own_numbers,
+    published_software,
+    software,
+)
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.workload import Workload
 
@@ -119,12 +127,14 @@ def hardware_with(values: Mapping[Parameter, float], group: NodeGroup, workload:
         workload: its format and framework.
     """
     efficiency, name = group.device.efficiency, canonical(workload.software)
-    line = software(name.partition("@")[0], workload.calibration)
-    owners = {"device": efficiency.generation, "software": line.name, "generation": name}
+    line, numbers = software(name.partition("@")[0], workload.calibration), numbers_name(name)
+    owners = {"device": efficiency.generation, "software": numbers.partition("@")[0], "generation": numbers}
     moved: dict[str, dict[str, float]] = {scope: {} for scope in owners}
     for parameter, value in values.items():
         if parameter.owner == owners[parameter.quantity.scope]:
             moved[parameter.quantity.scope][parameter.quantity.field] = value
+    for field in own_numbers(name):
+        moved["software"].pop(field, None)
     device = replace(group.device, efficiency=replace(efficiency, **moved["device"]))  # type: ignore[arg-type]
     driver = replace(line, **moved["software"])  # type: ignore[arg-type]
     then = replace(fitted_generation(name, workload.calibration), **moved["generation"])  # type: ignore[arg-type]

@@ -85,6 +85,25 @@ def published_software(name: str) -> Software:
     return generation_of(name).of(Software(name=name, **data))
 
 
+def numbers_name(name: str) -> str:
+    """The canonical name of the line, or generation of it, whose fitted numbers a framework runs under.
+
+    Args:
+        name: as `software` takes it; a line that is like another one shares the numbers of that one.
+
+    Raises:
+        As `generation_of`.
+    """
+    line, at, since = canonical(name).partition("@")
+    return f"{_like(line) or line}{at}{since}"
+
+
+def own_numbers(name: str) -> frozenset[str]:
+    """Fields that a line states itself though it is like another one, so that no fit of that one moves them."""
+    line = name.partition("@")[0]
+    return frozenset(_own(line)) if _like(line) else frozenset()
+
+
 def software_names() -> tuple[str, ...]:
     """All frameworks, the default first."""
     return tuple(_table())

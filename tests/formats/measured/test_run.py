@@ -59,6 +59,7 @@ def test_frameworks_have_their_habits() -> None:
         ("LLM Foundry", "2023", "pytorch-eager"),
         ("NeMo AutoModel (PyTorch FSDP2)", "2026", "megatron-core"),
         ("torchtitan", "2025", "pytorch-compiled"),
+        ("nanotron v0.5", "2025", "nanotron"),
         ("Levanter", "2024", "xla"),
     ],
 )

@@ -118,7 +118,9 @@ def habits(framework: str, year: int) -> Habits:
     if any(word in text for word in _XLA):
         return replace(core, name="JAX", software="xla", sharding="fsdp", tp_overlap="ring")
     if "nanotron" in text:
-        return replace(core, name="nanotron", software="pytorch-eager", tp_overlap="ring")
+        # Its column products gather beside the rank's own rows alone, its row products scatter behind the product; only
+        # backward runs beside the other gradient. Source: parallel/tensor_parallel/functional.py of nanotron v0.5.
+        return replace(core, name="nanotron", software="nanotron")
     if torch:
         compiled = "titan" in text or "compile" in text or (year >= 2024 and "torch" in text)
         compiled = compiled and "eager" not in text
