@@ -358,6 +358,13 @@ def fabric_bytes_per_s(text: str, devices_per_node: int) -> float | None:
 
 
 def release_month(text: str) -> str | None:
-    """The month of the first release named by year and month: `NeMo Framework Release 24.09`, `v25.05.05`."""
+    """The month of the first release named by year and month, `NeMo Framework Release 24.09` or `v25.05.05`, or else in
+    words: `Dec-2024`, `December 2024`."""
     found = re.search(r"(?<![\d.])v?(2\d)\.(0[1-9]|1[0-2])(?:\.\d{1,2})?(?![\d.])", text)
-    return f"20{found[1]}-{found[2]}" if found else None
+    if found:
+        return f"20{found[1]}-{found[2]}"
+    said = re.search(rf"\b({'|'.join(_MONTHS)})[a-z]*[- ](20\d\d)\b", text.lower())
+    return f"{said[2]}-{_MONTHS.index(said[1]) + 1:02}" if said else None
+
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")

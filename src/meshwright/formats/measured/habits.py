@@ -8,6 +8,8 @@ ONLY_CORE = 2025
 """Megatron-LM runs the models of Megatron-Core: the older ones left it during 2024."""
 ALONE = 2023
 """DeepSpeed by itself drives models of Hugging Face; before, what it drove was Megatron-LM."""
+FSDP2 = ("pytorch-compiled", "torchtitan-eager")
+"""Frameworks that shard weights tensor by tensor."""
 _XLA = ("maxtext", "jax", "xla", "levanter", "axlearn", "paxml")
 _TORCH = (
     "fsdp",
@@ -54,12 +56,13 @@ class Habits:
     """Whether its GPT layers drop activations and scores."""
 
 
-def habits(framework: str, year: int) -> Habits:
+def habits(framework: str, year: int, model: str = "") -> Habits:
     """The habits of a framework.
 
     Args:
         framework: in the source's words.
         year: of the publication.
+        model: its name; where torchtitan names no compiler, the config it ships for the model says whether it runs.
 
     Returns:
         Defaults by family: Megatron-Core shards the optimizer, runs fused attention and overlaps gradients; the code of
@@ -122,10 +125,13 @@ def habits(framework: str, year: int) -> Habits:
         # backward runs beside the other gradient. Source: parallel/tensor_parallel/functional.py of nanotron v0.5.
         return replace(core, name="nanotron", software="nanotron")
     if torch:
-        compiled = "titan" in text or "compile" in text or (year >= 2024 and "torch" in text)
-        compiled = compiled and "eager" not in text
-        software = "pytorch-compiled" if compiled else "pytorch-eager"
-        return replace(core, name="PyTorch", software=software, sharding="fsdp", context="ag")
+        titan = "titan" in text
+        # train_configs of pytorch/torchtitan, April 2024 to January 2025: `compile = false`, but for llama3_405b.toml.
+        asked = "405b" in model.lower() if titan else year >= 2024 and "torch" in text
+        compiled = ("compile" in text or asked) and "eager" not in text
+        software = "pytorch-compiled" if compiled else "torchtitan-eager" if titan else "pytorch-eager"
+        name = "torchtitan" if titan else "PyTorch"
+        return replace(core, name=name, software=software, sharding="fsdp", context="ag")
     modern = year >= 2022
     return replace(
         core,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from meshwright.formats.measured import fold
-from meshwright.formats.measured.habits import Habits
+from meshwright.formats.measured.habits import FSDP2, Habits
 from meshwright.formats.measured.record import MeasuredRecord
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
@@ -56,7 +56,7 @@ class PlanReader:
             sharding, group = "fsdp", 0
         if sharding == "hsdp":
             group = max(group, cp)
-        if pp > 1 and sharding == "fsdp" and self.habits.software == "pytorch-compiled":
+        if pp > 1 and sharding == "fsdp" and self.habits.software in FSDP2:
             self.assume("reshard_after_forward", "never: torchtitan's default in a pipeline")
             sharding = "fsdp-keep"
         if pp > 1 and sharding == "fsdp-keep":

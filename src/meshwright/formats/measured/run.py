@@ -11,7 +11,7 @@ from functools import lru_cache
 from meshwright.errors import MeshwrightError
 from meshwright.formats.cluster import Assumption, GroupLinks, node_group
 from meshwright.formats.measured import fold
-from meshwright.formats.measured.habits import habits
+from meshwright.formats.measured.habits import FSDP2, habits
 from meshwright.formats.measured.model import ModelLookup, read_model, without_dropout
 from meshwright.formats.measured.plans import PlanReader, PossiblePlan
 from meshwright.formats.measured.record import MeasuredRecord
@@ -95,7 +95,7 @@ class _RowReader:
         self.tuning = tuning
         self.record, self.find_device, self.find_model = record, device, model
         self.year = int(record.number("year") or 2024)
-        self.habits = habits(record.text("framework"), self.year)
+        self.habits = habits(record.text("framework"), self.year, record.text("model_name"))
         self.notes = record.notes
         self.assumptions: list[Assumption] = []
 
@@ -173,7 +173,7 @@ class _RowReader:
         if self.habits.short_gradients:
             precision, assumed = fold.short_gradients(precision)
             self.assume("gradients", assumed)
-        if self.habits.software == "pytorch-compiled":
+        if self.habits.software in FSDP2:
             precision, assumed = fold.narrow_gathers(precision)
             self.assume("gathered weights", assumed)
         if self.habits.name == "Megatron-DeepSpeed":

@@ -70,7 +70,7 @@ def read_configuration(
     narrow = reader.word(f"{_T}dtype", "float32") == "bfloat16"
     workload = fsdp.workload(row, seq_len=_length(reader), wide=wide)
     if not reader.switch("compile.enable"):
-        workload["software"] = "pytorch-eager"
+        workload["software"] = "torchtitan-eager"
     if precision:
         workload["precision"] = PRECISIONS[precision]
     if lora is not None:
