@@ -103,3 +103,14 @@ def test_thin_experts_are_not_cut_between_tensor_ranks() -> None:
     moe = {"n_experts": "64", "top_k": "4", "ep": "4", "n_gpus": "32", "dp": "4", "tp": "4", "year": "2025", "etp": ""}
     assert row_of(**moe, moe_ffn_hidden="1536").etp == 1
     assert row_of(**moe, moe_ffn_hidden="16384").etp == 4
+
+
+def test_a_source_that_overlaps_nothing_is_taken_at_its_word() -> None:
+    alone = row_of(notes="No communication overlap (TP, P2P and gradients not overlapped)")
+    assert (alone.tp_overlap, alone.dp_overlap) == ("none", False)
+    assert (row_of().tp_overlap, row_of().dp_overlap) == ("bulk", True)
+
+
+def test_ranks_of_a_sequence_exchange_as_stated() -> None:
+    assert row_of(cp="2", dp="2", notes="CP by all-to-all").cp == (("a2a", 2),)
+    assert row_of(cp="2", dp="2").cp == (("p2p", 2),)

@@ -64,19 +64,36 @@ class _Shape:
 
 
 def _from_library(record: MeasuredRecord, shape: _Shape, find: ModelLookup) -> tuple[ModelSpec, str] | None:
-    name = record.text("model_name")
-    model = (find(name) or find(name.split()[0])) if name else None
+    words = record.text("model_name").split()
+    # What a source adds to a name stands behind it: `DeepSeek V3 671B`, `llama3-70b (12 layers)`.
+    found = (find(" ".join(words[:count])) for count in range(len(words), 0, -1))
+    model = next((one for one in found if one is not None), None)
     if model is None or not _agrees(model, shape):
         return None
     if model.vocab != shape.vocab:
         model = replace(model, vocab=shape.vocab)
     if model.num_layers == shape.layers:
         return model, ""
-    if len(model.runs) > 1 or shape.layers % len(model.runs[0].layers):
+    runs = _fewer_layers(model, shape.layers, record.all_text("notes", "arch_source"))
+    if runs is None:
         return None
-    run = replace(model.runs[0], repeats=shape.layers // len(model.runs[0].layers))
+    # Whoever cuts layers cuts the heads that predict further tokens first.
+    mtp = model.mtp_layers if shape.layers > model.num_layers else 0
     assumed = f"{shape.layers} of the {model.num_layers} layers of {model.name}"
-    return replace(model, runs=(run,), name=f"{model.name} ({shape.layers} layers)"), assumed
+    return replace(model, runs=runs, mtp_layers=mtp, name=f"{model.name} ({shape.layers} layers)"), assumed
+
+
+def _fewer_layers(model: ModelSpec, layers: int, notes: str) -> tuple[LayerRun, ...] | None:
+    """A model's kinds of layers in another number of them: as many leading dense ones as stated, or as the model has."""
+    first, *rest = model.runs
+    if not rest:
+        whole = layers % len(first.layers) == 0
+        return (replace(first, repeats=layers // len(first.layers)),) if whole else None
+    dense = all(isinstance(layer.mlp, DenseMlp) for layer in first.layers)
+    leading = _leading_dense(notes) or first.repeats
+    if len(rest) > 1 or not dense or len(first.layers) > 1 or len(rest[0].layers) > 1 or leading >= layers:
+        return None
+    return replace(first, repeats=leading), replace(rest[0], repeats=layers - leading)
 
 
 def _agrees(model: ModelSpec, shape: _Shape) -> bool:
@@ -112,15 +129,15 @@ def _from_columns(record: MeasuredRecord, shape: _Shape) -> tuple[ModelSpec, str
     runs: tuple[LayerRun, ...] = (LayerRun(layers=(layer(dense),), repeats=shape.layers),)
     if shape.experts:
         shared = _found(r"shared[- ]expert(?:-intermediate-size=| )(\d{3,})", notes)
+        alike = _found(r"(\d+) shared experts?\b", notes)
         moe = MoeMlp(
             experts=shape.experts,
             top_k=min(shape.top_k, shape.experts),
             ffn_hidden=shape.expert_ffn,
             gated=shape.gated,
-            shared_ffn_hidden=shared or 0,
+            shared_ffn_hidden=shared or (alike or 0) * shape.expert_ffn,
         )
-        first = _found(r"moe-layer-freq=\(?\[0\]\*(\d+)", notes) or _found(r"first (\d+) layers dense", notes) or 0
-        first = min(first, shape.layers)
+        first = min(_leading_dense(notes) or 0, shape.layers)
         parts: list[tuple[DenseMlp | MoeMlp, int]] = [(dense, first), (moe, shape.layers - first)]
         runs = tuple(LayerRun(layers=(layer(mlp),), repeats=count) for mlp, count in parts if count)
     tied = gpt and "untie-embeddings-and-output-weights=true" not in notes
@@ -153,8 +170,13 @@ def without_dropout(model: ModelSpec) -> ModelSpec:
     return replace(model, runs=tuple(undropped(run) for run in model.runs))
 
 
+def _leading_dense(notes: str) -> int | None:
+    """Dense layers before those with experts, where a source states them."""
+    return _found(r"moe-layer-freq=\(?\[0\]\*(\d+)", notes) or _found(r"first (\d+) layers? dense", notes)
+
+
 def _attention(shape: _Shape, notes: str, *, bias: bool) -> Attention | LatentAttention:
-    kv_rank = _found(r"kv-lora-rank=(\d+)", notes)
+    kv_rank = _found(r"kv[-_]lora(?:[-_]rank)?[= ](\d+)", notes)
     if kv_rank is None:
         return Attention(
             heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim, qkv_bias=bias, out_bias=bias
@@ -162,11 +184,11 @@ def _attention(shape: _Shape, notes: str, *, bias: bool) -> Attention | LatentAt
     # Widths of heads that a row does not state are Megatron-Core's defaults for latent attention.
     return LatentAttention(
         heads=shape.heads,
-        q_rank=_found(r"q-lora-rank=(\d+)", notes),
+        q_rank=_found(r"q[-_]lora(?:[-_]rank)?[= ](\d+)", notes),
         kv_rank=kv_rank,
-        nope_dim=128,
-        rope_dim=64,
-        value_dim=128,
+        nope_dim=_found(r"\bnope (\d+)", notes) or 128,
+        rope_dim=_found(r"\brope (\d+)", notes) or 64,
+        value_dim=_found(r"\bv (\d+)\)", notes) or 128,
     )
 
 

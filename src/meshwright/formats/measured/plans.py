@@ -73,7 +73,7 @@ class PlanReader:
                     tp=tp,
                     sp=sequence_parallel,
                     tp_overlap=tp_overlap,  # type: ignore[arg-type]
-                    cp=((self.habits.context, cp),) if cp > 1 else (),
+                    cp=((self.context(), cp),) if cp > 1 else (),
                     pp=pp,
                     vpp=vpp,
                     ep=ep,
@@ -203,7 +203,7 @@ class PlanReader:
         if model.is_moe and not stated:
             stated = True
             self.assume("sp", "True: experts need each token once")
-        overlap = self.habits.tp_overlap
+        overlap = "none" if self.nothing_overlaps() else self.habits.tp_overlap
         asked = any(word in self.notes for word in ("tp-comm-overlap", "async tp", "tp_overlap"))
         # Chunked overlap needs sequence parallelism, and NVIDIA's recipes leave it off for models with experts.
         if asked and stated:
@@ -229,4 +229,13 @@ class PlanReader:
 
     def data_overlap(self) -> bool:
         """Whether gradients are summed beside the last backward."""
-        return self.habits.dp_overlap or "overlap-grad-reduce" in self.notes or "overlap-param-gather" in self.notes
+        asked = "overlap-grad-reduce" in self.notes or "overlap-param-gather" in self.notes
+        return asked or self.habits.dp_overlap and not self.nothing_overlaps()
+
+    def nothing_overlaps(self) -> bool:
+        """Whether the source says that all communication runs alone."""
+        return "no communication overlap" in self.notes
+
+    def context(self) -> str:
+        """How ranks of a sequence exchange: as stated, else as the framework does."""
+        return "a2a" if re.search(r"cp by all-?to-?all|cp[_-]comm[_-]type[= ]a2a", self.notes) else self.habits.context

@@ -222,7 +222,7 @@ class _RowReader:
         notes = self.notes.lower()
         if re.search(r"deepep|hybridep", notes):
             return True
-        if re.search(r"dispatcher(=none|=alltoall| a2a)", notes) or "token drop" in notes:
+        if re.search(r"dispatcher(=none|=alltoall| a2a)|(alltoall|all-to-all) dispatcher", notes) or "token drop" in notes:
             return False
         if self.habits.deduplicates:
             self.assume("dispatcher", f"deduplicated: usual in {self.habits.name}")
