@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright.library.models import names, spec
@@ -190,3 +192,13 @@ def test_edges_hold_what_the_model_says(changes: dict[str, object], part: str, m
     plain, changed = edge_work(tiny(), part), edge_work(tiny(**changes), part)  # type: ignore[arg-type]
     assert changed.parameters - plain.parameters == more
     assert tiny(**changes).parameters - tiny().parameters == more
+
+
+def test_a_relu_is_told_by_its_output() -> None:
+    """GPT layers keep 4 h less a token: what goes into the activation."""
+    model = spec("gpt3-175b")
+    layer = model.last_layer()
+    assert isinstance(layer.mlp, DenseMlp)
+    relu = replace(layer, mlp=replace(layer.mlp, relu=True))
+    kept = [sum(one.elements for one in layer_work(each, model.hidden, "flash").kept) for each in (layer, relu)]
+    assert kept[0] - kept[1] == 4 * model.hidden

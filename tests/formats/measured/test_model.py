@@ -67,7 +67,7 @@ def test_fewer_layers_keep_the_dense_ones_that_are_stated() -> None:
 def test_latent_attention_and_shared_experts_are_read_in_words() -> None:
     words = "MLA (q_lora 768, kv_lora 256, nope 64 + rope 32, v 96); first 2 layers dense; 2 shared experts"
     run = run_of(**DEEPSEEK | {"hidden": "4096"}, arch_source=words)
-    dense, moe = run.model.kinds()
+    moe = run.model.last_layer()
     assert isinstance(moe.attention, LatentAttention)
     assert (moe.attention.q_rank, moe.attention.kv_rank, moe.attention.nope_dim) == (768, 256, 64)
     assert (moe.attention.rope_dim, moe.attention.value_dim) == (32, 96)

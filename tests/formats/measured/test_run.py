@@ -79,6 +79,27 @@ def test_sailors_fork_computes_in_fp32_and_drops_nothing_where_its_rows_do_not_s
     assert run_of(**gpt, framework="Megatron-DeepSpeed (Sailor fork)", dtype="bf16").workload.precision.name != "fp32"
 
 
+def test_sailors_scripts_name_one_tokenizer_for_every_model() -> None:
+    gpt = {"gated_mlp": "False", "year": "2025", "model_name": "OPT-350M", "vocab": "128256"}
+    fork = run_of(**gpt, framework="Megatron-DeepSpeed (Sailor fork)", tp="4", dp="2")
+    assert fork.model.vocab == 50688
+    assert assumed(fork)["vocab"].startswith("50,688")
+    assert fork.model.kinds()[0].mlp.relu  # type: ignore[union-attr]
+    assert run_of(**gpt, framework="Megatron-DeepSpeed").model.vocab == 128256
+
+
+def test_megatrons_llama_example_follows_nemos_recipes() -> None:
+    table = run_of(source="Megatron-LM examples/llama README", dtype="fp8 hybrid")
+    assert (table.workload.precision.gradients, table.workload.precision.gathered) == ("bf16", "fp8")
+    assert run_of(dtype="fp8 hybrid").workload.precision.gradients == "fp32"
+
+
+def test_experts_padded_to_capacity_drop_tokens() -> None:
+    moe = {"n_experts": "16", "top_k": "2", "moe_ffn_hidden": "2048", "ep": "4"}
+    assert run_of(**moe, notes="MoE capacity factor 1, padded to capacity").capacity == 1.0
+    assert run_of(**moe, notes="capacity factor 1.25").capacity is None
+
+
 def test_ranks_of_a_sequence_gather_keys_in_pytorch() -> None:
     """As torchtitan's target is read: context_parallel gathers them by default."""
     split = {"cp": "2", "tp": "1", "pp": "1", "dp": "8", "n_gpus": "16", "zero_stage": "FSDP"}

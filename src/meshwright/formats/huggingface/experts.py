@@ -31,7 +31,8 @@ def read_mlps(fields: Fields, hidden: int, layers: int, *, sparse: bool) -> list
     if parts is not None or fields.flag("no_mlp", default=False):
         return _alone(fields, parts or ["none"] * layers, experts, gated=gated, bias=bias)
     if not experts:
-        return [_dense(width, gated=gated, bias=bias) for width in _widths(fields, hidden, layers)]
+        relu = any(fields.raw(key) == "relu" for key in ACTIVATIONS)
+        return [_dense(width, gated=gated, bias=bias, relu=relu) for width in _widths(fields, hidden, layers)]
     fields.has("intermediate_size", "dense_intermediate_size")  # of no weight where every layer is sparse
     where = _where(fields, layers)
     moe = _experts(fields, experts, gated=gated, any_=any(where))
@@ -50,10 +51,10 @@ def _channel_mixes(fields: Fields, hidden: int, layers: int) -> list[FeedForward
     return [RwkvChannelMix(version=version, ffn_hidden=width)] * layers
 
 
-def _dense(width: int, *, gated: bool, bias: bool) -> FeedForwardKind:
+def _dense(width: int, *, gated: bool, bias: bool, relu: bool) -> FeedForwardKind:
     """A dense MLP, none where its width is 0."""
     if width:
-        return DenseMlp(ffn_hidden=width, gated=gated, bias=bias)
+        return DenseMlp(ffn_hidden=width, gated=gated, bias=bias, relu=relu)
     from meshwright.specs.layers import NoMlp
 
     return NoMlp()

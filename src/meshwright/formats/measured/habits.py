@@ -54,6 +54,8 @@ class Habits:
     """What it computes in where a source leaves the format open; empty for what is usual at the time."""
     drops: bool = True
     """Whether its GPT layers drop activations and scores."""
+    tokens: int = 0
+    """Of the tokenizer that its scripts name, before padding, whatever the model's own; 0 for the model's."""
 
 
 def habits(framework: str, year: int, model: str = "") -> Habits:
@@ -105,8 +107,10 @@ def habits(framework: str, year: int, model: str = "") -> Habits:
         )
         old = replace(old, tp_overlap="none", dp_overlap=False)
         # Its launch asks for no 16 bits, its validator counts 4 bytes a number (`fp16=False`, `float_size=4`), and its
-        # llm_info.json has one copy of the scores a layer. Source: eth-easl/sailor at cf2c8e3.
-        return replace(old, name="Sailor's fork", dtype="fp32", drops=False) if "sailor" in text else old
+        # llm_info.json has one copy of the scores a layer, and tables of 50,688 rows on 4 ranks for GPT-2's tokenizer,
+        # which its scripts name for every model. Source: eth-easl/sailor at cf2c8e3.
+        sailor = replace(old, name="Sailor's fork", dtype="fp32", drops=False, tokens=50257)
+        return sailor if "sailor" in text else old
     if "megatron" in text and year < 2022:
         first = replace(
             core, name="Megatron-LM before 2022", software="megatron-lm", sharding="z0", recompute="full", flash=False

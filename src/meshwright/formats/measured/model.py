@@ -84,7 +84,7 @@ def _from_library(record: MeasuredRecord, shape: _Shape, find: ModelLookup) -> t
 
 
 def _fewer_layers(model: ModelSpec, layers: int, notes: str) -> tuple[LayerRun, ...] | None:
-    """A model's kinds of layers in another number of them: as many leading dense ones as stated, or as the model has."""
+    """A model's kinds of layers, fewer of them: as many leading dense ones as stated, else as the model has."""
     first, *rest = model.runs
     if not rest:
         whole = layers % len(first.layers) == 0
@@ -120,7 +120,8 @@ def _from_columns(record: MeasuredRecord, shape: _Shape) -> tuple[ModelSpec, str
     gpt = not shape.gated
     megatron = "megatron" in record.text("framework").lower()
     attention = _attention(shape, notes, bias=gpt)
-    dense = DenseMlp(ffn_hidden=shape.ffn, gated=shape.gated, bias=gpt)
+    relu = gpt and record.text("model_name").lower().startswith("opt-")
+    dense = DenseMlp(ffn_hidden=shape.ffn, gated=shape.gated, bias=gpt, relu=relu)
 
     def layer(mlp: DenseMlp | MoeMlp) -> LayerSpec:
         norm = "layernorm" if gpt else "rmsnorm"

@@ -230,7 +230,7 @@ class PlanReader:
     def data_overlap(self) -> bool:
         """Whether gradients are summed beside the last backward."""
         asked = "overlap-grad-reduce" in self.notes or "overlap-param-gather" in self.notes
-        return asked or self.habits.dp_overlap and not self.nothing_overlaps()
+        return asked or (self.habits.dp_overlap and not self.nothing_overlaps())
 
     def nothing_overlaps(self) -> bool:
         """Whether the source says that all communication runs alone."""

@@ -24,6 +24,8 @@ from meshwright.specs.workload import Workload
 # Tokens of the fullest expert rank over the mean where a router is left to itself: Qwen3-235B with 8 ranks to 128
 # experts takes 24 % to 9 % longer than with forced balance from 16,384 to 131,072 tokens (Megatron-MoE-ModelZoo, 2025),
 # which is what experts and exchanges of such a rank take longer.
+PADDED = 128
+"""Rows of a vocabulary on each tensor rank come in multiples of this under Megatron."""
 ROUTED_IMBALANCE = 1.5
 
 DeviceLookup = Callable[[str, float | None], DeviceSpec]
@@ -95,7 +97,11 @@ class _RowReader:
         self.tuning = tuning
         self.record, self.find_device, self.find_model = record, device, model
         self.year = int(record.number("year") or 2024)
-        self.habits = habits(record.text("framework"), self.year, record.text("model_name"))
+        framework = record.text("framework")
+        if "examples/llama" in record.text("source"):
+            # Its README: the configurations follow those of NeMo's performance scripts. Source: NVIDIA/Megatron-LM.
+            framework += " by NeMo's scripts"
+        self.habits = habits(framework, self.year, record.text("model_name"))
         self.notes = record.notes
         self.assumptions: list[Assumption] = []
 
@@ -118,6 +124,10 @@ class _RowReader:
         if not self.habits.drops:
             model = without_dropout(model)
             self.assume("dropout", f"none: usual in {self.habits.name}")
+        if self.habits.tokens:
+            padded = PADDED * (record.whole("tp") or 1)
+            model = replace(model, vocab=-(-self.habits.tokens // padded) * padded)
+            self.assume("vocab", f"{model.vocab:,}: the tokenizer's of {self.habits.name}, padded")
         if record.reasons:
             raise fold.Refused(record.reasons[-1])
         cluster = self.cluster(devices)
@@ -133,7 +143,7 @@ class _RowReader:
             workload=workload,
             plans=plans,
             split=meant.split(plans[0].row, model),
-            capacity=1.0 if "token drop" in self.notes and model.is_moe else None,
+            capacity=1.0 if re.search(r"token drop|capacity factor 1(?![.\d])", self.notes) and model.is_moe else None,
             deduplicates=model.is_moe and self.deduplicates(),
             pairs=model.is_moe and self.pairs(),
             offloaded_activations=self.offloaded(model),
@@ -222,7 +232,10 @@ class _RowReader:
         notes = self.notes.lower()
         if re.search(r"deepep|hybridep", notes):
             return True
-        if re.search(r"dispatcher(=none|=alltoall| a2a)|(alltoall|all-to-all) dispatcher", notes) or "token drop" in notes:
+        if (
+            re.search(r"dispatcher(=none|=alltoall| a2a)|(alltoall|all-to-all) dispatcher", notes)
+            or "token drop" in notes
+        ):
             return False
         if self.habits.deduplicates:
             self.assume("dispatcher", f"deduplicated: usual in {self.habits.name}")

@@ -18,6 +18,8 @@ class DenseMlp(FeedForward):
     ffn_hidden: int
     gated: bool
     bias: bool = False
+    relu: bool = False
+    """Whether its activation is a ReLU, whose gradient is told by its output: what goes into it is not kept."""
 
     def __post_init__(self) -> None:
         check = Check("MLP")
@@ -65,13 +67,6 @@ class DenseMlp(FeedForward):
                 weights_of=(up.name,),
             ),
             Kept(
-                name=f"{name} up output",
-                elements=columns * self.ffn_hidden,
-                role="function",
-                region="tensor",
-                freed_by=(module,),
-            ),
-            Kept(
                 name=f"{name} down input",
                 elements=self.ffn_hidden,
                 role="input",
@@ -80,4 +75,13 @@ class DenseMlp(FeedForward):
                 weights_of=(down.name,),
             ),
         ]
+        if self.gated or not self.relu:
+            before = Kept(
+                name=f"{name} up output",
+                elements=columns * self.ffn_hidden,
+                role="function",
+                region="tensor",
+                freed_by=(module,),
+            )
+            kept.insert(1, before)
         return PartWork(ops=(up, between, down), kept=tuple(kept))
