@@ -212,3 +212,15 @@ def test_what_no_plan_holds_is_refused_by_its_key(tmp_path: Path, text: str, key
 def test_fsdp_of_the_trainer_shards(tmp_path: Path) -> None:
     report = asked(tmp_path, FACTORY.replace("lora", "full") + "fsdp: full_shard auto_wrap\n")
     assert report.name == "dp8.fsdp.mbs1.gbs64.rc-full"
+
+
+def test_a_program_that_loads_weights_in_16_bits_keeps_no_others_without_an_engine(tmp_path: Path) -> None:
+    script = tmp_path / "sft.sh"
+    text = "torchrun --nproc_per_node 8 sft.py --model_name_or_path meta-llama/Llama-3.2-1B --bf16 true {} "
+    formats = []
+    for more in ("", "--torch_dtype bfloat16", "--torch_dtype bfloat16 --use_peft"):
+        script.write_text(text.format(more) + "--per_device_train_batch_size 1 --max_seq_length 2048\n")
+        inputs = check(script, cluster="8xH100", search=False).inputs
+        assert isinstance(inputs, JobInputs)
+        formats.append(inputs.workload.precision.master)
+    assert formats == ["fp32", None, "fp32"]

@@ -16,6 +16,9 @@ from meshwright.library.devices import plain_name
 from meshwright.shapes import Int
 from meshwright.specs.cluster import ClusterSpec, DomainSpec, NodeGroup
 
+JOINED = " + "
+"""Between the names of groups that are planned as one of equal ranks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChangedCluster:
@@ -143,8 +146,17 @@ def _gone(cluster: ClusterSpec, text: str) -> np.ndarray:
             continue
         match = re.fullmatch(r"(\d{1,7})\s*[xX×*]\s*(.+)", item)
         places = _named(cluster.groups, match[2] if match else item)
+        if match and not places and (whole := _joined(cluster.groups, match[2])) is not None:
+            places = _named(cluster.groups, whole)  # its ranks are equal: any of them
+        elif not match and (whole := _joined(cluster.groups, item)) is not None:
+            places = []
         if not places:
             names = [group.name for group in cluster.groups]
+            if (whole := _joined(cluster.groups, item)) is not None:
+                why = f"the plan holds {whole} as one group of equal ranks, and not how many devices of it are {item}"
+                fix = f"say how many, such as 8x{item}, or the numbers of its devices"
+                problems.append(Problem(what=f"--lost {item[:60]!r}", why=why, fix=fix, field="lost"))
+                continue
             close = nearest(match[2] if match else item, names)
             fix = f"did you mean {close[0]}?" if close else f"groups: {', '.join(names)}"
             problems.append(
@@ -168,6 +180,14 @@ def _named(groups: Sequence[NodeGroup], name: str) -> list[int]:
     """Groups of a name, else of a device."""
     by_name = [i for i, group in enumerate(groups) if group.name == name]
     wanted = plain_name(name)
-    return by_name or [
+    by_device = [
         i for i, group in enumerate(groups) if wanted in map(plain_name, (group.device.name, *group.device.aliases))
     ]
+    return by_name or by_device
+
+
+def _joined(groups: Sequence[NodeGroup], name: str) -> str | None:
+    """The group of equal ranks that a group or device is a part of, by its name; None where there is none."""
+    wanted = plain_name(name)
+    parts = {group.name: [plain_name(one) for one in group.name.split(JOINED)] for group in groups}
+    return next((whole for whole, names in parts.items() if len(names) > 1 and wanted in names), None)

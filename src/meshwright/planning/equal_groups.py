@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.planning.changed_cluster import resized
+from meshwright.planning.changed_cluster import JOINED, resized
 from meshwright.specs.cluster import ClusterSpec, LinkSpec, NodeGroup
 
 
@@ -43,7 +43,7 @@ def equal_groups_joined(cluster: ClusterSpec) -> tuple[ClusterSpec, tuple[tuple[
 def _as_one(run: list[NodeGroup]) -> NodeGroup:
     if len(run) == 1:
         return run[0]
-    return replace(resized(run[0], sum(group.nodes for group in run)), name=" + ".join(group.name for group in run))
+    return replace(resized(run[0], sum(group.nodes for group in run)), name=JOINED.join(group.name for group in run))
 
 
 def _equal(cluster: ClusterSpec, one: NodeGroup, other: NodeGroup) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile, Said
@@ -16,7 +17,8 @@ from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.launches import processes
 from meshwright.formats.shell.values import Unknown, Word, known_text, literal, unknown_of
 from meshwright.planning.trainer_options import TrainerOptions, read_trainer_options
-from meshwright.targets import Target, overrides
+from meshwright.specs.precision import PRECISIONS
+from meshwright.targets import Target, fsdp, overrides
 
 ARGUMENTS = "training_args.json"
 """What trainers take as options: the same names as in this file."""
@@ -49,7 +51,9 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
         return LaunchFile(row=None, layout=None, questions=asked)
     said, unpriced = (tuple(found.placed(one) for one in values) for values in (launched.said, launched.unpriced))
     options = found.options
-    beside = {"lora": options.lora, "seq_len": options.seq_len}
+    beside: dict[str, Any] = {"lora": options.lora, "seq_len": options.seq_len}
+    if options.lora is not None and launched.workload.get("precision") is fsdp.ALL_IN_16_BITS:
+        beside["precision"] = PRECISIONS["bf16"]  # adapters are in fp32 beside weights that are frozen
     return replace(
         launched,
         model={**launched.model, **({"name": options.model} if options.model else {})},

@@ -89,7 +89,7 @@ def restricted(
     room = cluster.devices // plain.devices >= 2 and plain.devices * 2 <= max(per_node, plain.devices)
     for axis, value in (("tp", 2), ("ep", 2), ("etp", 2)) if room else ():
         if (axis == "tp" or model.is_moe) and (problems := _asked(refused_of, replace(plain, **{axis: value}))):  # type: ignore[arg-type]
-            _keep(pins, axis, (1,), problems)
+            _keep(pins, axis, (1,), _as_searched(problems))
     choices: list[tuple[str, Sequence[object]]] = [
         ("sharding", ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")),
         ("schedule", [name for name in pins.get("schedule") or _EVERY["schedule"] if not _chunked(str(name), plain)]),
@@ -173,6 +173,12 @@ def _asked(refused_of: Callable[[PlanRow], set[Problem]], row: PlanRow) -> set[P
             return set()
         found = found or problems
     return found
+
+
+def _as_searched(problems: set[Problem]) -> set[Problem]:
+    """Refusals with remedies that a search takes: it cuts sequences wherever it cuts matrices."""
+    fix = "leave tp out; estimate --plan prices a plan with nosp"
+    return {replace(one, fix=fix) if one.field == "tensor.sequence_parallel" else one for one in problems}
 
 
 def _keep(pins: dict[str, tuple[object, ...]], axis: str, values: Sequence[object], reasons: set[Problem]) -> None:

@@ -11,7 +11,7 @@ from meshwright.formats.launch_file import Said
 from meshwright.formats.shell import Launch, Word
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
-ARGUMENTS = (*BATCH, "gradient_checkpointing", "optim", "bf16", "fp16")
+ARGUMENTS = (*BATCH, "gradient_checkpointing", "optim", "bf16", "fp16", "torch_dtype", "dtype")
 """Of the trainer itself, as its file of arguments has them."""
 MODELS = ("model_name_or_path", "pretrained_model_name_or_path", "model_id", "base_model")
 LENGTHS = ("max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "block_size", "seq_length", "max_length")

@@ -13,7 +13,6 @@ from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.specs.precision import PRECISIONS, stated
 from meshwright.specs.tuning import ALL_LINEAR, Lora
 from meshwright.targets import deepspeed, hugging_face
 from meshwright.targets.contract import Files, text_beside
@@ -22,10 +21,6 @@ from meshwright.targets.sayable import Plan
 
 ENGINE = "deepspeed"
 """The key that names a file of DeepSpeed."""
-IN_16_BITS = stated(
-    PRECISIONS["bf16"], {"grad_dtype": "bf16", "reduce_dtype": "bf16", "moment_dtype": "bf16", "main_copy": "none"}
-)
-"""Weights, gradients, moments and messages in bf16: copies of weights that are loaded so, which no engine shards."""
 _SEES = re.compile(
     r"(?i)(?:^|[-_./\d])(?:vl|omni|audio|ocr|vision|llava|internvl|ovis|minicpm-?v|voxtral|pixtral)(?:$|[-_./\d])"
 )

@@ -20,6 +20,10 @@ IN_16_BITS = stated(
     PRECISIONS["bf16"], {"grad_dtype": "bf16", "reduce_dtype": "fp32", "moment_dtype": "bf16", "main_copy": "none"}
 )
 """Weights held in 16 bits, which the optimizer updates as they are, with moments of their format."""
+ALL_IN_16_BITS = stated(
+    PRECISIONS["bf16"], {"grad_dtype": "bf16", "reduce_dtype": "bf16", "moment_dtype": "bf16", "main_copy": "none"}
+)
+"""Weights, gradients, moments and messages in bf16: copies of weights that are loaded so, which no engine shards."""
 OFFLOAD_POLICY = "torch.distributed.fsdp.CPUOffloadPolicy of PyTorch 2.13"
 
 

@@ -202,6 +202,8 @@ class Arguments:
     optimizer: str = "adamw"
     dtype: str = ""
     """`bf16` or `fp16` where they say so: then it holds whatever the configuration says."""
+    loaded: str = ""
+    """Format that the program loads the weights in, where an option of its own says it."""
     mbs: int = 0
     """0 where they do not say it."""
     steps: int = 0
@@ -236,6 +238,7 @@ def arguments_of(own: KeyReader, seq_len: int | None = None, recompute: str = "g
         recompute="full" if own.switch(recompute) != recompute.startswith("disable") else "none",
         optimizer=optimizer_of(own),
         dtype="fp16" if own.switch("fp16") else "bf16" if own.switch("bf16") else "",
+        loaded=own.word("torch_dtype" if own.get("torch_dtype") is not None else "dtype").removeprefix("torch."),
         mbs=own.degree("per_device_train_batch_size", 8),
         steps=own.degree("gradient_accumulation_steps", 1),
         seq_len=seq_len,

@@ -32,6 +32,8 @@ DEVICES = "devices"
 """The field of what is wrong with the number of devices that a launcher starts."""
 _OF_ITS_OWN = ("tokenizer", "vocab")
 """Facts of a model that follow from options of their own alone."""
+OF_THE_RUN = ("DATA_ARGS", "TRAIN_ARGS")
+"""Variables of scripts that are exported here: data and the length of the run, which no plan depends on."""
 MegatronFlags = LaunchFile
 """What the options of Megatron-LM say."""
 
@@ -149,7 +151,7 @@ def _unread(script: Script) -> Iterator[Problem]:
 def _assumed(script: Script) -> list[str]:
     """Names that were taken as not set."""
     notes = []
-    names = [name for name in script.assumed if not name.isdigit() and name != "@"]
+    names = [name for name in script.assumed if not name.isdigit() and name not in ("@", *OF_THE_RUN)]
     if names:
         shown = ", ".join(f"{name} ({script.assumed[name]})" for name in names[:12])
         more = f" and {len(names) - 12} more" if len(names) > 12 else ""

@@ -191,6 +191,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         "seq_len": trainer.seq_len,
         **adapters.read_adapters(files, reader),
     }
+    if trainer.loaded in ("bfloat16", "bf16") and row.sharding == "z0" and dtype in ("bf16", "no"):
+        # Copies are in the format they are loaded in; FSDP and DeepSpeed keep others in fp32.
+        workload["precision"] = fsdp.ALL_IN_16_BITS
     if not trainer.given:
         why = "the configuration of Accelerate does not say it, and training_args.json is not beside it"
         fix = "give --set per_device_train_batch_size=N, or check the script that starts the trainer"

@@ -211,7 +211,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     plain = trainer.dtype == "bf16" and said["lora"] is None and row is not None and row.sharding == "z0"
     low = "fp8" if reader.switch("fp8") else trainer.dtype or "fp32"
     workload = {
-        "precision": fine_tuning.IN_16_BITS if plain and low != "fp8" else PRECISIONS[low],
+        "precision": fsdp.ALL_IN_16_BITS if plain and low != "fp8" else PRECISIONS[low],
         "optimizer": trainer.optimizer,
         **({"global_batch": row.gbs} if row else {}),
         **{name: value for name, value in said.items() if value is not None},

@@ -147,7 +147,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     if pure and shards:
         reader.refuse("pure_bf16", True, "which formats FSDP keeps is not read", "use bf16")
     workload = {
-        "precision": fine_tuning.IN_16_BITS if pure and lora is None else PRECISIONS[trainer.dtype or "fp32"],
+        "precision": fsdp.ALL_IN_16_BITS if pure and lora is None else PRECISIONS[trainer.dtype or "fp32"],
         "optimizer": trainer.optimizer,
         "global_batch": row.gbs,
         **{name: value for name, value in said.items() if value is not None},

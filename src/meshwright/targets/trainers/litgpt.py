@@ -13,7 +13,7 @@ from typing import Any
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, Precision, stated
 from meshwright.specs.tuning import ALL_LINEAR
-from meshwright.targets import fine_tuning, overrides
+from meshwright.targets import fine_tuning, fsdp, overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
@@ -115,14 +115,14 @@ def _precision(reader: KeyReader) -> tuple[Precision, bool]:
     """Formats of the training, and whether all is in fp32."""
     name = reader.word("precision", "bf16-mixed")
     known = {
-        "bf16-true": fine_tuning.IN_16_BITS,
+        "bf16-true": fsdp.ALL_IN_16_BITS,
         "bf16-mixed": stated(PRECISIONS["bf16"], {"grad_dtype": "fp32", "reduce_dtype": "bf16"}),
         "32-true": PRECISIONS["fp32"],
         "32": PRECISIONS["fp32"],
     }
     if name not in known:
         reader.refuse("precision", name, f"{', '.join(known)} can be planned", "use bf16-true")
-    return known.get(name, fine_tuning.IN_16_BITS), name in ("32-true", "32")
+    return known.get(name, fsdp.ALL_IN_16_BITS), name in ("32-true", "32")
 
 
 def _lora(reader: KeyReader) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from typing import Any
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.row import PlanRow
-from meshwright.targets import fine_tuning, overrides
+from meshwright.targets import fsdp, overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
@@ -100,7 +100,7 @@ def _precision(reader: KeyReader) -> Precision:
         return PRECISIONS["fp32"]
     if dtype not in ("bfloat16", "bf16"):
         reader.refuse("model.dtype", dtype, "bfloat16 and float32 can be planned", "use bfloat16")
-    return PRECISIONS["bf16"] if reader.switch("optimizer.accumulate_grad_in_fp32") else fine_tuning.IN_16_BITS
+    return PRECISIONS["bf16"] if reader.switch("optimizer.accumulate_grad_in_fp32") else fsdp.ALL_IN_16_BITS
 
 
 def _optimizer(reader: KeyReader) -> str:

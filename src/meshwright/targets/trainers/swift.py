@@ -21,7 +21,7 @@ from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.values import known_text, unknown_of
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.row import PlanRow
-from meshwright.targets import fine_tuning, hugging_face
+from meshwright.targets import fine_tuning, fsdp, hugging_face
 from meshwright.targets.contract import ReadTarget
 from meshwright.targets.keys import KeyReader, Keys
 from meshwright.targets.trainers import commands, shared
@@ -248,7 +248,7 @@ def _precision(reader: KeyReader, dtype: str, *, sharded: bool) -> Precision:
         return PRECISIONS["bf16" if reader.switch("bf16") else "fp16"] if on else PRECISIONS["fp32"]
     if dtype in ("float16", "fp16"):
         return PRECISIONS["fp16"]
-    return PRECISIONS["bf16"] if sharded else fine_tuning.IN_16_BITS
+    return PRECISIONS["bf16"] if sharded else fsdp.ALL_IN_16_BITS
 
 
 def _engine(

@@ -13,7 +13,7 @@ from typing import Any
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Launch
 from meshwright.specs.precision import PRECISIONS
-from meshwright.targets import fine_tuning, overrides
+from meshwright.targets import fine_tuning, fsdp, overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of, marked
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
@@ -70,7 +70,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     return shared.launched(
         reader,
         row,
-        precision=PRECISIONS["fp32"] if wide else fine_tuning.IN_16_BITS,
+        precision=PRECISIONS["fp32"] if wide else fsdp.ALL_IN_16_BITS,
         model=name,
         optimizer=_optimizer(reader),
         seq_len=reader.get("tokenizer.max_seq_len") or reader.get("dataset.max_seq_len"),

@@ -14,7 +14,7 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Launch, Script, processes
 from meshwright.specs.precision import PRECISIONS
-from meshwright.targets import fine_tuning
+from meshwright.targets import fine_tuning, fsdp
 from meshwright.targets.contract import ReadTarget
 from meshwright.targets.keys import KeyReader, nested_tables
 from meshwright.targets.trainers import commands, shared
@@ -99,7 +99,7 @@ def _plan(reader: KeyReader, one: Command, world: int) -> LaunchFile:
         reader,
         row,
         started=processes(one.launch.launcher)[0],
-        precision=fine_tuning.IN_16_BITS if wide == "bf16" and lora is None else PRECISIONS["bf16"],
+        precision=fsdp.ALL_IN_16_BITS if wide == "bf16" and lora is None else PRECISIONS["bf16"],
         model=str(model) if model else None,
         optimizer="adamw",
         seq_len=reader.degree("data.max_length", 1024),
