@@ -1,4 +1,4 @@
-"""Searches of several values of the axis `offload`: one after the other, their answers joined."""
+"""Spaces of several offloads, tensor strategies and kinds of schedule: what each holds, and their answers joined."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from dataclasses import replace
 
 from meshwright.errors import InputError
 from meshwright.estimate.away_rules import host_problems, update_problems
+from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
+from meshwright.search.axes import SEARCHED_WAYS, WAY_AXES
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import offload_of
 from meshwright.specs.workload import Workload
 
@@ -32,8 +35,7 @@ def offload_spaces(space: Space, cluster: ClusterSpec, workload: Workload) -> li
             wrong = [*host_problems(away, cluster.groups[0]), *update_problems(away, workload)]
         problems += wrong
         if not wrong:
-            pins = tuple((axis, (value,) if axis == "offload" else held) for axis, held in space.pins)
-            found.append(replace(space, pins=pins))
+            found.append(held_to(space, offload=(value,)))
     if not found:
         raise InputError(tuple(dict.fromkeys(problems)), code="MW205")
     return found
@@ -48,37 +50,75 @@ def tensor_spaces(space: Space) -> list[Space]:
     values = space.pinned("tensor") or ("1d",)
     if len(values) == 1:
         return [space]
-    return [
-        replace(space, pins=tuple((axis, (value,) if axis == "tensor" else held) for axis, held in space.pins))
-        for value in values
-    ]
+    return [held_to(space, tensor=(value,)) for value in values]
 
 
-def joined_answers(results: Sequence[SearchResult], top: int) -> SearchResult:
+def schedule_spaces(space: Space, model: ModelSpec) -> list[Space]:
+    """Spaces of schedules whose bounds are formulas, and of those that are sketched first, where the axis is opened.
+
+    Args:
+        space: that may name schedules of both kinds.
+        model: one worker runs its micro-batches one after the other, whatever the schedule is called.
+    """
+    if "schedule" not in space.opened:
+        return [space]
+    names = tuple(map(str, space.pinned("schedule") or ()))
+    formulas = tuple(name for name in names if schedule_named(name).bound_by_formula)
+    sketched = tuple(name for name in names if name not in formulas)
+    if not formulas or not sketched:
+        return [space]
+    workers = tuple(pp for pp in space.pinned("pp") or range(2, model.most_stages + 1) if pp != 1)
+    return [held_to(space, schedule=formulas), held_to(space, schedule=sketched, pp=workers)]
+
+
+def narrow_space(space: Space) -> Space:
+    """What a search goes through by default of a space with opened axes, as far as it may."""
+    usual: dict[str, Sequence[str]] = {
+        "schedule": DEFAULT_SCHEDULES,
+        **dict(zip(WAY_AXES, SEARCHED_WAYS, strict=True)),
+        "offload": ("none",),
+        "tensor": ("1d",),
+    }
+    narrow: dict[str, tuple[object, ...]] = {}
+    for axis in space.opened:
+        values = space.pinned(axis) or ()
+        both = tuple(value for value in values if value in usual[axis])
+        if len(both) < len(usual[axis]):
+            narrow[axis] = both or values[:1]
+    kept = tuple((axis, values) for axis, values in space.pins if axis not in space.opened)
+    return replace(space, pins=(*kept, *narrow.items()), opened=())
+
+
+def held_to(space: Space, **pins: tuple[object, ...]) -> Space:
+    """A space whose axes are held to these values instead."""
+    return replace(space, pins=tuple((dict(space.pins) | pins).items()))
+
+
+def joined_answers(results: Sequence[SearchResult], top: int, first: SearchResult | None = None) -> SearchResult:
     """The answers of disjoint spaces as one: the best plan of each layout, counts added up.
 
     Args:
         results: at least one; those that leave the usual memory reserve free go before others.
         top: how many layouts.
+        first: of a part of these spaces, where one was searched before: nothing else counts its members.
     """
-    able = [one for one in results if one.plans]
+    able = [one for one in (*results, first) if one is not None and one.plans]
     free = [one for one in able if not one.relaxed] or able
     plans: dict[object, FoundPlan] = {}
     for plan in sorted((plan for one in free for plan in one.plans), key=lambda plan: plan.estimate.step_time_s):
         plans.setdefault(plan.row.layout if plan.row else plan.plan, plan)
     unseen = [one for one in results if not one.plans and one.certificate.stopped]
     bounds = [one.certificate.bound_step_time_s for one in (*free, *unseen)]
-    first = results[0].certificate
     certificate = replace(
-        first,
+        results[0].certificate,
         space=sum(one.certificate.space for one in results),
         priced=sum(one.certificate.priced for one in results),
         feasible=sum(one.certificate.feasible for one in results),
         effort=_summed([one.certificate.effort for one in results]),
         pruned=_summed([one.certificate.pruned for one in results]),
-        optimal=bool(free) and not unseen and all(one.certificate.optimal for one in free),
+        optimal=bool(free) and not unseen and all(one.certificate.optimal for one in free if one is not first),
         bound_step_time_s=min((bound for bound in bounds if bound is not None), default=None),
-        search_s=sum(one.certificate.search_s for one in results),
+        search_s=sum(one.certificate.search_s for one in (*results, first) if one is not None),
         stopped=next((one.certificate.stopped for one in results if one.certificate.stopped), ""),
     )
     return SearchResult(

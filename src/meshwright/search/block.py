@@ -190,7 +190,8 @@ class Block:
         Returns:
             Plans below the threshold that fit, the number priced, and the number of these that fit.
         """
-        pair_row, pair_shape = np.nonzero(wanted)
+        # What is away leaves some rows no legal sharding.
+        pair_row, pair_shape = np.nonzero(wanted & (self.rows.plans_of_rows > 0)[:, None])
         found: list[tuple[np.ndarray, ...]] = []
         feasible = 0
         if not len(pair_row):

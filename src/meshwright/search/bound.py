@@ -108,8 +108,25 @@ def _ranks(key: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "values"], Int
 class Factored:
     """Prices layers of a grid factor by factor."""
 
-    def __init__(self, grid: Grid, hardware: Hardware, workload: Workload) -> None:
-        self.grid, self.hardware, self.workload = grid, hardware, workload
+    def __init__(
+        self,
+        grid: Grid,
+        hardware: Hardware,
+        workload: Workload,
+        *,
+        ways: Int[np.ndarray, "ways"] | None = None,
+        sections: int = 1,
+    ) -> None:
+        """Find the distinct factors of rows.
+
+        Args:
+            grid: rows.
+            hardware: the device and its links.
+            workload: the step.
+            ways: that each row with experts on several ranks stands for: of each cost the least counts.
+            sections: equal parts of a micro-batch, one of which is priced.
+        """
+        self.grid, self.hardware, self.workload, self.ways, self.sections = grid, hardware, workload, ways, sections
         self.dense_rows, self.dense_of = _distinct(grid.tp, *grid.context.T, grid.mbs, grid.overlap)
         ranks = grid.cp * grid.tp
         # Sequences of a rank as whole numbers, small enough to be looked up in a table where degrees divide each other.
@@ -131,7 +148,10 @@ class Factored:
         """The distinct values of a factor as strategies."""
         # Rows of other data degrees share these: no rank is fuller than the mean.
         rows = self.expert_rows if experts else self.dense_rows
-        columns = replace(self.grid.take(rows).strategies(self.workload), data_ranks=None)
+        grid = self.grid.take(rows)
+        if experts and self.ways is not None:
+            grid = grid.in_ways(self.ways, alone=True)
+        columns = replace(grid.strategies(self.workload, self.sections), data_ranks=None)
         if columns.ep_overlap is not None:
             # What runs beside an exchange stands in the other factor: as much as can hide it.
             columns = replace(columns, ep_overlap=np.where(columns.ep_overlap > 0, BEST_OVERLAP, 0))
@@ -160,13 +180,16 @@ class Factored:
         """The fields of `PartCosts` for distinct values."""
         seconds = self.seconds(work, quantised=quantised, experts=experts)
         sides = [side.compute_s + side.tp_s + side.cp_s + side.ep_s for side in (seconds.forward, seconds.backward)]
-        return [
+        found = [
             *sides,
             seconds.dense_parameters,
             seconds.expert_parameters,
             seconds.frozen_dense_bytes,
             seconds.frozen_expert_bytes,
         ]
+        if experts and self.ways is not None:
+            found = [value.reshape(-1, len(self.ways)).min(axis=1) for value in found]
+        return found
 
 
 def _joined(parts: list[PartCosts]) -> PartCosts:
@@ -193,6 +216,7 @@ class RowBounds:
         any_order: bool = False,
         chunked: bool = True,
         each_chunked: bool = True,
+        ways: Int[np.ndarray, "ways"] | None = None,
     ) -> None:
         """The bounds of rows.
 
@@ -205,10 +229,11 @@ class RowBounds:
                 micro-batches, in both directions, or with the last stage elsewhere.
             chunked: also hold for schedules of several chunks per worker.
             each_chunked: look at each number of chunks by itself, which takes a pass over the rows for each.
+            ways: that each row with experts on several ranks stands for.
         """
         self.model, self.hardware, self.any_order, self.chunked = model, hardware, any_order, chunked
         self.each_chunked = each_chunked
-        self.factored = factored = Factored(grid, hardware, workload)
+        self.factored = factored = Factored(grid, hardware, workload, ways=ways)
         kinds = model.kinds()
         self.parts = [factored.part(work_of(model, kind, workload.attention_kernel)) for kind in kinds]
         self.counts = [model.kind_counts()[kind] for kind in kinds]
@@ -234,10 +259,10 @@ class RowBounds:
         if not self.any_order:
             chunks = {"chunked": self.chunked, "each_chunked": self.each_chunked}
             time_s = np.maximum(time_s, _last_worker_s(factored, model, work_s, head_work_s, **chunks))
-        return time_s + self._host_update_s
+        return time_s + self.host_update_s
 
     @cached_property
-    def _host_update_s(self) -> PerRow | float:
+    def host_update_s(self) -> PerRow | float:
         """What every worker waits for behind its pipeline where optimizers run on the host, mean over workers."""
         factored, workload = self.factored, self.factored.workload
         away = offload_of(factored.grid.offload)

@@ -16,6 +16,7 @@ from meshwright.estimate.memory import always_bytes
 from meshwright.estimate.work_seconds import ModuleSeconds, WorkSeconds
 from meshwright.ops.edges import edge_work
 from meshwright.search.bound import Factored, least_state_bytes
+from meshwright.search.geometry import Template
 from meshwright.search.grid import Grid
 from meshwright.search.shape_tables import ShapeTables
 from meshwright.shapes import Bool, Float, Int
@@ -39,6 +40,7 @@ class _FactorCosts:
     forward_s: Float[np.ndarray, "distinct items"]
     backward_s: Float[np.ndarray, "distinct items"]
     """Both gradients and what is recomputed."""
+    weight_gradient_s: Float[np.ndarray, "distinct items"]
     kept_bytes: Float[np.ndarray, "distinct items"]
     dense_parameters: Float[np.ndarray, "distinct items"]
     expert_parameters: Float[np.ndarray, "distinct items"]
@@ -135,6 +137,26 @@ class Fitting:
             quick[here] = (fits[here] & (longest * (1.0 - ROUNDING) <= threshold_s)).any(axis=1)
         return quick
 
+    def least_s(self, rows: Int[np.ndarray, "rows"], m: int, templates: list[Template]) -> Float[np.ndarray, "rows"]:
+        """Seconds below which no order of a schedule's tasks takes rows, under the quickest of some ways to recompute.
+
+        Args:
+            rows: of one (pp, m), by number in the grid.
+            m: micro-batches.
+            templates: of one schedule and number of chunks, one for each way to recompute.
+        """
+        factors, least = self._of(rows), np.full(len(rows), np.inf)
+        for template in templates:
+            tables = template.forward(m).T, template.backward(m).T, template.weight(m).T
+            length_s = sum(
+                (costs.forward_s @ tables[0] + costs.backward_s @ tables[1] + costs.weight_gradient_s @ tables[2])[
+                    number
+                ]
+                for costs, number in factors
+            )
+            least = np.minimum(least, np.max(length_s, axis=1))
+        return least
+
     def _of(self, rows: Int[np.ndarray, "rows"]) -> list[tuple[_FactorCosts, Int[np.ndarray, "rows"]]]:
         """The factors that these rows have, and which of them each row has."""
         found = []
@@ -181,6 +203,7 @@ class Fitting:
         return {
             "forward_s": _sum_s(seconds.forward),
             "backward_s": sum((_sum_s(module) for module in behind), nothing),
+            "weight_gradient_s": seconds.weight_gradient_s,
             # A layer's input is kept once.
             "kept_bytes": kept_bytes(kept, columns, workload.precision, recompute)
             if training and not (experts and whole)

@@ -137,6 +137,8 @@ class ShapeFactory:
     """FLOP and layers of each chunk, which no number of micro-batches changes."""
     recomputed: dict[tuple[object, ...], list[tuple[str, int]]] = field(default_factory=dict)
     """Ways to recompute, by pipeline."""
+    sketched: dict[tuple[object, ...], PipelineShapes] = field(default_factory=dict)
+    """All shapes of a pipeline that was sketched first, for the next space that asks for them."""
 
     @classmethod
     def of(cls, model: ModelSpec, seq_len: int, space: Space) -> ShapeFactory:
@@ -210,6 +212,20 @@ class ShapeFactory:
             for schedule, v in self.pipelines(p, m)
             for recompute, _ in self.recomputes(p, v, schedule)
         )
+
+    def sketched_shapes(self, schedule: Schedule, p: int, m: int, v: int) -> PipelineShapes:
+        """All shapes of one pipeline, built once.
+
+        Args:
+            schedule: of the pipeline.
+            p: workers.
+            m: micro-batches.
+            v: chunks per worker.
+        """
+        key = schedule, p, m, v
+        if key not in self.sketched:
+            self.sketched[key] = self.build(schedule, p, m, v, self.recomputes(p, v, schedule))
+        return self.sketched[key]
 
     def build(self, schedule: Schedule, p: int, m: int, v: int, recomputes: list[tuple[str, int]]) -> PipelineShapes:
         """The shapes of one pipeline under some ways to recompute.

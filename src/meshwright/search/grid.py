@@ -66,7 +66,7 @@ class Grid:
     @property
     def paired(self) -> Bool[np.ndarray, "rows"]:
         """Rows whose exchanges run beside another micro-batch."""
-        return _PAIRED[self.way]
+        return paired_ways(self.way)
 
     def levels(self, row: int) -> tuple[tuple[str, int], ...]:
         """Context levels of a row, as a plan states them."""
@@ -99,6 +99,19 @@ class Grid:
     def take(self, index: Int[np.ndarray, "picked"] | Bool[np.ndarray, "rows"]) -> Grid:
         """The rows of this index or mask."""
         return replace(self, **{name: getattr(self, name)[index] for name in COLUMNS})
+
+    def in_ways(self, ways: Ints, *, alone: bool = False) -> Grid:
+        """Each row with experts on several ranks once in each way, one row after the other.
+
+        Args:
+            ways: indices into `axes.WAYS`.
+            alone: also rows whose experts are on one rank, for which every way is the same.
+        """
+        spread = np.ones(self.rows, dtype=bool) if alone else self.ep > 1
+        times = np.where(spread, len(ways), 1)
+        row = np.repeat(np.arange(self.rows), times)
+        place = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
+        return replace(self.take(row), way=np.where(spread[row], ways[place], 0))
 
     def strategies(self, workload: Workload, sections: int = 1) -> StrategyColumns:
         """The rows as strategies; no token dropped.
@@ -155,7 +168,7 @@ def most_offload(space: Space) -> str:
     return max(tokens, key=lambda token: (len(token.partition("-")[0]), "nvme" not in token))
 
 
-def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space) -> Grid:
+def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space, ways: Ints | None = None) -> Grid:
     """All legal rows on exactly so many devices.
 
     Args:
@@ -163,6 +176,7 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space)
         workload: sets batch and sequence.
         devices: tp x cp x pp x dp of every row.
         space: pinned axes.
+        ways: to reach experts on other ranks; those of the space if not given.
 
     Returns:
         The rows; none if no degrees are legal.
@@ -175,6 +189,7 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space)
     tps = _pinned(space, "tp", wide)
     experts = _expert_degrees(model, space)
     legal = _Legal(rules, tensor, most_offload(space))
+    ways = ways_of(space, workload.expert_load) if ways is None else ways
     for tp in tps:
         for cp in _pinned(space, "cp", divisors(devices // tp)):
             if devices % (tp * cp) or workload.seq_len % cp:
@@ -186,7 +201,7 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space)
                     continue
                 if not _allowed(space, "dp", dp):
                     continue
-                legal.add(_mesh((tp, cp, pp, dp), tensor, levels, experts, workload, space))
+                legal.add(_mesh((tp, cp, pp, dp), tensor, levels, experts, workload, space, ways))
     return legal.grid()
 
 
@@ -339,7 +354,7 @@ def context_levels(cp: int, space: Space, *, hierarchical: bool = True) -> list[
     return found
 
 
-def _ways(space: Space, load: ExpertLoad | None) -> Ints:
+def ways_of(space: Space, load: ExpertLoad | None) -> Ints:
     """Codes of the ways to reach experts on other ranks.
 
     With a load, experts may also move to the tokens: no rank is fuller than another then.
@@ -365,6 +380,11 @@ def _ways(space: Space, load: ExpertLoad | None) -> Ints:
     return np.array(found, dtype=np.int64)
 
 
+def paired_ways(ways: Ints) -> Bool[np.ndarray, "rows"]:
+    """Ways, by number, whose exchanges run beside another micro-batch."""
+    return _PAIRED[ways]
+
+
 def searched_ways(space: Space, load: ExpertLoad | None) -> list[tuple[Dispatcher, ExpertOverlap, HotExperts]]:
     """Dispatcher, overlap and treatment of hot experts that a search goes through.
 
@@ -372,7 +392,7 @@ def searched_ways(space: Space, load: ExpertLoad | None) -> list[tuple[Dispatche
         space: what is pinned of them.
         load: of experts, where one is stated.
     """
-    return [WAYS[number] for number in _ways(space, load).tolist()]
+    return [WAYS[number] for number in ways_of(space, load).tolist()]
 
 
 def only_way(space: Space) -> int:
@@ -399,6 +419,7 @@ def _mesh(
     experts: tuple[Folds, Folds],
     workload: Workload,
     space: Space,
+    ways: Ints,
 ) -> _Mesh:
     """All rows of one (tp, cp, pp, dp)."""
     tp, cp, pp, dp = mesh
@@ -417,5 +438,5 @@ def _mesh(
         overlaps=np.array(overlaps, dtype=np.int64),
         ep=experts[0][fold],
         etp=experts[1][fold],
-        ways=_ways(space, workload.expert_load),
+        ways=ways,
     )

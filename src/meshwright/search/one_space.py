@@ -10,7 +10,7 @@ A row, pair or plan is dropped only if its bound is above the time of plans alre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -28,14 +28,14 @@ from meshwright.search.certificate import Counts
 from meshwright.search.engine import explore
 from meshwright.search.fitting import Fitting
 from meshwright.search.geometry import MOST_CHUNKS, ShapeFactory, chunk_options
-from meshwright.search.grid import Grid, build_grid, most_offload
+from meshwright.search.grid import Grid, build_grid, most_offload, paired_ways, ways_of
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.queue import Queue, Simulated
 from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
 from meshwright.search.shape_tables import ShapeTables
 from meshwright.search.shardings import shardings_for
 from meshwright.search.space import Space
-from meshwright.search.table import Table
+from meshwright.search.table import Table, of_each_pair, per_pair
 from meshwright.search.watching import SearchProgress, watcher
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.cluster import ClusterSpec
@@ -93,6 +93,22 @@ class SpaceSearch:
         host = self.space.pinned("offload") not in (None, ("none",))
         return host or self.least_bytes <= self.hardware.memory_bytes
 
+    @property
+    def sketched_only(self) -> bool:
+        """Whether no schedule brings a bound of its own, and no plan has only one worker."""
+        workers = self.space.pinned("pp")
+        alone = workers is None or 1 in workers
+        return not alone and not any(schedule.bound_by_formula for schedule in self.factory.schedules)
+
+    @property
+    def time_to_beat_s(self) -> float:
+        """A plan above this is none of the answer: of this space, or of all."""
+        return min(self.queue.threshold_s, self.beat_s)
+
+    def count_slow(self, plans: int) -> None:
+        """Count plans whose schedule alone takes longer than the time to beat."""
+        self.counts.pruned[SHAPE_BEATEN] += plans
+
     def run(self, started: float) -> SearchResult:
         """Search; `started` is when the clock of the certificate began."""
         grid, plans = self._grid()
@@ -105,29 +121,50 @@ class SpaceSearch:
             self.counts.pruned[ROW_BEATEN] += int(plans[beaten].sum())
             row = np.flatnonzero(~hopeless & ~beaten & (plans > 0))
             if len(row):
-                rows = _Rows(run=self, grid=grid, row=row, bound_s=bounds.time_s[row], plans=plans[row])
-                explore(rows, self.queue, self.counts)
+                if self.sketched_only and self.beat_s < np.inf:
+                    from meshwright.search.outlines import explore_outlines  # few searches open the axis of schedules
+
+                    explore_outlines(self, grid, row)
+                else:
+                    rows = _Rows(run=self, grid=grid, row=row, bound_s=bounds.time_s[row], plans=plans[row])
+                    explore(rows, self.queue, self.counts)
             if not grid.offload:
-                self.plain = PlainRows(grid=grid, plans=plans, time_s=bounds.time_s)
+                self.plain = PlainRows(grid=grid, plans=plans, time_s=bounds.time_s, space=self.counts.space)
         self.queue.simulate()
         return self._result(started)
 
     def _grid(self) -> tuple[Grid, Int[np.ndarray, "rows"]]:
         """The rows, and how many plans each stands for; without those that are beaten with nothing away already."""
         if self.plain is None:
-            grid = build_grid(self.model, self.workload, self.cluster.devices, self.space)
-            plans = self._plans_of_row(grid) if grid.rows else np.zeros(0, dtype=np.int64)
-            self.counts.space = int(plans.sum())
+            ways = ways_of(self.space, self.workload.expert_load)
+            if self.beat_s < np.inf and len(ways) > 1:
+                grid = self._grid_in_ways(ways)
+            else:
+                grid = build_grid(self.model, self.workload, self.cluster.devices, self.space)
+            plans = self._plans_of_row(grid)
+            self.counts.space += int(plans.sum())
             return grid, plans
         plain = self.plain
-        self.counts.space = int(plain.plans.sum())
+        self.counts.space = plain.space
         # Copies to the host and updates there only add to a step.
         left = plain.time_s <= self.beat_s
-        self.counts.pruned[ROW_BEATEN] += int(plain.plans[~left].sum())
+        self.counts.pruned[ROW_BEATEN] += plain.space - int(plain.plans[left].sum())
         return replace(plain.grid.take(left), offload=most_offload(self.space)), plain.plans[left]
 
-    def _bounds(self, grid: Grid) -> RowBounds:
-        """What bounds the plans of rows under the schedules of the space."""
+    def _grid_in_ways(self, ways: Int[np.ndarray, "ways"]) -> Grid:
+        """The rows that the best of all ways to reach experts leaves below the time to beat; the others are counted."""
+        grid = build_grid(self.model, self.workload, self.cluster.devices, self.space, ways[:1])
+        if not grid.rows:
+            return grid
+        left = self._bounds(grid, ways).time_s <= self.beat_s
+        beaten = grid.take(~left)
+        plans = int(self._plans_of_row(beaten, ways).sum())
+        self.counts.space += plans
+        self.counts.pruned[ROW_BEATEN] += plans
+        return grid.take(left).in_ways(ways)
+
+    def _bounds(self, grid: Grid, ways: Int[np.ndarray, "ways"] | None = None) -> RowBounds:
+        """What bounds the plans of rows under the schedules of the space; of each way, where rows stand for several."""
         chunked = any(chunk_options(schedule, MOST_CHUNKS) != (1,) for schedule in self.factory.schedules)
         return RowBounds(
             grid,
@@ -138,14 +175,26 @@ class SpaceSearch:
             chunked=chunked,
             # What is worth pricing is told by shape.
             each_chunked=False,
+            ways=ways,
         )
 
-    def _plans_of_row(self, grid: Grid) -> Int[np.ndarray, "rows"]:
-        """How many plans each row stands for: shapes of its (pp, m) times shardings of its (dp, cp)."""
-        shapes = _per_pair(grid.pp, grid.m, self.factory.count)
-        if (paired := grid.paired).any():
-            shapes = np.where(paired, _per_pair(grid.pp, grid.m, self.factory.count_paired), shapes)
-        shardings = _per_pair(grid.dp, grid.cp, lambda dp, cp: len(shardings_for(dp, cp, self.space)))
+    def _plans_of_row(self, grid: Grid, ways: Int[np.ndarray, "ways"] | None = None) -> Int[np.ndarray, "rows"]:
+        """How many plans each row stands for: shapes of its (pp, m) times shardings of its (dp, cp).
+
+        Args:
+            grid: rows.
+            ways: that each row with experts on several ranks stands for; its own if not given.
+        """
+        if not grid.rows:
+            return np.zeros(0, dtype=np.int64)
+        shapes = per_pair(grid.pp, grid.m, self.factory.count)
+        several = None if ways is None else paired_ways(ways)
+        if several is not None:
+            both = per_pair(grid.pp, grid.m, self.factory.count_paired) if several.any() else 0
+            shapes = np.where(grid.ep > 1, shapes * int((~several).sum()) + both * int(several.sum()), shapes)
+        elif (paired := grid.paired).any():
+            shapes = np.where(paired, per_pair(grid.pp, grid.m, self.factory.count_paired), shapes)
+        shardings = per_pair(grid.dp, grid.cp, lambda dp, cp: len(shardings_for(dp, cp, self.space)))
         return shapes * shardings
 
     def opened(self, grid: Grid) -> Iterator[_Open]:
@@ -181,7 +230,7 @@ class SpaceSearch:
                 if limit := spent():
                     self.counts.stop(limit, float(sketch.least_s))
                     break
-                self._price_sketch(sketch)
+                self.price_sketch(sketch)
 
     def worth_pricing(self, rows: _Rows) -> _Rows:
         """Those of rows that a shape fits which is quick enough; few rows are priced as soon as they are looked at.
@@ -195,7 +244,7 @@ class SpaceSearch:
         grid = rows.grid.take(rows.row)
         memory = self.model.tuning is None and not has_extras(self.model, self.workload)
         worth = np.zeros(grid.rows, dtype=bool)
-        for pp, m, here in _of_each_pipeline(grid):
+        for pp, m, here in of_each_pair(grid.pp, grid.m):
             shapes = self.shapes_of(pp, m)
             if shapes is None:
                 continue
@@ -211,7 +260,7 @@ class SpaceSearch:
         if not grid.rows:
             return
         priced = PricedRows(grid, self.factory, self.model, self.hardware, self.workload)
-        for _, _, here in _of_each_pipeline(grid):
+        for _, _, here in of_each_pair(grid.pp, grid.m):
             yield priced.take(here)
 
     def block(self, rows: PricedRows) -> Block | None:
@@ -247,12 +296,12 @@ class SpaceSearch:
                 self.counts.stop(limit, np.inf)
         return self.shapes[key]
 
-    def _price_sketch(self, sketch: Sketch) -> None:
+    def price_sketch(self, sketch: Sketch) -> None:
         """Build the shapes of a sketch for the rows that it leaves in question, and simulate the best of them."""
-        open_rows = np.flatnonzero((sketch.bound_s <= min(self.queue.threshold_s, self.beat_s)).any(axis=1))
+        open_rows = np.flatnonzero((sketch.bound_s <= self.time_to_beat_s).any(axis=1))
         plans = sketch.plans
         if not len(open_rows):
-            self.counts.pruned[SHAPE_BEATEN] += plans
+            self.count_slow(plans)
             return
         block = Block(sketch.rows.take(open_rows), sketch.build(self.factory))
         self.price(block, block.allowed, plans, self.beat_s)
@@ -320,6 +369,8 @@ class PlainRows:
     grid: Grid
     plans: Int[np.ndarray, "rows"]
     time_s: Float[np.ndarray, "rows"]
+    space: int
+    """All plans, those of rows that were beaten before included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,33 +445,3 @@ class _Open(Table):
             self.run.price(block, pairs, int(self.plans[here].sum()))
         self.run.queue.simulate(rounds=2)
         return ()
-
-
-def _of_each_pipeline(grid: Grid) -> Iterator[tuple[int, int, Int[np.ndarray, "here"]]]:
-    """Workers and micro-batches of rows, each pair with its rows by number, in the order of their first."""
-    code = grid.pp * (1 << 32) + grid.m
-    values, first = np.unique(code, return_index=True)
-    for value in values[np.argsort(first)].tolist():
-        yield value >> 32, value & ((1 << 32) - 1), np.flatnonzero(code == value)
-
-
-def _per_pair(
-    left: Int[np.ndarray, "rows"], right: Int[np.ndarray, "rows"], count: Callable[[int, int], int]
-) -> Int[np.ndarray, "rows"]:
-    """A number that depends on two columns, computed once per distinct pair."""
-    # Both columns have few and small values: tables find them without a sort of all rows.
-    lefts, place_left = _places(left)
-    rights, place_right = _places(right)
-    code = place_left * len(rights) + place_right
-    present = np.flatnonzero(np.bincount(code, minlength=len(lefts) * len(rights)))
-    counts = np.zeros(len(lefts) * len(rights), dtype=np.int64)
-    counts[present] = [count(int(lefts[pair // len(rights)]), int(rights[pair % len(rights)])) for pair in present]
-    return counts[code]
-
-
-def _places(values: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "rows"]]:
-    """The distinct values of a column, ascending, and the place of each row's among them."""
-    distinct = np.flatnonzero(np.bincount(values))
-    place = np.zeros(int(distinct[-1]) + 1, dtype=np.int64)
-    place[distinct] = np.arange(len(distinct))
-    return distinct, place[values]

@@ -14,7 +14,8 @@ import numpy as np
 from meshwright.budget import spent
 from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
-from meshwright.search.away import joined_answers, offload_spaces, tensor_spaces
+from meshwright.search.away import joined_answers, narrow_space, offload_spaces, schedule_spaces, tensor_spaces
+from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import build_grid
 from meshwright.search.one_space import PlainRows, SpaceSearch
 from meshwright.search.queue import EQUAL
@@ -25,6 +26,8 @@ from meshwright.specs.lengths import DYNAMIC
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
+PIPELINE_AXES = ("schedule", "vpp", "recompute")
+"""What shapes of a pipeline differ in."""
 REFINED_GAIN = 0.005
 """A plan with recompute chosen per layer is worth showing if it is this much quicker."""
 
@@ -58,13 +61,20 @@ def search(
         UnsupportedError: the device cannot compute in the workload's precision.
     """
     space = space or Space()
-    spaces = [one for own in tensor_spaces(space) for one in offload_spaces(own, cluster, workload)]
+    spaces = [
+        one
+        for own in tensor_spaces(space)
+        for scheduled in schedule_spaces(own, model)
+        for one in offload_spaces(scheduled, cluster, workload)
+    ]
     in_series = _Series(model, cluster, workload, top, pareto=pareto, refine=refine)
+    # What a search finds by default is a time to beat for all that is opened beyond.
+    first = in_series.searched(narrow_space(space)) if space.opened else None
     found = [in_series.searched(one) for one in spaces]
-    if not space.tight and not any(result.plans for result in found):
+    if not space.tight and not any(result.plans for result in (*found, first) if result is not None):
         # Nothing leaves the usual reserve free: better a tight plan that says so than none.
         found = [in_series.relaxed(one, result) for one, result in zip(spaces, found, strict=True)]
-    return found[0] if len(found) == 1 else joined_answers(found, top)
+    return found[0] if len(found) == 1 and first is None else joined_answers(found, top, first)
 
 
 class _Series:
@@ -79,7 +89,9 @@ class _Series:
         self.quickest: dict[tuple[int, ...], float] = {}
         """Seconds of the best plan found of each layout."""
         self.plain: dict[object, PlainRows] = {}
-        """Rows of each tensor strategy and their bounds, where nothing is away."""
+        """Rows and their bounds where nothing is away, by what else their space is held to."""
+        self.factories: dict[object, ShapeFactory] = {}
+        """Shapes that were built, by the axes that decide which there are."""
         self.may_fit_tightly: dict[Space, bool] = {}
 
     @property
@@ -94,12 +106,14 @@ class _Series:
         return self._searched(space, refine=self.refine)
 
     def _searched(self, space: Space, *, refine: bool) -> SearchResult:
-        started, tensor = time.perf_counter(), space.pinned("tensor")
+        started, here = time.perf_counter(), frozenset(pin for pin in space.pins if pin[0] != "offload")
         run = SpaceSearch(self.model, self.cluster, self.workload, space, self.top, pareto=self.pareto)
-        run.beat_s, run.plain = self.beat_s, self.plain.get(tensor)
+        run.beat_s, run.plain = self.beat_s, self.plain.get(here)
+        pipelines = frozenset(pin for pin in space.pins if pin[0] in PIPELINE_AXES)
+        run.factory = replace(self.factories.setdefault(pipelines, run.factory), space=space)
         result = run.run(started)
         if run.plain is not None:
-            self.plain[tensor] = run.plain
+            self.plain[here] = run.plain
         self.may_fit_tightly[space] = run.may_fit_tightly
         if refine and result.plans and not spent() and space.pinned("recompute") is None:
             plans = _refined(result.plans, self.model, self.cluster, self.workload)[: self.top]

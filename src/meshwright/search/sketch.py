@@ -45,7 +45,7 @@ class Sketch:
     def build(self, factory: ShapeFactory) -> ShapeTables:
         """The shapes."""
         p, m = int(self.rows.grid.pp[0]), int(self.rows.grid.m[0])
-        return ShapeTables.of([factory.build(self.schedule, p, m, self.v, self.recomputes)])
+        return ShapeTables.of([factory.sketched_shapes(self.schedule, p, m, self.v)])
 
 
 def sketches(rows: PricedRows, factory: ShapeFactory, workload: Workload) -> Iterator[Sketch]:
@@ -62,21 +62,33 @@ def sketches(rows: PricedRows, factory: ShapeFactory, workload: Workload) -> Ite
         sections = schedule.sections()
         if sections not in priced:
             priced[sections] = PricedRows(rows.grid, factory, factory.model, rows.hardware, workload, sections=sections)
-        recomputes = factory.recomputes(p, v, schedule)
-        if not recomputes:
-            continue
-        templates = [factory.template(schedule, p, v, *recompute) for recompute in recomputes]
-        bound_s = np.stack([_bound_s(template, m, priced[sections]) for template in templates], axis=1)
-        pairing = np.array([pairs(schedule, p, m, v, recompute) for recompute, _ in recomputes])
-        allowed = ~rows.grid.paired[:, None] | pairing
-        yield Sketch(
-            rows=priced[sections],
-            schedule=schedule,
-            v=v,
-            recomputes=recomputes,
-            allowed=allowed,
-            bound_s=np.where(allowed, bound_s, np.inf),
-        )
+        if factory.recomputes(p, v, schedule):
+            yield sketched(priced[sections], factory, schedule, v)
+
+
+def sketched(rows: PricedRows, factory: ShapeFactory, schedule: Schedule, v: int) -> Sketch:
+    """The shapes of one schedule.
+
+    Args:
+        rows: of one (pp, m), priced in the schedule's sections.
+        factory: of the search.
+        schedule: that recomputes in some way.
+        v: chunks per worker.
+    """
+    p, m = int(rows.grid.pp[0]), int(rows.grid.m[0])
+    recomputes = factory.recomputes(p, v, schedule)
+    templates = [factory.template(schedule, p, v, *recompute) for recompute in recomputes]
+    bound_s = np.stack([_bound_s(template, m, rows) for template in templates], axis=1)
+    pairing = np.array([pairs(schedule, p, m, v, recompute) for recompute, _ in recomputes])
+    allowed = ~rows.grid.paired[:, None] | pairing
+    return Sketch(
+        rows=rows,
+        schedule=schedule,
+        v=v,
+        recomputes=recomputes,
+        allowed=allowed,
+        bound_s=np.where(allowed, bound_s, np.inf),
+    )
 
 
 def _bound_s(template: Template, m: int, rows: PricedRows) -> Float[np.ndarray, " rows"]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
+
+from meshwright.shapes import Int
 
 Own = TypeVar("Own", bound="Table")
 
@@ -51,3 +53,35 @@ def divisors(number: int) -> list[int]:
     """
     small = [divisor for divisor in range(1, int(number**0.5) + 1) if number % divisor == 0]
     return small + [number // divisor for divisor in reversed(small) if divisor * divisor != number]
+
+
+def of_each_pair(
+    left: Int[np.ndarray, "rows"], right: Int[np.ndarray, "rows"]
+) -> Iterator[tuple[int, int, Int[np.ndarray, "here"]]]:
+    """The values of two columns that occur together, each pair with its rows by number, in the order of their first."""
+    code = left * (1 << 32) + right
+    values, first = np.unique(code, return_index=True)
+    for value in values[np.argsort(first)].tolist():
+        yield value >> 32, value & ((1 << 32) - 1), np.flatnonzero(code == value)
+
+
+def per_pair(
+    left: Int[np.ndarray, "rows"], right: Int[np.ndarray, "rows"], count: Callable[[int, int], int]
+) -> Int[np.ndarray, "rows"]:
+    """A number that depends on two columns, computed once per distinct pair."""
+    # Both columns have few and small values: tables find them without a sort of all rows.
+    lefts, place_left = _places(left)
+    rights, place_right = _places(right)
+    code = place_left * len(rights) + place_right
+    present = np.flatnonzero(np.bincount(code, minlength=len(lefts) * len(rights)))
+    counts = np.zeros(len(lefts) * len(rights), dtype=np.int64)
+    counts[present] = [count(int(lefts[pair // len(rights)]), int(rights[pair % len(rights)])) for pair in present]
+    return counts[code]
+
+
+def _places(values: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "rows"]]:
+    """The distinct values of a column, ascending, and the place of each row's among them."""
+    distinct = np.flatnonzero(np.bincount(values))
+    place = np.zeros(int(distinct[-1]) + 1, dtype=np.int64)
+    place[distinct] = np.arange(len(distinct))
+    return distinct, place[values]

@@ -1,0 +1,125 @@
+"""Opened axes: what is found by default is a time to beat for the rest, and no answer is lost by it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.estimate.layout import expand
+from meshwright.estimate.price import estimate_plan
+from meshwright.search.away import held_to, narrow_space, schedule_spaces
+from meshwright.search.axes import DISPATCHED
+from meshwright.search.grid import build_grid, ways_of
+from meshwright.search.one_space import SpaceSearch
+from meshwright.search.outlines import outlines
+from meshwright.search.result import SearchResult
+from meshwright.search.search import search
+from meshwright.search.space import Space
+from meshwright.specs.strategy import EXPERT_OVERLAPS
+from tests.search.spaces import CATALOGUE, SPACES, SmallSpace
+
+SCHEDULES = ("1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev", "terapipe", "mario", "chimera")
+EXPERTS = SmallSpace(
+    "experts by any way",
+    SPACES[2].model,
+    SPACES[2].cluster,
+    replace(SPACES[2].workload, global_batch=4),
+    pins=(
+        ("tp", (1, 2)),
+        ("cp", (1,)),
+        ("sharding", ("z0", "z1")),
+        ("recompute", ("none", "full")),
+        ("dispatcher", DISPATCHED),
+        ("ep_overlap", EXPERT_OVERLAPS),
+        ("offload", ("none", "og")),
+        ("tensor", ("1d", "heads")),
+        ("schedule", SCHEDULES),
+    ),
+)
+PIPELINES = replace(CATALOGUE, pins=tuple((dict(CATALOGUE.pins) | {"schedule": SCHEDULES}).items()))
+
+
+def searched(small: SmallSpace, opened: tuple[str, ...]) -> SearchResult:
+    space = Space(pins=small.pins, opened=opened)
+    return search(small.model, small.cluster, small.workload, space, top=3, refine=False)
+
+
+def named(result: SearchResult) -> list[tuple[str, float]]:
+    return [(plan.row.format(), plan.estimate.step_time_s) for plan in result.plans if plan.row]
+
+
+def accounted(result: SearchResult) -> int:
+    return result.certificate.priced + sum(count for _, count in result.certificate.pruned)
+
+
+@pytest.mark.parametrize(
+    ("small", "opened"),
+    [
+        (PIPELINES, ("schedule",)),
+        (EXPERTS, ("schedule", "dispatcher", "ep_overlap", "offload", "tensor")),
+        (EXPERTS, ("dispatcher", "ep_overlap")),
+    ],
+)
+def test_an_opened_space_has_the_answer_of_the_same_space_searched_at_once(
+    small: SmallSpace, opened: tuple[str, ...]
+) -> None:
+    whole, at_once = searched(small, opened), searched(small, ())
+    assert named(whole) == named(at_once)
+    assert whole.certificate.optimal
+    assert whole.certificate.space == at_once.certificate.space
+    assert accounted(whole) == accounted(at_once)
+
+
+def test_no_plan_is_quicker_than_the_outline_of_its_schedule() -> None:
+    formulas, sketched = schedule_spaces(Space(pins=PIPELINES.pins, opened=("schedule",)), PIPELINES.model)
+    assert formulas.pinned("schedule") == ("1f1b", "interleaved")
+    run = SpaceSearch(PIPELINES.model, PIPELINES.cluster, PIPELINES.workload, sketched, 3, pareto=False)
+    assert run.sketched_only
+    grid = build_grid(PIPELINES.model, PIPELINES.workload, PIPELINES.cluster.devices, sketched)
+    looked_at = set()
+    for one in outlines(run, grid, np.arange(grid.rows)):
+        for row, bound_s in zip(one.row.tolist(), one.bound_s.tolist(), strict=True):
+            pp, m = int(grid.pp[row]), int(grid.m[row])
+            recompute = run.factory.recomputes(pp, one.v, one.schedule)[0][0]
+            plan = grid.plan_row(
+                row, pp=pp, vpp=one.v, gbs=16, schedule=one.schedule.token, sharding="z0", recompute=recompute
+            )
+            execution = expand(plan, PIPELINES.model, PIPELINES.workload.seq_len)
+            found = estimate_plan(execution, PIPELINES.model, PIPELINES.cluster, PIPELINES.workload)
+            assert bound_s <= found.step_time_s * (1 + 1e-9), (plan.format(), m)
+            looked_at.add(one.schedule.token)
+    assert looked_at == {*SCHEDULES} - {"1f1b", "interleaved"}
+
+
+def test_rows_stand_for_every_way_until_the_best_of_them_is_too_slow() -> None:
+    run = SpaceSearch(
+        EXPERTS.model, EXPERTS.cluster, EXPERTS.workload, held_to(Space(pins=EXPERTS.pins)), 3, pareto=False
+    )
+    run.space = held_to(run.space, tensor=("1d",))
+    ways = ways_of(run.space, None)
+    least = build_grid(EXPERTS.model, EXPERTS.workload, EXPERTS.cluster.devices, run.space, ways[:1])
+    every = build_grid(EXPERTS.model, EXPERTS.workload, EXPERTS.cluster.devices, run.space)
+    assert sorted(zip(*columns(least.in_ways(ways)), strict=True)) == sorted(zip(*columns(every), strict=True))
+    together_s = run._bounds(least, ways).time_s
+    apart_s = run._bounds(least.in_ways(ways)).time_s
+    several = np.where(least.ep > 1, len(ways), 1)
+    assert (np.repeat(together_s, several) <= apart_s * (1 + 1e-12)).all()
+    assert int(run._plans_of_row(least, ways).sum()) == int(run._plans_of_row(every).sum())
+
+
+def columns(grid: object) -> list[list[int]]:
+    return [getattr(grid, name).tolist() for name in ("tp", "overlap", "ep", "etp", "pp", "dp", "mbs", "way")]
+
+
+def test_what_is_searched_first_keeps_to_what_is_allowed() -> None:
+    space = Space(
+        pins=(("dispatcher", ("allgather", "hierarchical")), ("schedule", SCHEDULES), ("tp", (2,))),
+        opened=("dispatcher", "schedule"),
+    )
+    first = narrow_space(space)
+    assert first.pinned("dispatcher") == ("allgather",)
+    assert first.pinned("schedule") == ("1f1b", "interleaved")
+    assert first.pinned("tp") == (2,)
+    assert not first.opened
