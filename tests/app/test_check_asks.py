@@ -292,3 +292,27 @@ def test_bigsciences_stages_count_the_embedding_as_a_layer(tmp_path: Path) -> No
     assert report.launch is not None
     assert report.launch.layout == (7, 8, 8, 7)
     assert not [one for one in report.violations if "partition" in one.field]
+
+
+def test_experts_that_differ_by_layer_and_padded_vocabularies_are_deepspeeds(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    text = (
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 1024 --num-attention-heads 8 "
+        "--seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 8 --bf16 "
+        "--pad-vocab-size-to 50432 --zero-stage 0 --deepspeed --deepspeed_config ds.json{}\n"
+    )
+    path.write_text(text.format(""))
+    report = check(path, cluster="8xH100", search=False)
+    assert not report.violations
+    assert report.inputs is not None
+    assert report.inputs.model.vocab == 50432
+    path.write_text(text.format(" --num-experts 8 16"))
+    fields = [one.field for one in check(path, cluster="8xH100", search=False).violations if one.code == "OPTIONS"]
+    assert fields[0] == "--num-experts"
+
+
+def test_options_of_a_launcher_are_not_those_of_a_training(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text('srun --kill-on-bad-exit=1 --micro-batch-size=2 bash -lc "$RUN"\n')
+    with pytest.raises(ValueError, match="there are no options"):
+        check(path, cluster="8xH100", search=False, source_format="megatron")

@@ -202,6 +202,7 @@ def test_a_pattern_over_all_layers_names_its_modules(tmp_path: Path) -> None:
         (AXOLOTL + "quantize_moe_experts: true\n", "quantize_moe_experts"),
         (AXOLOTL + "processor_type: AutoProcessor\n", "processor_type"),
         (FACTORY + "use_asft_loss: true\n", "use_asft_loss"),
+        (FACTORY + "mixture_of_depths: convert\n", "mixture_of_depths"),
         (FACTORY.replace("Llama-3.1-8B-Instruct", "Llama-3.2-11B-Vision"), "model_name_or_path"),
     ],
 )
@@ -224,3 +225,21 @@ def test_a_program_that_loads_weights_in_16_bits_keeps_no_others_without_an_engi
         assert isinstance(inputs, JobInputs)
         formats.append(inputs.workload.precision.master)
     assert formats == ["fp32", None, "fp32"]
+
+
+def test_targets_that_a_model_lacks_are_left_out_where_others_match(tmp_path: Path) -> None:
+    text = AXOLOTL.replace("lora_target_linear: true", "lora_target_modules: [q_proj, w_extra]")
+    report = asked(tmp_path, text)
+    assert report.inputs is not None
+    tuning = report.inputs.model.tuning
+    assert tuning is not None
+    assert tuning.lora is not None
+    assert tuning.lora.targets == ("q_proj",)
+    assert any("has no w_extra" in note for note in report.warnings)
+
+
+def test_states_in_8_bits_go_with_weights_in_16(tmp_path: Path) -> None:
+    whole = AXOLOTL.replace("adapter: qlora\nload_in_4bit: true\nlora_r: 32\nlora_target_linear: true\n", "")
+    inputs = asked(tmp_path, whole.replace("paged_adamw_32bit", "adamw_bnb_8bit")).inputs
+    assert isinstance(inputs, JobInputs)
+    assert (inputs.workload.optimizer, inputs.workload.precision.master) == ("adamw-8bit", None)

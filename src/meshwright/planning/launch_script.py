@@ -27,10 +27,13 @@ from meshwright.planning.nemo_launcher import launcher_config
 from meshwright.planning.plan_source import PlanQuestion, with_row
 from meshwright.planning.script_files import ARGUMENTS, LAUNCHER, read_through, started_with, with_settings
 from meshwright.planning.trainer_record import command_recorded, engine_open, recorded
+from meshwright.planning.tuned import with_targets_there
 from meshwright.planning.violation import Violation
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.optimizers import optimizer_named
+from meshwright.specs.precision import Precision
 from meshwright.targets import TARGETS, TRAINERS, Target, overrides, reader_named, readers, target_of_file
 from meshwright.targets.keys import keys_of
 
@@ -164,7 +167,12 @@ def script_question(
         key: flags.workload.get(key)
         for key in ("seq_len", "optimizer", "attention_kernel", "bf16_first", "bf16_last", "lora")
     }
-    own["dtype"] = flags.workload.get("precision")
+    own["dtype"] = _states_of(flags)
+    if own["lora"] is not None and not model.streams:
+        own["lora"], absent = with_targets_there(model, own["lora"])
+        if absent:
+            note = f"{model.name} has no {', '.join(absent)}, which adapters are meant for"
+            flags = replace(flags, notes=(*flags.notes, note))
     own["software"] = flags.workload.get("software", target.software)
     if asked.global_batch is None and asked.tokens_per_step is None:
         own["global_batch"] = flags.workload.get("global_batch")
@@ -190,6 +198,14 @@ def script_question(
     if uneven and flags.layout is not None:
         question = replace(question, plan=plan_of(flags.row, flags.layout))
     return question, violations, flags, launch
+
+
+def _states_of(flags: LaunchFile) -> Precision | None:
+    """Number formats of a file, without that of moments where its optimizer has one of its own."""
+    precision, optimizer = flags.workload.get("precision"), flags.workload.get("optimizer")
+    if precision is None or optimizer is None or not optimizer_named(optimizer).own_formats:
+        return precision
+    return replace(precision, moments="fp32")
 
 
 def _nouns(asked: JobFields) -> tuple[ModelSpec | None, ClusterSpec | None]:

@@ -270,6 +270,24 @@ def _lora_problems(model: ModelSpec, lora: Lora) -> Iterator[Problem]:
     yield from _absent(model, lora.train, "lora")
 
 
+def with_targets_there(model: ModelSpec, lora: Adapters) -> tuple[Lora, tuple[str, ...]]:
+    """Adapters of a file without targets that match nothing, as PEFT leaves them out where others match.
+
+    Args:
+        model: as it is trained otherwise.
+        lora: as a file says them.
+
+    Returns:
+        The adapters, and the targets that were left out.
+    """
+    said = read_lora(lora)
+    absent = {
+        problem.what.split("'")[1] for problem in _lora_problems(model, said) if " matches no module" in problem.what
+    }
+    left = tuple(target for target in said.targets if target not in absent)
+    return (replace(said, targets=left), tuple(sorted(absent))) if left and absent else (said, ())
+
+
 def _matches_one(target: str, modules: Iterable[tuple[Module, str]]) -> bool:
     return any(names_module(target.removeprefix("-"), module, part) for module, part in modules)
 

@@ -10,6 +10,7 @@ from meshwright.formats.megatron.options import Values
 
 FLASH = ("--use-flash-attn", "--use-flash-attn-v1", "--use-flash-attn-builder")
 """Any of its fused attention kernels; the Triton and second ones are renamed to the first."""
+PADDED = "--pad-vocab-size-to"
 PARTITION = "--pp-partition-method"
 _PARTITIONS = {"type:transformer": False, "type:transformer|embedding": True, "type:embedding|transformer": True}
 """How bigscience's fork cuts stages: by layers alone, or with the embedding at both ends as one more each."""
@@ -46,6 +47,10 @@ def as_megatron(values: Values) -> list[str]:
             take("--account-for-embedding-in-pipeline-split")
             take("--account-for-loss-in-pipeline-split")
             notes.append(f"embedding and head count as a layer each when stages are cut: {PARTITION}")
+    padded = values.foreign.get(PADDED, ())
+    if len(padded) == 1 and padded[0].isdecimal():
+        values.asked.add(PADDED)
+        take("--vocab-size", padded[0])
     experts = given.get("--num-experts", ())
     if experts == ("1",):
         del given["--num-experts"]
@@ -61,10 +66,17 @@ _POSITIONS = {"rotary": "rope", "alibi": "none", "absolute": "learned_absolute"}
 
 def wrong_of(values: Values) -> list[Problem]:
     """What is wrong in the values of options; positions and warm-up as a fraction are right in forks."""
-    right = {"--warmup"}
+    right = {"--warmup"} | ({"--num-experts"} if len(values.given.get("--num-experts", ())) > 1 else set())
     if values.given.get("--position-embedding-type", ("",))[0] in _POSITIONS:
         right.add("--position-embedding-type")
-    return [problem for problem in values.problems if problem.field not in right]
+    found = [problem for problem in values.problems if problem.field not in right]
+    experts = values.given.get("--num-experts", ())
+    if len(set(experts)) > 1:
+        why, fix = "layers have different numbers of experts, which no row says", "give one number"
+        found.append(
+            Problem(what=f"--num-experts is {' '.join(experts)}"[:120], why=why, fix=fix, field="--num-experts")
+        )
+    return found
 
 
 def _experts(values: Values, take: object) -> None:

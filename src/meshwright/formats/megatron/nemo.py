@@ -266,7 +266,7 @@ class _Config:
             "num_micro_batches_with_partial_activation_checkpoints",
             "activations_checkpoint_layers_per_pipeline",
         ):
-            if self.value("model", name) is not None:
+            if self.value("model", name):
                 why = "stages, or micro-batches, recompute different layers, which no row says"
                 self.refuse(f"model.{name}", self.value("model", name), why, "use null")
         block = self.value("model", "transformer_block_type")

@@ -173,7 +173,9 @@ class _Reader:
             found = [attached] if equals else []
             held = here if equals else None
             if not equals:
-                for value in self.values(_count_of(option, len(self.words))):
+                most = _count_of(option, len(self.words))
+                several = self.of_deepspeed and flag == "--num-experts"  # one for each layer that has them
+                for value in self.values(len(self.words) if several else most):
                     found.append(value.text)
                     held = value
                     if value.unknown is not None:
@@ -191,6 +193,9 @@ class _Reader:
             # Megatron-DeepSpeed writes its choices in lower case.
             cased = {choice.lower(): choice for choice in option.choices}
             found = [cased.get(value, value) for value in found] if self.of_deepspeed else found
+            if (name, *found) == ("--position-embedding-type", "rotary") and not self.of_deepspeed:
+                found = ["rope"]
+                self.notes.append("--position-embedding-type rotary is rope by its name of forks")
             self.problems += _value_problems(flag, option, found)
             self.given[name] = tuple(found)
 

@@ -217,11 +217,12 @@ def _of_another(script: Script) -> str:
 
 def _options_alone(script: Script) -> ChosenCommand:
     """A text of options; else why nothing was found."""
-    words = [word for command in script.commands for word in command.words]
-    first = next((at for at, word in enumerate(words) if word.text.startswith("--")), None)
+    # Options of another program, such as srun's, stand behind its name.
+    alone = [command for command in script.commands if command.words and command.words[0].text.startswith("--")]
+    words = [word for command in alone for word in command.words]
     started = launches(script.commands)
-    if first is not None and not started and not script.missing:
-        return ChosenCommand(words=tuple(words[first:]))
+    if words and not started and not script.missing:
+        return ChosenCommand(words=tuple(words))
     why = "a launch script names them after a .py file"
     fix = "name the script that starts pretrain_gpt.py"
     if started:

@@ -137,7 +137,8 @@ def recipe_defaults(names: str, given: Iterable[str]) -> list[Word]:
         given: keys that are said.
     """
     pretrained = not re.search(r"(?:^|[\s_])(?:sft|peft|lora|dora|finetune)(?:[\s_.]|$)", names)
-    known = _USUAL | (_USUAL_PRETRAINING if pretrained else {})
+    narrow = re.search(r"fp8|fp4|low_precision", names)  # which of their formats it takes is the recipe's own
+    known = ({} if narrow else _USUAL) | (_USUAL_PRETRAINING if pretrained else {})
     said = frozenset(given)
     fsdp = "ddp.use_megatron_fsdp" in said
     return [

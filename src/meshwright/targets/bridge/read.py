@@ -163,14 +163,15 @@ def _left_to(recipe: str, read: LaunchFile) -> tuple[Problem, ...]:
     said = {one.option for one in read.said}
     if "dataset.sequence_length" in said:
         said.add("model.seq_length")
-    missing = [key for key in NEEDED.values() if key not in said]
+    missing = [key for key in (*NEEDED.values(), "mixed_precision") if key not in said]
     if not missing:
         return ()
     what = f"{missing[0]} is not given"
     if len(missing) > 1:
         what = f"{', '.join(missing[:-1])} and {missing[-1]} are not given"
     why = f"{recipe} sets {'them' if len(missing) > 1 else 'it'}, which is not read"
-    fix = f"give {' '.join(f'--set {key}=N' for key in missing)}"
+    values = dict.fromkeys(missing, "N") | {"mixed_precision": "NAME"}
+    fix = f"give {' '.join(f'--set {key}={values[key]}' for key in missing)}"
     return (Problem(what=what, why=why, fix=fix, field=missing[0]),)
 
 

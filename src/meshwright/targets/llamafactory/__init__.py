@@ -181,9 +181,7 @@ def _refuse(reader: KeyReader) -> None:
         fix = "check the script of Megatron-LM or Megatron-Bridge that does the same"
         reader.refuse(degree, reader.get(degree), why, fix)
     fine_tuning.refuse_seeing(reader, "model_name_or_path")
-    for name in _OTHERS:
-        if reader.switch(name):
-            reader.refuse(name, True, "its memory and kernels are not known", "leave it out")
+    fine_tuning.refuse_on(reader, _OTHERS, "its memory and kernels are not known")
 
 
 def _lora(reader: KeyReader) -> dict[str, Any] | None:
