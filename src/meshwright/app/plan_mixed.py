@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,6 +22,7 @@ from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.mixing import Mixing, idle_devices, mixing_of
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.parallelizers import SliceSource, claimed_s
+from meshwright.planning.mixed.preemptions import Preempted, preempted
 from meshwright.planning.mixed.profiles import ProfileSource, priced_cluster
 from meshwright.planning.mixed.search import MixedPlans, mixed_plans
 from meshwright.planning.mixed.slices import Composition, planned_slices
@@ -36,10 +37,17 @@ from meshwright.planning.reasons import plan_reasons, price_reasons
 from meshwright.planning.target_space import restricted
 from meshwright.planning.used_nodes import on_used_nodes
 from meshwright.planning.whole_run import whole_run
-from meshwright.report.words.mixed import composition_lines, idle_lines, mixing_lines, search_lines, worth
+from meshwright.report.words.mixed import (
+    composition_lines,
+    idle_lines,
+    mixing_lines,
+    preemption_line,
+    search_lines,
+    worth,
+)
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import title_of
-from meshwright.report.words.verdict import Verdict, plan_sentence
+from meshwright.report.words.verdict import Verdict, plan_sentence, run_sentence
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
@@ -260,7 +268,7 @@ def mixed_answer(
         RankedPlan(rank=rank, job=one.job, row=one.row, estimate=one.estimate)
         for rank, one in enumerate(found.candidates[: max(asked.top, 2)], start=1)
     )
-    searched = source.searched()
+    searched, run = source.searched(), whole_run(best.job, best.estimate)
     mixing: Mixing | None = None
     if not (source.cluster.homogeneous or asked.brief):
         mixing = mixing_of(
@@ -272,7 +280,10 @@ def mixed_answer(
             searched=searched,
             rented=aim.rents,
         )
-    idle = () if asked.brief else idle_lines(idle_devices(source.cluster, best.estimate, rented=aim.rents))
+    lost, behind = preempted(best), _preempted_quickest(found, aim)
+    unsafe = () if behind is None else behind.groups
+    left_out = idle_devices(source.cluster, best.estimate, rented=aim.rents, preempted=unsafe)
+    idle = () if asked.brief else idle_lines(left_out)
     tight = ("no plan leaves 8% of the memory free; these leave less",) if best.estimate.fits != "yes" else ()
     reasons = [
         Reason.of("identity", text=plans[0].identities()[0]),
@@ -280,6 +291,7 @@ def mixed_answer(
         *price_reasons(best.job, best.estimate, aim),
     ]
     why = [*map(reason_text, reasons), *_cheaper_than(found, aim)]
+    why += [preemption_line(one, chosen=one is lost) for one in (lost, behind) if one is not None]
     why += composition_lines(composition) if composition else ()
     why += mixing_lines(mixing, held=composition is None) if mixing else search_lines(searched, best.step_time_s)
     return PlanSet(
@@ -288,19 +300,39 @@ def mixed_answer(
         workload=asked.workload,
         assumptions=asked.assumptions,
         verdict=Verdict(
-            text=" ".join([plan_sentence(best.job, best.estimate), *([worth(mixing)] if mixing else [])]),
+            text=" ".join(
+                [
+                    plan_sentence(best.job, best.estimate),
+                    *([f"{run_sentence(run)}."] if run else []),
+                    *([worth(mixing)] if mixing else []),
+                ]
+            ),
             why=tuple(why),
-            runner_up=None if asked.brief else runner_up(plans[0], plans[1] if len(plans) > 1 else None, aim),
+            runner_up=None if asked.brief else runner_up(plans[0], _second(plans, found, behind), aim),
             reasons=tuple(reasons),
         ),
         plans=plans[: asked.top],
         aim=aim,
         warnings=(*((stopped_warning(limit),) if (limit := spent()) else ()), *(tight if composition else ()), *idle),
-        run=whole_run(best.job, best.estimate),
+        run=run,
         mixing=mixing,
         searched=searched,
         composition=composition,
     )
+
+
+def _preempted_quickest(found: MixedPlans, aim: Aim) -> Preempted | None:
+    """The quickest step, where it is not the best because its nodes are preempted; else None."""
+    quickest = found.quickest
+    if aim.by is not QUICKEST.by or quickest.step_time_s >= found.candidates[0].step_time_s:
+        return None
+    return preempted(quickest)
+
+
+def _second(plans: Sequence[RankedPlan], found: MixedPlans, behind: Preempted | None) -> RankedPlan | None:
+    """The plan after the best that is slower by its step: of quicker ones another line says why they are not."""
+    least_s = found.candidates[0].step_time_s if behind is not None else 0.0
+    return next((one for one in plans[1:] if one.estimate.step_time_s >= least_s), None)
 
 
 def _cheaper_than(found: MixedPlans, aim: Aim) -> Iterator[str]:

@@ -149,6 +149,7 @@ def node_group(
     zone: str | None = None,
     price_per_device_hour: float | None = None,
     power_w_per_device: float | None = None,
+    preemptions_per_node_hour: float = 0.0,
     host: HostSpec | None = None,
 ) -> NodeGroup:
     """Equal nodes with their nested domains; what `links` leaves open comes from the device's usual node.
@@ -165,6 +166,7 @@ def node_group(
         zone=zone,
         price_per_device_hour=price_per_device_hour,
         power_w_per_device=power_w_per_device,
+        preemptions_per_node_hour=preemptions_per_node_hour,
         host=host or HostSpec(),
     )
 

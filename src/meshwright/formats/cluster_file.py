@@ -103,6 +103,7 @@ class _Group(TableProblems):
     memory_gib: PositiveFloat | None = key("79.1", le=1e6)
     price_per_device_hour: NonNegativeFloat | None = key("2.5", le=1e6)
     power_w: PositiveFloat | None = key("620", le=2e4)
+    preemptions_per_hour: NonNegativeFloat = key("0.05", le=1e3, default=0.0)
     ram_gb: _Size | None = key("1024", le=1e7)
     ram_gb_s: _Speed | None = key("300", le=1e6)
     pcie_gb_s: _Speed | None = key("24", le=1e4)
@@ -268,6 +269,7 @@ def _node_group(group: _Group, name: str) -> NodeGroup:
         zone=group.zone,
         price_per_device_hour=group.price_per_device_hour,
         power_w_per_device=group.power_w,
+        preemptions_per_node_hour=group.preemptions_per_hour,
         host=_host(group),
     )
 

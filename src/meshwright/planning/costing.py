@@ -35,6 +35,8 @@ class Offer(Generic[Planned]):
     peak_memory_bytes: float
     on: str
     """The devices it uses, in words."""
+    kept: float = 1.0
+    """Share of the time that preemptions of the nodes it uses leave, compared with a job on none of them."""
 
 
 Rank = Callable[[Offer[Planned]], tuple[float, ...]]

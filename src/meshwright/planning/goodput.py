@@ -8,6 +8,7 @@ Numbers that nobody states are those of public runs, and their spread is the ran
                 7.3e-5 (arXiv 2205.01068, section 2.5, 2022)
     restart     10 minutes: MegaScale notices and diagnoses a fault in less (arXiv 2402.15627, section 6.3, 2024)
     repair      another node stands in at once, unless repair=, spares= and short= say otherwise
+    preemption  a spot node that is taken away stops the job as a failure does; only as often as the cluster states
     interval    30 minutes: 5 minutes on Fire-Flyer (arXiv 2408.14158, 2024), 3 hours on BLOOM; the geometric mean
 """
 
@@ -52,6 +53,7 @@ class Goodput(Record):
     low: float
     high: float
     failures_per_day: float
+    """Preemptions not counted."""
     interval_s: float
     restart_s: float
     stall_s: float
@@ -61,9 +63,17 @@ class Goodput(Record):
     """Share of the time, or of the speed, that nodes in repair leave."""
     spares: int = 0
     """Nodes that stand by."""
+    preemptions_per_day: float = 0.0
+    """Of all spot nodes in use."""
 
 
-def goodput(devices: int, failures: Failures | None, snapshot_s: float, per_node: int = USUAL_NODE) -> Goodput:
+def goodput(
+    devices: int,
+    failures: Failures | None,
+    snapshot_s: float,
+    per_node: int = USUAL_NODE,
+    preemptions_per_hour: float = 0.0,
+) -> Goodput:
     """The share of a run that trains, with the range of what is not stated.
 
     Args:
@@ -72,6 +82,7 @@ def goodput(devices: int, failures: Failures | None, snapshot_s: float, per_node
         snapshot_s: that training stands still for a checkpoint where that is not stated: the copy of a device's state
             to its host, which writes it out while training goes on.
         per_node: devices that leave with one that fails.
+        preemptions_per_hour: of all spot nodes of the job together.
     """
     stated = failures or Failures()
     stall_s = snapshot_s if stated.stall_s is None else stated.stall_s
@@ -80,24 +91,27 @@ def goodput(devices: int, failures: Failures | None, snapshot_s: float, per_node
 
     def share(**others: float) -> float:
         rate, restart_s, interval_s = ({**middle, **others}[name] for name in USUAL)
-        trains = training_share(rate * devices / HOUR_S, restart_s, interval_s, stall_s)
-        return max(trains * staffed_share(rate * devices / HOUR_S, stated, per_node / devices), _TINY)
+        rate_per_s = (rate * devices + preemptions_per_hour) / HOUR_S
+        trains = training_share(rate_per_s, restart_s, interval_s, stall_s)
+        return max(trains * staffed_share(rate_per_s, stated, per_node / devices), _TINY)
 
     found, rate = share(), middle["rate_per_device_hour"]
+    stops_per_s = (rate * devices + preemptions_per_hour) / HOUR_S
     # The rate, the restart and the interval are independent of one another, so their logarithms add as squares.
     lost = math.hypot(*(math.log(found / max(share(**{name: one.worst}), LEAST)) for name, one in usual.items()))
     won = math.hypot(*(math.log(share(**{name: one.mild}) / found) for name, one in usual.items()))
     return Goodput(
         share=found,
-        low=found * math.exp(-lost) if rate else found,
-        high=min(1.0, found * math.exp(won)) if rate else found,
+        low=found * math.exp(-lost) if stops_per_s else found,
+        high=min(1.0, found * math.exp(won)) if stops_per_s else found,
         failures_per_day=rate * devices * 24.0,
         interval_s=middle["interval_s"],
         restart_s=middle["restart_s"],
         stall_s=stall_s,
-        assumed=tuple(usual) if rate else (),
-        staffed=staffed_share(rate * devices / HOUR_S, stated, per_node / devices),
+        assumed=tuple(usual) if stops_per_s else (),
+        staffed=staffed_share(stops_per_s, stated, per_node / devices),
         spares=stated.spares,
+        preemptions_per_day=preemptions_per_hour * 24.0,
     )
 
 

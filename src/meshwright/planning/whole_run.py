@@ -11,6 +11,7 @@ from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.records import Record
+from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.failures import Failures
 from meshwright.specs.job import Job
 from meshwright.units import DAY_S, HOUR_S, JOULES_PER_KWH
@@ -56,7 +57,8 @@ def whole_run(job: PlannedJob, estimate: StepPrice, tokens: float | None = None)
 
     steps = tokens / tokens_of_step(job.workload)
     per_node = max(group.devices_per_node for group in job.cluster.groups)
-    working = goodput(job.plan.devices, job.workload.failures, _snapshot_s(job, estimate), per_node)
+    taken_per_hour = preemptions_per_hour(job.cluster, estimate)
+    working = goodput(job.plan.devices, job.workload.failures, _snapshot_s(job, estimate), per_node, taken_per_hour)
     if working.share < NEVER_ENDS:
         raise InputError([_endless(job.workload.failures, working)], code="MW206")
     days = steps * estimate.step_time_s / DAY_S / working.share
@@ -81,11 +83,23 @@ def whole_run(job: PlannedJob, estimate: StepPrice, tokens: float | None = None)
     )
 
 
+def preemptions_per_hour(cluster: ClusterSpec, estimate: StepPrice) -> float:
+    """How often any spot node of a plan is taken away.
+
+    Args:
+        cluster: says how often one of each group is.
+        estimate: of the plan; its stages say which devices it uses.
+    """
+    rates = {group.name: group.preemptions_per_node_hour / group.devices_per_node for group in cluster.groups}
+    return sum(stage.devices * rates[stage.group] for stage in estimate.stages) if any(rates.values()) else 0.0
+
+
 def _endless(stated: Failures | None, working: Goodput) -> Problem:
     """That failures leave nothing of the run."""
     away = "" if stated is None or stated.repair_s is None else f", {stated.repair_s / HOUR_S:,.6g} hours of repair"
+    stops = working.failures_per_day + working.preemptions_per_day
     return Problem(
-        what=f"--failures: the run never ends, with {working.failures_per_day:,.2f} failures a day{away}",
+        what=f"--failures: the run never ends, with {stops:,.2f} failures and preemptions a day{away}",
         why="failures, restarts and repairs leave less than a billionth of the time for training",
         fix="check the units of rate, restart, every and repair, or give spares",
         field="failures",

@@ -100,11 +100,14 @@ class NodeGroup:
     host: HostSpec = HostSpec()
     power_w_per_device: float | None = None
     """Mean over a step of training, as measured; None for the device's limit."""
+    preemptions_per_node_hour: float = 0.0
+    """How often a spot node is taken away, beside failures."""
 
     def __post_init__(self) -> None:
         check = Check(f"group {self.name}")
         if self.power_w_per_device is not None:
             check.positive("power_w_per_device", self.power_w_per_device)
+        check.positive("preemptions_per_node_hour", self.preemptions_per_node_hour, zero=True)
         good = check.whole("nodes", self.nodes) & check.whole("devices_per_node", self.devices_per_node)
         sizes = [domain.size for domain in self.domains]
         check.that(bool(sizes), "domains", sizes, "a group needs at least one domain")
@@ -252,6 +255,7 @@ class ClusterSpec:
                     **({"host": host} if (host := group.host.describe()) else {}),
                     "zone": group.zone,
                     "price_per_device_hour": group.price_per_hour,
+                    **_stated_only(group),
                     "domains": [
                         {
                             "name": domain.name,
@@ -274,3 +278,9 @@ class Island:
     group: NodeGroup
     first_device: int
     devices: int
+
+
+def _stated_only(group: NodeGroup) -> dict[str, float]:
+    """What few groups have."""
+    rate = group.preemptions_per_node_hour
+    return {"preemptions_per_node_hour": rate} if rate else {}

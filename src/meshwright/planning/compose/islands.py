@@ -244,6 +244,7 @@ def weakest_of(groups: Sequence[NodeGroup], links: Iterable[LinkSpec]) -> NodeGr
         price_per_device_hour=None
         if any(price is None for price in prices)
         else sum(g.devices * (g.price_per_hour or 0.0) for g in groups) / whole,
+        preemptions_per_node_hour=sum(g.nodes * g.preemptions_per_node_hour for g in groups) * each / whole,
         host=min((group.host for group in groups), key=lambda host: host.memory_bytes or math.inf),
     )
 

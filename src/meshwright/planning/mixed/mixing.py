@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
@@ -84,6 +84,8 @@ class IdleDevices:
     """Whether they are left out for their price."""
     strangers: tuple[str, str] | None = None
     """Their collective library and that of the devices in use, where the two share no communicator."""
+    preempted: bool = False
+    """Whether a plan that uses them takes less time a step, and more once preemptions are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,13 +205,16 @@ def mixing_of(
     )
 
 
-def idle_devices(cluster: ClusterSpec, estimate: StepPrice, *, rented: bool) -> Iterator[IdleDevices]:
+def idle_devices(
+    cluster: ClusterSpec, estimate: StepPrice, *, rented: bool, preempted: Collection[str] = ()
+) -> Iterator[IdleDevices]:
     """Devices of each group that a plan leaves out.
 
     Args:
         cluster: that was asked about.
         estimate: of the plan.
         rented: whether fewer devices were looked for because they cost less.
+        preempted: groups of the quickest step, which preemptions put behind this plan.
     """
     in_use = devices_used(cluster, estimate)
     for group in cluster.groups:
@@ -221,6 +226,7 @@ def idle_devices(cluster: ClusterSpec, estimate: StepPrice, *, rented: bool) -> 
                 devices=group.devices,
                 rented=rented,
                 strangers=None if used else strangers(cluster, group.name, tuple(in_use)),
+                preempted=group.name in preempted,
             )
 
 

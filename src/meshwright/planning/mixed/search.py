@@ -19,6 +19,7 @@ from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.costing import Counts, Offer, rented
 from meshwright.planning.mixed.devices_used import devices_used
 from meshwright.planning.mixed.joinable import joinable
+from meshwright.planning.mixed.preemptions import preempted
 from meshwright.planning.mixed.source import Launcher, PricedPlan, StageSource
 from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices
 from meshwright.planning.one_kind import CLEARLY_FASTER
@@ -233,8 +234,14 @@ def offer_of(one: PricedPlan) -> Offer[PricedPlan]:
         price_per_step=one.estimate.price_per_step or 0.0,
         energy_j=one.estimate.energy_j or 0.0,
         peak_memory_bytes=one.estimate.peak_memory_bytes,
+        kept=_kept(one),
         on=" + ".join(f"{count} {name}" for name, count in used.items()),
     )
+
+
+def _kept(one: PricedPlan) -> float:
+    lost = preempted(one)
+    return 1.0 if lost is None else lost.kept
 
 
 def _searched_where_close(

@@ -103,7 +103,10 @@ class Aim:
 
     def excess(self, offer: Offer[Planned]) -> float:
         """By what shares of the limits an offer is beyond them; 0 for one that keeps to them."""
-        pairs = ((offer.step_time_s, self.max_step_time_s), (offer.price_per_step, self.max_price_per_step))
+        # Limits of a run are limits of steps that take as long as preemptions make them.
+        kept = 1.0 if self.steps is None else offer.kept
+        steps = (offer.step_time_s / kept, offer.price_per_step / kept)
+        pairs = zip(steps, (self.max_step_time_s, self.max_price_per_step), strict=True)
         over = (value / limit - 1.0 if limit else math.inf * (value > 0) for value, limit in pairs if value > limit)
         return sum(share for share in over if share > _ROUNDING)
 

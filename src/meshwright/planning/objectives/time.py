@@ -21,7 +21,7 @@ TIME = Objective(
     name="time",
     help="the quickest step",
     best="quickest",
-    key=lambda offer: (offer.step_time_s, offer.price_per_step),
+    key=lambda offer: (offer.step_time_s / offer.kept, offer.price_per_step),
     difference=_difference,
     exact=True,
 )

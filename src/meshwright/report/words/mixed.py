@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from meshwright.planning.mixed.mixing import EqualRanks, HeldLayers, IdleDevices, Mixing, Subset
+from meshwright.planning.mixed.preemptions import Preempted
 from meshwright.planning.mixed.slices import Composition, PlannedSlice
 from meshwright.planning.mixed.source import SearchRecord
 from meshwright.planning.reason import idle_reason
@@ -157,13 +158,33 @@ def idle_lines(idle: Iterable[IdleDevices]) -> tuple[str, ...]:
             idle_reason(
                 one.devices - one.idle,
                 one.devices,
-                "strangers" if one.strangers else "no better plan" if one.rented else "no faster plan",
+                _why_idle(one),
                 of=one.group,
                 rented=one.rented,
                 **({"libraries": one.strangers} if one.strangers else {}),
             )
         )
         for one in idle
+    )
+
+
+def _why_idle(one: IdleDevices) -> str:
+    if one.strangers:
+        return "strangers"
+    if one.preempted:
+        return "preempted"
+    return "no better plan" if one.rented else "no faster plan"
+
+
+def preemption_line(one: Preempted, *, chosen: bool) -> str:
+    """What preemptions take of a plan on spot nodes, which is the best or would be without them."""
+    groups, often = " and ".join(one.groups), f"{significant(one.per_day, 2)} times a day"
+    kept = f"{percent(one.kept)} of the time: {seconds(one.step_time_s / one.kept)} for each step"
+    if chosen:
+        return f"{groups} nodes are preempted {often}, which leaves {kept} of {seconds(one.step_time_s)}"
+    return (
+        f"with {groups} nodes a step takes {seconds(one.step_time_s)}, but they are preempted {often}, which leaves "
+        f"{kept}"
     )
 
 

@@ -196,6 +196,7 @@ IDLE: dict[str, Callable[[Mapping[str, Any]], str]] = {
         f"{facts['libraries'][0]} and {facts['libraries'][1]} share no communicator; to plan them together, give the "
         'link between them a transport in the cluster file, such as transport = "gloo"'
     ),
+    "preempted": lambda facts: "plans that use them lose more time to preemptions than they save",
     "no better plan": lambda facts: "no plan found that uses them is better for its price",
     "slower": lambda facts: f"the best plan of all {facts['devices']:,} ({facts['plan']}) is {slower(facts['ratio'])}",
     "too large": lambda facts: (

@@ -80,7 +80,9 @@ def _energy_said(run: WholeRun) -> str:
 
 def goodput_text(found: Goodput) -> str:
     """The share of the run that trains: `94% goodput (0.33 failures a day)`; never 100% where anything fails."""
-    often = f" ({significant(found.failures_per_day, 2)} failures a day)" if found.failures_per_day else ""
+    stops = ((found.failures_per_day, "failures"), (found.preemptions_per_day, "preemptions"))
+    counted = " and ".join(f"{significant(count, 2)} {noun}" for count, noun in stops if count)
+    often = f" ({counted} a day)" if counted else ""
     short = f", enough nodes {percent(found.staffed)} of the time" if found.staffed < 0.9995 else ""
     share = percent(found.share) if found.share < 0.995 or found.share == 1 else f"{int(1000 * found.share) / 10:g}%"
     return f"{share} goodput{often}{short}"

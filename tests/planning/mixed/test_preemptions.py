@@ -1,0 +1,68 @@
+"""Spot nodes: what preemptions leave of the time decides between plans with them and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwright import plan
+from meshwright.app.plan_set import PlanSet
+from meshwright.errors import InputError
+from meshwright.planning.goodput import goodput
+
+FLEET = """
+[[group]]
+name = "own"
+device = "H100"
+nodes = 1
+
+[[group]]
+name = "spot"
+device = "A100-80"
+nodes = 1
+preemptions_per_hour = {rate}
+"""
+
+
+def planned(folder: Path, rate: float, **asked: object) -> PlanSet:
+    file = folder / "fleet.toml"
+    file.write_text(FLEET.format(rate=rate))
+    return plan("llama-3.2-1b", cluster=file, global_batch=256, seq_len=4096, top=3, **asked)  # type: ignore[arg-type]
+
+
+def groups_of(plans: PlanSet) -> set[str]:
+    return {stage.group for stage in plans.best.estimate.stages}
+
+
+def test_spot_nodes_are_used_as_long_as_preemptions_cost_less_than_they_save(tmp_path: Path) -> None:
+    calm, rough = planned(tmp_path, 0.01), planned(tmp_path, 3.0)
+    assert groups_of(calm) == {"own", "spot"}
+    assert groups_of(rough) == {"own"}
+    assert any("spot nodes are preempted 0.24 times a day" in line for line in calm.verdict.why)
+    assert any("with spot nodes a step takes" in line and "72 times a day" in line for line in rough.verdict.why)
+    assert any("lose more time to preemptions than they save" in line for line in rough.warnings)
+
+
+def test_the_days_of_a_run_count_preemptions(tmp_path: Path) -> None:
+    never, sometimes = (planned(tmp_path, rate, tokens="100B") for rate in (0.0, 0.05))
+    assert never.run is not None
+    assert sometimes.run is not None
+    assert sometimes.run.goodput.preemptions_per_day == pytest.approx(24 * 0.05)
+    assert sometimes.run.days > never.run.days
+    assert "and 1.2 preemptions a day" in sometimes.verdict.text
+
+
+def test_a_preemption_stops_a_job_as_a_failure_does() -> None:
+    failing = goodput(100, None, 1.0)
+    spot = goodput(100, None, 1.0, preemptions_per_hour=100 * 2e-5)
+    assert spot.share < failing.share
+    assert spot.share == pytest.approx(goodput(200, None, 1.0).share)
+
+
+@pytest.mark.parametrize("rate", ["-0.1", '"often"', "1e9"])
+def test_rates_that_no_node_has_are_refused(tmp_path: Path, rate: str) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text(FLEET.format(rate=rate))
+    with pytest.raises(InputError, match="preemptions_per_hour"):
+        plan("llama-3.2-1b", cluster=file)
