@@ -145,7 +145,8 @@ METHODS = (
         year=2025,
         stated=("epdedup",),
         priced=(EXCHANGE, "test_dispatch_of_deepep_on_h800"),
-        left_out="a run uses a plain all-to-all, with the same values",
+        run=(RUN, "test_a_token_is_sent_once_to_a_domain_and_there_once_to_a_rank"),
+        left_out="a run has room on every rank for every token, so it sends more where a token visits few ranks",
     ),
     *(
         Method(

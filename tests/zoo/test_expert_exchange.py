@@ -39,12 +39,19 @@ GRIDS = {
 
 
 def both(
-    spec: MoeMlp, grid: DeviceGrid, how: ExpertParallel, *, gate: Gate = "top-k", capacity: float | None = 2.0
+    spec: MoeMlp,
+    grid: DeviceGrid,
+    how: ExpertParallel,
+    *,
+    gate: Gate = "top-k",
+    capacity: float | None = 2.0,
+    hidden: int = HIDDEN,
+    length: int = LENGTH,
 ) -> tuple[float, Collectives]:
     """Largest difference of loss and gradients from one device, and what the compiled program sends."""
     with jax_precision("fp64"):
-        x = jax.random.normal(jax.random.key(1), (SAMPLES, LENGTH, HIDDEN))
-        weights = expert_weights(spec, HIDDEN, jax.random.key(0), 1.0)
+        x = jax.random.normal(jax.random.key(1), (SAMPLES, length, hidden))
+        weights = expert_weights(spec, hidden, jax.random.key(0), 1.0)
         # Experts 3 and 5 are hot.
         weights["router"] = weights["router"].at[:, jnp.array([3, 5])].multiply(3.0)
         keys = jax.vmap(jax.random.key)(jnp.arange(SAMPLES))
@@ -93,6 +100,10 @@ def test_gates_with_capacity_route_alike_on_8_devices(spec: MoeMlp, gate: Gate, 
         (ExpertParallel(shadowed=3), "parts"),
         (ExpertParallel(overlap_degree=4), "parts"),
         (ExpertParallel(overlap_degree=2, dispatcher="hierarchical"), "two levels"),
+        (ExpertParallel(dispatcher="deduplicated"), "two levels"),
+        (ExpertParallel(dispatcher="deduplicated"), "folded"),
+        (ExpertParallel(dispatcher="deduplicated"), "parts"),
+        (ExpertParallel(dispatcher="deduplicated", shadowed=3), "two levels"),
     ],
 )
 def test_every_way_ends_where_one_device_ends(how: ExpertParallel, grid: str) -> None:
@@ -162,3 +173,28 @@ def test_copies_of_hot_experts_are_sums_of_as_many_bytes_as_are_broadcast() -> N
     plain, shadowed = (both(SPEC, GRIDS["data"], ExpertParallel(shadowed=count))[1] for count in (0, 3))
     more = shadowed.result_bytes["all-reduce"] - plain.result_bytes["all-reduce"]
     assert more == pytest.approx(priced("alltoall", 3)["broadcast"], rel=0.01)
+
+
+def once_bytes(top_k: int, hidden: int, length: int) -> float:
+    """Bytes of two dispatches and two combines, forward and backward: what enters domains, and ranks inside them."""
+    routing, copies_bytes = Routing(copies=top_k), SAMPLES / EP * length * top_k * hidden * ELEMENT
+    return 4 * sum(float(routing.entered(parts)) / top_k * copies_bytes for parts in (2, EP))
+
+
+def test_a_token_is_sent_once_to_a_domain_and_there_once_to_a_rank() -> None:
+    """A token that visits 56 of 64 experts enters every rank; of such long rows the routing beside them is little."""
+    hidden, length, top_k = 8192, 1, 56
+    spec = MoeMlp(experts=64, top_k=top_k, ffn_hidden=4, gated=True)
+    how = ExpertParallel(dispatcher="deduplicated")
+    apart, sent = both(spec, GRIDS["two levels"], how, capacity=None, hidden=hidden, length=length)
+    assert apart < 1e-9
+    assert sent.result_bytes["all-to-all"] == pytest.approx(once_bytes(top_k, hidden, length), rel=0.01)
+
+
+def test_more_visited_experts_cost_no_more_where_a_token_is_sent_once() -> None:
+    few, many = (
+        both(MoeMlp(experts=EXPERTS, top_k=top_k, ffn_hidden=WIDTH, gated=True), GRIDS["two levels"],
+             ExpertParallel(dispatcher="deduplicated"), capacity=None)[1].result_bytes["all-to-all"]
+        for top_k in (2, 8)
+    )  # fmt: skip
+    assert few == many

@@ -59,7 +59,7 @@ def _domain(row: PlanRow) -> int:
 
     The devices of one machine have no nodes; a plan's cluster is not what runs here.
     """
-    if row.dispatcher != "hierarchical":
+    if row.dispatcher not in ("hierarchical", "deduplicated"):
         return 1
     return next(degree for degree in range(1, row.ep + 1) if row.ep % degree == 0 and degree * degree >= row.ep)
 

@@ -1,5 +1,5 @@
 """How tokens and experts meet on the devices of a grid: tokens go to the experts, in one exchange or level by level,
-experts come to the tokens, or the hottest experts are copied and the rest is exchanged.
+experts come to the tokens, or the hottest experts are copied and the rest is exchanged (`sent_once`: once each).
 
 Every way gives the same values. Weights that come to the tokens are gathered again for backward, not kept.
 """
@@ -36,7 +36,7 @@ def through_experts(
         hot: experts whose weights are copied to every rank, so many as `how` says; None for none.
     """
     if grid is None:
-        return _mlps(weights, x, lambda values: values)
+        return mlps(weights, x, lambda values: values)
     # Ranks that do not split samples split the seats of a sample; rows that fill up the last share are cut off again.
     rows: dict[int, Axes] = {SAMPLES: grid.data, SEATS: (*grid.tokens, *grid.tensor)}
     # Pieces of a rank's seats follow each other, so that experts work on one while the next is exchanged.
@@ -57,7 +57,7 @@ def through_experts(
     def computed(own: Weights, values: jax.Array) -> jax.Array:
         for at, axes in shared:
             values = jax.lax.all_gather(values, axes, axis=at, tiled=True)
-        return _mlps(own, values, gathered_sum)
+        return mlps(own, values, gathered_sum)
 
     def exchanged(own: Weights, values: jax.Array) -> jax.Array:
         parts = [through(own, part) for part in jnp.split(values, pieces, axis=SEATS)]
@@ -101,7 +101,7 @@ def through_experts(
     return made[:, :, :seats]
 
 
-def _mlps(weights: Weights, x: jax.Array, summed: Callable[[jax.Array], jax.Array]) -> jax.Array:
+def mlps(weights: Weights, x: jax.Array, summed: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """down(gelu(up x)), or down(silu(gate x) * up x), of each expert; what ranks hold parts of is summed over them."""
 
     def through(name: str, values: jax.Array) -> jax.Array:

@@ -13,10 +13,11 @@ from meshwright.compiler.grid import DeviceGrid
 from meshwright.kernels.expert_load import capacity
 from meshwright.specs.layers import DenseMlp, MoeMlp
 from meshwright.specs.strategy import ExpertParallel
-from meshwright.zoo.expert_exchange import PLAIN, Weights, through_experts
+from meshwright.zoo.expert_exchange import PLAIN, Weights, mlps, through_experts
 from meshwright.zoo.feed_forward import mlp, mlp_weights
 from meshwright.zoo.gates import Gate, routes
 from meshwright.zoo.parts import drawn
+from meshwright.zoo.sent_once import sent_once
 
 CAPACITY_FACTOR = 1.25
 """Room of an expert over its share of balanced tokens."""
@@ -87,10 +88,14 @@ def experts(
     weight, index = _chosen(spec, shares)
     room = x.shape[1] if capacity_factor is None else capacity(x.shape[1], spec.experts, spec.top_k, capacity_factor)
     send, take = routes(gate, shares, (weight, index), min(x.shape[1], room), keys)
-    arrived = jnp.einsum("bsec,bsh->ebch", send.astype(x.dtype), x)
     hot = jax.lax.top_k(send.sum((0, 1, 3)), how.shadowed)[1] if how.shadowed else None
-    made = through_experts(grid, {name: weights[name] for name in weights if name in OF_EACH}, arrived, how, hot)
-    y = jnp.einsum("bsec,ebch->bsh", take.astype(x.dtype), made)
+    of_each = {name: weights[name] for name in weights if name in OF_EACH}
+    if grid is not None and grid.expert and how.dispatcher == "deduplicated":
+        y = sent_once(grid, of_each, x, send.sum(-1), take.sum(-1).astype(x.dtype), mlps, hot)
+    else:
+        arrived = jnp.einsum("bsec,bsh->ebch", send.astype(x.dtype), x)
+        made = through_experts(grid, of_each, arrived, how, hot)
+        y = jnp.einsum("bsec,ebch->bsh", take.astype(x.dtype), made)
     if spec.shared_ffn_hidden:
         own = {name.removeprefix("shared_"): matrix for name, matrix in weights.items() if name.startswith("shared_")}
         shared = mlp(own, x)

@@ -1,0 +1,110 @@
+"""Tokens that are sent once: to a domain of ranks with experts of theirs, and inside it once to each such rank.
+
+What the experts of a rank give a token is summed there, and the sums of ranks and domains on the same way home. Ranks
+have room for every token that may come, so that a run sends as many bytes as where each token has an expert everywhere.
+Source: DeepSeek-AI, DeepSeek-V3 technical report (arXiv 2412.19437), 2024-12, section 3.2.2; deepseek-ai/DeepEP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from meshwright.compiler.grid import DeviceGrid
+from meshwright.zoo.splits import expert_axes
+
+Weights = dict[str, jax.Array]
+Mlps = Callable[[Weights, jax.Array, Callable[[jax.Array], jax.Array]], jax.Array]
+"""Every expert's MLP on [experts, samples, length, hidden], with what sums parts over ranks."""
+SAMPLES, LENGTH = 0, 1
+"""Axes of [samples, length, hidden]."""
+
+
+def sent_once(
+    grid: DeviceGrid,
+    weights: Weights,
+    x: jax.Array,
+    visits: jax.Array,
+    shares: jax.Array,
+    mlps: Mlps,
+    hot: jax.Array | None = None,
+) -> jax.Array:
+    """What the experts make of tokens.
+
+    Args:
+        grid: of the devices.
+        weights: up, down and gate of all experts [experts, ...], and their biases.
+        x: [samples, length, hidden].
+        visits: 1 where a token visits an expert, 0 elsewhere [samples, length, experts].
+        shares: weights of their results [samples, length, experts].
+        mlps: of every expert.
+        hot: experts whose weights are copied to every rank; None for none.
+    """
+    rows = {SAMPLES: grid.data, LENGTH: (*grid.tokens, *grid.tensor)}
+    length = x.shape[LENGTH]
+    more = ((0, 0), (0, -length % grid.size(rows[LENGTH])), (0, 0))
+    x, visits, shares = (jnp.pad(values, more) for values in (x, visits.astype(jnp.int8), shares))
+    split = PartitionSpec(*(axes or None for axes in rows.values()), None)
+    levels = [(at, axis) for at, axes in rows.items() for axis in axes if axis in grid.expert]
+    parts = [
+        (at, own) for at, axes in rows.items() if (own := tuple(axis for axis in axes if axis in grid.expert_tensor))
+    ]
+
+    def computed(own: Weights, x: jax.Array, visits: jax.Array, shares: jax.Array) -> jax.Array:
+        """Sums over the experts of a rank."""
+
+        def summed(values: jax.Array) -> jax.Array:
+            for at, axes in reversed(parts):
+                values = jax.lax.psum_scatter(values, axes, scatter_dimension=at + 1, tiled=True)
+            return values
+
+        for at, axes in parts:
+            x = jax.lax.all_gather(x, axes, axis=at, tiled=True)
+        made = mlps(own, jnp.broadcast_to(x, (own["up"].shape[0], *x.shape)), summed)
+        return jnp.einsum("ebsh,bse->bsh", made, shares * visits.astype(shares.dtype))
+
+    def through(own: Weights, x: jax.Array, visits: jax.Array, shares: jax.Array) -> jax.Array:
+        for at, axis in levels:
+            x, visits, shares = _handed_on(x, visits, shares, at, axis, grid.size((axis,)))
+        y = computed(own, x, visits, shares)
+        for at, axis in reversed(levels):
+            y = jax.lax.all_to_all(y[None], axis, at + 1, 0, tiled=True).sum(0)
+        return y
+
+    def shadowed(own: Weights, x: jax.Array, visits: jax.Array, shares: jax.Array, hottest: jax.Array) -> jax.Array:
+        held = own["up"].shape[0]
+        mine = jax.nn.one_hot(hottest - held * jax.lax.axis_index(grid.expert), held, dtype=x.dtype)
+        copies = {name: jax.lax.psum(jnp.tensordot(mine, matrix, 1), grid.expert) for name, matrix in own.items()}
+        here = computed(copies, x, visits[..., hottest], shares[..., hottest])
+        return here + through(own, x, visits.at[..., hottest].set(0), shares)
+
+    placed = {name: grid.spec(expert_axes(name), matrix.shape) for name, matrix in weights.items()}
+    given = (placed, split, split, split)
+    if hot is None:
+        made = jax.shard_map(through, mesh=grid.mesh, in_specs=given, out_specs=split)(weights, x, visits, shares)
+    else:
+        ranks = jax.shard_map(shadowed, mesh=grid.mesh, in_specs=(*given, PartitionSpec()), out_specs=split)
+        made = ranks(weights, x, visits, shares, hot)
+    return made[:, :length]
+
+
+def _handed_on(
+    x: jax.Array, visits: jax.Array, shares: jax.Array, at: int, axis: str, ranks: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Tokens, once each, on the ranks along an axis behind which experts of theirs are; their rows follow each other.
+
+    Args:
+        x: [samples, length, hidden].
+        visits: [samples, length, experts] of these ranks.
+        shares: likewise.
+        at: axis of the rows along which those of other ranks come.
+        axis: of the mesh.
+        ranks: along it.
+    """
+    blocks = [jnp.stack(jnp.split(values, ranks, axis=-1)) for values in (visits, shares)]
+    wanted = (blocks[0] > 0).any(-1, keepdims=True).astype(x.dtype)
+    found = [jax.lax.all_to_all(values, axis, 0, at + 1, tiled=True)[0] for values in (wanted * x[None], *blocks)]
+    return found[0], found[1], found[2]
