@@ -50,6 +50,8 @@ class Instruction:
     """Meshes of BROADCAST, the one that sends first, and of ALLREDUCE."""
     combine: str | None = None
     """Operation of an ALLREDUCE, a name in `COMBINES`."""
+    part: str = ""
+    """Of a RUN that does one of the layers of a task: which of how many parts."""
 
     def targets(self, mesh: int) -> tuple[int, ...]:
         """Meshes that it sends to.
@@ -77,7 +79,7 @@ class Instruction:
 
     def __str__(self) -> str:
         """One line of a printed list."""
-        names = [f"{self.op:<4} {self.label}"]
+        names = [f"{self.op:<4} {self.label}{' part ' if self.part else ''}{self.part}"]
         if self.group:
             shown = " ".join(map(str, self.group))
             names.append(f"{self.combine} over meshes {shown}" if self.combine else f"over meshes {shown}")

@@ -9,6 +9,7 @@ from jax.extend import core
 
 from meshwright.compiler.cost import aval_bytes
 from meshwright.compiler.instructions import Buffer, Instruction, Op
+from meshwright.compiler.parted_programs import PartedPrograms
 
 Key = Hashable
 """Name of a value: what it is, of which stage and micro-batch."""
@@ -25,6 +26,8 @@ class ListBuilder:
         """
         self.lists: list[list[Instruction]] = [[] for _ in range(meshes)]
         self.executables: dict[str, core.ClosedJaxpr] = {}
+        self.parted = PartedPrograms(self.executables)
+        """Executables that are called layer by layer."""
         self.buffers: list[Buffer] = []
         self.ids: dict[tuple[int, Key], int] = {}
 
@@ -53,7 +56,7 @@ class ListBuilder:
         return self.ids[mesh, key]
 
     def run(self, mesh: int, name: str, label: str, reads: Sequence[int], writes: Sequence[int]) -> None:
-        """Add RUN.
+        """Add RUN; of an executable that is called layer by layer, one for each part.
 
         Args:
             mesh: that runs it.
@@ -62,9 +65,22 @@ class ListBuilder:
             reads: buffers of its operands.
             writes: buffers of its results.
         """
-        self.lists[mesh].append(
-            Instruction(op=Op.RUN, label=label, executable=name, reads=tuple(reads), writes=tuple(writes))
-        )
+        if (calls := self.parted.calls.get(name)) is None:
+            self.lists[mesh].append(
+                Instruction(op=Op.RUN, label=label, executable=name, reads=tuple(reads), writes=tuple(writes))
+            )
+            return
+        buffers = dict(enumerate([*reads, *writes]))
+        for number, call in enumerate(calls, 1):
+            for slot, held in call.between.items():
+                buffers[slot] = self.new(mesh, ("between", len(self.buffers)), held.aval, held.spec)
+            self.lists[mesh].append(
+                Instruction(
+                    op=Op.RUN, label=label, executable=call.executable, part=f"{number}/{len(calls)}",
+                    reads=tuple(buffers[slot] for slot in call.reads),
+                    writes=tuple(buffers[slot] for slot in call.writes),
+                )
+            )  # fmt: skip
 
     def send(self, source: int, target: int, label: str, keys: Sequence[Key]) -> None:
         """Add SEND; nothing for no values.

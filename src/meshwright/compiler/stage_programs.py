@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from meshwright.compiler.cut import CutStage
-from meshwright.compiler.inline import free_variables, is_dropped, piece
+from meshwright.compiler.equal_layers import with_layers_called
+from meshwright.compiler.inline import free_variables, is_dropped, opened, piece
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ def stage_programs(stage: CutStage, *, last: bool, axes: Sequence[tuple[str, int
     carried_in = tuple(i for i, var in enumerate(stage.carried_in) if _differentiable(var))
     carried_out = tuple(i for i, var in enumerate(stage.carried_out) if _differentiable(var))
     loss_at = handed + stage.results.index(0) if last else None
-    program = core.jaxpr_as_fun(stage.program)
+    program = with_layers_called(stage.program)
     tree: list[Any] = []
 
     def forward(*operands: Any) -> tuple[list[Any], list[Any]]:
@@ -72,7 +73,7 @@ def stage_programs(stage: CutStage, *, last: bool, axes: Sequence[tuple[str, int
         return outputs, leaves
 
     shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in jaxpr.invars]
-    traced = jax.make_jaxpr(forward, axis_env=list(axes))(*shapes)
+    traced = opened(jax.make_jaxpr(forward, axis_env=list(axes))(*shapes))
     outputs = len(jaxpr.outvars)
     leaves = traced.jaxpr.outvars[outputs:]
     place_of = {var: place for place, var in enumerate(traced.jaxpr.invars)}
@@ -120,7 +121,7 @@ def stage_programs(stage: CutStage, *, last: bool, axes: Sequence[tuple[str, int
             ),
             traced.consts,
         ),
-        backward=jax.make_jaxpr(backward, axis_env=list(axes))(*backward_shapes),
+        backward=opened(jax.make_jaxpr(backward, axis_env=list(axes))(*backward_shapes)),
         kept=kept,
         saved=len(saved),
         carried_in=carried_in,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -129,13 +130,13 @@ class StageTasks:
             *(layout.other(operand) for operand in stage.others),
         ]
         handed = [layout.carried(var) for var in stage.carried_out] + [layout.result(place) for place in stage.results]
+        declare = partial(self.out.parted.declare, layout)
         outputs = programs.forward.jaxpr.outvars
         saved = [layout.kept(var.aval) for var in outputs[len(handed) :]]
-        declare = self.out.executables.__setitem__
-        declare(f"F{k}", layout.program(programs.forward, operands, [*handed, *saved]))
+        declare(f"F{k}", programs.forward, operands, [*handed, *saved])
         if Kind.R in kinds:
-            declare(f"F{k}-", layout.program(_returning(programs.forward, outputs[: len(handed)]), operands, handed))
-            declare(f"R{k}", layout.program(_returning(programs.forward, outputs[len(handed) :]), operands, saved))
+            declare(f"F{k}-", _returning(programs.forward, outputs[: len(handed)]), operands, handed)
+            declare(f"R{k}", _returning(programs.forward, outputs[len(handed) :]), operands, saved)
         reads = [
             *(operands[place] for place in programs.kept),
             *saved,
@@ -146,13 +147,13 @@ class StageTasks:
         if Kind.I in kinds:
             split = self.splits[k] = split_backward(programs)
             passed = [layout.kept(var.aval) for var in split.inputs.jaxpr.outvars[len(back) :]]
-            declare(f"I{k}", layout.program(split.inputs, reads, [*back, *passed]))
+            declare(f"I{k}", split.inputs, reads, [*back, *passed])
             late = [*(reads[place] for place in split.kept), *passed]
-            declare(f"W{k}", layout.program(split.weights, late, sums))
-            declare(f"W{k}+", layout.program(split.weights, late, sums, len(sums)))
+            declare(f"W{k}", split.weights, late, sums)
+            declare(f"W{k}+", split.weights, late, sums, len(sums))
         if Kind.B in kinds:
-            declare(f"B{k}", layout.program(programs.backward, reads, [*back, *sums]))
-            declare(f"B{k}+", layout.program(programs.backward, reads, [*back, *sums], len(sums)))
+            declare(f"B{k}", programs.backward, reads, [*back, *sums])
+            declare(f"B{k}+", programs.backward, reads, [*back, *sums], len(sums))
 
     def _new(self, mesh: int, key: Key, held: PlacedValue) -> int:
         return self.out.new(mesh, key, held.aval, held.spec)

@@ -14,7 +14,7 @@ from meshwright.compiler.inline import free_variables
 from meshwright.compiler.instructions import StepResult
 from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.operands import Operands, ancestors
-from meshwright.compiler.ranks.layout import Layout, PlacedValue
+from meshwright.compiler.ranks.layout import Layout, PartitionedLayout, PlacedValue, shape_only
 from meshwright.compiler.reductions import phases_of
 from meshwright.compiler.shardings import MeshSharding, ValueRole
 from meshwright.compiler.stage_programs import StageJaxprs
@@ -54,6 +54,12 @@ class Updating:
         """Pieces so far."""
         self.shardings, self.devices, self.layouts = shardings, devices, layouts
         self.decided = homes or {}
+        pairs = zip(step.jaxpr.invars, step.jaxpr.outvars, strict=False)
+        self.replaced = {
+            new: old for place, (old, new) in reversed(list(enumerate(pairs)))
+            if isinstance(new, core.Var) and old.aval.shape == new.aval.shape and place not in step.batch
+        }  # fmt: skip
+        """Of an output, the input that it replaces: same place, same shape."""
         self.operand_of = {step.mark.invars[operand]: operand for operand in step.wrt}
 
     def outcomes(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> list[StepResult]:
@@ -108,16 +114,22 @@ class Updating:
                 for var in part.inputs
             ]
             name = f"update{number}"
-            self.out.executables[name] = part.program
             split = {var: held for var in part.outputs if (held := self._updated_part(part.mesh, var)) is not None}
             writes = [
                 self.out.new(part.mesh, ("part", var), var.aval, split[var].spec) if var in split
                 else self.out.new(part.mesh, ("value", var), var.aval, self._state_spec(part.mesh, var))
                 for var in part.outputs
             ]  # fmt: skip
+            values = zip((*reads, *writes), (*part.inputs, *part.outputs), strict=True)
+            placed = [self._placed(buffer, var) for buffer, var in values]
+            layout = PartitionedLayout(step=step, sharding=self.shardings[part.mesh], devices=self.devices[part.mesh])
+            self.out.parted.declare(layout, name, part.program, placed[: len(reads)], placed[len(reads) :])
             self.out.run(part.mesh, name, name, reads, writes)
             if split:
                 self._gather(part.mesh, f"whole{number}", split)
+
+    def _placed(self, buffer: int, var: core.Var) -> PlacedValue:
+        return PlacedValue(aval=shape_only(var.aval), spec=self.out.buffers[buffer].spec)
 
     def _role(self, var: core.Var) -> ValueRole:
         return ValueRole.PARAMETER if is_parameter(self.step, var) else ValueRole.STATE
@@ -152,7 +164,7 @@ class Updating:
 
     def _updated_part(self, mesh: int, var: core.Var) -> PlacedValue | None:
         """How ranks update a parameter in parts, where they do."""
-        old = self._replaced(var)
+        old = self.replaced.get(var)
         return self.layouts[mesh].updated_part(self.operand_of[old]) if old in self.operand_of else None
 
     def _homes(self, owner: Mapping[int, int], copies: Int[np.ndarray, "chains stages"]) -> dict[core.Var, int]:
@@ -174,16 +186,8 @@ class Updating:
 
     def _state_spec(self, mesh: int, var: core.Var) -> Any:
         """An output takes the sharding of the input it replaces, where there is one."""
-        old = self._replaced(var)
+        old = self.replaced.get(var)
         return None if old is None else state_spec(self.step, old, self.shardings[mesh], self.devices[mesh])
-
-    def _replaced(self, var: core.Var) -> core.Var | None:
-        """The input that an output replaces: same place, same shape."""
-        step = self.step
-        for place, (old, new) in enumerate(zip(step.jaxpr.invars, step.jaxpr.outvars, strict=False)):
-            if new is var and old.aval.shape == var.aval.shape and place not in step.batch:
-                return old
-        return None
 
     def _outcome(self, atom: Any, made: Mapping[core.Var, int]) -> StepResult:
         if isinstance(atom, core.Var) and atom in self.operands.place_of:

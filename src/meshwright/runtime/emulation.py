@@ -9,6 +9,7 @@ cost; it says nothing about how well those parts are priced.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,7 +42,9 @@ def emulated_paces(planned: StepTimeline, program: StepProgram, *, scale: float)
     update_s = max((one.end_s for one in planned.phases), default=0.0) - _all_there_s(planned)
     paces = []
     for mesh, instructions in enumerate(program.lists):
-        own = [_seconds(one, stages) for one in instructions]
+        # A task that is called layer by layer takes its time in equal parts.
+        parts = Counter((one.op, one.label) for one in instructions)
+        own = [_seconds(one, stages) / parts[one.op, one.label] for one in instructions]
         tasks = [place for place, one in enumerate(instructions) if one.op is Op.RUN and _STAGE.match(one.label)]
         own[tasks[-1]] += last_s[mesh]
         updates = [place for place, one in enumerate(instructions)

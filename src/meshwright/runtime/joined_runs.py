@@ -114,7 +114,8 @@ def joined_runs(instructions: Sequence[Instruction], buffers: Sequence[Buffer]) 
     """Parts of a list that run as one executable, by the place where they begin.
 
     That is all between two messages; of a step with micro-batches those that alternate with messages have a forward and
-    the backward behind it. More would be compiled again and again with another end.
+    the backward behind it. More would be compiled again and again with another end. What is called layer by layer stays
+    so: joined, each layer would be compiled again.
 
     Args:
         instructions: of one mesh.
@@ -151,7 +152,7 @@ def joined_runs(instructions: Sequence[Instruction], buffers: Sequence[Buffer]) 
     while place < len(instructions):
         one = loops.get(place, instructions[place])
         behind = one.end if isinstance(one, RepeatedRuns) else place + 1
-        if isinstance(one, RepeatedRuns) or one.op is Op.RUN:
+        if isinstance(one, RepeatedRuns) or (one.op is Op.RUN and not one.part):
             if not parts or not follows(parts, one):
                 close()
                 begin = place

@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -39,6 +40,7 @@ class LocalRuntime:
         """
         self.program = program
         self.meshes = tuple(meshes)
+        self._taken = tuple(sorted(program.taken))
         self._paced = False
         self._alone = len(self.meshes) == self.meshes[0].size == 1
         functions = {name: core.jaxpr_as_fun(closed) for name, closed in program.executables.items()}
@@ -127,10 +129,19 @@ class LocalRuntime:
         for feed in self.program.feeds:
             if isinstance(inputs[feed.input], jax.Array) and inputs[feed.input].is_deleted():
                 raise InputError(GIVEN)
+        inputs = self._own(inputs)
         for feed, part in fed_parts(inputs, self.program.feeds, micro_batches, self.sharding if self._alone else None):
             fed[self.program.buffers[feed.buffer].mesh][feed.buffer] = part
         for mesh, executor in enumerate(self.executors):
             executor.begin(fed[mesh])
+
+    def _own(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The inputs, with a copy of each array whose memory the step would take twice."""
+        first: dict[int, int] = {}
+        twice = [place for place in self._taken if first.setdefault(id(inputs[place]), place) != place]
+        if not twice:
+            return inputs
+        return [jnp.copy(value) if place in twice else value for place, value in enumerate(inputs)]
 
     def _outputs(self, inputs: Sequence[Any]) -> list[Any]:
         assert all(executor.ended for executor in self.executors)

@@ -66,10 +66,10 @@ def repeated_runs(instructions: Sequence[Instruction], buffers: Sequence[Buffer]
 
 
 def _without_messages(instructions: Sequence[Instruction]) -> list[list[int]]:
-    """Places of RUNs between two messages."""
+    """Places of RUNs between two messages, and between those that are called layer by layer."""
     found: list[list[int]] = [[]]
     for place, one in enumerate(instructions):
-        if one.op is Op.RUN:
+        if one.op is Op.RUN and not one.part:
             found[-1].append(place)
         elif one.op is not Op.FREE:
             found.append([])
