@@ -76,7 +76,7 @@ def test_refined_recompute_equals_brute_force_on_a_small_pipeline(share: float) 
     full = expand(row, small, 8192)
     least, most = (estimate_plan(plan, small, cluster("2xH100"), workload).peak_memory_bytes for plan in (full, bare))
     where = cluster("2xH100", (least + share * (most - least)) / 0.92 / GIB)
-    refined = refine_recompute(row, small, where, workload)
+    (refined,) = refine_recompute([row], small, where, workload)
     best = min(
         estimate.step_time_s
         for plan in every_assignment(bare)
@@ -89,7 +89,8 @@ def test_refined_recompute_equals_brute_force_on_a_small_pipeline(share: float) 
 
 def test_a_plan_that_fits_without_recompute_is_left_alone() -> None:
     small, where = model(LayerRun(layers=(DENSE,), repeats=4)), cluster("2xH100")
-    assert refine_recompute(PlanRow(pp=2, gbs=4), small, where, Workload(seq_len=1024, global_batch=4)) is None
+    workload = Workload(seq_len=1024, global_batch=4)
+    assert refine_recompute([PlanRow(pp=2, gbs=4)], small, where, workload) == [None]
 
 
 def test_a_choice_that_fills_the_room_to_the_byte_is_taken() -> None:

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
+import numpy as np
+
 from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, ItemCosts, item_costs
+from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, item_costs
 from meshwright.estimate.layout import ModelLayout, expand
 from meshwright.estimate.memory import TIGHT_SHARE
-from meshwright.estimate.price import estimate_plan, strategy_columns
+from meshwright.estimate.price import estimate_plans, strategy_columns
 from meshwright.estimate.result import StepEstimate
 from meshwright.library.software import software
 from meshwright.schedules import schedule_named
@@ -201,95 +204,142 @@ def _undominated(states: list[_State]) -> list[_State]:
 
 
 def refine_recompute(
-    row: PlanRow, model: ModelSpec, cluster: ClusterSpec, workload: Workload
-) -> tuple[ExecutionPlan, StepEstimate] | None:
-    """The plan of a row with the recompute of every layer chosen anew.
+    rows: Sequence[PlanRow], model: ModelSpec, cluster: ClusterSpec, workload: Workload
+) -> list[tuple[ExecutionPlan, StepEstimate] | None]:
+    """The plans of some rows with the recompute of every layer chosen anew.
 
     Args:
-        row: degrees; its own recompute is replaced.
+        rows: degrees, of one tensor strategy; their own recompute is replaced.
         model: the model.
         cluster: one group of equal nodes.
         workload: the step.
 
     Returns:
-        Plan and estimate; None if no choice fits, or if the row needs no recompute at all.
+        Plan and estimate of each row; None if no choice fits, or if the row needs no recompute at all.
     """
-    bare = replace(row, recompute="none", recompute_layers=0)
-    plan = expand(bare, model, workload.seq_len)
-    estimate = estimate_plan(plan, model, cluster, workload)
-    if estimate.fits == "yes":
-        return None
-    costs, items = _costs(bare, model, cluster, workload)
+    bare = [replace(row, recompute="none", recompute_layers=0) for row in rows]
+    plans = [expand(row, model, workload.seq_len) for row in bare]
+    estimates = estimate_plans(plans, model, cluster, workload)
+    large = [number for number, estimate in enumerate(estimates) if estimate.fits != "yes"]
     lost = software(workload.software, workload.calibration).fragmentation
     limit_bytes = cluster.groups[0].device.memory_bytes * (1.0 - TIGHT_SHARE)
-    strategies: list[LayerStrategy] = []
-    workers = []
-    pipeline = plan.pipelines[0]
-    layers = list(model.layers())
-    in_flight = schedule_named(row.schedule).in_flight(row.pp, row.micro_batches, row.vpp)
-    for worker, stage, vectors in zip(pipeline.workers, estimate.stages, in_flight, strict=True):
-        alive = vectors.max(axis=0)
-        held = [(slot, layer) for slot, chunk in enumerate(worker.chunks) for layer in _layers(chunk.layers)]
-        table = [
-            tuple(
-                _choice(option, layers[layer], costs, items, int(alive[slot])) for option in options_of(layers[layer])
-            )
-            for slot, layer in held
-        ]
-        edges = {"embedding": any(c.embedding for c in worker.chunks), "head": any(c.head for c in worker.chunks)}
-        edge_bytes = max(
-            (float(costs.transient_bytes[0, items[Item(part)]]) for part, here in edges.items() if here), default=0.0
+    refined: dict[int, ExecutionPlan] = {}
+    for number, layers in zip(
+        large, _options_of_layers([bare[n] for n in large], model, cluster, workload), strict=True
+    ):
+        picked = _picked(bare[number], plans[number], estimates[number], layers, limit_bytes, lost)
+        if picked is not None:
+            refined[number] = _with_recompute(plans[number], bare[number].strategy(), picked)
+    priced = estimate_plans([*refined.values()], model, cluster, workload)
+    found = dict(zip(refined, zip(refined.values(), priced, strict=True), strict=True))
+    return [found.get(number) for number in range(len(rows))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LayerOptions:
+    """What every layer of a plan may recompute, one micro-batch in flight, and what the edges need."""
+
+    kinds: list[tuple[RecomputeOption, ...]]
+    """Options by kind of layer."""
+    kind: list[int]
+    """Of each layer, by number."""
+    embedding_bytes: float
+    """Working memory."""
+    head_bytes: float
+    _alive: dict[tuple[int, int], tuple[RecomputeOption, ...]] = field(default_factory=dict)
+
+    def of(self, layer: int, alive: int) -> tuple[RecomputeOption, ...]:
+        """Options of a layer with so many micro-batches in flight; equal layers share them."""
+        key = kind, _ = self.kind[layer], alive
+        if key not in self._alive:
+            self._alive[key] = tuple(replace(one, kept_bytes=alive * one.kept_bytes) for one in self.kinds[kind])
+        return self._alive[key]
+
+
+def _options_of_layers(
+    rows: Sequence[PlanRow], model: ModelSpec, cluster: ClusterSpec, workload: Workload
+) -> list[_LayerOptions]:
+    """Of each row, whose layers are priced together."""
+    if not rows:
+        return []
+    layout = ModelLayout.of(model, workload.seq_len)
+    options = [options_of(kind) for kind in layout.kinds]
+    items = (
+        *(Item("layer", kind, option) for kind, own in zip(layout.kinds, options, strict=True) for option in own),
+        Item("embedding"),
+        Item("head"),
+    )
+    columns = strategy_columns([row.strategy() for row in rows], np.array([row.mbs for row in rows]), workload)
+    costs = item_costs(items, columns, model, hardware_of(cluster.groups[0], workload), workload)
+    time_s = costs.forward_s + costs.backward_s
+    first = [0, *accumulate(len(own) for own in options)]
+    return [
+        _LayerOptions(
+            kinds=[
+                tuple(RecomputeOption(*one) for one in zip(own, *(part[start:end] for part in parts), strict=True))
+                for own, start, end in zip(options, first, first[1:], strict=False)
+            ],
+            kind=np.diff(layout.kinds_before, axis=0).argmax(axis=1).tolist(),
+            embedding_bytes=parts[2][-2],
+            head_bytes=parts[2][-1],
         )
-        picked = _cheapest_with_room(table, dict(stage.memory_bytes), limit_bytes, edge_bytes, lost)
+        for parts in zip(time_s.tolist(), costs.kept_bytes.tolist(), costs.transient_bytes.tolist(), strict=True)
+    ]
+
+
+def _picked(
+    row: PlanRow, plan: ExecutionPlan, estimate: StepEstimate, layers: _LayerOptions, limit_bytes: float, lost: float
+) -> dict[int, Recompute] | None:
+    """What each layer recomputes; None if a worker has no room whatever its layers recompute.
+
+    Args:
+        row: of the plan.
+        plan: with nothing recomputed.
+        estimate: of the plan.
+        layers: their options.
+        limit_bytes: that a worker may use.
+        lost: to fragmentation, over what is allocated.
+    """
+    chosen: dict[int, Recompute] = {}
+    in_flight = schedule_named(row.schedule).in_flight(row.pp, row.micro_batches, row.vpp)
+    for worker, stage, vectors in zip(plan.pipelines[0].workers, estimate.stages, in_flight, strict=True):
+        alive = vectors.max(axis=0).tolist()
+        held = [(slot, layer) for slot, chunk in enumerate(worker.chunks) for layer in _layers(chunk.layers)]
+        table = [layers.of(layer, alive[slot]) for slot, layer in held]
+        edges = (
+            *(layers.embedding_bytes for chunk in worker.chunks if chunk.embedding),
+            *(layers.head_bytes for chunk in worker.chunks if chunk.head),
+        )
+        picked = _cheapest_with_room(table, dict(stage.memory_bytes), limit_bytes, max(edges, default=0.0), lost)
         if picked is None:
             return None
-        chosen = {
-            layer: table[i][option].recompute for i, ((_, layer), option) in enumerate(zip(held, picked, strict=True))
-        }
+        for (_, layer), options, option in zip(held, table, picked, strict=True):
+            chosen[layer] = options[option].recompute
+    return chosen
+
+
+def _with_recompute(plan: ExecutionPlan, bare: LayerStrategy, chosen: dict[int, Recompute]) -> ExecutionPlan:
+    """A plan of one pipeline whose layers recompute what is chosen for each."""
+    strategies: dict[LayerStrategy, int] = {}
+    workers = []
+    for worker in plan.pipelines[0].workers:
         chunks = []
         for chunk in worker.chunks:
             runs: list[StrategyRun] = []
             for layer in _layers(chunk.layers):
-                strategy = replace(bare.strategy(), recompute=chosen[layer])
-                if strategy not in strategies:
-                    strategies.append(strategy)
-                index = strategies.index(strategy)
+                index = strategies.setdefault(replace(bare, recompute=chosen[layer]), len(strategies))
                 if runs and runs[-1].strategy == index:
                     runs[-1] = StrategyRun(layers=runs[-1].layers + 1, strategy=index)
                 else:
                     runs.append(StrategyRun(layers=1, strategy=index))
             chunks.append(replace(chunk, runs=tuple(runs)))
         workers.append(replace(worker, chunks=tuple(chunks)))
-    refined = ExecutionPlan(strategies=tuple(strategies), pipelines=(replace(pipeline, workers=tuple(workers)),))
-    return refined, estimate_plan(refined, model, cluster, workload)
+    pipeline = replace(plan.pipelines[0], workers=tuple(workers))
+    return ExecutionPlan(strategies=tuple(strategies), pipelines=(pipeline,))
 
 
 def _layers(ranges: tuple[tuple[int, int], ...]) -> list[int]:
     return [layer for first, last in ranges for layer in range(first, last + 1)]
-
-
-def _costs(
-    row: PlanRow, model: ModelSpec, cluster: ClusterSpec, workload: Workload
-) -> tuple[ItemCosts, dict[Item, int]]:
-    """Costs of every layer kind under every option, one row."""
-    kinds = ModelLayout.of(model, workload.seq_len).kinds
-    items = (
-        *(Item("layer", kind, option) for kind in kinds for option in options_of(kind)),
-        Item("embedding"),
-        Item("head"),
-    )
-    columns = strategy_columns([row.strategy()], row.mbs, workload)
-    hardware = hardware_of(cluster.groups[0], workload)
-    return item_costs(items, columns, model, hardware, workload), {item: i for i, item in enumerate(items)}
-
-
-def _choice(
-    option: Recompute, layer: LayerSpec, costs: ItemCosts, items: dict[Item, int], alive: int
-) -> RecomputeOption:
-    index = items[Item("layer", layer, option)]
-    time_s = float(costs.forward_s[0, index] + costs.backward_s[0, index])
-    kept_bytes, transient_bytes = float(costs.kept_bytes[0, index]), float(costs.transient_bytes[0, index])
-    return RecomputeOption(option, time_s, alive * kept_bytes, transient_bytes)
 
 
 def _cheapest_with_room(

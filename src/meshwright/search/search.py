@@ -139,17 +139,21 @@ def _refined(
 ) -> tuple[FoundPlan, ...]:
     """The plans, and before them those that choosing recompute layer by layer makes quicker; quickest first."""
     found = list(plans)
-    for plan in plans:
-        if plan.row is None or plan.row.recompute == "none" or not schedule_named(plan.row.schedule).bound_by_formula:
-            continue
+    recomputing = {
+        plan.row: plan
+        for plan in plans
+        if plan.row and plan.row.recompute != "none" and schedule_named(plan.row.schedule).bound_by_formula
+    }
+    if recomputing:
         from meshwright.search.recompute import refine_recompute  # many plans have room for everything
 
-        refined = refine_recompute(plan.row, model, cluster, workload)
-        if refined is None or refined[1].fits != "yes":
-            continue
-        execution, estimate = refined
-        if estimate.step_time_s < plan.estimate.step_time_s * (1.0 - REFINED_GAIN):
-            found.append(FoundPlan(row=row_of(execution, model), plan=execution, estimate=estimate))
+        refined = refine_recompute([*recomputing], model, cluster, workload)
+        for plan, better in zip(recomputing.values(), refined, strict=True):
+            if better is None or better[1].fits != "yes":
+                continue
+            execution, estimate = better
+            if estimate.step_time_s < plan.estimate.step_time_s * (1.0 - REFINED_GAIN):
+                found.append(FoundPlan(row=row_of(execution, model), plan=execution, estimate=estimate))
     return tuple(sorted(found, key=lambda plan: plan.estimate.step_time_s))
 
 

@@ -32,7 +32,7 @@ class MegatronExport:
     arguments: tuple[tuple[str, str], ...]
     """Options in order with their value: empty for switches, parted by spaces where there are several."""
     text: str
-    """The launch script; empty if anything is refused."""
+    """The launch script; empty where none was asked for."""
     notes: tuple[str, ...] = ()
     refused: tuple[Problem, ...] = ()
     """What the options cannot say, each with its value, the rule and the nearest that they can."""
@@ -52,56 +52,64 @@ def megatron_script(
     Raises:
         UnsupportedError: listing all that Megatron-LM cannot do of the job.
     """
-    written = translate(job, row, predicted=predicted, devices_per_node=devices_per_node)
-    if written.refused:
-        raise UnsupportedError(written.refused, code="MW420")
-    return written
+    said = _options(job, devices_per_node)
+    if said.refused or said.found is None:
+        raise UnsupportedError(said.refused, code="MW420")
+    head = _head(job, row or row_from(said.found, gbs=job.plan.global_batch), predicted, said.notes)
+    settings = _environment(said.found, said.found.strategy.data.zero >= 2)
+    launch = _launch(job, devices_per_node or job.cluster.groups[0].devices_per_node)
+    lines = [*head, *settings, *launch, *_arrays(said.groups, job), *_command(said.groups), ""]
+    return MegatronExport(arguments=said.arguments, text="\n".join(lines), notes=tuple(said.notes))
 
 
-def translate(
-    job: Job,
-    row: PlanRow | None = None,
-    *,
-    predicted: str = "",
-    devices_per_node: int | None = None,
-    shape_said: bool = False,
-) -> MegatronExport:
-    """As `megatron_script`, but what is refused comes back beside the options that can be written.
+def translate(job: Job, *, devices_per_node: int | None = None, shape_said: bool = False) -> MegatronExport:
+    """The options of a job without a script; what is refused comes back beside those that can be written.
 
     Args:
         job: what to run.
-        row: the plan as a row, if known.
-        predicted: predicted numbers to put in the script's head, one line.
         devices_per_node: processes on each node; the cluster's by default.
         shape_said: the model is said otherwise, so that no option is of its shape.
     """
+    said = _options(job, devices_per_node, shape_said=shape_said)
+    return MegatronExport(arguments=said.arguments, text="", notes=tuple(said.notes), refused=tuple(said.refused))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Options:
+    """What options say of a job, and what they cannot."""
+
+    found: Homogeneous | None
+    """The plan as one strategy; None where it has several."""
+    groups: dict[str, Flags]
+    """Options by the array of the script that holds them."""
+    notes: list[str]
+    refused: list[Problem]
+
+    @property
+    def arguments(self) -> tuple[tuple[str, str], ...]:
+        """All options in order."""
+        return tuple(flag for flags in self.groups.values() for flag in flags)
+
+
+def _options(job: Job, devices_per_node: int | None, *, shape_said: bool = False) -> _Options:
+    """Arguments as `translate`."""
     found, problems = homogeneous(job.plan)
     shape, notes, shape_problems = ([], [], []) if shape_said else model_flags(job.model)
     problems += shape_problems
-    per_node = devices_per_node or job.cluster.groups[0].devices_per_node
-    problems += _launch_problems(job, per_node)
+    problems += _launch_problems(job, devices_per_node or job.cluster.groups[0].devices_per_node)
     parallel: Flags = []
     numbers, number_problems = _workload_flags(job, found)
     problems += number_problems
-    fsdp = False
     if found is not None:
         parallel, more, strategy_problems = strategy_flags(found, job.model)
         notes += more
         problems += strategy_problems
-        fsdp = found.strategy.data.zero >= 2
         notes += _vocabulary_note(job, found.strategy.tp)
     groups = {"MODEL": shape, "PARALLEL": parallel, "WORKLOAD": numbers}
     seen: set[tuple[str, str]] = set()
     for name, flags in groups.items():
         groups[name] = [flag for flag in flags if flag not in seen and not seen.add(flag)]  # type: ignore[func-returns-value]
-    arguments = tuple(flag for flags in groups.values() for flag in flags)
-    if problems or found is None:
-        return MegatronExport(arguments=arguments, text="", notes=tuple(notes), refused=tuple(problems))
-    row = row or row_from(found, gbs=job.plan.global_batch)
-    head = _head(job, row, predicted, notes)
-    settings = _environment(found, fsdp)
-    text = "\n".join([*head, *settings, *_launch(job, per_node), *_arrays(groups, job), *_command(groups), ""])
-    return MegatronExport(arguments=arguments, text=text, notes=tuple(notes))
+    return _Options(found=found, groups=groups, notes=notes, refused=problems)
 
 
 def _launch_problems(job: Job, per_node: int) -> Iterator[Problem]:
