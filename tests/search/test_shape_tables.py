@@ -17,13 +17,21 @@ def test_shapes_are_the_same_whatever_was_built_before(name: str) -> None:
     model = resolve(name)
     used = ShapeFactory.of(model, 4096, Space())
     for m in NUMBERS:
-        after, alone = (factory.shapes(4, m) for factory in (used, ShapeFactory.of(model, 4096, Space())))
+        fresh = ShapeFactory(model, used.layout, used.space, used.items)
+        after, alone = (factory.shapes(4, m) for factory in (used, fresh))
         if alone is None:
             assert after is None
             continue
         assert after is not None
         for column in ("path_forward", "path_backward", "path_transfer", "held", "alive", "first", "last_passes"):
             assert np.array_equal(getattr(after, column), getattr(alone, column)), (column, m)
+
+
+def test_spaces_that_differ_in_nothing_that_shapes_depend_on_share_them() -> None:
+    model = resolve("llama-3.2-1b")
+    free, tight = Space(), Space(pins=(("offload", ("og",)),), tight=True)
+    assert ShapeFactory.of(model, 4096, free) is ShapeFactory.of(model, 4096, tight)
+    assert ShapeFactory.of(model, 4096, Space(pins=(("vpp", (2,)),))) is not ShapeFactory.of(model, 4096, free)
 
 
 def test_a_shape_is_found_by_its_number() -> None:

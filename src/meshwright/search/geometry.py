@@ -41,6 +41,8 @@ BUILT_BETWEEN_LOOKS = 8
 """Pipelines whose shapes are built before the time that is left is looked at again."""
 MOST_CHUNKS = 4
 """Most chunks per worker of such schedules."""
+AXES = ("vpp", "schedule", "recompute")
+"""Axes of a space that say which shapes there are."""
 
 
 def pairs(schedule: Schedule, p: int, m: int, v: int, recompute: str) -> bool:
@@ -116,13 +118,14 @@ class _Paths:
         return tuple(once + m * each for once, each in zip(*self.in_items[key], strict=True))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ShapeFactory:
     """Builds the shapes of a model for p workers and m micro-batches."""
 
     model: ModelSpec
     layout: ModelLayout
     space: Space
+    """Of the axes of shapes alone."""
     items: tuple[Item, ...]
     templates: dict[tuple[object, ...], Template] = field(default_factory=dict)
     counted: dict[tuple[object, ...], StageCounts] = field(default_factory=dict)
@@ -139,11 +142,13 @@ class ShapeFactory:
     """Ways to recompute, by pipeline."""
     sketched: dict[tuple[object, ...], PipelineShapes] = field(default_factory=dict)
     """All shapes of a pipeline that was sketched first, for the next space that asks for them."""
+    made: dict[tuple[int, int], ShapeTables | None] = field(default_factory=dict)
+    """All shapes of so many workers and micro-batches."""
 
     @classmethod
     def of(cls, model: ModelSpec, seq_len: int, space: Space) -> ShapeFactory:
-        """For the recompute modes of the search."""
-        return cls(model, ModelLayout.of(model, seq_len), space, items_of(model, MODES))
+        """For the recompute modes of the search; one object for spaces that differ in nothing that shapes depend on."""
+        return _factory(model, seq_len, Space(pins=tuple(pin for pin in space.pins if pin[0] in AXES)))
 
     def pipelines(self, p: int, m: int) -> list[tuple[Schedule, int]]:
         """Schedules and chunk counts that p workers and m micro-batches allow."""
@@ -189,13 +194,19 @@ class ShapeFactory:
 
         Hundreds of layers may be cut into thousands of shapes: once the time is spent those made so far are all.
         """
-        found = []
+        if (p, m) in self.made:
+            return self.made[p, m]
+        found, whole = [], True
         for number, (schedule, v) in enumerate(self.pipelines(p, m), start=1):
             if schedule.bound_by_formula and (recomputes := self.recomputes(p, v)):
                 found.append(self.build(schedule, p, m, v, recomputes))
             if number % BUILT_BETWEEN_LOOKS == 0 and spent():
+                whole = False
                 break
-        return ShapeTables.of(found) if found else None
+        tables = ShapeTables.of(found) if found else None
+        if whole:
+            self.made[p, m] = tables
+        return tables
 
     def others(self, p: int, m: int) -> list[tuple[Schedule, int]]:
         """Pipelines whose shapes are built only where a bound that holds for any order leaves a plan in question."""
@@ -383,6 +394,11 @@ class ShapeFactory:
             flop[behind == self.model.num_layers] += self.layout.tail_flop
             self.weighed[key] = flop, (behind - first).astype(float)
         return self.weighed[key]
+
+
+@lru_cache(maxsize=4)
+def _factory(model: ModelSpec, seq_len: int, space: Space) -> ShapeFactory:
+    return ShapeFactory(model, ModelLayout.of(model, seq_len), space, items_of(model, MODES))
 
 
 def path_items(

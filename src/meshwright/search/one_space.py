@@ -259,7 +259,7 @@ class SpaceSearch:
         """The rows priced, all at once, and those of each (pp, m) together, in the order of their first."""
         if not grid.rows:
             return
-        priced = PricedRows(grid, self.factory, self.model, self.hardware, self.workload)
+        priced = PricedRows(grid, self.factory, self.model, self.hardware, self.workload, self.space)
         for _, _, here in of_each_pair(grid.pp, grid.m):
             yield priced.take(here)
 

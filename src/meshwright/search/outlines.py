@@ -150,7 +150,7 @@ class _Priced:
             wanted = [other.row[other.bound_s * (1.0 - ROUNDING) <= limit_s] for other in self.wanted[key]]
             numbers = np.unique(np.concatenate(wanted))
             run, grid = self.run, self.grid.take(numbers)
-            rows = PricedRows(grid, run.factory, run.model, run.hardware, run.workload, sections=key[2])
+            rows = PricedRows(grid, run.factory, run.model, run.hardware, run.workload, run.space, sections=key[2])
             self.made[key] = numbers, rows
         numbers, rows = self.made[key]
         return rows.take(np.searchsorted(numbers, row))

@@ -16,6 +16,7 @@ from meshwright.estimate.sync import DataGroups
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
 from meshwright.search.shardings import PLAIN_SHARDINGS, Sharding, ShardingTable, shardings_for
+from meshwright.search.space import Space
 from meshwright.shapes import Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import offload_of
@@ -33,6 +34,7 @@ class PricedRows:
         model: ModelSpec,
         hardware: Hardware,
         workload: Workload,
+        space: Space,
         sections: int = 1,
     ) -> None:
         self.grid, self.hardware, self.workload = grid, hardware, workload
@@ -44,8 +46,8 @@ class PricedRows:
         placed = Placed(pp=grid.pp, dp=grid.dp)
         self.boundary: BoundaryColumns = boundary_columns(self.columns, placed, model, hardware, workload)
         self.groups: DataGroups = data_groups(self.columns)
-        self.space, self.away = factory.space, offload_of(grid.offload)
-        self.limit_bytes = hardware.memory_bytes * (1.0 if factory.space.tight else 1.0 - TIGHT_SHARE)
+        self.space, self.away = space, offload_of(grid.offload)
+        self.limit_bytes = hardware.memory_bytes * (1.0 if space.tight else 1.0 - TIGHT_SHARE)
 
     @cached_property
     def shardings(self) -> list[Sharding]:

@@ -15,7 +15,6 @@ from meshwright.budget import spent
 from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.away import joined_answers, narrow_space, offload_spaces, schedule_spaces, tensor_spaces
-from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import build_grid
 from meshwright.search.one_space import PlainRows, SpaceSearch
 from meshwright.search.queue import EQUAL
@@ -26,8 +25,6 @@ from meshwright.specs.lengths import DYNAMIC
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
-PIPELINE_AXES = ("schedule", "vpp", "recompute")
-"""What shapes of a pipeline differ in."""
 REFINED_GAIN = 0.005
 """A plan with recompute chosen per layer is worth showing if it is this much quicker."""
 
@@ -90,8 +87,6 @@ class _Series:
         """Seconds of the best plan found of each layout."""
         self.plain: dict[object, PlainRows] = {}
         """Rows and their bounds where nothing is away, by what else their space is held to."""
-        self.factories: dict[object, ShapeFactory] = {}
-        """Shapes that were built, by the axes that decide which there are."""
         self.may_fit_tightly: dict[Space, bool] = {}
 
     @property
@@ -109,8 +104,6 @@ class _Series:
         started, here = time.perf_counter(), frozenset(pin for pin in space.pins if pin[0] != "offload")
         run = SpaceSearch(self.model, self.cluster, self.workload, space, self.top, pareto=self.pareto)
         run.beat_s, run.plain = self.beat_s, self.plain.get(here)
-        pipelines = frozenset(pin for pin in space.pins if pin[0] in PIPELINE_AXES)
-        run.factory = replace(self.factories.setdefault(pipelines, run.factory), space=space)
         result = run.run(started)
         if run.plain is not None:
             self.plain[here] = run.plain

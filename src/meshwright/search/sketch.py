@@ -61,7 +61,9 @@ def sketches(rows: PricedRows, factory: ShapeFactory, workload: Workload) -> Ite
     for schedule, v in factory.others(p, m):
         sections = schedule.sections()
         if sections not in priced:
-            priced[sections] = PricedRows(rows.grid, factory, factory.model, rows.hardware, workload, sections=sections)
+            priced[sections] = PricedRows(
+                rows.grid, factory, factory.model, rows.hardware, workload, rows.space, sections=sections
+            )
         if factory.recomputes(p, v, schedule):
             yield sketched(priced[sections], factory, schedule, v)
 
