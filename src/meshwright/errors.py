@@ -18,6 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+MAX_PROBLEMS = 40
+"""Problems told of one document; a wrong file would give thousands."""
 SURELY_MEANT = 0.75
 """Similarity from which a name is offered whatever it starts with."""
 

@@ -32,7 +32,7 @@ def plan(request: PlanRequest) -> PlanSet | Replanned:
             **changed,
         )
     if request.profiles is not None:
-        from meshwright.app.plan_mixed import plan_measured
+        from meshwright.app.plan_measured import plan_measured
 
         return plan_measured(request)
     from meshwright.app.plan_job import plan_job

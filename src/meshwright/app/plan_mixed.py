@@ -1,34 +1,29 @@
-"""The best plans on several kinds of device, by any source of stage costs: data sheets, profiles or parallelizers."""
+"""The best plans on several kinds of device by data sheets or parallelizers, and the answer of any source of costs."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from meshwright.app.plan_set import PlanSet, RankedPlan, runner_up
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.budget import spent
-from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError, unknown_name
+from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.fields.limits import stopped_warning
 from meshwright.formats.cluster import Assumption
-from meshwright.formats.profiles import read_profiles
 from meshwright.planning.axes import space_of, target_rule
-from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
-from meshwright.planning.compose.sources.profiles.cluster import measured_cluster
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.mixing import Mixing, idle_devices, mixing_of
 from meshwright.planning.mixed.native import NativeSource
-from meshwright.planning.mixed.parallelizers import SliceSource, claimed_s
 from meshwright.planning.mixed.preemptions import Preempted, preempted
-from meshwright.planning.mixed.profiles import ProfileSource, priced_cluster
 from meshwright.planning.mixed.search import MixedPlans, mixed_plans
 from meshwright.planning.mixed.slices import Composition, planned_slices
 from meshwright.planning.mixed.source import Launcher, PricedPlan, Refusals, StageSource
 from meshwright.planning.mixed.spaces import space_anywhere
-from meshwright.planning.objectives import QUICKEST, Aim, aim_of
+from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.one_kind import find_plans
 from meshwright.planning.one_kind_plans import pinned_notes, target_note
 from meshwright.planning.plan_shape import title
@@ -57,6 +52,10 @@ from meshwright.specs.workload import Workload
 from meshwright.targets import TARGETS
 from meshwright.units import seconds, usd
 
+if TYPE_CHECKING:
+    from meshwright.planning.mixed.parallelizers import SliceSource
+    from meshwright.specs.seam import Parallelizer
+
 OWN_COMPOSED = 4
 """Pipeline sets of our own search that plans of parallelizers are compared with."""
 
@@ -78,7 +77,11 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
         UnsupportedError: the front of time and memory is asked for.
         InfeasibleError: no plan fits, or none keeps to the limits.
     """
-    named = parallelizers_named(request.parallelizer) if request.parallelizer else ()
+    named: Sequence[Parallelizer] = ()
+    if request.parallelizer:
+        from meshwright.planning.compose.sources.parallelizers.registry import parallelizers_named
+
+        named = parallelizers_named(request.parallelizer)
     if request.pareto:
         raise UnsupportedError(_no_front("--parallelizer" if named else "several groups of nodes"), code="MW407")
     own = [name for one in named if (name := getattr(one, "name", "")) != "native"]
@@ -103,13 +106,16 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
         space = asked_for(part)
         return restricted(space, spec, part, workload, refuses) if refuses and part.homogeneous else space
 
-    source: NativeSource | SliceSource
+    source: StageSource
+    slices: SliceSource | None = None
     anywhere = space_anywhere(inputs.cluster, partial(space_for, refuses))
     notes = tuple(pinned_notes(anywhere))
     if request.target:
         notes += (target_note(request.target),)
     if named:
-        source = SliceSource(inputs, named, anywhere)
+        from meshwright.planning.mixed.parallelizers import SliceSource
+
+        source = slices = SliceSource(inputs, named, anywhere)
         notes = (Assumption(name="parallelizers", value=", ".join(source.names), basis="assumed"), *notes)
     else:
         pinned = any(axis != "offload" for axis, _ in space_anywhere(inputs.cluster, asked_for).pins)
@@ -121,7 +127,7 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
 
     target = Launcher(target=request.target, refuses=refuses, space=anywhere) if request.target and refuses else None
     found = mixed_plans(source, aim, target, usual)
-    composition = _composition(source, found, top, _own_search(inputs)) if isinstance(source, SliceSource) else None
+    composition = _composition(slices, found, top, _own_search(inputs)) if slices else None
     asked = Asked(model=spec, workload=workload, assumptions=(*inputs.assumptions, *notes), top=top, aim=aim)
     return mixed_answer(asked, source, found, composition)
 
@@ -154,52 +160,10 @@ def _no_front(by: str) -> Problem:
     )
 
 
-def plan_measured(request: PlanRequest) -> PlanSet:
-    """The best plans of a model of a folder of profiles.
-
-    Args:
-        request: with a model of the profiles, their folder, a cluster, and the global batch of the profiled length.
-            Each plan carries the numbers it uses of the profiles.
-
-    Returns:
-        The plans, best first, with what mixing is worth.
-
-    Raises:
-        InputError: any input cannot be used; all problems together.
-        UnsupportedError: the profiles know the model or a device not.
-        InfeasibleError: nothing fits, or nothing keeps to the limits.
-    """
-    aim, asked = aim_of(request.aim), request.job
-    top = request.top if "top" in request.given else 1
-    model, global_batch = str(asked.model), asked.global_batch or 1
-    if not aim.by.measured:
-        why = "plans of measured profiles are compared by their time or their cost"
-        problem = Problem(what=f"objective is {aim.objective!r}", why=why, fix="time or cost", field="objective")
-        raise InputError(problem)
-    folder = read_profiles(os.fspath(request.profiles or ""))
-    spec = priced_cluster(measured_cluster(asked.cluster, asked.gpus, folder), asked.price)
-    if model not in folder.models:
-        raise UnsupportedError(unknown_name("model of the profiles", model, folder.models), code="MW401")
-    source = ProfileSource(folder, model, spec, global_batch)
-    found = mixed_plans(source, aim)
-    job = found.candidates[0].job
-    assert not isinstance(job, Job)
-    points = len(source.costs.profile.interpolated)
-    of = Asked(
-        model=job.profile,
-        workload=MeasuredWorkload(global_batch=global_batch),
-        assumptions=(
-            Assumption(name="layer times", value=f"profiles of {folder.source}", basis="measured"),
-            Assumption(name="interpolated points", value=str(points), basis="extrapolated"),
-        ),
-        top=top,
-        aim=aim,
-    )
-    return mixed_answer(of, source, found)
-
-
 def _composition(source: SliceSource, found: MixedPlans, top: int, own: tuple[str, float] | None) -> Composition:
     """Who planned which slice of the best plan, and what it is compared with."""
+    from meshwright.planning.mixed.parallelizers import claimed_s
+
     best = found.candidates[0]
     return Composition(
         parallelizers=source.names,

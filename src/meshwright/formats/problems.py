@@ -18,10 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from pydantic_core import ErrorDetails
 
-from meshwright.errors import MeshwrightError, Problem, nearest
-
-MAX_PROBLEMS = 40
-"""Problems kept of one document; a wrong file would give thousands."""
+from meshwright.errors import MAX_PROBLEMS, MeshwrightError, Problem, nearest
 
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 """Nothing is guessed: "8" is no number, and a key that nobody knows is a mistake."""

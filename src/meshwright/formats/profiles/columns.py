@@ -15,9 +15,8 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from meshwright.errors import InputError, Problem, nearest
+from meshwright.errors import MAX_PROBLEMS, InputError, Problem, nearest
 from meshwright.formats.files import read_text
-from meshwright.formats.problems import MAX_PROBLEMS
 from meshwright.formats.profiles.profile_set import End, LinkFit, Route
 
 MAX_BYTES = 256 * 1024**2

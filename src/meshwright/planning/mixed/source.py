@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from meshwright.errors import MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.result import StepPrice
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import PipelineSet
-from meshwright.planning.compose.sources.parallelizers.slice_pipelines import SlicePipeline
 from meshwright.planning.objectives import Aim
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
@@ -24,6 +23,9 @@ from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
+
+if TYPE_CHECKING:
+    from meshwright.planning.compose.sources.parallelizers.slice_pipelines import SlicePipeline
 
 Refusals = Callable[[Job], tuple[Problem, ...]]
 """What a target refuses of a plan."""

@@ -220,20 +220,22 @@ class _StageLine:
     def sync(self, first: int, behind: int) -> float:
         return self.sums.sync_s[behind] - self.sums.sync_s[first] + self.edge_sync_s
 
-    def furthest(self, first: int, pace_s: float) -> int:
-        """Behind the last layer that fits from this one on."""
-        cost_s = self.sums.cost_s
-        by_time = bisect_right(cost_s, cost_s[first] + pace_s - self.edge_s + ROUNDING_S)
-        return min(by_time, bisect_right(self.bytes_, self.bytes_[first] + self.room_bytes)) - 1
-
 
 def _least_bottleneck(lines: list[_StageLine], layers: int, near_s: float | None) -> list[int] | None:
     """Layers of each stage, at least one each, by bisection over the slowest stage's time."""
 
+    ends = range(layers - len(lines) + 1, layers + 1)
+    limits = [
+        (line.sums.cost_s, line.edge_s, line.bytes_, line.room_bytes, end)
+        for line, end in zip(lines, ends, strict=True)
+    ]
+
     def filled(pace_s: float) -> list[int] | None:
+        """Every stage with the layers that fit its time and its memory, and that leave one for each stage behind it."""
         first, counts = 0, []
-        for left, line in zip(range(len(lines) - 1, -1, -1), lines, strict=True):
-            behind = min(line.furthest(first, pace_s), layers - left)
+        for cost_s, edge_s, held, room, end in limits:
+            by_time = bisect_right(cost_s, cost_s[first] + pace_s - edge_s + ROUNDING_S, first) - 1
+            behind = min(by_time, bisect_right(held, held[first] + room, first) - 1, end)
             if behind <= first:
                 return None
             counts.append(behind - first)
