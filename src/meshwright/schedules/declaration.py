@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 from meshwright.errors import Problem
@@ -75,6 +76,10 @@ class Declaration(ABC):
 
     def problems(self, p: int, m: int, v: int = 1) -> tuple[Problem, ...]:
         """What forbids p workers, m micro-batches and v chunks per worker, with the nearest legal values."""
+        return _problems_of(self, p, m, v)
+
+    def _found(self, p: int, m: int, v: int) -> tuple[Problem, ...]:
+        """`problems`, looked for anew."""
         counts = (("p", p, "workers"), ("m", m, "micro-batches"), ("v", v, "chunks per worker"))
         found = [
             Problem(
@@ -110,3 +115,9 @@ class Declaration(ABC):
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         """The schedule's own constraints besides `only_chunks` and the ranges of its settings, for positive p, m, v."""
         return []
+
+
+@lru_cache(maxsize=4096)
+def _problems_of(declared: Declaration, p: int, m: int, v: int) -> tuple[Problem, ...]:
+    """Kept, as whoever asks for bounds, orders or activations of a size asks for its problems first."""
+    return declared._found(p, m, v)

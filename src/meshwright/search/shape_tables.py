@@ -121,7 +121,11 @@ class ShapeTables:
         fullest = [one.fullest for one in pipelines]
         path_weight = _joined([one.path_weight for one in pipelines])
         held = _joined([workers.held for workers in fullest])
-        sets, set_of = np.unique((held > 0).reshape(-1, held.shape[2]), axis=0, return_inverse=True)
+        present = (held > 0).reshape(-1, held.shape[2])
+        # As bytes, rows are told apart without a look at every item of each.
+        packed = np.packbits(present, axis=1)
+        whole = packed.view(f"V{packed.shape[1]}")[:, 0]
+        _, example, set_of = np.unique(whole, return_index=True, return_inverse=True)
 
         def each(values: Sequence[float]) -> Float[np.ndarray, "shapes"]:
             return np.repeat(np.array(values, dtype=float), counts)
@@ -136,7 +140,7 @@ class ShapeTables:
             splits=bool(path_weight.any()),
             path_transfer=np.repeat(_joined([one.path_transfer[None] for one in pipelines]), counts, axis=0),
             held=held,
-            sets=sets,
+            sets=present[example],
             set_of=set_of.reshape(held.shape[:2]),
             alive=_joined([workers.alive for workers in fullest]),
             versions=_joined([workers.versions for workers in fullest]),
