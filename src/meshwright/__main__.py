@@ -32,10 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     finally:
-        gc.set_threshold(*usual)
         if arguments is None:
             # The process ends here: it does not look through all that is left once more.
             gc.freeze()
+        gc.set_threshold(*usual)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ class Sharding:
     shard: int = 0
 
 
-def shardings_for(dp: int, cp: int, space: Space) -> list[Sharding]:
+@lru_cache(maxsize=4096)
+def shardings_for(dp: int, cp: int, space: Space) -> tuple[Sharding, ...]:
     """Choices for a data and context degree: one where nothing is shared, else all kinds and every HSDP group.
 
     Args:
@@ -42,10 +44,10 @@ def shardings_for(dp: int, cp: int, space: Space) -> list[Sharding]:
     """
     wanted = space.pinned("sharding")
     if dp * cp == 1:
-        return [Sharding("z0")] if wanted is None or "z0" in wanted else []
+        return (Sharding("z0"),) if wanted is None or "z0" in wanted else ()
     found = [Sharding(name) for name in PLAIN_SHARDINGS]
     found += [Sharding("hsdp", shard) for shard in divisors(dp)[:-1] if shard * cp > 1]
-    return [choice for choice in found if wanted is None or choice.name in wanted]
+    return tuple(choice for choice in found if wanted is None or choice.name in wanted)
 
 
 def _away_columns(away: Offload, shape: tuple[int, ...]) -> dict[str, Float[np.ndarray, "choices rows"]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 
 from meshwright.errors import MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
@@ -152,10 +152,14 @@ class NativeSource:
     def _first(self, composer: Composer, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """The first few of a composer that fit, as long as they promise to be about as quick."""
         found: list[PricedPlan] = []
-        for made in composer.made(parts, 3 * most):
+        promised = composer.made(parts, 3 * most)
+        plans = [native_plan(made, self.cluster) for made in promised[:most]]
+        self._pricer.price_rows(plans)
+        later = (native_plan(made, self.cluster) for made in promised[most:])
+        for made, plan in zip(promised, chain(plans, later), strict=True):
             if len(found) > 1 and made.step_s > FARTHEST * min(one.step_time_s for one in found):
                 break
-            candidate = self._candidate(native_plan(made, self.cluster))
+            candidate = self._candidate(plan)
             if candidate is not None:
                 found.append(candidate)
             if len(found) == most:
