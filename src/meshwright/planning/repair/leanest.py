@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -128,7 +128,7 @@ def _lean_recomputes(found: list[tuple[str, int]]) -> list[tuple[str, int]]:
     return [option for option in found if option[0] == "full"] or found[-2:]
 
 
-def _lean_shardings(found: list[Sharding]) -> list[Sharding]:
+def _lean_shardings(found: Sequence[Sharding]) -> list[Sharding]:
     """Everything sharded over all ranks, else whatever there is with the largest groups."""
     whole = [sharding for sharding in found if sharding.name in ("fsdp", "z3")]
     return whole or [*(sharding for sharding in found if sharding.name != "hsdp"), *found[-1:]]
