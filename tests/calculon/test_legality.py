@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from meshwright.calculon.executions import ExecutionColumns
-from meshwright.calculon.legality import MEMORY_TIER1, RULES, reason, reject
+from meshwright.calculon.legality import MEMORY_TIER1, RULES, reject
 from meshwright.calculon.model import price
 from meshwright.calculon.reading import read_application, read_execution, read_system
+from meshwright.calculon.rejections import reason
 from tests.calculon.figures import execution
 
 GPT = read_application("gpt3-175B")

@@ -13,9 +13,9 @@ from meshwright.calculon.answer import BOUND, TIER1, TIER2, ExecutionAnswer, Pri
 from meshwright.calculon.choice import MOST_BEST, inputs_of, read_space
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Application, Execution, System
-from meshwright.calculon.legality import rejection
 from meshwright.calculon.model import price
 from meshwright.calculon.reading import Source, read_application, read_execution, read_system
+from meshwright.calculon.rejections import rejection
 from meshwright.calculon.search import search
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.calculon.sweep import TASK_EXECUTIONS, Design, DesignResult, sweep, why_nothing

@@ -13,9 +13,9 @@ from typing import Any
 
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Application, Execution, System
-from meshwright.calculon.legality import rejection
 from meshwright.calculon.model import price
 from meshwright.calculon.reading import read_application, read_execution, read_system
+from meshwright.calculon.rejections import rejection
 from meshwright.errors import InputError, MeshwrightError, Problem
 
 LINES_AT_ONCE = 4096

@@ -11,8 +11,9 @@ from meshwright.calculon.answer import SearchGoal
 from meshwright.calculon.axes import EVERY, Need
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Execution
-from meshwright.calculon.legality import MEMORY_TIER1, MEMORY_TIER2, reason
+from meshwright.calculon.legality import MEMORY_TIER1, MEMORY_TIER2
 from meshwright.calculon.model import price_for_search
+from meshwright.calculon.rejections import reason
 from meshwright.calculon.search import search
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.errors import InfeasibleError

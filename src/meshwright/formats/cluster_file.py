@@ -20,26 +20,14 @@ A speed or a size is a number in the unit of its key, or a text with its own: `i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
-from typing import Annotated, Literal, Self, cast
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    NonNegativeFloat,
-    PlainValidator,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import ValidationError
 
 from meshwright.errors import InputError, MeshwrightError, UnsupportedError, nearest
 from meshwright.formats.cluster import (
-    MAX_GROUPS,
     UNKNOWN_NODE,
     DeviceLookup,
     GroupLinks,
@@ -49,145 +37,15 @@ from meshwright.formats.cluster import (
     node_group,
     through_hosts,
 )
-from meshwright.formats.problems import TableProblems, Text, key, problems_of
+from meshwright.formats.cluster_tables import ClusterTable, GroupTable, LinkTable
+from meshwright.formats.problems import problems_of
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, HostSpec, LinkSpec, NodeGroup
 from meshwright.specs.collective_libraries import collective_library
-from meshwright.specs.device import DeviceSpec
 from meshwright.specs.transports import Transport, transports
-from meshwright.units import GIB, GIGA, MICRO, rate_bytes_per_s, size_bytes
-
-
-def _find_device(name: object, info: ValidationInfo) -> DeviceSpec:
-    if not isinstance(name, str):
-        raise ValueError("must be text")
-    return cast(DeviceLookup, info.context)(name)
-
+from meshwright.units import GIB, GIGA, MICRO
 
 DEFAULT_LATENCY_US = 20.0
 """Between groups, where a link says its speed and not its latency."""
-Stated = Literal["datasheet", "measured", "assumed"]
-"""Where the speeds that a file states come from."""
-
-
-def _in_giga(read: Callable[[str], float | None], example: str) -> BeforeValidator:
-    """A text with a unit as the number of 1e9 bytes that its key counts."""
-
-    def number(value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        found = read(value)
-        if found is None:
-            raise ValueError(
-                f"must be a number, or a text with its unit such as {example}, where B are bytes and b bits"
-            )
-        return found / GIGA
-
-    return BeforeValidator(number)
-
-
-_Speed = Annotated[PositiveFloat, _in_giga(rate_bytes_per_s, '"50GB/s" or "400Gb/s"')]
-_Size = Annotated[PositiveFloat, _in_giga(size_bytes, '"128GB" or "120GiB"')]
-
-
-class _Group(TableProblems):
-    name: Text | None = None
-    device: Annotated[DeviceSpec, PlainValidator(_find_device)] = key('"H100"', required=True)
-    nodes: PositiveInt = key("8", required=True, le=MAX_DEVICES)
-    devices_per_node: PositiveInt | None = key("8", le=MAX_DEVICES)
-    zone: Text | None = None
-    intra_gb_s: _Speed | None = key("450", le=1e6)
-    host_gb_s: _Speed | None = key("31.5", le=1e6)
-    inter_gb_s: _Speed | None = key("50", le=1e6)
-    latency_us: NonNegativeFloat | None = key("14", le=1e9)
-    nvlink_domain: PositiveInt | None = key("8", le=MAX_DEVICES)
-    memory_gib: PositiveFloat | None = key("79.1", le=1e6)
-    price_per_device_hour: NonNegativeFloat | None = key("2.5", le=1e6)
-    power_w: PositiveFloat | None = key("620", le=2e4)
-    preemptions_per_hour: NonNegativeFloat = key("0.05", le=1e3, default=0.0)
-    ram_gb: _Size | None = key("1024", le=1e7)
-    ram_gb_s: _Speed | None = key("300", le=1e6)
-    pcie_gb_s: _Speed | None = key("24", le=1e4)
-    pcie_devices: PositiveInt = key("2", le=64, default=1)
-    nvme_gb: _Size | None = key("4000", le=1e8)
-    nvme_gb_s: _Speed | None = key("7", le=1e5)
-    nvme_write_gb_s: _Speed | None = key("5", le=1e5)
-    basis: Stated = "datasheet"
-
-    @property
-    def per_node(self) -> int:
-        """Devices of a node, the usual number where the file has none."""
-        return self.devices_per_node or (self.device.node or UNKNOWN_NODE).devices_per_node
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bits_told(cls, data: object, info: ValidationInfo) -> object:
-        """A bare number of gigabits where gigabytes are asked for: eight times the device's usual fabric, exactly."""
-        speed = data.get("inter_gb_s") if isinstance(data, Mapping) else None
-        if isinstance(data, Mapping) and isinstance(speed, int | float) and isinstance(data.get("device"), str):
-            try:
-                usual = (_find_device(data["device"], info).node or UNKNOWN_NODE).fabric_bytes_per_s / GIGA
-            except MeshwrightError:
-                return data  # the key of the device says it
-            if speed == 8 * usual:
-                raise InputError(
-                    what=f"inter_gb_s is {speed:g}",
-                    why=f"{data['device']} usually has {usual:g} GB/s per device, which are {speed:g} Gb/s (bits)",
-                    fix=f'write inter_gb_s = "{speed:g}Gb/s" for gigabits, or "{speed:g}GB/s" for gigabytes',
-                    field="inter_gb_s",
-                )
-        return data
-
-    @model_validator(mode="after")
-    def _domain_nests(self) -> Self:
-        domain, per_node = self.nvlink_domain, self.per_node
-        if domain is not None and domain < self.nodes * per_node and per_node % domain and domain % per_node:
-            raise InputError(
-                what=f"nvlink_domain is {domain}",
-                why=f"it must divide the {per_node} devices of a node or hold whole nodes",
-                fix=f"for example {per_node}",
-                field="nvlink_domain",
-            )
-        return self
-
-
-class _Link(TableProblems):
-    between: list[Text] = key('["new", "old"]', required=True, min_length=2, max_length=2)
-    gb_s: _Speed | None = key("25", le=1e6)
-    efficiency: PositiveFloat | None = key("0.75", le=1)
-    latency_us: NonNegativeFloat | None = key("20", le=1e9)
-    price_per_gb: NonNegativeFloat | None = key("0.02", le=1e6)
-    transport: Text | None = key('"ucx"')
-    basis: Stated = "datasheet"
-
-    @model_validator(mode="after")
-    def _says_something(self) -> Self:
-        if self.gb_s is None and self.price_per_gb is None and self.transport is None:
-            raise InputError(
-                what="gb_s is missing",
-                why="a link says how fast it is, what it costs, or what carries tensors over it",
-                fix='for example gb_s = 25, price_per_gb = 0.02, transport = "gloo" or several of them',
-                field="gb_s",
-            )
-        if self.efficiency is not None and (self.gb_s is None or self.basis == "measured"):
-            raise InputError(
-                what=f"efficiency is {self.efficiency:g} without gb_s"
-                if self.gb_s is None
-                else f"efficiency is {self.efficiency:g} beside a measured gb_s",
-                why="it is the share of a nominal gb_s that is reached; a measured one is what is reached",
-                fix="say the nominal gb_s too" if self.gb_s is None else "remove it",
-                field="efficiency",
-            )
-        return self
-
-
-class _Cluster(TableProblems):
-    name: Text | None = None
-    pue: Annotated[float, Field(ge=1, le=10)] = key("1.2", default=1.0)
-    carbon_kg_per_kwh: NonNegativeFloat | None = key("0.38", le=5)
-    group: list[_Group] = key(
-        '[{ device = "H100", nodes = 8, devices_per_node = 8 }]', required=True, min_length=1, max_length=MAX_GROUPS
-    )
-    link: list[_Link] = key(default=[])
 
 
 def cluster_from_table(
@@ -206,7 +64,7 @@ def cluster_from_table(
         UnsupportedError: unknown devices and nothing else wrong.
     """
     try:
-        table = _Cluster.model_validate(data, context=lookup)
+        table = ClusterTable.model_validate(data, context=lookup)
     except ValidationError as error:
         raise _refusal(error) from None
     wrong = Refusals("MW211")
@@ -242,14 +100,14 @@ def cluster_from_table(
 
 def _refusal(error: ValidationError) -> MeshwrightError:
     """Unknown devices have an exit code of their own where nothing else is wrong."""
-    problems = problems_of(error, _Cluster)
+    problems = problems_of(error, ClusterTable)
     faults = [one.get("ctx", {}).get("error") for one in error.errors(include_url=False)]
     if all(isinstance(fault, UnsupportedError) for fault in faults):
         return UnsupportedError(problems, code="MW402")
     return InputError(problems, code="MW211")
 
 
-def _node_group(group: _Group, name: str) -> NodeGroup:
+def _node_group(group: GroupTable, name: str) -> NodeGroup:
     device = group.device
     if group.memory_gib is not None:
         device = replace(device, memory_bytes=group.memory_gib * GIB)
@@ -274,7 +132,7 @@ def _node_group(group: _Group, name: str) -> NodeGroup:
     )
 
 
-def _host(group: _Group) -> HostSpec:
+def _host(group: GroupTable) -> HostSpec:
     """What the file says of a node's host."""
 
     def si(value: float | None) -> float | None:
@@ -291,7 +149,7 @@ def _host(group: _Group) -> HostSpec:
     )
 
 
-def _fabric(group: _Group) -> tuple[float, float]:
+def _fabric(group: GroupTable) -> tuple[float, float]:
     """What leaves a group, also where the group is one scale-up domain and shows no fabric."""
     node = group.device.node or UNKNOWN_NODE
     return (
@@ -301,7 +159,7 @@ def _fabric(group: _Group) -> tuple[float, float]:
 
 
 def _links(
-    tables: list[_Link], groups: list[NodeGroup], usual: dict[frozenset[str], LinkSpec], wrong: Refusals
+    tables: list[LinkTable], groups: list[NodeGroup], usual: dict[frozenset[str], LinkSpec], wrong: Refusals
 ) -> dict[frozenset[str], LinkSpec]:
     """Links by their two groups; one between zones holds for each pair of their groups that has none of its own.
 
@@ -344,7 +202,7 @@ def _links(
     return usual | between_zones | between_groups
 
 
-def _carried(table: _Link, ends: list[NodeGroup], where: str, wrong: Refusals) -> Transport | None:
+def _carried(table: LinkTable, ends: list[NodeGroup], where: str, wrong: Refusals) -> Transport | None:
     """The transport of a link, known and able to carry tensors of both ends; None where none is named or needed."""
     if table.transport is None:
         return None
@@ -375,7 +233,7 @@ def _carried(table: _Link, ends: list[NodeGroup], where: str, wrong: Refusals) -
     return found
 
 
-def _link(table: _Link, usual: LinkSpec, ends: list[NodeGroup], carried: Transport | None) -> LinkSpec:
+def _link(table: LinkTable, usual: LinkSpec, ends: list[NodeGroup], carried: Transport | None) -> LinkSpec:
     """A link of the file; one without gb_s keeps the speed that is assumed without it, copies to the hosts included."""
     found = replace(usual, price_per_gb=table.price_per_gb or 0.0, transport=carried.name if carried else None)
     if table.gb_s is None and carried is not None and carried.path == "hosts":

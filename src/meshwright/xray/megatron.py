@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-import enum
-import math
-import typing
 from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from meshwright.xray import substitutes
+from meshwright.xray.megatron_options import (
+    Options,
+    chunks_of_rank,
+    configuration,
+    padded_vocab,
+    position_embedding,
+    whole_option,
+)
 from meshwright.xray.tape import Missing, Tape
 
-Options = dict[str, str]
-"""Options by name, empty where an option is a switch."""
-
-_NAMES = {
-    "--num-experts": "num_moe_experts",
-    "--norm-epsilon": "layernorm_epsilon",
-    "--num-virtual-stages-per-pipeline-rank": "virtual_pipeline_model_parallel_size",
-}
-"""Options whose field in TransformerConfig has another name."""
 _REFUSED = {
     "--use-megatron-fsdp": "Megatron-FSDP moves weights by hooks on a GPU's streams",
     "--use-torch-fsdp2": "FSDP2 needs a mesh of devices that Megatron-Core makes on GPUs",
     "--overlap-moe-expert-parallel-comm": "the combined schedule runs on two streams of a GPU",
 }
-VOCAB_MULTIPLE = 128
 
 
 def trace_megatron(tape: Tape, options: Options, vocab: int, micro_batches: int | None) -> dict[str, Any]:
@@ -59,12 +52,12 @@ def trace_megatron(tape: Tape, options: Options, vocab: int, micro_batches: int 
         torch.compile = compile_
     tape.kind = "weights"
     parallel_state.initialize_model_parallel(
-        _whole(options, "--tensor-model-parallel-size", 1),
-        _whole(options, "--pipeline-model-parallel-size", 1),
-        _virtual(options),
-        context_parallel_size=_whole(options, "--context-parallel-size", 1),
-        expert_model_parallel_size=_whole(options, "--expert-model-parallel-size", 1),
-        expert_tensor_parallel_size=_whole(options, "--expert-tensor-parallel-size", 0) or None,
+        whole_option(options, "--tensor-model-parallel-size", 1),
+        whole_option(options, "--pipeline-model-parallel-size", 1),
+        chunks_of_rank(options),
+        context_parallel_size=whole_option(options, "--context-parallel-size", 1),
+        expert_model_parallel_size=whole_option(options, "--expert-model-parallel-size", 1),
+        expert_tensor_parallel_size=whole_option(options, "--expert-tensor-parallel-size", 0) or None,
         create_gloo_process_groups=False,
     )
     model_parallel_cuda_manual_seed(1)
@@ -72,7 +65,8 @@ def trace_megatron(tape: Tape, options: Options, vocab: int, micro_batches: int 
     named += _replace(tape, config)
     chunks = []
     spec = _spec(tape, config)
-    padded = _padded(vocab, options)
+    padded = padded_vocab(vocab, options)
+    seq_len = whole_option(options, "--seq-length", 0)
     virtual = config.virtual_pipeline_model_parallel_size
     for stage in range(virtual or 1):
         place = {} if virtual is None else {"vp_stage": stage}
@@ -80,145 +74,19 @@ def trace_megatron(tape: Tape, options: Options, vocab: int, micro_batches: int 
             config,
             spec,
             vocab_size=padded,
-            max_sequence_length=_whole(options, "--max-position-embeddings", _whole(options, "--seq-length", 0)),
+            max_sequence_length=whole_option(options, "--max-position-embeddings", seq_len),
             pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, **place),
             post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, **place),
             share_embeddings_and_output_weights="--untie-embeddings-and-output-weights" not in options,
-            position_embedding_type=_positions(options),
+            position_embedding_type=position_embedding(options),
             rotary_percent=float(options.get("--rotary-percent", 1.0)),
-            rotary_base=_whole(options, "--rotary-base", 10000),
+            rotary_base=whole_option(options, "--rotary-base", 10000),
             **place,
         )
         for one in model.parameters():
             one.data = one.data.to(config.params_dtype)
         chunks.append(model)
     return _step(tape, config, options, chunks, micro_batches) | {"substitutes": named, "notes": notes}
-
-
-def configuration(options: Options) -> tuple[Any, list[str]]:
-    """Megatron-Core's own configuration from options, as its training loop makes it, and what to know about it."""
-    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
-
-    latent = "--multi-latent-attention" in options
-    kind = MLATransformerConfig if latent else TransformerConfig
-    hints = {one.name: one for one in dataclasses.fields(kind)}
-    types_ = typing.get_type_hints(kind)
-    values: dict[str, Any] = {}
-    for flag, value in options.items():
-        name = _NAMES.get(flag, flag.removeprefix("--").replace("-", "_"))
-        if name in hints and name != "cp_comm_type":
-            values[name] = _typed(value, types_[name], name)
-    dtype = torch.bfloat16 if "--bf16" in options else torch.float16 if "--fp16" in options else torch.float32
-    layers = values["num_layers"]
-    if values.get("tensor_model_parallel_size", 1) == 1:
-        # Its training loop leaves it out there.
-        values.pop("sequence_parallel", None)
-    values |= {
-        "params_dtype": dtype,
-        "pipeline_dtype": dtype,
-        "perform_initialization": False,
-        "add_bias_linear": "--disable-bias-linear" not in options,
-        "gradient_accumulation_fusion": "--no-gradient-accumulation-fusion" not in options,
-        "deallocate_pipeline_outputs": True,
-        "batch_p2p_comm": "--overlap-p2p-communication" not in options,
-        "virtual_pipeline_model_parallel_size": _virtual(options),
-        "apply_rope_fusion": False,
-        "bias_dropout_fusion": "--no-bias-dropout-fusion" not in options,
-        "tp_comm_overlap": False,
-        "fp8": None,
-    }
-    if "--pipeline-model-parallel-layout" in options:
-        values["pipeline_model_parallel_layout"] = options["--pipeline-model-parallel-layout"]
-    if "--group-query-attention" not in options:
-        values.pop("num_query_groups", None)
-    if "--swiglu" in options:
-        values |= {"gated_linear_unit": True, "activation_func": functional.silu, "bias_activation_fusion": True}
-    elif "--squared-relu" in options:
-        values |= {"activation_func": lambda x: functional.relu(x).pow(2), "bias_activation_fusion": False}
-    else:
-        values["bias_activation_fusion"] = values["add_bias_linear"] and "--no-bias-gelu-fusion" not in options
-    if "--recompute-activations" in options:
-        values.setdefault("recompute_granularity", "selective")
-    if values.get("recompute_granularity") == "selective":
-        values.setdefault("recompute_modules", ["core_attn"])
-    notes = []
-    if "num_moe_experts" in values:
-        values |= {
-            "moe_grouped_gemm": True,
-            "moe_expert_capacity_factor": 1.0,
-            "moe_pad_expert_input_to_capacity": True,
-        }
-        values["moe_token_dispatcher_type"] = "alltoall"
-        values.setdefault("moe_router_load_balancing_type", "aux_loss")
-        values["moe_layer_freq"] = _frequency(options.get("--moe-layer-freq", "1"), layers)
-        for name in ("moe_router_fusion", "moe_permute_fusion", "moe_shared_expert_overlap"):
-            values[name] = False
-        notes.append("experts get equally many tokens")
-    for flag, what in (
-        ("--fp8-format", "products run in 16 bits here, in 8 in the job"),
-        ("--tp-comm-overlap", "collectives that overlap products run after them here"),
-        ("--context-parallel-size", "the exchange of keys and values over cp is inside Transformer Engine, unseen"),
-    ):
-        if flag in options and options[flag] != "1":
-            notes.append(what)
-    return kind(**{name: value for name, value in values.items() if name in hints}), notes
-
-
-def _typed(text: str, hint: Any, name: str) -> Any:
-    """The value of a field in the type it is annotated with."""
-    kinds = [one for one in (typing.get_args(hint) or (hint,)) if one is not type(None)]
-    if text == "" and bool in kinds:
-        return True
-    if name in ("recompute_modules",) or any(typing.get_origin(one) is list for one in kinds):
-        return text.split() if name.endswith("modules") else [int(one) for one in text.split()]
-    named = next((one for one in kinds if isinstance(one, enum.EnumMeta)), None)
-    if named is not None:
-        return named[text]
-    for kind in (int, float):
-        if kind in kinds:
-            try:
-                return kind(text)
-            except ValueError:
-                continue
-    return text
-
-
-def _frequency(text: str, layers: int) -> Any:
-    from meshwright.formats.megatron.model import read_pattern
-
-    found = read_pattern(text, layers)
-    return [int(one) for one in found] if found else 1
-
-
-def _whole(options: Options, name: str, default: int) -> int:
-    return int(float(options.get(name) or default))
-
-
-def _virtual(options: Options) -> int | None:
-    """Chunks of a rank; None where it holds one piece."""
-    stages = _whole(options, "--pipeline-model-parallel-size", 1)
-    layout = options.get("--pipeline-model-parallel-layout")
-    if layout:
-        from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
-
-        pieces = PipelineParallelLayerLayout.from_str(layout, stages).virtual_pipeline_model_parallel_size
-        return pieces if pieces > 1 else None
-    if "--num-virtual-stages-per-pipeline-rank" in options:
-        return _whole(options, "--num-virtual-stages-per-pipeline-rank", 1)
-    each = _whole(options, "--num-layers-per-virtual-pipeline-stage", 0)
-    return _whole(options, "--num-layers", 0) // stages // each if each else None
-
-
-def _positions(options: Options) -> str:
-    if "--use-rotary-position-embeddings" in options:
-        return "rope"
-    return options.get("--position-embedding-type", "learned_absolute")
-
-
-def _padded(vocab: int, options: Options) -> int:
-    multiple = _whole(options, "--make-vocab-size-divisible-by", VOCAB_MULTIPLE)
-    multiple *= _whole(options, "--tensor-model-parallel-size", 1)
-    return math.ceil(vocab / multiple) * multiple
 
 
 def _replace(tape: Tape, config: Any) -> list[str]:
@@ -332,8 +200,8 @@ def _step(tape: Tape, config: Any, options: Options, chunks: list[Any], asked: i
     config.finalize_model_grads_func = finalize_model_grads
     if sharded and ddp.overlap_grad_reduce:
         config.no_sync_func = [one.no_sync for one in models] if len(models) > 1 else models[0].no_sync
-    micro = _whole(options, "--micro-batch-size", 1)
-    sequence = _whole(options, "--seq-length", 0)
+    micro = whole_option(options, "--micro-batch-size", 1)
+    sequence = whole_option(options, "--seq-length", 0)
     of_step = _micro_batches(options, micro)
     run = _to_run(config, of_step) if asked is None else min(asked, of_step)
     tokens = torch.zeros(micro, sequence // config.context_parallel_size, dtype=torch.int64)
@@ -395,7 +263,7 @@ def _micro_batches(options: Options, micro: int) -> int:
     from megatron.core import parallel_state
 
     replicas = parallel_state.get_data_parallel_world_size()
-    return max(1, _whole(options, "--global-batch-size", micro * replicas) // (micro * replicas))
+    return max(1, whole_option(options, "--global-batch-size", micro * replicas) // (micro * replicas))
 
 
 def _to_run(config: Any, of_step: int) -> int:

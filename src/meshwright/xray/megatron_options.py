@@ -1,0 +1,152 @@
+"""Options of a Megatron-LM script as Megatron-Core's own configuration, made as its training loop makes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import typing
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+Options = dict[str, str]
+"""Options by name, empty where an option is a switch."""
+
+_NAMES = {
+    "--num-experts": "num_moe_experts",
+    "--norm-epsilon": "layernorm_epsilon",
+    "--num-virtual-stages-per-pipeline-rank": "virtual_pipeline_model_parallel_size",
+}
+"""Options whose field in TransformerConfig has another name."""
+VOCAB_MULTIPLE = 128
+
+
+def configuration(options: Options) -> tuple[Any, list[str]]:
+    """Megatron-Core's own configuration from options, as its training loop makes it, and what to know about it."""
+    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+
+    latent = "--multi-latent-attention" in options
+    kind = MLATransformerConfig if latent else TransformerConfig
+    hints = {one.name: one for one in dataclasses.fields(kind)}
+    types_ = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for flag, value in options.items():
+        name = _NAMES.get(flag, flag.removeprefix("--").replace("-", "_"))
+        if name in hints and name != "cp_comm_type":
+            values[name] = _typed(value, types_[name], name)
+    dtype = torch.bfloat16 if "--bf16" in options else torch.float16 if "--fp16" in options else torch.float32
+    layers = values["num_layers"]
+    if values.get("tensor_model_parallel_size", 1) == 1:
+        # Its training loop leaves it out there.
+        values.pop("sequence_parallel", None)
+    values |= {
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "perform_initialization": False,
+        "add_bias_linear": "--disable-bias-linear" not in options,
+        "gradient_accumulation_fusion": "--no-gradient-accumulation-fusion" not in options,
+        "deallocate_pipeline_outputs": True,
+        "batch_p2p_comm": "--overlap-p2p-communication" not in options,
+        "virtual_pipeline_model_parallel_size": chunks_of_rank(options),
+        "apply_rope_fusion": False,
+        "bias_dropout_fusion": "--no-bias-dropout-fusion" not in options,
+        "tp_comm_overlap": False,
+        "fp8": None,
+    }
+    if "--pipeline-model-parallel-layout" in options:
+        values["pipeline_model_parallel_layout"] = options["--pipeline-model-parallel-layout"]
+    if "--group-query-attention" not in options:
+        values.pop("num_query_groups", None)
+    if "--swiglu" in options:
+        values |= {"gated_linear_unit": True, "activation_func": functional.silu, "bias_activation_fusion": True}
+    elif "--squared-relu" in options:
+        values |= {"activation_func": lambda x: functional.relu(x).pow(2), "bias_activation_fusion": False}
+    else:
+        values["bias_activation_fusion"] = values["add_bias_linear"] and "--no-bias-gelu-fusion" not in options
+    if "--recompute-activations" in options:
+        values.setdefault("recompute_granularity", "selective")
+    if values.get("recompute_granularity") == "selective":
+        values.setdefault("recompute_modules", ["core_attn"])
+    notes = []
+    if "num_moe_experts" in values:
+        values |= {
+            "moe_grouped_gemm": True,
+            "moe_expert_capacity_factor": 1.0,
+            "moe_pad_expert_input_to_capacity": True,
+        }
+        values["moe_token_dispatcher_type"] = "alltoall"
+        values.setdefault("moe_router_load_balancing_type", "aux_loss")
+        values["moe_layer_freq"] = _frequency(options.get("--moe-layer-freq", "1"), layers)
+        for name in ("moe_router_fusion", "moe_permute_fusion", "moe_shared_expert_overlap"):
+            values[name] = False
+        notes.append("experts get equally many tokens")
+    for flag, what in (
+        ("--fp8-format", "products run in 16 bits here, in 8 in the job"),
+        ("--tp-comm-overlap", "collectives that overlap products run after them here"),
+        ("--context-parallel-size", "the exchange of keys and values over cp is inside Transformer Engine, unseen"),
+    ):
+        if flag in options and options[flag] != "1":
+            notes.append(what)
+    return kind(**{name: value for name, value in values.items() if name in hints}), notes
+
+
+def _typed(text: str, hint: Any, name: str) -> Any:
+    """The value of a field in the type it is annotated with."""
+    kinds = [one for one in (typing.get_args(hint) or (hint,)) if one is not type(None)]
+    if text == "" and bool in kinds:
+        return True
+    if name in ("recompute_modules",) or any(typing.get_origin(one) is list for one in kinds):
+        return text.split() if name.endswith("modules") else [int(one) for one in text.split()]
+    named = next((one for one in kinds if isinstance(one, enum.EnumMeta)), None)
+    if named is not None:
+        return named[text]
+    for kind in (int, float):
+        if kind in kinds:
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    return text
+
+
+def _frequency(text: str, layers: int) -> Any:
+    from meshwright.formats.megatron.model import read_pattern
+
+    found = read_pattern(text, layers)
+    return [int(one) for one in found] if found else 1
+
+
+def whole_option(options: Options, name: str, default: int) -> int:
+    """A whole number that an option says, or the default where it is not given."""
+    return int(float(options.get(name) or default))
+
+
+def chunks_of_rank(options: Options) -> int | None:
+    """Chunks of a rank; None where it holds one piece."""
+    stages = whole_option(options, "--pipeline-model-parallel-size", 1)
+    layout = options.get("--pipeline-model-parallel-layout")
+    if layout:
+        from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
+
+        pieces = PipelineParallelLayerLayout.from_str(layout, stages).virtual_pipeline_model_parallel_size
+        return pieces if pieces > 1 else None
+    if "--num-virtual-stages-per-pipeline-rank" in options:
+        return whole_option(options, "--num-virtual-stages-per-pipeline-rank", 1)
+    each = whole_option(options, "--num-layers-per-virtual-pipeline-stage", 0)
+    return whole_option(options, "--num-layers", 0) // stages // each if each else None
+
+
+def position_embedding(options: Options) -> str:
+    """Kind of positions that the model gets."""
+    if "--use-rotary-position-embeddings" in options:
+        return "rope"
+    return options.get("--position-embedding-type", "learned_absolute")
+
+
+def padded_vocab(vocab: int, options: Options) -> int:
+    """Entries of the vocabulary, filled up so that tensor ranks divide it."""
+    multiple = whole_option(options, "--make-vocab-size-divisible-by", VOCAB_MULTIPLE)
+    multiple *= whole_option(options, "--tensor-model-parallel-size", 1)
+    return math.ceil(vocab / multiple) * multiple
