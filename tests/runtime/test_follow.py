@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -61,43 +62,46 @@ def test_results_are_those_of_one_device_and_parameters_stay(method: Any) -> Non
             assert sharding.is_equivalent_to(kept[feed.input].sharding, 2), "a parameter is read elsewhere"
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
-def test_workers_evaluate_the_state_they_keep(hosts: int) -> None:
+@pytest.fixture(scope="module")
+def trained() -> Iterator[Any]:
+    """A step in workers of its own."""
     method = mw.PipeshardParallel(num_stages=2, num_micro_batches=2, zero=2)
-    train = mw.parallelize(step, method=method, backend="processes", timeout_s=60.0, hosts_per_mesh=hosts)
-    evaluate = mw.parallelize(measured, method=mw.FollowParallel(train, num_micro_batches=2))
-    try:
-        state, _ = train(initial(), batch())
-        compiled = evaluate.lower(state[0], batch())
-        kept = jax.tree.leaves(state[0])
-        for feed in compiled.program.feeds:
-            assert feed.micro_batch is not None or compiled.program.buffers[feed.buffer].mesh == kept[feed.input].mesh
-        # The head is the first matrix, and lies where that lies.
-        assert compiled.meshes == (0, 1, 0)
-        found = evaluate(state[0], batch())
-        assert isinstance(found["predicted"], RemoteArray)
-        same(found, measured(jax.tree.map(np.asarray, state[0]), batch()))
-        state, _ = train(state, batch())
-        same(evaluate(state[0], batch()), measured(jax.tree.map(np.asarray, state[0]), batch()))
-    finally:
-        train.close()
-
-
-def test_a_batch_of_another_size_finds_the_state_with_the_same_workers() -> None:
-    method = mw.PipeshardParallel(num_stages=2, num_micro_batches=2)
     train = mw.parallelize(step, method=method, backend="processes", timeout_s=60.0)
-    try:
-        state, _ = train(initial(), batch())
-        crew = train.lower(initial(), batch()).runtime.crew
-        double = {"x": jnp.concatenate([batch()["x"]] * 2)}
-        kept, value = train(state, double)
-        assert train.lower(state, double).runtime._started().crew is crew
-        gathered = jax.tree.map(np.asarray, state)
-        plain, expected = mw.parallelize(step, method=mw.DataParallel(devices=jax.devices()[:1]))(gathered, double)
-        assert float(value) == pytest.approx(float(expected), abs=1e-6)
-        same(kept, plain)
-    finally:
-        train.close()
+    yield train
+    train.close()
+
+
+def check_workers_evaluate(train: Any) -> None:
+    """`test_hosted` checks it over several hosts, too."""
+    evaluate = mw.parallelize(measured, method=mw.FollowParallel(train, num_micro_batches=2))
+    state, _ = train(initial(), batch())
+    compiled = evaluate.lower(state[0], batch())
+    kept = jax.tree.leaves(state[0])
+    for feed in compiled.program.feeds:
+        assert feed.micro_batch is not None or compiled.program.buffers[feed.buffer].mesh == kept[feed.input].mesh
+    # The head is the first matrix, and lies where that lies.
+    assert compiled.meshes == (0, 1, 0)
+    found = evaluate(state[0], batch())
+    assert isinstance(found["predicted"], RemoteArray)
+    same(found, measured(jax.tree.map(np.asarray, state[0]), batch()))
+    state, _ = train(state, batch())
+    same(evaluate(state[0], batch()), measured(jax.tree.map(np.asarray, state[0]), batch()))
+
+
+def test_workers_evaluate_the_state_they_keep(trained: Any) -> None:
+    check_workers_evaluate(trained)
+
+
+def test_a_batch_of_another_size_finds_the_state_with_the_same_workers(trained: Any) -> None:
+    state, _ = trained(initial(), batch())
+    crew = trained.lower(initial(), batch()).runtime.crew
+    double = {"x": jnp.concatenate([batch()["x"]] * 2)}
+    kept, value = trained(state, double)
+    assert trained.lower(state, double).runtime._started().crew is crew
+    gathered = jax.tree.map(np.asarray, state)
+    plain, expected = mw.parallelize(step, method=mw.DataParallel(devices=jax.devices()[:1]))(gathered, double)
+    assert float(value) == pytest.approx(float(expected), abs=1e-6)
+    same(kept, plain)
 
 
 def test_parts_of_the_state_that_are_not_differentiated() -> None:

@@ -14,9 +14,12 @@ import pytest
 import meshwright as mw
 from meshwright.errors import InputError, LostError
 from tests.runtime.small import batch, initial, step
+from tests.runtime.test_create import check_state_is_made
+from tests.runtime.test_follow import check_workers_evaluate
 
 STEPS = 3
 PIPELINE = mw.PipeshardParallel(num_stages=2, num_micro_batches=2)
+SPLIT = mw.PipeshardParallel(num_stages=2, num_micro_batches=2, zero=3)
 
 
 def after(run: Any, state: Any, steps: int) -> tuple[Any, Any]:
@@ -38,6 +41,14 @@ def there() -> Iterator[Any]:
     run.close()
 
 
+@pytest.fixture(scope="module")
+def split() -> Iterator[Any]:
+    """Parameters split over the hosts of a mesh."""
+    run = mw.parallelize(step, method=SPLIT, backend="processes", timeout_s=60.0, hosts_per_mesh=2)
+    yield run
+    run.close()
+
+
 def test_two_stages_on_two_hosts_each_compute_what_one_process_does(there: Any) -> None:
     expected, expected_value = after(mw.parallelize(step, method=PIPELINE), initial(), STEPS)
     state, value = after(there, initial(), STEPS)
@@ -55,15 +66,18 @@ def test_state_may_come_back_as_arrays(there: Any) -> None:
     same(kept, sent)
 
 
-def test_parameters_split_over_hosts() -> None:
-    method = mw.PipeshardParallel(num_stages=2, num_micro_batches=2, zero=3)
-    expected, _ = after(mw.parallelize(step, method=method), initial(), 2)
-    run = mw.parallelize(step, method=method, backend="processes", timeout_s=60.0, hosts_per_mesh=2)
-    try:
-        state, _ = after(run, initial(), 2)
-        same(state, expected)
-    finally:
-        run.close()
+def test_parameters_split_over_hosts(split: Any) -> None:
+    expected, _ = after(mw.parallelize(step, method=SPLIT), initial(), 2)
+    state, _ = after(split, initial(), 2)
+    same(state, expected)
+
+
+def test_split_state_is_made_where_it_is_read(split: Any) -> None:
+    check_state_is_made(split)
+
+
+def test_hosts_evaluate_the_split_state_they_keep(split: Any) -> None:
+    check_workers_evaluate(split)
 
 
 def test_a_lost_host_is_named(there: Any) -> None:
