@@ -1,9 +1,10 @@
-"""Products whose two sides are quantised whenever one runs."""
+"""Products quantised when they run, experts launched one by one, scores that go to memory."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from meshwright.estimate.hardware import hardware_of
@@ -12,7 +13,7 @@ from meshwright.estimate.work_seconds import WorkSeconds
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
 from meshwright.ops.layers import layer_work
-from meshwright.specs.operators import Linear
+from meshwright.specs.operators import CoreAttention, Linear
 from meshwright.specs.precision import Precision, precision
 from meshwright.specs.workload import Workload
 from tests.strategies.columns import columns
@@ -45,3 +46,40 @@ def test_int8_reads_both_sides_twice_and_writes_them_once_in_each_of_three_produ
     backward = quantised.backward.compute_s - plain.backward.compute_s
     assert float(forward[0]) == pytest.approx((inputs + weights) * each_s)
     assert float(backward[0]) == pytest.approx((outputs + weights + inputs + outputs) * each_s)
+
+
+@pytest.mark.parametrize(("dtype", "launches"), [("bf16", 1), ("fp8", 2)])
+def test_a_rank_launches_the_products_of_each_of_its_experts(dtype: str, launches: int) -> None:
+    """Qwen3-30B on ep = 8: 16 of 128 experts a rank, an up and a down product each."""
+    model = spec("qwen3-30b-a3b")
+    work = layer_work(model.last_layer(), model.hidden, "flash")
+    workload = Workload(seq_len=TOKENS, global_batch=8, precision=precision(dtype))
+    hardware = hardware_of(resolve_gpus("8xH100").groups[0], workload)
+
+    def priced(apart: bool) -> WorkSeconds:
+        driver = replace(hardware.software, launches_experts=apart)
+        return price_work(work, columns(mbs=1, ep=8), replace(hardware, software=driver), workload)
+
+    each, together = priced(True), priced(False)
+    more = 2 * 15 * launches * hardware.efficiency.dispatch_s / hardware.operator_s
+    assert np.ravel(each.forward.operators - together.forward.operators)[0] == pytest.approx(more)
+    assert np.ravel(each.backward.operators - together.backward.operators)[0] == pytest.approx(2 * more)
+    assert float(each.forward.compute_s[0]) == float(together.forward.compute_s[0])
+
+
+def test_scores_are_swept_by_softmax_as_the_framework_does_and_by_dropout_where_they_are_dropped() -> None:
+    model = spec("gpt3-175b")
+    workload = Workload(seq_len=TOKENS, global_batch=1, attention_kernel="materialised", software="megatron-lm")
+    hardware = hardware_of(resolve_gpus("1xA100-80").groups[0], workload)
+
+    def forward_s(passes: float, *, dropout: bool) -> float:
+        layer = replace(model.last_layer(), dropout=dropout)
+        ops = tuple(op for op in layer_work(layer, model.hidden, "materialised").ops if isinstance(op, CoreAttention))
+        work = replace(layer_work(layer, model.hidden, "materialised"), ops=ops)
+        driver = replace(hardware.software, score_passes=passes, vector_passes=9 * passes)
+        priced = price_work(work, columns(mbs=1), replace(hardware, software=driver), workload)
+        return float(priced.forward.compute_s[0])
+
+    sweep_s = 96 * TOKENS**2 * 2 / hardware.achieved_memory_bytes_per_s
+    assert forward_s(2.0, dropout=False) - forward_s(1.0, dropout=False) == pytest.approx(2 * sweep_s)
+    assert forward_s(1.0, dropout=True) - forward_s(1.0, dropout=False) == pytest.approx(2.5 * sweep_s)

@@ -104,5 +104,5 @@ def test_a_line_like_another_one_shares_its_numbers_but_for_those_it_states() ->
     assert numbers_name("megatron-core-graphs@2025-06") == "megatron-core@2025-01"
     assert numbers_name("megatron-core@2025-06") == "megatron-core@2025-01"
     assert {"flash", "link_share", "adds_gradients"} <= own_numbers("nanotron")
-    assert own_numbers("megatron-core-graphs") == {"like", "operator_s", "source"}
+    assert own_numbers("megatron-core-graphs") == {"like", "operator_s", "launches_experts", "source"}
     assert not own_numbers("pytorch-eager")

@@ -31,6 +31,8 @@ SCAN_SHARE, SCAN_STREAM_SHARE = 0.16, 0.75
 # Geometric means over A100 and B200 at the shapes of layers. Source: MooreThreads/SimuMax v1.2, configs/system, timed
 # with Transformer Engine, 2026-08: 311 products and 36 of groups.
 LAYOUT_SHARES = {"forward": (1.0, 0.955), "input_gradient": (1.0, 0.93), "weight_gradient": (0.96, 0.77)}
+DROPOUT_PASSES = 2.5
+"""Of dropout over scores in one direction: read and written, and a byte of its mask."""
 SCORE_BYTES = 4.0
 """Sums of scores over heads are written and read in 32 bits."""
 STATE_BYTES = 4.0
@@ -65,7 +67,7 @@ def materialised_s(
         _shape(local, op.head_dim, op.value_dim),
         backward=backward,
         roof=roof(hardware, peak, hardware.head_fraction, kernels=4),
-        softmax_passes=(5.5 if backward else 4.5) * hardware.software.vector_passes,
+        softmax_passes=(3.0 if backward else 2.0) * hardware.software.score_passes + DROPOUT_PASSES * op.dropout,
         score_bytes=element_bytes,
     )
 

@@ -163,7 +163,7 @@ class LayerPricing:
             input_gradient = input_gradient + local.parameters * op.backward_weight_bytes / bandwidth
             self.transient = np.maximum(self.transient, self.zero + local.parameters * MADE_AGAIN_BYTES)
         weight_gradient = self._weight_gradient(local, tiles, quantised=quantised) if op.trained else self.zero
-        self.add(module, forward, input_gradient, weight_gradient)
+        self.add(module, forward, input_gradient, weight_gradient, self._issued(op, local, quantised=quantised))
         phases = {"forward": forward, "input_gradient": input_gradient, "weight_gradient": weight_gradient}
         self.calls(local.calls, phases, module)
         if local.expert:
@@ -178,6 +178,17 @@ class LayerPricing:
         self._count(module, 2.0 * local.m * local.n * local.k * local.groups)
         moved = m * local.groups * (local.n + local.k) * self.activation_bytes
         self.transient = np.maximum(self.transient, moved)
+
+    def _issued(self, op: Linear, local: LocalGemm, *, quantised: bool) -> tuple[Rows | float, Rows | float]:
+        """Operators of a product, forward and backward: where no kernel takes the products of all experts of a rank, a
+        launch more for each further expert, and in 8 bits one to scale and convert its input."""
+        back = 2.0 if op.trained else 1.0
+        if not (local.expert and self.hardware.software.launches_experts):
+            return 1.0, back
+        launch = self.hardware.efficiency.dispatch_s / self.hardware.operator_s
+        narrow = quantised and self.precision.bytes_of("compute") < self.activation_bytes
+        issued = 1.0 + (self.zero + local.groups - 1.0) * ((2.0 if narrow else 1.0) * launch)
+        return issued, back * issued
 
     def exchanges(self, exchanges: list[tuple[Exchange, ModuleSeconds]], work: LayerWork) -> None:
         """Dispatch and combine: chunks of them beside the experts, or whole ones beside what the strategy says."""
@@ -395,7 +406,7 @@ class LayerPricing:
         forward: Rows,
         input_gradient: Rows,
         weight_gradient: Rows,
-        issued: tuple[float, float] | None = None,
+        issued: tuple[Rows | float, Rows | float] | None = None,
     ) -> None:
         """Count an operator's compute, by phase."""
         self.forward.compute_s = self.forward.compute_s + forward

@@ -95,6 +95,8 @@ class CoreAttention:
     """Tokens of a piece of the sequence beyond which no query sees; None for one piece."""
     capped: bool = False
     """Scores go through a tanh before the softmax."""
+    dropout: bool = False
+    """Probabilities are dropped before they weigh values."""
     entry: int = 0
     """Tokens that one of the keys beyond the window stands for; 0 for no such keys."""
     picked: int | None = None

@@ -47,9 +47,13 @@ class Software:
     """What it holds beyond that while there is room, and returns when memory is short, over what is allocated."""
     source: str
     basis: Basis = "assumed"
+    score_passes: float = 1.0
+    """Traffic of scale, mask and softmax on scores in memory over that of one kernel for the three."""
     unfused: bool = False
     """Whether norms and gated functions run operator by operator: norms keep their inputs in fp32, functions both of
     their factors."""
+    launches_experts: bool = False
+    """Whether the products of each expert of a rank are launched by themselves; else one kernel takes those of all."""
     adds_gradients: bool = False
     """Whether a finished weight gradient is added to the sum of micro-batches by a kernel of its own; else the product
     that makes it adds."""
@@ -77,6 +81,7 @@ class Software:
             if check.positive(name, getattr(self, name)):
                 check.that(getattr(self, name) <= 1, name, getattr(self, name), "is a share and cannot exceed 1")
         check.positive("vector_passes", self.vector_passes)
+        check.positive("score_passes", self.score_passes)
         check.positive("young_products", self.young_products)
         check.positive("loss_copies", self.loss_copies, zero=True)
         check.positive("overlap", self.overlap, zero=True)

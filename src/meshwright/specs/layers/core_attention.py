@@ -119,6 +119,7 @@ def attention_work(
         causal=attention.causal,
         chunk=getattr(attention, "chunk", None),
         capped=getattr(attention, "softcap", False),
+        dropout=context.dropout,
         keys=keys,
     )
     width = value_dim or core.value_dim

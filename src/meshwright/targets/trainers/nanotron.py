@@ -147,5 +147,5 @@ TARGET = ReadTarget(
     read=read,
     recognised=_recognised,
     overrides=lambda launch: overrides.by_options(launch.words),
-    software="pytorch-eager",
+    software="nanotron",
 )
