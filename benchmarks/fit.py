@@ -25,6 +25,7 @@ import numpy as np
 from benchmarks import ROOT, today
 from benchmarks.accuracy import FILES, VARIABLE, find_folder
 from benchmarks.accuracy_tuning import ADAPTERS
+from benchmarks.one_step import on_left_out, tell
 from meshwright.app.calibrate import measured_step
 from meshwright.calibrate.coverage import covering_ranges
 from meshwright.calibrate.file import error_summary, fit_record, write_calibration
@@ -134,6 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
     record = fit_record(found, chosen, date=today(), source=f"measured steps of {', '.join(names)}")
     print(record["errors"])
     print({name: record["ranges"]["left_out"][name] for name in ("inside", "median_high_over_low")})
+    tell(list(on_left_out(found, chosen)))
     if not options.no_write:
         widths = options.widths or not options.left_out
         if not options.left_out:

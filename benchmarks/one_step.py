@@ -2,7 +2,8 @@
 
     python -m benchmarks.one_step throughput.csv
 
-Starts from the numbers in force: the package's, or those of the folder that MESHWRIGHT_LIBRARY names.
+Starts from the numbers in force: the package's, or those of the folder that MESHWRIGHT_LIBRARY names. What it is worth
+on sources that the numbers have not seen, `python -m benchmarks.fit` prints after it has left each of them out.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.app.calibrate import measured_step
-from meshwright.calibrate.fit import MeasuredStep
-from meshwright.calibrate.observed import StepOn
+from meshwright.calibrate.fit import Fit, MeasuredStep
+from meshwright.calibrate.observed import PACE_SPREAD, StepOn, noise_of
 from meshwright.calibrate.one_step import Learned, doubt_of, learn
 from meshwright.calibrate.parameters import fitted_quantities
 from meshwright.formats.measured import read_rows
@@ -59,7 +60,7 @@ def rests(steps: list[MeasuredStep]) -> Iterator[Rest]:
     on = [step_on(step) for step in chosen]
     measured = np.array([step.measured_s for step in chosen])
     before = np.array([step.under({}) for step in on])
-    for given in sorted({0, len(chosen) // 3, 2 * len(chosen) // 3, len(chosen) - 1}):
+    for given in given_rows(len(chosen)):
         learned = learn(on[given], measured[given], calibration())
         after = np.array([predicted_s(step, learned) for step in on])
         rest = np.arange(len(chosen)) != given
@@ -68,6 +69,34 @@ def rests(steps: list[MeasuredStep]) -> Iterator[Rest]:
             after=np.log(after / measured)[rest],
             measured=np.log(measured)[rest],
         )
+
+
+def given_rows(rows: int) -> list[int]:
+    """The first, one of each third, the last."""
+    return sorted({0, rows // 3, 2 * rows // 3, rows - 1})
+
+
+def on_left_out(found: Fit, steps: list[MeasuredStep]) -> Iterator[Rest]:
+    """As `rests`, where the numbers had not seen the source: by the slopes of the fit instead of by pricing again.
+
+    ln(predicted / measured) of a row r moves by -C[r, given] / (C[given, given] + N) times that of the given row, with
+    C = J S J' + pace^2 and the noise N of the given row, as in `meshwright.calibrate.one_step`.
+
+    Args:
+        found: with errors of runs whose source was left out.
+        steps: its runs.
+    """
+    known = calibration()
+    for source in dict.fromkeys(step.source for step in steps):
+        every = [row for row, step in enumerate(steps) if step.source == source]
+        rows = np.array(every[:: -(-len(every) // MOST_ROWS)])
+        shared = (found.slopes[rows] * found.deviations**2) @ found.slopes[rows].T + PACE_SPREAD**2
+        errors, measured = found.left_out[rows], np.log([steps[row].measured_s for row in rows])
+        for given in given_rows(len(rows)) if len(rows) > 1 else ():
+            noise = noise_of(step_on(steps[rows[given]]), known)
+            after = errors - shared[:, given] / (shared[given, given] + noise) * errors[given]
+            rest = np.arange(len(rows)) != given
+            yield Rest(before=errors[rest], after=after[rest], measured=measured[rest])
 
 
 def in_order(errors: np.ndarray, measured: np.ndarray) -> list[bool]:
@@ -82,10 +111,14 @@ def in_order(errors: np.ndarray, measured: np.ndarray) -> list[bool]:
 
 
 def main(path: str) -> None:
-    """Print errors and pair order before and after."""
+    """Give rows of a file's sources, and print what that is worth."""
     steps = [step for record in read_rows(path) if isinstance(step := measured_step(record), MeasuredStep)]
     sources = [[step for step in steps if step.source == name] for name in dict.fromkeys(s.source for s in steps)]
-    found = [rest for source in sources if len(source) > 1 for rest in rests(source)]
+    tell([rest for source in sources if len(source) > 1 for rest in rests(source)])
+
+
+def tell(found: list[Rest]) -> None:
+    """Print errors and pair order before and after a row is given."""
     for name in ("before", "after"):
         errors = np.abs(np.expm1(np.concatenate([getattr(rest, name) for rest in found])))
         order = [right for rest in found for right in in_order(getattr(rest, name), rest.measured)]

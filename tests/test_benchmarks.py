@@ -6,14 +6,18 @@ import csv
 import importlib
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import __main__ as speed
 from benchmarks import accuracy, accuracy_classes, calculon, machine, peers, version
 from benchmarks.headlines import HEADLINES, Headline
+from benchmarks.one_step import on_left_out
 from meshwright.library.calibration import calibration
+from tests.calibrate import test_fit
 
 BENCHMARKS = sorted(path.stem for path in Path(speed.__file__).parent.glob("[!_]*.py"))
 SAMPLE = Path(__file__).parent / "app" / "data" / "measured_sample.csv"
@@ -121,3 +125,15 @@ def test_headline_runs_are_priced_near_what_was_published(run: Headline) -> None
     assert run.command.startswith(f"meshwright estimate {run.model} --plan {run.plan} --gpus ")
     assert run.source
     assert run.date
+
+
+def test_a_step_of_a_source_left_out_tells_of_its_others() -> None:
+    """Where all runs of a source are off alike, one of them brings the others nearer, and never beyond."""
+    steps = list(test_fit.steps())
+    found = replace(test_fit.found(), left_out=np.full(len(steps), 0.2))
+    rests = list(on_left_out(found, steps))
+    sources = {step.source for step in steps}
+
+    assert len(rests) == 4 * len(sources)
+    assert all((rest.after >= 0.0).all() and (rest.after < rest.before).all() for rest in rests)
+    assert {len(rest.measured) for rest in rests} == {4}

@@ -362,7 +362,7 @@ class _Watch(LayerPricing):
         forward: Rows,
         input_gradient: Rows,
         weight_gradient: Rows,
-        issued: tuple[float, float] | None = None,
+        issued: tuple[Rows | float, Rows | float] | None = None,
     ) -> None:
         """Count an operator's compute, by phase."""
         for phase, seconds in zip(PHASES, (forward, input_gradient, weight_gradient), strict=False):
