@@ -23,7 +23,9 @@ from meshwright.formats.logs import read_log
 from meshwright.formats.logs.out_of_memory import read_out_of_memory
 from meshwright.formats.measured.fold import fabric_bytes_per_s
 from meshwright.formats.megatron.read import read_flags
+from meshwright.formats.shell import read_script
 from meshwright.formats.shell.filters import printf
+from meshwright.formats.shell.state import MAX_STEPS
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.devices import device
 from meshwright.library.models import resolve
@@ -341,3 +343,16 @@ def test_a_constant_of_a_model_is_a_number(wild: str, number: float) -> None:
     with pytest.raises(InputError) as caught:
         read_config(config, "wild", source="config.json")
     assert any(one.what.startswith(wild) and "must be" in one.why for one in caught.value.problems)
+
+
+@pytest.mark.parametrize("index", ["9" * 4400, "²", "1" * 19])
+def test_an_index_that_bash_does_not_count_with_sets_nothing(index: str) -> None:
+    script = f"A=([2]=8 [{index}]=9)\ntorchrun pretrain_gpt.py --num-layers ${{A[2]}} --hidden-size ${{{index}}} $((A[{index}]))"
+    assert read_script(script).commands[0].words[3].text == "8"
+
+
+def test_launches_of_thousands_of_words_are_not_all_read() -> None:
+    loop = "for ((i = 0; i < 1099511627776; i++)); do A+=(--x $i); torchrun pretrain_gpt.py ${A[@]}; done"
+    found = read_script(loop)
+    assert any("without end" in why for why, _ in found.broken)
+    assert sum(len(command.words) for command in found.commands) <= MAX_STEPS

@@ -212,6 +212,8 @@ def _wrapped(value: int) -> int:
 
 
 def _number(text: str) -> int:
+    if len(text) > (80 if "#" in text else 40):
+        raise NotArithmetic("a number is too long")
     if "#" in text:
         base, digits = text.split("#")
         if not 2 <= int(base) <= 36:
@@ -220,8 +222,6 @@ def _number(text: str) -> int:
             return _wrapped(int(digits, int(base)))
         except ValueError:
             raise NotArithmetic(text[:80]) from None
-    if len(text) > 40:
-        raise NotArithmetic("a number is too long")
     try:
         return _wrapped(int(text, 16) if text[:2] in ("0x", "0X") else int(text, 8) if text[0] == "0" else int(text))
     except ValueError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from meshwright.formats.shell.closing import closing, closing_brace, closing_quote
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import Shell
-from meshwright.formats.shell.values import Fragment, Value, Variable, known_text, unknown_of
+from meshwright.formats.shell.values import Fragment, Value, Variable, is_whole, known_text, unknown_of
 from meshwright.formats.shell.words import Expander
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def assign(expander: Expander, node: Node, shell: Shell, *, flags: str = "") -> 
         held = shell.variable(name)
         keyed = held is not None and held.keyed
         key = known_text(inner.string(0, len(index)) if keyed else inner.arithmetic(0, len(index), source.place(0)))
-        if not keyed and not key.lstrip("-").isdigit():
+        if not keyed and not is_whole(key.removeprefix("-")):
             return
     if "i" in flags and unknown_of(found) is None:
         inner = expander.of(Source.of_value(found, source.place(node.start_byte)))
@@ -103,7 +103,7 @@ def _assign_array(expander: Expander, name: str, start: int, end: int, *, append
                 inner = expander.source.part(match[1], first)
                 key = known_text(expander.of(inner).string(0, len(match[1])))
                 is_keyed = shell.variables.get(name, Variable()).keyed
-                if is_keyed or key.isdigit():
+                if is_keyed or is_whole(key):
                     entries.append((key, expander.string(first + match.end(), last)))
             else:
                 entries += [(None, word) for word in expander.fields(first, last)]

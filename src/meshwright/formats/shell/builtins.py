@@ -17,6 +17,7 @@ from meshwright.formats.shell.values import (
     ScriptLine,
     Unknown,
     Value,
+    is_whole,
     known_text,
     literal,
     unknown_of,
@@ -162,7 +163,7 @@ def _pwd(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: S
 
 def _shift(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     count = known_text(words[1]) if len(words) > 1 else "1"
-    number = int(count) if count.isdigit() and len(count) < 6 else 1
+    number = int(count) if is_whole(count) and len(count) < 6 else 1
     if number > len(shell.positional):
         shell.status = False
         return
@@ -194,7 +195,7 @@ def _leave(kind: str) -> Callable[[Any, list[Value], ScriptLine, Shell], None]:
         if kind in ("return", "exit"):
             shell.status = count in ("", "0") if len(words) < 2 or unknown_of(words[1]) is None else True
             raise Left(kind, failed_at=None if shell.status is True else place)
-        raise Left(kind, int(count) if count.isdigit() and 0 < int(count) < 100 else 1)
+        raise Left(kind, int(count) if is_whole(count) and 0 < int(count) < 100 else 1)
 
     return leave
 

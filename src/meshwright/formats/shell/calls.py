@@ -9,7 +9,16 @@ from meshwright.formats.shell.interpreter import Interpreter
 from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import Shell
-from meshwright.formats.shell.values import Fragment, ScriptLine, Unknown, Value, Variable, known_text, literal
+from meshwright.formats.shell.values import (
+    Fragment,
+    ScriptLine,
+    Unknown,
+    Value,
+    Variable,
+    is_whole,
+    known_text,
+    literal,
+)
 
 SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(--?[A-Za-z-]+)[ =]?[ \t]*([^\s#]*)", re.MULTILINE)
@@ -43,7 +52,7 @@ def slurm_variables(source: Source, shell: Shell) -> None:
             shell.variables["SLURM_JOB_ID"] = Variable(entries={"0": (Fragment("", place, cause),)}, exported=True)
         held = {name: known_text(v.scalar) for name, v in shell.variables.items() if name.startswith("SLURM_")}
         nodes, per_node = held.get("SLURM_NNODES", "1"), held.get("SLURM_NTASKS_PER_NODE", "")
-        if "SLURM_NTASKS" not in held and per_node.isdigit() and nodes.isdigit():
+        if "SLURM_NTASKS" not in held and is_whole(per_node) and is_whole(nodes):
             total = literal(str(int(nodes) * int(per_node)), place)
             shell.variables["SLURM_NTASKS"] = Variable(entries={"0": total}, exported=True)
 

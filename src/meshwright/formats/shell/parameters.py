@@ -13,6 +13,7 @@ from meshwright.formats.shell.values import (
     Unknown,
     Value,
     Variable,
+    is_whole,
     known_text,
     literal,
     only_unset,
@@ -79,7 +80,7 @@ def _values(expander: Expander, name: str, index: str | None, place: ScriptLine)
     """Values of a parameter, whether they are words of an array, and whether it is set."""
     shell = expander.shell
     if not NAME.fullmatch(name):
-        if name.isdigit():
+        if is_whole(name):
             value = expander.positional(int(name), place)
             return [value], False, int(name) <= len(shell.positional) or int(name) == 0
         values, many = expander.special(name, place)

@@ -13,6 +13,7 @@ from meshwright.formats.shell.values import (
     Unknown,
     Value,
     Variable,
+    is_whole,
     known_text,
     literal,
     unknown_of,
@@ -82,7 +83,7 @@ def getopts(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell
     """Short options of the positional parameters, one a call."""
     letters, name = known_text(words[1]).lstrip(":"), known_text(words[2])
     held = known_text(shell.value("OPTIND", place)) or "1"
-    at = int(held) if held.isdigit() else 1
+    at = int(held) if is_whole(held) else 1
     word = known_text(shell.positional[at - 1]) if at <= len(shell.positional) else ""
     if not re.fullmatch(r"-[A-Za-z].*", word) or word == "--":
         if shell.open_ended and not shell.positional:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 
@@ -98,6 +99,14 @@ class Word:
 def word(text: str, place: ScriptLine | None = None) -> Word:
     """A word whose text is known."""
     return Word(literal(text, place or ScriptLine("", 0)))
+
+
+_WHOLE = re.compile(r"[0-9]{1,18}")
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text is a whole number that bash counts with: ASCII digits, of no more than 64 bits."""
+    return _WHOLE.fullmatch(text) is not None
 
 
 def known_text(value: Value) -> str:

@@ -12,7 +12,7 @@ from meshwright.formats.shell.braces import braces
 from meshwright.formats.shell.closing import BLANKS, closing, closing_brace, closing_quote
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import MAX_DEPTH, MAX_FIELDS, Shell, TooMuch
-from meshwright.formats.shell.values import Fragment, ScriptLine, Unknown, Value, known_text, unknown_of
+from meshwright.formats.shell.values import Fragment, ScriptLine, Unknown, Value, is_whole, known_text, unknown_of
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -220,7 +220,7 @@ class Expander:
             return [(Fragment(str(len(shell.positional)), place),)], False
         if name == "0":
             return [shell.name], False
-        if name.isdigit():
+        if is_whole(name):
             return [self.positional(int(name), place)], False
         if name == "?":
             if isinstance(shell.status, bool):
