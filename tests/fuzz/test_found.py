@@ -347,7 +347,7 @@ def test_a_constant_of_a_model_is_a_number(wild: str, number: float) -> None:
 
 @pytest.mark.parametrize("index", ["9" * 4400, "²", "1" * 19])
 def test_an_index_that_bash_does_not_count_with_sets_nothing(index: str) -> None:
-    script = f"A=([2]=8 [{index}]=9)\ntorchrun pretrain_gpt.py --num-layers ${{A[2]}} --hidden-size ${{{index}}} $((A[{index}]))"
+    script = f"A=([2]=8 [{index}]=9)\ntorchrun pretrain_gpt.py --num-layers ${{A[2]}} ${{{index}}} $((A[{index}]))"
     assert read_script(script).commands[0].words[3].text == "8"
 
 

@@ -84,6 +84,19 @@ def test_a_layer_that_takes_years_is_named(folder: Path) -> None:
         read_profiles(folder)
 
 
+def test_a_layer_larger_than_any_memory_is_named(folder: Path) -> None:
+    rows = (folder / "layer_memory.csv").read_text().splitlines()
+    model, tp, layer, _, *rest = rows[1].split(",")
+    (folder / "layer_memory.csv").write_text(
+        "\n".join([rows[0], ",".join([model, tp, layer, "1e308", *rest]), *rows[2:]])
+    )
+    with pytest.raises(InputError) as caught:
+        read_profiles(str(folder))
+    (problem,) = caught.value.problems
+    assert "1e+308 parameters or elements" in problem.what
+    assert "at most 1e+15" in problem.why
+
+
 def test_times_without_sizes_are_an_error(folder: Path) -> None:
     edit(folder / "layer_times.csv", "tiny,", "other,")
     with pytest.raises(InputError, match="other has times and no sizes"):

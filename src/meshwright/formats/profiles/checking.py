@@ -12,6 +12,8 @@ from meshwright.units import MILLI
 
 MOST_MS = 86_400_000.0
 """A day: the longest that a profile may say of a layer."""
+MOST_ELEMENTS = 1e15
+"""Of a layer: a thousand times what all devices of the largest clusters hold of one."""
 TimesByLayer = Mapping[int, tuple[float, ...]]
 """Layer to forward, backward and update milliseconds."""
 SizesByLayer = Mapping[int, tuple[float, ...]]
@@ -40,7 +42,7 @@ def model_profile(
         the profile; what is wrong with it is in `faults`.
     """
     count = _layers(name, times, sizes, faults)
-    faults += _too_long(name, times)
+    faults += [*_too_long(name, times), *_too_large(name, sizes)]
     whole = {point: _times_of(layers, count) for point, layers in times.items() if sorted(layers) == list(range(count))}
     known = {tp: _sizes_of(layers, count) for tp, layers in sizes.items() if sorted(layers) == list(range(count))}
     return ModelProfile(
@@ -60,6 +62,21 @@ def _too_long(name: str, times: Mapping[Point, TimesByLayer]) -> list[Problem]:
         for point, layers in times.items()
         for layer, each in layers.items()
         if max(each) > MOST_MS
+    ]
+
+
+def _too_large(name: str, sizes: Mapping[int, SizesByLayer]) -> list[Problem]:
+    """Layers of more elements than any device holds."""
+    return [
+        Problem(
+            what=f"{name}: layer {layer} at tp {tp}: {max(each):g} parameters or elements",
+            why=f"a layer has at most {MOST_ELEMENTS:g}",
+            fix="profile it again",
+            field="layer_memory",
+        )
+        for tp, layers in sizes.items()
+        for layer, each in layers.items()
+        if max(each) > MOST_ELEMENTS
     ]
 
 
