@@ -108,7 +108,8 @@ METHODS = (
         year=2023,
         stated=("nosp.epdtd", "epstash"),
         priced=(SYSTEMS, "test_stashed_exchanges_are_not_repeated_and_take_memory"),
-        left_out="tiled optimizer updates are refused; runs split tokens over tensor ranks with and without nosp",
+        run=(RUN, "test_tensor_ranks_send_their_part_and_gather_results_at_the_priced_bytes"),
+        left_out="tiled optimizer updates are refused; runs without epdtd split tokens over tensor ranks, too",
     ),
     Method(
         name="Tutel",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -20,7 +21,7 @@ from meshwright.specs.operators import Exchange, Linear
 from meshwright.specs.strategy import ExpertParallel
 from meshwright.strategies.base import WeightBytes
 from meshwright.strategies.expert import exchange_calls, shard_experts
-from meshwright.zoo.expert_exchange import through_experts
+from meshwright.zoo.expert_exchange import kept_exchanges, through_experts
 from meshwright.zoo.experts import expert_weights, experts
 from meshwright.zoo.gates import Gate
 from meshwright.zoo.splits import expert_axes
@@ -35,6 +36,7 @@ GRIDS = {
     "two levels": DeviceGrid.of(data=8, expert=8, domain=4),
     "folded": DeviceGrid.of(data=2, context=(("p2p", 2),), tensor=2, expert=8),
     "parts": DeviceGrid.of(data=4, tensor=2, expert=4, expert_tensor=2),
+    "all ranks": DeviceGrid.of(data=4, tensor=2, expert=8),
 }
 
 
@@ -47,6 +49,7 @@ def both(
     capacity: float | None = 2.0,
     hidden: int = HIDDEN,
     length: int = LENGTH,
+    again: bool = False,
 ) -> tuple[float, Collectives]:
     """Largest difference of loss and gradients from one device, and what the compiled program sends."""
     with jax_precision("fp64"):
@@ -58,13 +61,14 @@ def both(
 
         def loss(weights: dict[str, jax.Array], x: jax.Array, grid: DeviceGrid | None) -> jax.Array:
             run = partial(experts, spec, capacity_factor=capacity, grid=grid, how=how, gate=gate, keys=keys)
-            made, balance = run(weights, x)
+            made, balance = (jax.checkpoint(run, policy=kept_exchanges(how)) if again else run)(weights, x)
             return (made**2).sum() + balance
 
         alone = jax.jit(jax.value_and_grad(partial(loss, grid=None), (0, 1)))(weights, x)
         names, sizes = zip(*grid.sizes, strict=True)
         mesh = Mesh(np.array(jax.devices()[:8]).reshape(sizes), names)
-        split = NamedSharding(mesh, PartitionSpec(grid.data or None, (*grid.tokens, *grid.tensor) or None))
+        held = grid.tokens if how.drop_duplicates else (*grid.tokens, *grid.tensor)
+        split = NamedSharding(mesh, PartitionSpec(grid.data or None, held or None))
         placed = {name: NamedSharding(mesh, grid.spec(expert_axes(name), matrix.shape))
                   for name, matrix in weights.items()}  # fmt: skip
         step = jax.jit(jax.value_and_grad(partial(loss, grid=grid), (0, 1)), out_shardings=(None, (placed, split)))
@@ -100,6 +104,8 @@ def test_gates_with_capacity_route_alike_on_8_devices(spec: MoeMlp, gate: Gate, 
         (ExpertParallel(shadowed=3), "parts"),
         (ExpertParallel(overlap_degree=4), "parts"),
         (ExpertParallel(overlap_degree=2, dispatcher="hierarchical"), "two levels"),
+        (ExpertParallel(drop_duplicates=True), "folded"),
+        (ExpertParallel(drop_duplicates=True, overlap_degree=2), "parts"),
         (ExpertParallel(dispatcher="deduplicated"), "two levels"),
         (ExpertParallel(dispatcher="deduplicated"), "folded"),
         (ExpertParallel(dispatcher="deduplicated"), "parts"),
@@ -198,3 +204,51 @@ def test_more_visited_experts_cost_no_more_where_a_token_is_sent_once() -> None:
         for top_k in (2, 8)
     )  # fmt: skip
     assert few == many
+
+
+TED = ExpertParallel(drop_duplicates=True)
+
+
+def ted_bytes(hidden: int, **degrees: int) -> dict[str, float]:
+    """Bytes by kind that DeepSpeed-TED is priced at where experts have room for every token: what a rank receives."""
+    work = SPEC.work(LayerContext(hidden=hidden, kernel="flash", dropout=False))
+    rows = columns(seq_len=LENGTH, capacity=EXPERTS / SPEC.top_k, **degrees)
+    rows = replace(rows, whole_tokens=np.array([True]))
+    found = dict.fromkeys(("all-to-all", "all-gather", "reduce-scatter"), 0.0)
+    for op in work.ops:
+        if isinstance(op, Exchange):
+            for call in exchange_calls(op, rows, Routing(copies=SPEC.top_k), ELEMENT):
+                parts = rows.etp if call.kind == "reduce_scatter" else 1
+                size = np.asarray(call.payload_bytes) * np.asarray(call.repeats) / parts
+                found[call.kind.replace("_", "-")] += float(np.sum(size))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("grid", "degrees"),
+    [
+        ("all ranks", {"tp": 2, "ep": 8, "mbs": SAMPLES // 4}),
+        ("parts", {"tp": 2, "ep": 4, "etp": 2, "mbs": SAMPLES // 4}),
+    ],
+)
+def test_tensor_ranks_send_their_part_and_gather_results_at_the_priced_bytes(
+    grid: str, degrees: dict[str, int]
+) -> None:
+    """What grows with the width of tokens: routing beside them, and weights, are gathered as without experts."""
+    (near, wide), (few, many) = zip(
+        *(both(SPEC, GRIDS[grid], TED, capacity=EXPERTS / 2, hidden=hidden) for hidden in (HIDDEN, 2 * HIDDEN)),
+        strict=True,
+    )
+    assert max(near, wide) < 1e-9
+    grown = {kind: many.result_bytes.get(kind, 0) - few.result_bytes.get(kind, 0) for kind in ted_bytes(1, **degrees)}
+    wanted = {kind: ted_bytes(2 * HIDDEN, **degrees)[kind] - ted_bytes(HIDDEN, **degrees)[kind] for kind in grown}
+    assert grown == {kind: pytest.approx(size, rel=0.01) for kind, size in wanted.items()}
+
+
+@pytest.mark.parametrize("grid", ["data", "parts"])
+def test_results_that_are_kept_are_not_exchanged_again(grid: str) -> None:
+    """A third of all exchanges of a layer that is computed again, as it is priced."""
+    found = [both(SPEC, GRIDS[grid], ExpertParallel(stash_collectives=kept), again=True) for kept in (False, True)]
+    assert max(apart for apart, _ in found) < 1e-9
+    again, kept = (sent.result_bytes["all-to-all"] for _, sent in found)
+    assert kept == pytest.approx(2 / 3 * again, rel=0.01)

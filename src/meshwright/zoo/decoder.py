@@ -21,7 +21,7 @@ from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.strategy import ExpertParallel
 from meshwright.zoo.attention import attention, attention_weights
 from meshwright.zoo.blocks import WHOLE, Blocked, WholeTensors
-from meshwright.zoo.expert_exchange import PLAIN
+from meshwright.zoo.expert_exchange import PLAIN, kept_exchanges
 from meshwright.zoo.experts import CAPACITY_FACTOR, expert_weights, experts, routed
 from meshwright.zoo.feed_forward import mlp, mlp_weights
 from meshwright.zoo.gates import Gate
@@ -190,7 +190,7 @@ class Decoder:
         numbered = list(enumerate(zip(self.spec.layers(), weights["layers"], strict=True)))
         for first, end, kind in self._runs():
             run = self._run([(number, layer) for number, (layer, _) in numbered[first:end]], kind)
-            whole = jax.checkpoint(run) if kind == "full" else run
+            whole = jax.checkpoint(run, policy=kept_exchanges(self.experts)) if kind == "full" else run
             x, added = whole([one for _, (_, one) in numbered[first:end]], x, keys)
             balance = balance + added
             x = self._ended(end, x)

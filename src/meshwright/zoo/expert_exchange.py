@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from meshwright.compiler.grid import Axes, DeviceGrid
@@ -21,6 +22,66 @@ Weights = dict[str, jax.Array]
 SAMPLES, SEATS = 1, 2
 """Axes of [experts, samples, seats, hidden]."""
 PLAIN = ExpertParallel()
+EXCHANGED = "exchanged"
+"""Name of what comes out of an exchange: a layer that is computed again may keep it."""
+
+
+class Exchange:
+    """The way of tokens to experts that are spread over ranks, and back, as one rank goes it."""
+
+    def __init__(self, grid: DeviceGrid, how: ExpertParallel) -> None:
+        """For the axes of a grid.
+
+        Args:
+            grid: of the devices.
+            how: tokens and experts meet.
+        """
+        # Ranks that do not split samples split the seats of a sample.
+        self.rows: dict[int, Axes] = {SAMPLES: grid.data, SEATS: (*grid.tokens, *grid.tensor)}
+        parts = {at: tuple(axis for axis in axes if axis in grid.expert_tensor) for at, axes in self.rows.items()}
+        self.shared = [(at, axes) for at, axes in parts.items() if axes]
+        # What comes from other ranks lies behind a rank's own samples: experts do not ask whose tokens they see. One
+        # exchange, or one after the other, each along one axis: between domains, then inside them.
+        by_level = how.dispatcher == "hierarchical"
+        self.sent: list[Axes] = [(axis,) for axis in grid.expert] if by_level else [grid.expert] * bool(grid.expert)
+        # Pieces of a rank's seats follow each other, so that experts work on one while the next is exchanged.
+        self.pieces = 1 if how.dispatcher == "move-experts" else how.overlap_degree
+
+    def computed(self, own: Weights, values: jax.Array) -> jax.Array:
+        """What a rank's experts make of the tokens that are there, of which their tensor ranks have parts."""
+        for at, axes in self.shared:
+            values = checkpoint_name(jax.lax.all_gather(values, axes, axis=at, tiled=True), EXCHANGED)
+        return mlps(own, values, self._gathered_sum)
+
+    def exchanged(self, own: Weights, values: jax.Array) -> jax.Array:
+        """Tokens go to their experts and come back, piece by piece."""
+        parts = [self._through(own, part) for part in jnp.split(values, self.pieces, axis=SEATS)]
+        return parts[0] if self.pieces == 1 else jnp.concatenate(parts, axis=SEATS)
+
+    def _through(self, own: Weights, values: jax.Array) -> jax.Array:
+        for axes in self.sent:
+            values = checkpoint_name(jax.lax.all_to_all(values, axes, 0, SAMPLES, tiled=True), EXCHANGED)
+        values = self.computed(own, values)
+        for axes in reversed(self.sent):
+            values = checkpoint_name(jax.lax.all_to_all(values, axes, SAMPLES, 0, tiled=True), EXCHANGED)
+        return values
+
+    def _gathered_sum(self, values: jax.Array) -> jax.Array:
+        for at, axes in reversed(self.shared):
+            values = jax.lax.psum_scatter(values, axes, scatter_dimension=at, tiled=True)
+            values = checkpoint_name(values, EXCHANGED)
+        return values
+
+
+def kept_exchanges(how: ExpertParallel) -> Callable[..., bool] | None:
+    """What a layer that is computed again keeps besides its input: results of exchanges, where a plan says so.
+
+    Args:
+        how: tokens and experts meet.
+
+    Source: Singh et al. 2023 (DeepSpeed-TED, arXiv 2303.06318), section 5.2.
+    """
+    return jax.checkpoint_policies.save_only_these_names(EXCHANGED) if how.stash_collectives else None
 
 
 def through_experts(
@@ -37,46 +98,17 @@ def through_experts(
     """
     if grid is None:
         return mlps(weights, x, lambda values: values)
-    # Ranks that do not split samples split the seats of a sample; rows that fill up the last share are cut off again.
-    rows: dict[int, Axes] = {SAMPLES: grid.data, SEATS: (*grid.tokens, *grid.tensor)}
-    # Pieces of a rank's seats follow each other, so that experts work on one while the next is exchanged.
-    seats, pieces = x.shape[SEATS], 1 if how.dispatcher == "move-experts" else how.overlap_degree
-    x = jnp.pad(x, ((0, 0), (0, 0), (0, -seats % (grid.size(rows[SEATS]) * pieces)), (0, 0)))
-    split = PartitionSpec(None, *(axes or None for axes in rows.values()))
-    sent, shared = ([(at, own) for at, axes in rows.items() if (own := tuple(axis for axis in axes if axis in of))]
-                    for of in (grid.expert, grid.expert_tensor))  # fmt: skip
-    if how.dispatcher == "hierarchical":
-        # One exchange after the other, each along one axis: between domains, then inside them.
-        sent = [(at, (axis,)) for at, axes in sent for axis in axes]
-
-    def gathered_sum(values: jax.Array) -> jax.Array:
-        for at, axes in reversed(shared):
-            values = jax.lax.psum_scatter(values, axes, scatter_dimension=at, tiled=True)
-        return values
-
-    def computed(own: Weights, values: jax.Array) -> jax.Array:
-        for at, axes in shared:
-            values = jax.lax.all_gather(values, axes, axis=at, tiled=True)
-        return mlps(own, values, gathered_sum)
-
-    def exchanged(own: Weights, values: jax.Array) -> jax.Array:
-        parts = [through(own, part) for part in jnp.split(values, pieces, axis=SEATS)]
-        return parts[0] if pieces == 1 else jnp.concatenate(parts, axis=SEATS)
-
-    def through(own: Weights, values: jax.Array) -> jax.Array:
-        for at, axes in sent:
-            values = jax.lax.all_to_all(values, axes, 0, at, tiled=True)
-        values = computed(own, values)
-        for at, axes in reversed(sent):
-            values = jax.lax.all_to_all(values, axes, at, 0, tiled=True)
-        return values
+    way = Exchange(grid, how)
+    # Rows that fill up the last share are cut off again.
+    seats = x.shape[SEATS]
+    x = jnp.pad(x, ((0, 0), (0, 0), (0, -seats % (grid.size(way.rows[SEATS]) * way.pieces)), (0, 0)))
+    split = PartitionSpec(None, *(axes or None for axes in way.rows.values()))
 
     def fetched(own: Weights, values: jax.Array) -> jax.Array:
         whole = own
-        for at, axes in reversed(sent):
-            del at
+        for axes in reversed(way.sent):
             whole = {name: jax.lax.all_gather(matrix, axes, axis=0, tiled=True) for name, matrix in whole.items()}
-        return computed(whole, values)
+        return way.computed(whole, values)
 
     def kept(primitive: Any, *_: Any, **params: Any) -> bool:
         """Of what backward needs: all but weights of other ranks."""
@@ -86,8 +118,8 @@ def through_experts(
         held = own["up"].shape[0]
         mine = jax.nn.one_hot(hottest - held * jax.lax.axis_index(grid.expert), held, dtype=values.dtype)
         copies = {name: jax.lax.psum(jnp.tensordot(mine, matrix, 1), grid.expert) for name, matrix in own.items()}
-        here = computed(copies, values[hottest])
-        away = exchanged(own, values.at[hottest].set(0.0))
+        here = way.computed(copies, values[hottest])
+        away = way.exchanged(own, values.at[hottest].set(0.0))
         return away.at[hottest].set(here)
 
     placed = {name: grid.spec(expert_axes(name), matrix.shape) for name, matrix in weights.items()}
@@ -96,9 +128,44 @@ def through_experts(
         made = ranks(weights, x, hot)
     else:
         moving = how.dispatcher == "move-experts"
-        body = jax.checkpoint(fetched, policy=kept) if moving else exchanged
+        body = jax.checkpoint(fetched, policy=kept) if moving else way.exchanged
         made = jax.shard_map(body, mesh=grid.mesh, in_specs=(placed, split), out_specs=split)(weights, x)
     return made[:, :, :seats]
+
+
+def without_duplicates(
+    grid: DeviceGrid, weights: Weights, x: jax.Array, visits: jax.Array, shares: jax.Array, how: ExpertParallel
+) -> jax.Array:
+    """What experts make of tokens that every tensor rank holds: each rank sends its part of them, results are gathered.
+
+    A rank has room at every expert for all of its part.
+
+    Args:
+        grid: of the devices.
+        weights: up, down and gate of all experts [experts, ...], and their biases.
+        x: [samples, length, hidden].
+        visits: 1 where a token visits an expert, 0 elsewhere [samples, length, experts].
+        shares: weights of their results [samples, length, experts].
+        how: tokens and experts meet.
+
+    Source: Singh et al. 2023 (DeepSpeed-TED, arXiv 2303.06318), section 5.1.
+    """
+    way = Exchange(grid, how)
+    samples, seats = way.rows.values()
+    length = x.shape[1]
+    more = ((0, 0), (0, -length % (grid.size(seats) * way.pieces)), (0, 0))
+    padded = [jnp.pad(values, more) for values in (x, visits, shares)]
+
+    def part(own: Weights, x: jax.Array, visits: jax.Array, shares: jax.Array) -> jax.Array:
+        seat = jnp.cumsum(visits, axis=1) - visits
+        seated = visits[..., None] * jax.nn.one_hot(seat, x.shape[1], dtype=visits.dtype)
+        arrived = jnp.einsum("bsec,bsh->ebch", seated.astype(x.dtype), x)
+        return jnp.einsum("bsec,ebch->bsh", seated * shares[..., None], way.exchanged(own, arrived))
+
+    split = PartitionSpec(samples or None, seats or None, None)
+    placed = {name: grid.spec(expert_axes(name), matrix.shape) for name, matrix in weights.items()}
+    ranks = jax.shard_map(part, mesh=grid.mesh, in_specs=(placed, split, split, split), out_specs=split)
+    return grid.held(ranks(weights, *padded), samples, grid.tokens)[:, :length]
 
 
 def mlps(weights: Weights, x: jax.Array, summed: Callable[[jax.Array], jax.Array]) -> jax.Array:

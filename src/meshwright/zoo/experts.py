@@ -13,7 +13,7 @@ from meshwright.compiler.grid import DeviceGrid
 from meshwright.kernels.expert_load import capacity
 from meshwright.specs.layers import DenseMlp, MoeMlp
 from meshwright.specs.strategy import ExpertParallel
-from meshwright.zoo.expert_exchange import PLAIN, Weights, mlps, through_experts
+from meshwright.zoo.expert_exchange import PLAIN, Weights, mlps, through_experts, without_duplicates
 from meshwright.zoo.feed_forward import mlp, mlp_weights
 from meshwright.zoo.gates import Gate, routes
 from meshwright.zoo.parts import drawn
@@ -92,6 +92,8 @@ def experts(
     of_each = {name: weights[name] for name in weights if name in OF_EACH}
     if grid is not None and grid.expert and how.dispatcher == "deduplicated":
         y = sent_once(grid, of_each, x, send.sum(-1), take.sum(-1).astype(x.dtype), mlps, hot)
+    elif grid is not None and grid.expert and how.drop_duplicates and hot is None and how.dispatcher != "move-experts":
+        y = without_duplicates(grid, of_each, x, send.sum(-1), take.sum(-1).astype(x.dtype), how)
     else:
         arrived = jnp.einsum("bsec,bsh->ebch", send.astype(x.dtype), x)
         made = through_experts(grid, of_each, arrived, how, hot)
