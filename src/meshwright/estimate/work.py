@@ -163,6 +163,11 @@ class LayerPricing:
             input_gradient = input_gradient + local.parameters * op.backward_weight_bytes / bandwidth
             self.transient = np.maximum(self.transient, self.zero + local.parameters * MADE_AGAIN_BYTES)
         weight_gradient = self._weight_gradient(local, tiles, quantised=quantised) if op.trained else self.zero
+        if local.expert and self.hardware.software.launches_experts:
+            # Kernels of experts one after the other: each starts by itself, as timed alone in microbenchmarks of B200.
+            starts = (self.zero + local.groups - 1.0) * self.hardware.efficiency.launch_s
+            forward, input_gradient = forward + starts, input_gradient + starts
+            weight_gradient = weight_gradient + starts if op.trained else self.zero
         self.add(module, forward, input_gradient, weight_gradient, self._issued(op, local, quantised=quantised))
         phases = {"forward": forward, "input_gradient": input_gradient, "weight_gradient": weight_gradient}
         self.calls(local.calls, phases, module)
