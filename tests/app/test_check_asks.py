@@ -264,6 +264,15 @@ def test_an_engine_that_nobody_knows_is_no_plan_of_copies(tmp_path: Path) -> Non
         ),
         ("--deepspeed is not known (train.sh:1)", "give --env ENGINE=VALUE"),
     ]
+    other = tmp_path / "steps.sh"
+    other.write_text(f"{launch} --gradient_accumulation_steps $2 --deepspeed z2.json\n")
+    positions = [(what, fix) for what, fix in asked(check(other, gpus="8xH100", search=False)) if "steps" in what]
+    assert positions == [
+        (
+            "--gradient_accumulation_steps is not known",
+            "give --arg VALUE 2 times, for the arguments 1 to 2 in order",
+        )
+    ]
     (tmp_path / "z2.json").write_text('{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}')
     report = check(path, gpus="8xH100", environment="ENGINE=z2.json", settings="use_peft=true", search=False)
     assert report.name == "dp8.z2.mbs2.gbs16.nodpov"

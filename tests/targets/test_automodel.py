@@ -113,6 +113,21 @@ def test_what_a_plan_does_not_say_is_refused_by_its_key(tmp_path: Path, old: str
     assert [one.field for one in asked(tmp_path, RECIPE.replace(old, new)).violations] == [what]
 
 
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("", True),
+        ("  moe:\n    reshard_after_forward: true\n", False),
+        ("  reshard_after_forward: true\n  moe:\n    reshard_after_forward: false\n", False),
+    ],
+)
+def test_layers_beside_split_experts_keep_their_weights_unless_said(tmp_path: Path, said: str, kept: bool) -> None:
+    text = RECIPE.replace("meta-llama/Llama-3.2-1B", "Qwen/Qwen3-30B-A3B")
+    report = asked(tmp_path, text.replace("  tp_size: 1\n", f"  tp_size: 1\n  ep_size: 4\n{said}"), "8xH200")
+    assert not report.violations
+    assert ("fsdp-keep" in str(report.name)) == kept
+
+
 def test_stages_follow_from_their_length(tmp_path: Path) -> None:
     pipeline = "  pp_size: 2\n  pipeline:\n    pp_schedule: interleaved1f1b\n    layers_per_stage: 4\n"
     text = RECIPE.replace("  tp_size: 1\n", f"  tp_size: 1\n{pipeline}").replace("size: 64", "size: 32")

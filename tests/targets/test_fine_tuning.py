@@ -152,6 +152,7 @@ def test_the_command_line_stands_over_the_file(tmp_path: Path) -> None:
         (FACTORY.replace("stage: sft", "stage: dpo"), "stage is 'dpo'"),
         (FACTORY.replace("type: lora", "type: freeze"), "finetuning_type is 'freeze'"),
         (FACTORY + "use_galore: true\n", "use_galore is True"),
+        (FACTORY + "do_train: false\ndo_predict: true\n", "do_predict is True"),
         (AXOLOTL + "rl: dpo\n", "rl is 'dpo'"),
         (AXOLOTL.replace("optimizer: paged_adamw_32bit", "optimizer: came_pytorch"), "optimizer is 'came_pytorch'"),
     ],

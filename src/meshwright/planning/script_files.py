@@ -199,13 +199,16 @@ def _not_here(path: str, launch: Launch) -> Problem:
 def _unknown(launched: LaunchFile, found: StartedWith) -> Iterator[Problem]:
     """Keys that the plan needs and whose values on the command line nobody can know."""
     words = json.loads(found.files.get(overrides.FILE, "{}"))
+    opened: list[Open] = []
     used = {said.option for said in launched.said} | {problem.field for problem in launched.problems}
     for key in (key for key, value in words.items() if value == overrides.UNKNOWN and key in used):
         unknown = found.unknown.get(key)
-        names = [f"--env {one}=VALUE" for one in unknown.names] if unknown is not None else []
-        why = f"{unknown.why} ({unknown.place})" if unknown is not None else "it is not known"
-        fix = f"give {' or '.join(names or ['the value in the script'])}"
-        yield Problem(what=f"{key} is not known", why=why, fix=fix, field=key)
+        if unknown is None:
+            fix = "write the value into the script"
+            yield Problem(what=f"{key} is not known", why="nothing says it", fix=fix, field=key)
+        else:
+            opened.append(Open(what=key, unknown=unknown, place=None, field=key))
+    yield from questions_for(opened)
 
 
 _ENGINES = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "config_file", "fsdp_config")
@@ -375,11 +378,7 @@ def _files(
             continue
         unknown = None if written is None else unknown_of(written)
         if unknown is not None:
-            names = [f"--env {one}=VALUE" for one in unknown.names] or ["the value in the script"]
-            why = f"{unknown.why} ({unknown.place})"
-            questions.append(
-                Problem(what=f"{name} is not known", why=why, fix=f"give {' or '.join(names)}", field=name)
-            )
+            questions += questions_for([Open(what=name, unknown=unknown, place=None, field=name)])
         files[name] = text
         beside = {one.rpartition("/")[2]: read(one) for one in target.named(text)}
         files |= {one: text for one, text in beside.items() if text is not None}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import Said
 from meshwright.formats.shell import Launch, Word
+from meshwright.formats.shell.asking import Open, questions_for
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 ARGUMENTS = (*BATCH, "gradient_checkpointing", "optim", "bf16", "fp16", "torch_dtype", "dtype")
@@ -101,7 +102,7 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
     values: dict[str, object] = {}
     rest: list[str] = []
     split: dict[str, int] = {}
-    questions: list[Problem] = []
+    unanswered: list[Open] = []
     known = (*ARGUMENTS, *MODELS, *LENGTHS, *ADAPTERS)
     words = list(launch.words)
     for at, word in enumerate(words):
@@ -122,14 +123,11 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
             values[name] = last
             continue
         if unknown is not None:
-            names = [f"--env {one}=VALUE" for one in unknown.names] or ["the value in the script"]
-            why = f"{unknown.why} ({unknown.place})"
-            questions.append(
-                Problem(what=f"{flag} is not known", why=why, fix=f"give {' or '.join(names)}", field=flag)
-            )
+            unanswered.append(Open(what=flag, unknown=unknown, place=None, field=flag))
             continue
         texts = [attached] if equals else [one.text for one in held]
         values[name] = _value(",".join(texts) if name == "lora_target_modules" else (texts or ["true"])[0])
+    questions = list(questions_for(unanswered))
     ranked = next((name for name in ("lora_r", "lora_target_modules") if name in values), None)
     if ranked is not None and not any(name in values for name in ("use_peft", "use_lora", "use_dora")):
         why = f"--{ranked} is given, and some programs need no other word"

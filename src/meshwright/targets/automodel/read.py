@@ -211,7 +211,7 @@ def _row(
             "step_scheduler.local_batch_size", local, why, f"use {gbs // dp}, which a plan runs in one pipeline"
         )
     schedule, vpp, layout = _pipeline(reader, files, pp, gbs // (mbs * dp), model) if pp > 1 else (None, 1, None)
-    reshard = reader.switch(f"{_D}reshard_after_forward", default=pp == 1)
+    reshard = reader.switch(f"{_D}reshard_after_forward", default=pp == 1 if ep == 1 else _experts_reshard(reader))
     row = PlanRow(
         tp=tp,
         sp=tp == 1 or reader.switch(f"{_D}sequence_parallel"),
@@ -230,6 +230,11 @@ def _row(
         offload="wog" if reader.get(f"{_D}offload_policy") is not None else "",
     )
     return row, layout
+
+
+def _experts_reshard(reader: KeyReader) -> bool:
+    """Of every layer, where experts are split and nothing else says it."""
+    return reader.switch(f"{_D}moe.reshard_after_forward")
 
 
 def _pipeline(

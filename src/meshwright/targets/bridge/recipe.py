@@ -10,6 +10,7 @@ import ast
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import InputError, Problem
@@ -68,7 +69,9 @@ class Recipe:
 
 def recognised(name: str, text: str) -> bool:
     """Whether a file holds such functions."""
-    return name.endswith(".py") and "ConfigContainer" in text and "cfg.model." in text and "megatron.bridge" in text
+    if not name.endswith(".py") or PurePath(name).name.startswith("test_"):
+        return False
+    return "ConfigContainer" in text and "cfg.model." in text and "megatron.bridge" in text
 
 
 def read_recipe(name: str, text: str, wanted: str) -> tuple[Recipe | None, Problem | None]:

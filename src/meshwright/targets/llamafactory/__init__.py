@@ -165,8 +165,14 @@ _OTHERS = (
 )
 
 
+_OTHER_WORK = ("do_predict", "do_eval")
+
+
 def _refuse(reader: KeyReader) -> None:
     """What trains otherwise than plans do."""
+    for key in _OTHER_WORK:
+        if reader.switch(key) and not reader.switch("do_train"):
+            reader.refuse(key, True, "no weights are trained, so there is no step to plan", "check a file that trains")
     stage = reader.word("stage", "sft")
     if stage not in ("pt", "sft"):
         reader.refuse(

@@ -21,9 +21,9 @@ from meshwright.targets.trainers import shared
 
 TITLE = "LLM Foundry"
 _MARKS = (
-    re.compile(r"^\s*global_train_batch_size:", re.M),
-    re.compile(r"^\s*(?:train_loader|max_duration|device_eval_batch_size):", re.M),
-    re.compile(r"^\s*model:", re.M),
+    re.compile(r"^[ \t]*global_train_batch_size:", re.M),
+    re.compile(r"^[ \t]*(?:train_loader|max_duration|device_eval_batch_size):", re.M),
+    re.compile(r"^[ \t]*model:", re.M),
 )
 _OPTIMIZERS = {"decoupled_adamw": "adamw", "adamw": "adamw", "decoupled_lionw": "lion"}
 _MICRO = "device_train_microbatch_size"

@@ -21,11 +21,11 @@ from meshwright.targets.trainers import shared
 TITLE = "Levanter"
 _MARKS = (
     re.compile(r"^trainer:", re.M),
-    re.compile(r"^\s+train_batch_size:", re.M),
-    re.compile(r"^\s+(?:num_train_steps|mp|model_axis_size|per_device_parallelism):", re.M),
+    re.compile(r"^[ \t]+train_batch_size:", re.M),
+    re.compile(r"^[ \t]+(?:num_train_steps|mp|model_axis_size|per_device_parallelism):", re.M),
 )
 _INCLUDE = re.compile(r"!include\s+([^\s\"']+)")
-_TOKENIZER = re.compile(r"^\s*tokenizer:\s*[\"']?([\w./-]+)", re.M)
+_TOKENIZER = re.compile(r"^[ \t]*tokenizer:\s*[\"']?([\w./-]+)", re.M)
 _VOCABULARIES = {"gpt2": 50257, "EleutherAI/gpt-neox-20b": 50277}
 """Tokens of tokenizers; Levanter rounds a vocabulary up to a multiple of the devices that cut it."""
 _LLAMA = {"hidden_dim": 4096, "intermediate_dim": 11008, "num_layers": 32, "num_heads": 32, "num_kv_heads": 32}

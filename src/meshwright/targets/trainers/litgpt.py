@@ -21,8 +21,8 @@ from meshwright.targets.trainers import shared
 TITLE = "LitGPT"
 _MARKS = (
     re.compile(r"^train:", re.M),
-    re.compile(r"^\s+micro_batch_size:", re.M),
-    re.compile(r"^\s+(?:lr_warmup_steps|lr_warmup_fraction|max_norm|min_lr):", re.M),
+    re.compile(r"^[ \t]+micro_batch_size:", re.M),
+    re.compile(r"^[ \t]+(?:lr_warmup_steps|lr_warmup_fraction|max_norm|min_lr):", re.M),
     re.compile(r"^(?:checkpoint_dir|model_name|logger_name|initial_checkpoint_dir):", re.M),
 )
 _PARTS = {

@@ -22,7 +22,7 @@ TITLE = "nanotron"
 _MARKS = (
     re.compile(r"^parallelism:", re.M),
     re.compile(r"^tokens:", re.M),
-    re.compile(r"^\s+batch_accumulation_per_replica:", re.M),
+    re.compile(r"^[ \t]+batch_accumulation_per_replica:", re.M),
 )
 _ENGINES = {"1f1b": "1f1b", "afab": "gpipe"}
 _KINDS = {"is_llama_config": "llama", "is_qwen2_config": "qwen2", "is_starcoder2_config": "starcoder2"}

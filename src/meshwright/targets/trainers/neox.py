@@ -20,7 +20,7 @@ from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
 
 TITLE = "GPT-NeoX"
-_KEY = r"^\s*[\"']?{}[\"']?\s*:"
+_KEY = r"^[ \t]*[\"']?{}[\"']?\s*:"
 _MARKS = tuple(
     re.compile(_KEY.format(name), re.M)
     for name in (

@@ -28,7 +28,7 @@ _OF_PAIRS = re.compile(r"dpo|preference|ppo|grpo", re.IGNORECASE)
 _ADAMW = re.compile(r"torch\.optim\.AdamW|bitsandbytes\.optim\.(?:Paged)?AdamW(?:32bit)?")
 _OPTIMIZERS = (
     (_ADAMW, "adamw"),
-    (re.compile(r"bitsandbytes\.optim\.AdamW8bit|torchao\..*AdamW8bit"), "adamw-8bit"),
+    (re.compile(r"bitsandbytes\.optim\.AdamW8bit|torchao\.[\w.]{0,60}AdamW8bit"), "adamw-8bit"),
     (re.compile(r"bitsandbytes\.optim\.PagedAdamW8bit"), "paged-adamw-8bit"),
     (re.compile(r"torch\.optim\.SGD"), "sgd"),
 )

@@ -21,7 +21,7 @@ from meshwright.targets.trainers import commands, shared
 from meshwright.targets.trainers.commands import Command
 
 TITLE = "verl"
-_PROGRAM = re.compile(r"verl[./](?:trainer|recipe)[./][\w./]*?((?:main_|fsdp_)?\w+?)(?:\.py)?$")
+_PROGRAM = re.compile(r"verl[./](?:trainer|recipe)[./]\w")
 _TEXT = re.compile(r"^[^#\n]*verl[./]trainer[./]\w+", re.M)
 _NEEDED = re.compile(
     r"batch|max_length|lora|target|pretrain|parallel|offload|checkpointing|dtype|n_gpus|nnodes|strategy"
@@ -34,8 +34,8 @@ def _recognised(name: str, text: str) -> bool:
 
 
 def _started(launch: Launch) -> Command | None:
-    match = _PROGRAM.search(launch.program)
-    return Command(launch=launch, options=commands.by_keys(launch.words)) if match is not None else None
+    ours = _PROGRAM.search(launch.program) is not None
+    return Command(launch=launch, options=commands.by_keys(launch.words)) if ours else None
 
 
 def read(script: Script, devices: int | None = None) -> LaunchFile:
