@@ -101,7 +101,9 @@ METHODS = (
         year=2023,
         stated=("epbal",),
         priced=(LOAD, "test_pools_of_smartmoe_put_the_heaviest_expert_beside_a_light_one"),
-        left_out="one fixed placement for the stated load; moving to another one is not priced",
+        run=(RUN, "test_experts_placed_by_load_fill_ranks_as_priced_and_send_nothing_more"),
+        left_out="one fixed placement for the stated load; moving to another one is not priced; verify and run "
+        "of a plan with epbal hold experts in blocks, with the same values",
     ),
     Method(
         name="DeepSpeed-TED",

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from meshwright.compiler.grid import DeviceGrid
 from meshwright.compiler.sharding.hlo_collectives import Collectives, count_collectives
 from meshwright.kernels.exchange import Routing
+from meshwright.kernels.expert_load import counted_shares, placed_by_load, rank_shares
 from meshwright.runtime.devices import jax_precision
 from meshwright.specs.layers import MoeMlp
 from meshwright.specs.layers.base import LayerContext
@@ -22,7 +23,7 @@ from meshwright.specs.strategy import ExpertParallel
 from meshwright.strategies.base import WeightBytes
 from meshwright.strategies.expert import exchange_calls, shard_experts
 from meshwright.zoo.expert_exchange import kept_exchanges, through_experts
-from meshwright.zoo.experts import expert_weights, experts
+from meshwright.zoo.experts import OF_EACH, expert_weights, experts, routed, slots
 from meshwright.zoo.gates import Gate
 from meshwright.zoo.splits import expert_axes
 from tests.strategies.columns import columns
@@ -65,6 +66,10 @@ def both(
             return (made**2).sum() + balance
 
         alone = jax.jit(jax.value_and_grad(partial(loss, grid=None), (0, 1)))(weights, x)
+        order = slots(how.placement or range(spec.experts))
+        own, held_by = ({name: values[order] if name in OF_EACH else values for name, values in every.items()}
+                        for every in (weights, alone[1][0]))  # fmt: skip
+        weights, alone = own, (alone[0], (held_by, alone[1][1]))
         names, sizes = zip(*grid.sizes, strict=True)
         mesh = Mesh(np.array(jax.devices()[:8]).reshape(sizes), names)
         held = grid.tokens if how.drop_duplicates else (*grid.tokens, *grid.tensor)
@@ -252,3 +257,39 @@ def test_results_that_are_kept_are_not_exchanged_again(grid: str) -> None:
     assert max(apart for apart, _ in found) < 1e-9
     again, kept = (sent.result_bytes["all-to-all"] for _, sent in found)
     assert kept == pytest.approx(2 / 3 * again, rel=0.01)
+
+
+def counted(spec: MoeMlp) -> np.ndarray:
+    """Visits of each expert by the tokens that `both` sends."""
+    with jax_precision("fp64"):
+        weights = expert_weights(spec, HIDDEN, jax.random.key(0), 1.0)
+        weights["router"] = weights["router"].at[:, jnp.array([3, 5])].multiply(3.0)
+        index = routed(spec, weights, jax.random.normal(jax.random.key(1), (SAMPLES, LENGTH, HIDDEN)))
+    return np.bincount(np.asarray(index).reshape(-1), minlength=spec.experts)
+
+
+def test_experts_placed_by_load_fill_ranks_as_priced_and_send_nothing_more() -> None:
+    """SmartMoE: weights stay in the slots of their ranks, so that only the exchange of tokens is left."""
+    loads, ranks = counted(SPEC), 4
+    shares = counted_shares((tuple(loads.tolist()),))
+    placement = tuple(placed_by_load(shares, ranks)[0].tolist())
+    assert placement != tuple(np.repeat(np.arange(ranks), EXPERTS // ranks).tolist())
+    found = [both(SPEC, GRIDS["parts"], ExpertParallel(placement=ranks_of)) for ranks_of in ((), placement)]
+    assert max(apart for apart, _ in found) < 1e-9
+    assert found[0][1].result_bytes == found[1][1].result_bytes
+    assert priced_in_parts() == {"all_to_all": pytest.approx(found[1][1].result_bytes["all-to-all"], rel=0.01)}
+    arrived = loads[slots(placement)].reshape(ranks, -1).sum(axis=1)
+    assert arrived.max() == pytest.approx(rank_shares(shares, ranks, placed=True)[0].max() * loads.sum())
+    assert arrived.max() < loads.reshape(ranks, -1).sum(axis=1).max()
+
+
+def priced_in_parts() -> dict[str, float]:
+    """Bytes of all-to-alls on the grid in parts; a tensor rank sends its part of the tokens."""
+    work = SPEC.work(LayerContext(hidden=HIDDEN, kernel="flash", dropout=False))
+    rows = columns(tp=2, sp=True, ep=4, etp=2, mbs=SAMPLES // 4, seq_len=LENGTH, capacity=2.0)
+    exchanges = (op for op in work.ops if isinstance(op, Exchange))
+    calls = [call for op in exchanges for call in exchange_calls(op, rows, Routing(copies=SPEC.top_k), ELEMENT)]
+    calls = [call for call in calls if call.kind == "all_to_all"]
+    return {
+        "all_to_all": sum(float(np.sum(np.asarray(call.payload_bytes) * np.asarray(call.repeats))) for call in calls)
+    }

@@ -6,8 +6,11 @@ batch may be split anywhere. Source: Lepikhin et al. 2020, GShard, algorithm 1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from meshwright.compiler.grid import DeviceGrid
 from meshwright.kernels.expert_load import capacity
@@ -76,7 +79,7 @@ def experts(
         x: [samples, length, hidden].
         capacity_factor: room of an expert over its balanced share, per sample; None makes room for every token.
         grid: of the devices that share the work; tokens then go to the devices of their experts and back.
-        how: they get there, as plans state it.
+        how: they get there, as plans state it; where it places experts, weights are in the order of `slots`.
         gate: which experts take which tokens.
         keys: of the samples' random numbers, for `gshard`.
 
@@ -88,6 +91,8 @@ def experts(
     weight, index = _chosen(spec, shares)
     room = x.shape[1] if capacity_factor is None else capacity(x.shape[1], spec.experts, spec.top_k, capacity_factor)
     send, take = routes(gate, shares, (weight, index), min(x.shape[1], room), keys)
+    if grid is not None and how.placement:
+        send, take = (values[:, :, slots(how.placement)] for values in (send, take))
     hot = jax.lax.top_k(send.sum((0, 1, 3)), how.shadowed)[1] if how.shadowed else None
     of_each = {name: weights[name] for name in weights if name in OF_EACH}
     if grid is not None and grid.expert and how.dispatcher == "deduplicated":
@@ -105,6 +110,15 @@ def experts(
     chosen = jax.nn.one_hot(index, spec.experts, dtype=shares.dtype).sum(2)
     balance = spec.experts / spec.top_k * (chosen.mean(1) * shares.mean(1)).sum(-1).mean()
     return y, balance
+
+
+def slots(placement: Sequence[int]) -> np.ndarray:
+    """The expert of each slot, rank after rank, in which a placement holds the experts' weights [experts].
+
+    Args:
+        placement: rank of each expert; ranks hold equally many.
+    """
+    return np.argsort(np.asarray(placement), kind="stable")
 
 
 def routed(spec: MoeMlp, weights: Weights, x: jax.Array) -> jax.Array:
