@@ -17,7 +17,7 @@ def test_tokens_are_sent_once_where_that_is_quicker() -> None:
     plain = plan("qwen3-30b-a3b", **ASKED, pin="dispatcher=alltoall")[0]
     assert {strategy.expert.dispatcher for strategy in free.plan.strategies} == {"deduplicated"}
     assert {strategy.expert.dispatcher for strategy in plain.plan.strategies} == {"alltoall"}
-    assert free.estimate.step_time_s < 0.96 * plain.estimate.step_time_s
+    assert free.estimate.step_time_s < 0.98 * plain.estimate.step_time_s
 
 
 def test_dense_models_have_no_other_way() -> None:
