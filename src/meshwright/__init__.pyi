@@ -632,6 +632,7 @@ def run(
     timeout_s: float = ...,
     steps: int = ...,
     trace: str | None = ...,
+    profile: str | None = ...,
     checkpoint: str | None = ...,
     every: int = ...,
     elastic: bool = ...,

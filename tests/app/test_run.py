@@ -54,6 +54,16 @@ def test_a_run_says_losses_seconds_and_prediction_and_writes_both_timelines(tmp_
         assert f"B{mesh}.1" in ran
 
 
+def test_a_profile_holds_the_kernels_of_one_step(tmp_path: Path) -> None:
+    run(small("dp2"), steps=1, profile=str(tmp_path))
+    assert list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))
+
+
+def test_a_profile_of_other_processes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MeshwrightError, match="a profile of workers in other processes"):
+        mw.run("mlp-tiny", "dp2", backend="processes", profile=str(tmp_path))
+
+
 def test_a_single_step_is_not_a_step_time_since_it_compiles(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(["run", "mlp-tiny", "--plan", "dp2", "--layers", "2", "--hidden", "4", "--gbs", "8", "--steps", "1"]) == 0

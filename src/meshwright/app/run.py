@@ -124,7 +124,7 @@ def run(
     from meshwright.runtime.devices import claim_devices, jax_precision
 
     available = claim_devices(inputs.devices, stand_ins=options.worker_devices != "cpu")
-    from meshwright.runtime.profile import seconds_by_kind
+    from meshwright.runtime.profile import record_profile, seconds_by_kind
     from meshwright.runtime.rank_training import RankedStep, RankTraining
     from meshwright.runtime.timings import this_machine
     from meshwright.runtime.train import Steps, train
@@ -165,6 +165,8 @@ def run(
                 raise _all_done(request.steps, checkpoint)
             batch = now.training.batch(now.number)
             if isinstance(now.step, RankedStep):
+                if request.profile is not None:
+                    record_profile(request.profile, lambda: now.step(now.state, batch))
                 return Run(inputs=inputs, backend=options.backend, steps=tuple(done),
                            predicted_s=now.step.alone_s(now.state, batch), seconds_by_kind={}, predicted_by_kind={},
                            recoveries=tuple(_recovery_text(one) for one in recoveries), trace=None)  # fmt: skip
@@ -173,6 +175,8 @@ def run(
             measured: Moments | None = None
             if trace is not None:
                 _, measured = compiled.recorded(now.state, batch)
+            if request.profile is not None:
+                record_profile(request.profile, lambda: now.step(now.state, batch))
         finally:
             now.step.close()
     if trace is not None and measured is not None:

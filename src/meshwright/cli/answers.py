@@ -228,6 +228,8 @@ def training(out: Output, request: Any, use: Callable[..., Any]) -> None:
     )
     if request.trace is not None:
         out.note(f"trace written to {request.trace}: {LOADING}")
+    if request.profile is not None:
+        out.note(f"profile written to {request.profile}: tensorboard --logdir {request.profile}")
     print_shown(out, request, answer)
 
 

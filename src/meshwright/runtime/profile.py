@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,3 +145,14 @@ def _copied(value: Any, device: Any) -> float:
     start = time.perf_counter()
     jax.block_until_ready(jax.device_put(value, device))
     return time.perf_counter() - start
+
+
+def record_profile(folder: str, step: Callable[[], object]) -> None:
+    """Run a step under jax.profiler: calls, kernels and transfers of this process.
+
+    Args:
+        folder: that the profile is written to.
+        step: runs it.
+    """
+    with jax.profiler.trace(folder):
+        jax.block_until_ready(step())

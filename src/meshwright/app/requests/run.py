@@ -72,15 +72,23 @@ class RunRequest(Request):
     trace: str | None = ask(
         "Trace file of one extra step beside the predicted one; gzipped if it ends in .gz.", FieldKind(metavar="FILE")
     )
+    profile: str | None = ask(
+        "Folder for a profile by jax.profiler of one extra step, for XProf, TensorBoard or Perfetto.",
+        FieldKind(metavar="DIR"),
+    )
     checkpoint: str | None = ask("Checkpoint folder: resume from it, and write to it.", FieldKind(metavar="DIR"))
     every: int = ask("Steps between checkpoints.", Whole(), default=10, usual="10")
     elastic: bool = ask("When workers are lost, re-plan for the rest and continue.", Flag())
 
     def rules(self, reading: Reading) -> None:
-        """An elastic run loses workers, and goes on from a checkpoint."""
+        """An elastic run loses workers, and goes on from a checkpoint; a profile is of one process."""
         if self.elastic and self.checkpoint is None:
             what, why = "an elastic run without checkpoints", "it resumes from the last checkpoint"
             reading.problem(what, why, f"{reading.called('checkpoint')} DIR", "checkpoint", "MW252")
+        if self.profile is not None and self.execution.backend != "local":
+            what, why = "a profile of workers in other processes", "jax.profiler records the process that it runs in"
+            fix = f"--backend local, or {reading.called('trace')} FILE, which times every worker"
+            reading.problem(what, why, fix, "profile", "MW252")
         if self.elastic and self.execution.backend == "local":
             what, why = "an elastic run in one process", "meshes that share a process are lost together"
             reading.problem(what, why, "--backend processes or --backend ray", "backend", "MW252")
