@@ -42,6 +42,12 @@ def test_options_of_its_launchers_are_overrides(tmp_path: Path) -> None:
     assert any(note.startswith("taken as recipes have it: ddp.use") for note in report.warnings)
 
 
+@pytest.mark.parametrize(("said", "sharded"), [(" False", False), ("=no", False), (" True", True)])
+def test_switches_of_its_launchers_are_given_a_value(tmp_path: Path, said: str, sharded: bool) -> None:
+    report = asked(tmp_path, OPTIONS.replace(" -cp 1", f" -cp 1 --use_megatron_fsdp{said}"))
+    assert ("fsdp" in str(report.name)) == sharded
+
+
 def test_what_the_recipe_alone_says_is_asked_for(tmp_path: Path) -> None:
     report = asked(tmp_path, OPTIONS.replace(" -cp 1", ""))
     assert report.violations[0].what == "model.context_parallel_size is not given"

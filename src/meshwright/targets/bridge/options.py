@@ -7,7 +7,7 @@ megatron/bridge/peft of Megatron-Bridge, commit 067f987d (2026-08).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from meshwright.errors import Problem
@@ -15,6 +15,7 @@ from meshwright.formats.shell import Launch, Word, word
 from meshwright.library import models
 from meshwright.targets.overrides import keyed, parsed_word
 
+_BACKEND = "--moe_flex_dispatcher_backend"
 _SIZES = {
     ("-tp", "--tensor_model_parallel_size"): "model.tensor_model_parallel_size",
     ("-pp", "--pipeline_model_parallel_size"): "model.pipeline_model_parallel_size",
@@ -28,7 +29,7 @@ _SIZES = {
     ("--pipeline_model_parallel_layout",): "model.pipeline_model_parallel_layout",
     ("--recompute_modules",): "model.recompute_modules",
     ("--recompute_num_layers",): "model.recompute_num_layers",
-    ("--moe_flex_dispatcher_backend",): "model.moe_flex_dispatcher_backend",
+    (_BACKEND,): "model.moe_flex_dispatcher_backend",
 }
 _KEYS = {option: key for options, key in _SIZES.items() for option in options}
 _RECOMPUTED = {
@@ -58,22 +59,35 @@ def option_keys(option: str) -> bool:
     return option.partition("=")[0] in _KEYS
 
 
+def _off(said: str) -> bool:
+    return said.lower() in ("false", "f", "no", "n", "0")
+
+
+def _following(words: Sequence[Word], at: int) -> str:
+    """The word behind one; nothing behind the last."""
+    return words[at + 1].text if at + 1 < len(words) else ""
+
+
 def as_overrides(launch: Launch) -> list[Word]:
     """The words of a command, those options that stand for overrides as these; what is said by KEY=VALUE goes first."""
     given, options = list(launch.words), dict[str, Word]()
     name = ""
-    for one in given:
-        head, equals, _ = one.text.partition("=")
+    for at, one in enumerate(launch.words):
+        head, equals, attached = one.text.partition("=")
         if name:
             options[name], name = one, ""
         elif head in _KEYS or head in ("-c", "--compute_dtype"):
             name = "" if equals else head
             if equals:
                 options[head] = value_behind(one, len(head) + 1)
-        elif head in _SWITCHES and one.text.rpartition("=")[2].lower() not in ("false", "0"):
+        elif head in _SWITCHES and not _off(attached if equals else _following(launch.words, at)):
             given = [*given, *(word(f"{key}=true", one.place) for key in _SWITCHES[head])]
     found: list[Word] = []
     for name, value in options.items():
+        if name == _BACKEND and value.text.lower() == "none":
+            continue
+        if name == _BACKEND:
+            found.append(word("model.moe_token_dispatcher_type=flex", value.place))
         if name in _KEYS:
             found.append(keyed(_KEYS[name], value))
         elif value.text in _FORMATS:
