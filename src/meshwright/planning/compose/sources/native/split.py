@@ -10,9 +10,11 @@ interleaved  fill    period (1 + (S - 1) / v) and the transfers of one micro-bat
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -223,7 +225,6 @@ class _StageLine:
 
 def _least_bottleneck(lines: list[_StageLine], layers: int, near_s: float | None) -> list[int] | None:
     """Layers of each stage, at least one each, by bisection over the slowest stage's time."""
-
     ends = range(layers - len(lines) + 1, layers + 1)
     limits = [
         (line.sums.cost_s, line.edge_s, line.bytes_, line.room_bytes, end)
@@ -242,6 +243,25 @@ def _least_bottleneck(lines: list[_StageLine], layers: int, near_s: float | None
             first = behind
         return counts if first == layers else None
 
+    def same_from_s(counts: list[int]) -> float:
+        """The pace from which on stages are filled likewise, up to the one that they were filled at."""
+        cuts = accumulate(counts, initial=0)
+        return max(line.seconds(first, behind) for line, (first, behind) in zip(lines, pairwise(cuts), strict=True))
+
+    def same_to_s(pace_s: float) -> float:
+        """The pace below which no stage takes a layer more than at this one, where not all are filled."""
+        first, more_s = 0, math.inf
+        for cost_s, edge_s, held, room, end in limits:
+            by_time = bisect_right(cost_s, cost_s[first] + pace_s - edge_s + ROUNDING_S, first) - 1
+            behind = min(bisect_right(held, held[first] + room, first) - 1, end)
+            if by_time < behind:
+                behind = by_time
+                more_s = min(more_s, cost_s[behind + 1] - cost_s[first] + edge_s - 2 * ROUNDING_S)
+            if behind <= first:
+                break
+            first = behind
+        return more_s
+
     # All stages full to the same time, layers cut anywhere: no split is quicker.
     low = (1.0 - 1e-9) / sum(1.0 / line.sums.cost_s[-1] for line in lines)
     high, best = low, None
@@ -255,11 +275,15 @@ def _least_bottleneck(lines: list[_StageLine], layers: int, near_s: float | None
         best = filled(high)
     if best is None:
         return None
+    fails_below_s, holds_from_s = low, same_from_s(best)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        found = filled(middle)
-        if found is None:
+        if middle >= holds_from_s:
+            high = middle
+        elif middle < fails_below_s:
             low = middle
+        elif (found := filled(middle)) is None:
+            low, fails_below_s = middle, same_to_s(middle)
         else:
-            high, best = middle, found
+            high, best, holds_from_s = middle, found, same_from_s(found)
     return best
