@@ -44,6 +44,7 @@ LABELS = {
     "max_seq_len",  # what the model was trained for: longer sequences are priced and said to be extrapolated
     "tokens",  # of the whole run: days and cost, not the step
     "failures",  # likewise
+    "preemptions_per_node_hour",  # likewise
     "node",  # the usual node of a device, read where a cluster does not say its own
     "topology",  # torus: rings on the stated bandwidth, as on a switch; mesh changes the estimate where it is used
     "power_w_per_tflop",  # with the next two the clock of large products, of which only their ratio counts

@@ -201,10 +201,11 @@ def test_printf_takes_the_number_that_a_word_begins_with() -> None:
     assert printf("%d %x %.1f %d", ["118.25", "16", "2.5", "x"]) == "118 10 2.5 0"
 
 
-def test_numbers_of_calculon_stay_where_products_are_finite(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "value"), [("GBps", 1e308), ("MB_efficiency", [[100, 1e-308], [0, 0.3]])])
+def test_numbers_of_calculon_stay_where_products_are_finite(tmp_path: Path, key: str, value: Any) -> None:
     app, execution, system = samples.calculon()[0]
     system = json.loads(json.dumps(system))
-    system["mem1"]["GBps"] = 1e308
+    system["mem1"][key] = value
     for name, part in (("a.json", app), ("e.json", execution), ("s.json", system)):
         (tmp_path / name).write_text(json.dumps(part))
     assert main(["calculon", "estimate", "a.json", "e.json", "s.json"]) == 2

@@ -13,7 +13,7 @@ from meshwright.errors import InfeasibleError, InputError, Problem
 from meshwright.library.devices import device as library_device
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.one_kind_plans import OneKindPlans
-from meshwright.planning.size import MOST_DEVICES, CurvePoint, Goal, Sizing, nodes_of
+from meshwright.planning.size import BATCH_DEVICES, MOST_DEVICES, CurvePoint, Goal, Sizing, nodes_of
 from meshwright.records import plain
 from meshwright.report.words.sizing import considered_text, goal_text
 from meshwright.specs.device import DeviceSpec
@@ -65,7 +65,7 @@ def size(request: SizeRequest) -> SizeAnswer:
     goal = Goal(days=request.days, step_time_s=request.step_time, max_price=request.max_price)
     device = request.device
     spec = device if isinstance(device, DeviceSpec) else library_device(device)
-    base = job_inputs(replace(request.job, cluster=nodes_of(spec, 1)), usual_devices=MOST_DEVICES)
+    base = job_inputs(replace(request.job, cluster=nodes_of(spec, 1)), usual_devices=BATCH_DEVICES)
     if goal.max_price is not None and base.cluster.groups[0].price_per_hour is None:
         fix = "say what a device costs in an hour: --price 2.5, --prices FILE, or --prices public for published ones"
         raise InputError(what=f"no price of {spec.name} is known", why="--max-price needs one", fix=fix)

@@ -270,6 +270,8 @@ def _execution(table: _Table, name: str) -> Execution | None:
 
 
 SYSTEM_KEYS = ("matrix", "vector", "mem1", "mem2", "processing_mode", "networks")
+LEAST_EFFICIENCY = 1e-9
+"""Below it times of whole models overflow."""
 NETWORK_KEYS = ("bandwidth", "efficiency", "size", "latency", "ops", "must_be_filled", "processor_usage")
 
 
@@ -329,8 +331,9 @@ def _curve(table: _Table, key: str, unit: float) -> EfficiencyCurve:
             table.note(field, row, "it is a pair of numbers: threshold, efficiency", "write [threshold, efficiency]")
             continue
         threshold, efficiency = float(row[0]), float(row[1])
-        if not 0 < efficiency <= 1:
-            table.note(field, row, "the efficiency is above 0 and at most 1", "give the share of the peak")
+        if not LEAST_EFFICIENCY <= efficiency <= 1:
+            why = f"the efficiency is at least {LEAST_EFFICIENCY:g} and at most 1"
+            table.note(field, row, why, "give the share of the peak")
         if pairs and threshold >= pairs[-1][0]:
             table.note(field, row, "thresholds descend", "order the pairs from the highest threshold down")
         pairs.append((threshold, efficiency))
@@ -348,7 +351,8 @@ def _curve(table: _Table, key: str, unit: float) -> EfficiencyCurve:
 def _network(table: _Table) -> Network:
     table.only(NETWORK_KEYS)
     bandwidth = table.number("bandwidth", lambda x: x > 0, "it is above 0")
-    efficiency = table.number("efficiency", lambda x: 0 < x <= 1, "it is above 0 and at most 1")
+    rule = f"it is at least {LEAST_EFFICIENCY:g} and at most 1"
+    efficiency = table.number("efficiency", lambda x: LEAST_EFFICIENCY <= x <= 1, rule)
     size = table.whole("size", low=0)
     latency = table.number("latency", lambda x: x >= 0, "it is 0 or more")
     usage = table.number("processor_usage", lambda x: 0 <= x < 1, "it is at least 0 and below 1")

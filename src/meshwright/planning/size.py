@@ -30,6 +30,8 @@ from meshwright.specs.workload import Workload
 from meshwright.units import DAY_S
 
 MOST_DEVICES = 65_536
+BATCH_DEVICES = 4_096
+"""Devices for which a batch that nobody gave is chosen: from 64 to so many it is the same."""
 MOST_SEARCHES = 24
 """Counts searched one after the other; from then on the devices are doubled."""
 GIVING_UP = 3

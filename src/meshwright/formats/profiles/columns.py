@@ -20,6 +20,8 @@ from meshwright.formats.files import read_text
 from meshwright.formats.profiles.profile_set import End, LinkFit, Route
 
 MAX_BYTES = 256 * 1024**2
+MOST_GB_S = 1e6
+"""Of a link: a thousand times what any has."""
 
 TIMES = ("model", "gpu", "tp", "mbs", "layer_index", "fwd_ms", "bwd_ms", "optimizer_update_ms")
 SIZES = (
@@ -141,11 +143,10 @@ def links_of(rows: Iterable[tuple[str | float, ...]], faults: list[Problem]) -> 
             faults.append(Problem(what=f"network: kind {route.kind[:40]!r}", why="unknown kind", fix=fix, field="kind"))
             continue
         fit = LinkFit(c2=float(c2), c1=float(c1), c0=float(c0), max_gb_s=float(top))
-        if fit.max_gb_s <= 0:
-            why = "a link without bandwidth joins nothing"
-            faults.append(
-                Problem(what=f"network: {_said(route)} has max_GBps 0", why=why, fix="drop the row", field="max_GBps")
-            )
+        if not 0 < fit.max_gb_s <= MOST_GB_S:
+            why = f"a link has more than 0 and at most {MOST_GB_S:g}"
+            what = f"network: {_said(route)} has max_GBps {fit.max_gb_s:g}"
+            faults.append(Problem(what=what, why=why, fix="drop the row, or measure it again", field="max_GBps"))
         if found.setdefault(route, fit) != fit:
             faults.append(
                 Problem(what=f"network: {_said(route)} twice", why="with two fits", fix="keep one", field="kind")
