@@ -15,7 +15,10 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import groupby
 from pathlib import Path
 from unittest import mock
 
@@ -185,11 +188,31 @@ def update(example: Example, printed: list[str]) -> None:
     """Write the present output below the command, cut where the page cuts it."""
     text = example.page.read_text()
     old = "\n".join([f"$ {example.command}", *example.expected])
-    lines = printed
-    if "..." in (line.strip() for line in example.expected):
-        cut = [line.strip() for line in example.expected].index("...")
-        lines = [*printed[:cut], "..."]
-    example.page.write_text(text.replace(old, "\n".join([f"$ {example.command}", *(line.rstrip() for line in lines)])))
+    lines = excerpt(example.expected, [line.rstrip() for line in printed])
+    example.page.write_text(text.replace(old, "\n".join([f"$ {example.command}", *lines])))
+
+
+def excerpt(expected: Sequence[str], printed: list[str]) -> list[str]:
+    """The part of an output that a page shows of it: its first lines, and behind each `...` those most like the old."""
+    found: list[str] = []
+    at, first = 0, True
+    for cut, run in groupby(expected, key=lambda line: line.strip() == "..."):
+        part = list(run)
+        if cut:
+            found += part
+        else:
+            starts = [at] if first else range(at, max(at, len(printed) - len(part)) + 1)
+            start = max(starts, key=lambda place: alike(part, printed[place : place + len(part)]))
+            at = start + len(part)
+            found += printed[start:at]
+        first = False
+    return found if expected and expected[-1].strip() == "..." else [*found, *printed[at:]]
+
+
+def alike(old: Sequence[str], new: Sequence[str]) -> float:
+    """How much of lines is the same but for numbers."""
+    plain = (re.sub(r"[0-9][0-9.,]*", "0", "\n".join(lines)) for lines in (old, new))
+    return SequenceMatcher(None, *plain).ratio()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -207,6 +230,14 @@ def test_the_pages_hold_examples() -> None:
 def test_output_that_differs_is_noticed() -> None:
     assert matches(("a", "...", "d"), ["a", "b", "c", "d"])
     assert not matches(("a", "b"), ["a", "c"])
+
+
+def test_an_output_is_cut_where_the_page_cuts_it() -> None:
+    expected = ("plan 1.2 s", "...", "search 3 plans", "...")
+    assert excerpt(expected, ["plan 1.4 s", "memory 7", "search 15 plans", "end"]) == [
+        *("plan 1.4 s", "...", "search 15 plans", "..."),
+    ]
+    assert excerpt(("a", "b"), ["a", "c", "d"]) == ["a", "c", "d"]
 
 
 def test_the_readme_counts_what_is_built_in() -> None:
