@@ -269,7 +269,9 @@ def _options_of_layers(
         Item("embedding"),
         Item("head"),
     )
-    columns = strategy_columns([row.strategy() for row in rows], np.array([row.mbs for row in rows]), workload)
+    columns = strategy_columns(
+        [row.strategy() for row in rows], np.array([row.mbs for row in rows], dtype=float), workload
+    )
     costs = item_costs(items, columns, model, hardware_of(cluster.groups[0], workload), workload)
     time_s = costs.forward_s + costs.backward_s
     first = [0, *accumulate(len(own) for own in options)]
