@@ -112,6 +112,8 @@ def test_no_size_of_it_is_silent(part: LayerPart) -> None:
         value = getattr(part, field.name)
         if field.name == "qk_norm" and getattr(part, "qk_scales", "") == "none":
             continue  # a norm without weights, of what the rotation reads anyway
+        if field.name == "relu" and getattr(part, "gated", False):
+            continue  # a gate keeps both of its factors, whatever the activation
         if isinstance(value, bool):
             changed = not value
         elif isinstance(value, int) and value and field.name != "version":
