@@ -221,3 +221,11 @@ def test_adapters_that_it_has_not_are_refused(model: str, lora: str, what: str) 
 
 def estimate_of(one: Job) -> StepEstimate:
     return estimate_plan(one.plan, one.model, one.cluster, one.workload)
+
+
+def test_tensor_overlap_stays_inside_a_domain() -> None:
+    """Its asynchronous tensor parallelism writes into peers' memory, which ends where NVLink does."""
+    inside, across = job("tp8.dp2.fsdp.tpov"), job("tp16.tpov")
+    assert not [problem for problem in TARGETS["torchtitan"].refused(inside) if "NVLink" in problem.why]
+    (problem,) = (problem for problem in TARGETS["torchtitan"].refused(across) if "NVLink" in problem.why)
+    assert "leave out tpov" in problem.fix

@@ -9,7 +9,7 @@ from meshwright.schedules import PLAN_SCHEDULES, schedule_named
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.schedules.torch_actions import to_actions
 from meshwright.targets import fsdp
-from meshwright.targets.sayable import ANY, Plan, Rule, Says, equal_micro_batches, only
+from meshwright.targets.sayable import ANY, Plan, Rule, Says, equal_micro_batches, only, overlap_inside_domain
 
 CLASSES = {
     "1f1b": "1F1B",
@@ -47,6 +47,7 @@ RULES = (
         source=_SOURCE,
     ),
     equal_micro_batches("torch.distributed.pipelining cuts a batch into equal micro-batches", _SOURCE),
+    overlap_inside_domain("torch/distributed/_symmetric_memory of PyTorch 2.13, whose CUDA buffers are peers' memory"),
 )
 
 

@@ -124,6 +124,21 @@ def equal_micro_batches(why: str, source: str) -> Rule:
     return Rule(field="shapes", holds=lambda plan: not plan.found.pipeline.shapes, why=why, fix=fix, source=source)
 
 
+def overlap_inside_domain(source: str) -> Rule:
+    """Tensor collectives beside products where all ranks of tp reach each other's memory.
+
+    Args:
+        source: where the target says so.
+    """
+    return Rule(
+        field="tensor.overlap",
+        holds=lambda plan: plan.settings["tensor.overlap"] != "ring" or plan.strategy.tp <= plan.link_domain,
+        why="overlap of tensor collectives with products runs over NVLink, inside one domain of it",
+        fix="leave out tpov, or use a tp within the domain",
+        source=source,
+    )
+
+
 NEUTRAL = {
     "tensor.name": "1d",
     "tensor.sequence_parallel": True,

@@ -8,7 +8,7 @@ from meshwright.errors import Problem
 from meshwright.specs.job import Job
 from meshwright.specs.layers import DenseMlp
 from meshwright.specs.row_of import homogeneous
-from meshwright.targets.sayable import Plan, Rule, settings_of
+from meshwright.targets.sayable import Plan, Rule, overlap_inside_domain, settings_of
 
 _EIGHT_BIT = {"fp8": 16, "fp8-block": 128, "mxfp8": 32}
 """By what sizes of 8-bit products must divide."""
@@ -38,13 +38,7 @@ RULES = (
         fix="use p2p or ag, a lower a2a degree, or a2a inside p2p (cp4-a2a2xp2p2)",
         source="transformer_engine/pytorch/attention of Transformer Engine 2.x (context_parallel.py), 2026",
     ),
-    Rule(
-        field="tensor.overlap",
-        holds=lambda plan: plan.settings["tensor.overlap"] != "ring" or plan.strategy.tp <= plan.link_domain,
-        why="overlap of tensor collectives with products runs over NVLink, inside one domain of it",
-        fix="leave out tpov, or use a tp within the domain",
-        source="transformer_engine/common/comm_gemm_overlap of Transformer Engine 2.x, 2026",
-    ),
+    overlap_inside_domain("transformer_engine/common/comm_gemm_overlap of Transformer Engine 2.x, 2026"),
     Rule(
         field="vpp",
         holds=lambda plan: plan.found.vpp == 1 or plan.found.pp > 1,
