@@ -15,7 +15,7 @@ from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.one_kind_plans import OneKindPlans
 from meshwright.planning.size import BATCH_DEVICES, MOST_DEVICES, CurvePoint, Goal, Sizing, nodes_of
 from meshwright.records import plain
-from meshwright.report.words.sizing import considered_text, goal_text
+from meshwright.report.words.sizing import considered_text, goal_text, limiting_batch_text
 from meshwright.specs.device import DeviceSpec
 from meshwright.units import percent, seconds, significant
 
@@ -80,11 +80,15 @@ def size(request: SizeRequest) -> SizeAnswer:
     plans = plan_set(inputs, OneKindPlans(found=best), top=1)
     fewest = "are the fewest" if not sizing.skipped else "are enough"
     fewest = "is enough" if found.devices == 1 else fewest
+    work = inputs.workload
+    batch = (
+        "" if inputs.batch_given else limiting_batch_text(found.devices, work.global_batch, work.seq_len, BATCH_DEVICES)
+    )
     return SizeAnswer(
         device=spec.name,
         devices=found.devices,
         goal=goal,
-        text=f"{found.devices:,} x {spec.name} {fewest} for {goal_text(goal)}. {plans.verdict.text}",
+        text=f"{found.devices:,} x {spec.name} {fewest} for {goal_text(goal)}.{batch} {plans.verdict.text}",
         considered=considered_text(sizing),
         plans=plans,
         curve=curve,

@@ -33,3 +33,18 @@ def considered_text(sizing: Sizing) -> str:
         f"{of_things(sizing.considered, 'count')} from {of_things(sizing.fewest(), 'device')} up ({counts}): "
         f"{sizing.ruled_out:,} excluded by lower bounds of time and memory, {len(sizing.tried):,} searched{skipped}"
     )
+
+
+def limiting_batch_text(devices: int, batch: int, seq_len: int, usual_devices: int) -> str:
+    """What an assumed batch has to do with many devices; nothing where it was chosen for as many.
+
+    Args:
+        devices: that are the answer.
+        batch: sequences of a step that nobody stated.
+        seq_len: tokens of each.
+        usual_devices: for whose number the batch was chosen.
+    """
+    if devices <= usual_devices:
+        return ""
+    tokens = significant(batch * seq_len / 1e6)
+    return f" The batch is assumed, {tokens}M tokens a step: with a larger one (--gbs) fewer devices may do."
