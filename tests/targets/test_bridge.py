@@ -8,6 +8,7 @@ import pytest
 
 from meshwright import check
 from meshwright.app.check import CheckReport
+from meshwright.errors import InputError
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.planning.job_inputs import JobInputs
@@ -15,6 +16,8 @@ from meshwright.planning.plan_source import plan_question
 from meshwright.planning.tuned import read_lora
 from meshwright.specs.job import Job
 from meshwright.targets import TARGETS
+from tests.targets.cases import job
+from tests.targets.test_round_trip import written
 
 OPTIONS = """\
 #!/bin/bash
@@ -186,3 +189,18 @@ def test_a_file_of_several_recipes_asks_which_and_names_what_it_did_not_read(tmp
     assert report.inputs.model.tuning is not None
     assert report.inputs.model.tuning.lora is not None
     assert report.inputs.model.tuning.lora.rank == 8
+
+
+def test_its_exported_folder_is_checked_by_either_file_in_either_order(tmp_path: Path) -> None:
+    for name, text in written("bridge", job("dp8.cp2.z1")).items():
+        (tmp_path / name).write_text(text)
+    program, overrides = str(tmp_path / "pretrain.py"), str(tmp_path / "overrides.txt")
+    asks = [
+        {"model": "llama-3-8b", "source": program},
+        *({"model": one, "source": "llama-3-8b"} for one in (program, overrides)),
+    ]
+    found = [check(**ask, gpus="16xH100", search=False) for ask in asks]
+    assert {report.name for report in found} == {"cp2.dp8.z1.mbs1.gbs64"}
+    (tmp_path / "overrides.txt").unlink()
+    with pytest.raises(InputError, match=r"overrides\.txt, which is not beside it"):
+        check("llama-3-8b", source=program, gpus="16xH100", search=False)

@@ -143,19 +143,27 @@ _NAME = re.compile(r"[A-Za-z][\w.-]*")
 
 
 def _script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A launch script that is given without a model, as the file it is."""
-    first = values.get("model")
-    if not isinstance(first, (str, os.PathLike)) or values.get("source") or values.get("plan"):
+    """A launch script that is given without a model, or before it, as the file it is."""
+    first, second = values.get("model"), values.get("source")
+    if not isinstance(first, (str, os.PathLike)) or values.get("plan"):
         return values
+    if not _is_script(Path(first), values):
+        return values
+    if second is None:
+        return {**values, "model": None, "source": first}
+    turned = isinstance(second, str) and "\n" not in second and not os.path.isfile(second) and os.path.isfile(first)
+    return {**values, "model": second, "source": first} if turned else values
+
+
+def _is_script(path: Path, values: Mapping[str, Any]) -> bool:
+    """Whether a path names a launch script or configuration rather than a model."""
     from meshwright.planning.launch_script import SCRIPTS
 
-    text = os.fspath(first)
-    alone = Path(text).suffix in (*SCRIPTS, ".yaml", ".yml", ".py", ".toml") or (
-        (values.get("source_format") or Path(text).suffix == ".json") and os.path.isfile(text)
-    )
-    if alone and not values.get("source_format") and Path(text).suffix == ".json" and not _of_a_target(Path(text)):
-        return values
-    return {**values, "model": None, "source": first} if alone else values
+    if path.suffix in (*SCRIPTS, ".yaml", ".yml", ".py", ".toml"):
+        return True
+    if path.suffix in (".json", ".txt"):
+        return path.is_file() and (bool(values.get("source_format")) or _of_a_target(path))
+    return bool(values.get("source_format")) and path.is_file()
 
 
 def _of_a_target(path: Path) -> bool:

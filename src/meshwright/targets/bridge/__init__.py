@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from meshwright.errors import Problem, UnsupportedError
+from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
 from meshwright.formats.key_text import KeyText
@@ -120,6 +120,7 @@ _CONVERTED = "the frozen weights come from a checkpoint that AutoBridge.import_c
 
 
 _by_overrides = marked((".txt", ".sh"), ("model.tensor_model_parallel_size=",))
+_by_driver = marked((".py",), ("megatron.bridge",), (f'with_name("{OVERRIDES}")',))
 _by_options = marked(
     (".sh",), PROGRAMS, ("--tensor_model_parallel_size", "--model_recipe_name", "-mr ", "-tp ", "--recipe ")
 )
@@ -139,7 +140,7 @@ def _by_tables(name: str, text: str) -> bool:
 
 def _recognised(name: str, text: str) -> bool:
     by_words = _by_overrides(name, text) or _by_options(name, text)
-    return by_words or _by_tables(name, text) or recipe.recognised(name, text)
+    return by_words or _by_driver(name, text) or _by_tables(name, text) or recipe.recognised(name, text)
 
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
@@ -147,6 +148,9 @@ def _read(files: Files, devices: int | None = None) -> LaunchFile:
     over = json.loads(files.get(FILE, "{}"))
     if name.endswith((".yaml", ".yml")):
         return read_bridge_yaml(name, text, over, devices)
+    if _by_driver(name, text):
+        why, fix = f"it takes the plan from {OVERRIDES}, which is not beside it", "check a folder that holds both"
+        raise InputError(Problem(what=f"{name} states no plan", why=why, fix=fix, field="source"))
     if name.endswith(".py"):
         return read_bridge_recipe(name, text, over, devices)
     return read_bridge_text(name, "\n".join((text, *(f"{key}={value}" for key, value in over.items()))), devices)
@@ -167,6 +171,7 @@ TARGET = JobTarget(
     script=read_bridge_script,
     edited=_edited,
     recognised=_recognised,
+    beside=(OVERRIDES,),
     as_run=as_run_by_megatron,
     option=lambda name, value: (f"{name}={value}",),
 )
