@@ -34,6 +34,8 @@ def fields_of(record: Any, *without: str) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """A value of a field as JSON takes it: records as dictionaries, tuples as lists, paths as text."""
+    if type(value) in _SCALARS:
+        return value
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if is_dataclass(value):
@@ -43,6 +45,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(one) for key, one in value.items()}
     return str(value) if isinstance(value, PurePath) else value
+
+
+_SCALARS = frozenset((str, int, float, bool, type(None)))
 
 
 def as_json(document: Mapping[str, Any]) -> str:
@@ -75,9 +80,12 @@ def _indented(value: Any, line: str) -> str:
         return float.__repr__(value)
     if kind is int:
         return int.__repr__(value)
+    if kind in _WORDS:
+        return _WORDS[kind][bool(value)]
     return _DUMPED.encode(value).replace("\n", line)
 
 
+_WORDS = {bool: ("false", "true"), type(None): ("null", "null")}
 _DUMPED = json.JSONEncoder(sort_keys=True, indent=1, allow_nan=False, ensure_ascii=False)
 _text = json.encoder.encode_basestring
 

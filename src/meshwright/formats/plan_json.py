@@ -236,9 +236,13 @@ def _plain(value: Any, hint: Any = None) -> Any:
     record = type(value)
     if record in _SAID_AS_THEY_ARE:
         return value
-    if is_dataclass(record):
-        held = [(name, getattr(value, name), kind, default) for name, kind, default in _slots(record)]
-        return {name: _plain(one, kind) for name, one, kind, default in held if one != default or name == "kind"}
+    if record is not tuple and is_dataclass(record):
+        said = {}
+        for name, kind, default in _slots(record):
+            one = getattr(value, name)
+            if name == "kind" or (one is not default and one != default):
+                said[name] = one if type(one) in _SAID_AS_THEY_ARE else _plain(one, kind)
+        return said
     arguments = _arguments(hint)
     if isinstance(value, tuple):
         hints = repeat(arguments[0]) if ... in arguments else arguments
