@@ -221,7 +221,7 @@ class PlanSet(Answer, Sequence[RankedPlan]):
                 "assumptions": plain(self.assumptions),
             },
             "verdict": self.verdict.to_dict(),
-            "plans": plans,
+            "plans": [{**plan, "title": title} for plan, title in zip(plans, told_apart(self.plans), strict=True)],
             "tie": {"within": self.best.estimate.tie, "ranks": list(self.tied_ranks)},
             "rank_map": self.best.rank_map().to_dict(),
             "warnings": list(self.warnings),
@@ -305,7 +305,17 @@ def runner_up(best: RankedPlan, other: RankedPlan | None, aim: Aim) -> RunnerUp 
         return None
     because = reason_text(aim.by.difference(best.estimate, other.estimate))
     time_s = other.estimate.step_time_s
-    return RunnerUp(name=other.name, title=other.title, step_time_s=time_s, loses_because=because)
+    return RunnerUp(name=other.name, title=told_apart((best, other))[-1], step_time_s=time_s, loses_because=because)
+
+
+def told_apart(plans: Sequence[RankedPlan]) -> list[str]:
+    """Titles of plans, each its own: plans on the same groups are called alike."""
+    titles = [plan.title for plan in plans]
+    if len(set(titles)) == len(titles):
+        return titles
+    from meshwright.report.words.comparison import distinct_titles  # titles of plans of one kind differ
+
+    return distinct_titles([(plan.job, title) for plan, title in zip(plans, titles, strict=True)])
 
 
 def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:

@@ -126,6 +126,14 @@ class PlanRow:
 
     def format(self) -> str:
         """The one-line form; defaults are left out, batch and data degree are always there."""
+        return ".".join(self.tokens())
+
+    def tokens(self, *, of_layers: bool = False) -> list[str]:
+        """What the one-line form consists of.
+
+        Args:
+            of_layers: leave out what a pipeline has besides the strategy of its layers: stages, batch, schedule.
+        """
         tokens = []
         if self.tp > 1:
             tokens.append(_format_tensor(self.tensor, self.tp))
@@ -133,7 +141,8 @@ class PlanRow:
                 tokens.append("nosp")
         if self.cp_degree > 1:
             tokens.append(_format_cp(self.cp))
-        tokens += [f"{name}{degree}" for name in ("pp", "vpp", "ep", "etp") if (degree := getattr(self, name)) > 1]
+        degrees = ("ep", "etp") if of_layers else ("pp", "vpp", "ep", "etp")
+        tokens += [f"{name}{degree}" for name in degrees if (degree := getattr(self, name)) > 1]
         tokens += [token for token, stated in EXPERT_TOKENS.items() if (value := getattr(self, stated[0])) == stated[1]
                    and isinstance(value, type(stated[1]))]  # fmt: skip
         tokens.append(f"dp{self.dp}")
@@ -142,9 +151,10 @@ class PlanRow:
         elif self.sharding != "z0":
             tokens.append(self.sharding)
         tokens += self.data_words
-        tokens += [f"mbs{self.mbs}", f"gbs{self.gbs}"]
-        if self.schedule != default_schedule(self.vpp):
-            tokens.append(self.schedule)
+        if not of_layers:
+            tokens += [f"mbs{self.mbs}", f"gbs{self.gbs}"]
+            if self.schedule != default_schedule(self.vpp):
+                tokens.append(self.schedule)
         if self.recompute in ("block", "uni"):
             tokens.append(f"rc-{self.recompute}{self.recompute_layers}")
         elif self.recompute != "none":
@@ -155,7 +165,7 @@ class PlanRow:
             tokens.append("tpov")
         if not self.dp_overlap:
             tokens.append("nodpov")
-        return ".".join(tokens)
+        return tokens
 
     def strategy(self, *, recomputed: bool | None = None) -> LayerStrategy:
         """The strategy of a layer; `recomputed` says on which side of a `block` boundary the layer is."""

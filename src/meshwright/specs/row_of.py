@@ -35,15 +35,26 @@ class Homogeneous:
 
 def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
     """The row of a homogeneous plan; None where a row's fields do not say all of it."""
-    strategy = effective(found.strategy)
     if found.pipeline.shapes or found.pipeline.schedule.orders:
         return None
+    if found.block and found.strategy.recompute != Recompute():
+        return None
+    row = strategy_row(found.strategy)
+    if row is None:
+        return None
+    block = {"recompute": "block", "recompute_layers": found.block} if found.block else {}
+    pipeline = found.pipeline
+    batch = {"mbs": pipeline.micro_batch, "gbs": gbs, "schedule": pipeline.schedule.token}
+    return replace(row, pp=found.pp, vpp=found.vpp, **batch, **block)  # type: ignore[arg-type]
+
+
+def strategy_row(strategy: LayerStrategy) -> PlanRow | None:
+    """The row of layers of one strategy, whose pipeline and batch are not said; None where a row's fields lack some."""
+    strategy = effective(strategy)
     one = strategy.tensor if isinstance(strategy.tensor, Tensor1D) else Tensor1D()
     if one.overlap == "none" or (strategy.recompute.kind == "selective" and not strategy.recompute.modules):
         return None
     recompute, count = _recompute_fields(strategy.recompute)
-    if found.block:
-        recompute, count = "block", found.block
     sharding, group = _sharding_fields(strategy.data, strategy.cp)
     row = PlanRow(
         tp=strategy.tp,
@@ -51,8 +62,6 @@ def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
         sp=one.sequence_parallel,
         tp_overlap=one.overlap,
         cp=tuple((level.kind, level.degree) for level in strategy.context),
-        pp=found.pp,
-        vpp=found.vpp,
         ep=strategy.expert.ep,
         etp=strategy.expert.etp,
         dispatcher=strategy.expert.dispatcher,
@@ -64,9 +73,6 @@ def row_from(found: Homogeneous, *, gbs: int) -> PlanRow | None:
         dp=strategy.dp,
         sharding=sharding,
         shard_group=group,
-        mbs=found.pipeline.micro_batch,
-        gbs=gbs,
-        schedule=found.pipeline.schedule.token,
         recompute=recompute,
         recompute_layers=count,
         recompute_modules=strategy.recompute.modules if recompute == "sel" else ("core_attn",),

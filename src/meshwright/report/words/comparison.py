@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -119,6 +119,10 @@ def _layers(job: PlannedJob) -> str:
     return _each_pipeline(job, show)
 
 
+def _chunks(job: PlannedJob) -> str:
+    return _each_pipeline(job, lambda pipeline: str(max(len(worker.chunks) for worker in pipeline.workers)))
+
+
 def _micro_batches(job: PlannedJob) -> str:
     def show(pipeline: Pipeline) -> str:
         return f"{pipeline.num_micro_batches} of {job.plan.data_degree(pipeline) * pipeline.micro_batch}"
@@ -142,11 +146,32 @@ def _format(role: str, job: Any) -> str:
 _STAGES: dict[str, Callable[[PlannedJob], str]] = {
     "pipelines": lambda job: str(len(job.plan.pipelines)),
     "layers": _layers,
+    "chunks": _chunks,
     "micro-batches": _micro_batches,
     "strategies": _strategies,
     "schedule": lambda job: ", ".join(dict.fromkeys(line.schedule.name for line in job.plan.pipelines)),
 }
 """Of plans that are no rows of degrees."""
+_SAID_OF_STAGES = {"pipelines": "{} pipelines", "chunks": "{} chunks", "strategies": "{}", "schedule": "{}"}
+"""How a difference is said behind a title, where its name alone would not do."""
+
+
+def distinct_titles(plans: Sequence[tuple[PlannedJob, str]]) -> list[str]:
+    """Titles of plans of one cluster; one that an earlier plan has is followed by what differs from that plan.
+
+    Args:
+        plans: each with its title.
+    """
+    first: dict[str, PlannedJob] = {}
+    return [_distinct(job, title, first.setdefault(title, job)) for job, title in plans]
+
+
+def _distinct(job: PlannedJob, title: str, first: PlannedJob) -> str:
+    other = [(name, show(job)) for name, show in _STAGES.items() if show(job) != show(first)]
+    said = [_SAID_OF_STAGES.get(name, f"{name} {{}}").format(text) for name, text in other]
+    return f"{title} ({', '.join(said)})" if said else title
+
+
 _MODELLED: dict[str, Callable[[Any], str]] = {
     "model": lambda job: job.model.name,
     "training": lambda job: trained_text(job.model).partition(":")[0] or "all weights",

@@ -11,6 +11,7 @@ from meshwright.planning.plan_shape import groups_of, title
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
+from meshwright.specs.row_of import strategy_row
 from meshwright.specs.strategy import LayerStrategy
 
 MOST_SHAPES = 4
@@ -53,16 +54,19 @@ def _counted(names: Iterable[Sequence[str]]) -> str:
 
 
 def strategy_text(strategy: LayerStrategy) -> str:
-    """What the layers of a stage share: `tp8 dp4 z1 rc-full`."""
-    expert, data = strategy.expert, strategy.data
+    """What the layers of a stage share, in the words of a plan's line: `tp8 dp4 z1 rc-full tpov`."""
+    row = strategy_row(strategy)
+    if row is None:
+        return _degrees(strategy)
+    unsaid = {"dp1", row.sharding} if row.dp * row.cp_degree == 1 else {"dp1"}
+    return " ".join(token for token in row.tokens(of_layers=True) if token not in unsaid) or "unsharded"
+
+
+def _degrees(strategy: LayerStrategy) -> str:
+    """What no line says whole, by its degrees."""
+    expert = strategy.expert
     degrees = (("tp", strategy.tp), ("cp", strategy.cp), ("ep", expert.ep), ("etp", expert.etp), ("dp", strategy.dp))
-    parts = [f"{name}{degree}" for name, degree in degrees if degree > 1]
-    if strategy.dp * strategy.cp > 1:
-        whole = "fsdp" if data.reshard else "fsdp-keep"
-        parts.append(f"z{data.zero}" if data.family == "zero" else "hsdp" if data.replicate > 1 else whole)
-    if strategy.recompute.kind != "none":
-        parts.append({"full": "rc-full", "selective": "rc-sel"}.get(strategy.recompute.kind, "rc"))
-    return " ".join(parts) or "unsharded"
+    return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "unsharded"
 
 
 def shortened_title(numbers: Sequence[int]) -> str:
