@@ -22,7 +22,7 @@ TARGETS := .venv-targets/.targets
 # Programs that tests and benchmarks start read compiled modules instead of compiling hundreds of them each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo release audit mutants kills interrupts test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page browser schedules schemas claims \
+.PHONY: help demo release audit mutants kills interrupts test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page browser schedules schemas claims planners \
 	models floors corpus docs docs-version \
 	clean
 
@@ -93,6 +93,9 @@ schedules: $(CORE)  ## write docs/schedules.md
 
 claims: $(CORE)  ## compare published claims of other systems with ours and write docs/claims.md
 	$(BIN)/python -m benchmarks.claims
+
+planners: $(CORE)  ## plan a few jobs with the planners of the literature and ours and write docs/planners.md
+	$(BIN)/python -m benchmarks.planners
 
 schemas: $(TEST)  ## write the JSON Schemas of --json from answers to the questions of tests/answers; minutes
 	$(BIN)/python -m tests.answers.schemas

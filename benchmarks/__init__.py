@@ -5,6 +5,7 @@ python -m benchmarks.accuracy    accuracy            -> docs/accuracy.md
 python -m benchmarks.kernels     kernels             -> printed, and a section of docs/accuracy.md
 python -m benchmarks.schedules   pipeline schedules  -> docs/schedules.md, docs/schedules/
 python -m benchmarks.claims      published claims    -> docs/claims.md
+python -m benchmarks.planners    other planners      -> docs/planners.md
 python -m benchmarks.channels    the runtime         -> docs/channels.md
 """
 
