@@ -119,6 +119,19 @@ def test_the_switch_wins_for_large_messages_of_full_nodes() -> None:
     assert bus_gb_per_s == pytest.approx(473, rel=0.05)
 
 
+@pytest.mark.parametrize("collective", [c.all_gather_s, c.reduce_scatter_s, c.all_to_all_s, c.broadcast_s])
+def test_a_switch_that_reduces_speeds_nothing_up_but_all_reduce(collective) -> None:  # type: ignore[no-untyped-def]
+    for size in (64e3, 8 * GB):
+        with_switch, without = (
+            collective(size, inside=[8.0, 64.0], rates=[nvlink, FABRIC])
+            for nvlink in (
+                replace(NVLINK, in_switch_efficiency=1.0, in_switch_latency_s=0.0),
+                replace(NVLINK, in_switch=False),
+            )
+        )
+        assert with_switch == without
+
+
 def test_small_messages_of_many_nodes_take_the_tree() -> None:
     lines = c.all_reduce_lines(inside=[8.0, 64.0], rates=[replace(NVLINK, in_switch=False), FABRIC])
     taken = [lines.algorithms[lines.fastest(size)] for size in (1e4, 10 * GB)]

@@ -210,6 +210,14 @@ def test_flash_ramps() -> None:
     assert flash_s(8192, causal=False, keys_half=8192) == pytest.approx(2 * plain_s)
 
 
+def test_flash_short_of_bandwidth_reads_queries_of_all_heads_and_keys_of_few() -> None:
+    # 24 heads share 3 pairs of keys and values; queries and output of 24 heads, keys and values of 3, once.
+    grouped = {"heads": 24, "kv_heads": 3, "qk_dim": 192, "v_dim": 128, "batch": 5, "memory_bytes_per_s": 1e9}
+    traffic_bytes = 5 * (24 * 1000 + 3 * 1000) * (192 + 128) * 2
+    assert flash_s(1000, **grouped) == pytest.approx(traffic_bytes / 1e9)
+    assert flash_s(1000, backward=True, **grouped) == pytest.approx(2.5 * traffic_bytes / 1e9)
+
+
 def test_flash_waits_for_its_longest_block() -> None:
     # 96 units wait for half a block of 128 queries, whose last sees all 4096 keys.
     work = {"heads": 1, "units": 96}

@@ -46,6 +46,11 @@ def test_search_saves_a_row_where_best_fit_does_not() -> None:
     assert (int(best_fit(even, 12).max()) + 1, int(fewest_rows(even, 12).max()) + 1) == (4, 3)
 
 
+def test_sequences_of_just_the_smallest_length_count_as_small_ones() -> None:
+    # 11 and 10 stand alone where 3 is the least that must find room, and so does the 3.
+    assert least_rows(np.array([3, 11, 10]), 12) == 3
+
+
 def test_drawn_sequences_come_in_their_proportions() -> None:
     found = drawn_lengths(np.array([10, 20, 40]), np.array([0.5, 0.3, 0.2]), 10)
     assert found.tolist() == [10] * 5 + [20] * 3 + [40] * 2
@@ -64,6 +69,11 @@ def test_nobody_waits_for_one_rank_or_for_equal_rows() -> None:
     assert fullest_of((1.0, 9.0), (0.5, 0.5), 4, 1) == 1.0
     assert fullest_of((5.0, 5.0), (0.5, 0.5), 4, 64) == 1.0
     assert fullest_of((1.0, 9.0), (0.5, 0.5), 1, 10_000) == pytest.approx(9.0 / 5.0, rel=1e-6)
+
+
+def test_dealing_out_one_length_or_to_one_rank_leaves_nobody_behind() -> None:
+    assert dealt_out((5.0,), (1.0,), 4, 64) == 1.0
+    assert dealt_out((1.0, 9.0), (0.5, 0.5), 4, 1) == 1.0
 
 
 def test_dealing_out_evens_ranks_out_and_cannot_split_a_row() -> None:
