@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 import meshwright as mw
@@ -9,11 +12,12 @@ from meshwright.errors import InputError
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
-from meshwright.estimate.sequences import WHOLE, parts_of, ranks_for, rows_of, spans_of
+from meshwright.estimate.sequences import WHOLE, fullest_pairs, parts_of, ranks_for, rows_of, spans_of
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
 from tests.estimate.cases import DENSE
+from tests.strategies.columns import columns
 
 LENGTHS = ((500, 0.6), (3000, 0.3), (9000, 0.07), (32768, 0.03))
 RING = PlanRow(cp=(("p2p", 8),), dp=4, gbs=32)
@@ -67,6 +71,19 @@ def test_parts_of_ranks_hold_the_pairs_of_their_rows() -> None:
     assert parts.pairs(WHOLE) / parts.tokens == pytest.approx(rows.pairs(WHOLE) / rows.tokens, rel=1e-9)
     assert parts.seq_len == 4096
     assert 0.5 < parts.filled <= 1.0
+
+
+def test_ranks_of_their_own_sequences_wait_for_the_one_with_most_pairs() -> None:
+    """Sixteen rows on two data ranks of eight context ranks each: sixteen ranks among which pairs differ."""
+    work = Workload(seq_len=32768, global_batch=16, sequence_lengths=LENGTHS, dynamic_cp=True)
+    both = replace(columns(p2p=8, seq_len=32768), data_ranks=np.array([2]))
+    alone = replace(columns(p2p=8, seq_len=32768), data_ranks=np.array([1]))
+    loads = [float(fullest_pairs(WHOLE, one, work)[0]) for one in (alone, both)]
+    assert loads == [
+        pytest.approx(float(parts_of(work, 8).load(WHOLE, np.array([ranks]), np.array([rows]), dealt=True)[0]))
+        for ranks, rows in ((8, 16), (16, 8))
+    ]
+    assert 1.0 < loads[0] < loads[1]
 
 
 def test_the_planner_says_what_it_gains() -> None:

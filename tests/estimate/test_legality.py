@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from meshwright.errors import Problem
 from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import model_rules, row_degrees, row_problems
+from meshwright.estimate.legality import model_rules, plan_problems, row_degrees, row_problems
 from meshwright.library.models import spec
 from meshwright.schedules import SCHEDULES
 from meshwright.specs import ModelSpec, PlanRow
+from meshwright.specs.strategy import DataParallel, LayerStrategy
 from tests.estimate.cases import DENSE, LATENT, MIXED, MODELS, TIED
+from tests.estimate.mixed import Stage, plan_of
 
 SEQ = 4096
 
@@ -166,3 +168,15 @@ def test_a_number_of_micro_batches_is_told_by_the_batch_that_makes_it() -> None:
     near = [int(one) for one in re.findall(r"\d+", problem.fix)]
     assert near == [64, 80]
     assert not any(problems(row(dp=2, mbs=2, pp=4, vpp=2, gbs=gbs, schedule="interleaved")) for gbs in near)
+
+
+def test_each_stage_takes_an_even_share_of_a_micro_batch() -> None:
+    """Two data ranks of 3 sequences each in front: 6 in all, which three ranks share evenly and four do not."""
+
+    def said(dp: int) -> list[str]:
+        front, behind = (LayerStrategy(data=DataParallel(replicate=degree)) for degree in (2, dp))
+        plan = plan_of(([Stage(0, front, 6), Stage(8, behind, 6)], 3, 4))
+        return [problem.what for problem in plan_problems(plan, DENSE, 4096)]
+
+    assert said(3) == []
+    assert said(4) == ["stage 1: dp 4 does not divide the 6 sequences of a micro-batch"]

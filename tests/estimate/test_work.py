@@ -13,7 +13,7 @@ from meshwright.estimate.work_seconds import WorkSeconds
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
 from meshwright.ops.layers import layer_work
-from meshwright.specs.operators import CoreAttention, Linear
+from meshwright.specs.operators import CoreAttention, Exchange, Linear
 from meshwright.specs.precision import Precision, precision
 from meshwright.specs.workload import Workload
 from tests.strategies.columns import columns
@@ -85,3 +85,15 @@ def test_scores_are_swept_by_softmax_as_the_framework_does_and_by_dropout_where_
     sweep_s = 96 * TOKENS**2 * 2 / hardware.achieved_memory_bytes_per_s
     assert forward_s(2.0, dropout=False) - forward_s(1.0, dropout=False) == pytest.approx(2 * sweep_s)
     assert forward_s(1.0, dropout=True) - forward_s(1.0, dropout=False) == pytest.approx(2.5 * sweep_s)
+
+
+@pytest.mark.parametrize("ep", [1, 8])
+def test_tokens_sent_to_experts_are_held_as_they_come_and_as_they_are_laid_out(ep: int) -> None:
+    """Qwen3-30B: eight copies of each token, as many received as sent, in bf16."""
+    model = spec("qwen3-30b-a3b")
+    work = layer_work(model.last_layer(), model.hidden, "flash")
+    work = replace(work, ops=tuple(op for op in work.ops if isinstance(op, Exchange)))
+    workload = Workload(seq_len=TOKENS, global_batch=8)
+    hardware = hardware_of(resolve_gpus("8xH100").groups[0], workload)
+    held = float(price_work(work, columns(mbs=2, ep=ep), hardware, workload).transient_bytes[0])
+    assert held == (2 * 2 * TOKENS * 8 * model.hidden * 2 if ep > 1 else 0)

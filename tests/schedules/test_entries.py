@@ -102,6 +102,15 @@ def test_wrong_tables_are_told_by_the_fewest_tasks(lists: list[str], says: str, 
     assert any(mends in problem.fix for problem in error.problems), error
 
 
+def test_what_uses_no_weights_runs_while_they_are_away() -> None:
+    orders = (
+        "RELOAD_W0.0 F0.0 OFFLOAD_W0.0 SEND_F0.0 RECV_B0.0 RELOAD_W0.1 B0.0 OFFLOAD_W0.1 REDUCE0.0",
+        "RECV_F0.0 F0.0 B0.0 SEND_B0.0",
+    )
+    lists = [order.split() for order in orders]
+    assert ScheduleTable.from_entries(lists).entries() == lists
+
+
 def test_workers_are_numbered_without_gaps() -> None:
     with pytest.raises(InputError, match="worker 1 holds no stage"):
         ScheduleTable.from_entries([["F0.0", "B0.0"], [], ["F0.0", "B0.0"]], placement=Placement.of_chains([[0, 2]]))
