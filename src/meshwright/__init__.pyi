@@ -1,6 +1,6 @@
 # Written by meshwright.cli.stub.
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from meshwright.app.calibrate import Calibrated
 from meshwright.app.calibrate_from_log import FromLog
@@ -12,7 +12,7 @@ from meshwright.app.export import Exported
 from meshwright.app.plan_set import PlanSet as PlanSet
 from meshwright.app.profile import Profile
 from meshwright.app.report import Report
-from meshwright.app.run import Run
+from meshwright.app.run import Run, StepDone
 from meshwright.app.schedule import DrawnSchedules
 from meshwright.app.size import SizeAnswer
 from meshwright.app.step_timeline import timeline as timeline
@@ -636,6 +636,8 @@ def run(
     checkpoint: str | None = ...,
     every: int = ...,
     elastic: bool = ...,
+    on_step: Callable[[StepDone], None] | None = ...,
+    on_recovery: Callable[[str], None] | None = ...,
 ) -> Run: ...
 def verify(
     model: str | None = ...,

@@ -16,7 +16,7 @@ from meshwright.app.run import run as execute
 from meshwright.app.run_inputs import run_inputs
 from meshwright.app.verify import verify
 from meshwright.cli import main
-from meshwright.errors import MeshwrightError, StoppedError
+from meshwright.errors import InputError, MeshwrightError, StoppedError
 from tests.virtual_devices import eight_devices
 
 eight_devices()
@@ -52,6 +52,16 @@ def test_a_run_says_losses_seconds_and_prediction_and_writes_both_timelines(tmp_
                           and event["ph"] == "X"] for step in ("measured", "predicted"))  # fmt: skip
         assert ran == foreseen
         assert f"B{mesh}.1" in ran
+
+
+def test_a_run_in_python_tells_of_every_step() -> None:
+    logged: list[tuple[int, float]] = []
+    options: dict[str, Any] = {"layers": 2, "hidden": 4, "global_batch": 8, "steps": 2}
+    found = mw.run("mlp-tiny", "dp2", **options, on_step=lambda done: logged.append((done.step, done.loss)))
+    assert logged == [(one.step, one.loss) for one in found.steps]
+    with pytest.raises(InputError, match=r"on_step is 3[\s\S]*called after every step") as caught:
+        mw.run("mlp-tiny", "dp2", **options, on_step=3)
+    assert [problem.field for problem in caught.value.problems] == ["on_step"]
 
 
 def test_a_profile_holds_the_kernels_of_one_step(tmp_path: Path) -> None:

@@ -196,3 +196,16 @@ def test_what_is_no_method_is_refused_at_once(given: Any, fix: str) -> None:
 def test_a_timeline_is_of_a_step_that_parallelize_made() -> None:
     with pytest.raises(InputError, match=r"timeline of function.*\n.*\n.*trace\(plan\)"):
         timeline(step, initial(), tokens(SAMPLES))  # type: ignore[arg-type]
+
+
+def test_a_step_tells_of_every_call_that_is_done() -> None:
+    told: list[Any] = []
+    run = parallelize(step, method=DataParallel(num_micro_batches=2), on_step=told.append)
+    state = initial()
+    for _ in range(2):
+        state, value, _ = run(state, tokens(SAMPLES))
+    assert [one.number for one in told] == [0, 1]
+    assert float(told[1].result[1]) == float(value)
+    assert all(one.seconds > 0 for one in told)
+    with pytest.raises(InputError, match="on_step is 7"):
+        parallelize(step, on_step=7)

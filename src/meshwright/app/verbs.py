@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from meshwright.errors import nearest
+from meshwright.errors import InputError, Problem, nearest
 from meshwright.fields.request import Request, loaded, request_fields
 
 
@@ -107,7 +107,11 @@ def python_verb(verb: str) -> Callable[..., Any]:
                 raise TypeError(_unexpected(verb, name, request))
         if len(values) > len(request.positional):
             raise TypeError(_too_many(verb, values, request))
-        return asked.answer(request.read(signature.bind(*values, **named).arguments))
+        given = signature.bind(*values, **named).arguments
+        told = {name: given.pop(name) for name in request.calls if given.get(name) is not None}
+        if problems := [_no_function(request, *one) for one in told.items() if not callable(one[1])]:
+            raise InputError(problems)
+        return asked.answer(request.read(given), **told)
 
     call.__name__ = call.__qualname__ = verb
     call.__module__ = "meshwright"
@@ -116,11 +120,20 @@ def python_verb(verb: str) -> Callable[..., Any]:
     return call
 
 
+def _no_function(request: type[Request], name: str, value: Any) -> Problem:
+    """What is said of something that cannot be called where a function belongs."""
+    when = request.calls[name][1].rstrip(".")
+    why = f"it is a function, {when[0].lower()}{when[1:]}"
+    return Problem(what=f"{name} is {value!r:.40}", why=why, fix=f"{name}=print, for one", field=name)
+
+
 def _unexpected(verb: str, name: str, request: type[Request]) -> str:
     """What is said of an argument that a verb does not take: `--gbs` of the command line is `global_batch`."""
     from meshwright.fields.other_names import meant_options  # few calls are wrong
 
-    known = {one.name: one.spelled for one in request_fields(request) if one.python}
+    known = {one.name: one.spelled for one in request_fields(request) if one.python} | {
+        call: call for call in request.calls
+    }
     meant = [f"--{name.replace('_', '-')}", *meant_options(name, known.values())]
     close = [own for own, option in known.items() if option in meant] or nearest(name, known)
     instead = f"did you mean {' or '.join(close)}?" if close else f"it takes {', '.join(known)}"
@@ -145,14 +158,19 @@ def signature_of(request: type[Request]) -> inspect.Signature:
         hint = one.annotation or one.kind.annotation
         hint = f"{hint} | None" if one.default is None else hint
         parameters.append(inspect.Parameter(name, kind, default=one.default, annotation=hint))
+    for name, (hint, _) in request.calls.items():
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=f"{hint} | None")
+        )
     return inspect.Signature(parameters)
 
 
 def docstring_of(request: type[Request]) -> str:
     """What the command's help says, for Python."""
     text = inspect.cleandoc(request.__doc__ or "").replace("\b\n", "")
-    asked = {one.name: one for one in request_fields(request)}
-    lines = [f"    {name}: {asked[name].explained}" for name in signature_of(request).parameters]
+    said = {one.name: one.explained for one in request_fields(request)}
+    said |= {name: explained for name, (_, explained) in request.calls.items()}
+    lines = [f"    {name}: {said[name]}" for name in signature_of(request).parameters]
     raises = (
         "    InputError: malformed or contradictory input, all problems together.",
         "    UnsupportedError: an unknown name and nothing else wrong.",

@@ -25,7 +25,7 @@ ANSWERS = {
     "verify": "Verified",
 }
 """What each verb returns."""
-HEAD = "import os\nfrom collections.abc import Iterable, Mapping\n\n"
+HEAD = "import os\nfrom collections.abc import Callable, Iterable, Mapping\n\n"
 NAMED = {
     "Calibrated": "app.calibrate",
     "FromLog": "app.calibrate_from_log",
@@ -35,6 +35,7 @@ NAMED = {
     "Exported": "app.export",
     "Profile": "app.profile",
     "Run": "app.run",
+    "StepDone": "app.run",
     "RunComparison": "app.compare_with_run",
     "DrawnSchedules": "app.schedule",
     "SizeAnswer": "app.size",
@@ -63,10 +64,12 @@ def stub() -> str:
     """The text of `__init__.pyi`."""
     package = vars(meshwright)
     homes = {**package["_HOMES"], **package["_WITH_JAX"]}
-    places = sorted((home, name) for name, home in {**NAMED, **homes}.items())
-    imports = "\n".join(
-        f"from meshwright.{home} import {name}{f' as {name}' * (name in homes)}" for home, name in places
-    )
+    read: dict[str, list[str]] = {}
+    for home, name in sorted((home, name) for name, home in NAMED.items()):
+        read.setdefault(home, []).append(name)
+    lines = [(home, ", ".join(names)) for home, names in read.items()]
+    lines += [(home, f"{name} as {name}") for name, home in homes.items()]
+    imports = "\n".join(f"from meshwright.{home} import {names}" for home, names in sorted(lines))
     verbs = "\n".join(_signature(verb) for verb in package["_VERBS"])
     return f"# Written by meshwright.cli.stub.\n{HEAD}{imports}\n\n__version__: str\n\n{verbs}\n"
 

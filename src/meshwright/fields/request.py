@@ -23,6 +23,8 @@ class Request:
     """What the answer is."""
     positional: ClassVar[tuple[str, ...]] = ()
     """Fields that a Python call may give by position."""
+    calls: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Functions that a Python call may give, to be told while the verb works: their type, and when they are called."""
 
     given: frozenset[str] = frozenset()
     """Names of the fields that the user gave."""

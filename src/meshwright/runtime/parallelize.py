@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any
 
@@ -22,12 +24,28 @@ from meshwright.runtime.remote import RemoteArray, RemoteRuntime
 from meshwright.runtime.stacked import StackedArray
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallDone:
+    """One call of a step that ended."""
+
+    number: int
+    """Of the call, from 0."""
+    result: Any
+    """What the step returned; loss and metrics are read from here."""
+    seconds: float
+    """Until all results were there; those of a call with new shapes hold its compilation."""
+
+
+OnStep = Callable[[CallDone], None]
+
+
 class ParallelizedStep:
     """A training step that runs on many devices; compiled anew for arguments of other shapes."""
 
     def __init__(
-        self, form: CallForm, method: Method, batch_argnums: Sequence[int] | None, loss: str | None, place: Backing
-    ) -> None:
+        self, form: CallForm, method: Method, batch_argnums: Sequence[int] | None, loss: str | None, place: Backing,
+        on_step: OnStep | None = None,
+    ) -> None:  # fmt: skip
         """Nothing is traced before the first call.
 
         Args:
@@ -36,14 +54,19 @@ class ParallelizedStep:
             batch_argnums: arguments that are split on their first axis; the second one without it.
             loss: "mean" or "sum"; found out without it.
             place: where it runs.
+            on_step: called after each call, which then waits for its results.
         """
+        if on_step is not None and not callable(on_step):
+            raise InputError(Problem(what=f"on_step is {on_step!r:.40}", why="it is called with each step that is done",
+                                     fix="on_step=print, for one", field="on_step"))  # fmt: skip
         if loss not in (None, "mean", "sum"):
             raise InputError(Problem(what=f'loss = "{loss}"', why='a loss is a "mean" or a "sum" over the batch',
                                      fix='loss="mean"', field="loss"))  # fmt: skip
         update_wrapper(self, form.fun)
         self.form, self.method, self.loss = form, method, loss
         self.batch_argnums = None if batch_argnums is None else tuple(batch_argnums)
-        self.place = place
+        self.place, self.on_step = place, on_step
+        self._calls = 0
         self._compiled: dict[Any, CompiledStep | CompiledFunction] = {}
 
     def compiled(self) -> CompiledStep | CompiledFunction | None:
@@ -102,8 +125,17 @@ class ParallelizedStep:
             keywords: likewise.
         """
         call = self.form.call(arguments, keywords)
+        if self.on_step is None:
+            with mesh_aside():
+                return call.returned(self._lower(call)(*call.arguments))
+        begin = time.perf_counter()
         with mesh_aside():
-            return call.returned(self._lower(call)(*call.arguments))
+            made = jax.block_until_ready(self._lower(call)(*call.arguments))
+            seconds = time.perf_counter() - begin
+            result = call.returned(made)
+        number, self._calls = self._calls, self._calls + 1
+        self.on_step(CallDone(number=number, result=result, seconds=seconds))
+        return result
 
     def recorded(self, *arguments: Any, **keywords: Any) -> tuple[Any, Moments]:
         """Run the step once and say when each instruction ran; each is waited for, so the step takes longer.
@@ -138,6 +170,7 @@ def parallelize(
     hosts_per_mesh: int = 1,
     worker_devices: str | Sequence[str] = "cpu",
     donate: bool = False,
+    on_step: OnStep | None = None,
 ) -> Any:
     """Run a training step on many devices.
 
@@ -159,6 +192,8 @@ def parallelize(
             "H100", for all or one for each mesh. This process then runs with JAX_PLATFORMS=cpu and as many virtual
             devices, which stand for theirs.
         donate: whether each call takes the memory of its first argument, which then cannot be read any more.
+        on_step: called after each call with its number, result and seconds (`CallDone`), such as to log them; the call
+            then waits for its results.
 
     Returns:
         The step, to be called the same way; without `fun`, a decorator.
@@ -175,7 +210,7 @@ def parallelize(
 
     def parallel(step: Callable[..., Any]) -> ParallelizedStep:
         form = CallForm(fun=step, static_argnums=static, static_argnames=names)
-        return ParallelizedStep(form, method or DataParallel(), numbers, loss, place)
+        return ParallelizedStep(form, method or DataParallel(), numbers, loss, place, on_step)
 
     return parallel if fun is None else parallel(fun)
 

@@ -66,6 +66,13 @@ class RunRequest(Request):
     )
     returns: ClassVar = "Loss and seconds of every step, beside the prediction."
     positional: ClassVar = ("model", "plan")
+    calls: ClassVar = {
+        "on_step": (
+            "Callable[[StepDone], None]",
+            "Called after every step with its number, loss and seconds, such as to log them to TensorBoard or W&B.",
+        ),
+        "on_recovery": ("Callable[[str], None]", "Called after every recovery from lost workers with what happened."),
+    }
 
     execution: ExecutionFields = group(ExecutionFields)
     steps: int = ask("Steps to run.", Whole(), default=10, usual="10")
