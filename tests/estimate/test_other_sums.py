@@ -7,7 +7,7 @@ import pytest
 import meshwright as mw
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.result import StepPrice
-from meshwright.specs.data_words import words_of
+from meshwright.specs.data_words import data_words_of
 from meshwright.specs.row import parse_row
 from meshwright.strategies import COMPRESSIONS
 from meshwright.strategies.compression import chosen
@@ -73,7 +73,7 @@ def test_zero_plus_plus_sends_a_quarter_between_nodes_and_keeps_a_copy_in_each()
 def test_words_are_read_and_written(plan: str) -> None:
     row = parse_row(f"{plan}.mbs1.gbs8", devices=8, global_batch=8, schedules=())
     assert row.format() == f"{plan}.mbs1.gbs8"
-    assert words_of(row.data()) == row.data_words
+    assert data_words_of(row.data()) == row.data_words
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,10 @@ def plan_job(request: PlanRequest) -> PlanSet:
     aim = aim.of_run(inputs.workload, inputs.cluster.devices)
     left_out, warnings = tuple[Problem, ...](), tuple[str, ...]()
     if not inputs.cluster.homogeneous:
-        from meshwright.planning.usable_islands import said, usable_islands
+        from meshwright.planning.usable_islands import left_out_note, usable_islands
 
         inputs, left_out = usable_islands(inputs, request.tolerance)
-        warnings = tuple(map(said, left_out))
+        warnings = tuple(map(left_out_note, left_out))
     try:
         answer = _answer(inputs, request, aim)
     except InfeasibleError as none:

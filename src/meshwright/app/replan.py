@@ -25,7 +25,7 @@ from meshwright.planning.mixed.again import plans_again
 from meshwright.planning.mixed.kept import kept_plans
 from meshwright.planning.mixed.search import MixedPlans
 from meshwright.planning.reason import idle_reason
-from meshwright.planning.usable_islands import said, usable_islands
+from meshwright.planning.usable_islands import left_out_note, usable_islands
 from meshwright.report.words.reasons import reason_text
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
@@ -282,7 +282,7 @@ def _again(
     found = first_of(found)
     asked = Asked(model=inputs.model, workload=inputs.workload, assumptions=inputs.assumptions, top=top, brief=True)
     answer = mixed_answer(asked, source, found)
-    return replace(answer, warnings=(*map(said, left_out), *answer.warnings))
+    return replace(answer, warnings=(*map(left_out_note, left_out), *answer.warnings))
 
 
 def _most_trained(

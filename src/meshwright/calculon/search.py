@@ -23,7 +23,7 @@ from meshwright.calculon.legality import RULES
 from meshwright.calculon.model import price_for_search
 from meshwright.calculon.settings import SettingTable
 from meshwright.calculon.space import ExecutionSpace
-from meshwright.calculon.tables import CHUNK_ROWS, CellBlock, Fitting, SearchRun
+from meshwright.calculon.tables import CHUNK_ROWS, CellBlock, FittingCells, SearchRun
 from meshwright.search.certificate import Counts
 from meshwright.search.engine import explore
 from meshwright.search.incumbents import BestAndFront, SearchedPart
@@ -124,7 +124,7 @@ def _cut(table: SettingTable, parts: list[Cells], *, stops: bool) -> Iterator[tu
         yield table, cells.take(slice(start, start + size))
 
 
-def _fitting(run: SearchRun, table: SettingTable, cells: Cells, *, stops: bool) -> Fitting | None:
+def _fitting(run: SearchRun, table: SettingTable, cells: Cells, *, stops: bool) -> FittingCells | None:
     """The cells and memory settings that are legal and fit; all others are counted under the rule they break."""
     memory, system = table.memory, run.space.system
     count, ways = cells.rows, memory.size
@@ -154,7 +154,7 @@ def _fitting(run: SearchRun, table: SettingTable, cells: Cells, *, stops: bool) 
     if not len(row):
         return None
     chunk = CellBlock(run=run, table=table, cells=cells, split=split, allowed=allowed)
-    return Fitting.of(chunk, cell[row], kind[row], need.tier1_bytes[row], need.tier2_bytes[row])
+    return FittingCells.of(chunk, cell[row], kind[row], need.tier1_bytes[row], need.tier2_bytes[row])
 
 
 def _allowed(

@@ -81,7 +81,7 @@ class CellBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitting(Table):
+class FittingCells(Table):
     """Cells with memory settings that fit."""
 
     chunk: CellBlock
@@ -100,7 +100,7 @@ class Fitting(Table):
         memory: Int[np.ndarray, "rows"],
         tier1_bytes: Float[np.ndarray, "rows"],
         tier2_bytes: Float[np.ndarray, "rows"],
-    ) -> Fitting:
+    ) -> FittingCells:
         """Rows with bounds over all their settings, offload left out.
 
         Args:

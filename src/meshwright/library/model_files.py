@@ -38,7 +38,7 @@ def name_of_config(config: Mapping[str, object]) -> str:
 
 def model_at(path: str, *, name: str | None = None) -> ModelSpec:
     """The model of a config.json, of a folder with one, or of weights; notes say where weights disagree."""
-    content = content_of(path)
+    content = config_content(path)
     return _checked(model_of_config(content, name or name_of_path(path), source=path), content, path)
 
 
@@ -82,11 +82,11 @@ def is_entry(content: object) -> bool:
     return isinstance(content, dict) and "model_type" not in content and isinstance(content.get("config"), dict)
 
 
-def content_of(path: str) -> object:
+def config_content(path: str) -> object:
     """The JSON in a file, or in the config.json of a folder."""
     inside = os.path.join(path, "config.json")
     if os.path.isdir(path) and not os.path.isfile(inside):
-        raise refusal(
+        raise model_refusal(
             f"folder {path} holds no config.json",
             "a model folder has a config.json beside its weights",
             "pass that folder, or the file itself",
@@ -102,24 +102,24 @@ def content_of(path: str) -> object:
         of_plans = bool(mark) and os.path.isfile(file_name)
         why = "a plan of a file is no model" if of_plans else "the path does not exist"
         fix = f"say --plan {path}" if of_plans else "check the path"
-        raise refusal(f"no file or folder {path}", why, fix, code="MW201") from None
+        raise model_refusal(f"no file or folder {path}", why, fix, code="MW201") from None
     except (OSError, ValueError) as error:
-        raise refusal(f"cannot read {path[:200]!r}", str(error), "check the path and its permissions") from None
+        raise model_refusal(f"cannot read {path[:200]!r}", str(error), "check the path and its permissions") from None
     if data is None:
         raise _too_large(path)
-    return parsed(data, path)
+    return parsed_config(data, path)
 
 
 def _from_weights(path: str) -> object:
     """The config beside weights, else what the header of GGUF says; that of safetensors says no heads."""
     beside = os.path.join(os.path.dirname(path), "config.json")
     if os.path.isfile(beside):
-        return content_of(beside)
+        return config_content(beside)
     if path.lower().endswith(".gguf"):
         from meshwright.formats.gguf import config_of_gguf
 
         return config_of_gguf(path)
-    raise refusal(
+    raise model_refusal(
         f"no config.json lies beside {path}",
         "the header of safetensors names tensors and their shapes, not how many heads share them",
         "put the model's config.json beside it, or pass it",
@@ -130,18 +130,18 @@ def content_of_stream(stream: IO[bytes] | IO[str] | None) -> object:
     """The JSON on standard input."""
     if stream is None:
         if sys.stdin is None or sys.stdin.isatty():
-            raise refusal(
+            raise model_refusal(
                 "standard input is a terminal", "- reads a config.json from a pipe", "pipe one in: ... < config.json"
             )
         stream = sys.stdin.buffer
     try:
         data = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise refusal("cannot read standard input", str(error), "pipe in a config.json") from None
-    return parsed(data.encode("utf-8", "replace") if isinstance(data, str) else data, "standard input")
+        raise model_refusal("cannot read standard input", str(error), "pipe in a config.json") from None
+    return parsed_config(data.encode("utf-8", "replace") if isinstance(data, str) else data, "standard input")
 
 
-def parsed(data: bytes, where: str) -> object:
+def parsed_config(data: bytes, where: str) -> object:
     """The JSON in these bytes.
 
     Args:
@@ -154,13 +154,15 @@ def parsed(data: bytes, where: str) -> object:
     if len(data) > MAX_BYTES:
         raise _too_large(where)
     if not data.strip():
-        raise refusal(f"{where} is empty", "a config.json holds one JSON object", "pass the config.json of a model")
+        raise model_refusal(
+            f"{where} is empty", "a config.json holds one JSON object", "pass the config.json of a model"
+        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise refusal(
+        raise model_refusal(
             f"{where} is not text",
             "a config.json is JSON in UTF-8; this is something else, such as weights",
             "pass the config.json that lies beside the weights",
@@ -168,7 +170,7 @@ def parsed(data: bytes, where: str) -> object:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise refusal(
+        raise model_refusal(
             f"{where} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}",
             "a config.json holds one JSON object",
             "correct the file there, or pass the config.json as published",
@@ -176,19 +178,19 @@ def parsed(data: bytes, where: str) -> object:
         ) from None
     except (ValueError, RecursionError) as error:
         why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise refusal(
+        raise model_refusal(
             f"{where} is not JSON that can be read", why, "pass the config.json as published", code="MW203"
         ) from None
 
 
 def _too_large(where: str) -> InputError:
-    return refusal(
+    return model_refusal(
         f"{where} is larger than {MAX_BYTES // 2**20} MiB",
         "a config.json has a few kilobytes",
         "pass the config.json, not the weights",
     )
 
 
-def refusal(what: str, why: str, fix: str, *, code: str = "MW202", field: str = "model") -> InputError:
+def model_refusal(what: str, why: str, fix: str, *, code: str = "MW202", field: str = "model") -> InputError:
     """What a model that cannot be used is refused with."""
     return InputError(what=what, why=why, fix=fix, field=field, code=code)

@@ -63,9 +63,11 @@ def resolve(text: str | os.PathLike[str] | Mapping[str, object], stdin: IO[bytes
 
         return model_of_config(content_of_stream(stdin), "stdin", source="standard input")
     if not text.strip():
-        from meshwright.library.model_files import refusal
+        from meshwright.library.model_files import model_refusal
 
-        raise refusal("no model is given", "the name is empty", "pass a library name or the path of a config.json")
+        raise model_refusal(
+            "no model is given", "the name is empty", "pass a library name or the path of a config.json"
+        )
     is_path = _looks_like_path(text)
     if not is_path:
         found = find_name(text)
@@ -105,9 +107,9 @@ def stated_config(model: object) -> dict[str, object] | None:
         InputError: the text is no JSON object.
     """
     if isinstance(model, str) and model.lstrip().startswith("{"):
-        from meshwright.library.model_files import parsed
+        from meshwright.library.model_files import parsed_config
 
-        return parsed(model.encode("utf-8", "replace"), "the model's text")  # type: ignore[return-value]
+        return parsed_config(model.encode("utf-8", "replace"), "the model's text")  # type: ignore[return-value]
     if isinstance(model, Mapping):
         return dict(model)
     if isinstance(model, (str, os.PathLike)) or not callable(say := getattr(model, "to_dict", None)):
@@ -122,7 +124,7 @@ def config_of(text: str | os.PathLike[str] | Mapping[str, object]) -> dict[str, 
     Args:
         text: as for `resolve`, whose answer it is read for.
     """
-    from meshwright.library.model_files import content_of, is_entry
+    from meshwright.library.model_files import config_content, is_entry
 
     if (stated := stated_config(text)) is not None:
         return stated
@@ -134,7 +136,7 @@ def config_of(text: str | os.PathLike[str] | Mapping[str, object]) -> dict[str, 
     elif text == "-":
         return None
     else:
-        content = content_of(str(_own()[name]) if name is not None else os.path.expanduser(text))
+        content = config_content(str(_own()[name]) if name is not None else os.path.expanduser(text))
     found = content["config"] if is_entry(content) and isinstance(content, dict) else content
     return found if isinstance(found, dict) and "model_type" in found else None
 
@@ -193,28 +195,30 @@ def add_model_file(
         InputError: if there is no library folder, the name does not do or is taken, or the config is not a model's.
         UnsupportedError: if the family is unknown.
     """
-    from meshwright.library.model_files import content_of, is_entry, model_of_config, name_of_path, refusal
+    from meshwright.library.model_files import config_content, is_entry, model_of_config, model_refusal, name_of_path
 
     folder = os.fspath(library) if library is not None else os.environ.get(LIBRARY_VARIABLE, "")
     if not folder:
-        raise refusal(
+        raise model_refusal(
             "no library folder to add to",
             "models are added only to a folder you name",
             f"set {LIBRARY_VARIABLE} to a folder, or pass one",
             field=LIBRARY_VARIABLE,
         )
     origin = os.path.expanduser(os.fspath(source))
-    content = content_of(origin)
+    content = config_content(origin)
     model_of_config(content, name_of_path(origin), source="")
 
     called = _fitting(name if name is not None else name_of_path(origin))
     target = Path(folder).expanduser() / "models" / f"{called}.json"
     if _match(called, _keys()) is not None:
-        raise refusal(
+        raise model_refusal(
             f"model name {called!r} is built in", "a built-in model cannot be replaced", "choose another name"
         )
     if target.exists() and not replace:
-        raise refusal(f"model {called!r} is in the library already", str(target), "choose another name or replace it")
+        raise model_refusal(
+            f"model {called!r} is in the library already", str(target), "choose another name or replace it"
+        )
     entry = {"source": f"added from {os.path.abspath(origin)}", "config": content}
     body = content if is_entry(content) else entry
     from meshwright.formats.writing import write_file
@@ -309,9 +313,9 @@ def _looks_like_path(text: str) -> bool:
 def _fitting(name: str) -> str:
     lower = name.strip().lower()
     if not _FITTING_NAME.fullmatch(lower):
-        from meshwright.library.model_files import refusal
+        from meshwright.library.model_files import model_refusal
 
-        raise refusal(
+        raise model_refusal(
             f"model name {name[:80]!r} is not valid",
             "a name has at most 100 letters, digits, dots, dashes and underscores, with a letter or digit at both ends",
             "pass another name",

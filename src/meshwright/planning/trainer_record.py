@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.files import parsed
-from meshwright.formats.megatron.records import command_of, line_of
+from meshwright.formats.megatron.records import command_of, key_line
 
 _OWN = re.compile(r"^per_device_train_batch_size\s*:", re.MULTILINE)
 _MODEL = re.compile(r"^model_name_or_path\s*:", re.MULTILINE)
@@ -58,7 +58,7 @@ def command_recorded(text: str, over: Mapping[str, str]) -> str:
             continue
         entries = value if isinstance(value, list) else [] if value is True else [value]
         words = " ".join(shlex.quote(str(entry)) for entry in entries if not isinstance(entry, (dict, list)))
-        said.setdefault(line_of(lines, str(key)), []).append(f"--{key} {words}".rstrip().replace("\n", " "))
+        said.setdefault(key_line(lines, str(key)), []).append(f"--{key} {words}".rstrip().replace("\n", " "))
     return command_of(said, "accelerate launch sft.py")
 
 

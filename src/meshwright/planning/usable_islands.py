@@ -67,7 +67,7 @@ def usable_islands(inputs: JobInputs, tolerance: float | None) -> tuple[JobInput
     return replace(inputs, cluster=cluster), left_out
 
 
-def said(left_out: Problem) -> str:
+def left_out_note(left_out: Problem) -> str:
     """What is left out as one line, for an answer that there is nevertheless."""
     return f"{left_out.what}; {left_out.fix}" if left_out.fix else left_out.what
 

@@ -107,7 +107,7 @@ class Service:
         """The door of a verb."""
 
         async def ask(request: Request) -> Response:
-            return await self._answer(request, verb, parsed_body(await body_of(request, self._most)))
+            return await self._answer(request, verb, parsed_body(await request_body(request, self._most)))
 
         return ask
 
@@ -158,7 +158,7 @@ class Service:
 
     async def add_job(self, request: Request) -> Response:
         """Accept a question that may take long."""
-        body = parsed_body(await body_of(request, self._most))
+        body = parsed_body(await request_body(request, self._most))
         verb = body.pop("verb", None)
         if verb not in SERVED:
             why = REFUSED.get(str(verb), f"must be one of {', '.join(SERVED)}")
@@ -247,7 +247,7 @@ def sent(reply: Reply, headers: Mapping[str, str] | None = None) -> Response:
     return Response(reply.content, status_code=reply.status, media_type=reply.media_type, headers=dict(headers or {}))
 
 
-async def body_of(request: Request, most: int) -> bytes:
+async def request_body(request: Request, most: int) -> bytes:
     """The body of a request.
 
     Raises:

@@ -88,7 +88,7 @@ def shared_fields(words: tuple[str, ...]) -> dict[str, Any]:
     return {name: value for word in words for name, value in (word_fields(word) or {}).items()}
 
 
-def words_of(data: DataParallel) -> tuple[str, ...]:
+def data_words_of(data: DataParallel) -> tuple[str, ...]:
     """The words of a record, in their order; without those of what no word says.
 
     Args:
@@ -108,4 +108,4 @@ def in_order(words: tuple[str, ...]) -> tuple[str, ...]:
     Args:
         words: in any.
     """
-    return words_of(DataParallel(**shared_fields(words)))
+    return data_words_of(DataParallel(**shared_fields(words)))

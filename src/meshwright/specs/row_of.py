@@ -86,9 +86,9 @@ def strategy_row(strategy: LayerStrategy) -> PlanRow | None:
 def _data_words(data: DataParallel) -> tuple[str, ...]:
     if not data.sends_otherwise:
         return ()
-    from meshwright.specs.data_words import words_of  # few plans have any
+    from meshwright.specs.data_words import data_words_of  # few plans have any
 
-    return words_of(data)
+    return data_words_of(data)
 
 
 def _recompute_fields(recompute: Recompute) -> tuple[str, int]:

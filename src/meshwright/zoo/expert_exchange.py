@@ -26,7 +26,7 @@ EXCHANGED = "exchanged"
 """Name of what comes out of an exchange: a layer that is computed again may keep it."""
 
 
-class Exchange:
+class TokenExchange:
     """The way of tokens to experts that are spread over ranks, and back, as one rank goes it."""
 
     def __init__(self, grid: DeviceGrid, how: ExpertParallel) -> None:
@@ -98,7 +98,7 @@ def through_experts(
     """
     if grid is None:
         return mlps(weights, x, lambda values: values)
-    way = Exchange(grid, how)
+    way = TokenExchange(grid, how)
     # Rows that fill up the last share are cut off again.
     seats = x.shape[SEATS]
     x = jnp.pad(x, ((0, 0), (0, 0), (0, -seats % (grid.size(way.rows[SEATS]) * way.pieces)), (0, 0)))
@@ -150,7 +150,7 @@ def without_duplicates(
 
     Source: Singh et al. 2023 (DeepSpeed-TED, arXiv 2303.06318), section 5.1.
     """
-    way = Exchange(grid, how)
+    way = TokenExchange(grid, how)
     samples, seats = way.rows.values()
     length = x.shape[1]
     more = ((0, 0), (0, -length % (grid.size(seats) * way.pieces)), (0, 0))

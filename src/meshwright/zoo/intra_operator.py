@@ -55,7 +55,7 @@ FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": None}
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Traced:
+class TracedLayers:
     """The parts of a model of equal layers, on one micro-batch."""
 
     embedding: CutStage
@@ -130,7 +130,7 @@ def _check(part: ModelSlice, workload: Workload) -> None:
 
 
 @lru_cache(maxsize=64)
-def traced_slice(model: ModelSpec, kind: LayerSpec, seq_len: int, compute: str, samples: int) -> Traced:
+def traced_slice(model: ModelSpec, kind: LayerSpec, seq_len: int, compute: str, samples: int) -> TracedLayers:
     """A small model of one kind of layer, read from shapes: no weight is made.
 
     Args:
@@ -156,7 +156,7 @@ def traced_slice(model: ModelSpec, kind: LayerSpec, seq_len: int, compute: str, 
     if len(layers.parts) != TRACED + 2 or len(inner) != TRACED:
         what = f"the layers of {model.name} are not told apart in its program"
         raise UnsupportedError(what=what, why=f"{len(layers.parts)} parts were found", field="model", code="MW406")
-    return Traced(
+    return TracedLayers(
         embedding=layers.parts[0],
         layer=layers.parts[2],
         head=layers.parts[-1],

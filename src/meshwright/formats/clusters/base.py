@@ -66,7 +66,7 @@ class ClusterNode:
 
 
 @dataclass(slots=True)
-class Devices:
+class DeviceNames:
     """Looks names of devices up; each unknown one is a problem once, with the nodes that have it."""
 
     lookup: DeviceLookup

@@ -19,7 +19,7 @@ from meshwright.formats.clusters.base import (
     ClusterNode,
     ClusterText,
     Description,
-    Devices,
+    DeviceNames,
     Format,
     counted,
     listed,
@@ -53,7 +53,7 @@ def _read(request: ClusterText) -> Description:
         InputError: no JSON, a node's labels contradict each other, or no node has a device; all problems together.
         UnsupportedError: unknown devices and nothing else wrong.
     """
-    wrong, devices = Refusals(CODE), Devices(request.lookup)
+    wrong, devices = Refusals(CODE), DeviceNames(request.lookup)
     gone, shared, plain, whole = Counter[str](), [], 0, []
     for item in _items(request.text):
         labels = _table(_table(item, "metadata"), "labels")

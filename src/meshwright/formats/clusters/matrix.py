@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.formats.cluster import MAX_GROUPS, Refusals, group_names
-from meshwright.formats.clusters.base import CODE, ClusterText, Description, Devices, Format, listed
+from meshwright.formats.clusters.base import CODE, ClusterText, Description, DeviceNames, Format, listed
 from meshwright.formats.clusters.matrix_cells import MatrixCells, is_matrix, matrix_cells
 from meshwright.kernels.alike import linkage, links_apart, ratio_apart
 from meshwright.shapes import Float
@@ -53,7 +53,7 @@ def _read(request: ClusterText) -> Description:
         InputError: it has holes, is not symmetric, joins groups by nothing, or names no devices; all together.
         UnsupportedError: unknown devices and nothing else wrong.
     """
-    wrong, devices = Refusals(CODE), Devices(request.lookup)
+    wrong, devices = Refusals(CODE), DeviceNames(request.lookup)
     cells = matrix_cells(request.text, devices, wrong)
     devices.refuse(wrong)
     if wrong:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.formats.cluster import UNKNOWN_NODE, Refusals
-from meshwright.formats.clusters.base import Devices, data_lines, directives, listed, whole_directive
+from meshwright.formats.clusters.base import DeviceNames, data_lines, directives, listed, whole_directive
 from meshwright.shapes import Float
 from meshwright.specs.device import DeviceSpec
 
@@ -55,7 +55,7 @@ def is_matrix(text: str) -> bool:
     return len(first) > 1 and len(first) == len(lines) and all(map(_is_cell, first))
 
 
-def matrix_cells(text: str, devices: Devices, wrong: Refusals) -> MatrixCells | None:
+def matrix_cells(text: str, devices: DeviceNames, wrong: Refusals) -> MatrixCells | None:
     """The cells of a matrix, or None with the problems noted."""
     said = directives(text)
     rows = [_split(line) for line in data_lines(text)]
@@ -164,7 +164,7 @@ def _kind(
     names: Sequence[str],
     columns: dict[str, list[str]],
     said: dict[str, str],
-    devices: Devices,
+    devices: DeviceNames,
     wrong: Refusals,
 ) -> DeviceSpec | None:
     name = columns["device"][row] if "device" in columns else said.get("device", "")

@@ -24,7 +24,7 @@ from meshwright.formats.clusters.base import (
     ClusterNode,
     ClusterText,
     Description,
-    Devices,
+    DeviceNames,
     Format,
     directives,
     listed,
@@ -67,7 +67,7 @@ def _read(request: ClusterText) -> Description:
         InputError: no whole device is listed, or a directive is wrong.
         UnsupportedError: unknown devices and nothing else wrong.
     """
-    said, wrong, devices = directives(request.text), Refusals(CODE), Devices(request.lookup)
+    said, wrong, devices = directives(request.text), Refusals(CODE), DeviceNames(request.lookup)
     copies, found = whole_directive(said, "nodes", wrong), _nodes(request.text)
     if copies is not None and (len(found) > 1 or copies > MAX_DEVICES):
         what = f"# nodes = {copies:,} beside {len(found)} nodes" if len(found) > 1 else f"# nodes = {copies:,}"

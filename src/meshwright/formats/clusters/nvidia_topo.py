@@ -25,7 +25,7 @@ from meshwright.formats.clusters.base import (
     ClusterNode,
     ClusterText,
     Description,
-    Devices,
+    DeviceNames,
     Format,
     directives,
     listed,
@@ -84,7 +84,7 @@ def _read(request: ClusterText) -> Description:
         UnsupportedError: unknown devices and nothing else wrong.
     """
     text = _ESCAPE.sub("", request.text)
-    said, wrong, devices = directives(text), Refusals(CODE), Devices(request.lookup)
+    said, wrong, devices = directives(text), Refusals(CODE), DeviceNames(request.lookup)
     copies = whole_directive(said, "nodes", wrong)
     matrices = _matrices(text)
     if not matrices:

@@ -21,7 +21,7 @@ from meshwright.formats.clusters.base import (
     ClusterNode,
     ClusterText,
     Description,
-    Devices,
+    DeviceNames,
     Format,
     counted,
     data_lines,
@@ -171,7 +171,7 @@ def _gpus(pattern: re.Pattern[str], text: str) -> list[tuple[str, int]]:
 
 
 def _description(records: Iterable[_Record], kind: str, request: ClusterText, wrong: Refusals) -> Description:
-    devices = Devices(request.lookup)
+    devices = DeviceNames(request.lookup)
     nodes: list[ClusterNode] = []
     seen: set[str] = set()
     gone, bare, untyped, mixed = Counter[str](), 0, [], []

@@ -90,12 +90,12 @@ def script_of(text: str, kind: str) -> str:
         held: dict[int, list[str]] = {}
         for option, value, key in nemo.options:
             word = None if value is None else _double_quoted(value) if "$" in value else shlex.quote(value)
-            held.setdefault(line_of(lines, key), []).append(option if word is None else f"{option} {word}")
+            held.setdefault(key_line(lines, key), []).append(option if word is None else f"{option} {word}")
         return command_of(held, f"{nemo.launcher} train.py".strip() if nemo.launcher else "python train.py")
     values = _dumped(text) if kind == "args" else _table(text, kind)
     said: dict[int, list[str]] = {}
     for option, value, key in _options(values, kind):
-        at = line_of(lines, key)
+        at = key_line(lines, key)
         said.setdefault(at, []).append(option if value is None else f"{option} {value}")
     if not any(name in values or f"--{name.replace('_', '-')}" in values for name in _OF_A_PLAN):
         shown = {"args": "the arguments Megatron-LM prints when it starts", "yaml": "options under MODEL_ARGS"}
@@ -215,7 +215,7 @@ def _table(text: str, kind: str) -> dict[str, object]:
     return found
 
 
-def line_of(lines: list[str], key: str) -> int:
+def key_line(lines: list[str], key: str) -> int:
     """The line, from 0, where a key stands; the first where none does."""
     pattern = re.compile(rf"^[\s\"'{{,]*(?:\d+:\s*)?{re.escape(key)}[\"']?\s*(?::| \.\.)")
     return next((number for number, line in enumerate(lines) if key in line and pattern.match(line)), 0)

@@ -12,16 +12,16 @@ from meshwright.formats.shell.evaluate import Evaluator
 from meshwright.formats.shell.launches import Launch, launches, processes
 from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.source import Source
-from meshwright.formats.shell.state import Command, ScriptState, Shell, TooMuch
+from meshwright.formats.shell.state import ScriptCommand, ScriptState, Shell, TooMuch
 from meshwright.formats.shell.values import ScriptLine, Unknown, Value, Word, literal, word
 
 MAX_TEXT = 2_000_000
 """Letters of a script; launch scripts have thousands."""
 
 __all__ = [
-    "Command",
     "Launch",
     "Script",
+    "ScriptCommand",
     "ScriptLine",
     "Unknown",
     "Word",
@@ -36,7 +36,7 @@ __all__ = [
 class Script:
     """What a script starts."""
 
-    commands: tuple[Command, ...]
+    commands: tuple[ScriptCommand, ...]
     assumed: Mapping[str, ScriptLine]
     """Names taken as not set, with where they are first used; `@` stands for the script's arguments."""
     missing: tuple[tuple[str, ScriptLine], ...]

@@ -16,7 +16,7 @@ from meshwright.formats.shell.calls import inner_scripts
 from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.parameters import parameter
 from meshwright.formats.shell.source import Source
-from meshwright.formats.shell.state import LETTERS_A_STEP, MAX_DEPTH, Command, ScriptState, Shell, TooMuch
+from meshwright.formats.shell.state import LETTERS_A_STEP, MAX_DEPTH, ScriptCommand, ScriptState, Shell, TooMuch
 from meshwright.formats.shell.syntax import assigned, file_name, parse, text_at, torn_at
 from meshwright.formats.shell.values import (
     Fragment,
@@ -312,7 +312,7 @@ class Evaluator:
         if inner_scripts(self, words, place, shell):
             return
         self.record.step(LETTERS_A_STEP * len(words))  # those who look for a training read every word again
-        command = Command(
+        command = ScriptCommand(
             words=tuple(Word(word) for word in words),
             place=place,
             environment=shell.environment(),

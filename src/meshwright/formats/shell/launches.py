@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from meshwright.formats.shell.state import Command
+from meshwright.formats.shell.state import ScriptCommand
 from meshwright.formats.shell.values import ScriptLine, Unknown, Value, Word
 
 _LAUNCHERS = re.compile(r"(torchrun|deepspeed|accelerate|srun|mpirun|mpiexec|horovodrun|ds|torchx)$")
@@ -64,12 +64,12 @@ class Launch:
         return any(_LAUNCHERS.search(text) or text in _MODULES for text in texts)
 
 
-def launches(commands: Sequence[Command]) -> list[Launch]:
+def launches(commands: Sequence[ScriptCommand]) -> list[Launch]:
     """Python programs in the order they are started."""
     return [found for command in commands for found in _of_command(command)]
 
 
-def _of_command(command: Command) -> Iterator[Launch]:
+def _of_command(command: ScriptCommand) -> Iterator[Launch]:
     words = _handed_over(command.words)
     texts = [word.text for word in words]
     at = _program(texts)

@@ -76,7 +76,7 @@ class TooMuch(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class ScriptCommand:
     """A program that the script starts."""
 
     words: tuple[Word, ...]
@@ -91,7 +91,7 @@ class Command:
 class ScriptState:
     """What all shells of a script have in common: commands in their order, and what had to be assumed."""
 
-    commands: list[Command] = field(default_factory=list)
+    commands: list[ScriptCommand] = field(default_factory=list)
     assumed: dict[str, ScriptLine] = field(default_factory=dict)
     """Variables taken as not set."""
     missing: list[tuple[str, ScriptLine]] = field(default_factory=list)

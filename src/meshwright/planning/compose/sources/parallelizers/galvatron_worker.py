@@ -95,7 +95,7 @@ def profile_files(asked: dict[str, Any], devices: int, folder: Path) -> tuple[in
     return nodes, per_node
 
 
-def settings(asked: dict[str, Any], nodes: int, per_node: int, folder: Path) -> types.SimpleNamespace:
+def engine_settings(asked: dict[str, Any], nodes: int, per_node: int, folder: Path) -> types.SimpleNamespace:
     """The engine's settings: one stage, one micro-batch, tensor and data degrees, sharding, recompute by layer."""
     limit_gib = int(asked["island"]["memory_bytes"] / 1024**3)
     return types.SimpleNamespace(
@@ -133,7 +133,7 @@ def searched(module: Any, asked: dict[str, Any], devices: int, folder: Path) -> 
         def save_results(self, results: dict[str, Any], *_: Any) -> None:
             found.append(results)
 
-    engine = Engine(settings(asked, nodes, per_node, folder))
+    engine = Engine(engine_settings(asked, nodes, per_node, folder))
     seq, layers = asked["workload"]["seq_len"], asked["slice"]["layers"]
     shape = {"hidden_size": asked["model"]["hidden"], "layer_num": layers, "seq_len": seq}
     engine.set_search_engine_info(str(folder), [shape], "slice")

@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.planning.compose.sources.profiles.costs import ProfileCosts
 from meshwright.planning.compose.sources.profiles.pipeline_set import PipelineShape, StageShape
 from meshwright.planning.compose.sources.profiles.stage_kinds import StageCosts, StageKinds
-from meshwright.planning.compose.sources.profiles.stage_sequences import devices_used
+from meshwright.planning.compose.sources.profiles.stage_sequences import devices_by_kind
 from meshwright.shapes import Bool, Float, Int
 
 _STEPS = 24
@@ -125,7 +125,7 @@ def split_columns(
         least_tp=kinds.tp[table].min(axis=1),
         most_tp=kinds.tp[table].max(axis=1),
         most_replicas=kinds.replicas[table].max(axis=1),
-        used=devices_used(kinds, table, len(costs.kinds)),
+        used=devices_by_kind(kinds, table, len(costs.kinds)),
         micro_batch=np.full(len(table), prices.micro_batch),
         stages=table,
         layers=whole,

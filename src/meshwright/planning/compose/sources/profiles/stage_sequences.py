@@ -32,14 +32,14 @@ def sequences(
         for before in range(1, stages):
             blocks.append(np.where(np.arange(stages) < before, first[:, None], second[:, None]))
         table = np.concatenate(blocks)
-        used = devices_used(kinds, table, len(counts))
+        used = devices_by_kind(kinds, table, len(counts))
         possible = (kinds.replicas[table].min(axis=1) == 1) & (used <= counts).all(axis=1)
         if possible.any():
             tables.append(table[possible])
     return tables
 
 
-def devices_used(
+def devices_by_kind(
     kinds: StageKinds, table: Int[np.ndarray, "sequences stages"], count: int
 ) -> Int[np.ndarray, "sequences devices"]:
     """Devices of each kind in each sequence."""
