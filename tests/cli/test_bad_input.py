@@ -89,6 +89,8 @@ MOE = "estimate mixtral-8x7b --gpus 8xH100 --plan"
 
 COMMAND_LINE = [
     ("paln", 2, "unknown verb 'paln'", "plan"),
+    ("replan", 4, "no verb 'replan'", "--replan-from PLAN"),
+    ("fit", 4, "no verb 'fit'", "`meshwright calibrate MEASURED.csv"),
     ("plan llama-3-8b --gpu 8xH100", 2, "unknown option --gpu", "--gpus"),
     ("plan llama-3-8b --gpus 8xH100 --sqe 4096 --gsb 8 --dytpe bf16", 2, "--seq", "--gbs", "--dtype"),
     ("plan llama-3-8b --gpus 8xH100 --batch-size 8 --tp 2 --zero 1", 2, "--gbs?", "--pin tp=", "--pin sharding="),

@@ -439,3 +439,11 @@ def test_nothing_is_written_for_a_bad_config_or_without_a_library(here: Path) ->
     (here / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         add_model_file("config.json", here / "file", name="mine")
+
+
+def test_a_plan_of_a_file_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plans.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(UnsupportedError, match="a plan of a file is no model") as refused:
+        resolve("plans.json#2")
+    assert refused.value.problems[0].fix == "--plan plans.json#2"

@@ -18,7 +18,7 @@ from meshwright import check, estimate, size
 from meshwright.app.compare import compare
 from meshwright.report.bars import MEMORY_LETTERS, letter_cells, memory_bar
 from meshwright.report.html import renderable_html
-from meshwright.report.plan_tables import shown_stages, wrap_name
+from meshwright.report.plan_tables import bottleneck, shown_stages, wrap_name
 from tests.app.questions import GPUS, MODEL, best_plans
 
 BUILDERS: dict[str, Callable[[], Any]] = {
@@ -46,6 +46,13 @@ def shown(answer: Any, width: int, *, encoding: str = "utf-8") -> str:
     File.encoding = property(lambda _: encoding)  # type: ignore[assignment,method-assign]
     Console(file=file, width=width, force_terminal=False, color_system=None).print(answer)
     return file.getvalue()
+
+
+def test_the_table_and_the_breakdown_give_the_largest_part_one_share() -> None:
+    """Rounded so that all sum to 100%: 9.46% is 9.4% where other parts need the tenth more."""
+    parts = {"compute": 89.57, "tp": 9.46, "optimizer": 0.69, "dp": 0.28}
+    assert bottleneck({"breakdown_s": parts, "step_time_s": 100.0}) == ("tp", 0.094)
+    assert bottleneck({"breakdown_s": {"compute": 9999.0, "dp": 1.0}, "step_time_s": 10000.0}) == ("dp", 0.0001)
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -279,6 +279,10 @@ def _own() -> dict[str, Path]:
 
 def _unknown(text: str) -> Problem:
     shown = text if len(text) <= 80 else f"{text[:77]}..."
+    file_name, mark, _ = text.rpartition("#")
+    if mark and os.path.isfile(file_name):
+        why = "a plan of a file is no model"
+        return Problem(what=f"unknown model {shown!r}", why=why, fix=f"--plan {shown}", field="model")
     known = [*names(), *(alias for others in _index().values() for alias in others)]
     close = list(dict.fromkeys(find_name(match) or match for match in nearest(text[:80], known, count=5)))[:3]
     return Problem(

@@ -67,7 +67,7 @@ def job_assumptions(
     found += cluster_assumptions(cluster)
     used = [(one.device, one.devices) for one in cluster.groups]
     if unlike := outside_experience(calibration_of(workload.calibration), workload, used):
-        found.append(Assumption(name="outside all experience", value=unlike, basis="extrapolated"))
+        found.append(Assumption(name="outside all measurements", value=unlike, basis="extrapolated"))
     share = f"{100 * TIGHT_SHARE:.0f}%"
     reserve = f"{share} of the memory stays free where any plan allows it, and nothing is offloaded unless asked for"
     found.append(Assumption(name="memory reserve", value=reserve, basis="assumed"))

@@ -150,7 +150,8 @@ def gpu_card(card: Mapping[str, Any]) -> RenderableType:
 
     fact("device", f"{card['name']} ({card['vendor']}{', ' + str(card['year']) if card['year'] else ''})", "name")
     for number, (dtype, peak) in enumerate(card["peak_flop_per_s"].items()):
-        text = f"{dtype} {significant(peak / TERA, 4)} TFLOP/s, dense"
+        rate = peak / TERA
+        text = f"{dtype} {f'{rate:,.0f}' if rate >= 1000 else significant(rate, 4)} TFLOP/s, dense"
         fact("" if number else "peaks", text, "" if number else "peak_flop_per_s")
     fact("memory", f"{card['memory_bytes'] / GIB:.1f} GiB as frameworks see it", "memory_bytes")
     bandwidth = f"{card['memory_bandwidth_bytes_per_s'] / GIGA:,.0f} GB/s"
@@ -170,7 +171,8 @@ def gpu_card(card: Mapping[str, Any]) -> RenderableType:
         fact("fabric", fabric, "fabric_bytes_per_s", known)
     efficiency = card["efficiency"]
     best = f"GEMM {efficiency['gemm_fraction']:.0%}, memory {efficiency['memory_fraction']:.0%} of peak at best"
-    plain_row(facts, "kernels", best, f"{efficiency['basis']}: {efficiency['source']}")
+    basis, source = efficiency["basis"], efficiency["source"]
+    plain_row(facts, "kernels", best, source if source.startswith(basis) else f"{basis}: {source}")
     if card["aliases"]:
         plain_row(facts, "other names", ", ".join(card["aliases"]), "")
     if card["notes"]:

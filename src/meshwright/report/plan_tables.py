@@ -218,13 +218,11 @@ def breakdown(estimate: Mapping[str, Any]) -> ShareBars:
 
 
 def bottleneck(estimate: Mapping[str, Any]) -> tuple[str, float]:
-    """The largest part of the step that is not compute, and its share."""
-    step_s = estimate["step_time_s"]
-    name, time_s = max(
-        ((name, time_s) for name, time_s in estimate["breakdown_s"].items() if name != "compute"),
-        key=lambda part: part[1],
-    )
-    return name, time_s / step_s
+    """The largest part of the step that is not compute, and its share, rounded as in `breakdown`."""
+    parts = estimate["breakdown_s"]
+    name = max((name for name in parts if name != "compute"), key=parts.__getitem__)
+    rounded = percents(parts).get(name)
+    return name, float(rounded.rstrip("%")) / 100 if rounded else parts[name] / estimate["step_time_s"]
 
 
 def fullest(stages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

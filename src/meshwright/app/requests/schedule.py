@@ -48,7 +48,7 @@ def _seconds(help_text: str, default: float) -> Any:
 class ScheduleRequest(Request):
     """Draw, price and check one pipeline schedule with equal stages.
 
-    Times are in seconds per full worker share.
+    Times are in seconds, of one micro-batch on all layers of a worker.
     """
 
     examples: ClassVar = (
