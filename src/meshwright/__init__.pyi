@@ -558,6 +558,7 @@ def schedule(
     lost: int | None = ...,
     times: str | None = ...,
     room: float | None = ...,
+    released_by_input: float | None = ...,
     allow: str | Iterable[str] = ...,
     split: bool = ...,
     objective: str = ...,

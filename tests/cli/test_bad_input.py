@@ -195,6 +195,8 @@ NUMBERS = [
     ("schedule best --m 8", 2, "--p is missing"),
     ("schedule best --p 4 --m 8 --allow 1f2b", 4, "unknown schedule '1f2b'", "1f1b"),
     ("schedule best --p 4 --m 8 --room 0.5", 3, "fits", "0.5"),
+    ("schedule best --p 4 --m 8 --released-by-input 0.5", 2, "--released-by-input is given", "state --room"),
+    ("schedule best --p 4 --m 8 --room 4 --released-by-input 2", 2, "--released-by-input is '2'"),
     ("schedule best --m 8 --times nowhere.csv", 2, "nowhere.csv", "no such file"),
     ("schedule gpipe --p 1024 --m 1000000000", 2, "at most 300,000"),
     ("validate BAD/columns.csv --fail-above nan", 2, "--fail-above is 'nan'"),

@@ -45,6 +45,7 @@ def test_chunks_in_any_order(tmp_path: Path) -> None:
         ("worker,forward_s,input_s,weight_s\n0,1,1,1\n0,1,1,1\n", ["misses or repeats a stage"]),
         ("worker,forward_s,input_s,weight_s\n1e15,1,1,1\n", ["misses or repeats a stage"]),
         ("worker,forward_s,input_s,weight_s\n0.5,1,1,1\n", ["a whole number"]),
+        ("forward_s,input_s,weight_s,released_by_input\n1,1,1,1.5\n", ["released_by_input is '1.5'", "at most 1"]),
         ('{"forward_s": 1}', ["a list of objects"]),
         ("[1, 2", ["it is not JSON"]),
     ],

@@ -25,10 +25,23 @@ PUBLIC = [
 activation lives until its weight gradient has run; cases are its authors' own, of v_schedule.py."""
 
 
-def shortest(p: int, m: int, v: int, room: float, f: float, i: float, w: float, latency: float) -> Scheduled:
+RELEASED = [
+    # p, m, room, share of an activation that the input gradient frees, f, i, w, latency, span; one chunk.
+    (4, 12, 5, 0.5, 5, 6, 4, 0, 193),
+    (4, 12, 16, 0.5, 5478, 5806, 3534, 200, 178898),
+    (8, 24, 16, 688 / 1240, 10484, 11266, 7106, 281, 701952),
+    (8, 32, 16, 2048 / 3720, 29850, 29767, 18868, 466, 2517463),
+    (16, 48, 32, 1 - 32 / 74, 14407, 14380, 9676, 1610, 1888960),
+]
+"""As `PUBLIC`, from zb.py and v_schedule.py, run on 2026-11-28 with the memory of its authors."""
+
+
+def shortest(
+    p: int, m: int, v: int, room: float, f: float, i: float, w: float, latency: float, released: float = 0.0
+) -> Scheduled:
     whole = np.full((p, 1), float(v))
     times = Times(forward_s=f * whole, backward_s=(i + w) * whole, weight_s=w * whole, transfer_s=latency)
-    caps = Caps(capacity_bytes=room, activation_bytes=1.0)
+    caps = Caps(capacity_bytes=room, activation_bytes=1.0, released_by_input=released)
     placements = ("linear",) if v == 1 else ("v",)
     return best_schedule(times, m, caps, chunks=(v,), placements=placements, objective="span")
 
@@ -39,6 +52,25 @@ def test_spans_are_as_short_as_those_of_public_heuristics(case: tuple[float, ...
     found = shortest(int(p), int(m), int(v), room, *rest)
     assert found.bound_s <= found.span_s <= span_s * (1 + 1e-6)
     assert max(vectors.sum(axis=1).max() for vectors in live_vectors(found.table)) <= room * v
+
+
+@pytest.mark.parametrize("case", RELEASED, ids=str)
+def test_memory_that_input_gradients_free_is_used(case: tuple[float, ...]) -> None:
+    p, m, room, released, *rest, span_s = case
+    found = shortest(int(p), int(m), 1, room, *rest, released)
+    assert found.bound_s <= found.span_s <= span_s * (1 + 1e-6)
+    for row in found.table.entries():
+        changes = [{"F": 1.0, "I": -released, "W": released - 1.0}[entry[0]] for entry in row]
+        assert np.cumsum(changes).max() <= room * (1 + 1e-9)
+    assert found.peak_bytes.max() <= room * (1 + 1e-9)
+
+
+def test_a_share_released_early_makes_no_order_longer_and_is_one_of_all() -> None:
+    spans = [shortest(4, 8, 1, 4, 6, 4, 4, 1, share).span_s for share in (0.0, 0.5, 1.0)]
+    assert spans == sorted(spans, reverse=True)
+    assert spans[0] > spans[-1]
+    with pytest.raises(InputError, match="released_by_input"):
+        shortest(4, 8, 1, 4, 6, 4, 4, 1, 1.5)
 
 
 def test_steps_without_a_barrier_follow_each_other_at_the_span() -> None:

@@ -98,6 +98,7 @@ def _best(request: ScheduleRequest) -> DrawnSchedules:
         **request.seconds,
         times_file=request.times,
         room=request.room,
+        released_by_input=request.released_by_input or 0.0,
         allow=list(request.allow) or None,
         split=request.split,
         objective=request.objective,

@@ -22,7 +22,8 @@ from meshwright.formats.files import read_text
 from meshwright.shapes import Float
 
 REQUIRED = ("forward_s", "input_s", "weight_s")
-OPTIONAL = ("recompute_s", "transfer_s", "activation_bytes", "capacity_bytes", "weight_bytes")
+OPTIONAL = ("recompute_s", "transfer_s", "activation_bytes", "capacity_bytes", "weight_bytes", "released_by_input")
+SHARES = ("released_by_input",)
 PLACES = ("worker", "chunk")
 MOST_PLACES, MOST_SECONDS, MOST_BYTES = 1e15, 1e9, 1e18
 """No stage takes thirty years or holds an exabyte: the numbers are in another unit, or slips."""
@@ -44,6 +45,8 @@ class StageTimes:
     """Memory of the worker, the same for all its chunks."""
     weight_bytes: Float[np.ndarray, "workers chunks"] | None = None
     """Weights, gradients and optimizer states."""
+    released_by_input: Float[np.ndarray, "workers chunks"] | None = None
+    """Share of the activation that the input gradient frees already; the weight gradient frees the rest."""
 
 
 def read_stage_times(path: str | Path) -> StageTimes:
@@ -69,7 +72,8 @@ def read_stage_times(path: str | Path) -> StageTimes:
     for number, row in enumerate(rows, 1):
         for name, cell in cells.items():
             value = _number(row.get(name, ""))
-            most = MOST_PLACES if name in PLACES else MOST_SECONDS if name.endswith("_s") else MOST_BYTES
+            most = 1.0 if name in SHARES else MOST_PLACES if name in PLACES else MOST_BYTES
+            most = MOST_SECONDS if name.endswith("_s") else most
             if value is None or value > most or (name in PLACES and value % 1):
                 rule = "a whole number from 0" if name in PLACES else "a finite number, 0 or more"
                 rule += f", at most {most:g}" if value is not None and value > most else ""

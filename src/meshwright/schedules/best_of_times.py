@@ -25,6 +25,7 @@ def run_best_schedule(
     transfer_s: float = 0.0,
     times_file: str | Path | None = None,
     room: float | None = None,
+    released_by_input: float = 0.0,
     allow: Sequence[str] | None = None,
     split: bool = True,
     objective: str = "makespan",
@@ -42,6 +43,7 @@ def run_best_schedule(
         transfer_s: latency of a transfer, which occupies nobody; where the file does not say it.
         times_file: CSV or JSON of stage times and memory, as `read_stage_times` takes it.
         room: micro-batches whose activations fit each worker, if the file says no bytes; None for any number.
+        released_by_input: share of an activation that the input gradient of a split backward frees, with `room`.
         allow: names of schedules that may be used; None: those with exact semantics and one copy of the weights.
         split: whether list scheduling may part weight gradients from backwards.
         objective: what is to be short: the step from start to end, or the longest span of a worker.
@@ -76,7 +78,7 @@ def run_best_schedule(
         tasks = f"p {workers} x m {m} x v {max(chunks)} x 3 = {workers * m * max(chunks) * 3:,} tasks"
         rule = f"at most {MOST_TASKS:,} are listed"
         problems.append(Problem(what=f"best: {tasks}", why=rule, fix="fewer micro-batches", field="m"))
-    caps = _caps(stages, room, problems)
+    caps = _caps(stages, room, released_by_input, problems)
     if problems:
         raise InputError(problems, code="MW240")
     times = Times(
@@ -89,23 +91,33 @@ def run_best_schedule(
     return best_schedule(times, m, caps, allow=allow, chunks=chunks, split=split, objective=objective)
 
 
-def _caps(stages: StageTimes, room: float | None, problems: list[Problem]) -> Caps | None:
+def _caps(stages: StageTimes, room: float | None, released_by_input: float, problems: list[Problem]) -> Caps | None:
     """Memory from the file, or from the number of micro-batches that fit."""
     in_file = (stages.capacity_bytes is not None, stages.activation_bytes is not None)
     if room is not None:
         if any(in_file):
             why = "the file of stage times says bytes"
             problems.append(Problem(what=f"room = {room:g}", why=why, fix="leave one of them out", field="room"))
-        return Caps(capacity_bytes=room, activation_bytes=1.0)
+        return Caps(capacity_bytes=room, activation_bytes=1.0, released_by_input=released_by_input)
     if not any(in_file):
+        if stages.released_by_input is not None:
+            why = "it counts where capacity_bytes and activation_bytes are known"
+            what = "the file of stage times has released_by_input alone"
+            problems.append(Problem(what=what, why=why, field="released_by_input"))
         return None
     if stages.capacity_bytes is None or stages.activation_bytes is None:
         lacks = "activation_bytes" if in_file[0] else "capacity_bytes"
         why = "memory is kept to only where both are known"
         problems.append(Problem(what=f"the file of stage times has no column {lacks}", why=why, field=lacks))
         return None
+    whole_bytes = stages.activation_bytes.sum(axis=1)
+    share = np.zeros_like(whole_bytes)
+    if stages.released_by_input is not None:
+        released_bytes = (stages.activation_bytes * stages.released_by_input).sum(axis=1)
+        share = released_bytes / np.where(whole_bytes > 0, whole_bytes, 1.0)
     return Caps(
         capacity_bytes=stages.capacity_bytes.max(axis=1),
-        activation_bytes=stages.activation_bytes.sum(axis=1),
+        activation_bytes=whole_bytes,
+        released_by_input=np.minimum(share, 1.0),
         weight_bytes=0.0 if stages.weight_bytes is None else stages.weight_bytes.sum(axis=1),
     )

@@ -6,7 +6,7 @@ import numpy as np
 
 from meshwright.schedules.bounds import covering
 from meshwright.schedules.table import Kind, ScheduleTable
-from meshwright.shapes import Int
+from meshwright.shapes import Float, Int
 
 
 def live_vectors(table: ScheduleTable) -> tuple[Int[np.ndarray, "vectors chunks"], ...]:
@@ -26,6 +26,29 @@ def live_vectors(table: ScheduleTable) -> tuple[Int[np.ndarray, "vectors chunks"
         peaks = rises & np.append(~rises[1:], True)
         workers.append(largest_vectors(np.cumsum(own, axis=0)[peaks]))
     return tuple(workers)
+
+
+def peak_live_bytes(
+    table: ScheduleTable,
+    stage_bytes: Float[np.ndarray, "workers chunks"],
+    released_by_input: Float[np.ndarray, "workers chunks"],
+) -> Float[np.ndarray, " workers"]:
+    """Per worker the most bytes of activations that live along its order, where input gradients free a part of them.
+
+    Args:
+        table: the schedule.
+        stage_bytes: activation of one micro-batch by worker and chunk.
+        released_by_input: share of it that I frees; W frees the rest.
+    """
+    share = released_by_input[table.worker, table.chunk]
+    kinds = [table.kind == kind for kind in (Kind.F, Kind.I, Kind.W, Kind.B)]
+    change = np.select(kinds, [1.0, -share, share - 1.0, -1.0], 0.0) * stage_bytes[table.worker, table.chunk]
+    return np.array(
+        [
+            np.cumsum(change[low:high]).max(initial=0.0)
+            for low, high in zip(table.first[:-1], table.first[1:], strict=True)
+        ]
+    )
 
 
 def largest_vectors(vectors: Int[np.ndarray, "vectors chunks"]) -> Int[np.ndarray, "largest chunks"]:

@@ -38,6 +38,8 @@ class Work:
     """Activation of one micro-batch, from F to B or W; None: not counted. For one chain only."""
     room_bytes: Sequence[float] | None = None
     """Activations that fit each worker; at least those of one micro-batch on all its stages."""
+    released_by_input: Sequence[float] | None = None
+    """Share of `stage_bytes` that an input gradient frees already, by virtual stage; None: the weight gradient all."""
 
     def __post_init__(self) -> None:
         assert self.room_bytes is None or self.placement.chains == 1
@@ -89,6 +91,10 @@ class State:
         self.ones = [1.0] * count
         self.latency_s = [0.0] * count if work.latency_s is None else list(work.latency_s)
         self.bytes_of = [0.0] * count if work.stage_bytes is None else list(work.stage_bytes)
+        early = [0.0] * count if work.released_by_input is None else work.released_by_input
+        # Of `bytes_of`, what an input gradient frees and what waits for its weight gradient.
+        self.freed_early = [size * share for size, share in zip(self.bytes_of, early, strict=True)]
+        self.freed_late = [size - freed for size, freed in zip(self.bytes_of, self.freed_early, strict=True)]
         self.room_bytes = [NEVER] * placement.p if work.room_bytes is None else list(work.room_bytes)
         self.seconds = {Kind.F: list(work.forward_s), Kind.I: list(work.gradient_s), Kind.W: list(work.weight_s or ())}
         self.split = work.weight_s is not None
@@ -137,7 +143,7 @@ class State:
         if kind is Kind.W:
             stage, unit = desk.owed.popleft()
             desk.free_s = start_s + self.seconds[Kind.W][stage]
-            desk.live_bytes -= self.bytes_of[stage]
+            desk.live_bytes -= self.freed_late[stage]
             return Task(Kind.W, stage, unit), worker
         unit = self.done[kind][stage]
         self.done[kind][stage] = unit + 1
@@ -154,6 +160,7 @@ class State:
         desk.gradients += 1
         if self.split:
             desk.owed.append((stage, unit))
+            desk.live_bytes -= self.freed_early[stage]
         else:
             desk.live_bytes -= self.bytes_of[stage]
         before = self.preceding[stage]
@@ -188,6 +195,8 @@ class Listed(NamedTuple):
     makespan_s: float
     span_s: float
     """Largest time from first start to last end of one worker."""
+    starts_s: list[float]
+    """Of each worker's first task."""
 
 
 def list_schedule(work: Work, rule: TaskRule) -> Listed:
@@ -225,7 +234,12 @@ def list_schedule(work: Work, rule: TaskRule) -> Listed:
             if choice[0] < NEVER:
                 heapq.heappush(queue, (choice[0], changed))
     ends = [desk for desk in state.desks if desk.start_s < NEVER]
-    return Listed(lists, max(desk.free_s for desk in ends), max(desk.free_s - desk.start_s for desk in ends))
+    return Listed(
+        lists,
+        max(desk.free_s for desk in ends),
+        max(desk.free_s - desk.start_s for desk in ends),
+        [desk.start_s for desk in state.desks],
+    )
 
 
 class Ranked(TaskRule):

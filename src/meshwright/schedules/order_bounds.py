@@ -22,7 +22,8 @@ def order_lower_bound_s(
       one, none where the last task may be a weight gradient;
     * head + forwards and input gradients + the way back of the last input gradient and one weight gradient;
     * head + sum over its stages of bytes * lifetime * micro-batches / room + tail: an activation lives at least while
-      its micro-batch runs to the end of the chain and back, and no more than the room lives at a time;
+      its micro-batch runs to the end of the chain and back, what the input gradient does not free until its weight
+      gradient has run, and no more than the room lives at a time;
     and the time of one micro-batch alone. A span has no head and no tail, and of one micro-batch what it lasts from its
     forward to its weight gradient on the worker.
 
@@ -55,6 +56,7 @@ def order_lower_bound_s(
         down, back = np.zeros(stages), np.zeros(stages)
     else:
         alone = float((whole_down + whole_back + weight[placement.preceding < 0][placement.chain]).max())
+    kept = np.ones(stages) if work.released_by_input is None else 1 - np.asarray(work.released_by_input)
     bounds = [alone]
     for worker in range(p):
         own = placement.worker == worker
@@ -75,6 +77,21 @@ def order_lower_bound_s(
         # A worker with no room for one micro-batch allows no order at all, which is for others to say.
         if held.sum() > 0 and held.sum() <= room * (1 + 1e-9) < np.inf:
             if own.sum() == 1:
-                room = float(np.floor(room / float(held[0]) * (1 + 1e-9))) * float(held[0])
-            bounds.append(head + float((held * units[own] * (lifetime + weight)[own]).sum()) / room + tail)
+                room = _used(room / float(held[0]), float(kept[own][0]), int(units[own][0])) * float(held[0])
+            bounds.append(head + float((held * units[own] * (lifetime + kept * weight)[own]).sum()) / room + tail)
     return (1.0 - 1e-12) * float(max(bounds))
+
+
+def _used(room: float, kept: float, units: int) -> float:
+    """The most of a room that whole activations and the parts kept for weight gradients can fill, in activations.
+
+    Args:
+        room: in activations.
+        kept: part of an activation that waits for its weight gradient.
+        units: micro-batches.
+    """
+    most = room * (1 + 1e-9)
+    if kept <= 0 or kept >= 1:
+        return float(np.floor(most))
+    parts = np.arange(min(units, int(most / kept)) + 1)
+    return float((np.floor(most - parts * kept) + parts * kept).max())

@@ -48,6 +48,8 @@ class Order:
     """Largest time from first start to last end of one worker."""
     rule: str
     """In words, for reports."""
+    starts_s: tuple[float, ...] = ()
+    """Of each worker's first task, where a rule made the order."""
 
 
 def search_orders(
@@ -100,8 +102,15 @@ def made_by(work: Work, rule: TaskRule, words: str) -> Order:
         rule: which task a worker takes.
         words: for the rule, as users read them.
     """
-    lists, makespan_s, span_s = list_schedule(work, rule)
-    return Order(work=work, lists=lists, makespan_s=makespan_s, span_s=span_s, rule=words)
+    made = list_schedule(work, rule)
+    return Order(
+        work=work,
+        lists=made.lists,
+        makespan_s=made.makespan_s,
+        span_s=made.span_s,
+        rule=words,
+        starts_s=tuple(made.starts_s),
+    )
 
 
 def improved(order: Order) -> Order:
@@ -206,13 +215,18 @@ def _screened(works: Sequence[Work], options: Sequence[Sequence[Options]]) -> li
 
 def _by_latest_start(order: Order) -> Order:
     """List scheduling with the latest starts of an order as ranks."""
-    latest = _latest_starts(order)
+    latest = latest_starts(order, [order.makespan_s] * order.work.placement.p)
     rule = order.rule.removesuffix(IMPROVED) + IMPROVED
     return made_by(order.work, Ranked(lambda *task: latest[task]), rule)
 
 
-def _latest_starts(order: Order) -> dict[tuple[Kind, int, int], float]:
-    """By kind, stage and micro-batch, how late each task could start in this order without a later end."""
+def latest_starts(order: Order, ends_s: Sequence[float]) -> dict[tuple[Kind, int, int], float]:
+    """By kind, stage and micro-batch, how late each task could start in this order.
+
+    Args:
+        order: of all workers.
+        ends_s: by when each worker has to end.
+    """
     work = order.work
     placement = work.placement
     following, preceding = placement.following.tolist(), placement.preceding.tolist()
@@ -224,7 +238,7 @@ def _latest_starts(order: Order) -> dict[tuple[Kind, int, int], float]:
     gradient = Kind.B if work.weight_s is None else Kind.I
     latest: dict[tuple[Kind, int, int], float] = {}
     left = [list(tasks) for tasks in order.lists]
-    free = [order.makespan_s] * placement.p
+    free = list(ends_s)
     ready = list(range(placement.p))
     waiting: dict[tuple[Kind, int, int], int] = {}
     while ready:

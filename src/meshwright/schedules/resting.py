@@ -6,10 +6,10 @@ than that one loses nothing by idling more, while a weight gradient that it star
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from meshwright.schedules.list_scheduling import NEVER, Choice, Greedy, State, TaskRule, WorkerQueue
+from meshwright.schedules.list_scheduling import NEVER, Choice, Greedy, State, TaskRule
 from meshwright.schedules.lists import Task
 from meshwright.schedules.table import Kind
 
@@ -27,17 +27,19 @@ class Rest:
     as_others: bool = True
     before: frozenset[Kind] = BOTH
 
-    def ends(self, state: State, desk: WorkerQueue, start_s: float, kind: Kind) -> bool:
+    def ends(self, state: State, worker: int, start_s: float, kind: Kind, stage: int) -> bool:
         """Whether the next weight gradient of a worker goes before another task.
 
         It does where it is over before that task could start, and where the worker has rested enough.
 
         Args:
             state: of all workers.
-            desk: of the worker.
+            worker: that may rest.
             start_s: of the other task.
             kind: of the other task.
+            stage: of the other task.
         """
+        desk = state.desks[worker]
         wait_s = start_s - desk.free_s
         if not desk.owed or wait_s <= 0:
             return False
@@ -52,6 +54,28 @@ class Rest:
         before = "gradients" if self.before == GRADIENTS else "forwards and gradients"
         longest = " or as long as the idlest one" if self.as_others else ""
         return f"a worker rests {self.most_s:.4g} s{longest} before {before}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackRest(Rest):
+    """A worker rests where a weight gradient would start another task later than an order of the same tasks allows."""
+
+    latest_s: Mapping[tuple[Kind, int, int], float]
+    """Start of every task by kind, virtual stage and micro-batch."""
+
+    def ends(self, state: State, worker: int, start_s: float, kind: Kind, stage: int) -> bool:
+        desk = state.desks[worker]
+        wait_s = start_s - desk.free_s
+        if not desk.owed or wait_s <= 0:
+            return False
+        weight_s = state.seconds[Kind.W][desk.owed[0][0]]
+        latest_s = self.latest_s[kind, stage, state.done[kind][stage]]
+        if wait_s >= weight_s * (1 - 1e-12) or desk.free_s + weight_s <= latest_s * (1 + 1e-12):
+            return True
+        return desk.idle_s + wait_s > self.most_s
+
+    def __str__(self) -> str:
+        return "a worker rests where a weight gradient would delay a task"
 
 
 class Resting(Greedy):
@@ -70,7 +94,44 @@ class Resting(Greedy):
     def choose(self, state: State, worker: int) -> Choice:
         start_s, kind, stage = super().choose(state, worker)
         desk = state.desks[worker]
-        if self.rest.ends(state, desk, start_s, kind):
+        if self.rest.ends(state, worker, start_s, kind, stage):
+            return desk.free_s, Kind.W, desk.owed[0][0]
+        return start_s, kind, stage
+
+
+class RestingRanked(TaskRule):
+    """Of the forwards and gradients that can start soonest the lowest ranked one; weight gradients in between."""
+
+    def __init__(self, rank: Mapping[tuple[Kind, int, int], float], rest: Rest, ahead_s: float = 0.0) -> None:
+        """Keep the rule.
+
+        Args:
+            rank: of every task by kind, virtual stage and micro-batch.
+            rest: how long a worker may idle.
+            ahead_s: a task of a lower rank is waited for that can start so much later than another.
+        """
+        self.rank = rank
+        self.rest = rest
+        self.ahead_s = ahead_s
+
+    def choose(self, state: State, worker: int) -> Choice:
+        desk = state.desks[worker]
+        room = state.room_bytes[worker]
+        found = []
+        for stage in desk.stages:
+            for kind in (Kind.I, Kind.F):
+                arrival_s = state.arrival_s(kind, stage)
+                if arrival_s == NEVER or (
+                    kind is Kind.F and not state.fits(desk, stage, desk.live_bytes, state.bytes_of, room)
+                ):
+                    continue
+                rank = self.rank[kind, stage, state.done[kind][stage]]
+                found.append((rank, max(desk.free_s, arrival_s), kind, stage))
+        if not found:
+            return (desk.free_s, Kind.W, desk.owed[0][0]) if desk.owed else (NEVER, Kind.F, desk.stages[0])
+        soon_s = min(start_s for _, start_s, _, _ in found) + self.ahead_s
+        _, start_s, kind, stage = min(one for one in found if one[1] <= soon_s)
+        if self.rest.ends(state, worker, start_s, kind, stage):
             return desk.free_s, Kind.W, desk.owed[0][0]
         return start_s, kind, stage
 
@@ -115,6 +176,6 @@ class InOrder(TaskRule):
         room = state.room_bytes[worker] * (1 + 1e-9)
         full = kind is Kind.F and desk.live_bytes + state.bytes_of[stage] > room
         start_s = NEVER if kind is Kind.W or full else max(desk.free_s, state.arrival_s(kind, stage))
-        if desk.owed and (start_s == NEVER or self.rest.ends(state, desk, start_s, kind)):
+        if desk.owed and (start_s == NEVER or self.rest.ends(state, worker, start_s, kind, stage)):
             return desk.free_s, Kind.W, desk.owed[0][0]
         return start_s, kind, stage

@@ -6,16 +6,17 @@ begins the next step as soon as its own part of this one is over; steps then fol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, product
 
 import numpy as np
 
 from meshwright.budget import spent
 from meshwright.schedules.list_scheduling import TaskRule, Work
 from meshwright.schedules.lists import Task
-from meshwright.schedules.order_search import Order, made_by, warmup_options
-from meshwright.schedules.resting import BOTH, GRADIENTS, InOrder, Rest, Resting
+from meshwright.schedules.order_search import IMPROVED, Order, latest_starts, made_by, warmup_options
+from meshwright.schedules.resting import BOTH, GRADIENTS, InOrder, Rest, Resting, RestingRanked, SlackRest
 from meshwright.schedules.table import Kind
 
 SPAN_TASKS = 400_000
@@ -24,6 +25,10 @@ HALVINGS = 7
 """Of the range in which the shortest rest is looked for."""
 REFINED = 4
 """Rules, the best ones, whose rest is refined."""
+IMPROVED_TASKS = 200_000
+"""Tasks that are placed while the best order is improved."""
+SOONER = (0.0, 0.025, 0.1)
+"""Shares of the time that the busiest worker idles, by which an order is asked to end sooner."""
 DEPTHS = (0.25, 0.5, 0.75, 1.0)
 """Warm-ups between p - r forwards and 2(p - r) - 1."""
 
@@ -71,13 +76,18 @@ def greedy_families(work: Work) -> list[RuleFamily]:
     """
     placement, p = work.placement, work.placement.p
     warmups = list(warmup_options(work, (0.0, 0.5, 1.0)))
+    found = []
     if placement.v == 1:
         m = work.micro_batches[0]
+        filled = [filled_warmup(work, waits=waits) for waits in (False, True)]
+        orders = [(work, _one_by_one(warmup, m), f"warm-up {warmup[0]}..{warmup[-1]}, 1F1B") for warmup in filled]
+        found = given_orders(orders)
+        warmups = filled + warmups
         warmups += [
             tuple(max(1, min(m, _held(work, r), p - r + round(depth * (p - 1 - r)))) for r in range(p))
             for depth in (0.0, *DEPTHS)
         ]
-    return [
+    return found + [
         RuleFamily(
             work=work,
             rule=lambda rest, warmup=warmup: Resting(warmup, rest),  # type: ignore[misc]
@@ -87,52 +97,166 @@ def greedy_families(work: Work) -> list[RuleFamily]:
     ]
 
 
+def filled_warmup(work: Work, *, waits: bool) -> tuple[int, ...]:
+    """Forwards before each worker's first gradient: as many as fill the wait for it, fewer behind each worker.
+
+    Source: the start of the heuristic of Qi et al., "Zero Bubble (Almost) Pipeline Parallelism", ICLR 2024,
+    section 3.1; that a worker holds fewer than the one before is this reconstruction's own.
+
+    Args:
+        work: of one stage per worker.
+        waits: whether a forward that would end behind the arrival of the gradient still runs, so that this waits.
+    """
+    p, m = work.placement.p, work.micro_batches[0]
+    latency = [0.0] * p if work.latency_s is None else work.latency_s
+    ends_s = np.zeros((p, m))
+    for r in range(p):
+        free_s = 0.0
+        for unit in range(m):
+            arrival_s = ends_s[r - 1, unit] + latency[r - 1] if r else 0.0
+            ends_s[r, unit] = free_s = max(free_s, arrival_s) + work.forward_s[r]
+    found = [1] * p
+    gradient_s = float(ends_s[p - 1, 0])
+    for r in reversed(range(p)):
+        if r < p - 1:
+            over_s = work.forward_s[r] * (1 - 1e-9) if waits else 0.0
+            most = int(np.searchsorted(ends_s[r], gradient_s + over_s, side="right"))
+            found[r] = max(1, min(most, m, _held(work, r)))
+            gradient_s = max(gradient_s, float(ends_s[r, found[r] - 1]))
+        gradient_s += work.gradient_s[r] + (latency[r - 1] if r else 0.0)
+    for r in range(1, p):
+        found[r] = max(1, min(found[r], found[r - 1] - 1))
+    return tuple(found)
+
+
+def _one_by_one(warmup: Sequence[int], m: int) -> list[list[Task]]:
+    """Warm-up forwards, then an input gradient and a forward in turn."""
+    lists = []
+    for r, depth in enumerate(warmup):
+        tasks = [Task(Kind.F, r, unit) for unit in range(depth)]
+        for unit in range(m):
+            tasks.append(Task(Kind.I, r, unit))
+            tasks += [Task(Kind.F, r, unit + depth)] * (unit + depth < m)
+        lists.append(tasks)
+    return lists
+
+
 def shortest_span(families: Sequence[RuleFamily], least_s: float = 0.0) -> Order:
     """The order of the shortest span, the first of equals.
 
     Every rule runs with workers that rest as long as the idlest one, before all tasks or before gradients only. The
-    best ones run again with other rests, halved between none and what the best order so far idles.
+    best ones run again with other rests, halved between none and what the best order so far idles. Then the best orders
+    of those rules are improved.
 
     Args:
         families: rules, at least one; the most promising first.
         least_s: a lower bound; an order that reaches it ends the search.
     """
-    least_s *= 1 + 1e-12
-    best: Order | None = None
+    found = _Found(least_s * (1 + 1e-12))
     ran: list[tuple[float, int, frozenset[Kind]]] = []
-    placed = 0
     for at, family in enumerate(families):
         for before in (BOTH, GRADIENTS) if family.work.weight_s is not None else (BOTH,):
-            if best is not None and (best.span_s <= least_s or spent() or placed > SPAN_TASKS):
+            if ran and found.ended(SPAN_TASKS):
                 break
             order = family.order(Rest(before=before))
-            placed += family.work.tasks
+            found.keep(at, order)
             ran.append((order.span_s, at, before))
-            if best is None or order.span_s < best.span_s:
-                best = order
-    assert best is not None
-    placed = 0
+    found.placed = 0
     for _, at, before in sorted(ran, key=lambda one: one[0])[:REFINED]:
-        family = families[at]
-        if family.work.weight_s is None:
-            continue
-        for as_others in (True, False):
-            busy_s = _busiest_s(family.work)
-            low_s, high_s = 0.0, best.span_s - busy_s
-            for _halving in range(HALVINGS):
-                if best.span_s <= least_s or spent() or placed > SPAN_TASKS:
-                    return best
-                most_s = (low_s + high_s) / 2
-                order = family.order(Rest(most_s=most_s, as_others=as_others, before=before))
-                placed += family.work.tasks
-                if order.span_s < best.span_s * (1 - 1e-12):
-                    best = order
-                if order.span_s - busy_s <= most_s:
-                    high_s = most_s
-                else:
-                    low_s = most_s
-                high_s = min(high_s, best.span_s - busy_s)
-    return best
+        if families[at].work.weight_s is not None:
+            _refine(found, at, families[at], before)
+    found.placed = 0
+    for at, order in sorted(found.orders.items(), key=lambda one: one[1].span_s)[:REFINED]:
+        if order.work.weight_s is not None:
+            _improve(found, at)
+    return found.shortest
+
+
+@dataclass
+class _Found:
+    """The best order of each rule so far."""
+
+    least_s: float
+    orders: dict[int, Order] = field(default_factory=dict)
+    placed: int = 0
+    """Tasks that the current part of the search has placed."""
+
+    @property
+    def shortest(self) -> Order:
+        return min(self.orders.values(), key=lambda order: order.span_s)
+
+    def ended(self, most: int) -> bool:
+        """Whether nothing is left to find, or no time to find it in."""
+        return self.shortest.span_s <= self.least_s or self.placed > most or bool(spent())
+
+    def keep(self, at: int, order: Order) -> bool:
+        """Count an order, and keep it if it is the best one of its rule."""
+        self.placed += order.work.tasks
+        better = at not in self.orders or order.span_s < self.orders[at].span_s * (1 - 1e-12)
+        if better:
+            self.orders[at] = order
+        return better
+
+
+def _refine(found: _Found, at: int, family: RuleFamily, before: frozenset[Kind]) -> None:
+    """Run a rule with other rests."""
+    busy_s = _busiest_s(family.work)
+    for as_others in (True, False):
+        low_s, high_s = 0.0, found.shortest.span_s - busy_s
+        for _halving in range(HALVINGS):
+            if found.ended(SPAN_TASKS):
+                return
+            most_s = (low_s + high_s) / 2
+            order = family.order(Rest(most_s=most_s, as_others=as_others, before=before))
+            found.keep(at, order)
+            if order.span_s - busy_s <= most_s:
+                high_s = most_s
+            else:
+                low_s = most_s
+            high_s = min(high_s, found.shortest.span_s - busy_s)
+
+
+def _improve(found: _Found, at: int) -> None:
+    """Make a rule's best order again with the latest starts of its own timeline, while that shortens its span.
+
+    Every worker has to end a span behind its first start, or somewhat earlier. Weight gradients start where they delay
+    nothing beyond its latest start; then forwards and gradients too are taken by their latest starts. The latter is the
+    forward-backward improvement of `order_search`, with a deadline for each worker.
+    """
+    better = True
+    while better:
+        better = False
+        start = found.orders[at]
+        work, words = start.work, start.rule.split(";")[0].removesuffix(IMPROVED) + IMPROVED
+        idle_s = start.span_s - _busiest_s(work)
+        for rule, rest in chain(_slack_rules(start, idle_s), _ranked_rules(start, idle_s)):
+            if found.ended(IMPROVED_TASKS):
+                return
+            better |= found.keep(at, made_by(work, rule, f"{words}; {rest}"))
+
+
+def _slack_rules(start: Order, idle_s: float) -> Iterator[tuple[TaskRule, Rest]]:
+    """The order of an order's forwards and gradients, its weight gradients where they delay nothing."""
+    for sooner in SOONER:
+        span_s = start.span_s - sooner * idle_s
+        latest_s = latest_starts(start, [start_s + span_s for start_s in start.starts_s])
+        rest = SlackRest(most_s=(1 - sooner) * idle_s, latest_s=latest_s)
+        yield InOrder(start.lists, rest), rest
+
+
+def _ranked_rules(start: Order, idle_s: float) -> Iterator[tuple[TaskRule, Rest]]:
+    """Forwards and gradients by their latest starts, for one stage per worker."""
+    work = start.work
+    if work.placement.v > 1:
+        return
+    rank = latest_starts(start, [start_s + start.span_s for start_s in start.starts_s])
+    rests = [
+        Rest(most_s=share * idle_s, as_others=as_others, before=before)
+        for share, as_others, before in product((0.0, 0.5, 0.9), (True, False), (BOTH, GRADIENTS))
+        if share or as_others or before is BOTH
+    ]
+    for ahead, rest in product((0.0, 0.5, 1.0), rests):
+        yield RestingRanked(rank, rest, ahead * max(work.forward_s)), rest
 
 
 def _held(work: Work, worker: int) -> int:

@@ -26,6 +26,8 @@ class Caps:
     """Kept for one micro-batch by a worker's whole share; a chunk keeps its part."""
     weight_bytes: PerWorker = 0.0
     """Weights, gradients and optimizer states of one copy of a worker's share."""
+    released_by_input: PerWorker = 0.0
+    """Share of an activation that the input gradient of a split backward frees already."""
 
     def problems(self, p: int) -> list[Problem]:
         """What is wrong with the numbers, all together.
@@ -42,11 +44,23 @@ class Caps:
             elif not (np.isfinite(given).all() and (given >= 0).all()):
                 what = f"{name} = {given.tolist()}"
                 found.append(Problem(what=what, why="bytes are finite and at least 0", field=name))
+        share = np.asarray(self.released_by_input, float)
+        if share.shape not in ((), (1,), (p,)) or not ((share >= 0) & (share <= 1)).all():
+            what, why = f"released_by_input = {share.tolist()}", f"one share for all workers, or one each, p = {p}"
+            found.append(Problem(what=what, why=why, fix="shares from 0 to 1", field="released_by_input"))
         return found
 
     def of(self, name: str, p: int) -> Float[np.ndarray, " workers"]:
         """One of the numbers, for every worker."""
         return np.broadcast_to(np.asarray(getattr(self, name), float), (p,)).astype(float)
+
+    def released(self, placement: Placement) -> Float[np.ndarray, "workers chunks"]:
+        """Share of an activation that the input gradient frees, by worker and chunk.
+
+        Args:
+            placement: of the chunks.
+        """
+        return np.repeat(self.of("released_by_input", placement.p)[:, None], placement.v, axis=1)
 
     def lack(self, peak_bytes: Float[np.ndarray, " workers"]) -> str:
         """What the worker that is furthest beyond its capacity lacks, in words; empty if all fit.
@@ -140,6 +154,7 @@ def virtual_stage_work(
         latency_s=edge_latency_s(placement, times.transfer_s, ())[where].tolist(),
         stage_bytes=None if caps is None else stage_bytes[where].tolist(),
         room_bytes=None if room is None else room.tolist(),
+        released_by_input=None if caps is None or weight is None else caps.released(placement)[where].tolist(),
     )
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.schedules.base import Schedule
-from meshwright.schedules.in_flight import live_vectors
+from meshwright.schedules.in_flight import live_vectors, peak_live_bytes
 from meshwright.schedules.list_scheduling import Work
 from meshwright.schedules.order_bounds import order_lower_bound_s
 from meshwright.schedules.stage_shares import Caps, share_bytes, share_times, virtual_stage_work
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 from meshwright.schedules.times import Times
-from meshwright.shapes import Float
+from meshwright.shapes import Float, Int
 
 PLACEMENTS = ("linear", "loop", "v", "wave")
 """Placements that list scheduling knows."""
@@ -105,12 +105,15 @@ class Way:
             table: its order, where it is not that of a named schedule.
         """
         p, schedule = self.placement.p, self.schedule
-        if schedule is None:
+        splits = schedule is None or Kind.I in schedule.kinds
+        if splits and caps is not None and caps.of("released_by_input", p).any():
+            table = self.table(m) if table is None else table
+            live = peak_live_bytes(table, self.stage_bytes, caps.released(self.placement))
+        elif schedule is None:
             assert table is not None
-            vectors = live_vectors(table)
+            live = _most_live(live_vectors(table), self.stage_bytes)
         else:
-            vectors = schedule.in_flight(p, m, self.v)
-        live = np.array([float((counts @ self.stage_bytes[r]).max()) for r, counts in enumerate(vectors)])
+            live = _most_live(schedule.in_flight(p, m, self.v), self.stage_bytes)
         copies = np.ones(p)
         if schedule is not None:
             copies = np.asarray(schedule.worker_weight_copies(p, m, self.v), float)
@@ -118,6 +121,12 @@ class Way:
             if guests.any():
                 live = np.minimum(live, kept * self.stage_bytes[:, 0]) + guests * self.stage_bytes[::-1, 0]
         return live + copies * (0.0 if caps is None else caps.of("weight_bytes", p))
+
+
+def _most_live(
+    vectors: Sequence[Int[np.ndarray, "vectors chunks"]], stage_bytes: Float[np.ndarray, "workers chunks"]
+) -> Float[np.ndarray, " workers"]:
+    return np.array([float((counts @ stage_bytes[r]).max()) for r, counts in enumerate(vectors)])
 
 
 def named_ways(

@@ -14,7 +14,7 @@ from meshwright.fields.request import Reading, Request
 if TYPE_CHECKING:
     from meshwright.schedules import ScheduleParameter
 
-OF_BEST = ("times", "room", "allow", "split", "objective")
+OF_BEST = ("times", "room", "released_by_input", "allow", "split", "objective")
 SECONDS = Number(metavar="S", zero=True, high=1e9)
 NOT_WANTED = "is given"
 
@@ -80,6 +80,11 @@ class ScheduleRequest(Request):
     lost: int | None = ask("Worker that is lost, from 0: the order of those that are left (bamboo).", Whole(low=0))
     times: str | None = ask("CSV or JSON of stage times and bytes (best).", FieldKind(metavar="FILE"))
     room: float | None = ask("Micro-batches that fit each worker (best).", Number(metavar="N"))
+    released_by_input: float | None = ask(
+        "Share of an activation that the input gradient of a split backward frees already, with --room (best).",
+        Number(metavar="SHARE", zero=True, high=1),
+        usual="0",
+    )
     allow: tuple[str, ...] = ask(
         "Schedules to choose from (best).", Texts(metavar="NAME,NAME", commas=True, repeated=False)
     )
@@ -131,6 +136,9 @@ class ScheduleRequest(Request):
                 self._sized(reading)
         if not self.best:
             reading.refuse(OF_BEST, NOT_WANTED, "only `schedule best` looks for an order", "leave it out")
+        if self.best and self.room is None:
+            why = "it counts in the memory that --room states; a file of stage times has a column of that name"
+            reading.refuse(("released_by_input",), NOT_WANTED, why, "state --room, or leave it out")
         if self.best or self.listed or self.source is not None:
             reading.refuse(tuple(self.parameters), NOT_WANTED, "it belongs to schedules that are named", "leave it out")
         if self.best or self.listed or len(self.name) > 1:
