@@ -367,8 +367,9 @@ METHODS = (
                 2024,
                 ("off-a",),
                 (AWAY, "test_a_slower_slot_is_seen_where_copies_are"),
-                None,
-                "not run",
+                (HOSTED, "test_ranks_whose_activations_wait_on_the_host_end_where_one_device_ends"),
+                "runs with data parallelism only, where a backend has memory of the host; without recomputation a run "
+                "moves all that JAX keeps, more than is priced",
             ),
         )
     ),

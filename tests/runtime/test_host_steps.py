@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any
 
 import jax
@@ -10,6 +12,9 @@ import pytest
 
 from meshwright.compiler.sharding.hlo_collectives import count_collectives
 from meshwright.errors import UnsupportedError
+from meshwright.estimate.items import FULL
+from meshwright.estimate.rows import strategy_columns
+from meshwright.ops.layers import work_of
 from meshwright.runtime.devices import jax_precision
 from meshwright.runtime.host_steps import HostStep
 from meshwright.runtime.parity import parity_of, run_alone, run_parallel
@@ -17,7 +22,11 @@ from meshwright.runtime.rank_steps import HOST
 from meshwright.runtime.rank_training import RankTraining
 from meshwright.runtime.shard_steps import ShardedStep
 from meshwright.runtime.training_run import Training
+from meshwright.specs.precision import precision
 from meshwright.specs.row import parse_row
+from meshwright.specs.workload import Workload
+from meshwright.strategies.memory import kept_bytes
+from meshwright.zoo.tiny import TINY, scaled_model
 from tests.runtime.test_rank_steps import row, training
 
 PLAIN_STEPS = 3
@@ -84,7 +93,9 @@ def test_one_device_alone_has_its_optimizer_on_the_host_too() -> None:
     [
         ("z0.off-o", "off-o with z0"),
         ("z2.off-wo", "off-wo with z2"),
-        ("z2.off-aog", "activations stay"),
+        ("z2.off-aog", "with the perceptron"),
+        ("z0.off-a", "off-a with z0"),
+        ("z3.off-w", "with their optimizer states"),
         ("z3.off-wo-nvme", "not to disks"),
         ("tp2.z2.off-og", "with tp2"),
     ],
@@ -98,3 +109,58 @@ def test_what_does_not_wait_on_the_host_is_refused_with_what_does(words: str, sa
     with pytest.raises(UnsupportedError) as caught:
         training(words, RankTraining, plan)
     assert any(said in f"{one.what} {one.why}" for one in caught.value.problems)
+
+
+def decoder(words: str, name: str = "llama-tiny") -> RankTraining:
+    return RankTraining(spec=scaled_model(TINY[name], layers=2), row=row(words), stage_layers=(2,), seq_len=16,
+                        hidden=None)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", ["z1.off-a", "z2.rc-sel.off-aog", "z3.rc-full.off-waog"])
+def test_ranks_whose_activations_wait_on_the_host_end_where_one_device_ends(words: str) -> None:
+    with jax_precision("fp64"):
+        one = decoder(words, "gpt-tiny")
+        state = one.initial()
+        alone = run_alone(one, 2, state)
+        assert parity_of(run_parallel(one, jax.devices(), 2, state), alone, "fp64").holds
+        plain = decoder("z1.off-o", "gpt-tiny")
+        assert alone.losses == pytest.approx(run_alone(plain, 2, plain.initial()).losses, rel=1e-9)
+
+
+def sent_to_host(one: RankTraining) -> tuple[int, int]:
+    """Tensors and bytes that a rank's step places in the host's memory, as it is lowered for GPUs."""
+    state, runs = one.initial(), one.ranks.on(jax.devices()[:8], gradients_too=False)
+    text = runs.lowered_text(state, one.batch(0), "cuda")
+    found = [line for line in text.splitlines() if "pinned_host" in line]
+    sizes = [re.findall(r"-> tensor<([0-9x]+)xf32>", line)[0].split("x") for line in found]
+    return len(found), sum(4 * math.prod(map(int, size)) for size in sizes)
+
+
+def test_inputs_of_layers_that_are_computed_again_leave_at_the_priced_bytes() -> None:
+    one = decoder("z1.rc-full.off-a")
+    assert one.spec is not None
+    workload = Workload(seq_len=16, global_batch=16, precision=precision("fp32"))
+    columns = strategy_columns([one.row.strategy()], np.array([1.0]), workload)
+    work = work_of(one.spec, one.spec.last_layer(), workload.attention_kernel)
+    priced = float(kept_bytes(work, columns, workload.precision, FULL)[0])
+    layers, micro_batches = 2, one.row.micro_batches
+    assert sent_to_host(one) == (layers * micro_batches, layers * micro_batches * priced)
+
+
+def test_all_that_layers_keep_leaves_where_nothing_is_computed_again() -> None:
+    again, kept = sent_to_host(decoder("z1.rc-sel.off-a"))[1], sent_to_host(decoder("z1.off-a"))[1]
+    assert kept > again > 10 * sent_to_host(decoder("z1.rc-full.off-a"))[1]
+
+
+def test_a_backend_without_memory_of_the_host_keeps_no_activations_there() -> None:
+    class Memory:
+        kind = "device"
+
+    class Device:
+        platform = "cpu"
+
+        def addressable_memories(self) -> list[Memory]:
+            return [Memory()]
+
+    with pytest.raises(UnsupportedError, match="without memory of the host"):
+        decoder("z1.off-a").ranks.on([Device()] * 8)

@@ -2,7 +2,8 @@
 
 Every rank keeps its part of the main weights and of the moments in the host's memory. Parts of gradients go there, with
 `gradients` as each micro-batch makes them; the host updates its part, and the device takes the new weights. Values are
-placed by JAX's kinds of memory where the backend has them, and lie in the process between steps otherwise.
+placed by JAX's kinds of memory where the backend has them, and lie in the process between steps otherwise. Activations
+leave in the middle of a step, and need a backend that has them.
 
 Source: Ren et al. 2021, ZeRO-Offload (arXiv 2101.06840), sections 4 and 5; Rajbhandari et al. 2021, ZeRO-Infinity
 (arXiv 2104.07857), for weights.
@@ -18,9 +19,11 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.compute_on import compute_on
 
+from meshwright.errors import UnsupportedError
 from meshwright.runtime.rank_steps import HOST, RanksOnDevices, State
 from meshwright.runtime.shard_steps import EVERY, ShardedStep, shaped
 from meshwright.specs.strategy import Offload
+from meshwright.zoo.decoder import Decoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +46,23 @@ class HostStep(ShardedStep):
             gradients_too: whether it returns the mean gradients behind state and loss.
         """
         has = HOST in {memory.kind for memory in devices[0].addressable_memories()}
-        return ShardedStep.on(replace(self, placed=has), devices, gradients_too=gradients_too)
+        model = self.model
+        if self.offload.activations:
+            if not has:
+                kinds = sorted(memory.kind for memory in devices[0].addressable_memories())
+                why = f"{devices[0].platform} has {', '.join(kinds)}, and activations leave in the middle of a step"
+                raise UnsupportedError(
+                    what="off-a without memory of the host", why=why, fix="use rc-full", field="plan"
+                )
+            assert isinstance(model, Decoder), "other models are refused before"
+            model = replace(model, swapped=True)
+        return ShardedStep.on(replace(self, placed=has, model=model), devices, gradients_too=gradients_too)
 
     @property
     def host(self) -> frozenset[str]:
         """Parts of the state that wait in the host's memory."""
+        if not self.offload.optimizer:
+            return frozenset()
         return frozenset({"main", "moments", "late"} | ({"weights"} if self.offload.weights else set()))
 
     def initial(self, weights: Any) -> State:
@@ -133,16 +148,16 @@ class HostStep(ShardedStep):
 
     def _on_host(self, function: Callable[..., Any], *given: Any, here: bool = False) -> Any:
         """What a function makes of values in the host's memory, computed there."""
-        if here or not self.placed:
+        if here or not (self.placed and self.host):
             return function(*given)
         with compute_on("device_host"):
             return function(*given)
 
     def _to_host(self, values: Any) -> Any:
-        return jax.device_put(values, jax.memory.Space.Host) if self.placed else values
+        return jax.device_put(values, jax.memory.Space.Host) if self.placed and self.host else values
 
     def _to_device(self, values: Any) -> Any:
-        return jax.device_put(values, jax.memory.Space.Device) if self.placed else values
+        return jax.device_put(values, jax.memory.Space.Device) if self.placed and self.host else values
 
 
 def _added(total: Any, found: Any) -> Any:

@@ -269,6 +269,17 @@ class RanksOnDevices:
         """
         return str(self._jitted(state).lower(*self._placed(state, batch)).compile().as_text())
 
+    def lowered_text(self, state: State, batch: Any, platform: str) -> str:
+        """The program as XLA is given it, for these devices or others.
+
+        Args:
+            state: as `RankStep.initial` makes it.
+            batch: of all ranks.
+            platform: what it is for, `cuda` for example.
+        """
+        traced = self._jitted(state).trace(*self._placed(state, batch))
+        return str(traced.lower(lowering_platforms=(platform,)).as_text())
+
     def _placed(self, state: State, batch: Any) -> tuple[State, Any]:
         there = {name: jax.device_put(state[name], self._sharding(name, axes))
                  for name, axes in self._rank.own(state).items()}  # fmt: skip

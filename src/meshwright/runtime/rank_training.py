@@ -35,6 +35,9 @@ class RankTraining(Training):
             problems.append(Problem(what=f"{words} does not run with {self.spec.name}",
                                     why="routing is compared with one device, which needs equal weights on all ranks",
                                     fix="use a dense model", field="model"))  # fmt: skip
+        if self.spec is None and offload_of(self.row.offload).activations:
+            problems.append(Problem(what=f"{words} does not run with the perceptron", why="activations leave layer by "
+                                    "layer of a decoder", fix="a model such as llama-tiny", field="model"))  # fmt: skip
         if self.scaling is not None:
             problems.append(Problem(what=f"{words} does not run in fp16",
                                     why="kept compression errors would have an earlier loss scale", fix="use bf16",

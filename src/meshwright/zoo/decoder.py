@@ -27,6 +27,7 @@ from meshwright.zoo.feed_forward import mlp, mlp_weights
 from meshwright.zoo.gates import Gate
 from meshwright.zoo.on_blocks import OnBlocks
 from meshwright.zoo.parts import cast, drawn, dropout, norm, norm_weights, sample_keys
+from meshwright.zoo.swapped import swapped
 
 
 def check_supported(spec: ModelSpec, seq_len: int) -> None:
@@ -109,6 +110,8 @@ class Decoder:
     """Which experts take which tokens."""
     grids: tuple[DeviceGrid | None, ...] = ()
     """Grid of each layer, where those of stages differ; empty where all have `grid`."""
+    swapped: bool = False
+    """Whether what layers keep for their backward waits in the host's memory."""
     ends: frozenset[int] = frozenset()
     """Layers before each place where a stage has to end; without it the compiler finds where."""
 
@@ -191,7 +194,9 @@ class Decoder:
         for first, end, kind in self._runs():
             run = self._run([(number, layer) for number, (layer, _) in numbered[first:end]], kind)
             whole = jax.checkpoint(run, policy=kept_exchanges(self.experts)) if kind == "full" else run
-            x, added = whole([one for _, (_, one) in numbered[first:end]], x, keys)
+            x, added = (swapped(whole) if self.swapped else whole)(
+                [one for _, (_, one) in numbered[first:end]], x, keys
+            )
             balance = balance + added
             x = self._ended(end, x)
         return x, balance

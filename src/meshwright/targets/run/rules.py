@@ -50,11 +50,9 @@ def host_refusals(row: PlanRow) -> Iterator[Problem]:
     """
     what = f"off-{row.offload} does not run here"
     letters, _, words = row.offload.partition("-")
-    if "a" in letters:
-        yield Problem(what=what, why="activations stay on their devices", fix="off-og, or rc-full", field="plan")
-    if "o" not in letters:
-        why = "offload here includes the optimizer states"
-        yield Problem(what=what, why=why, fix=f"off-{letters.replace('a', '')}o", field="plan")
+    if letters != "a" and "o" not in letters:
+        why = "weights are offloaded here with their optimizer states"
+        yield Problem(what=what, why=why, fix=f"off-{letters}o", field="plan")
     if "nvme" in words:
         why, fix = "states are offloaded to host memory, not to disks", "leave nvme out"
         yield Problem(what=what, why=why, fix=fix, field="plan")
@@ -64,7 +62,7 @@ def host_refusals(row: PlanRow) -> Iterator[Problem]:
         yield Problem(what=f"off-{row.offload} with {name} does not run here", why=why, fix=fix, field="plan")
     able = ("z3", "fsdp") if "w" in letters else ("z1", "z2", "z3", "fsdp")
     if row.sharding not in able and (row.dp > 1 or "w" in letters):
-        why = "on the host each rank updates its own shard"
+        why = "each rank updates its own shard"
         what = f"off-{row.offload} with {row.sharding} does not run here"
         yield Problem(what=what, why=why, fix=f"use {' or '.join(able)}", field="plan")
 
