@@ -10,8 +10,10 @@ from meshwright.estimate.layout import ModelLayout, expand
 from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.schedules import schedule_named
+from meshwright.search.axes import recompute_words
 from meshwright.search.geometry import most_chunks
 from meshwright.specs import ModelSpec, PlanRow, Workload
+from meshwright.specs.row import recompute_fields
 from tests.search.spaces import SmallSpace
 
 WAYS = (("alltoall", "none"), ("deduplicated", "none"), ("deduplicated", "paired-wgrad"))
@@ -36,10 +38,10 @@ def shardings(dp: int, cp: int) -> list[tuple[str, int]]:
     return plain + [("hsdp", shard * cp) for shard in divisors(dp)[:-1] if shard * cp > 1]
 
 
-def recomputes(layout: ModelLayout, pp: int, vpp: int) -> list[tuple[str, int]]:
+def recomputes(selective: str, layout: ModelLayout, pp: int, vpp: int) -> list[tuple[str, int]]:
     largest = max(layout.split(pp * vpp))
     quarters = {math.ceil(largest * quarter / 4) for quarter in (1, 2, 3)} - {largest}
-    return [("none", 0), ("sel", 0), ("full", 0), *(("block", k) for k in sorted(quarters))]
+    return [("none", 0), (selective, 0), ("full", 0), *(("block", k) for k in sorted(quarters))]
 
 
 def pipelines(schedules: tuple[str, ...], layers: int) -> list[tuple[str, int]]:
@@ -93,17 +95,24 @@ def all_rows(model: ModelSpec, workload: Workload, devices: int, schedules: tupl
                 if row_problems(asked, model, workload.seq_len, devices):
                     continue
                 for (sharding, group), (recompute, layers) in itertools.product(
-                    shardings(dp, cp), recomputes(layout, pp, vpp)
+                    shardings(dp, cp), recomputes(recompute_words(model, workload)[1], layout, pp, vpp)
                 ):
                     row = PlanRow(
                         **degrees,
                         sharding=sharding,
                         shard_group=group,
-                        recompute=recompute,
+                        **recompute_fields(recompute),
                         recompute_layers=layers,
                     )
                     if not row_problems(row, model, workload.seq_len, devices):
                         yield row
+
+
+def said_of(row: PlanRow, axis: str) -> object:
+    """What a row says on an axis."""
+    if axis == "recompute":
+        return row.recompute_word.rstrip("0123456789")
+    return getattr(row, "cp_degree" if axis == "cp" else axis)
 
 
 def price_everything(small: SmallSpace) -> list[dict[str, object]]:
@@ -112,7 +121,7 @@ def price_everything(small: SmallSpace) -> list[dict[str, object]]:
     model, cluster, workload = small.model, small.cluster, small.workload
     held = dict(small.pins)
     for row in all_rows(model, workload, cluster.devices, held.pop("schedule", ())):
-        if any(getattr(row, "cp_degree" if axis == "cp" else axis) not in values for axis, values in held.items()):
+        if any(said_of(row, axis) not in values for axis, values in held.items()):
             continue
         estimate = estimate_plan(expand(row, model, workload.seq_len), model, cluster, workload)
         found.append(

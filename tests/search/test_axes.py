@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from meshwright.errors import InputError
+from meshwright.library.models import resolve
 from meshwright.planning.axes import space_of
-from meshwright.search.axes import AXES
+from meshwright.search.axes import AXES, recompute_words
 from meshwright.specs import Workload
 from tests.estimate.cases import DENSE
 
@@ -32,3 +35,26 @@ def test_tokens_of_plans_pin_their_axis(axis: object) -> None:
         token = axis.token(word) if axis.token else ""  # type: ignore[attr-defined]
         if token:
             assert space_of(DENSE, WORKLOAD, 16, pin=token).pins == ((axis.name, (word,)),)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("model", "kernel", "word"),
+    [
+        ("llama-3-8b", "flash", "sel"),
+        ("mixtral-8x7b", "flash", "sel-moe_act"),
+        ("deepseek-v3", "flash", "sel-layernorm-mla_up_proj-mlp-moe_act"),
+        ("deepseek-v3", "materialised", "sel"),  # scores are the most of what is kept
+    ],
+)
+def test_selective_recompute_repeats_what_the_model_has(model: str, kernel: Any, word: str) -> None:
+    workload = Workload(seq_len=4096, global_batch=64, attention_kernel=kernel)
+    assert recompute_words(resolve(model), workload) == ("none", word, "block", "full")
+
+
+def test_modules_can_be_pinned_by_word_and_by_token() -> None:
+    assert space_of(DENSE, WORKLOAD, 16, pin="recompute=sel-mlp-layernorm").pinned("recompute") == (
+        "sel-mlp-layernorm",
+    )
+    assert space_of(DENSE, WORKLOAD, 16, pin="rc-sel-mlp").pinned("recompute") == ("sel-mlp",)
+    with pytest.raises(InputError, match="recompute is one of"):
+        space_of(DENSE, WORKLOAD, 16, pin="recompute=sel-nothing")

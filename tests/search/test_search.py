@@ -170,7 +170,7 @@ def test_a_row_of_no_shape_that_is_small_and_quick_enough_has_no_such_plan(numbe
     space = Space(pins=small.pins)
     grid = build_grid(small.model, small.workload, small.cluster.devices, space)
     hardware = hardware_of(small.cluster.groups[0], small.workload)
-    factory = ShapeFactory.of(small.model, small.workload.seq_len, space)
+    factory = ShapeFactory.of(small.model, small.workload, space)
     factored = RowBounds(grid, small.model, hardware, small.workload).factored
     fitting = Fitting(factored, factory.items, small.model, np.inf)
     names = ("tp", "overlap", "ep", "etp", "pp", "dp", "mbs", "way")

@@ -189,7 +189,7 @@ def _rungs(row: PlanRow, devices: int) -> Iterator[tuple[str, PlanRow]]:
         ("pp",),
         ("cp",),
         ("ep", "etp"),
-        ("recompute", "recompute_layers"),
+        ("recompute", "recompute_layers", "recompute_modules"),
         ("vpp", "schedule"),
         ("mbs",),
         ("tensor",),

@@ -12,7 +12,7 @@ from meshwright.estimate.legality import model_rules, row_degrees
 from meshwright.estimate.stages import refusal
 from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, known_names, schedule_named
 from meshwright.schedules.parameters import tried_of
-from meshwright.search.axes import AXES
+from meshwright.search.axes import AXES, is_recompute
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.job import Job
@@ -206,7 +206,7 @@ def _entries(said: str | Iterable[str]) -> list[str]:
             value = (
                 part.isdigit()
                 if axis in COUNTED
-                else (axis in AXES and part in AXES[axis].values()) or _schedule(axis, part)
+                else (axis in AXES and _value(axis, part) is not None) or _schedule(axis, part)
             )
             if value:
                 found[-1] += f",{part}"
@@ -240,6 +240,8 @@ def _read_token(entry: str, verb: str, problems: list[Problem]) -> tuple[str, tu
         return found[0], (found[1],)
     if _schedule("schedule", entry):
         return "schedule", (_value("schedule", entry),)
+    if entry.startswith("rc-") and (word := _value("recompute", entry)):
+        return "recompute", (word,)
     match = re.fullmatch(r"([a-z]+)([0-9]{1,9})", entry)
     if match and match[1] in COUNTED and int(match[2]) >= 1:
         return match[1], (int(match[2]),)
@@ -253,6 +255,8 @@ def _value(axis: str, text: str) -> object | None:
     word = text.lower().removeprefix("rc-") if axis == "recompute" else text.lower()
     if axis == "schedule":
         return next(iter(_schedules(word, [])), None)
+    if axis == "recompute":
+        return word if is_recompute(word) else None
     word = f"z{word}" if axis == "sharding" and word.isdigit() else word
     return word if word in AXES[axis].values() else None
 

@@ -8,12 +8,14 @@ from dataclasses import replace
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
+from meshwright.search.axes import recompute_words, selective_words
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow
+from meshwright.specs.row import PlanRow, recompute_fields
+from meshwright.specs.strategy import HALF_PRODUCTS
 from meshwright.specs.workload import Workload
 
 _PLAIN_INSTEAD: dict[str, tuple[str, tuple[object, ...]]] = {
@@ -93,7 +95,6 @@ def restricted(
     choices: list[tuple[str, Sequence[object]]] = [
         ("sharding", ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")),
         ("schedule", [name for name in pins.get("schedule") or _EVERY["schedule"] if not _chunked(str(name), plain)]),
-        ("recompute", ("none", "sel", "full")),
     ]
     if room:
         kinds = {kind: _asked(refused_of, replace(plain, cp=((kind, 2),))) for kind in ("p2p", "a2a", "ag")}
@@ -111,7 +112,31 @@ def restricted(
             every = dict.fromkeys((*_EVERY[axis], *([plain.schedule] if axis == "schedule" else [])))
             left = [value for value in pins.get(axis) or every if value not in refused]
             _keep(pins, axis, left, set().union(*(reasons[value] for value in refused)))
+    _recomputes(pins, model, workload, plain, refused_of)
     return replace(space, pins=tuple(pins.items()))
+
+
+def _recomputes(
+    pins: dict[str, tuple[object, ...]],
+    model: ModelSpec,
+    workload: Workload,
+    plain: PlanRow,
+    refused_of: Callable[[PlanRow], set[Problem]],
+) -> None:
+    """Leave out ways to recompute that the target refuses, and look for another selective one that it has."""
+
+    def refused(word: object) -> set[Problem]:
+        return refused_of(replace(plain, **recompute_fields(str(word)))) if word != "block" else set()
+
+    every = pins.get("recompute") or recompute_words(model, workload)
+    reasons = {word: problems for word in every if (problems := refused(word))}
+    if not reasons:
+        return
+    left = [word for word in every if word not in reasons]
+    if "recompute" not in pins and not any(str(word).startswith("sel") for word in left):
+        others = (*selective_words(model, workload.attention_kernel)[1:], f"sel-{HALF_PRODUCTS}")
+        left += [word for word in others if not refused(word)][:1]
+    _keep(pins, "recompute", left, set().union(*reasons.values()))
 
 
 def _even_stages(
@@ -202,5 +227,4 @@ def _chunked(name: str, row: PlanRow) -> bool:
 _EVERY: dict[str, Sequence[object]] = {
     "sharding": ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp"),
     "schedule": DEFAULT_SCHEDULES,
-    "recompute": ("none", "sel", "block", "full"),
 }

@@ -20,12 +20,13 @@ from meshwright.planning.sensitivity import numbers_of
 from meshwright.records import Record
 from meshwright.schedules import PLAN_SCHEDULES, known_names, schedule_named
 from meshwright.schedules.plan_rows import row_of
+from meshwright.search.axes import is_recompute, selective_words
 from meshwright.search.table import divisors
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import RECOMPUTES, SHARDINGS, PlanRow, parse_row
+from meshwright.specs.row import RECOMPUTES, SHARDINGS, PlanRow, parse_row, recompute_fields
 
 DEGREES = ("tp", "cp", "pp", "ep", "etp")
 AXES = (*DEGREES, "vpp", "mbs", "recompute", "sharding", "schedule")
@@ -251,7 +252,7 @@ def _value_of(row: PlanRow, name: str) -> int | str:
     if name == "cp":
         return row.cp_degree
     if name == "recompute":
-        return f"{row.recompute}{row.recompute_layers or ''}"
+        return row.recompute_word
     found: int | str = getattr(row, name)
     return found
 
@@ -260,7 +261,7 @@ def _values(name: str, row: PlanRow, model: ModelSpec) -> list[int | str]:
     """Values near a row's own, whether legal or not."""
     own = _value_of(row, name)
     if name == "recompute":
-        return _with(own, ("none", "sel", "full"))
+        return _with(own, ("none", selective_words(model)[0], "full"))
     if name == "sharding":
         return _with(own, (one for one in SHARDINGS if one != "hsdp"))
     if name == "schedule":
@@ -298,9 +299,11 @@ def _moved(row: PlanRow, name: str, value: Any, devices: int) -> PlanRow:
         return replace(row, mbs=Whole().read(name, value))
     text = str(value)
     if name == "recompute":
+        if is_recompute(text):
+            return replace(row, **recompute_fields(text), recompute_layers=0)
         kind, layers = text.rstrip("0123456789"), text[len(text.rstrip("0123456789")) :]
         kind = Choice(names=RECOMPUTES, noun="recompute").read(name, kind)
-        return replace(row, recompute=kind, recompute_layers=int(layers or 0))
+        return replace(row, **recompute_fields(kind), recompute_layers=int(layers or 0))
     if name == "sharding":
         text = Choice(names=SHARDINGS, noun="sharding").read(name, text)
         return replace(row, sharding=text, shard_group=row.shard_group if text == "hsdp" else 0)

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from meshwright.schedules import PLAN_SCHEDULES
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import EXPERT_TOKENS, HOT_EXPERTS, SHARDINGS, HotExperts, offload_tokens
-from meshwright.specs.strategy import EXPERT_OVERLAPS, Dispatcher, ExpertOverlap
+from meshwright.specs.strategy import EXPERT_OVERLAPS, RECOMPUTE_MODULES, Dispatcher, ExpertOverlap
+from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
 
 
@@ -60,6 +62,45 @@ the one that sends less hides more."""
 SKEWED_HOT: tuple[HotExperts, ...] = HOT_EXPERTS
 """What a search goes through where a load of experts is stated: nothing is gained where none is."""
 _EXPERT_TOKENS = {stated: token for token, stated in EXPERT_TOKENS.items()}
+
+
+def recompute_words(model: ModelSpec, workload: Workload) -> tuple[str, ...]:
+    """Ways to recompute that a search goes through unless others are named.
+
+    Selective recompute repeats what costs few seconds for the bytes it frees. That is the core of attention where a
+    kernel keeps its scores. A flash kernel keeps none: there it is the projections of latent attention with the norm
+    before them, the dense layers of a mixture and the activations of experts, what users of Megatron-LM name for such
+    models (`--recompute-modules`; Megatron-Bridge's recipes of DeepSeek-V3, 2026).
+
+    Args:
+        model: says which modules there are.
+        workload: with its attention kernel.
+    """
+    return ("none", selective_words(model, workload.attention_kernel)[0], "block", "full")
+
+
+def selective_words(model: ModelSpec, kernel: str = "flash") -> tuple[str, ...]:
+    """What selective recompute may repeat, the most first.
+
+    Args:
+        model: says which modules there are.
+        kernel: of attention.
+    """
+    if kernel == "materialised":
+        return ("sel",)
+    layers = model.kinds()
+    latent = any(hasattr(layer.attention, "q_rank") for layer in layers)
+    mixed = model.is_moe and not all(layer.mlp.routed_experts for layer in layers)
+    plain = (*(("mla_up_proj",) if latent else ()), *(("mlp",) if latent and mixed else ()))
+    more = (*(("layernorm",) if latent else ()), *plain, *(("moe_act",) if model.is_moe else ()))
+    found = ("-".join(("sel", *modules)) for modules in dict.fromkeys((more, plain)))
+    return tuple(found)
+
+
+def is_recompute(word: str) -> bool:
+    """Whether a word is a way to recompute."""
+    kind, *modules = word.split("-")
+    return word in AXES["recompute"].values() or (kind == "sel" and set(modules) <= set(RECOMPUTE_MODULES))
 
 
 def _context_kinds() -> tuple[str, ...]:
@@ -135,7 +176,8 @@ AXES: dict[str, Axis] = {
         ),
         Axis(
             name="recompute",
-            default="none, selective (attention core), full, and block of 1/4, 1/2, 3/4 of the largest chunk",
+            default="none, full, block of 1/4, 1/2, 3/4 of the largest chunk, selective: norms, latent projections, "
+            "dense layers of a mixture and activations of experts where there are some, else the attention core",
             words=lambda: ("none", "sel", "block", "full"),
             neutral="none",
             other_names=("rc", "recomputation", "activation_checkpointing"),

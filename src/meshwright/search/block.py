@@ -24,7 +24,7 @@ from meshwright.search.priced_rows import PricedRows
 from meshwright.search.shape_tables import Shape, ShapeTables
 from meshwright.search.shardings import Sharding
 from meshwright.shapes import Bool, Float, Int
-from meshwright.specs.row import PlanRow
+from meshwright.specs.row import PlanRow, recompute_fields
 from meshwright.strategies.data import Z3, ShardingColumns
 
 AT_ONCE = 20_000
@@ -134,7 +134,7 @@ class Block:
             shard_group=choice.shard * int(grid.cp[row]) if choice.name == "hsdp" else 0,
             gbs=self.workload.global_batch,
             schedule=shape.schedule.token,
-            recompute=shape.recompute,
+            **recompute_fields(shape.recompute),
             recompute_layers=shape.recompute_layers,
             offload=grid.offload,
         )

@@ -13,23 +13,24 @@ from functools import lru_cache
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, items_of
+from meshwright.estimate.items import FULL, NONE, Item, items_of
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import StageCounts, ends_apart, needs_bare
 from meshwright.estimate.run import Live, live, sync_rounds, weight_versions
 from meshwright.estimate.stages import recompute_problem
 from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Placement, Schedule, schedule_named
 from meshwright.schedules.bounds import PathBound
+from meshwright.search.axes import recompute_words
 from meshwright.search.fullest import Fullest, fullest_workers
 from meshwright.search.paths import Cells, Lengths, critical_lengths, longest_of, order_free_lengths, typical_durations
 from meshwright.search.shape_tables import PipelineShapes, ShapeTables
 from meshwright.search.space import Space
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import default_schedule
+from meshwright.specs.row import default_schedule, recompute_of
+from meshwright.specs.strategy import Recompute
+from meshwright.specs.workload import Workload
 
-MODES = (NONE, SELECTIVE, FULL)
-MODE_NAMES = {"none": "none", "sel": "selective", "block": "none", "full": "full"}
 TYPICAL_MICRO_BATCHES = 64
 """For which the paths of a template are chosen."""
 MOST_PASSES = 1024
@@ -53,9 +54,9 @@ def pairs(schedule: Schedule, p: int, m: int, v: int, recompute: str) -> bool:
         p: workers.
         m: micro-batches.
         v: chunks per worker.
-        recompute: none, sel, full or block.
+        recompute: a word of the axis.
     """
-    return recompute in ("none", "sel") and schedule.unpaired(p, m, v) is not None
+    return recompute not in ("full", "block") and schedule.unpaired(p, m, v) is not None
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -126,6 +127,8 @@ class ShapeFactory:
     layout: ModelLayout
     space: Space
     """Of the axes of shapes alone."""
+    words: tuple[str, ...]
+    """Ways to recompute, as words of the axis."""
     items: tuple[Item, ...]
     templates: dict[tuple[object, ...], Template] = field(default_factory=dict)
     counted: dict[tuple[object, ...], StageCounts] = field(default_factory=dict)
@@ -146,9 +149,10 @@ class ShapeFactory:
     """All shapes of so many workers and micro-batches."""
 
     @classmethod
-    def of(cls, model: ModelSpec, seq_len: int, space: Space) -> ShapeFactory:
+    def of(cls, model: ModelSpec, workload: Workload, space: Space) -> ShapeFactory:
         """For the recompute modes of the search; one object for spaces that differ in nothing that shapes depend on."""
-        return _factory(model, seq_len, Space(pins=tuple(pin for pin in space.pins if pin[0] in AXES)))
+        words = tuple(map(str, space.pinned("recompute") or recompute_words(model, workload)))
+        return _factory(model, workload.seq_len, words, Space(pins=tuple(p for p in space.pins if p[0] in AXES)))
 
     def pipelines(self, p: int, m: int) -> list[tuple[Schedule, int]]:
         """Schedules and chunk counts that p workers and m micro-batches allow."""
@@ -183,11 +187,13 @@ class ShapeFactory:
     def _recomputes(self, p: int, v: int, schedule: Schedule | None) -> list[tuple[str, int]]:
         largest = max(self.layout.split(p * v))
         blocks = sorted({math.ceil(largest * quarter / 4) for quarter in (1, 2, 3)} - {0, largest})
-        options = [("none", 0), ("sel", 0), *(("block", k) for k in blocks), ("full", 0)]
+        named = {"none": [("none", 0)], "block": [("block", k) for k in blocks], "full": [("full", 0)]}
+        order = {"none": 0, "block": 2, "full": 3}
+        words = sorted(self.words, key=lambda word: order.get(word, 1))
+        options = [option for word in words for option in named.get(word, [(word, 0)])]
         if schedule is not None and p > 1:
-            options = [o for o in options if recompute_problem(schedule, {MODE_NAMES[o[0]]}) is None]
-        wanted = self.space.pinned("recompute")
-        return options if wanted is None else [option for option in options if option[0] in wanted]
+            options = [o for o in options if recompute_problem(schedule, {recompute_of(o[0]).kind}) is None]
+        return options
 
     def shapes(self, p: int, m: int) -> ShapeTables | None:
         """All shapes of p workers and m micro-batches whose schedules bring a bound of their own; None without any.
@@ -303,7 +309,7 @@ class ShapeFactory:
             schedule: of the pipeline.
             p: workers.
             v: chunks per worker.
-            recompute: none, sel, full or block.
+            recompute: a word of the axis.
             layers: K of block.
         """
         key = (schedule, p, v, recompute, layers)
@@ -325,7 +331,7 @@ class ShapeFactory:
             schedule: places the chunks.
             p: workers.
             v: chunks per worker.
-            recomputes: none, sel, full or block, and K of block.
+            recomputes: words of the axis, and K of block.
         """
         key = (schedule, p, v, recomputes)
         if key not in self.counted:
@@ -346,22 +352,25 @@ class ShapeFactory:
         self, placement: Placement, recomputes: tuple[tuple[str, int], ...]
     ) -> Float[np.ndarray, "shapes workers chunks items"]:
         model, kinds = self.model, len(self.layout.kinds)
+        modes = modes_of(self.words)
+        whole_at = len(modes) - 1
         first, behind = self.layout.placed(placement)
         layers = self.layout.counts(first, behind)
         heads = behind == model.num_layers
         counts = np.zeros((len(recomputes), *first.shape, len(self.items)))
         for own, (recompute, most) in zip(counts, recomputes, strict=True):
-            place = {"none": 0, "sel": 1, "full": 2, "block": 0}[recompute] * kinds
+            mode = modes.index(recompute_of(recompute))
+            place = mode * kinds
             if recompute == "block":
                 border = np.minimum(first + most, behind)
                 own[..., :kinds] = self.layout.counts(border, behind)
-                own[..., 2 * kinds : 3 * kinds] = self.layout.counts(first, border)
+                own[..., whole_at * kinds : (whole_at + 1) * kinds] = self.layout.counts(first, border)
             else:
                 own[..., place : place + kinds] = layers
             if model.mtp_layers:
-                whole = most >= (behind - first)[heads][0]
-                mode = {"none": NONE, "sel": SELECTIVE, "full": FULL, "block": FULL if whole else NONE}[recompute]
-                own[heads, self._place(Item("mtp", model.mtp_kind, mode))] = model.mtp_layers
+                whole = recompute == "block" and most >= (behind - first)[heads][0]
+                module = Item("mtp", model.mtp_kind, FULL if whole else modes[mode])
+                own[heads, self._place(module)] = model.mtp_layers
         counts[:, (first == 0) & (behind > 0), self._place(Item("embedding"))] = 1
         counts[:, heads, self._place(Item("head"))] = 1
         return counts
@@ -397,8 +406,14 @@ class ShapeFactory:
 
 
 @lru_cache(maxsize=4)
-def _factory(model: ModelSpec, seq_len: int, space: Space) -> ShapeFactory:
-    return ShapeFactory(model, ModelLayout.of(model, seq_len), space, items_of(model, MODES))
+def _factory(model: ModelSpec, seq_len: int, words: tuple[str, ...], space: Space) -> ShapeFactory:
+    return ShapeFactory(model, ModelLayout.of(model, seq_len), space, words, items_of(model, modes_of(words)))
+
+
+@lru_cache(maxsize=16)
+def modes_of(words: tuple[str, ...]) -> tuple[Recompute, ...]:
+    """What layers may recompute under these words: nothing, what each selective one names, everything."""
+    return tuple(dict.fromkeys((NONE, *(recompute_of(word) for word in words if word not in ("full", "block")), FULL)))
 
 
 def path_items(

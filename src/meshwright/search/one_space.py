@@ -71,7 +71,7 @@ class SpaceSearch:
     ) -> None:
         self.model, self.cluster, self.workload, self.space = model, cluster, workload, space
         self.hardware: Hardware = hardware_of(cluster.groups[0], workload)
-        self.factory = ShapeFactory.of(model, workload.seq_len, space)
+        self.factory = ShapeFactory.of(model, workload, space)
         self.in_order = all(schedule.bound_by_formula for schedule in self.factory.schedules)
         self.queue = Queue(top, FRONT_SLACK if pareto else 1.0)
         self.plain: PlainRows | None = None

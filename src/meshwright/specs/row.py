@@ -155,10 +155,8 @@ class PlanRow:
             tokens += [f"mbs{self.mbs}", f"gbs{self.gbs}"]
             if self.schedule != default_schedule(self.vpp):
                 tokens.append(self.schedule)
-        if self.recompute in ("block", "uni"):
-            tokens.append(f"rc-{self.recompute}{self.recompute_layers}")
-        elif self.recompute != "none":
-            tokens.append("-".join(("rc", self.recompute, *self._listed_modules)))
+        if self.recompute != "none":
+            tokens.append(f"rc-{self.recompute_word}")
         if self.offload:
             tokens.append(f"off-{self.offload}")
         if self.tp > 1 and self.tp_overlap == "ring":
@@ -199,6 +197,11 @@ class PlanRow:
         )
 
     @property
+    def recompute_word(self) -> str:
+        """What is recomputed, in one word: `block4`, `sel-layernorm-moe_act`."""
+        return "-".join((self.recompute, *self._listed_modules)) + str(self.recompute_layers or "")
+
+    @property
     def _listed_modules(self) -> tuple[str, ...]:
         """Modules behind `rc-sel`; none for core attention alone."""
         return self.recompute_modules if self.recompute == "sel" and self.recompute_modules != ("core_attn",) else ()
@@ -236,6 +239,21 @@ def hot_experts_of(expert: ExpertParallel) -> HotExperts:
         if word == f"shadow{expert.shadowed}":
             return word
     return "balanced" if expert.placed_by_load else "kept"
+
+
+def recompute_fields(word: str) -> dict[str, Any]:
+    """Fields of a row that a word says: `full`, `block`, `sel` for the attention core, `sel-layernorm-moe_act`.
+
+    Args:
+        word: of the recompute axis; how many layers a block has is not part of it.
+    """
+    kind, *modules = word.split("-")
+    return {"recompute": kind, "recompute_modules": tuple(modules) or ("core_attn",)}
+
+
+def recompute_of(word: str) -> Recompute:
+    """What such a word does to a layer; to one behind the border of a block, nothing."""
+    return PlanRow(**recompute_fields(word)).strategy(recomputed=False).recompute
 
 
 def offload_of(token: str) -> Offload:

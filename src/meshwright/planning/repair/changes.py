@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
-from meshwright.search.axes import SEARCHED_WAYS
+from meshwright.search.axes import SEARCHED_WAYS, selective_words
 from meshwright.search.table import divisors
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow, default_schedule
+from meshwright.specs.row import PlanRow, default_schedule, recompute_fields
 
 MORE_AWAY = ("aog", "wog", "waog")
 """What may be away besides the optimizer and its gradients."""
@@ -120,7 +120,7 @@ def _said(row: PlanRow, name: str) -> str:
     if name == "sharding":
         return f"hsdp{row.shard_group}" if row.sharding == "hsdp" else row.sharding
     if name == "recompute":
-        return f"rc-{row.recompute}{row.recompute_layers or ''}"
+        return f"rc-{row.recompute_word}"
     if name == "offload":
         return f"off-{row.offload}" if row.offload else "no offload"
     return f"{name}{getattr(row, name)}"
@@ -172,8 +172,9 @@ def _memory_variants(row: PlanRow, model: ModelSpec) -> Iterator[tuple[str, Plan
     """Recompute of none, some and all layers, and every sharding."""
     per_chunk = -(-model.num_layers // (row.pp * row.vpp))
     quarters = sorted({-(-per_chunk * quarter // 4) for quarter in (1, 2, 3)} - {0, per_chunk})
-    for recompute, layers in (("none", 0), ("sel", 0), *(("block", k) for k in quarters), ("full", 0)):
-        yield "recompute", replace(row, recompute=recompute, recompute_layers=layers)
+    selective = selective_words(model)[0]
+    for word, layers in (("none", 0), (selective, 0), *(("block", k) for k in quarters), ("full", 0)):
+        yield "recompute", replace(row, **recompute_fields(word), recompute_layers=layers)
     if row.dp * row.cp_degree > 1:
         for sharding in ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep"):
             yield "sharding", replace(row, sharding=sharding, shard_group=0)

@@ -24,7 +24,7 @@ from meshwright.search.space import Space
 from meshwright.shapes import Int
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow
+from meshwright.specs.row import PlanRow, recompute_fields
 from meshwright.specs.workload import Workload
 
 LEANEST_ROWS = 48
@@ -68,7 +68,7 @@ def leanest(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: S
     if not grid.rows:
         return []
     bounds = RowBounds(grid, model, hardware_of(cluster.groups[0], workload), workload)
-    factory = ShapeFactory.of(model, workload.seq_len, space)
+    factory = ShapeFactory.of(model, workload, space)
     found: list[Leanest] = []
     # Traffic that is hidden needs no more memory, and takes less time.
     order = np.lexsort((-grid.overlap, -grid.cp, bounds.peak_bytes))
@@ -105,7 +105,7 @@ def _lean_settings(row: PlanRow, space: Space, factory: ShapeFactory) -> Iterato
                     row,
                     schedule=schedule.token,
                     vpp=chunks,
-                    recompute=recompute,
+                    **recompute_fields(recompute),
                     recompute_layers=layers,
                     sharding=sharding.name,
                     shard_group=sharding.shard * row.cp_degree if sharding.name == "hsdp" else 0,

@@ -26,7 +26,7 @@ from meshwright.search.tuners.plan_axes import kind_of, levels_of, quarter_layer
 from meshwright.search.tuners.tables import TableSpace
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow, default_schedule
+from meshwright.specs.row import PlanRow, default_schedule, recompute_fields
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS
 from meshwright.strategies.base import OVERLAPS
@@ -44,7 +44,7 @@ class PlanSpace(TableSpace):
     | ep, etp | legal expert degrees | the model has experts |
     | tp_overlap | bulk, ring | tp > 1 |
     | schedule | of one chunk per worker | pp > 1 and vpp = 1 |
-    | recompute | none, sel, block, full | always |
+    | recompute | none, one selective, block, full | always |
     | block_quarters | 1, 2, 3 quarters of the largest chunk | recompute = block |
     | sharding | z0 ... hsdp | always |
     | hsdp_ranks | data ranks of a shard group | sharding = hsdp |
@@ -78,7 +78,7 @@ class PlanSpace(TableSpace):
 
     @cached_property
     def _factory(self) -> ShapeFactory:
-        return ShapeFactory.of(self.model, self.workload.seq_len, self.space)
+        return ShapeFactory.of(self.model, self.workload, self.space)
 
     @cached_property
     def _hardware(self) -> Hardware:
@@ -175,7 +175,7 @@ class PlanSpace(TableSpace):
             mbs=number["mbs"],
             gbs=self.workload.global_batch,
             schedule=str(whole["schedule"]) if vpp == 1 else default_schedule(vpp),
-            recompute=recompute,
+            **recompute_fields(recompute),
             recompute_layers=quarters[int(whole["block_quarters"])] if quarters else 0,
         )
 

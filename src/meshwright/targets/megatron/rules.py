@@ -40,6 +40,15 @@ RULES = (
     ),
     overlap_inside_domain("transformer_engine/common/comm_gemm_overlap of Transformer Engine 2.x, 2026"),
     Rule(
+        field="recompute.modules",
+        holds=lambda plan: (
+            plan.precision.compute != "fp8" or not {"layernorm", "moe_act"} & {*plan.strategy.recompute.modules}
+        ),
+        why="with delayed scaling of 8-bit products neither norms nor activations of experts are made again",
+        fix="leave out layernorm and moe_act, or use fp8-block or mxfp8",
+        source="megatron/core/transformer/transformer_config.py of Megatron-LM, commit d98e8a64, 2026-08",
+    ),
+    Rule(
         field="vpp",
         holds=lambda plan: plan.found.vpp == 1 or plan.found.pp > 1,
         why="interleaving needs at least two pipeline ranks",

@@ -15,18 +15,19 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, ItemCosts, item_costs
+from meshwright.estimate.items import FULL, NONE, Item, ItemCosts, item_costs
 from meshwright.estimate.memory import WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
 from meshwright.estimate.sync import DataNetwork, StepCompute, step_sync
 from meshwright.planning.compose.sources.native.stage_grid import quickest_rows, shardings_tried, stage_grid
+from meshwright.search.axes import recompute_words
 from meshwright.search.grid import COLUMNS, Grid
 from meshwright.search.shardings import Sharding, ShardingTable
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow
+from meshwright.specs.row import PlanRow, recompute_fields, recompute_of
 from meshwright.specs.workload import Workload
 
 RECOMPUTES: tuple[tuple[str, float], ...] = (
@@ -37,11 +38,11 @@ RECOMPUTES: tuple[tuple[str, float], ...] = (
     ("block", 0.75),
     ("full", 1.0),
 )
-"""Name and share of the layers that are recomputed in full."""
+"""Name and share of the layers that are recomputed in full; `sel` stands for the selective way of the space."""
 MOST_MICRO_BATCH = 16
 """Sequences of a rank's micro-batch; larger ones keep more alive and leave fewer of them to fill a pipeline."""
 
-NO_COLUMNS = ("grid", "shardings", "always_s")
+NO_COLUMNS = ("grid", "shardings", "selective", "always_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,6 +58,8 @@ class StageOptions:
     shardings: tuple[Sharding, ...]
     recompute: Int[np.ndarray, "rows"]
     """Index into RECOMPUTES."""
+    selective: str
+    """What selective recompute repeats, as a word of the axis."""
     forward_s: Float[np.ndarray, "rows parts"]
     backward_s: Float[np.ndarray, "rows parts"]
     state_bytes: Float[np.ndarray, "rows parts"]
@@ -84,6 +87,7 @@ class StageOptions:
         return StageOptions(
             grid=self.grid.take(index),
             shardings=self.shardings,
+            selective=self.selective,
             always_s=self.always_s,
             **{name: values[index] for name, values in columns.items()},
         )
@@ -93,12 +97,13 @@ class StageOptions:
         grid, choice = self.grid, self.shardings[int(self.choice[row])]
         name, share = RECOMPUTES[int(self.recompute[row])]
         again = int(np.ceil(share * layers)) if name == "block" else 0
+        word = ("full" if again >= layers else "block") if again else "none" if name == "block" else name
         return grid.plan_row(
             row,
             sharding=choice.name,
             shard_group=choice.shard * int(grid.cp[row]) if choice.name == "hsdp" else 0,
             gbs=int(self.wave[row]),
-            recompute=("full" if again >= layers else "block") if again else ("none" if name == "block" else name),
+            **recompute_fields(self.selective if word == "sel" else word),
             recompute_layers=again if again < layers else 0,
         )
 
@@ -135,7 +140,8 @@ def stage_options(
     grid, devices, wave = stage_grid(model, workload, sizes, waves, most_tensor, space, most_micro_batch)
     if not grid.rows:
         return []
-    items, mix = _items(model), _mix(model)
+    selective = _selective(model, workload, space)
+    items, mix = _items(model, selective), _mix(model)
     columns = grid.strategies(workload)
     every = [item_costs(items, columns, model, one, workload) for one in hardware]
     kinds = len(mix)
@@ -146,7 +152,9 @@ def stage_options(
     found = []
     for one, costs in zip(hardware, (costs.take(kept) for costs in every), strict=True):
         pieces = [
-            _sharded(model, workload, one, grid, devices, wave, costs, items, choice, number, layers_per_device)
+            _sharded(
+                model, workload, one, grid, devices, wave, costs, items, choice, number, layers_per_device, selective
+            )
             for number, choice in enumerate(choices)
         ]
         priced = [piece for piece in pieces if piece is not None]
@@ -161,11 +169,18 @@ def _with_recompute(options: StageOptions, space: Space) -> StageOptions:
     wanted = space.pinned("recompute")
     if wanted is None:
         return options
-    return options.take(np.isin(options.recompute, [i for i, (name, _) in enumerate(RECOMPUTES) if name in wanted]))
+    kinds = {str(word).partition("-")[0] for word in wanted}
+    return options.take(np.isin(options.recompute, [i for i, (name, _) in enumerate(RECOMPUTES) if name in kinds]))
 
 
-def _items(model: ModelSpec) -> tuple[Item, ...]:
-    modes = (NONE, SELECTIVE, FULL)
+def _selective(model: ModelSpec, workload: Workload, space: Space) -> str:
+    """The selective way to recompute that a space has; the usual one where it has none."""
+    words = (*map(str, space.pinned("recompute") or ()), *recompute_words(model, workload))
+    return next(word for word in words if word.startswith("sel"))
+
+
+def _items(model: ModelSpec, selective: str) -> tuple[Item, ...]:
+    modes = (NONE, recompute_of(selective), FULL)
     layers = tuple(Item("layer", kind, mode) for mode in modes for kind in model.kinds())
     edges = (Item("embedding"), Item("head"))
     modules = tuple(Item("mtp", model.mtp_kind, mode) for mode in modes) if model.mtp_layers else ()
@@ -190,6 +205,7 @@ def _sharded(
     choice: Sharding,
     number: int,
     layers_per_device: float,
+    selective: str,
 ) -> StageOptions | None:
     """All recompute modes of the rows that one data-parallel choice applies to."""
     shared = grid.dp * grid.cp > 1
@@ -266,6 +282,7 @@ def _sharded(
                 wave=wave,
                 choice=np.full(grid.rows, number),
                 shardings=(),
+                selective=selective,
                 recompute=np.full(grid.rows, index),
                 forward_s=mixed(forward_s),
                 backward_s=mixed(backward_s),
@@ -287,6 +304,7 @@ def _joined(pieces: Sequence[StageOptions], shardings: tuple[Sharding, ...]) -> 
     return StageOptions(
         grid=grid,
         shardings=shardings,
+        selective=pieces[0].selective,
         always_s=pieces[0].always_s,
         **{name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names},
     )
