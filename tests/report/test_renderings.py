@@ -18,7 +18,7 @@ from meshwright import check, estimate, size
 from meshwright.app.compare import compare
 from meshwright.report.bars import MEMORY_LETTERS, letter_cells, memory_bar
 from meshwright.report.html import renderable_html
-from meshwright.report.plan_tables import bottleneck, shown_stages, wrap_name
+from meshwright.report.plan_tables import PlanTable, bottleneck, shown_stages, wrap_name
 from tests.app.questions import GPUS, MODEL, best_plans
 
 BUILDERS: dict[str, Callable[[], Any]] = {
@@ -130,12 +130,25 @@ def test_a_memory_bar_is_as_wide_as_it_should_be(sizes: list[float], capacity: f
     assert bar.plain.endswith("!") == (sum(sizes) > capacity)
 
 
-@given(tokens=st.lists(st.text("abc123-", min_size=1, max_size=9), min_size=1, max_size=9), width=st.integers(10, 40))
-def test_a_wrapped_name_is_the_name(tokens: list[str], width: int) -> None:
-    name = ".".join(tokens)
+@given(
+    tokens=st.lists(st.text("abc123-", min_size=1, max_size=9), min_size=1, max_size=9),
+    mark=st.sampled_from([".", " "]),
+    width=st.integers(10, 40),
+)
+def test_a_wrapped_name_is_the_name(tokens: list[str], mark: str, width: int) -> None:
+    name = mark.join(tokens)
     lines = wrap_name(name, width)
     assert "".join(lines) == name
-    assert all(len(line) <= width for line in lines)
+    assert all(len(line.rstrip()) <= width for line in lines)
+
+
+def test_no_column_is_cut_where_names_of_plans_have_words() -> None:
+    entry = best_plans().to_dict()["plans"][0]
+    table = PlanTable([entry | {"title": "tp4.ep8.epdedup.dp144.hsdp9.mbs7.gbs1008.tpov + recompute per layer"}])
+    for width in range(100, 140):
+        console = Console(width=width, file=StringIO())
+        console.print(table)
+        assert "…" not in console.file.getvalue(), width  # type: ignore[attr-defined]
 
 
 @given(st.lists(st.floats(1, 100), min_size=1, max_size=40))

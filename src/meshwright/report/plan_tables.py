@@ -128,7 +128,11 @@ class PlanTable:
             table.add_column(text, justify="left" if left else "right", no_wrap=True)
         for plan, row in zip(self.plans, rows, strict=True):
             full = fullest(plan["estimate"]["stages"])
-            cells: list[RenderableType] = [row[0], "\n".join(wrap_name(row[1], name)), *row[2:5]]
+            cells: list[RenderableType] = [
+                row[0],
+                "\n".join(line.rstrip() for line in wrap_name(row[1], name)),
+                *row[2:5],
+            ]
             if wide:
                 cells.append(memory_bar(full["memory_bytes"], full["capacity_bytes"], bar))
             cells += [Text(row[5], style=FITS_STYLES[plan["estimate"]["fits"]]), row[6]]
