@@ -548,6 +548,7 @@ def schedule(
     plain: bool = ...,
     pairs: int | None = ...,
     doubling: bool = ...,
+    halving: bool = ...,
     waves: int | None = ...,
     admit: int | None = ...,
     backward_ticks: int | None = ...,

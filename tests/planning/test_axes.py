@@ -64,7 +64,14 @@ def test_pins_and_bans_meet() -> None:
 
 def test_a_schedule_named_without_settings_is_tried_with_those_that_can_pay() -> None:
     named = space(schedule="seq1f1b,chimera").pinned("schedule")
-    assert named == ("seq1f1b", "seq1f1b-segments4", "seq1f1b-segments8", "chimera", "chimera-doubling")
+    assert named == (
+        "seq1f1b",
+        "seq1f1b-segments4",
+        "seq1f1b-segments8",
+        "chimera",
+        "chimera-halving",
+        "chimera-doubling",
+    )
     assert space(schedule="seq1f1b-segments4").pinned("schedule") == ("seq1f1b-segments4",)
     assert space(schedule="1f1b").pinned("schedule") == ("1f1b",)
     assert "seq1f1b-segments4" not in (space(schedule="all").pinned("schedule") or ())

@@ -89,6 +89,8 @@ CASES = (
     Case(SCHEDULES["chimera"], ((2, 2, 1), (4, 2, 1), (4, 4, 1), (4, 12, 1), (8, 5, 1), (8, 16, 1)), tight=False),
     Case(Chimera(pairs=2), ((4, 4, 1), (4, 8, 1), (8, 7, 1), (8, 16, 1)), tight=False),
     Case(Chimera(doubling=True), ((4, 4, 1), (4, 9, 1), (8, 16, 1)), tight=False),
+    Case(Chimera(halving=True), ((2, 3, 1), (4, 4, 1), (4, 9, 1), (8, 16, 1)), tight=False),
+    Case(Chimera(pairs=2, halving=True), ((4, 6, 1), (8, 16, 1)), tight=False),
     Case(SCHEDULES["hanayo"], ((1, 2, 2), (2, 4, 2), (4, 4, 2), (4, 8, 4), (5, 7, 2), (8, 16, 2)), tight=False),
     Case(Hanayo(waves=1, backward_ticks=1), ((4, 4, 2), (6, 6, 2)), tight=False),
     Case(Hanayo(admit=4), ((4, 8, 2), (4, 9, 4)), tight=False),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from meshwright.schedules import SCHEDULES, simulate
+from meshwright.schedules import SCHEDULES, Caps, Times, best_schedule, simulate
 from meshwright.schedules.chimera import Chimera
 from meshwright.schedules.in_flight import live_vectors
 
@@ -37,6 +38,30 @@ def test_forwards_that_run_ahead_win_over_1f1b_again(p: int, m: int, makespan_s:
     assert not ahead.problems(p, m + 1)
 
 
+@pytest.mark.parametrize(
+    ("p", "m", "makespan_s"), [(4, 8, 25.5), (8, 16, 52.5), (8, 32, 100.5), (8, 64, 196.5), (16, 64, 207.5)]
+)
+def test_halves_of_micro_batches_fill_the_pauses_in_no_more_memory(p: int, m: int, makespan_s: float) -> None:
+    halved = Chimera(halving=True)
+    timeline = simulate(halved.table(p, m), halved.equal_times(p))
+    assert timeline.makespan_s == makespan_s < (m + p - 1) * 3
+    assert max(halved.peak_activations(p, m)) <= 2 * p
+    assert max(SCHEDULES["chimera"].peak_activations(p, m)) == p
+    forwards = [[entry for entry in row if entry[0] == "F"] for row in timeline.table.entries()]
+    assert all(row[0].endswith("s0") and row[1].endswith("s1") for row in forwards)
+
+
+def test_the_best_order_of_chimera_is_chosen_where_its_settings_are_open() -> None:
+    times = Times(forward_s=np.ones((8, 1)), backward_s=np.full((8, 1), 2.0), transfer_s=0.0)
+    found = best_schedule(times, 32, allow=["1f1b", "chimera"], chunks=[1], placements=())
+    spans = {seen.name: seen.makespan_s for seen in found.candidates}
+    assert (found.name, found.makespan_s) == ("chimera-halving", 100.5)
+    assert spans["chimera-doubling"] in (None, 110.0)
+    tight = Caps(capacity_bytes=12.0, activation_bytes=1.0, weight_bytes=1.0)
+    assert best_schedule(times, 32, tight, allow=["chimera"], chunks=[1], placements=()).name == "chimera-halving"
+    assert [one.field for one in Chimera(doubling=True, halving=True).problems(8, 32)] == ["halving"]
+
+
 def test_more_pairs_shorten_the_bubble_and_take_more_copies() -> None:
     times = [Chimera(pairs=pairs).closed_form_s(8, 8, 1, 1.0, 2.0) for pairs in (1, 2, 4)]
     assert times == [36, 28, 24]
@@ -47,7 +72,7 @@ def test_more_pairs_shorten_the_bubble_and_take_more_copies() -> None:
     ("pairs", "p", "m", "v", "fixes"),
     [
         (1, 3, 4, 1, {"p": "p = 2 or 4"}),
-        (1, 4, 10, 1, {"m": "m = 8 or 12, or doubling"}),
+        (1, 4, 10, 1, {"m": "m = 8 or 12, or doubling or halving"}),
         (1, 4, 1, 2, {"m": "m = 2", "v": "v = 1, or schedule interleaved"}),
         (3, 8, 8, 1, {"pairs": "pairs = 2 or 4"}),
         (2, 8, 3, 1, {"m": "m = 4"}),

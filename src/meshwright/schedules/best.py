@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshwright.schedules import SCHEDULES, Names, Schedule, schedule_named
+from meshwright.schedules.parameters import tried_of
 from meshwright.schedules.scheduler import Scheduled, best_among
 from meshwright.schedules.simulate import Times
 from meshwright.schedules.stage_shares import Caps
@@ -44,7 +45,8 @@ def best_schedule(
         times: seconds of one micro-batch by worker and chunk; with one chunk, of whole worker shares.
         m: micro-batches per step.
         caps: memory of the workers; None for any amount.
-        allow: schedules by name, or with parameters of their own; None: `BEST_OF`.
+        allow: schedules by name, each with the settings that searches try, or with parameters of their own; None:
+            `BEST_OF`.
         chunks: per worker, to try.
         placements: for list scheduling: linear, loop, v, wave; none for named schedules only.
         split: whether list scheduling may part weight gradients from backwards.
@@ -55,5 +57,9 @@ def best_schedule(
         InputError: arguments that contradict each other.
         InfeasibleError: nothing fits.
     """
-    named = [schedule_named(one) if isinstance(one, str) else one for one in (BEST_OF if allow is None else allow)]
+    named: list[Schedule] = []
+    for one in BEST_OF if allow is None else allow:
+        schedule = schedule_named(one) if isinstance(one, str) else one
+        # A bare name leaves the settings open, as in a search over plans.
+        named += tried_of(schedule) if one == schedule.name else (schedule,)
     return best_among(named, times, m, caps, chunks=chunks, placements=placements, split=split, objective=objective)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -32,6 +32,22 @@ def _ahead(p: int, kind: Kind, stage: int, unit: int) -> Key:
     return int(kind is not Kind.B), unit, -(stage % p), stage // p
 
 
+def _halved(placement: Placement, counts: list[int]) -> ScheduleTable:
+    """The halves of every micro-batch forward one right behind the other, then back in reverse, as soon as they can."""
+    p = placement.p
+
+    def rank(kind: Kind, stage: int, unit: int) -> Key:
+        second = kind is not Kind.B and unit % 2
+        return (-1, unit, 0, 0) if second else _ahead(p, kind, stage, unit)
+
+    # One half more than a worker's p lets the next forward begin while the oldest backward ends.
+    table = list_table(
+        placement, [2 * count for count in counts], (1, 2), rank, lambda stage: None if stage % p else p + 1
+    )
+    unit = np.where(table.kind == Kind.B, table.micro_batch ^ 1, table.micro_batch)
+    return replace(table, micro_batch=unit, segments=2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Chimera(Schedule):
     """`pairs` pipelines down and as many up: half of the micro-batches go each way, m counts all of them.
@@ -43,8 +59,11 @@ class Chimera(Schedule):
     activations in flight. Fewer micro-batches than p are shared out as evenly as they go. The slots of more than one
     pair follow the placement in the public code; nothing says that they are its exact order.
     Units one behind the other pause where b > f. With `doubling`, for m > p, forwards run ahead until p micro-batches
-    of each pipeline are in flight, twice as many as otherwise, and fill the pauses. The paper names forward doubling
-    without its order: this is a reconstruction by list scheduling with b = 2*f.
+    of each pipeline are in flight, twice as many as otherwise, and fill the pauses. With `halving` a forward takes as
+    long as the backward of half a micro-batch, so that forwards fill the pauses and at most p micro-batches live on a
+    worker: its halves (of its samples, or of its sequence where it has one) run forward together and back apart, the
+    later one first. The paper names both without their orders: these are reconstructions by list scheduling with
+    b = 2*f. Doubling is worth it where many micro-batches fit, halving where half a micro-batch runs as efficiently.
     Source: Li and Hoefler, "Chimera: Efficiently Training Large-Scale Neural Networks with Bidirectional Pipelines",
     SC 2021.
     """
@@ -53,6 +72,8 @@ class Chimera(Schedule):
     """A worker holds 2*pairs stages."""
     doubling: bool = flag("Forwards of the next p micro-batches run ahead, for m > p.", tried=True)
     """m may then be any number above p."""
+    halving: bool = flag("Backwards run by halves of a micro-batch.", tried=True)
+    """m may then be any number."""
 
     name = "chimera"
     only_chunks = 1
@@ -63,7 +84,7 @@ class Chimera(Schedule):
 
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
         """m*(f + b) + (p/pairs - 2)*(b + (m/p - 1)*(b - f)), for m a multiple of p and b >= f, none run ahead."""
-        if m % p or backward_s < forward_s or (self.doubling and m > p):
+        if m % p or backward_s < forward_s or self.halving or (self.doubling and m > p):
             return None
         between = backward_s + (m // p - 1) * (backward_s - forward_s)
         return m * (forward_s + backward_s) + (p // self.pairs - 2) * between
@@ -71,6 +92,21 @@ class Chimera(Schedule):
     def worker_weight_copies(self, p: int, m: int, v: int = 1) -> tuple[int, ...]:
         """2*pairs on every worker."""
         return (2 * self.pairs,) * p
+
+    def tasks_per_share(self, v: int) -> int:
+        """Both halves of a micro-batch, or the whole."""
+        return v * self.sections()
+
+    def sections(self) -> int:
+        """Halves."""
+        return 2 if self.halving else 1
+
+    def contradictions(self) -> list[Problem]:
+        """Forwards run ahead by micro-batches or backwards run by halves."""
+        if not (self.doubling and self.halving):
+            return []
+        why = "each fills the pauses between units in its own way"
+        return [Problem(what=f"{self.name}: doubling and halving", why=why, fix="one of them", field="halving")]
 
     @property
     def chains(self) -> int:
@@ -93,9 +129,9 @@ class Chimera(Schedule):
             found.append(Problem(what=f"chimera: pairs = {self.pairs} with p = {p}", why=why, fix=fix, field="pairs"))
         if found:
             return found
-        if m > p and m % p and not self.doubling:
+        if m > p and m % p and not (self.doubling or self.halving):
             why = "more than p micro-batches run in units of p"
-            fix = f"m = {m - m % p} or {m - m % p + p}, or doubling"
+            fix = f"m = {m - m % p} or {m - m % p + p}, or doubling or halving"
             return [Problem(what=f"chimera: m = {m} with p = {p}", why=why, fix=fix, field="m")]
         if m < 2 * self.pairs:
             why = "every pipeline takes at least one micro-batch"
@@ -109,6 +145,8 @@ class Chimera(Schedule):
         counts = [0] * chains
         for dealt in range(chains):
             counts[dealt // 2 + self.pairs * (dealt % 2)] = m // chains + (dealt < m % chains)
+        if self.halving:
+            return _halved(placement, counts)
         if self.doubling and m > p:
             return list_table(placement, counts, (1, 2), partial(_ahead, p), lambda stage: None if stage % p else p)
         kinds, stages, units, slots = [], [], [], []

@@ -88,6 +88,7 @@ class Declaration(ABC):
             for field, n, noun in counts
             if n < 1
         ]
+        found += self.contradictions()
         declared = (one.problem(self.name, getattr(self, one.name)) for one in self.parameters())
         found += [problem for problem in declared if problem is not None]
         if found:
@@ -97,6 +98,10 @@ class Declaration(ABC):
             what = f"{self.name}: v = {v} chunks per worker"
             found.append(Problem(what=what, why=f"{self.name} {CHUNKS_WHY[only]}", fix=CHUNKS_FIX[only], field="v"))
         return (*found, *self._value_problems(p), *self._problems(p, m, v))
+
+    def contradictions(self) -> list[Problem]:
+        """Settings that do not go together, whatever the size."""
+        return []
 
     def _value_problems(self, p: int) -> list[Problem]:
         """What is wrong with fields that are no settings, such as times given for each of p workers."""

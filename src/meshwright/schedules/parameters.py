@@ -149,16 +149,15 @@ def together(declared: Iterable[ScheduleParameter]) -> tuple[ScheduleParameter, 
 
 
 def tried_of(schedule: Any) -> tuple[Any, ...]:
-    """A schedule with every combination of the settings that a search tries, as it is first.
+    """A schedule with every combination of the settings that a search tries and that go together, as it is first.
 
     Args:
         schedule: any.
     """
     axes = [(one.name, (getattr(schedule, one.name), *one.tries)) for one in parameters_of(schedule) if one.tries]
     names = [name for name, _ in axes]
-    return tuple(
-        replace(schedule, **dict(zip(names, values, strict=True))) for values in product(*(own for _, own in axes))
-    )
+    made = (replace(schedule, **dict(zip(names, values, strict=True))) for values in product(*(own for _, own in axes)))
+    return tuple(one for one in made if not one.contradictions())
 
 
 def token_of(schedule: Any) -> str:

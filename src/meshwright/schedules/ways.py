@@ -155,7 +155,7 @@ def named_ways(
         if schedule.kinds & {Kind.R, Kind.X} and times.recompute_s is None:
             why = "needs the times of recomputation"
         if why:
-            out.append(Candidate(name=schedule.name, v=chunks[-1], named=True, why_not=why))
+            out.append(Candidate(name=schedule.token, v=chunks[-1], named=True, why_not=why))
         else:
             ways += [_named_way(schedule, times, p, m, v, caps, span) for v in legal]
     return ways, out
@@ -178,7 +178,7 @@ def _named_way(schedule: Schedule, times: Times, p: int, m: int, v: int, caps: C
     split = bool(schedule.kinds & {Kind.I, Kind.W})
     work = virtual_stage_work(placement, (units,) * placement.chains, own, size, caps if stays else None, split)
     return Way(
-        name=schedule.name,
+        name=schedule.token,
         v=v,
         schedule=schedule,
         placement=placement,

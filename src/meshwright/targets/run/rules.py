@@ -22,7 +22,9 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
         why = "it updates stage by stage on several weight versions, and training here clips by the norm of all"
         why += " gradients; parallelize runs pipedream and pipedream-2bw with optimizers that do not"
     elif schedule.sections() > 1:
-        why = "which keys and values a segment reads from earlier segments cannot be derived from a traced loss"
+        why = (
+            "it runs micro-batches in parts, and what a part reads of earlier ones cannot be derived from a traced loss"
+        )
     elif schedule.shadows:
         why = "its redundant forwards let a neighbour replace a lost worker; a run here resumes from its checkpoint"
     if why:
