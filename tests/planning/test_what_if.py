@@ -43,6 +43,7 @@ def step_s(job: Job) -> float:
     [
         ({"tp": 8}, "tp8.pp4.vpp2.dp2.z1.mbs1.gbs512"),
         ({"recompute": "full", "mbs": 2}, "tp4.pp4.vpp2.dp4.z1.mbs2.gbs512.rc-full"),
+        ({"recompute": "sel-mlp-layernorm"}, "tp4.pp4.vpp2.dp4.z1.mbs1.gbs512.rc-sel-mlp-layernorm"),
         ({"schedule": "zb-h1"}, "tp4.pp4.dp4.z1.mbs1.gbs512.zb-h1"),
         ({"global_batch": 1024}, "tp4.pp4.vpp2.dp4.z1.mbs1.gbs1024"),
         ({"row": "tp8.pp2.dp4.fsdp.mbs2.gbs512"}, "tp8.pp2.dp4.fsdp.mbs2.gbs512"),

@@ -9,6 +9,7 @@ const NAMES = {
   vpp: "Chunks per stage", mbs: "Micro-batch", recompute: "Recompute", sharding: "Sharding", schedule: "Schedule",
 };
 const RECOMPUTE = { none: "none", sel: "selective", full: "full" };
+const recomputed = (word) => RECOMPUTE[word] ?? String(word).replace(/^sel-/, "selective: ").replaceAll("-", ", ");
 // Fields of a form by what the errors of their parts are about.
 const ASKED_AS = { device: "gpus", dtypes: "dtype" };
 const MOST_COMPARED = 4;
@@ -160,7 +161,7 @@ class Live {
 
   setting(shell, { name, value, values }) {
     const own = name in this.changes;
-    const shown = (one) => (name === "recompute" ? RECOMPUTE[one] ?? one : String(one));
+    const shown = (one) => (name === "recompute" ? recomputed(one) : String(one));
     const id = `knob-${name}`;
     const head = (output) => [html("span", {}, NAMES[name] ?? name), output];
     let control;
