@@ -34,6 +34,19 @@ def test_every_answer_passes_the_guard_and_none_is_beaten() -> None:
         assert not any(all(a <= b for a, b in zip(other, one, strict=True)) for other in seen if other != one)
 
 
+def test_all_reduce_keeps_whole_sequences_on_every_tensor_rank() -> None:
+    """Reduce-scatter and all-gather keep a part, so that less is held for the backward pass."""
+    held: dict[tuple[object, ...], dict[bool, float]] = {}
+    for plan in plans(8):
+        (one,) = plan.strategies
+        if one.tp > 1:
+            found = held.setdefault((one.tp, one.dp, one.recompute, one.data.zero), {})
+            found[one.tensor.shards_sequence] = plan.activation_bytes
+    both = [found for found in held.values() if len(found) == 2]
+    assert both
+    assert all(found[True] < found[False] for found in both)
+
+
 def test_slices_of_twice_the_layers_take_twice_as_long() -> None:
     assert quickest(plans(8), 8) == pytest.approx(2 * quickest(plans(4), 8), rel=1e-6)
 
