@@ -21,6 +21,7 @@ from meshwright.compiler.inline import flat_jaxpr, is_dropped, piece, programs_o
 from meshwright.compiler.joins import How, Join, total_p
 from meshwright.compiler.micro_batches.walk import MicroBatchWalk, NotSharedAtError
 from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement
+from meshwright.compiler.samples.sorting import in_batch_order
 from meshwright.compiler.samples.values import RankValue, part_shape
 from meshwright.compiler.source_line import line_of
 from meshwright.compiler.traced_step import TracedStep
@@ -75,7 +76,7 @@ def _evaluated(
             RankValue(value, placement, moves=place in moved)
             for place, (value, placement) in enumerate(zip(given, placements, strict=False))
         ]
-        made = walk.read(program, values)
+        made = list(in_batch_order(walk.read(program, values)))
         if sums and made[0].placement == WHOLE and not made[0].late:
             made[0] = walk.summand(made[0])
         made = [walk.total(value) for value in made]

@@ -18,6 +18,7 @@ from jax.extend import core
 from meshwright.compiler.inline import CALLS
 from meshwright.compiler.joins import COMBINES, How, total_p
 from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared
+from meshwright.compiler.samples.sorting import group_sizes
 from meshwright.compiler.samples.values import RankValue
 from meshwright.compiler.samples.walk import CHECKPOINTS, Walk
 from meshwright.compiler.source_line import line_of
@@ -82,6 +83,8 @@ class MicroBatchWalk(Walk):
 
     def _followed(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
         """Results, and which of them depend on what is differentiated, or on sums of such values over the batch."""
+        if group_sizes(eqn, given):
+            return self._made(program, eqn, given, totals=False)
         sums = any(value.placement == SUM for value in given) and any(value.placement >= 0 for value in given)
         if not sums or any(value.late for value in given):
             return self._made(program, eqn, given, totals=False)
@@ -130,5 +133,6 @@ class MicroBatchWalk(Walk):
     def elsewhere(self, number: Any = None) -> MicroBatchWalk:
         """The same inside of a function that is read later."""
         walk = MicroBatchWalk(self.ranks, number)
+        walk.sorts = self.sorts
         walk._depth = 1
         return walk

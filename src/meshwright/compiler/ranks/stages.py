@@ -15,6 +15,7 @@ from jax.extend import core
 from meshwright.compiler.cut import CutStage
 from meshwright.compiler.inline import free_variables
 from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement, sample_placements
+from meshwright.compiler.samples.sorting import in_batch_order
 from meshwright.compiler.samples.values import RankValue, part_shape
 from meshwright.compiler.samples.walk import Walk
 from meshwright.compiler.traced_step import TracedStep
@@ -100,7 +101,7 @@ def _for_rank(
     def run(*given: Any) -> list[Any]:
         walk = Walk(tuple(name for name, _ in axes), ranks, given[-1])
         values = [RankValue(value, placement) for value, placement in zip(given, placements, strict=False)]
-        made = walk.read(jaxpr, values, stage.program.consts)
+        made = list(in_batch_order(walk.read(jaxpr, values, stage.program.consts)))
         if loss_at is not None:
             made[loss_at] = walk.summand(made[loss_at])
         made_placements[:] = [value.placement for value in made]

@@ -12,6 +12,7 @@ from jax.extend import core
 
 from meshwright.compiler.inline import flat_jaxpr, piece
 from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared, Placement
+from meshwright.compiler.samples.sorting import in_batch_order
 from meshwright.compiler.samples.values import RankValue, Reader
 
 
@@ -29,14 +30,16 @@ def with_own_derivative(
     placements = [value.placement for value in given]
     moving = [place for place, atom in enumerate(eqn.invars) if jnp.issubdtype(atom.aval.dtype, jnp.inexact)]
     derived = _derived(program, eqn, moving)
-    found: list[Placement] = []
+    found: list[tuple[Placement, Any]] = []
+    orders = [value.order for value in given]
 
     # The rule is read again whenever it is asked for, when the number of the rank is another variable.
     @jax.custom_jvp  # type: ignore[untyped-decorator]
     def function(number: Any, *values: Any) -> list[Any]:
-        held = [RankValue(value, placement) for value, placement in zip(values, placements, strict=True)]
+        held = [RankValue(value, placement, order=order)
+                for value, placement, order in zip(values, placements, orders, strict=True)]  # fmt: skip
         made = _plain(reader, number).inside(eqn, held)
-        found[:] = [value.placement for value in made]
+        found[:] = [(value.placement, value.order) for value in made]
         return [value.value for value in made]
 
     @function.defjvp  # type: ignore[untyped-decorator]
@@ -44,9 +47,10 @@ def with_own_derivative(
         held = zip(
             [*values[1:], *(changes[1 + at] for at in moving)],
             [*placements, *(placements[at] for at in moving)],
+            [*orders, *(orders[at] for at in moving)],
             strict=True,
         )
-        operands = [RankValue(value, placement) for value, placement in held]
+        operands = [RankValue(value, placement, order=order) for value, placement, order in held]
         read = _plain(reader, values[0]).read(derived.jaxpr, operands, derived.consts)
         own, rest = read[: len(eqn.outvars)], iter(read[len(eqn.outvars) :])
         made = [value.value for value in own]
@@ -61,7 +65,7 @@ def with_own_derivative(
         lambda *own: jax.jvp(lambda *moved: function(number, *_placed(values, moving, moved)), own, own),
         *(values[at] for at in moving),
     )
-    return [RankValue(value, placement) for value, placement in zip(made, found, strict=True)]
+    return [RankValue(value, placement, order=order) for value, (placement, order) in zip(made, found, strict=True)]
 
 
 def _plain(reader: Reader, number: Any) -> Reader:
@@ -93,7 +97,7 @@ def with_own_backward(
     def run(number: Any, values: Sequence[Any]) -> list[Any]:
         walk = _plain(reader, number)
         held = [RankValue(value, placement) for value, placement in zip(values, placements, strict=True)]
-        made = walk.read(forward.jaxpr, held, forward.consts)
+        made = in_batch_order(walk.read(forward.jaxpr, held, forward.consts))
         made_placements[:] = [value.placement for value in made]
         return [value.value for value in made]
 
@@ -102,7 +106,8 @@ def with_own_backward(
         # Of a sum every part has the whole cotangent; that of a whole value is the sum of what the parts have.
         back = [WHOLE if one == SUM else SUM if one == WHOLE else one for one in made_placements[:count]]
         held = zip([*kept, *cotangents], [*made_placements[count:], *back], strict=True)
-        found = walk.read(backward.jaxpr, [RankValue(value, placement) for value, placement in held], backward.consts)
+        operands = [RankValue(value, placement) for value, placement in held]
+        found = in_batch_order(walk.read(backward.jaxpr, operands, backward.consts))
         wanted = [SUM if placements[at] == WHOLE else placements[at] for at in moving]
         return [walk.placed(walk.total(one) if want != SUM else one, want)
                 for one, want in zip(found, wanted, strict=True)]  # fmt: skip

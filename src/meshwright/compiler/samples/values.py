@@ -23,11 +23,16 @@ class RankValue:
     """Whether it depends on what is differentiated."""
     late: bool = False
     """Whether it depends on a sum of such values over all samples."""
+    order: Any = None
+    """How its samples are sorted; None where they are as in the batch."""
+    known: Any = None
+    """What its entries are a function of."""
 
 
 class Reader(Protocol):
     """Evaluates equations with what one part of the samples holds."""
 
+    ranks: int
     rank: Any
     plain: bool
 
@@ -37,6 +42,18 @@ class Reader(Protocol):
 
     def inside(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
         """Results of the program that an equation holds."""
+        ...
+
+    def placed_equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        """Results of an equation, and which of their dimensions count samples."""
+        ...
+
+    def evaluated(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[Any]:
+        """Results of an equation that reads as it does for one part."""
+        ...
+
+    def own(self, value: RankValue, dimension: Placement) -> RankValue:
+        """A value of which the part for these samples is wanted."""
         ...
 
     def elsewhere(self, number: Any = None) -> Reader:

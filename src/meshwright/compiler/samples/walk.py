@@ -35,6 +35,7 @@ from meshwright.compiler.samples.placements import (
     sample_placements,
 )
 from meshwright.compiler.samples.positions import own_rows
+from meshwright.compiler.samples.sorting import by_order, in_batch_order, sorts
 from meshwright.compiler.samples.values import RankValue, part_shape
 
 CHECKPOINTS = ("checkpoint", "remat2")
@@ -54,6 +55,8 @@ class Walk:
         self.axes, self.ranks, self.rank = axes, ranks, rank
         self.plain = False
         """Whether nothing that is read is differentiated."""
+        self.sorts: bool | None = None
+        """Whether anything that is read is sorted; None before reading."""
         self._made_by: tuple[core.Jaxpr | None, dict[Any, core.JaxprEqn]] = (None, {})
 
     def read(self, program: core.Jaxpr, operands: Sequence[RankValue], consts: Sequence[Any] = ()) -> list[RankValue]:
@@ -64,6 +67,8 @@ class Walk:
             operands: of it.
             consts: values of its constants.
         """
+        if self.sorts is None:
+            self.sorts = sorts(program)
         values: dict[Any, RankValue] = dict(zip(program.invars, operands, strict=True))
         values |= {var: RankValue(value, WHOLE) for var, value in zip(program.constvars, consts, strict=True)}
 
@@ -78,6 +83,16 @@ class Walk:
         return [of(atom) for atom in program.outvars]
 
     def _equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        return (by_order if self.sorts else Walk.placed_equation)(self, program, eqn, given)
+
+    def placed_equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        """Results of an equation, and which of their dimensions count samples.
+
+        Args:
+            program: in which it stands.
+            eqn: any.
+            given: its operands.
+        """
         placements = [value.placement for value in given]
         name = eqn.primitive.name
         if all(placement == WHOLE for placement in placements):
@@ -160,7 +175,9 @@ class Walk:
         Args:
             number: of the rank; None where it is not at hand.
         """
-        return Walk(self.axes, self.ranks, number)
+        walk = Walk(self.axes, self.ranks, number)
+        walk.sorts = self.sorts
+        return walk
 
     # ---- from one placement to another
 
@@ -235,7 +252,7 @@ class Walk:
             def run(*values: Any) -> list[Any]:
                 with self.nested():
                     held = [replace(one, value=value) for one, value in zip(operands, values, strict=True)]
-                    found = self.read(program.jaxpr, held, program.consts)
+                    found = list(in_batch_order(self.read(program.jaxpr, held, program.consts)))
                 made.append(found)
                 if wanted is None:
                     return [one.value for one in found]
@@ -268,14 +285,15 @@ class Walk:
 
         def goes_on(values: Sequence[Any]) -> Any:
             with self.nested():
-                (found,) = self.read(ask.jaxpr, [*given[:asks], *carried(values)], ask.consts)
+                (found,) = in_batch_order(self.read(ask.jaxpr, [*given[:asks], *carried(values)], ask.consts))
             if self.total(found).placement != WHOLE:
                 raise NotShared("a loop ends for each sample by itself")
             return self.total(found).value
 
         def round_(values: Sequence[Any]) -> list[RankValue]:
             with self.nested():
-                return self.read(body.jaxpr, [*given[asks : asks + held], *carried(values)], body.consts)
+                made = self.read(body.jaxpr, [*given[asks : asks + held], *carried(values)], body.consts)
+            return list(in_batch_order(made))
 
         def begun() -> list[Any]:
             return [self._as(value, placement).value for value, placement in zip(start, placements, strict=True)]
@@ -297,21 +315,20 @@ class Walk:
         return carried(made)
 
     def _checkpoint(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
-        placements: list[Placement] = []
+        made: list[RankValue] = []
 
         def run(*values: Any) -> list[Any]:
+            held = [
+                replace(one, value=value, moves=False, late=False) for one, value in zip(given, values, strict=True)
+            ]
             with self.nested():
-                made = self.inside(
-                    eqn, [RankValue(value, one.placement) for one, value in zip(given, values, strict=True)]
-                )
-            placements[:] = [value.placement for value in made]
+                made[:] = self.inside(eqn, held)
             return [value.value for value in made]
 
         again = jax.checkpoint(run, prevent_cse=eqn.params["prevent_cse"], policy=eqn.params["policy"])
-        return [
-            RankValue(value, placement)
-            for value, placement in zip(again(*(v.value for v in given)), placements, strict=True)
-        ]
+        results = again(*(one.value for one in given))
+        return [RankValue(value, one.placement, order=one.order, known=one.known)
+                for value, one in zip(results, made, strict=True)]  # fmt: skip
 
     def _scan(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
         """A loop; what it carries is a sum, or counts samples, as soon as one of its rounds makes it so."""
@@ -344,7 +361,7 @@ class Walk:
                 ),
             ]
             with self.nested():
-                made = self.inside(eqn, operands)
+                made = in_batch_order(self.inside(eqn, operands))
             ends, stacked = made[: len(placements)], made[len(placements) :]
             other = [
                 end.placement if end.placement != WHOLE else placement
