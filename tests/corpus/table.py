@@ -29,6 +29,7 @@ from tests.corpus import (  # noqa: E402, F401
     nnx_steps,
     optimizers,
     plain,
+    posted,
     several,
 )
 from tests.corpus.case import CASES, Case, in_place  # noqa: E402

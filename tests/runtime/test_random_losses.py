@@ -55,6 +55,7 @@ def test_a_gradient_that_is_constant_has_the_sharding_of_its_weight() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::meshwright.compiler.idle_devices.IdleDevicesWarning")
 def test_many_losses_under_every_method() -> None:
     with jax_precision("fp64"):
         exact, _ = ran(range(100, 140), list(METHODS), (1, 2, 4))

@@ -30,6 +30,8 @@ FREE = frozenset(
         "layer_boundary",
         "optimization_barrier",
         "split",
+        "stack",
+        "unstack",
         "random_wrap",
         "random_unwrap",
     )

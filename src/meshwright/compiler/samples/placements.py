@@ -26,10 +26,10 @@ SUMMING = ("reduce_sum", "dot_general", "conv_general_dilated", *ADDING)
 """Equations that add up what they have no dimension for in their result."""
 LINEAR = (
     "neg", "reshape", "squeeze", "expand_dims", "transpose", "broadcast_in_dim", "slice", "reduce_sum", "copy",
-    "copy_p", "real", "imag", "cumsum", "rev", "sharding_constraint",
+    "copy_p", "real", "imag", "cumsum", "rev", "sharding_constraint", "split", "unstack",
 )  # fmt: skip
 """Equations of one operand whose result of a sum is the sum of their results."""
-JOINING = ("add", "add_any", "sub", "concatenate")
+JOINING = ("add", "add_any", "sub", "concatenate", "stack")
 """Likewise of several operands, all of which are sums."""
 SIZES = {
     "broadcast_in_dim": ("shape", True), "reshape": ("new_sizes", True), "slice": ("limit_indices", False),

@@ -8,11 +8,11 @@ from jax.extend import core
 
 NOT_KEPT = (
     "reshape", "transpose", "squeeze", "expand_dims", "convert_element_type", "copy", "copy_p", "slice", "split",
-    "neg", "add", "sub",
+    "unstack", "neg", "add", "sub",
 )  # fmt: skip
 """Results that the backward does not read, or reads as what they were made of."""
 CHECKPOINTS = ("checkpoint", "remat2")
-SUMMING = (*NOT_KEPT, "add_any", "reduce_sum", "broadcast_in_dim", "concatenate", "sharding_constraint")
+SUMMING = (*NOT_KEPT, "add_any", "reduce_sum", "broadcast_in_dim", "concatenate", "stack", "sharding_constraint")
 """Equations whose gradient needs none of their operands."""
 
 

@@ -302,6 +302,13 @@ def _stack(eqn: core.JaxprEqn) -> SplitRule:
     return factors.rule([dims] * len(eqn.invars), [[*dims[:axis], NO_FACTOR, *dims[axis:]]])
 
 
+def _unstack(eqn: core.JaxprEqn) -> SplitRule:
+    """Arrays that lay side by side along a dimension, which they do not have any more."""
+    factors, axis = _Factors(), eqn.params["axis"]
+    dims = [factors.new(size) for place, size in enumerate(eqn.invars[0].aval.shape) if place != axis]
+    return factors.rule([[*dims[:axis], NO_FACTOR, *dims[axis:]]], [dims] * len(eqn.outvars))
+
+
 def _windows(eqn: core.JaxprEqn) -> SplitRule:
     """Pooling: dimensions that no window reaches along; neighbours of the others would have to travel."""
     params, factors = eqn.params, _Factors()
@@ -349,6 +356,7 @@ _RULES: dict[str, Callable[[Any], SplitRule]] = {
     "concatenate": _partly,
     "split": _partly,
     "stack": _stack,
+    "unstack": _unstack,
     **dict.fromkeys(SUMS_OF_RANKS, _elementwise),
     "broadcast_in_dim": _broadcast,
     "random_bits": _keyed,
