@@ -57,6 +57,16 @@ def test_what_the_recipe_alone_says_is_asked_for(tmp_path: Path) -> None:
     assert report.violations[0].fix == "give --set model.context_parallel_size=N"
 
 
+@pytest.mark.parametrize(
+    ("said", "exchange"),
+    [("", ".ep8"), (" --moe_flex_dispatcher_backend hybridep", ".ep8.epdedup"), (" -et 2", ".ep8.etp2")],
+)
+def test_experts_are_read_where_the_recipe_holds_the_model(tmp_path: Path, said: str, exchange: str) -> None:
+    text = f"torchrun run_script.py -mr qwen3_30b_a3b -tp 2 -pp 1 -cp 1 -ep 8{said} -c bf16 -gb 64 -mb 1 -sl 4096\n"
+    # Recipes of models with experts do not cut them, and exchange tokens all-to-all, unless options say otherwise.
+    assert asked(tmp_path, text).name == f"tp2{exchange}.dp8.z1.mbs1.gbs64"
+
+
 def test_recipes_of_adapters_are_no_full_training(tmp_path: Path) -> None:
     report = asked(tmp_path, PEFT.replace("$@", "'peft.target_modules=[linear_qkv,linear_proj]'"))
     assert isinstance(report.inputs, JobInputs)

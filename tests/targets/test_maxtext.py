@@ -144,3 +144,13 @@ def test_a_script_that_converts_or_serves_trains_nothing(tmp_path: Path) -> None
     script.write_text("python3 -m maxtext.utils.generate_param_only_checkpoint base.yml model_name=llama3-8b\n")
     with pytest.raises(InputError, match="does not train a model"):
         check(script, cluster="8xH100", search=False, source_format="maxtext")
+
+
+def test_a_file_of_a_model_alone_is_no_training() -> None:
+    target = target_named("maxtext")
+    assert target.read is not None
+    shape = "base_emb_dim: 512\nbase_num_decoder_layers: 4\nmax_target_length: 1024\nbase_config: base.yml\n"
+    found = target.read({"tiny.yml": f"{shape}dtype: bfloat16\n"}, 8)
+    assert found.row is None
+    assert [problem.why for problem in found.problems] == ["the file describes a model, and no training of it"]
+    assert target.read({"tiny.yml": f"{shape}run_name: first\n"}, 8).row is not None

@@ -40,8 +40,8 @@ def read_row(values: Values, devices: int | None, problems: list[Problem]) -> Pl
     pp = values.whole("--pipeline-model-parallel-size", 1)
     cp = values.whole("--context-parallel-size", 1)
     mbs = values.whole("--micro-batch-size")
-    moe = values.has("--num-experts")
     ep = values.whole("--expert-model-parallel-size", 1)
+    moe = values.has("--num-experts") or (ep > 1 and not values.has("--num-layers"))  # else the model is said elsewhere
     etp = values.whole("--expert-tensor-parallel-size", tp) if moe else 1
     degrees = {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": etp, "--micro-batch-size": mbs}
     wrong = [name for name, degree in degrees.items() if degree < 1]

@@ -141,6 +141,8 @@ _USUAL_PRETRAINING = {
     "ddp.overlap_param_gather": "true",
 }
 """What the functions that recipes start from set. Source: megatron/bridge/recipes/common.py, commit 067f987d."""
+_USUAL_EXPERTS = {"model.expert_tensor_parallel_size": "1", "model.moe_token_dispatcher_type": "alltoall"}
+"""What recipes of models with experts set. Source: megatron/bridge/recipes of megatron-bridge 0.3.1."""
 
 
 def recipe_defaults(names: str, given: Iterable[str]) -> list[Word]:
@@ -152,8 +154,9 @@ def recipe_defaults(names: str, given: Iterable[str]) -> list[Word]:
     """
     pretrained = not re.search(r"(?:^|[\s_])(?:sft|peft|lora|dora|finetune)(?:[\s_.]|$)", names)
     narrow = re.search(r"fp8|fp4|low_precision", names)  # which of their formats it takes is the recipe's own
-    known = ({} if narrow else _USUAL) | (_USUAL_PRETRAINING if pretrained else {})
     said = frozenset(given)
+    known = ({} if narrow else _USUAL) | (_USUAL_PRETRAINING if pretrained else {})
+    known |= _USUAL_EXPERTS if "model.expert_model_parallel_size" in said else {}
     fsdp = "ddp.use_megatron_fsdp" in said
     return [
         word(f"{key}={value}") for key, value in known.items() if key not in said and not (fsdp and "overlap" in key)

@@ -197,7 +197,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     if base.rpartition("/")[2] != "base.yml":
         why = "keys that it sets are not in this file" if "inference" not in base else "it serves a model"
         reader.refuse("base_config", base, why, "check the file that a training is started with")
-    if not any(name.startswith(_OF_A_TRAINING) for name in reader.keys):
+    described_too = bool({"base_emb_dim", "decoder_block"} & set(reader.keys))
+    begins = tuple(one for one in _OF_A_TRAINING if not (described_too and one == "base_config"))
+    if not any(name.startswith(begins) for name in reader.keys):
         why, fix = "the file describes a model, and no training of it", "check the file or script that trains it"
         reader.refuse("per_device_batch_size", None, why, fix)
         return reader.launch(None, model=_named(reader), notes=notes)
@@ -219,17 +221,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     return reader.launch(row, workload=stated, model=_named(reader), notes=notes)
 
 
-_OF_A_TRAINING = (
-    "per_device_batch",
-    "ici_",
-    "dcn_",
-    "remat_policy",
-    "max_target_length",
-    "steps",
-    "base_config",
-    "dtype",
-)
-"""How keys begin that a training has, one at least."""
+_OF_A_TRAINING = ("per_device_batch", "ici_", "dcn_", "remat_policy", "steps", "base_config", "model_name", "run_name")
+"""How keys begin that a training has, one at least; models have lengths and formats of their own too."""
 _OF_A_PLAN = re.compile(
     r"parallelism|batch|remat|dtype|quant|dim|num_|length|attention|expert|moe|shard|offload|pipeline|layer|fused|scale"
     r"|rope|vocab|optim|opt_|lora|accumulation|fp8|int8|checkpoint_name|sparse|norm|embed|model"
