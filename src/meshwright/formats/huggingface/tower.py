@@ -10,7 +10,7 @@ from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
 from meshwright.specs.layers import Attention, DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec
-from meshwright.specs.streams import Projection, Stream
+from meshwright.specs.streams import Images, Projection, Stream
 
 PART = Family(title="a part beside the text", required=())
 VISION = "vision"
@@ -65,6 +65,45 @@ class TowerLayer:
     def runs(self, layers: int, stream: str = VISION) -> tuple[LayerRun, ...]:
         """So many equal ones."""
         return (LayerRun(layers=(self.layer(stream),), repeats=layers),)
+
+    def stream(
+        self,
+        *,
+        images: Images,
+        stem: tuple[Projection, ...],
+        projector: tuple[Projection, ...] = (),
+        tables: int,
+        length: int | None = None,
+    ) -> Stream:
+        """What passes such layers, from pixels to the text.
+
+        Args:
+            images: how they become tokens.
+            stem: from a patch to a token of the tower.
+            projector: from a token of the tower to the text.
+            tables: parameters beside layers, stem and projector: positions, norms, learned tokens.
+            length: tokens of the tower; None where they depend on the size of the image.
+        """
+        return Stream(
+            name=VISION,
+            hidden=self.hidden,
+            tower=True,
+            images=images,
+            stem=stem,
+            projector=projector,
+            tables=tables,
+            length=length,
+        )
+
+    def tower(self, layers: int, stream: Stream, *, notes: tuple[str, ...] = ()) -> Tower:
+        """So many equal ones, all that images pass.
+
+        Args:
+            layers: how many.
+            stream: of images.
+            notes: what the reader should know.
+        """
+        return Tower(runs=self.runs(layers), streams=(stream,), notes=notes)
 
 
 def section(config: Mapping[str, object], name: str, path: str = "") -> Fields:

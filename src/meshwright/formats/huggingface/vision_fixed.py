@@ -7,7 +7,6 @@ from dataclasses import replace
 from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
 from meshwright.formats.huggingface.tower import (
     TILES,
-    VISION,
     Tower,
     TowerLayer,
     encoder_sizes,
@@ -44,17 +43,15 @@ def clip_stream(
     channels = fields.whole("num_channels", default=3)
     patches = patches_of(fields, size, patch)
     fields.done()
-    stream = Stream(
-        name=VISION,
-        hidden=hidden,
-        tower=True,
+    block = TowerLayer(hidden=hidden, heads=heads, width=width)
+    stream = block.stream(
         length=patches + 1,
         images=Images(patch=patch, merge=merge, extra=1, size=(size, size), tokens=text_tokens),
         stem=(patch_matrix(channels * patch * patch, hidden),),
         projector=projector,
         tables=(patches + 1) * hidden + hidden + 4 * hidden,
     )
-    return TowerLayer(hidden=hidden, heads=heads, width=width), layers, stream
+    return block, layers, stream
 
 
 def llava(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -65,10 +62,10 @@ def llava(fields: Fields, outer: Fields, text: int) -> Tower:
     if kind == "pixtral":
         block, layers, plain = pixtral(fields)
         stream = replace(plain, projector=two_matrices(plain.hidden, text, text, bias=bias))
-        return Tower(runs=block.runs(layers), streams=(stream,))
+        return block.tower(layers, stream)
     hidden = fields.whole("hidden_size", default=768)
     block, layers, stream = clip_stream(fields, projector=two_matrices(hidden, text, text, bias=bias))
-    return Tower(runs=block.runs(layers), streams=(stream,))
+    return block.tower(layers, stream)
 
 
 def llava_next(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -98,7 +95,7 @@ def phi3_v(fields: Fields, outer: Fields, text: int) -> Tower:
     )
     # Learned tokens between rows of tiles and between tiles and thumbnail.
     stream = _with(stream, tables=stream.tables + 2 * merged, pieces=TILES)
-    return Tower(runs=block.runs(layers), streams=(stream,))
+    return block.tower(layers, stream)
 
 
 def internvl(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -120,17 +117,14 @@ def internvl(fields: Fields, outer: Fields, text: int) -> Tower:
     merged = 4 * hidden
     # Class token and positions, a scale of each half of each layer, norms of queries and keys, the projector's norm.
     tables = (patches + 2) * hidden + layers * 2 * hidden * (2 if normed else 1) + 2 * merged
-    stream = Stream(
-        name=VISION,
-        hidden=hidden,
-        tower=True,
+    stream = block.stream(
         length=patches + 1,
         images=Images(patch=patch, merge=2, extra=1, size=(size, size), pieces=TILES),
         stem=(patch_matrix(3 * patch * patch, hidden, bias=True),),
         projector=two_matrices(merged, text, text, rate=0.25),
         tables=tables,
     )
-    return Tower(runs=block.runs(layers), streams=(stream,))
+    return block.tower(layers, stream)
 
 
 def llama4(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -142,10 +136,8 @@ def llama4(fields: Fields, outer: Fields, text: int) -> Tower:
     wide = fields.whole("vision_output_dim", default=out)
     patches = patches_of(fields, size, patch)
     fields.done()
-    stream = Stream(
-        name=VISION,
-        hidden=hidden,
-        tower=True,
+    block = TowerLayer(hidden=hidden, heads=heads, width=width)
+    stream = block.stream(
         length=patches + 1,
         images=Images(patch=patch, merge=2, extra=1, size=(size, size), pieces=TILES),
         stem=(patch_matrix(3 * patch * patch, hidden),),
@@ -155,7 +147,7 @@ def llama4(fields: Fields, outer: Fields, text: int) -> Tower:
         ),
         tables=(patches + 2) * hidden + 4 * hidden,
     )
-    return Tower(runs=TowerLayer(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
+    return block.tower(layers, stream)
 
 
 def mllama(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -179,10 +171,8 @@ def mllama(fields: Fields, outer: Fields, text: int) -> Tower:
     # A tile is filled up to a multiple of 8 tokens.
     tile = -(-(patches + 1) // 8) * 8
     table = ratios * tiles * hidden
-    stream = Stream(
-        name=VISION,
-        hidden=hidden,
-        tower=True,
+    block = TowerLayer(hidden=hidden, heads=heads, width=width, qkv_bias=False, out_bias=False)
+    stream = block.stream(
         length=tiles * tile,
         images=Images(patch=patch, size=(size, size), patches=tiles * tile, tokens=1, pieces=f"{tiles} tiles each"),
         stem=(patch_matrix(3 * patch * patch, hidden),),
@@ -190,7 +180,6 @@ def mllama(fields: Fields, outer: Fields, text: int) -> Tower:
         # Class token, positions of patches and of tiles, norms before and behind, gates.
         tables=hidden + (patches + 1) * hidden * (1 + ratios * tiles) + 2 * table + 4 * hidden + 3 + 2 * last,
     )
-    block = TowerLayer(hidden=hidden, heads=heads, width=width, qkv_bias=False, out_bias=False)
     return Tower(
         runs=block.runs(local + last),
         streams=(stream,),

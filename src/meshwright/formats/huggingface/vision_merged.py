@@ -20,7 +20,6 @@ from meshwright.formats.huggingface.tower import (
     side_of,
     two_matrices,
 )
-from meshwright.specs.model import LayerRun
 from meshwright.specs.streams import Images, Projection, Stream
 
 
@@ -46,16 +45,14 @@ def qwen2_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     ratio = fields.whole("mlp_ratio", default=4)
     stem = _stem(fields, patch, hidden, bias=False)
     fields.done()
-    stream = Stream(
-        name=VISION,
-        hidden=hidden,
-        tower=True,
+    block = TowerLayer(hidden=hidden, heads=heads, width=ratio * hidden)
+    stream = block.stream(
         images=Images(patch=patch, merge=merge),
         stem=stem,
         projector=_merger(hidden, merge, text),
         tables=2 * hidden,
     )
-    return Tower(runs=TowerLayer(hidden=hidden, heads=heads, width=ratio * hidden).runs(layers), streams=(stream,))
+    return block.tower(layers, stream)
 
 
 def qwen2_5_vl(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -75,10 +72,7 @@ def qwen2_5_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     fields.done()
     whole = frozenset(range(7, layers, 8)) if whole is None else whole
     block = TowerLayer(hidden=hidden, heads=heads, width=width, gated=True, norm="rmsnorm")
-    stream = Stream(
-        name=VISION,
-        hidden=hidden,
-        tower=True,
+    stream = block.stream(
         images=Images(patch=patch, merge=merge),
         stem=stem,
         projector=_merger(hidden, merge, text),
@@ -104,16 +98,14 @@ def qwen3_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     stem = _stem(fields, patch, hidden, bias=True)
     fields.done()
     taken = len(inner or ())
-    stream = Stream(
-        name=VISION,
-        hidden=hidden,
-        tower=True,
+    block = TowerLayer(hidden=hidden, heads=heads, width=width)
+    stream = block.stream(
         images=Images(patch=patch, merge=merge),
         stem=stem,
         projector=_merger(hidden, merge, text) * (1 + taken),
         tables=positions * hidden + 2 * hidden + taken * 2 * hidden * merge**2,
     )
-    return Tower(runs=TowerLayer(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
+    return block.tower(layers, stream)
 
 
 def pixtral(fields: Fields) -> tuple[TowerLayer, int, Stream]:
@@ -137,8 +129,7 @@ def pixtral(fields: Fields) -> tuple[TowerLayer, int, Stream]:
         mlp_bias=False,
         norm="rmsnorm",
     )
-    stream = Stream(name=VISION, hidden=hidden, tower=True, images=Images(patch=patch), stem=stem, tables=hidden)
-    return block, layers, stream
+    return block, layers, block.stream(images=Images(patch=patch), stem=stem, tables=hidden)
 
 
 def mistral3(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -156,7 +147,7 @@ def mistral3(fields: Fields, outer: Fields, text: int) -> Tower:
         projector=(merger, *two_matrices(hidden, text, text, bias=bias, rate=rate)),
         tables=2 * hidden,
     )
-    return Tower(runs=block.runs(layers), streams=(stream,))
+    return block.tower(layers, stream)
 
 
 def _moonvit(fields: Fields, text: int, keys: dict[str, str], tables: int) -> Tower:
@@ -170,17 +161,15 @@ def _moonvit(fields: Fields, text: int, keys: dict[str, str], tables: int) -> To
     stem = _stem(fields, patch, hidden, bias=True, default=1)
     fields.done()
     merge = 2
-    stream = Stream(
-        name=VISION,
-        hidden=hidden,
-        tower=True,
+    block = TowerLayer(hidden=hidden, heads=heads, width=width)
+    stream = block.stream(
         images=Images(patch=patch, merge=merge),
         stem=stem,
         projector=_merger(hidden, merge, text),
         # Positions, the final norm and the norm before the projector.
         tables=high * wide * hidden + 2 * hidden + tables * hidden,
     )
-    return Tower(runs=TowerLayer(hidden=hidden, heads=heads, width=width).runs(layers), streams=(stream,))
+    return block.tower(layers, stream)
 
 
 def kimi_vl(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -224,10 +213,7 @@ def glm4v(fields: Fields, outer: Fields, text: int) -> Tower:
         mlp_bias=False,
         norm="rmsnorm",
     )
-    stream = Stream(
-        name=VISION,
-        hidden=hidden,
-        tower=True,
+    stream = block.stream(
         images=Images(patch=patch, merge=merge),
         stem=stem,
         projector=(
@@ -238,7 +224,7 @@ def glm4v(fields: Fields, outer: Fields, text: int) -> Tower:
         ),
         tables=max(1, size // patch) ** 2 * hidden + 2 * hidden + 2 * out,
     )
-    return Tower(runs=block.runs(layers), streams=(stream,))
+    return block.tower(layers, stream)
 
 
 def gemma4(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -269,10 +255,7 @@ def gemma4(fields: Fields, outer: Fields, text: int) -> Tower:
         norm="rmsnorm",
         norms=4,
     )
-    stream = Stream(
-        name=VISION,
-        hidden=hidden,
-        tower=True,
+    stream = block.stream(
         length=tokens * pool**2,
         images=Images(patch=patch, merge=pool, patches=tokens * pool**2, tokens=tokens),
         stem=(patch_matrix(3 * patch * patch, hidden),),
@@ -280,7 +263,7 @@ def gemma4(fields: Fields, outer: Fields, text: int) -> Tower:
         tables=2 * rows * hidden + (2 * hidden if standard else 0),
     )
     notes = ("limits of the vision tower's matrices (use_clipped_linears) cost nothing",) if clipped else ()
-    return Tower(runs=block.runs(layers), streams=(stream,), notes=notes)
+    return block.tower(layers, stream, notes=notes)
 
 
 def minimax_m3(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -295,14 +278,11 @@ def minimax_m3(fields: Fields, outer: Fields, text: int) -> Tower:
     fields.done()
     outer.done()
     rate = merge**-2.0
-    stream = Stream(
-        name=VISION,
-        hidden=hidden,
-        tower=True,
+    block = TowerLayer(hidden=hidden, heads=heads, width=width)
+    stream = block.stream(
         images=Images(patch=patch, merge=merge),
         stem=(patch_matrix(3 * frames * patch * patch, hidden),),
         projector=(*two_matrices(hidden, middle, text), *two_matrices(text * merge**2, middle, text, rate=rate)),
         tables=2 * hidden,
     )
-    runs: tuple[LayerRun, ...] = TowerLayer(hidden=hidden, heads=heads, width=width).runs(layers)
-    return Tower(runs=runs, streams=(stream,))
+    return block.tower(layers, stream)

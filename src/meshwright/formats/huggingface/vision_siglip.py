@@ -10,7 +10,6 @@ from dataclasses import replace
 from meshwright.formats.huggingface.fields import Fields
 from meshwright.formats.huggingface.tower import (
     TILES,
-    VISION,
     Tower,
     TowerLayer,
     encoder_sizes,
@@ -41,16 +40,14 @@ def _siglip(
     fields.done()
     # What is left at the edge of an image is not seen.
     patches = max(1, size // patch) ** 2
-    stream = Stream(
-        name=VISION,
-        hidden=hidden,
-        tower=True,
+    block = TowerLayer(hidden=hidden, heads=heads, width=width)
+    stream = block.stream(
         length=patches,
         images=Images(patch=patch, merge=merge, size=(size, size), tokens=tokens, pieces=TILES if tiles else ""),
         stem=(patch_matrix(channels * patch * patch, hidden, bias=True),),
         tables=patches * hidden + 2 * hidden,
     )
-    return TowerLayer(hidden=hidden, heads=heads, width=width), layers, stream
+    return block, layers, stream
 
 
 def gemma3(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -91,4 +88,4 @@ def idefics3(fields: Fields, outer: Fields, text: int) -> Tower:
 def _tower(block: TowerLayer, layers: int, plain: Stream, projector: tuple[Projection, ...], tables: int) -> Tower:
     """The encoder with its projector, and so many parameters more outside of matrices."""
     stream = replace(plain, projector=projector, tables=plain.tables + tables)
-    return Tower(runs=block.runs(layers), streams=(stream,))
+    return block.tower(layers, stream)
