@@ -188,12 +188,18 @@ def _some_of(names: list[str], most: int = 16) -> str:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], *, remedy: str = "") -> Problem:
-    """The problem of a name nobody knows, with the nearest ones that exist."""
+    """The problem of a name nobody knows, with the nearest ones that exist.
+
+    Args:
+        kind: of what it should name.
+        name: as it was given.
+        known: names, of which some are listed where none is near.
+        remedy: what to do, where it says more than such a list.
+    """
     names = list(known)
     close = nearest(name, names)
-    fix = f"did you mean {' or '.join(close)}?" if close else f"known: {_some_of(names)}"
-    if remedy:
-        fix = f"{fix}{'' if close else '.'} {remedy}"
+    listed = "" if remedy else f"known: {_some_of(names)}"
+    fix = " ".join(part for part in (f"did you mean {' or '.join(close)}?" if close else listed, remedy) if part)
     return Problem(
         what=f"unknown {kind} {name!r}",
         why=f"no {kind} has this name or alias",

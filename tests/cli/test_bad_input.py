@@ -144,7 +144,7 @@ COMMAND_LINE = [
     (f"{ESTIMATE} pp4.hanayo-waves2", 2, "hanayo: vpp = 1", "fix: vpp4"),
     (f"{PLAN} --pin tp=x", 2, "pin tp=x", "for example tp=8"),
     (f"{PLAN} --pin tp=2 --pin tp=4", 2, "tp is fixed to 2 already"),
-    ("gpus show nope", 4, "more. See `meshwright gpus list`."),
+    ("gpus show nope", 4, "`meshwright gpus list` shows all"),
 ]
 NAMES = [
     ("plan llama-3-8bb --gpus 8xH100", 4, "unknown model 'llama-3-8bb'", "llama-3-8b"),

@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
+from meshwright.errors import InputError, Problem, UnsupportedError, nearest, unknown_name
 from meshwright.formats.device_file import (
     SUFFIXES,
     copy_device_file,
@@ -267,7 +267,11 @@ def _find(name: str, calibration: Calibration) -> DeviceSpec:
         return in_instance(_find(machine.device, calibration), machine)
     names = [*_aliases(), *(alias for aliases in _aliases().values() for alias in aliases)]
     names += [*(path.stem for path in own), *(one.name for one in instances())]
-    problem = unknown_name("device", name[:80], names, remedy="See `meshwright gpus list`.")
+    # Of several names of one device the first is enough.
+    close = dict.fromkeys(_index().get(plain_name(one), one) for one in nearest(name[:80], names))
+    problem = unknown_name(
+        "device", name[:80], close, remedy="`meshwright gpus list` shows all; a file adds one (MESHWRIGHT_LIBRARY)"
+    )
     raise UnsupportedError(problem, code="MW402")
 
 
