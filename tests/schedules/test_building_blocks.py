@@ -28,7 +28,9 @@ def test_no_longer_and_no_larger_than_by_the_authors_code(
     assert peak(table) == most
 
 
-@pytest.mark.parametrize(("p", "span_s", "most"), [(5, 51.5, 6), (6, 62.5, 6), (9, 95.5, 8), (12, 128.5, 10)])
+@pytest.mark.parametrize(
+    ("p", "span_s", "most"), [(5, 51.5, 6), (6, 62.5, 6), (9, 95.5, 8), (12, 128.5, 10), (15, 161.5, 12)]
+)
 def test_forwards_that_are_not_next_fill_idle_slots_too(p: int, span_s: float, most: int) -> None:
     table = VMin().table(p, 3 * p, 2)
     assert simulate(table, VMin().equal_times(p, 2)).span_s == pytest.approx(span_s)

@@ -18,10 +18,14 @@ def test_times_of_four_workers(ticks: int, waves: int, backward_s: float, makesp
 
 
 def test_a_limit_keeps_the_activations_of_long_steps() -> None:
-    any_number, some = Hanayo(), Hanayo(admit=9)
-    assert [max(one.peak_activations(8, 16, 2)) for one in (any_number, some)] == [23, 18]
+    """The wave alone would hold 15 micro-batches for 115 s; 1F1B takes 117 s."""
+    any_number, some = Hanayo(admit=16), Hanayo()
+    assert [max(one.peak_activations(8, 32, 2)) for one in (any_number, some)] == [30, 16]
     times = any_number.equal_times(8, 2)
-    assert len({simulate(one.table(8, 16, 2), times).makespan_s for one in (any_number, some)}) == 1
+    assert [simulate(one.table(8, 32, 2), times).makespan_s for one in (any_number, some)] == [115.0, 110.0]
+    for p, m, v in ((4, 9, 2), (5, 12, 4), (6, 20, 4), (8, 12, 2)):
+        assert max(some.peak_activations(p, m, v)) <= p * v
+        assert simulate(some.table(p, m, v), some.equal_times(p, v)).makespan_s <= (m + p - 1) * 3
     assert [(found.field, found.fix) for found in Hanayo(admit=3).problems(4, 8, 2)] == [("admit", "admit = 4")]
 
 
