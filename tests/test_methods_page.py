@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import methods as generator
 from benchmarks.methods import METHODS, Method
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 
 ROOT = Path(__file__).parents[1]
 

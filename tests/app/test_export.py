@@ -25,7 +25,7 @@ from meshwright.planning.used_nodes import on_used_nodes
 from meshwright.schedules import SCHEDULES, Kind
 from meshwright.schedules.torch_actions import from_actions
 from meshwright.specs.job import Job
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from meshwright.specs.workload import Workload
 from meshwright.targets import TARGETS

@@ -23,7 +23,7 @@ from meshwright.planning.objectives import OBJECTIVES, Aim
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.repair.no_plan import NoPlanError
 from meshwright.search.search import search
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from tests.app.questions import BATCH, GPUS, MODEL, best_plans
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.cli import main
 from meshwright.schedules import SCHEDULES
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from tests.cli.conftest import Run
 
 PLAN_SET = "plan gpt2 --gpus 2xH100 --gbs 8 --top 2 --quiet --output"

@@ -17,7 +17,7 @@ from meshwright.kernels.expert_load import counted_shares, rank_shares
 from meshwright.library import models
 from meshwright.library.clusters import resolve_gpus
 from meshwright.specs.expert_load import ExpertLoad
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from meshwright.specs.workload import Workload
 
 LITE, MIXTRAL = models.spec("deepseek-v2-lite"), models.spec("mixtral-8x7b")

@@ -13,7 +13,7 @@ from meshwright.library.models import spec
 from meshwright.planning.samples import with_samples
 from meshwright.planning.tuned import with_tuning
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from meshwright.specs.workload import Workload
 
 BERT_4B = read_config(

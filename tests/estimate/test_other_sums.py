@@ -8,7 +8,7 @@ import meshwright as mw
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.result import StepPrice
 from meshwright.specs.data_words import data_words_of
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from meshwright.strategies import COMPRESSIONS
 from meshwright.strategies.compression import chosen
 

@@ -24,7 +24,8 @@ from meshwright.search.space import Space
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.operators import CoreAttention, Linear
 from meshwright.specs.plan import ExecutionPlan
-from meshwright.specs.row import PlanRow, parse_row
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_text import parse_row
 from meshwright.specs.strategy import Recompute
 from meshwright.specs.workload import Workload
 from tests.formats.huggingface.test_encoders import PUBLISHED as ENCODERS

@@ -40,7 +40,7 @@ from meshwright.library.devices import device, kernel_efficiency
 from meshwright.library.models import resolve
 from meshwright.library.prices import prices_of
 from meshwright.schedules import SCHEDULES
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from tests.fuzz import doors, mutate, samples
 from tests.fuzz.cases import READS, Case, Door
 

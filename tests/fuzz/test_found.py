@@ -33,7 +33,7 @@ from meshwright.schedules import SCHEDULES
 from meshwright.search.tuners.store import storage_path
 from meshwright.specs.job import Job
 from meshwright.specs.plan import StrategyRun
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from meshwright.specs.workload import Workload
 from tests.answers.schemas import faults

@@ -19,7 +19,7 @@ from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from tests.formats.huggingface.test_encoders import PUBLISHED as ENCODERS
 from tests.formats.huggingface.towers import LLAVA, MLLAMA, QWEN25_VL
 

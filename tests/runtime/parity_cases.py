@@ -15,7 +15,8 @@ from meshwright.schedules import SCHEDULES, schedule_named
 from meshwright.schedules.table import Kind
 from meshwright.specs.layers import Attention, DenseMlp, MoeMlp
 from meshwright.specs.model import LayerRun, ModelSpec
-from meshwright.specs.row import PlanRow, parse_row
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_text import parse_row
 from meshwright.zoo.tiny import TINY
 from tests.pairwise import pairwise
 

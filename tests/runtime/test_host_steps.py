@@ -23,7 +23,7 @@ from meshwright.runtime.rank_training import RankTraining
 from meshwright.runtime.shard_steps import ShardedStep
 from meshwright.runtime.training_run import Training
 from meshwright.specs.precision import precision
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from meshwright.specs.workload import Workload
 from meshwright.strategies.memory import kept_bytes
 from meshwright.zoo.tiny import TINY, scaled_model

@@ -18,7 +18,8 @@ from meshwright.runtime.devices import jax_precision
 from meshwright.runtime.parity import parity_of, run_alone, run_parallel
 from meshwright.runtime.rank_training import RankTraining
 from meshwright.runtime.training_run import Training
-from meshwright.specs.row import PlanRow, parse_row
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_text import parse_row
 from meshwright.strategies.compression import chosen
 from meshwright.zoo.compressed import ERROR_FEEDBACK, SETTINGS, sign_bytes, signs
 

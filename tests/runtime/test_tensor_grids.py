@@ -18,7 +18,7 @@ from meshwright.runtime.step_collectives import step_collectives
 from meshwright.runtime.training_run import Training
 from meshwright.specs.layers import Attention, DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from meshwright.strategies import TENSORS
 from meshwright.zoo.blocks import Blocked
 from meshwright.zoo.splits import block_split

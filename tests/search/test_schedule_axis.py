@@ -14,7 +14,7 @@ import pytest
 import meshwright as mw
 from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES
 from meshwright.specs import PlanRow
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from tests.search.spaces import CATALOGUE, SPACES
 
 ROOT = Path(__file__).parents[2]

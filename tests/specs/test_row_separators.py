@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.errors import InputError
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 
 
 def refusal(text: str) -> list[str]:

@@ -10,7 +10,8 @@ from meshwright.estimate.legality import row_problems
 from meshwright.ops.layers import layer_work
 from meshwright.runtime.plan_method import check_runs
 from meshwright.specs.operators import Linear
-from meshwright.specs.row import PlanRow, parse_row
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_text import parse_row
 from meshwright.strategies import TENSORS
 from tests.estimate.cases import DENSE, case, memory, part
 from tests.strategies.columns import columns

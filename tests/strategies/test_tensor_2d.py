@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.estimate.legality import row_problems
 from meshwright.specs.operators import CoreAttention, Linear
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from meshwright.specs.strategy import TensorNamed
 from meshwright.strategies import TENSORS
 from meshwright.strategies.context import shard_attention

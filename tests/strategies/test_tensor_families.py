@@ -11,7 +11,8 @@ from meshwright.errors import InputError
 from meshwright.estimate.legality import row_problems
 from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, group_span
 from meshwright.specs.operators import Linear
-from meshwright.specs.row import PlanRow, parse_row
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_text import parse_row
 from meshwright.specs.tensor_grids import GRIDS
 from meshwright.strategies import TENSORS
 from meshwright.strategies.base import LocalGemm

@@ -13,7 +13,7 @@ from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import resolve
 from meshwright.schedules import SCHEDULES
 from meshwright.specs.job import Job
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from meshwright.specs.workload import Workload
 from meshwright.targets import TARGETS
 

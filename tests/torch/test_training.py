@@ -19,7 +19,7 @@ from meshwright.library.models import resolve
 from meshwright.schedules import SCHEDULES, with_communication
 from meshwright.schedules.torch_actions import to_actions
 from meshwright.specs.job import Job
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from meshwright.specs.workload import Workload
 from tests.torch.training import TORCH_GPIPE, Run, Trained, Weights, serve_rank, train_alone
 

@@ -45,7 +45,7 @@ from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

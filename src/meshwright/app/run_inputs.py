@@ -19,7 +19,8 @@ from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.layers import Attention
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow, parse_row
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_text import parse_row
 from meshwright.strategies import TENSORS
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from meshwright.errors import InputError, MeshwrightError
 from meshwright.formats.problems import TableProblems, Text, key, problems_of
 from meshwright.specs.cluster import Island
 from meshwright.specs.plan import StrategyRun
-from meshwright.specs.row import PlanRow, parse_row
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_text import parse_row
 from meshwright.specs.seam import ModelSlice, PartialPlan
 from meshwright.specs.workload import Workload
 

@@ -26,7 +26,8 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import RECOMPUTES, SHARDINGS, PlanRow, parse_row, recompute_fields
+from meshwright.specs.row import RECOMPUTES, SHARDINGS, PlanRow, recompute_fields
+from meshwright.specs.row_text import parse_row
 
 DEGREES = ("tp", "cp", "pp", "ep", "etp")
 AXES = (*DEGREES, "vpp", "mbs", "recompute", "sharding", "schedule")

@@ -22,7 +22,7 @@ from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import ExecutionPlan, PlanRow
 from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from meshwright.specs.strategy import (
     ContextParallel,
     DataParallel,

@@ -6,7 +6,7 @@ import pytest
 
 from meshwright import plan
 from meshwright.report.words.titles import strategy_text
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 
 
 @pytest.mark.parametrize(

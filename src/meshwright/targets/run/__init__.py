@@ -13,7 +13,7 @@ from meshwright.formats.shell import Script, Unknown, Word, read_script
 from meshwright.schedules import known_names
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from meshwright.targets.contract import (
     PLAN_FILE,
     Files,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from meshwright.errors import InputError, MeshwrightError
 from meshwright.schedules.plan_rows import plan_of, row_of
 from meshwright.specs import PlanRow
-from meshwright.specs.row import parse_row
+from meshwright.specs.row_text import parse_row
 from tests.formats.jobs import model
 from tests.formats.rows import SCHEDULES, rows
 
