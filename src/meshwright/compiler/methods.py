@@ -248,8 +248,9 @@ class PipeshardParallel(Method):
 
     @property
     def own_mesh(self) -> AbstractMesh | None:
-        """Of a grid on which products are written block by block."""
-        return self.grid.grid.mesh if self.grid is not None and self.grid.grid.blocks is not None else None
+        """Of a grid whose ranks send each other what a step writes: blocks of products, tokens, keys and values."""
+        grid = None if self.grid is None else self.grid.grid
+        return grid.mesh if grid is not None and (grid.blocks is not None or grid.expert or grid.context) else None
 
     def sharding_of(self, step: TracedStep) -> MeshSharding:
         """Data parallel, and weights split where it is asked."""
