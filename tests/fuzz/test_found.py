@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import meshwright
-from meshwright.app.plan_set import identities
 from meshwright.cli import main
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.kinds import Number, Whole, shortened
@@ -29,6 +28,7 @@ from meshwright.formats.shell.state import MAX_STEPS
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.devices import device
 from meshwright.library.models import resolve
+from meshwright.report.words.identities import identities
 from meshwright.schedules import SCHEDULES
 from meshwright.search.tuners.store import storage_path
 from meshwright.specs.job import Job

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import meshwright
-from meshwright.app.plan_set import identities
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.fields.job import JobFields
@@ -15,6 +14,7 @@ from meshwright.formats.huggingface import read_config
 from meshwright.planning.axes import space_of
 from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs
 from meshwright.planning.mixed.native import NativeSource
+from meshwright.report.words.identities import identities
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job

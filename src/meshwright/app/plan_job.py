@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from meshwright.app.plan_set import PlanSet, RankedPlan, identities, runner_up
+from meshwright.app.plan_set import PlanSet, RankedPlan, runner_up
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.fields.job import JobFields
@@ -22,6 +22,7 @@ from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import plan_reasons, price_reasons
 from meshwright.planning.reserve import reserve_reason
 from meshwright.planning.whole_run import whole_run
+from meshwright.report.words.identities import identities
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.verdict import plan_sentence, run_sentence, verdict_of
 from meshwright.specs.job import Job

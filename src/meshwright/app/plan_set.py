@@ -14,15 +14,16 @@ from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, PlannedJob, content_hash, job_document, write_job
 from meshwright.library.made_with import made_with
 from meshwright.planning.objectives import QUICKEST, Aim
-from meshwright.planning.plan_shape import bare_row, title
+from meshwright.planning.plan_shape import title
 from meshwright.planning.rank_map import RankMap, rank_map
 from meshwright.planning.ties import tied
-from meshwright.planning.tuned import model_entry, trained_counts
+from meshwright.planning.tuned import model_entry
 from meshwright.planning.whole_run import WholeRun
 from meshwright.records import plain
 from meshwright.report.pages import page
+from meshwright.report.words.identities import identities
 from meshwright.report.words.reasons import reason_text
-from meshwright.report.words.titles import shortened_title, title_of
+from meshwright.report.words.titles import title_of
 from meshwright.report.words.verdict import RunnerUp, Verdict, run_sentence
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.result import PlanCertificate
@@ -316,75 +317,6 @@ def told_apart(plans: Sequence[RankedPlan]) -> list[str]:
     from meshwright.report.words.comparison import distinct_titles  # titles of plans of one kind differ
 
     return distinct_titles([(plan.job, title) for plan, title in zip(plans, titles, strict=True)])
-
-
-def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:
-    """The products and sums a plan must keep, written out."""
-    found = [_devices_identity(job, row), _layers_identity(job)]
-    if isinstance(job, Job) and job.model.tuning is not None:
-        found.append(trained_counts(job.model))
-    found += [*_batch_identity(job), *_expert_identities(job)]
-    if job.plan.devices < job.cluster.devices:
-        found.append(f"{job.plan.devices} of {job.cluster.devices} devices used")
-    return tuple(found)
-
-
-def _devices_identity(job: PlannedJob, row: PlanRow | None) -> str:
-    """`64 = tp4 x pp4 x dp4`; devices of workers where no row of degrees says the plan."""
-    plan = job.plan
-    found = row if row is not None else bare_row(plan, job.model) if isinstance(job, Job) else None
-    if found is not None:
-        return found.identity()
-    workers = [worker.num_devices for pipe in plan.pipelines for worker in pipe.workers]
-    return f"{plan.devices:,} devices = {shortened_title(workers)}"
-
-
-def _layers_identity(job: PlannedJob) -> str:
-    """`layers 20+20+21+19 = 80`."""
-    workers = job.plan.pipelines[0].workers
-    layers = [sum(chunk.num_layers for chunk in w.chunks if chunk.copy == "primary") for w in workers]
-    towers = job.model.tower_layers if isinstance(job, Job) else 0
-    of_towers = f", {towers} of them a tower's" if towers else ""
-    split = f"{shortened_title(layers)} = " if len(layers) > 1 else ""
-    return f"layers {split}{job.plan.num_layers}{of_towers}"
-
-
-def _batch_identity(job: PlannedJob) -> Iterator[str]:
-    """`1024 sequences = dp4 x mbs1 x 256 micro-batches`; none for micro-batches of several shapes."""
-    plan, pipelines = job.plan, job.plan.pipelines
-    if any(pipe.shapes for pipe in pipelines):
-        return
-    noun = "rows" if isinstance(job, Job) and job.workload.sequence_lengths else "sequences"
-    if len(pipelines) == 1:
-        pipe, count = pipelines[0], pipelines[0].num_micro_batches
-        plural = "es" if count > 1 else ""
-        parts = f"dp{plan.data_degree(pipe)} x mbs{pipe.micro_batch} x {count} micro-batch{plural}"
-        yield f"{plan.global_batch} {noun} = {parts}"
-    else:
-        shares = [f"{pipe.num_micro_batches} x {plan.data_degree(pipe) * pipe.micro_batch}" for pipe in pipelines]
-        yield f"{plan.global_batch} {noun} = {' + '.join(shares)} (micro-batches x {noun} of one)"
-
-
-def _expert_identities(job: PlannedJob) -> Iterator[str]:
-    """`experts: 64 ranks of a stage = ep8 x 8`, and the tokens that a capacity drops under a stated load."""
-    # The first stage may hold the embedding alone.
-    with_layers = [worker for worker in job.plan.pipelines[0].workers if any(chunk.runs for chunk in worker.chunks)]
-    if not with_layers:
-        return
-    first = with_layers[0]
-    run = next(run for chunk in first.chunks for run in chunk.runs)
-    expert = job.plan.strategies[run.strategy].expert
-    if expert.ep * expert.etp > 1:
-        tensor = f" x etp{expert.etp}" if expert.etp > 1 else ""
-        rest = first.num_devices // (expert.ep * expert.etp)
-        yield f"experts: {first.num_devices} ranks of a stage = ep{expert.ep}{tensor} x {rest}"
-    load = job.workload.expert_load if isinstance(job, Job) else None
-    if load is not None and expert.capacity_factor is not None:
-        from meshwright.kernels.expert_load import dropped_share  # few plans drop any
-        from meshwright.strategies.crowding import crowding_of
-
-        dropped = dropped_share(crowding_of(load).shares, expert.capacity_factor)
-        yield f"capacity {expert.capacity_factor:g}: {100 * dropped:.2g}% of the routed tokens are dropped"
 
 
 def _with_mixed(document: dict[str, Any], answer: PlanSet) -> dict[str, Any]:

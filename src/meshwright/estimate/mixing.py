@@ -7,7 +7,6 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import compute
 from meshwright.kernels.compute import Amount
-from meshwright.kernels.scans import scan_s
 from meshwright.shapes import Int
 from meshwright.specs.device import KernelEfficiency
 from meshwright.specs.operators import CoreAttention, Scan, Scores
@@ -165,6 +164,8 @@ def scores_s(op: Scores, local: LocalScores, hardware: Hardware, *, back: bool) 
 
     Source: DeepSeek-V3.2-Exp report, 2025-09, section 2.1.
     """
+    from meshwright.kernels.scans import scan_s  # most models attend to keys alone
+
     pairs = 2.0 * local.picked_pairs if back else local.pairs
     return scan_s(
         2.0 * op.heads * op.dim * pairs,
@@ -185,6 +186,8 @@ def recurrence_s(op: Scan, local: LocalScan, hardware: Hardware, element_bytes: 
         element_bytes: of what is read and written.
         backward: the backward pass, which also makes the states again.
     """
+    from meshwright.kernels.scans import scan_s  # most models attend to keys alone
+
     amount = local.tokens * local.heads
     passes = 2 if backward else 1
     elements = op.backward_elements if backward else op.forward_elements
