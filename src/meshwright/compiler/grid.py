@@ -218,6 +218,12 @@ class GridSplit:
     length: int = 0
     """Tokens of a sample: the second axis of what passes from stage to stage."""
 
+    @property
+    def written(self) -> frozenset[AbstractMesh]:
+        """The mesh of a grid whose ranks send each other what a step writes: blocks, tokens, keys and values."""
+        grid = self.grid
+        return frozenset([grid.mesh] if grid.blocks is not None or grid.expert or grid.context else [])
+
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class GridSharding:

@@ -43,9 +43,9 @@ class Method:
         return DataSharding()
 
     @property
-    def own_mesh(self) -> AbstractMesh | None:
-        """Mesh whose axes a step may name, because each stage runs on devices that have them; None where none is."""
-        return None
+    def own_meshes(self) -> frozenset[AbstractMesh]:
+        """Meshes whose axes a step may name, because the stage that does runs on devices that have them."""
+        return frozenset()
 
     @property
     def pipeline(self) -> tuple[str, int, int]:
@@ -247,10 +247,9 @@ class PipeshardParallel(Method):
         return self.schedule, self.num_stages, self.chunks or 0
 
     @property
-    def own_mesh(self) -> AbstractMesh | None:
-        """Of a grid whose ranks send each other what a step writes: blocks of products, tokens, keys and values."""
-        grid = None if self.grid is None else self.grid.grid
-        return grid.mesh if grid is not None and (grid.blocks is not None or grid.expert or grid.context) else None
+    def own_meshes(self) -> frozenset[AbstractMesh]:
+        """That of the grid of all stages."""
+        return self.grid.written if self.grid is not None else frozenset()
 
     def sharding_of(self, step: TracedStep) -> MeshSharding:
         """Data parallel, and weights split where it is asked."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from meshwright.compiler.grid import GridSharding, GridSplit
 from meshwright.compiler.instructions import StepProgram
@@ -81,6 +81,12 @@ class PipelineSet(Method):
                 why="a device belongs to one worker of one pipeline", field="pipelines",
                 fix="other numbers of devices",
             ))  # fmt: skip
+
+    @property
+    def own_meshes(self) -> frozenset[AbstractMesh]:
+        """Those of the grids of its workers."""
+        splits = [worker.split for one in self.pipelines for worker in one.workers if worker.split is not None]
+        return frozenset().union(*(split.written for split in splits))
 
     @property
     def batch(self) -> int:

@@ -26,17 +26,17 @@ from meshwright.compiler.source_line import line_of
 from meshwright.compiler.users_mesh import mesh_aside
 from meshwright.errors import InputError, Problem
 
-_KEPT: ContextVar[AbstractMesh | None] = ContextVar("kept_mesh", default=None)
+_KEPT: ContextVar[frozenset[AbstractMesh]] = ContextVar("kept_meshes", default=frozenset())
 
 
 @contextmanager
-def keeping(mesh: AbstractMesh | None) -> Iterator[None]:
-    """While it is open, a `shard_map` over this mesh stays: the method places the step on devices with its axes.
+def keeping(meshes: frozenset[AbstractMesh]) -> Iterator[None]:
+    """While it is open, a `shard_map` over one of these stays: the method places stages on devices with its axes.
 
     Args:
-        mesh: of the method; None keeps nothing.
+        meshes: of the method.
     """
-    token = _KEPT.set(mesh)
+    token = _KEPT.set(meshes)
     try:
         yield
     finally:
@@ -140,7 +140,7 @@ def _made(eqn: core.JaxprEqn, read: Sequence[Any]) -> Sequence[Any]:
     if name in PLAIN:
         return list(PLAIN[name](read, eqn.params))
     if name == "shard_map":
-        if eqn.params["mesh"] == _KEPT.get():
+        if eqn.params["mesh"] in _KEPT.get():
             return list(eqn.primitive.bind(*read, **eqn.primitive.get_bind_params(eqn.params)))
         return _mapped(eqn, read)
     if name in CALLS:

@@ -116,7 +116,7 @@ def _compiled(
 ) -> CompiledStep:
     """A step in stages, or whole where it cannot be cut."""
     try:
-        with keeping(method.own_mesh):
+        with keeping(method.own_meshes):
             return _staged_step(fun, arguments, method, batch_argnums, loss, place, beside, replayed)
     except NotStaged as why:
         if isinstance(method, FromPlan):
