@@ -63,6 +63,7 @@ CASES = (
         ((2, 10, 2), (3, 5, 2), (3, 8, 2), (4, 4, 3), (4, 20, 2), (4, 40, 3), (4, 44, 2)),
         closed_form=False,
     ),
+    Case(Interleaved(group=3), ((4, 3, 2), (5, 3, 3), (8, 3, 4)), tight=False),
     Case(SCHEDULES["zb-h1"], ((1, 3, 1), (2, 1, 1), (2, 6, 1), (4, 3, 1), (4, 8, 1), (8, 24, 1)), tight=False),
     Case(SCHEDULES["zb-h2"], ((1, 3, 1), (2, 3, 1), (4, 8, 1), (5, 9, 1), (8, 20, 1)), tight=False),
     Case(SCHEDULES["zb-v"], ((1, 2, 2), (2, 2, 2), (2, 6, 2), (4, 8, 2), (5, 3, 2), (6, 16, 2)), tight=False),

@@ -314,6 +314,8 @@ def test_constraints_name_all_problems_and_legal_values(
 
 def test_group_smaller_than_the_pipeline_is_refused() -> None:
     assert [problem.field for problem in Interleaved(group=2).problems(4, 8, 2)] == ["group"]
+    assert "group = 2" in Interleaved().problems(4, 2, 2)[0].fix
+    assert not Interleaved(group=2).problems(4, 2, 2)
 
 
 def test_the_table_of_the_same_shape_is_the_same_object() -> None:

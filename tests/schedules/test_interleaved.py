@@ -18,6 +18,7 @@ from meshwright.schedules.one_f_one_b import OneFOneB
     ("schedule", "shapes"),
     [
         (Interleaved(), product(range(2, 7), range(1, 25), range(2, 5))),
+        (Interleaved(group=3), product(range(4, 8), (3,), range(2, 5))),
         (Interleaved(group=5), product(range(2, 6), range(1, 31), range(2, 4))),
         (OneFOneB(), product(range(1, 8), range(1, 20), (1,))),
         (OneFOneB(warmup="pb"), product(range(1, 8), range(1, 20), (1,))),

@@ -34,6 +34,7 @@ CASES = (
     *((ScheduleInterleaved1F1B, Interleaved(), *shape) for shape in LOOPED),
     # PyTorch parts the micro-batches into m // p equal groups.
     *((ScheduleInterleaved1F1B, Interleaved(group=g), *shape) for g, shape in ((5, (4, 10, 2)), (6, (4, 6, 2)))),
+    *((ScheduleInterleaved1F1B, Interleaved(group=m), p, m, v) for p, m, v in ((4, 2, 2), (4, 3, 3), (8, 1, 2))),
     *((ScheduleInterleavedZeroBubble, InterleavedZeroBubble(), *shape) for shape in LOOPED),
     *((ScheduleLoopedBFS, BreadthFirst(reverse=True), *shape) for shape in (*LOOPED, (4, 3, 3), (4, 1, 2))),
     *((ScheduleZBVZeroBubble, SCHEDULES["zb-v"], p, m, 2) for p, m in (*FOLDED, (3, 5))),

@@ -10,6 +10,7 @@ from meshwright.errors import Problem
 from meshwright.schedules.alternating import alternating_table
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.bounds import PathBound
+from meshwright.schedules.critical_paths import generic_path_bound
 from meshwright.schedules.in_flight import largest_vectors
 from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import ScheduleTable
@@ -21,13 +22,14 @@ class Interleaved(Schedule):
     """Megatron's interleaving: each worker holds v chunks; groups of g micro-batches pass chunk after chunk.
 
     Worker r warms up with 2*(p - 1 - r) + (v - 1)*g forwards. Time m*(f + b) + (p - 1)*(f + b)/v with equal stages and
-    g = p, f and b per full worker share.
+    g = p, f and b per full worker share. Fewer micro-batches than workers, as one group, wait (p - m)*(f + b)/v at each
+    turn to the next chunk.
     Source: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
     SC 2021.
     """
 
-    group: int | None = whole(None, "Micro-batches per group, p or more. [default: p]")
-    """The last group may be shorter, but not shorter than p."""
+    group: int | None = whole(None, "Micro-batches per group, p or more, or all. [default: p]")
+    """The last group may be shorter, but not shorter than p; fewer micro-batches than workers run as one group."""
 
     name = "interleaved"
     searched_by_default = True
@@ -37,8 +39,8 @@ class Interleaved(Schedule):
     traffic = "v times the boundaries of one chunk per worker, with a wrap from the last worker to the first"
 
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
-        """(m + (p - 1) / v) * (forward_s + backward_s), for groups of p."""
-        return (m + (p - 1) / v) * (forward_s + backward_s)
+        """(m + (p - 1 + (v - 1)*max(p - m, 0)) / v) * (forward_s + backward_s), for groups of p, or of m < p."""
+        return (m + (p - 1 + (v - 1) * max(p - m, 0)) / v) * (forward_s + backward_s)
 
     @property
     def bound_by_formula(self) -> bool:
@@ -66,17 +68,17 @@ class Interleaved(Schedule):
         if v < 2:
             why = "interleaving needs two chunks or more"
             found.append(Problem(what=f"{self.name}: v = {v}", why=why, fix="v = 2, or schedule 1f1b", field="v"))
-        if g < p:
+        if g < p and g != m:
             why = "a group of fewer micro-batches than workers leaves the pipeline empty between its chunks"
             what = f"{self.name}: group = {g} with p = {p}"
-            found.append(Problem(what=what, why=why, fix=f"group = {p}", field="group"))
+            found.append(Problem(what=what, why=why, fix=f"group = {min(p, m)}", field="group"))
         elif 0 < m % g < p:
             near = sorted({n for n in (m - m % g, m - m % g + p, m - m % g + g) if n >= p}, key=lambda n: abs(n - m))
             fix = f"m = {' or '.join(str(n) for n in sorted(near[:2]))}"
             if m > p:
                 fix += f", or group = {next(n for n in range(g + 1, m + 1) if not 0 < m % n < p)}"
             else:
-                fix += ", or schedule breadth-first, which takes any m"
+                fix += f", or group = {m}, all of them"
             what = f"{self.name}: m = {m} micro-batches in groups of {g}"
             rest = "1 micro-batch" if m % g == 1 else f"{m % g} micro-batches"
             why = f"the last group has {rest}; it must have p = {p} at least, or be empty"
@@ -146,6 +148,8 @@ class Interleaved(Schedule):
         The longer ways replace own tasks of the warm-up or drain by as many of other workers, with their transfers.
         """
         g = self.group or p
+        if g < p:
+            return generic_path_bound(self.table(p, m, v))
         linear = not m % g and m >= 2 * g
         before = self._before(p, m, v)
         warmup = self._warmup(p, m, v)

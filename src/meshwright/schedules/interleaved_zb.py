@@ -40,7 +40,7 @@ class InterleavedZeroBubble(Interleaved):
         self, p: int, m: int, v: int, forward_s: float, input_s: float, weight_s: float
     ) -> float | None:
         """m*(f + i + w) + (p - 1)*(f + i - w)/v for groups of p and w <= i, w <= f; None elsewhere."""
-        if (self.group or p) != p or weight_s > min(forward_s, input_s):
+        if (self.group or p) != p or m < p or weight_s > min(forward_s, input_s):
             return None
         return m * (forward_s + input_s + weight_s) + (p - 1) * (forward_s + input_s - weight_s) / v
 
