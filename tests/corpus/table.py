@@ -30,6 +30,7 @@ from tests.corpus import (  # noqa: E402, F401
     optimizers,
     plain,
     posted,
+    posted_decoders,
     several,
 )
 from tests.corpus.case import CASES, Case, in_place  # noqa: E402

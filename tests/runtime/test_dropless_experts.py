@@ -114,8 +114,31 @@ def summed_in_any_order(own: Any, given: Any) -> Any:
     return (routed.made() ** 2).sum() + jnp.sort(given["x"] @ own["router"][:, 0]).sum()
 
 
-EXACT = [by_inverse, three_of_four, by_scatter, by_unique_scatter, by_one_hot, one_expert, recomputed,
-         summed_in_any_order]  # fmt: skip
+def by_scattered_places(own: Any, given: Any) -> Any:
+    routed = Routed(own, given)
+    inverse = jnp.zeros_like(routed.order).at[routed.order].set(jnp.arange(2 * TOKENS))
+    made = jnp.take(routed.made(), inverse, axis=0).reshape(-1, 2, WIDTH)
+    return squared(jnp.einsum("bke,bk->be", made, routed.gates), given)
+
+
+def by_a_list_of_tokens(own: Any, given: Any) -> Any:
+    routed = Routed(own, given)
+    tokens = jnp.repeat(jnp.arange(TOKENS), 2)
+    return squared(routed.put_back(routed.made(given["x"][tokens[routed.order]])), given)
+
+
+def padding_to_one_expert(own: Any, given: Any) -> Any:
+    routed = Routed(own, given)
+    flat = jnp.where(given["y"][:, :1] > 0, routed.chosen, EXPERTS - 1).reshape(-1)
+    order, sizes = jnp.argsort(flat), jnp.bincount(flat, length=EXPERTS)
+    made = routed.made(given["x"][order // 2], sizes)[jnp.argsort(order)]
+    return squared((made.reshape(-1, 2, WIDTH) * routed.gates[..., None]).sum(1), given)
+
+
+EXACT = [
+    by_scattered_places, by_a_list_of_tokens, padding_to_one_expert, by_inverse, three_of_four, by_scatter,
+    by_unique_scatter, by_one_hot, one_expert, recomputed, summed_in_any_order,
+]  # fmt: skip
 
 
 def groups_of_another_router(own: Any, given: Any) -> Any:
@@ -176,6 +199,18 @@ def places_doubled(own: Any, given: Any) -> Any:
     return squared(routed.made()[jnp.argsort(routed.order) // 2 * 2].reshape(-1, 2, WIDTH).sum(1), given)
 
 
+def capacity_by_scattered_places(own: Any, given: Any) -> Any:
+    routed = Routed(own, given)
+    inverse = jnp.zeros_like(routed.order).at[routed.order].set(jnp.arange(2 * TOKENS))
+    return squared(((inverse < 30).reshape(-1, 2) * routed.gates).sum(1, keepdims=True), given)
+
+
+def tokens_of_others(own: Any, given: Any) -> Any:
+    routed = Routed(own, given)
+    tokens = jnp.tile(jnp.arange(TOKENS), 2)
+    return squared(routed.put_back(routed.made(given["x"][tokens[routed.order]])), given)
+
+
 def dropped_out(own: Any, given: Any) -> Any:
     routed = Routed(own, given)
     kept = jax.random.bernoulli(jax.random.key(0), 0.5, (2 * TOKENS, WIDTH))
@@ -191,9 +226,11 @@ def smallest_half(own: Any, given: Any) -> Any:
     return jnp.sort(given["x"] @ own["router"][:, 0])[: TOKENS // 2].mean()
 
 
-REFUSED = [groups_of_another_router, groups_beside, groups_counted_twice, capacity, capacity_by_place, neighbours,
-           running_sum, never_put_back, backwards, places_as_numbers, places_doubled, dropped_out, last_one_wins,
-           smallest_half]  # fmt: skip
+REFUSED = [
+    capacity_by_scattered_places, tokens_of_others, groups_of_another_router, groups_beside,
+    groups_counted_twice, capacity, capacity_by_place, neighbours, running_sum, never_put_back, backwards,
+    places_as_numbers, places_doubled, dropped_out, last_one_wins, smallest_half,
+]  # fmt: skip
 
 
 def beside_nothing(loss: Any) -> Any:

@@ -80,12 +80,26 @@ def facts_of(eqn: core.JaxprEqn, given: Sequence[RankValue], known: Any) -> list
         return [None, _choices(eqn.outvars[1].aval.shape, eqn.invars[0].aval.shape[eqn.params["axis"]])]
     if name in ("argmax", "argmin") and len(eqn.params["axes"]) == 1:
         return [_choices(eqn.outvars[0].aval.shape, eqn.invars[0].aval.shape[eqn.params["axes"][0]])]
+    if name == "select_n" and known is None and (bound := _bound_of_cases(eqn, given)):
+        return [_choices(eqn.outvars[0].aval.shape, bound)]
     first = given[0].known if given else None
     if name == "reduce_sum" and isinstance(first, Known) and isinstance(first.source, Choices):
         over = tuple(sorted(eqn.params["axes"])) == tuple(range(len(first.lead)))
         if over and np.array_equal(first.table, np.eye(*first.table.shape[:2]) if first.table.ndim == 2 else ()):
             return [Counts(first.source) if first.table.shape[0] <= first.table.shape[1] else None]
     return [known] if len(eqn.outvars) == 1 else [None] * len(eqn.outvars)
+
+
+def _bound_of_cases(eqn: core.JaxprEqn, given: Sequence[RankValue]) -> int | None:
+    """Below which the choices are that something else chooses between; None where one of them is unknown."""
+    cases = [_known_operand(atom, value) for atom, value in zip(eqn.invars[1:], given[1:], strict=True)]
+    if not np.issubdtype(eqn.outvars[0].aval.dtype, np.integer) or all(
+        one is None or one.source is None for one in cases
+    ):
+        return None
+    if any(one is None or isinstance(one.source, Places) or one.table.min() < 0 for one in cases):
+        return None
+    return 1 + max(int(one.table.max()) for one in cases if one is not None)
 
 
 def _choices(shape: Sequence[int], bound: int) -> Known:

@@ -146,9 +146,14 @@ def _own_rule(
     if name == "sort":
         return _sorted(walk, program, eqn, given)
     if name == "gather" and len(given) == 2 and points(given[1]):
+        if (looked_up := _looked_up(eqn, given)) is not None:
+            (made,) = walk.evaluated(program, eqn, given)
+            return [RankValue(made, 0, order=given[1].order, known=looked_up)]
         return _taken(walk, program, eqn, given)
     if name in SCATTERS and isinstance(given[1].known, Known):
         if points(given[1]):
+            if (inverse := _inverse(walk, program, eqn, given)) is not None:
+                return [inverse]
             return _put_back(walk, program, eqn, given)
         if name in ("scatter-add", "scatter_add") and (found := _counted(eqn, given)) is not None:
             operands = [given[0], given[1], walk.own(given[2], given[1].placement)]
@@ -216,6 +221,36 @@ def _taken(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequenc
     (made,) = walk.evaluated(program, eqn, given)
     at = next(place for place in range(eqn.outvars[0].aval.ndim) if place not in numbers.offset_dims)
     return [RankValue(made, at, order=index.order)]
+
+
+def _looked_up(eqn: core.JaxprEqn, given: Sequence[RankValue]) -> Known | None:
+    """Numbers of a constant list at the places of rows, such as which token each choice is of."""
+    table, index = given
+    numbers, constant, known = eqn.params["dimension_numbers"], table.known, index.known
+    if not isinstance(constant, Known) or constant.source is not None or eqn.invars[0].aval.ndim != 1:
+        return None
+    plain = tuple(numbers.start_index_map) == (0,) and tuple(numbers.collapsed_slice_dims) == (0,)
+    if not plain or index.placement != 0 or known.table.ndim != 2 or known.table.shape[1] != 1:
+        return None
+    places = known.table[:, 0]
+    if places.min() < 0 or places.max() >= eqn.invars[0].aval.shape[0]:
+        return None
+    return Known(known.source, known.lead, lambda: np.asarray(constant.table)[places])
+
+
+def _inverse(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> RankValue | None:
+    """Where each row stands in an order: places 0, 1, 2 and so on, put where the rows of the order come from."""
+    table, index, updates = given
+    rows, order, numbers = eqn.invars[0].aval.shape[0], index.order, eqn.params["dimension_numbers"]
+    counts = counts_places(eqn.invars[2], 0, {var: one for one in program.eqns for var in one.outvars})
+    if eqn.primitive.name != "scatter" or not counts or updates.placement != WHOLE or table.placement != WHOLE:
+        return None
+    plain = eqn.invars[0].aval.ndim == 1 and tuple(numbers.inserted_window_dims) == (0,) and index.placement == 0
+    if not plain or order is None or index.known.source.into is not None or not is_identity(index.known, rows):
+        return None
+    own = RankValue(jax.lax.iota(updates.value.dtype, rows // walk.ranks), 0)
+    (made,) = walk.evaluated(program, eqn, [walk.own(table, 0), index, own])
+    return RankValue(made, 0, known=Known(Places(order), (rows,), lambda: np.arange(rows)))
 
 
 def _put_back(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
