@@ -154,6 +154,25 @@ def test_items_are_layers_by_mode_then_edges() -> None:
     assert items[0] == Item("layer", MIXED.kinds()[0], NONE)
 
 
+@pytest.mark.parametrize("recompute", [NONE, FULL])
+def test_autograd_issues_backward_quicker_than_modules_issue_forward(recompute: Recompute) -> None:
+    """A micro-batch so small that only the host counts; what is repeated is issued as forward is."""
+    model, workload = spec("gpt2"), Workload(seq_len=64, global_batch=1, software="megatron-lm")
+    hardware = hardware_of(resolve_gpus("1xA100-80").groups[0], workload)
+    columns = strategy_columns([PlanRow().strategy()], 1, workload)
+
+    def layer(backward_issue: float) -> ItemCosts:
+        driver = replace(hardware.software, backward_issue=backward_issue)
+        items = (Item("layer", model.last_layer(), recompute),)
+        return item_costs(items, columns, model, replace(hardware, software=driver), workload)
+
+    alike, quicker = layer(1.0), layer(0.25)
+    assert quicker.forward_s[0, 0] == alike.forward_s[0, 0]
+    again_s = alike.forward_s[0, 0] if recompute == FULL else 0.0
+    own_s = alike.backward_s[0, 0] - again_s
+    assert quicker.backward_s[0, 0] == pytest.approx(again_s + 0.25 * own_s, rel=1e-9)
+
+
 def test_repeating_the_experts_repeats_their_activation_too() -> None:
     workload = Workload(seq_len=4096, global_batch=8)
     hardware = hardware_of(resolve_gpus("8xH100").groups[0], workload)

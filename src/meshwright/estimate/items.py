@@ -265,7 +265,7 @@ def _add_item(
     forward_s = seconds.forward.compute_s + seconds.forward.tp_s + seconds.forward.cp_s + seconds.forward.ep_s
     backward_s = backward.compute_s + backward.tp_s + backward.cp_s + backward.ep_s
     recompute_s, recompute_flop = np.zeros(columns.rows), np.zeros(columns.rows)
-    operators = backward.operators
+    operators = backward.operators * hardware.software.backward_issue
     again = 1.0 if columns.stashed is None else np.where(columns.stashed, 0.0, 1.0)
     for module in repeated:
         recompute_s = recompute_s + module.compute_s

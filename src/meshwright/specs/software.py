@@ -54,6 +54,9 @@ class Software:
     their factors."""
     launches_experts: bool = False
     """Whether the products of each expert of a rank are launched by themselves; else one kernel takes those of all."""
+    backward_issue: float = 1.0
+    """Host time to issue an operator backward over forward, 0-1: autograd's engine runs no modules. It tells where the
+    host waits for the device before each micro-batch; else what forward issues late is made up for in backward."""
     adds_gradients: bool = False
     """Whether a finished weight gradient is added to the sum of micro-batches by a kernel of its own; else the product
     that makes it adds."""
@@ -80,6 +83,8 @@ class Software:
         for name in ("product_share", "link_share", "wave_loss"):
             if check.positive(name, getattr(self, name)):
                 check.that(getattr(self, name) <= 1, name, getattr(self, name), "is a share and cannot exceed 1")
+        if check.positive("backward_issue", self.backward_issue):
+            check.that(self.backward_issue <= 1, "backward_issue", self.backward_issue, "is a share and cannot exceed 1")
         check.positive("vector_passes", self.vector_passes)
         check.positive("score_passes", self.score_passes)
         check.positive("young_products", self.young_products)
