@@ -32,9 +32,9 @@ What is known about what misses:
   0.3 points.
 * **Sailor** is read in fp32 with products in tf32 and without dropout: its launch asks for no 16 bits, its validator
   counts 4 bytes a number and one copy of the scores. So read, with its kernels counted one by one from the source,
-  its small models come out 29% too fast where it is left out. Steps of the model of 350 million parameters are 22 ms
-  a sequence, as counted, and 50 ms a micro-batch beside that, as if host and device took turns; nothing in its source
-  says so.
+  its small models come out 25% too fast where it is left out. Steps of the model of 350 million parameters are 22 ms
+  a sequence, as counted, and 50 ms a micro-batch beside that, as if host and device took turns. Its engine waits for
+  the device before each micro-batch and at each stage, which tells a part of it; the rest is not explained.
 * **Generations of software.** Dense runs of GB200 in May 2025 (NeMo 25.04, 25.05) are slower than those since
   November by what `young_products` says. DeepSeek-V3 there took 34 s where later releases take a third: no bounded
   ratio of a generation gives that, and it stays 62% too fast; the same model on H100 in that release is 0 to 5% off.

@@ -84,7 +84,9 @@ class Software:
             if check.positive(name, getattr(self, name)):
                 check.that(getattr(self, name) <= 1, name, getattr(self, name), "is a share and cannot exceed 1")
         if check.positive("backward_issue", self.backward_issue):
-            check.that(self.backward_issue <= 1, "backward_issue", self.backward_issue, "is a share and cannot exceed 1")
+            check.that(
+                self.backward_issue <= 1, "backward_issue", self.backward_issue, "is a share and cannot exceed 1"
+            )
         check.positive("vector_passes", self.vector_passes)
         check.positive("score_passes", self.score_passes)
         check.positive("young_products", self.young_products)
