@@ -153,3 +153,9 @@ def test_one_kind_of_device_that_cannot_keep_to_a_limit() -> None:
         plan(MODEL, max_price_per_step=1, **few)  # type: ignore[arg-type]
     with pytest.raises(InfeasibleError, match="2 days for the run"):
         plan(MODEL, days=2, tokens="15T", **few)  # type: ignore[arg-type]
+
+
+def test_fewer_devices_may_be_better_where_money_or_energy_counts() -> None:
+    assert [Aim(objective=name).rents for name in ("time", "memory", "cost", "energy")] == [False, False, True, True]
+    assert Aim(max_price_per_step=5.0).rents
+    assert not Aim(max_step_time_s=5.0).rents

@@ -1,0 +1,47 @@
+"""On which nodes a plan is started, and in which order."""
+
+from __future__ import annotations
+
+from meshwright.planning.used_nodes import on_used_nodes, used_nodes_note
+from meshwright.specs.job import Job
+from meshwright.specs.row import PlanRow
+from meshwright.specs.strategy import LayerStrategy
+from meshwright.specs.workload import Workload
+from tests.estimate.cases import DENSE
+from tests.estimate.mixed import CLUSTER, Stage, plan_of
+
+NODE: LayerStrategy = PlanRow(tp=8, gbs=4).strategy()
+
+
+def started(*firsts: int) -> Job:
+    """A pipeline with a stage on the node that begins at each of these devices; 2 x H100, 2 x A100-80, 1 x V100-32."""
+    layers = [12 - 2 * (len(firsts) - 1), *[2] * (len(firsts) - 1)]
+    plan = plan_of(([Stage(first, NODE, held) for first, held in zip(firsts, layers, strict=True)], 1, 4))
+    return Job(model=DENSE, cluster=CLUSTER, workload=Workload(seq_len=4096, global_batch=4), plan=plan)
+
+
+def test_nodes_are_started_in_the_order_of_their_stages() -> None:
+    assert used_nodes_note(started(16, 0)) == (
+        "start its nodes in the order of the stages: node rank 0 is node 0 of A100-80, node rank 1 is node 0 of H100;"
+        " the others idle"
+    )
+    everything = "node ranks 0-1 are nodes 0-1 of A100-80, node ranks 2-3 are nodes 0-1 of H100, node rank 4 is node 0"
+    assert everything in (used_nodes_note(started(16, 24, 0, 8, 32)) or "")
+
+
+def test_nodes_of_one_kind_need_no_order() -> None:
+    assert used_nodes_note(started(8)) == (
+        "start it on node 1 of H100 alone: nodes and ranks are counted from 0 there; the others idle"
+    )
+
+
+def test_a_plan_of_every_node_in_order_is_left_as_it_is() -> None:
+    job = started(0, 8, 16, 24, 32)
+    assert on_used_nodes(job) is job
+
+
+def test_devices_are_counted_from_0_on_the_nodes_that_are_used() -> None:
+    job = on_used_nodes(started(16, 0))
+    assert [group.name for group in job.cluster.groups] == ["A100-80", "H100"]
+    assert [group.nodes for group in job.cluster.groups] == [1, 1]
+    assert [worker.devices for worker in job.plan.pipelines[0].workers] == [((0, 7),), ((8, 15),)]
