@@ -10,7 +10,6 @@ from meshwright.errors import Problem
 from meshwright.schedules.alternating import alternating_table
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.bounds import PathBound
-from meshwright.schedules.critical_paths import generic_path_bound
 from meshwright.schedules.in_flight import largest_vectors
 from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import ScheduleTable
@@ -149,6 +148,9 @@ class Interleaved(Schedule):
         """
         g = self.group or p
         if g < p:
+            # Searches never ask for it, and load this module alone.
+            from meshwright.schedules.critical_paths import generic_path_bound
+
             return generic_path_bound(self.table(p, m, v))
         linear = not m % g and m >= 2 * g
         before = self._before(p, m, v)
