@@ -22,7 +22,8 @@ from meshwright.compiler.inline import free_variables, is_dropped, programs_of
 from meshwright.shapes import Int
 
 LEAST_LAYERS = 6
-"""Fewer of them are compiled together: a call costs as much as it saves."""
+"""Fewer of them are compiled together: four save neither time of a step nor of compiling. Decoders of width 128 with
+two micro-batches take 0.83 of the processor time at 6 layers, 0.69 at 8, 0.49 at 12, 0.39 at 16."""
 LEAST_EQNS = 200
 """In all layers together; smaller programs compile in less than a second."""
 MOST_CALLS = 64
