@@ -325,3 +325,30 @@ def test_options_of_a_launcher_are_not_those_of_a_training(tmp_path: Path) -> No
     path.write_text('srun --kill-on-bad-exit=1 --micro-batch-size=2 bash -lc "$RUN"\n')
     with pytest.raises(ValueError, match="there are no options"):
         check(path, cluster="8xH100", search=False, source_format="megatron")
+
+
+def test_batches_of_rollouts_are_no_pretraining(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "python train.py --rollout-batch-size 32 --tensor-model-parallel-size 2 --micro-batch-size 1 --bf16\n"
+    )
+    said = [one.what for one in check(path, cluster="8xH100", search=False).violations]
+    assert "train.py trains a policy with rollouts" in said
+
+
+def test_a_program_whose_files_say_the_plan_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("torchrun --nproc_per_node 8 train_images.py configs/large.yaml\n")
+    with pytest.raises(ValueError, match=r"it starts train_images\.py, whose own options or files say the plan"):
+        check(path, cluster="8xH100", search=False)
+
+
+def test_defaults_of_a_program_of_its_own_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    text = "torchrun --nproc_per_node 8 tune.py --bf16 True --per_device_train_batch_size 1 --use_lora"
+    path.write_text(f"{text}\n")
+    asked = [one.what for one in check(path, cluster="8xH100", search=False, source_format="accelerate").violations]
+    assert "lora_r and lora_target_modules of the adapters are not known" in asked
+    path.write_text(f"{text} --lora_r 8\n")
+    asked = [one.what for one in check(path, cluster="8xH100", search=False, source_format="accelerate").violations]
+    assert "lora_target_modules of the adapters is not known" in asked

@@ -154,3 +154,17 @@ def test_a_file_of_a_model_alone_is_no_training() -> None:
     assert found.row is None
     assert [problem.why for problem in found.problems] == ["the file describes a model, and no training of it"]
     assert target.read({"tiny.yml": f"{shape}run_name: first\n"}, 8).row is not None
+
+
+def test_files_of_other_programs_are_not_taken_for_its_own() -> None:
+    target = target_named("maxtext")
+    assert target.recognised("run.yaml", "run: x\nper_device_batch_size: 2\n")
+    for text in ("code_eval_per_device_batch_size: 2\n", "args:\n  - python3 train.py ici_fsdp_parallelism=4\n"):
+        assert not target.recognised("job.yaml", text)
+
+
+def test_a_degree_of_what_is_left_names_what_does_not_divide() -> None:
+    target = target_named("maxtext")
+    assert target.read is not None
+    text = "run_name: x\nici_fsdp_parallelism: 6\ndcn_data_parallelism: -1\nper_device_batch_size: 1\n"
+    assert target.read({"x.yml": text}, 8).problems[0].why.endswith("what is left of 8 devices, which 6 do not divide")

@@ -135,6 +135,13 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
         questions.append(
             Problem(what="whether adapters are trained is not known", why=why, fix=fix, field=f"--{ranked}")
         )
+    left = [name for name in ("lora_r", "lora_target_modules") if name not in values]
+    if left and values.get("use_lora") in (True, 1, "") and "use_peft" not in values:
+        what = f"{' and '.join(left)} of the adapters {'are' if len(left) > 1 else 'is'} not known"
+        why = "--use_lora is an option of the program itself, which has a default of its own"
+        shown = {"lora_r": "lora_r=16", "lora_target_modules": "lora_target_modules=q_proj,v_proj"}
+        fix = f"give {' '.join(f'--set {shown[name]}' for name in left)}, as the program has it"
+        questions.append(Problem(what=what, why=why, fix=fix, field=f"--{left[0]}"))
     return TrainerOptions(
         arguments={name: value for name, value in values.items() if name in ARGUMENTS},
         job={name: value for name, value in values.items() if name not in ARGUMENTS},

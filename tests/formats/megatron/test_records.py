@@ -175,3 +175,10 @@ def test_anchors_that_multiply_are_refused() -> None:
     )
     with pytest.raises(InputError, match="anchors"):
         script_of(levels, "hydra")
+
+
+def test_options_over_a_base_that_is_not_here_are_a_part_of_a_run() -> None:
+    text = "modules:\n  trainer:\n    framework: megatron\n    config: base.yaml\n    overrides:\n"
+    text += "      tensor_model_parallel_size: 2\n      micro_batch_size: 1\n"
+    with pytest.raises(InputError, match=r"megatron's base\.yaml"):
+        script_of(text, "hydra")

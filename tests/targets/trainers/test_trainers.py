@@ -11,7 +11,7 @@ from meshwright import check
 from meshwright.app.check import CheckReport
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.targets import TRAINERS, readers, target_named
+from meshwright.targets import TRAINERS, reader_named, readers, target_named
 
 TUNE = """\
 model:
@@ -348,3 +348,9 @@ def test_trainers_are_read_and_never_written() -> None:
     assert set(TRAINERS).isdisjoint(readers())
     with pytest.raises(UnsupportedError, match="unknown target"):
         target_named("torchtune")
+
+
+def test_results_of_an_evaluation_are_no_configuration() -> None:
+    neox = reader_named("neox")
+    assert neox.recognised("run.yml", NEOX)
+    assert not neox.recognised("results.json", NEOX.replace("{", '{\n  "results": {},', 1))

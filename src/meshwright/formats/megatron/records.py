@@ -93,6 +93,10 @@ def script_of(text: str, kind: str) -> str:
             held.setdefault(key_line(lines, key), []).append(option if word is None else f"{option} {word}")
         return command_of(held, f"{nemo.launcher} train.py".strip() if nemo.launcher else "python train.py")
     values = _dumped(text) if kind == "args" else _table(text, kind)
+    if kind == "hydra" and (under := _base_of(text)):
+        why = f"its options lie over those of {under}, which is not read: number formats and sharding may be there"
+        fix = "check the arguments that the run prints when it starts: --from args"
+        raise InputError(what="the file says a part of a run", why=why, fix=fix, code="MW231")
     said: dict[int, list[str]] = {}
     for option, value, key in _options(values, kind):
         at = key_line(lines, key)
@@ -213,6 +217,16 @@ def _table(text: str, kind: str) -> dict[str, object]:
 
     walk(data, 0)
     return found
+
+
+def _base_of(text: str) -> str:
+    """The file over whose options a module of Primus lays its `overrides`; nothing of other files."""
+    data = parsed(text, "YAML", "hydra file")
+    modules = data.get("modules") if isinstance(data, dict) else None
+    for module in modules.values() if isinstance(modules, dict) else ():
+        if isinstance(module, dict) and "overrides" in module and "config" in module:
+            return f"{module.get('framework', 'the framework')}'s {module['config']}"[:80]
+    return ""
 
 
 def key_line(lines: list[str], key: str) -> int:

@@ -177,10 +177,22 @@ def _names(unknowns: Iterator[Unknown]) -> list[str]:
     return list(dict.fromkeys(name for unknown in unknowns for name in unknown.names))
 
 
+_OF_ROLLOUTS = ("--rollout-", "--num-rollout", "--n-samples-per-prompt")
+
+
 def _other_model(launch: Launch) -> Iterator[Problem]:
     """An entry point that trains something else than a decoder."""
     stem = _stem(launch.program)
     folder = launch.program.lower()
+    rollout = next((word.text for word in launch.words if word.text.startswith(_OF_ROLLOUTS)), None)
+    if rollout is not None:
+        yield Problem(
+            what=f"{launch.program.rpartition('/')[2]} trains {_OTHER_MODELS['rl']}",
+            why=f"its batches come from a second program that generates them ({rollout.partition('=')[0]})",
+            fix="check a script of SFT or pretraining",
+            field="source",
+        )
+        return
     for part, what in _OTHER_MODELS.items():
         if part in stem.replace("-", "_").split("_") or f"/{part}/" in folder:
             yield Problem(
@@ -201,6 +213,8 @@ _PROGRAMS = {
     "composer": "Composer",
     "colossalai": "ColossalAI",
     "oumi": "Oumi",
+    "primus-cli": "Primus",
+    "primus": "Primus",
 }
 """Programs that train and whose options are not read, by their command."""
 
@@ -227,7 +241,11 @@ def _options_alone(script: Script) -> ChosenCommand:
     fix = "name the script that starts pretrain_gpt.py"
     if started:
         names = dict.fromkeys(launch.program.rpartition("/")[2] for launch in started)
-        why = f"it starts {', '.join(list(names)[:3])} without options of Megatron-LM"
+        shown = ", ".join(list(names)[:3])
+        why = f"it starts {shown} without options of Megatron-LM"
+        if not any(_stem(launch.program).startswith("pretrain") for launch in started):
+            why = f"it starts {shown}, whose own options or files say the plan and are not read"
+            fix = "check the configuration that it reads, or price its plan: check MODEL --plan PLAN"
     if other := _of_another(script):
         why, fix = other, "check the configuration that it makes, or price its plan: check MODEL --plan PLAN"
     if script.missing:

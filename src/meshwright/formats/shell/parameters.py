@@ -71,9 +71,9 @@ def _parameter(expander: Expander, start: int, end: int, place: ScriptLine) -> V
     values, many, is_set = _values(expander, name, index, place)
     if length:
         return [_length(values, many or index in ("@", "*") or name in "@*", place)], False
-    if not operator:
-        return values, many
-    return _operated(expander, (name, index), (values, many, is_set), at, end)
+    if operator:
+        values, many = _operated(expander, (name, index), (values, many, is_set), at, end)
+    return expander.together(values) if "*" in (index, name) else values, many
 
 
 def _values(expander: Expander, name: str, index: str | None, place: ScriptLine) -> tuple[list[Value], bool, bool]:
@@ -83,8 +83,8 @@ def _values(expander: Expander, name: str, index: str | None, place: ScriptLine)
         if is_whole(name):
             value = expander.positional(int(name), place)
             return [value], False, int(name) <= len(shell.positional) or int(name) == 0
-        values, many = expander.special(name, place)
-        return values, many, bool(values)
+        values, many = expander.special("@" if name == "*" else name, place)
+        return values, many and name != "*", bool(values)
     if name == "BASH_SOURCE":
         return [shell.name], False, True
     found = shell.variable(name)
@@ -160,7 +160,7 @@ def _operated(
     if match[4]:
         return [_changed(value, _cased(known_text(value), mark)) for value in values], many
     if match[5]:
-        return _sliced(expander, values, many, at, end)
+        return _sliced(expander, values, many or "*" in target, at, end)[0], many
     raise ValueError("its operator is not known")
 
 

@@ -211,9 +211,7 @@ class Expander:
         if name in "@*":
             if shell.open_ended and not shell.positional:
                 shell.record.assumed.setdefault("@", place)
-            if name == "*" and self.marks is not None:
-                return [_joined(shell.positional, self.marks[:1])], False
-            return list(shell.positional), name == "@"
+            return self.together(shell.positional) if name == "*" else list(shell.positional), name == "@"
         if name == "#":
             if shell.open_ended and not shell.positional:
                 shell.record.assumed.setdefault("@", place)
@@ -229,6 +227,10 @@ class Expander:
         if name == "-":
             return [(Fragment("hB", place),)], False
         return [(Fragment("", place, Unknown(why=f"${name} is a process number", place=place, single=True)),)], False
+
+    def together(self, values: Sequence[Value]) -> list[Value]:
+        """Values of `$*` and `${name[*]}`: one, with the first letter of IFS between, where the script sets it."""
+        return list(values) if self.marks is None else [_joined(values, self.marks[:1])]
 
     def positional(self, number: int, place: ScriptLine) -> Value:
         """`$1` and on; one that is not there is empty, or unknown where nobody said the arguments."""

@@ -178,7 +178,12 @@ NOTES = (
     ),
     overlaps("XLA overlaps collectives as it sees fit"),
 )
-FILE = KeyFile(title=TITLE, name=CONFIG, package=__name__, marks=(("ici_", "per_device_batch_size", "base_emb_dim:"),))
+FILE = KeyFile(title=TITLE, name=CONFIG, package=__name__, marks=())
+_MARK = re.compile(r"^[ \t]*(?:(?:ici|dcn)_\w+_parallelism|per_device_batch_size|base_emb_dim)[ \t]*:", re.MULTILINE)
+
+
+def _recognised(name: str, text: str) -> bool:
+    return FILE.recognised(name, text) and _MARK.search(text) is not None
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:
@@ -299,8 +304,9 @@ def _sizes(reader: KeyReader, devices: int | None) -> dict[str, int] | None:
     if free:
         known = math.prod(found.values())
         if devices is None or devices % known:
-            why = "one degree is what is left of the devices"
-            reader.refuse(f"ici_{free[0]}_parallelism", -1, why, "say --gpus")
+            left = "the devices" if devices is None else f"{devices} devices, which {known} do not divide"
+            fix = "say --gpus" if devices is None else f"say --gpus with a multiple of {known}"
+            reader.refuse(f"ici_{free[0]}_parallelism", -1, f"one degree is what is left of {left}", fix)
             return None
         found["fsdp" if "fsdp" in free else free[0]] *= devices // known
     return found
@@ -350,7 +356,7 @@ TARGET = OneStrategyTarget(
     read=read,
     overrides=lambda launch: by_equals(launch.words),
     configs=lambda launch: () if _PROGRAM.search(launch.program) else None,
-    recognised=FILE.recognised,
+    recognised=_recognised,
     software="xla",
     option=lambda name, value: (f"{name}={value}",),
 )

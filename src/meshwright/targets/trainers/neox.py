@@ -30,6 +30,8 @@ _MARKS = tuple(
         r"num[_-]attention[_-]heads",
     )
 )
+_RESULTS = re.compile(r"^[ \t]*\"(?:results|versions)\":", re.M)
+"""Of an evaluation, which tells the model's configuration too."""
 _TOKENIZERS = {"GPT2BPETokenizer": 50257}
 _BY_FILE = {"20B_tokenizer": 50277, "gpt2-vocab": 50257}
 """Tokens of a tokenizer by its file."""
@@ -39,7 +41,8 @@ _GATED = ("swiglu", "geglu", "glu", "reglu", "bilinear")
 
 
 def _recognised(name: str, text: str) -> bool:
-    return PurePath(name).suffix in (".yaml", ".yml", ".json") and all(mark.search(text) for mark in _MARKS)
+    ours = PurePath(name).suffix in (".yaml", ".yml", ".json") and all(mark.search(text) for mark in _MARKS)
+    return ours and _RESULTS.search(text) is None
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:

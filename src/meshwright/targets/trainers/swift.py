@@ -291,6 +291,8 @@ _USUAL = {
     "attention_backend": "flash",
     "use_distributed_optimizer": "",
     "bf16": "",
+    "expert_tensor_parallel_size": "1",
+    "moe_token_dispatcher_type": "alltoall",
 }
 """Its own defaults, where Megatron-LM has others or none."""
 _NOT_MEGATRON = (
