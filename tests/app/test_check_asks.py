@@ -352,3 +352,10 @@ def test_defaults_of_a_program_of_its_own_are_asked_for(tmp_path: Path) -> None:
     path.write_text(f"{text} --lora_r 8\n")
     asked = [one.what for one in check(path, cluster="8xH100", search=False, source_format="accelerate").violations]
     assert "lora_target_modules of the adapters is not known" in asked
+
+
+def test_a_fork_that_writes_options_with_underscores_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("torchrun --nproc_per_node 8 pretrain_gpt.py --num_layers 24 --micro_batch_size 4\n")
+    with pytest.raises(ValueError, match="a fork that writes options with _"):
+        check(path, cluster="8xH100", search=False)

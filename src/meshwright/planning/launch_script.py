@@ -80,6 +80,10 @@ def format_of(source: str | os.PathLike[str], outside: Outside = Outside()) -> s
     if found is None and path.suffix in _LANGUAGES:
         parsed(text, _LANGUAGES[path.suffix], "launch file")
     if found is None:
+        from meshwright.planning.other_programs import of_another  # few files are such
+
+        if (other := of_another(path.name, text)) is not None:
+            raise InputError(other)
         why = "its text names none of the supported frameworks, or several"
         fix = f"add --from with one of {', '.join((*readers(), *TRAINERS, *_RECORDS))}"
         raise InputError(

@@ -354,3 +354,9 @@ def test_results_of_an_evaluation_are_no_configuration() -> None:
     neox = reader_named("neox")
     assert neox.recognised("run.yml", NEOX)
     assert not neox.recognised("results.json", NEOX.replace("{", '{\n  "results": {},', 1))
+
+
+def test_verl_says_why_its_other_trainers_are_not_read(tmp_path: Path) -> None:
+    for program, why in (("experimental.apart.main_ppo", "with rollouts"), ("trainer.sft_trainer", "with tokens")):
+        with pytest.raises(InputError, match=why):
+            read(tmp_path, "run.sh", f"torchrun --nproc_per_node=8 -m verl.{program} data.train_batch_size=64\n")

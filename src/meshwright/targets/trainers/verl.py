@@ -21,8 +21,8 @@ from meshwright.targets.trainers import commands, shared
 from meshwright.targets.trainers.commands import Command
 
 TITLE = "verl"
-_PROGRAM = re.compile(r"verl[./](?:trainer|recipe)[./]\w")
-_TEXT = re.compile(r"^[^#\n]*verl[./]trainer[./]\w+", re.M)
+_PROGRAM = re.compile(r"(?:^|[./])verl[./]\w|(?:^|[./])recipe[./]\w+[./]main_\w+")
+_TEXT = re.compile(r"^[^#\n]*(?:-m[ \t]+|[ \t/])verl[./](?:trainer|experimental|recipe)[./]\w+", re.M)
 _NEEDED = re.compile(
     r"batch|max_length|lora|target|pretrain|parallel|offload|checkpointing|dtype|n_gpus|nnodes|strategy"
 )
@@ -55,8 +55,11 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
     last = found[-1]
     name = last.launch.program.removesuffix(".py").replace("/", ".").rpartition(".")[2]
     if name != "fsdp_sft_trainer":
-        why = "it trains a policy with rollouts, or by an engine whose plan is not read"
+        why = "it trains a policy with rollouts: no plan here prices the models that generate and judge them"
         fix = "check a script of fsdp_sft_trainer"
+        if "sft" in name:
+            why = "it fills micro-batches with tokens, in an engine that other files choose, which are not read"
+            fix = "price the plan that it makes: check MODEL --plan PLAN"
         return commands.no_plan((*problems, Problem(what=f"{TITLE} starts {name}", why=why, fix=fix, field="source")))
     if (which := commands.several(found)) is not None:
         return commands.no_plan(problems, (which,))
