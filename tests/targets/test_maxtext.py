@@ -11,7 +11,7 @@ from meshwright import check
 from meshwright.app.export import export
 from meshwright.errors import InputError
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.targets import target_named
+from meshwright.targets import fsdp, target_named
 from meshwright.targets.maxtext import QUANTIZATIONS
 
 YAML = "per_device_batch_size: 2\nmax_target_length: 4096\nici_fsdp_parallelism: 8\nquantization: '{}'\n"
@@ -168,3 +168,39 @@ def test_a_degree_of_what_is_left_names_what_does_not_divide() -> None:
     assert target.read is not None
     text = "run_name: x\nici_fsdp_parallelism: 6\ndcn_data_parallelism: -1\nper_device_batch_size: 1\n"
     assert target.read({"x.yml": text}, 8).problems[0].why.endswith("what is left of 8 devices, which 6 do not divide")
+
+
+@pytest.mark.parametrize(
+    ("keys", "optimizer", "formats"),
+    [
+        ("opt_type: adam_pax\n", "adamw", "bf16"),
+        ("opt_type: sgd\n", "sgd", "bf16"),
+        ("grad_dtype: bfloat16\n", "adamw", "bf16 grad=bf16"),
+        ("weight_dtype: bfloat16\n", "adamw", "bf16 grad=fp32 reduce=bf16 moment=bf16 main=none"),
+        ("weight_dtype: bfloat16\nmu_dtype: bfloat16\ngrad_dtype: bfloat16\n", "adamw", fsdp.ALL_IN_16_BITS.name),
+    ],
+)
+def test_states_are_priced_in_the_formats_they_are_kept_in(keys: str, optimizer: str, formats: str) -> None:
+    target = target_named("maxtext")
+    assert target.read is not None
+    found = target.read({"config.yml": YAML.format("") + keys}, 8)
+    assert not found.problems
+    assert (found.workload["optimizer"], found.workload["precision"].name) == (optimizer, formats)
+
+
+@pytest.mark.parametrize(
+    ("keys", "field"),
+    [
+        ("mu_dtype: bfloat16\n", "mu_dtype"),
+        ("opt_type: shampoo\n", "opt_type"),
+        ("weight_dtype: float8_e4m3fn\n", "weight_dtype"),
+        ("use_dpo: true\n", "use_dpo"),
+        ("lora:\n  enable_lora: true\n", "lora.enable_lora"),
+        ("mtp_num_layers: 1\n", "mtp_num_layers"),
+        ("optimizer_memory_host_offload: true\n", "optimizer_memory_host_offload"),
+    ],
+)
+def test_what_trains_otherwise_than_its_plain_loop_is_refused(keys: str, field: str) -> None:
+    target = target_named("maxtext")
+    assert target.read is not None
+    assert field in [one.field for one in target.read({"config.yml": YAML.format("") + keys}, 8).problems]

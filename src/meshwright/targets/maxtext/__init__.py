@@ -197,6 +197,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         InputError: the text is no YAML.
     """
     reader = FILE.read(files)
+    from meshwright.targets.maxtext.states import read_states  # plans are written without it
+
     notes = _of_the_base(reader)
     base = str(reader.get("base_config", "base.yml"))
     if base.rpartition("/")[2] != "base.yml":
@@ -223,6 +225,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     elif quantization not in ("", "te_no_quant"):
         why = f"its products are not priced; {', '.join(_PRODUCTS)} are"
         reader.refuse("quantization", quantization, why, "leave it out, or use one of these")
+    stated |= read_states(reader, stated["precision"])
     return reader.launch(row, workload=stated, model=_named(reader), notes=notes)
 
 
