@@ -9,6 +9,7 @@ import pytest
 
 from meshwright import check
 from meshwright.errors import MeshwrightError
+from meshwright.targets import target_named
 
 ZERO = {
     "train_micro_batch_size_per_gpu": "auto",
@@ -127,3 +128,17 @@ def test_what_a_template_leaves_to_fill_in_is_no_syntax_error(tmp_path: Path) ->
         "--global-batch-size 8 --bf16 --data-path $DATA_PATH --save $SAVE\n"
     )
     assert not check(script, cluster="8xH100", search=False).violations
+
+
+def test_earlier_names_of_offload_are_honoured() -> None:
+    target = target_named("deepspeed")
+    assert target.read is not None
+    text = '{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "bf16": {"enabled": true}, '
+    for keys, letters in (
+        ('"cpu_offload": true', "og"),
+        ('"cpu_offload": false', ""),
+        ('"cpu_offload_param": true', "w"),
+    ):
+        row = target.read({"ds.json": f'{text}"zero_optimization": {{"stage": 3, {keys}}}}}'}, 8).row
+        assert row is not None
+        assert row.offload == letters

@@ -301,6 +301,9 @@ def _optimizer(reader: KeyReader, trained: str) -> str:
 def _offload(reader: KeyReader) -> str:
     optimizer = reader.word("zero_optimization.offload_optimizer.device", "none")
     weights = reader.word("zero_optimization.offload_param.device", "none")
+    # Earlier names, which it still takes for host memory.
+    optimizer = "cpu" if optimizer == "none" and reader.switch("zero_optimization.cpu_offload") else optimizer
+    weights = "cpu" if weights == "none" and reader.switch("zero_optimization.cpu_offload_param") else weights
     letters = ("w" if weights != "none" else "") + ("og" if optimizer != "none" else "")
     return f"{letters}-nvme" if "nvme" in (optimizer, weights) else letters
 

@@ -244,10 +244,21 @@ def _again(reader: KeyReader, row: PlanRow, layers: int | None) -> tuple[PlanRow
     return replace(row, recompute="block", recompute_layers=count), (note,)
 
 
+_DIVIDES = tuple(
+    f"{_P}pipeline_parallel_{name}"
+    for name in ("layers_per_stage", "first_stage_less_layers", "last_stage_less_layers")
+)
+"""Keys that divide layers among stages where their modules are not named."""
+
+
 def _schedule(reader: KeyReader, pp: int, stages: object) -> tuple[str | None, int]:
     """Ours, None for the default of the chunks, and chunks per worker."""
     if pp == 1:
         return None, 1
+    for key in _DIVIDES:
+        if reader.get(key) is not None and not (isinstance(stages, list) and stages):
+            why = "which layers each stage has follows from it, and from the number of layers"
+            reader.refuse(key, reader.get(key), why, "name each stage's modules in module_fqns_per_model_part")
     said = str(reader.get(f"{_P}pipeline_parallel_schedule", "1F1B"))
     schedule = pytorch_pipeline.schedule_name(said)
     if schedule is None:
