@@ -228,7 +228,7 @@ class Expander:
             return [(Fragment("hB", place),)], False
         return [(Fragment("", place, Unknown(why=f"${name} is a process number", place=place, single=True)),)], False
 
-    def together(self, values: Sequence[Value]) -> list[Value]:
+    def together(self, values: tuple[Value, ...] | list[Value]) -> list[Value]:
         """Values of `$*` and `${name[*]}`: one, with the first letter of IFS between, where the script sets it."""
         return list(values) if self.marks is None else [_joined(values, self.marks[:1])]
 
