@@ -8,7 +8,7 @@ from meshwright import plan
 from meshwright.errors import Problem
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
-from meshwright.planning.fewer_nodes import dividing_part
+from meshwright.planning.fewer_nodes import dividing_part, fewer_devices, roundest_devices
 from meshwright.planning.one_kind import accepted
 from meshwright.search.space import Space
 from meshwright.specs.job import Job
@@ -68,3 +68,12 @@ def test_plans_that_a_target_takes_are_no_quicker_than_their_bound() -> None:
     bound_s = found.certificate.bound_step_time_s
     assert bound_s is not None
     assert bound_s <= found.plans[0].estimate.step_time_s
+
+
+def test_groups_of_several_are_planned_on_fewer_devices_that_divide_well() -> None:
+    cluster = resolve_gpus("16x8xL40S,11x8xA100-80")
+    assert fewer_devices(cluster, 1, 88, batch=256) == [64, 80]  # eight nodes, and ten
+    assert not fewer_devices(cluster, 0, 128, batch=256)  # sixteen divide as well as any
+    assert roundest_devices(cluster, batch=256) == {1: (80,)}
+    small = resolve_gpus("4xH100,4xA100-80")
+    assert fewer_devices(small, 0, 4, batch=8) == [1, 2, 3]

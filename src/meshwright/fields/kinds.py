@@ -163,7 +163,7 @@ class Number(FieldKind):
             found = real(value)
         if not (found >= 0 if self.zero else found > 0) or found > self.high:
             why = f"must be a number {'of at least' if self.zero else 'above'} 0, at most {self.high:g}"
-            raise self.wrong(name, value, why, f"for example {name} 2.5")
+            raise self.wrong(name, value, why, f"for example {name} {min(2.5, self.high / 2):g}")
         return found
 
 

@@ -16,6 +16,12 @@ MOST_LEFT = 0.25
 """Share of the nodes that may stay idle so that the others divide the batch."""
 HALF = 0.5
 """Likewise of the devices of one node, which are soon looked at."""
+SMALL = 32
+"""Devices of a cluster of several groups that may leave any number of them idle."""
+ROUND_NODES = (2, 4, 8, 16)
+"""Of a larger one, a group is planned with a number of nodes that one of these divides, too."""
+LEAST_NEAR = 0.85
+"""Share of the nodes of a group that such a number is at least."""
 
 
 def is_round(devices: int) -> bool:
@@ -88,6 +94,57 @@ def dividing_part(nodes: int, each: int, batch: int) -> tuple[int, int] | None:
     if not least * there <= most < there:
         return None
     return (most, each) if nodes > 1 else (1, most)
+
+
+def fewer_devices(cluster: ClusterSpec, number: int, devices: int, batch: int) -> list[int]:
+    """Devices of a group to plan with, some left idle: numbers near all of them, and the roundest half of them or more.
+
+    Eleven nodes leave unlike pipelines an uneven rest of a batch where eight of them end together. What stages of a
+    power of two of nodes take is priced for the group anyway.
+
+    Args:
+        cluster: of several groups.
+        number: of the group.
+        devices: of it, at most.
+        batch: sequences of a step.
+    """
+    near = _near(cluster, cluster.groups[number], devices, batch)
+    if cluster.devices <= SMALL or cluster.groups[number].nodes == 1:
+        return near
+    each = cluster.groups[number].devices_per_node
+    nodes = devices // each
+    most = 1 << (nodes.bit_length() - 1)
+    rounder = {count for count in (most, 3 * most // 2) if HALF * nodes <= count < nodes}
+    return sorted({*near, *(each * count for count in rounder)})
+
+
+def roundest_devices(cluster: ClusterSpec, batch: int) -> dict[int, tuple[int, ...]]:
+    """The number of devices near all of each group that is divided by the largest power of two; none where all are.
+
+    Args:
+        cluster: of several groups.
+        batch: sequences of a step.
+    """
+    near = {number: _near(cluster, group, group.devices, batch) for number, group in enumerate(cluster.groups)}
+    return {number: (max(own, key=lambda count: count & -count),) for number, own in near.items() if own}
+
+
+def _near(cluster: ClusterSpec, group: NodeGroup, devices: int, batch: int) -> list[int]:
+    """Any number of devices of a small cluster, else round numbers of nodes near the whole.
+
+    Sixty-two nodes are cut into stages of 1, 2, 31 or 62 nodes; sixty of them into nine sizes.
+    """
+    each = group.devices_per_node
+    if group.nodes == 1 and cluster.devices > SMALL:
+        return sorted({devices - 1, 1 << (devices.bit_length() - 1)} - {devices}) if each % 2 else []
+    if cluster.devices <= SMALL:
+        unit = each if group.nodes > 1 else 1
+        return list(range(unit, devices, unit))
+    nodes = devices // each
+    rounded = {nodes // unit * unit for unit in ROUND_NODES if unit <= nodes}
+    near = {fewer for fewer in rounded if nodes * LEAST_NEAR <= fewer < nodes}
+    dividing = dividing_part(nodes, each, batch)
+    return [each * fewer for fewer in sorted(near | ({dividing[0]} if dividing else set()))]
 
 
 def _odd_part(number: int) -> int:

@@ -56,6 +56,8 @@ def example(one: Field) -> tuple[Any, Any]:
         return "4", 4
     if isinstance(one.kind, Duration):
         return "2h", 7200
+    if isinstance(one.kind, Number) and one.kind.high < 2:
+        return "0.5", 0.5
     if isinstance(one.kind, (Number, Count)):
         return "2", 2
     if isinstance(one.kind, MemorySize):

@@ -152,6 +152,13 @@ def test_an_odd_node_more_is_never_slower(few: str, many: str) -> None:
     assert more.best.estimate.step_time_s <= fewer.best.estimate.step_time_s * (1 + 1e-9)
 
 
+def test_nodes_that_leave_an_uneven_rest_are_never_slower() -> None:
+    """Eleven nodes beside sixteen share 256 sequences unevenly: eight of them end together."""
+    asked = {"global_batch": 256, "top": 1}
+    fewer, more = (plan("llama-3.1-8b", gpus=f"16x8xL40S,{nodes}x8xA100-80", **asked) for nodes in (8, 11))
+    assert more.best.estimate.step_time_s <= fewer.best.estimate.step_time_s * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(
     ("model", "few", "many", "batch"),
     [

@@ -29,6 +29,7 @@ def _parameters() -> tuple[Field, ...]:
             help=f"{one.help.rstrip('.')} ({', '.join(one.schedules)}).",
             kind=_kind(one),
             default=False if one.kind == "flag" else None,
+            rare=True,
         )
         for one in parameters()
     )

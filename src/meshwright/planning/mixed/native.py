@@ -20,7 +20,7 @@ from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.one_strategy import OneStrategyIslands, OneStrategyPipelines
 from meshwright.planning.compose.sources.native.pipelines import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
-from meshwright.planning.fewer_nodes import dividing_part
+from meshwright.planning.fewer_nodes import SMALL, fewer_devices, roundest_devices
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.equal_ranks import best_of_equal_ranks, counted_as_one
@@ -53,16 +53,10 @@ SIDE_BY_SIDE = 200
 """Pipeline sets among which those of several pipelines are looked for where the batch is small."""
 FARTHEST = 1.12
 """Times the step of the first pipeline set that others promise at most: closed forms are within that of `estimate`."""
-SMALL = 32
-"""Devices of a cluster on which pipeline sets that leave any number idle are looked at beside those that need not."""
-ROUND_NODES = (2, 4, 8, 16)
-"""Larger clusters are planned with a number of nodes that one of these divides, too."""
 LEFT_OUT = 12
 """Pairs of numbers of devices that pipeline sets are priced on."""
 HALF = 0.5
 """Share of the devices of a small cluster that such a pair has at least."""
-MOST_IDLE = 0.85
-"""Share of the nodes of a group that such a plan uses at least: leaving more idle costs more than it mends."""
 RENTED_FROM = 200
 """Pipeline sets of a part of the cluster whose price is estimated from their closed form."""
 RESTATED = 2
@@ -108,10 +102,11 @@ class NativeSource:
         self.composer = Composer(self.model, self.cluster, self.workload, self.space, effort)
         if len(self.cluster.groups) > 1 and self.cluster.devices > SMALL:
             # Of each group the roundest number is divided between pipelines, too; to divide them all takes too long.
-            numbers = {part.group: self._fewer(part) for part in self.whole}
-            self.composer.islands.fewer |= {group: (max(own, key=_twos),) for group, own in numbers.items() if own}
+            self.composer.islands.fewer |= roundest_devices(self.cluster, self.workload.global_batch)
         self._pricer = PlanPricer(self.model, self.cluster, self.workload)
         self._priced = self._too_large = 0
+        self._candidates: dict[ExecutionPlan, PricedPlan | None] = {}
+        """Plans without a row that were priced: sets over parts of the cluster often leave the same devices idle."""
         self._refused: dict[Problem, None] = {}
         """What a target refuses of the best plans of some devices, where it refuses all that were found."""
         self._groups = GroupsAlone(inputs, space_for, refuses, self.composer.pipelines, self._refused)
@@ -281,21 +276,35 @@ class NativeSource:
             return []
         if len(parts) == 2 and self.cluster.devices <= SMALL:
             return self._of_any_numbers(parts, SUBSET_COMPOSED, best_s)
-        found: list[tuple[float, tuple[IslandPart, ...], PricedPlan]] = []
+        if len(parts) == 2:
+            found: list[PricedPlan] = []
+            for pair in self._choices(parts):
+                before_s = min([best_s, *map(_step_s, found)])
+                promised_s = self._promised_s(pair, before_s)
+                if promised_s <= FARTHEST * before_s:
+                    found += self.composed(pair, COMPOSED if promised_s <= before_s else most)
+            return found
+        seen: list[tuple[float, tuple[IslandPart, ...], PricedPlan]] = []
         for number, part in enumerate(parts):
-            best = min(found, key=lambda one: one[0], default=(0.0, tuple(parts), None))[1]
+            best = min(seen, key=lambda one: one[0], default=(0.0, tuple(parts), None))[1]
             for devices in self._fewer(part):
-                for beside in {tuple(parts), best} if len(parts) == 2 else {best}:
-                    fewer = (*beside[:number], IslandPart(part.group, devices), *beside[number + 1 :])
-                    found += [(one.step_time_s, fewer, one) for one in self.composed(fewer, most)]
-        return [plan for _, _, plan in found]
+                fewer = (*best[:number], IslandPart(part.group, devices), *best[number + 1 :])
+                before_s = min([best_s, *(one[0] for one in seen)])
+                if self._promised_s(fewer, before_s) <= FARTHEST * before_s:
+                    seen += [(one.step_time_s, fewer, one) for one in self.composed(fewer, most)]
+        return [plan for _, _, plan in seen]
+
+    def _promised_s(self, parts: Sequence[IslandPart], best_s: float) -> float:
+        """What the best pipeline set over these parts promises; infinite where a bound lies above the best step."""
+        if self.composer.islands.least_s(parts) >= best_s:
+            return math.inf
+        return min((one.step_s for one in self.composer.made(parts, 1)), default=math.inf)
 
     def _of_any_numbers(self, parts: Sequence[IslandPart], most: int, best_s: float) -> list[PricedPlan]:
         """Pipeline sets over every pair of numbers of devices, those priced that promise the most by closed form."""
-        numbers = ([*self._fewer(part), part.devices] for part in parts)
-        pairs = [tuple(IslandPart(p.group, n) for p, n in zip(parts, some, strict=True)) for some in product(*numbers)]
         least = HALF * sum(part.devices for part in parts)
-        able = [pair for pair in pairs[:-1] if sum(part.devices for part in pair) >= least]
+        every = self._choices(parts)
+        able = [pair for pair in every if sum(part.devices for part in pair) >= least]
         offers: dict[tuple[float, tuple[IslandPart, ...]], Composer] = {}
         for composer in (self.composer, self._uneven):
             if composer is None:
@@ -307,27 +316,19 @@ class NativeSource:
         for step_s, pair in sorted(offers)[:LEFT_OUT]:
             if step_s > FARTHEST * best_s:
                 break
-            found += [*self._first(offers[step_s, pair], pair, most), *self._side_by_side(pair)]
+            several = FEWER_COMPOSED if step_s <= best_s else most
+            found += [*self._first(offers[step_s, pair], pair, several), *self._side_by_side(pair)]
             best_s = min([best_s, *map(_step_s, found)])
         return found
 
     def _fewer(self, part: IslandPart) -> list[int]:
-        """Devices of a part to plan with, some left idle: any number of a small cluster, else round numbers of nodes.
+        """Devices of a part to plan with, some left idle."""
+        return fewer_devices(self.cluster, part.group, part.devices, self.workload.global_batch)
 
-        Sixty-two nodes are cut into stages of 1, 2, 31 or 62 nodes; sixty of them into nine sizes.
-        """
-        group = self.cluster.groups[part.group]
-        each = group.devices_per_node
-        if group.nodes == 1 and self.cluster.devices > SMALL:
-            return sorted({part.devices - 1, 1 << (part.devices.bit_length() - 1)} - {part.devices}) if each % 2 else []
-        if self.cluster.devices <= SMALL:
-            unit = each if group.nodes > 1 else 1
-            return list(range(unit, part.devices, unit))
-        nodes = part.devices // each
-        rounded = {nodes // unit * unit for unit in ROUND_NODES if unit <= nodes}
-        near = {fewer for fewer in rounded if nodes * MOST_IDLE <= fewer < nodes}
-        dividing = dividing_part(nodes, each, self.workload.global_batch)
-        return [each * fewer for fewer in sorted(near | ({dividing[0]} if dividing else set()))]
+    def _choices(self, parts: Sequence[IslandPart]) -> list[tuple[IslandPart, ...]]:
+        """Every choice of a number of devices of each part but the whole of all, those of most devices first."""
+        numbers = ([IslandPart(part.group, n) for n in (*self._fewer(part), part.devices)] for part in parts)
+        return sorted(product(*numbers), key=lambda one: -sum(part.devices for part in one))[1:]
 
     def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
         """The best plan of one group without the others; arguments as `StageSource.alone`."""
@@ -336,6 +337,14 @@ class NativeSource:
 
     def _candidate(self, plan: ExecutionPlan, row: PlanRow | None = None) -> PricedPlan | None:
         """The plan priced in full; None where it does not fit."""
+        if row is None and plan in self._candidates:
+            return self._candidates[plan]
+        found = self._priced_in_full(plan, row)
+        if row is None:
+            self._candidates[plan] = found
+        return found
+
+    def _priced_in_full(self, plan: ExecutionPlan, row: PlanRow | None) -> PricedPlan | None:
         check_plan(plan, self.model, self.cluster, self.workload)
         estimate = estimate_of(plan, self._pricer)
         self._priced += 1
@@ -419,8 +428,3 @@ class NativeSource:
 
 def _step_s(one: PricedPlan) -> float:
     return one.step_time_s
-
-
-def _twos(number: int) -> int:
-    """The largest power of two that divides a number."""
-    return number & -number

@@ -41,6 +41,8 @@ RECOMPUTES: tuple[tuple[str, float], ...] = (
 """Name and share of the layers that are recomputed in full; `sel` stands for the selective way of the space."""
 MOST_MICRO_BATCH = 16
 """Sequences of a rank's micro-batch; larger ones keep more alive and leave fewer of them to fill a pipeline."""
+ANY_PASSES = 1e6
+"""Backwards of a micro-batch beside which all gradients leave that can leave beside any."""
 
 NO_COLUMNS = ("grid", "shardings", "selective", "always_s")
 
@@ -70,6 +72,8 @@ class StageOptions:
     fixed_bytes: Float[np.ndarray, "rows"]
     sync_s: Float[np.ndarray, "rows parts"]
     """Gradient sums, optimizer and gathers of a step that compute does not hide."""
+    least_sync_s: Float[np.ndarray, "rows parts"]
+    """Of them, what no compute hides, however much there is."""
     always_s: float
     """What follows every step whatever its layers; the same for all strategies, and left out of `sync_s`."""
 
@@ -245,19 +249,20 @@ def _sharded(
     transient = peak(transient=costs.transient_bytes, **largest) - empty
 
     usual = layers_per_device * devices[:, None]
-    around = step_sync(
-        dense * usual,
-        experts * usual,
-        StepCompute(
-            forward_s=forward_s * usual, backward_s=backward_s * usual, micro_batches=np.maximum(grid.m, 1.0)[:, None]
-        ),
-        sharding,
-        DataNetwork(sharding, data_groups(columns), hardware),
-        workload,
-    )
+    network = DataNetwork(sharding, data_groups(columns), hardware)
+    micro_batches = np.maximum(grid.m, 1.0)[:, None]
     always_s = hardware.software.step_s * workload.training
-    sync_s = (around.gradients_s + around.gather_s + around.optimizer_s + around.offload_s - always_s) / usual
-    sync_s = sync_s + shared_update_s(costs.dense_update_s, costs.expert_update_s, sharding)
+    update_s = shared_update_s(costs.dense_update_s, costs.expert_update_s, sharding)
+
+    def waited_s(passes: float) -> Float[np.ndarray, "rows items"]:
+        compute = StepCompute(
+            forward_s=forward_s * usual, backward_s=backward_s * usual, micro_batches=micro_batches, passes=passes
+        )
+        around = step_sync(dense * usual, experts * usual, compute, sharding, network, workload)
+        waited = around.gradients_s + around.gather_s + around.optimizer_s + around.offload_s - always_s
+        return np.asarray(waited / usual + update_s)
+
+    sync_s, least_sync_s = waited_s(1.0), waited_s(ANY_PASSES)
     kinds, edge = len(model.kinds()), 3 * len(model.kinds())
 
     def parts(values: Float[np.ndarray, "rows items"], mode: int, *, largest: bool = False) -> np.ndarray:
@@ -291,6 +296,7 @@ def _sharded(
                 transient_bytes=parts(transient, 2 if share else mode, largest=True),
                 fixed_bytes=empty[:, 0],
                 sync_s=parts(sync_s, 0),
+                least_sync_s=parts(least_sync_s, 0),
                 always_s=always_s,
             )
         )
