@@ -41,7 +41,7 @@ from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.units import gib
 
-COMPOSED = 12
+COMPOSED = 24
 """Pipeline sets that are priced in full for an answer."""
 SUBSET_COMPOSED = 2
 """Pipeline sets priced in full for each part of the cluster that the answer is compared with."""
@@ -59,7 +59,7 @@ HALF = 0.5
 """Share of the devices of a small cluster that such a pair has at least."""
 RENTED_FROM = 200
 """Pipeline sets of a part of the cluster whose price is estimated from their closed form."""
-RESTATED = 2
+RESTATED = 6
 """Plans whose experts are reached in other ways, too."""
 WAY_GAIN = 0.001
 """Share of a step that another way must save."""
