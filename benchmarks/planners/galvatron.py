@@ -49,15 +49,10 @@ class Galvatron:
         """The best of every number of stages and every micro-batch."""
         if len(profile.inputs.model.kinds()) > 1:
             return  # its programs are of layers of one kind
-        for stages in profile.sizes:
-            if profile.devices % stages or stages > profile.layers:
-                continue
-            for wave in profile.waves:
-                table = profile.table(profile.devices // stages, wave)
-                if table is not None:
-                    found = _Stages(profile, table, stages, wave).balanced()
-                    if found is not None:
-                        yield found
+        for stages, wave, table in profile.equal_stages():
+            found = _Stages(profile, table, stages, wave).balanced()
+            if found is not None:
+                yield found
 
 
 class _Stages:

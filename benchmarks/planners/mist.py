@@ -63,15 +63,10 @@ class Mist:
 
     def proposals(self, profile: Profile) -> Iterator[Proposal]:
         """The best of every number of stages and every micro-batch."""
-        for stages in profile.sizes:
-            if profile.devices % stages or stages > profile.layers:
-                continue
-            for wave in profile.waves:
-                table = profile.table(profile.devices // stages, wave)
-                if table is not None:
-                    found = _Stages(profile, table, stages, wave).best()
-                    if found is not None:
-                        yield found
+        for stages, wave, table in profile.equal_stages():
+            found = _Stages(profile, table, stages, wave).best()
+            if found is not None:
+                yield found
 
 
 class _Stages:

@@ -171,6 +171,16 @@ class Profile:
         transient = np.where(counts > 0, table.transient_bytes, 0.0).max(axis=1)
         return np.asarray(table.fixed_bytes + transient + (table.state_bytes + in_flight * table.kept_bytes) @ counts)
 
+    def equal_stages(self) -> Iterator[tuple[int, int, StageOptions]]:
+        """Numbers of equal stages with each micro-batch, in sequences of it, and the strategies of such a stage."""
+        for stages in self.sizes:
+            if self.devices % stages or stages > self.layers:
+                continue
+            for wave in self.waves:
+                table = self.table(self.devices // stages, wave)
+                if table is not None:
+                    yield stages, wave, table
+
     def hop_s(self, devices: int, wave: int) -> float:
         """One boundary tensor from a stage to the next, forward and backward.
 
