@@ -124,8 +124,9 @@ class Way:
 
 
 def _most_live(
-    vectors: Sequence[Int[np.ndarray, "vectors chunks"]], stage_bytes: Float[np.ndarray, "workers chunks"]
+    vectors: Sequence[Int[np.ndarray, "_ chunks"]], stage_bytes: Float[np.ndarray, "workers chunks"]
 ) -> Float[np.ndarray, " workers"]:
+    # Each worker has as many vectors as it has, which the shape of a sequence cannot say.
     return np.array([float((counts @ stage_bytes[r]).max()) for r, counts in enumerate(vectors)])
 
 
