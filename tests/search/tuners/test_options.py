@@ -25,7 +25,7 @@ def refused(**given: Any) -> list[str]:
 
 def test_a_tuner_is_said_with_its_algorithm_and_scheduler() -> None:
     assert chosen("optuna") == [("optuna", None, None)]
-    assert chosen(" optuna:gp ") == [("optuna", "gp", None)]
+    assert chosen(" optuna:tpe ") == [("optuna", "tpe", None)]
     assert chosen("ray-tune:optuna+asha") == [("ray-tune", "optuna", "asha")]
     assert chosen("random,optuna", "smac", compare=True) == [
         (name, None, None) for name in ("random", "optuna", "smac")
