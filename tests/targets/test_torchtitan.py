@@ -229,13 +229,3 @@ def test_tensor_overlap_stays_inside_a_domain() -> None:
     assert not [problem for problem in TARGETS["torchtitan"].refused(inside) if "NVLink" in problem.why]
     (problem,) = (problem for problem in TARGETS["torchtitan"].refused(across) if "NVLink" in problem.why)
     assert "leave out tpov" in problem.fix
-
-
-def test_keys_that_divide_layers_among_stages_are_not_passed_over() -> None:
-    target = TARGETS["torchtitan"]
-    assert target.read is not None
-    text = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 8\n[parallelism]\n'
-    text += "pipeline_parallel_degree = 2\ndata_parallel_shard_degree = 4\n"
-    key = "pipeline_parallel_layers_per_stage"
-    assert [one.field for one in target.read({"run.toml": f"{text}{key} = 8\n"}, 8).problems] == [f"parallelism.{key}"]
-    assert not target.read({"run.toml": text}, 8).problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,9 @@ class LaunchFile:
     """The plan as a row; None if the options are contradictory or the number of devices is not said."""
     layout: tuple[int, ...] | None
     """Layers of each virtual stage, where the options say how many layers there are."""
+    dealt: Callable[[int], tuple[int, ...]] | None = field(default=None, repr=False, compare=False)
+    """Layers of each virtual stage from those of the model, by the framework's own rule; raises InputError where that
+    has none. None where `layout` says them, or plans spread them by weight."""
     started: int | None = None
     """Processes that the file itself starts, where it says so beside the plan."""
     plan: ExecutionPlan | None = None

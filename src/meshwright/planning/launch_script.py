@@ -197,11 +197,35 @@ def script_question(
     if inputs.batch_given and batch != flags.row.gbs:
         what = f"the script runs {flags.row.gbs} sequences per step, {batch} are asked for"
         violations.append(Violation(code="OPTIONS", what=what, why="a step has one batch", field="--global-batch-size"))
-    question = with_row(flags.row, inputs, flags.notes)
-    uneven = question.plan is not None and flags.layout is not None and sum(flags.layout) == inputs.model.num_layers
-    if uneven and flags.layout is not None:
-        question = replace(question, plan=plan_of(flags.row, flags.layout))
+    row = flags.row
+    flags, undealt = _with_stages(flags, inputs.model)
+    layout, violations = flags.layout, violations + undealt
+    if layout is not None and len(set(layout)) > 1:
+        flags = replace(flags, notes=(*flags.notes, f"layers of the pipeline's stages: {_listed(layout)}"))
+    question = with_row(row, inputs, flags.notes)
+    if question.plan is None or layout is None:
+        return question, violations, flags, launch
+    if sum(layout) == inputs.model.num_layers:
+        return replace(question, plan=plan_of(row, layout)), violations, flags, launch
+    what = f"the pipeline stages of the file hold {sum(layout)} layers"
+    why = f"{inputs.model.name} has {inputs.model.num_layers}"
+    violations.append(Violation(code="MODEL", what=what, why=why, fix="name the model that it trains", field="pp"))
     return question, violations, flags, launch
+
+
+def _listed(counts: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, counts[:24]))
+    return shown if len(counts) <= 24 else f"{shown}, ... {counts[-1]}"
+
+
+def _with_stages(flags: LaunchFile, model: ModelSpec) -> tuple[LaunchFile, list[Violation]]:
+    """A file with the layers of its stages for a model, and why the framework deals it none."""
+    if flags.layout is not None or flags.dealt is None:
+        return flags, []
+    try:
+        return replace(flags, layout=flags.dealt(model.num_layers)), []
+    except InputError as error:
+        return flags, [Violation.of("OPTIONS", problem) for problem in error.problems]
 
 
 def _states_of(flags: LaunchFile) -> Precision | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from meshwright.errors import MeshwrightError
 from meshwright.formats.torch_csv import write_actions
 from meshwright.formats.torch_loader import COMPUTE_FILE
@@ -46,6 +48,13 @@ RULES = (
         fix="use 1f1b, interleaved or zb-v",
         source=_SOURCE,
     ),
+    Rule(
+        field="schedule",
+        holds=lambda plan: plan.found.pp == 1 or _stages_are_where_they_are_built(plan),
+        why="frameworks build a rank's stages in turn over the ranks, or two of them in a V",
+        fix="use 1f1b, interleaved or zb-v",
+        source="torchtitan/distributed/pipeline_parallel.py of commit b5bcd76c (2026-08)",
+    ),
     equal_micro_batches("torch.distributed.pipelining cuts a batch into equal micro-batches", _SOURCE),
     overlap_inside_domain("torch/distributed/_symmetric_memory of PyTorch 2.13, whose CUDA buffers are peers' memory"),
 )
@@ -68,11 +77,25 @@ def _flushes(plan: Plan) -> bool:
     return schedule.exact_semantics and primary
 
 
+def _stages_are_where_they_are_built(plan: Plan) -> bool:
+    """Whether ranks hold the stages that the class builds there: in turn over the ranks, or in a V."""
+    found, pp = plan.found, plan.found.pp
+    held = [tuple(stage for stage, _ in worker) for worker in found.held]
+    turned = [tuple(range(rank, pp * found.vpp, pp)) for rank in range(pp)]
+    return held == turned or (found.vpp == 2 and held == [(rank, 2 * pp - 1 - rank) for rank in range(pp)])
+
+
 def said_schedule(plan: Plan) -> tuple[str, str | None]:
     """The name PyTorch has for the plan's schedule; else that of its loop over chunks, and the file of the order."""
     name = _known(plan)
-    looped = "1F1B" if plan.found.vpp == 1 else "Interleaved1F1B"
+    looped = "1F1B" if plan.found.vpp == 1 else "ZBVZeroBubble" if _folded(plan) else "Interleaved1F1B"
     return (name, None) if name else (looped, COMPUTE_FILE)
+
+
+def _folded(plan: Plan) -> bool:
+    """Whether the first rank holds the last stage too, as in a V."""
+    found = plan.found
+    return found.vpp == 2 and tuple(stage for stage, _ in found.held[0]) == (0, 2 * found.pp - 1)
 
 
 def overlaps_tensors(plan: Plan) -> bool:
@@ -105,6 +128,21 @@ def modules_of_stages(plan: Plan, embedding: str, layer: str, ends: tuple[str, .
         first += count
         stages.append(names + list(ends if number == len(plan.found.layers) - 1 else ()))
     return stages
+
+
+Dealt = Callable[[int], tuple[int, ...]]
+"""Layers of each virtual stage from those of the model."""
+
+
+def even_stages(layers: int, *, stages: int) -> tuple[int, ...]:
+    """Layers of each virtual stage where they are shared evenly, those that are left over one each to the first ones.
+
+    Args:
+        layers: of the model.
+        stages: virtual stages of the pipeline.
+    """
+    each, more = divmod(layers, stages)
+    return tuple(each + (number < more) for number in range(stages))
 
 
 def layers_of_modules(stages: list[list[str]], layer: str) -> tuple[int, ...]:

@@ -34,6 +34,13 @@ SAYS = (
 )
 RULES = (
     *pytorch_pipeline.RULES,
+    Rule(
+        field="schedule",
+        holds=lambda plan: plan.found.pp == 1 or plan.found.pipeline.schedule.token != "dualpipev",
+        why="it builds the stages of ScheduleDualPipeV in turn over the ranks, and the schedule wants them in a V",
+        fix="use zb-v",
+        source="nemo_automodel/components/distributed/pipelining/functional.py of nemo-automodel 0.7.0",
+    ),
     fsdp.main_copy(_DTYPES),
     Rule(
         field="data.zero",

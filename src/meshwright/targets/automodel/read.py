@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from meshwright.formats.launch_file import LaunchFile
@@ -18,6 +19,7 @@ from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.automodel import peft
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyReader
+from meshwright.targets.pytorch_pipeline import Dealt
 
 _D, _PIPE = "distributed.", "distributed.pipeline."
 _RECIPES = ("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction")
@@ -48,7 +50,7 @@ def read_recipe(reader: KeyReader, files: Files, devices: int | None) -> LaunchF
     _recipe(reader)
     model = _model(reader)
     lora, notes = peft.read_peft(reader)
-    row, layout = _row(reader, files, devices, model)
+    row, layout, dealt = _row(reader, files, devices, model)
     if row is not None and lora is None:
         _deferred(reader, row)
     workload = fsdp.workload(row, wide=_wide(reader), seq_len=_length(reader))
@@ -62,7 +64,8 @@ def read_recipe(reader: KeyReader, files: Files, devices: int | None) -> LaunchF
     if reader.switch("compile.enabled"):
         workload["software"] = "pytorch-compiled"
     workload["optimizer"] = _optimizer(reader)
-    return reader.launch(row, layout, model={"name": model} if model else {}, workload=workload, notes=notes)
+    named = {"name": model} if model else {}
+    return reader.launch(row, layout, dealt=dealt, model=named, workload=workload, notes=notes)
 
 
 _TE_RECIPES = {"current": "fp8", "delayed": "fp8", "block": "fp8-block", "mxfp8": "mxfp8"}
@@ -188,7 +191,7 @@ def _dispatcher(reader: KeyReader) -> Dispatcher:
 
 def _row(
     reader: KeyReader, files: Files, devices: int | None, model: str
-) -> tuple[PlanRow | None, tuple[int, ...] | None]:
+) -> tuple[PlanRow | None, tuple[int, ...] | None, Dealt | None]:
     sizes = ("tp_size", "cp_size", "pp_size", "ep_size", "dp_replicate_size")
     tp, cp, pp, ep, replicate = (reader.degree(f"{_D}{name}") for name in sizes)
     strategy = _strategy(reader)
@@ -199,18 +202,20 @@ def _row(
     dp = said or (devices // (tp * cp * pp) if devices else None)
     if not isinstance(dp, int) or dp < 1:
         reader.refuse(f"{_D}dp_size", dp, "it is what is left of the devices", "say --gpus")
-        return None, None
+        return None, None, None
     mbs = reader.degree(f"{_PIPE}pp_microbatch_size") if pp > 1 else local
     if gbs % (local * dp) or local % mbs:
         why = f"must be a multiple of local_batch_size {local} x data ranks {dp}"
         reader.refuse("step_scheduler.global_batch_size", gbs, why, "use --gpus with the devices of the job")
-        return None, None
+        return None, None, None
     if pp > 1 and gbs != local * dp:
         why = f"a pipeline runs one local batch at a time, and drains between the {gbs // (local * dp)} of a step"
         reader.refuse(
             "step_scheduler.local_batch_size", local, why, f"use {gbs // dp}, which a plan runs in one pipeline"
         )
-    schedule, vpp, layout = _pipeline(reader, files, pp, gbs // (mbs * dp), model) if pp > 1 else (None, 1, None)
+    schedule, vpp, layout, dealt = None, 1, None, None
+    if pp > 1:
+        schedule, vpp, layout, dealt = _pipeline(reader, files, pp, gbs // (mbs * dp), model)
     reshard = reader.switch(f"{_D}reshard_after_forward", default=pp == 1 if ep == 1 else _experts_reshard(reader))
     row = PlanRow(
         tp=tp,
@@ -229,7 +234,7 @@ def _row(
         recompute=_recompute(reader),
         offload="wog" if reader.get(f"{_D}offload_policy") is not None else "",
     )
-    return row, layout
+    return row, layout, dealt
 
 
 def _experts_reshard(reader: KeyReader) -> bool:
@@ -239,35 +244,43 @@ def _experts_reshard(reader: KeyReader) -> bool:
 
 def _pipeline(
     reader: KeyReader, files: Files, pp: int, micro_batches: int, model: str
-) -> tuple[str | None, int, tuple[int, ...] | None]:
-    """Schedule, stages of a rank, and the layers of each stage where the file says them."""
+) -> tuple[str | None, int, tuple[int, ...] | None, Dealt | None]:
+    """Schedule, stages of a rank, and the layers of each stage, or their rule where the model is not known."""
     said = reader.word(f"{_PIPE}pp_schedule", "1f1b").replace("_", "")
-    stages = reader.get(f"{_PIPE}module_fqns_per_model_part")
-    listed = isinstance(stages, list) and bool(stages)
-    layout = pytorch_pipeline.layers_of_modules(stages, "model.layers") if listed else None
-    layout = layout if layout is not None else _even(reader, pp, said, model)
-    vpp = max(1, len(layout) // pp) if layout else 1 if said in _SINGLE else 2
+    named = reader.get(f"{_PIPE}module_fqns_per_model_part")
+    listed = isinstance(named, list) and bool(named)
+    layout = pytorch_pipeline.layers_of_modules(named, "model.layers") if listed else None
+    layers = _layers(model)
+    stages = len(layout) if layout else _stages(reader, pp, said, layers)
+    dealt = partial(pytorch_pipeline.even_stages, stages=stages)
+    layout = dealt(layers) if layout is None and layers is not None and stages <= layers else layout
+    vpp = max(1, stages // pp)
     schedule = pytorch_pipeline.schedule_name(said)
     if reader.get(f"{_PIPE}pp_schedule_csv"):
         csv = text_beside(files, COMPUTE_FILE)
         schedule = pytorch_pipeline.schedule_of_file(csv or "", pp, vpp, micro_batches)
     if schedule is None:
         reader.refuse(f"{_PIPE}pp_schedule", said, "plans do not have it, or its schedule file is missing")
-    return schedule, vpp, layout
+    return schedule, vpp, layout, dealt
 
 
-def _even(reader: KeyReader, pp: int, schedule: str, model: str) -> tuple[int, ...] | None:
-    """Layers of each stage where the file says how many a stage has, as Automodel parts them."""
+def _layers(model: str) -> int | None:
+    """Of a model of the library, by its name or its folder."""
+    known = models.find_name(model) or models.find_name(model.rstrip("/").rpartition("/")[2]) if model else None
+    return None if known is None else models.spec(known).num_layers
+
+
+def _stages(reader: KeyReader, pp: int, schedule: str, layers: int | None) -> int:
+    """Virtual stages where their modules are not named: one or two a rank, or as many as layers of one make."""
     wanted = reader.get(f"{_PIPE}layers_per_stage")
     rounded = reader.word(f"{_PIPE}round_virtual_stages_to_pp_multiple")
+    usual = pp * (1 if schedule in _SINGLE else 2)
     if wanted is None:
-        return None
-    known = models.find_name(model) or models.find_name(model.rstrip("/").rpartition("/")[2]) if model else None
-    if known is None or reader.degree(f"{_PIPE}layers_per_stage") != wanted:
+        return usual
+    if layers is None or reader.degree(f"{_PIPE}layers_per_stage") != wanted:
         why = "how many stages that makes depends on the layers of a model that is not in the library"
         reader.refuse(f"{_PIPE}layers_per_stage", wanted, why, "say the stages in module_fqns_per_model_part")
-        return None
-    layers = models.spec(known).num_layers
+        return usual
     stages = math.ceil(layers / wanted)
     if rounded in ("up", "down"):
         stages += (pp - stages % pp if rounded == "up" else -(stages % pp)) if stages % pp else 0
@@ -275,8 +288,8 @@ def _even(reader: KeyReader, pp: int, schedule: str, model: str) -> tuple[int, .
         why = f"it makes {stages} stages of {layers} layers, and {schedule} on {pp} ranks needs "
         why += f"{pp}" if schedule in _SINGLE else f"a multiple of {pp}, at least {2 * pp}"
         reader.refuse(f"{_PIPE}layers_per_stage", wanted, why, "use another number, or round_virtual_stages_to_...")
-        return None
-    return tuple(layers // stages + (number < layers % stages) for number in range(stages))
+        return usual
+    return stages
 
 
 def _deferred(reader: KeyReader, row: PlanRow) -> None:

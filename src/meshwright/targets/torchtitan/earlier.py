@@ -19,6 +19,8 @@ from meshwright.targets.keys import Keys, nested_tables
 RECOMPUTE = "activation_checkpoint"
 EVERY = "every_layer"
 """Of how many layers one is computed again, where selective recompute goes by layers."""
+IN_2024 = "stages_of_2024"
+"""Whether layers are dealt to stages as before embedding and head counted as some."""
 _DEGREES = (
     "data_parallel_replicate_degree",
     "data_parallel_shard_degree",
@@ -28,6 +30,7 @@ _OF_PIPELINES = (
     "pipeline_parallel_degree",
     "pipeline_parallel_schedule",
     "pipeline_parallel_schedule_csv",
+    "pipeline_parallel_split_points",
     "context_parallel_degree",
     "context_parallel_rotate_method",
     "enable_compiled_autograd",
@@ -83,6 +86,9 @@ def toml_keys(text: str) -> tuple[Keys | None, str]:
     again = said.pop(RECOMPUTE, {})
     again = again if isinstance(again, dict) else {}
     flat = {MOVED.get(path, path): value for path, value in leaves(said)}
+    in_2024 = any(path.startswith("experimental.pipeline_") for path, _ in leaves(said)) or any(
+        path.endswith(f".{_STEPS}") for path in flat
+    )
     _pipelines(flat, earlier="experimental" in said or "training.batch_size" in dict(leaves(said)))
     if flat.get(f"parallelism.{_EXPERT_TENSOR}") == 1 and flat.get("parallelism.expert_parallel_degree", 1) != 1:
         flat.pop(f"parallelism.{_EXPERT_TENSOR}")  # experts are whole on their ranks, as they always are now
@@ -90,6 +96,8 @@ def toml_keys(text: str) -> tuple[Keys | None, str]:
         if flat.pop(f"{above}.enable_float8_linear", False):
             flat["model.converters"] = ["float8"]
     keys = nested_tables({path: value for path, value in flat.items() if path not in WITHOUT_EFFECT})
+    if in_2024:
+        keys[IN_2024] = True
     mode, option = str(again.get("mode", "selective")).lower(), str(again.get("selective_ac_option", "2"))
     if mode == "selective" and option.isdecimal() and 0 < int(option) < 1000:
         keys[EVERY] = int(option)

@@ -12,6 +12,7 @@ from meshwright.targets.python_values import keywords
 from meshwright.targets.torchtitan.earlier import RECOMPUTE, toml_text
 from meshwright.targets.torchtitan.functions import CONFIG, SECTIONS, module_keys
 from meshwright.targets.torchtitan.module import python_literal
+from meshwright.targets.torchtitan.stages import MODULES, by_weights
 
 _IN_TOML = (*SECTIONS.values(), RECOMPUTE)
 _KINDS = "torchtitan.distributed.activation_checkpoint"
@@ -45,6 +46,10 @@ def edited_module(name: str, text: str) -> KeyText | None:
         return None
     if name.endswith(".toml"):
         held = {path: value for path, value in leaves(keys) if path.partition(".")[0] in _IN_TOML}
+        if MODULES in held:
+            ranks = held.get("parallelism.pipeline_parallel_degree", 1)
+            weights = by_weights(held[MODULES], ranks)
+            held = {path: value for path, value in held.items() if path != MODULES or not weights} | weights
         return toml_text(text, held)
     entries, values = dict(_entries(text)), dict(leaves(keys))
     return ModuleText(text=text, entries=entries, said=_written, key=str, values=values, joint="=")

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from meshwright.errors import Problem
+from meshwright.errors import InputError, Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow, default_schedule
@@ -15,6 +15,8 @@ from meshwright.specs.strategy import HALF_PRODUCTS
 from meshwright.targets import fsdp, overrides, pytorch_pipeline
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyReader, key_problems, known_keys
+from meshwright.targets.pytorch_pipeline import Dealt
+from meshwright.targets.torchtitan import stages
 from meshwright.targets.torchtitan.earlier import EVERY, RECOMPUTE, names_in
 from meshwright.targets.torchtitan.flavors import layers_of, library_name
 from meshwright.targets.torchtitan.functions import CONFIG, SECTIONS, module_keys
@@ -62,7 +64,8 @@ def read_configuration(
         str(reader.get("flavor") or reader.get("model.flavor", "")),
     )
     layers = layers_of(*shipped)
-    row, layout = _row(reader, devices, schedule)
+    row, rule = _row(reader, devices, schedule, layers)
+    layout = None if rule is None or layers is None else _layout(reader, rule, layers)
     if row is not None:
         row, more = _again(reader, row, layers)
         notes += more
@@ -86,7 +89,17 @@ def read_configuration(
     if questions:
         # What follows from a value nobody knows would be wrong: nothing of it is said.
         return replace(reader.launch(None), problems=(), questions=questions)
-    return reader.launch(row, layout, model=model, workload=workload, notes=notes)
+    dealt = rule if layers is None else None
+    return reader.launch(row, layout, dealt=dealt, model=model, workload=workload, notes=notes)
+
+
+def _layout(reader: KeyReader, rule: Dealt, layers: int) -> tuple[int, ...] | None:
+    """Layers of each virtual stage; a problem and None where torchtitan makes no such stages."""
+    try:
+        return rule(layers)
+    except InputError as error:
+        reader.problems += error.problems
+        return None
 
 
 _OF_A_PLAN = re.compile(
@@ -173,7 +186,9 @@ def _question(path: str, said: str, file: str) -> Problem:
     return Problem(what=f"{path} is not known", why=why, fix="write the number or word in its place", field=path)
 
 
-def _row(reader: KeyReader, devices: int | None, table: str | None) -> tuple[PlanRow | None, tuple[int, ...] | None]:
+def _row(
+    reader: KeyReader, devices: int | None, table: str | None, layers: int | None
+) -> tuple[PlanRow | None, Dealt | None]:
     tp, cp, ep, pp, replicate = (
         reader.degree(f"{_P}{name}_degree")
         for name in (
@@ -193,11 +208,10 @@ def _row(reader: KeyReader, devices: int | None, table: str | None) -> tuple[Pla
     if not isinstance(shard, int) or shard < 1:
         reader.refuse(f"{_P}data_parallel_shard_degree", shard, "it is what is left of the devices", "say --gpus")
         return None, None
-    stages = reader.get(f"{_P}module_fqns_per_model_part")
     mbs, gbs = _batches(reader, pp, replicate * shard)
     if mbs is None:
         return None, None
-    schedule, vpp = _schedule(reader, pp, stages)
+    schedule, vpp, rule = _schedule(reader, pp, layers) if pp > 1 else (None, 1, None)
     if pp > 1 and reader.get(f"{_P}pipeline_parallel_schedule_csv"):
         schedule = _of_file(reader, table, (pp, vpp, gbs // (mbs * replicate * shard)))
     reshard = reader.word(f"{_P}fsdp_reshard_after_forward", "default")
@@ -218,8 +232,7 @@ def _row(reader: KeyReader, devices: int | None, table: str | None) -> tuple[Pla
         schedule=schedule or default_schedule(vpp),
         offload="wog" if reader.switch("training.enable_cpu_offload") else "",
     )
-    layout = pytorch_pipeline.layers_of_modules(stages, "layers") if isinstance(stages, list) else None
-    return row, layout
+    return row, rule
 
 
 def _again(reader: KeyReader, row: PlanRow, layers: int | None) -> tuple[PlanRow, tuple[str, ...]]:
@@ -244,30 +257,35 @@ def _again(reader: KeyReader, row: PlanRow, layers: int | None) -> tuple[PlanRow
     return replace(row, recompute="block", recompute_layers=count), (note,)
 
 
-_DIVIDES = tuple(
-    f"{_P}pipeline_parallel_{name}"
-    for name in ("layers_per_stage", "first_stage_less_layers", "last_stage_less_layers")
-)
-"""Keys that divide layers among stages where their modules are not named."""
-
-
-def _schedule(reader: KeyReader, pp: int, stages: object) -> tuple[str | None, int]:
-    """Ours, None for the default of the chunks, and chunks per worker."""
-    if pp == 1:
-        return None, 1
-    for key in _DIVIDES:
-        if reader.get(key) is not None and not (isinstance(stages, list) and stages):
-            why = "which layers each stage has follows from it, and from the number of layers"
-            reader.refuse(key, reader.get(key), why, "name each stage's modules in module_fqns_per_model_part")
+def _schedule(reader: KeyReader, pp: int, layers: int | None) -> tuple[str | None, int, Dealt | None]:
+    """The schedule, None for one that plans do not have; chunks of a rank, and how layers are dealt to stages."""
     said = str(reader.get(f"{_P}pipeline_parallel_schedule", "1F1B"))
-    schedule = pytorch_pipeline.schedule_name(said)
+    ordered = bool(reader.get(f"{_P}pipeline_parallel_schedule_csv"))
+    loop = _LOOPS.get(said.lower()) if ordered else None  # the file's order is theirs
+    schedule = loop or pytorch_pipeline.schedule_name(said)
     if schedule is None:
-        reader.refuse(
-            f"{_P}pipeline_parallel_schedule", said, "plans do not have it", "use 1F1B, Interleaved1F1B or ZBV"
-        )
+        why, fix = "plans do not have it", "use 1F1B, Interleaved1F1B or ZBV"
+        reader.refuse(f"{_P}pipeline_parallel_schedule", said, why, fix)
     single = schedule in ("1f1b", "gpipe")
-    count = len(stages) if isinstance(stages, list) and stages else pp * (1 if single else 2)
-    return schedule, max(1, count // pp)
+    count, rule = stages.stages_told(reader, pp, layers, single=single)
+    if count % pp or (single and count != pp) or (not single and count < 2 * pp):
+        needs = f"{pp}" if single else f"a multiple of {pp}, at least {2 * pp}"
+        why, fix = (
+            f"{schedule or said} on {pp} ranks needs {needs}",
+            "name as many in module_fqns_per_model_part, or none",
+        )
+        said = stages.PER_STAGE if reader.get(stages.PER_STAGE) is not None else f"{_P}pipeline_parallel_degree"
+        reader.refuse(said, reader.get(said), f"it makes {count} stages, and {why}", fix)
+        return schedule, 1 if single else 2, None
+    return schedule, count // pp, rule
+
+
+_LOOPS = {
+    "pipelineschedulesingle": "1f1b",
+    "pipelineschedulemulti": "interleaved",
+    "_pipelinescheduleruntime": "interleaved",
+}
+"""What torchtitan's key may hold beside a file of the schedule: loops over one chunk, or several."""
 
 
 def _of_file(reader: KeyReader, table: str | None, size: tuple[int, int, int]) -> str | None:
