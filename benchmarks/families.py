@@ -39,6 +39,10 @@ that its configs leave out, and parts that no key states (norms on queries and k
 * Of configs with several parts (`text_config`, `llm_config`, `language_config`, `thinker_config`, and MLC's
   `model_config`), the text is read, and a vision tower that the second table below names; the answer says what is left
   out. Encoders are in that table, too.
+* `architectures` says what the head predicts: words, or (`...ForSequenceClassification`, `...ForTokenClassification`)
+  classes or a reward in their place, or (`MistralModel`) nothing, as models of embeddings; nested configs and those of
+  remote code that `auto_map` calls causal are language models.
+* `per_layer_config` changes keys of single layers or skips their attention or MLP, as transformers 5.24 saves them.
 * Weights beside a config.json (safetensors, their `model.safetensors.index.json`, or GGUF) check the number of
   parameters by their headers; the answer says when it differs by more than 0.1%.
 

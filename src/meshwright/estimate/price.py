@@ -321,7 +321,7 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
     useful = step_flop(model, workload)
     again = float(step.recompute_flop[0]) * plan.devices
     peak_flop_per_s = sum(site.devices * site.hardware.gemm_flop_per_s / site.hardware.pace for site in flat)
-    stages = tuple(_stages(plan, run))
+    stages = tuple(_stages(plan, run, pricer.model))
     verdicts = [stage.fits for stage in stages]
     prices = [None if (p := site.hardware.price_per_hour) is None else p * site.devices for site in flat]
     stated = [price for price in prices if price is not None]
@@ -363,17 +363,25 @@ def _energy_j(site: Site, busy_s: float, step_s: float) -> float | None:
     return site.devices * (work_w * busy_s + wait_w * (step_s - busy_s))
 
 
-def _stages(plan: ExecutionPlan, run: RunPlan) -> Iterator[StageEstimate]:
+def _stages(plan: ExecutionPlan, run: RunPlan, model: ModelSpec) -> Iterator[StageEstimate]:
     """Every worker, pipeline by pipeline."""
     column = 0
     for number, (pipeline, sites) in enumerate(zip(plan.pipelines, run.stages, strict=True)):
         for place, site in enumerate(sites):
-            yield _stage(plan, number, pipeline, run.step, place, site, column)
+            yield _stage(plan, number, pipeline, run.step, place, site, column, scored=model.predicted > 0)
             column += 1
 
 
 def _stage(
-    plan: ExecutionPlan, number: int, pipeline: Pipeline, step: StepColumns, place: int, site: Site, column: int
+    plan: ExecutionPlan,
+    number: int,
+    pipeline: Pipeline,
+    step: StepColumns,
+    place: int,
+    site: Site,
+    column: int,
+    *,
+    scored: bool,
 ) -> StageEstimate:
     worker = pipeline.workers[place]
     strategy = plan.strategies[strategy_of_worker(plan, pipeline, worker)]
@@ -383,7 +391,7 @@ def _stage(
         ("chunk activation", "chunk activations") if len(worker.chunks) > 1 else ("micro-batch", "micro-batches")
     )
     unit = one if alive == 1 else many
-    head = any(chunk.head for chunk in worker.chunks)
+    head = scored and any(chunk.head for chunk in worker.chunks)
     moment = f"backward with {alive} {unit} in flight" + (", logits and their gradient included" if head else "")
     return StageEstimate(
         pipeline=number,

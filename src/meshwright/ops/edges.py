@@ -69,14 +69,19 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
     final_norm = norm_pass("final norm", hidden, parameters=norm_width if model.final_norm else 0)
     if model.residuals > 1:
         transform = (*transform, *_merge(model.residuals, hidden))
+    before = Kept(name="final norm input", elements=hidden, role="activation", region="sequence")
+    words = model.predicted
+    if not words:
+        # Losses of embedding models compare one vector a sample: next to nothing beside the layers.
+        return LayerWork(ops=(*transform, final_norm), kept=(before,), input_width=hidden)
     logits = Linear(
         name="logits",
         module="loss",
         inputs=((1, hidden),),
-        outputs=((vocab, 1),),
+        outputs=((words, 1),),
         split="column",
         gather=hidden,
-        bias=vocab if model.head_bias else 0,
+        bias=words if model.head_bias else 0,
         tied=model.tied_embeddings,
     )
     # Cross-entropy over the local vocabulary: read logits, write fp32, reduce, exponentiate; backward writes gradients.
@@ -84,16 +89,16 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
         name="cross-entropy",
         module="loss",
         region="tensor",
-        forward_elements=3 * vocab,
-        backward_elements=2 * vocab,
+        forward_elements=3 * words,
+        backward_elements=2 * words,
         fp32=True,
         kernels=float(tiles),
     )
     early = (Kept(name="gradient of the logits input", elements=hidden, role="activation", region="sequence"),)
     kept = (
-        Kept(name="final norm input", elements=hidden, role="activation", region="sequence"),
+        before,
         Kept(name="logits input", elements=hidden, role="activation", region="sequence", weights_of=(logits.name,)),
-        Kept(name="logits", elements=vocab / tiles, role="fp32", region="tensor"),
+        Kept(name="logits", elements=words / tiles, role="fp32", region="tensor"),
         *(early if tiles > 1 else ()),
     )
     return LayerWork(ops=(*transform, final_norm, logits, loss), kept=kept, input_width=hidden)

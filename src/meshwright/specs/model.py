@@ -51,6 +51,8 @@ class ModelSpec:
     layers themselves are in `runs`, before those that need them."""
     pooled: bool = False
     """One prediction per sample instead of one per token: `vocab` counts its classes, and there is no token table."""
+    classes: int | None = None
+    """What the head predicts of a token in place of words: scores or classes; 0 for no head, as of embedding models."""
     head_transform: bool = False
     """A square matrix with bias and a norm before the head's projection (Devlin et al. 2018)."""
     source: str = ""
@@ -69,6 +71,9 @@ class ModelSpec:
         check.that(len(self.runs) > 0, "runs", self.runs, "must hold at least one layer")
         deep = f"at most {MOST_LAYERS:,}: every cut between two of them is weighed when stages are balanced"
         check.that(self.num_layers <= MOST_LAYERS, "layers", self.num_layers, deep, "say how many it has")
+        if self.classes is not None:
+            check.all_whole(self, "classes", low=0)
+            check.that(not self.tied_embeddings, "tied_embeddings", True, "classes are no rows of the table", "untie")
         if self.mtp_layer is not None:
             check.that(self.mtp_layers > 0, "mtp_layer", "given", "there are no modules for it", "give mtp_layers")
         if self.streams:
@@ -105,6 +110,8 @@ class ModelSpec:
             found.append("attention to later tokens")
         if self.pooled:
             found.append("one prediction per sample")
+        if self.classes is not None:
+            found.append("a head that predicts no words")
         if self.head_transform:
             found.append("a matrix before the head's projection")
         return tuple(found)
@@ -227,12 +234,17 @@ class ModelSpec:
         return rows * self.hidden + norm + sum(stream.parameters for stream in self.streams)
 
     @property
+    def predicted(self) -> int:
+        """Outputs of the head a token: words, or classes in their place."""
+        return self.vocab if self.classes is None else self.classes
+
+    @property
     def head_parameters(self) -> int:
         """Output projection (0 when tied), its bias and the final norm."""
-        projection = 0 if self.tied_embeddings else self.vocab * self.hidden
+        projection = 0 if self.tied_embeddings else self.predicted * self.hidden
         transform = self.hidden * self.hidden + self.hidden if self.head_transform else 0
         own = transform + self.merge_parameters + self._norm(self.final_norm)
-        return projection + own + (self.vocab if self.head_bias else 0)
+        return projection + own + (self.predicted if self.head_bias else 0)
 
     @property
     def parameters(self) -> int:

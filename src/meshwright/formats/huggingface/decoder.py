@@ -8,6 +8,7 @@ from typing import Literal
 from meshwright.formats.huggingface.experts import read_mlps
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import MAX_SEQ_LEN, MAX_VOCAB, Fields, fold
+from meshwright.formats.huggingface.heads import read_head
 from meshwright.formats.huggingface.mixers import read_mixers
 from meshwright.formats.huggingface.modules import read_module
 from meshwright.specs.model import LayerSpec, ModelSpec
@@ -38,6 +39,14 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
     hidden, layers = fields.whole("hidden_size"), fields.layers()
     mixers = read_mixers(fields, hidden, layers)
     mlps = read_mlps(fields, hidden, layers, sparse=family.sparse)
+    if fields.raw("per_layer_config"):
+        from meshwright.formats.huggingface.per_layer import read_per_layer  # few models differ by layer this way
+
+        for one in read_per_layer(fields, layers):
+            own = read_mixers(one.fields, hidden, layers), read_mlps(one.fields, hidden, layers, sparse=family.sparse)
+            one.check(fields)
+            for i in one.layers:
+                mixers[i], mlps[i] = one.without(own[0][i], own[1][i])
     parallel = fields.flag("parallel_block", default=False)
     norms = fields.whole("norms", default=2, low=0, high=4)
     residuals = 1
@@ -51,11 +60,10 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
     offset = fields.whole("position_offset", low=0, default=0)
     model: dict[str, object] = {
         "vocab": fields.whole("vocab_size", high=MAX_VOCAB),
-        "tied_embeddings": fields.flag("tie_word_embeddings", default=False),
+        **read_head(fields),
         "learned_positions": longest + offset if learned else 0,
         "embedding_norm": fields.flag("embedding_norm", default=False),
         "final_norm": norm if fields.flag("final_norm", default=True) else None,
-        "head_bias": fields.flag("lm_head_bias", default=False),
         "mtp_layers": fields.whole("num_nextn_predict_layers", low=0, default=0, high=64),
     }
     if fields.unread():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.formats.huggingface.family import Family
@@ -105,6 +106,23 @@ class Fields:
         inner._problems, inner._refusals = self._problems, self._refusals
         return inner
 
+    def changed(self, change: Mapping[str, object]) -> Fields:
+        """The same fields with other values of some keys, whose problems are noted here and whose family rules apply.
+
+        Args:
+            change: keys as the config spells them, and their values.
+        """
+        other = copy(self)
+        other._config = {**self._config, **change}
+        other._fixed = dict(self._family.fixed)
+        if self._family.rule is not None:
+            other.fix(self._family.rule(other))
+        return other
+
+    def asked(self, key: str) -> bool:
+        """Whether a reader looked for a key."""
+        return key in self._read
+
     def said(self) -> tuple[str, ...]:
         """What was assumed or left out, to be said with the answer."""
         taken = ", ".join(f"{key} = {value}" for key, value in self._taken.items())
@@ -117,6 +135,10 @@ class Fields:
     def raw(self, key: str) -> object:
         """The value under `key` as it stands, None where it is missing."""
         return self._find((key,))[1]
+
+    def own(self, key: str) -> object:
+        """The value under `key` of a config that is not nested in another, whose class is the whole model's."""
+        return None if self._path else self._config.get(key)
 
     def unread(self) -> dict[str, object]:
         """Keys that nobody asked for, and their values; null says nothing."""

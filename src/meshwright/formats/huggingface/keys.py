@@ -89,7 +89,6 @@ CHANGES: dict[str, str] = {
     "hidden_size_per_layer_input": "an embedding for each layer (PLE)",
     "num_kv_shared_layers": "layers that share the keys and values of others",
     "use_double_wide_mlp": "MLPs twice as wide where keys and values are shared",
-    "per_layer_config": "sizes that differ by layer",
     "enable_moe_block": "experts beside a dense MLP",
     "altup_num_inputs": "several residual streams (AltUp)",
     "laurel_rank": "a low-rank branch beside the residual stream",

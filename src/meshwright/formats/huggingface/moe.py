@@ -32,7 +32,7 @@ qwen2_moe = Family(
 )
 qwen3_moe = Family(
     title="Qwen3-MoE",
-    defaults={"head_dim": 128, "use_sliding_window": False, "sliding_window": 4096},
+    defaults={"use_sliding_window": False, "sliding_window": 4096},
     fixed={"qk_norm": "head", "slides": "all", "expert_width_stated": True, "shared_expert_intermediate_size": 0},
     sparse=True,
 )

@@ -169,11 +169,11 @@ def _as_large(size: float, stage: StageEstimate, job: Job) -> Iterator[str]:
     """Tensors of a stage that have a size."""
     model, workload = job.model, job.workload
     tokens = stage.mbs * workload.seq_len / stage.cp
-    vocab = model.vocab / stage.tp
+    vocab, words = model.vocab / stage.tp, model.predicted / stage.tp
     wide = workload.precision.bytes_of("activations")
     shapes = [
-        ("the logits in 32 bits", tokens * vocab * 4.0, f"{tokens:,.0f} tokens x {vocab:,.0f}"),
-        (f"the logits in {8 * wide:.0f} bits", tokens * vocab * wide, f"{tokens:,.0f} tokens x {vocab:,.0f}"),
+        ("the logits in 32 bits", tokens * words * 4.0, f"{tokens:,.0f} tokens x {words:,.0f}"),
+        (f"the logits in {8 * wide:.0f} bits", tokens * words * wide, f"{tokens:,.0f} tokens x {words:,.0f}"),
         ("the embedding's gradient in 32 bits", vocab * model.hidden * 4.0, f"{vocab:,.0f} x {model.hidden:,}"),
         ("a micro-batch's activations", tokens * model.hidden * wide, f"{tokens:,.0f} tokens x {model.hidden:,}"),
     ]
