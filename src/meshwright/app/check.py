@@ -142,7 +142,9 @@ def check(request: CheckRequest) -> CheckReport:
         UnsupportedError: an unknown name, or a plan that no model prices.
     """
     if request.source is not None:
-        outside = Outside(arguments=request.arguments or None, environment=request.outside, settings=request.over)
+        outside = Outside(
+            arguments=request.script.arguments or None, environment=request.script.variables, settings=request.over
+        )
         framework = request.source_format or format_of(request.source, outside)
         question, violations, launch, source = script_question(request.source, framework, request.job, outside)
         if question is None:

@@ -125,7 +125,7 @@ def _question(request: XrayRequest) -> tuple[PlanQuestion, LaunchFile | None, st
             asked = replace(asked, software=TARGETS[framework].software)
         return plan_question(request.plan, asked), None, framework
     target = format_of(request.source)
-    outside = Outside(arguments=request.arguments or None, environment=request.outside)
+    outside = Outside(arguments=request.script.arguments or None, environment=request.script.variables)
     question, violations, launch, _ = script_question(request.source, target, request.job, outside)
     if question is None or launch.questions:
         raise InputError(launch.questions, code="MW231")

@@ -16,6 +16,7 @@ from meshwright.fields.job import PLAN_HELP, JobFields
 from meshwright.fields.kinds import PAIRS, FieldKind, Flag, Texts
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
+from meshwright.fields.script import ScriptFields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +48,7 @@ class CheckRequest(Request):
         FieldKind(metavar="megatron|args|wandb|hydra|..."),
         option="--from",
     )
-    arguments: tuple[str, ...] = ask(
-        "Positional argument of the script ($1, $2, ...). Repeatable.", Texts(metavar="VALUE"), option="--arg"
-    )
-    environment: tuple[str, ...] = ask(
-        "Environment variable of the script. Repeatable.",
-        Texts(metavar="NAME=VALUE", annotation=PAIRS),
-        option="--env",
-    )
+    script: ScriptFields = group(ScriptFields)
     settings: tuple[str, ...] = ask(
         "Option or key of FILE to be taken instead of what it says, by its own name, such as micro-batch-size=2. "
         "Repeatable.",
@@ -108,18 +102,11 @@ class CheckRequest(Request):
         reading.also(lambda: job_inputs(self.job))
 
     def _outside(self, reading: Reading, *, scripted: bool) -> None:
-        """Arguments and variables go with a script; a variable has a name and a value."""
+        """Arguments, variables and settings go with a script; each has a name and a value."""
         for name in ("arguments", "environment", "settings"):
             if name in self.given and not scripted:
                 reading.problem(f"{reading.called(name)} is given", "it goes with a launch script", "leave it out")
-        for text in self.environment:
-            name, equals, _ = str(text).partition("=")
-            if not equals or not name.isidentifier():
-                shown = name[:40] if equals else "a text without ="
-                reading.problem(
-                    f"{reading.called('environment')} has {shown!r}", "it takes NAME=VALUE", "for example NNODES=4"
-                )
-
+        self.script.rules(reading)
         for text in self.settings:
             name = str(text).partition("=")[0].removeprefix("--")
             if not _NAME.fullmatch(name):
@@ -132,11 +119,6 @@ class CheckRequest(Request):
     def over(self) -> dict[str, str]:
         """Options and keys that stand over the file's, by name."""
         return {name.removeprefix("--"): value for name, _, value in (text.partition("=") for text in self.settings)}
-
-    @property
-    def outside(self) -> dict[str, str]:
-        """The environment by name."""
-        return dict(str(text).partition("=")[::2] for text in self.environment)
 
 
 _NAME = re.compile(r"[A-Za-z][\w.-]*")

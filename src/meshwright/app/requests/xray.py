@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 from meshwright.app.requests.estimate import PLAN_KIND
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import MONEY_AND_POWER, PLAN_HELP, JobFields
-from meshwright.fields.kinds import PAIRS, FieldKind, Texts, Whole
+from meshwright.fields.kinds import FieldKind, Whole
 from meshwright.fields.request import Reading, Request
+from meshwright.fields.script import ScriptFields
 
 FRAMEWORKS = ("megatron", "torchtitan", "module")
 
@@ -41,14 +42,7 @@ class XrayRequest(Request):
         FieldKind(metavar="|".join(FRAMEWORKS)),
         usual="that of the script, else megatron",
     )
-    arguments: tuple[str, ...] = ask(
-        "Positional argument of the script ($1, $2, ...). Repeatable.", Texts(metavar="VALUE"), option="--arg"
-    )
-    environment: tuple[str, ...] = ask(
-        "Environment variable of the script. Repeatable.",
-        Texts(metavar="NAME=VALUE", annotation=PAIRS),
-        option="--env",
-    )
+    script: ScriptFields = group(ScriptFields)
     stage: int | None = ask("Pipeline stage whose first rank is run.", Whole(low=0), usual="0")
     rank: int | None = ask("Global rank to run, instead of --stage.", Whole(low=0))
     micro_batches: int | None = ask("Micro-batches to run.", Whole(), usual="as many as fill the pipeline")
@@ -69,13 +63,9 @@ class XrayRequest(Request):
             reading.problem(what, "one plan runs", "keep one")
         if not scripted:
             reading.refuse(("arguments", "environment"), "is given without a script", "it is started with it")
+        self.script.rules(reading)
         if self.stage is not None and self.rank is not None:
             reading.problem("both --stage and --rank are given", "one rank runs", "keep one")
         if self.framework is not None and self.framework not in FRAMEWORKS:
             what = f"--framework is {self.framework[:40]!r}"
             reading.problem(what, f"must be one of {', '.join(FRAMEWORKS)}", "write --framework megatron")
-
-    @property
-    def outside(self) -> dict[str, str]:
-        """The environment by name."""
-        return dict(str(text).partition("=")[::2] for text in self.environment)
