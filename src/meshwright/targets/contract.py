@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -174,6 +175,16 @@ def marked(suffixes: tuple[str, ...], *marks: tuple[str, ...]) -> Callable[[str,
 
     def recognised(name: str, text: str) -> bool:
         return PurePath(name).suffix in suffixes and all(any(one in text for one in mark) for mark in marks)
+
+    return recognised
+
+
+def marked_lines(*marks: str, suffixes: tuple[str, ...] = (".yaml", ".yml")) -> Callable[[str, str], bool]:
+    """Recognises files of these suffixes in which each pattern, read line by line, matches somewhere."""
+    patterns = [re.compile(mark, re.MULTILINE) for mark in marks]
+
+    def recognised(name: str, text: str) -> bool:
+        return PurePath(name).suffix in suffixes and all(one.search(text) for one in patterns)
 
     return recognised
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from meshwright.formats.shell.closing import closing, closing_brace, closing_quote
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import Shell
-from meshwright.formats.shell.values import Fragment, Value, Variable, is_whole, known_text, unknown_of
+from meshwright.formats.shell.values import Value, Variable, behind_equals, is_whole, known_text, unknown_of
 from meshwright.formats.shell.words import Expander
 
 if TYPE_CHECKING:
@@ -144,20 +144,8 @@ def declare(expander: Expander, node: Node, shell: Shell) -> None:
                 if unknown_of(word) is not None and not equals:
                     return  # `export $(...)`: names nobody knows
                 if equals and NAME.fullmatch(name):
-                    shell.assign(name, _behind_equals(word))
+                    shell.assign(name, behind_equals(word))
                 _export(name, kind, flags, shell)
-
-
-def _behind_equals(word: Value) -> Value:
-    found: list[Fragment] = []
-    seen = False
-    for piece in word:
-        if seen:
-            found.append(piece)
-        elif "=" in piece.text:
-            found.append(replace(piece, text=piece.text.partition("=")[2]))
-            seen = True
-    return tuple(found)
 
 
 def _localise(name: str, kind: str, flags: str, shell: Shell) -> None:

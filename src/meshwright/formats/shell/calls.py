@@ -15,6 +15,7 @@ from meshwright.formats.shell.values import (
     Unknown,
     Value,
     Variable,
+    behind_equals,
     is_whole,
     known_text,
     literal,
@@ -68,7 +69,7 @@ def inner_scripts(evaluator: Interpreter, words: list[Value], place: ScriptLine,
         if text.endswith(".py") or (text in ("python", "python3", "torchrun", "-m") and not starts_programs):
             return False
         if text.partition("=")[0] == _SUBMITTED.get(name):
-            value = _behind(words[at]) if "=" in text else words[at + 1] if at + 1 < len(words) else ()
+            value = behind_equals(words[at]) if "=" in text else words[at + 1] if at + 1 < len(words) else ()
             _text(evaluator, value, (), place, shell)
             return True
         if text.rpartition("/")[2] in SHELLS:
@@ -134,18 +135,6 @@ def _shell(evaluator: Interpreter, words: list[Value], texts: list[str], place: 
         return True
     _file(evaluator, words[at], words[at + 1 :], place, shell)
     return True
-
-
-def _behind(word: Value) -> Value:
-    found: list[Fragment] = []
-    seen = False
-    for piece in word:
-        if seen:
-            found.append(piece)
-        elif "=" in piece.text:
-            found.append(Fragment(piece.text.partition("=")[2], piece.place, piece.unknown))
-            seen = True
-    return tuple(found)
 
 
 def _remote(evaluator: Interpreter, words: list[Value], texts: list[str], place: ScriptLine, shell: Shell) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,6 +44,14 @@ class Fragment:
 
 
 Value = tuple[Fragment, ...]
+
+
+def behind_equals(word: Value) -> Value:
+    """What stands behind the first `=` of a word; nothing where it has none."""
+    for at, piece in enumerate(word):
+        if "=" in piece.text:
+            return (replace(piece, text=piece.text.partition("=")[2]), *word[at + 1 :])
+    return ()
 
 
 @dataclass(frozen=True, slots=True)

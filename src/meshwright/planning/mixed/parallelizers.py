@@ -8,7 +8,6 @@ seconds count in the pipeline set of all by how far it was off:
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,8 +21,7 @@ from meshwright.planning.compose.sources.parallelizers.composed import SliceComp
 from meshwright.planning.compose.sources.parallelizers.execution import sliced_plan
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
-from meshwright.planning.mixed.source import Launcher, PricedPlan, SearchRecord, require_one_stream
-from meshwright.planning.objectives import Aim
+from meshwright.planning.mixed.source import PricedPlan, SearchRecord, StagesOfOwnPlans, require_one_stream
 from meshwright.schedules import SCHEDULES
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.space import Space
@@ -41,7 +39,7 @@ MOST_SKIPS = 6
 """Reasons of skips that an error names; all of them are in the data of an answer."""
 
 
-class SliceSource:
+class SliceSource(StagesOfOwnPlans):
     """The plans that some parallelizers' answers make; each question is asked once, each plan priced once."""
 
     compares_rest = False
@@ -52,7 +50,6 @@ class SliceSource:
         Args:
             inputs: model, cluster and workload.
             parallelizers: at least one.
-            space: pinned axes, wherever a stage stands.
             space: pinned axes, wherever a stage stands.
         """
         require_one_stream(inputs.model)
@@ -80,18 +77,6 @@ class SliceSource:
         """What was not answered, or answered and not taken, and plans that cannot run."""
         return (*self._refused, *self.composer.skips())
 
-    def of_one_strategy(self, parts: Sequence[IslandPart], launcher: Launcher) -> list[PricedPlan]:
-        """None: each slice has the strategies of its parallelizer."""
-        return []
-
-    def least_of_equal_ranks_s(self, parts: Sequence[IslandPart]) -> float:
-        """Infinite: each parallelizer plans the slices of one kind of device."""
-        return math.inf
-
-    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher) -> PricedPlan | None:
-        """None, as above."""
-        return None
-
     def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
         """The quickest plans that fit, those that fit tightly where no other does; as `StageSource.together`."""
         most = PRICED if thorough else COMPARED
@@ -107,14 +92,6 @@ class SliceSource:
         distinct = {one.plan: one for one in found}
         ordered = sorted(distinct.values(), key=_rank)
         return [one for one in ordered if one.estimate.fits == "yes"] or ordered
-
-    def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
-        """The quickest plans of one group without the others; arguments as `StageSource.alone`."""
-        return [] if exhaustive else self.together([part], thorough=False)
-
-    def rented(self, parts: Sequence[IslandPart], aim: Aim) -> list[PricedPlan]:
-        """The quickest plans over these parts; arguments as `StageSource.rented`."""
-        return self.together(parts, thorough=False)
 
     def _weighed(self, weights: Mapping[str, float]) -> SliceComposer:
         key = tuple(weights.items())

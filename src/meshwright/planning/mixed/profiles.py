@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -19,13 +18,12 @@ from meshwright.planning.compose.sources.profiles.price import paced_pipelines, 
 from meshwright.planning.compose.sources.profiles.search import ComposedShapes, ShapeComposer
 from meshwright.planning.compose.sources.profiles.shares import shares
 from meshwright.planning.mixed.measured_doubts import doubts_of_profile
-from meshwright.planning.mixed.source import Launcher, PricedPlan, SearchRecord
-from meshwright.planning.objectives import Aim
+from meshwright.planning.mixed.source import PricedPlan, SearchRecord, StagesOfOwnPlans
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.units import gib
 
 
-class ProfileSource:
+class ProfileSource(StagesOfOwnPlans):
     """Plans of one question from measured profiles; pipelines are made and priced once."""
 
     compares_rest = True
@@ -51,18 +49,6 @@ class ProfileSource:
         self._best: dict[tuple[tuple[str, int], ...], PricedPlan | None] = {}
         self._whole: ComposedShapes | None = None
 
-    def of_one_strategy(self, parts: Sequence[IslandPart], launcher: Launcher) -> list[PricedPlan]:
-        """None: no target reads plans of measured layers."""
-        return []
-
-    def least_of_equal_ranks_s(self, parts: Sequence[IslandPart]) -> float:
-        """Infinite: layers were measured on one kind of device each."""
-        return math.inf
-
-    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher) -> PricedPlan | None:
-        """None, as above."""
-        return None
-
     def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
         """The best plan over these parts, or some of them; arguments as `StageSource.together`."""
         names = [group.name for group in self.cluster.groups]
@@ -78,14 +64,6 @@ class ProfileSource:
                 raise UnsupportedError(unmeasured.problem(), code="MW261") from None
         one = self._best[key]
         return [] if one is None else [one]
-
-    def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
-        """The best plan of one group without the others; arguments as `StageSource.alone`."""
-        return [] if exhaustive else self.together([part], thorough=False)
-
-    def rented(self, parts: Sequence[IslandPart], aim: Aim) -> list[PricedPlan]:
-        """The quickest plan over these parts; arguments as `StageSource.rented`."""
-        return self.together(parts, thorough=False)
 
     def _candidate(self, composed: ComposedShapes) -> PricedPlan:
         counts = shares(composed.one_set, composed.time, self.composer.pricer)

@@ -7,6 +7,7 @@ parallelizers   slices that any parallelizers plan, priced by `estimate`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -186,3 +187,27 @@ class StageSource(Protocol):
     def nothing_fits(self) -> MeshwrightError:
         """The error of a question that has no answer."""
         ...
+
+
+class StagesOfOwnPlans(StageSource):
+    """A source whose stages are planned one by one on one kind of device: no framework starts its plans."""
+
+    def of_one_strategy(self, parts: Sequence[IslandPart], launcher: Launcher) -> list[PricedPlan]:
+        """None: each stage has a plan of its own."""
+        return []
+
+    def least_of_equal_ranks_s(self, parts: Sequence[IslandPart]) -> float:
+        """Infinite: no plan gives ranks of different kinds of device the same work."""
+        return math.inf
+
+    def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher) -> PricedPlan | None:
+        """None, for the same reason."""
+        return None
+
+    def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
+        """The quickest plans of one group without the others: there is no quicker way to them than `together`."""
+        return [] if exhaustive else self.together([part], thorough=False)
+
+    def rented(self, parts: Sequence[IslandPart], aim: Aim) -> list[PricedPlan]:
+        """The quickest plans over these parts, whatever is asked for."""
+        return self.together(parts, thorough=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import Problem
@@ -18,7 +17,7 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face
-from meshwright.targets.contract import Files, file_of
+from meshwright.targets.contract import Files, file_of, marked_lines
 from meshwright.targets.keys import KeyReader, Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import OneStrategyTarget
 from meshwright.targets.sayable import ANY, Plan, Rule, only
@@ -164,11 +163,7 @@ def _beyond(plan: Plan) -> Iterator[Problem]:
         yield Problem(what=f"plan: frozen weights are stored in {lora.base}", why=why, fix=fix, field="tuning")
 
 
-_MARKS = tuple(re.compile(rf"^(?:{names}):", re.M) for names in ("sequence_len|base_model", "micro_batch_size|adapter"))
-
-
-def _recognised(name: str, text: str) -> bool:
-    return PurePath(name).suffix in (".yaml", ".yml") and all(mark.search(text) for mark in _MARKS)
+_recognised = marked_lines(r"^(?:sequence_len|base_model):", r"^(?:micro_batch_size|adapter):")
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:

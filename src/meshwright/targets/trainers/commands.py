@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import Problem
@@ -16,6 +17,11 @@ from meshwright.targets.overrides import parsed_word
 
 SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".job")
 """Of bash scripts."""
+
+
+def is_bash(name: str, text: str) -> bool:
+    """Whether a file is a bash script, by its suffix or its first line."""
+    return PurePath(name).suffix in SUFFIXES or text.startswith("#!")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,31 +6,25 @@ https://github.com/mosaicml/llm-foundry; sharding is that of composer's FSDP.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, Precision, stated
 from meshwright.targets import fine_tuning, overrides
-from meshwright.targets.contract import Files, ReadTarget, file_of
+from meshwright.targets.contract import Files, ReadTarget, file_of, marked_lines
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
 
 TITLE = "LLM Foundry"
-_MARKS = (
-    re.compile(r"^[ \t]*global_train_batch_size:", re.M),
-    re.compile(r"^[ \t]*(?:train_loader|max_duration|device_eval_batch_size):", re.M),
-    re.compile(r"^[ \t]*model:", re.M),
+_recognised = marked_lines(
+    r"^[ \t]*global_train_batch_size:",
+    r"^[ \t]*(?:train_loader|max_duration|device_eval_batch_size):",
+    r"^[ \t]*model:",
 )
 _OPTIMIZERS = {"decoupled_adamw": "adamw", "adamw": "adamw", "decoupled_lionw": "lion"}
 _MICRO = "device_train_microbatch_size"
-
-
-def _recognised(name: str, text: str) -> bool:
-    return PurePath(name).suffix in (".yaml", ".yml") and all(mark.search(text) for mark in _MARKS)
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:

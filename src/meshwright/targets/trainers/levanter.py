@@ -14,15 +14,15 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.targets import fine_tuning, overrides
-from meshwright.targets.contract import Files, ReadTarget, file_of, text_beside
+from meshwright.targets.contract import Files, ReadTarget, file_of, marked_lines, text_beside
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
 
 TITLE = "Levanter"
-_MARKS = (
-    re.compile(r"^trainer:", re.M),
-    re.compile(r"^[ \t]+train_batch_size:", re.M),
-    re.compile(r"^[ \t]+(?:num_train_steps|mp|model_axis_size|per_device_parallelism):", re.M),
+_recognised = marked_lines(
+    r"^trainer:",
+    r"^[ \t]+train_batch_size:",
+    r"^[ \t]+(?:num_train_steps|mp|model_axis_size|per_device_parallelism):",
 )
 _INCLUDE = re.compile(r"!include\s+([^\s\"']+)")
 _TOKENIZER = re.compile(r"^[ \t]*tokenizer:\s*[\"']?([\w./-]+)", re.M)
@@ -31,10 +31,6 @@ _VOCABULARIES = {"gpt2": 50257, "EleutherAI/gpt-neox-20b": 50277}
 _LLAMA = {"hidden_dim": 4096, "intermediate_dim": 11008, "num_layers": 32, "num_heads": 32, "num_kv_heads": 32}
 _MISTRAL = {**_LLAMA, "intermediate_dim": 14336, "num_kv_heads": 8}
 _GPT2 = {"hidden_dim": 768, "num_layers": 12, "num_heads": 12}
-
-
-def _recognised(name: str, text: str) -> bool:
-    return PurePath(name).suffix in (".yaml", ".yml") and all(mark.search(text) for mark in _MARKS)
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:

@@ -6,7 +6,6 @@ shard over all devices wherever there are two or more, https://github.com/Lightn
 
 from __future__ import annotations
 
-import re
 from pathlib import PurePath
 from typing import Any
 
@@ -14,16 +13,16 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, Precision, stated
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import fine_tuning, fsdp, overrides
-from meshwright.targets.contract import Files, ReadTarget, file_of
+from meshwright.targets.contract import Files, ReadTarget, file_of, marked_lines
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
 
 TITLE = "LitGPT"
-_MARKS = (
-    re.compile(r"^train:", re.M),
-    re.compile(r"^[ \t]+micro_batch_size:", re.M),
-    re.compile(r"^[ \t]+(?:lr_warmup_steps|lr_warmup_fraction|max_norm|min_lr):", re.M),
-    re.compile(r"^(?:checkpoint_dir|model_name|logger_name|initial_checkpoint_dir):", re.M),
+_recognised = marked_lines(
+    r"^train:",
+    r"^[ \t]+micro_batch_size:",
+    r"^[ \t]+(?:lr_warmup_steps|lr_warmup_fraction|max_norm|min_lr):",
+    r"^(?:checkpoint_dir|model_name|logger_name|initial_checkpoint_dir):",
 )
 _PARTS = {
     "lora_query": "q_proj",
@@ -41,10 +40,6 @@ _OPTIMIZERS = {
     "bitsandbytes.optim.pagedadamw8bit": "paged-adamw-8bit",
     "sgd": "sgd",
 }
-
-
-def _recognised(name: str, text: str) -> bool:
-    return PurePath(name).suffix in (".yaml", ".yml") and all(mark.search(text) for mark in _MARKS)
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:

@@ -5,31 +5,25 @@ Keys are those of src/nanotron/config of nanotron (2025), https://github.com/hug
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Any
 
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.row import PlanRow
 from meshwright.targets import fsdp, overrides
-from meshwright.targets.contract import Files, ReadTarget, file_of
+from meshwright.targets.contract import Files, ReadTarget, file_of, marked_lines
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
 
 TITLE = "nanotron"
-_MARKS = (
-    re.compile(r"^parallelism:", re.M),
-    re.compile(r"^tokens:", re.M),
-    re.compile(r"^[ \t]+batch_accumulation_per_replica:", re.M),
+_recognised = marked_lines(
+    r"^parallelism:",
+    r"^tokens:",
+    r"^[ \t]+batch_accumulation_per_replica:",
 )
 _ENGINES = {"1f1b": "1f1b", "afab": "gpipe"}
 _KINDS = {"is_llama_config": "llama", "is_qwen2_config": "qwen2", "is_starcoder2_config": "starcoder2"}
-
-
-def _recognised(name: str, text: str) -> bool:
-    return PurePath(name).suffix in (".yaml", ".yml") and all(mark.search(text) for mark in _MARKS)
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:

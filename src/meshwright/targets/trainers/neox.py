@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import Problem
@@ -15,21 +14,17 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.row import PlanRow
 from meshwright.targets import fine_tuning, overrides
-from meshwright.targets.contract import Files, ReadTarget, file_of
+from meshwright.targets.contract import Files, ReadTarget, file_of, marked_lines
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
 
 TITLE = "GPT-NeoX"
 _KEY = r"^[ \t]*[\"']?{}[\"']?\s*:"
-_MARKS = tuple(
-    re.compile(_KEY.format(name), re.M)
-    for name in (
-        r"(?:pipe[_-]parallel[_-]size|attention[_-]config|no[_-]weight[_-]tying)",
-        r"num[_-]layers",
-        r"hidden[_-]size",
-        r"num[_-]attention[_-]heads",
-    )
+_NAMES = (
+    r"(?:pipe[_-]parallel[_-]size|attention[_-]config|no[_-]weight[_-]tying)",
+    *(r"num[_-]layers", r"hidden[_-]size", r"num[_-]attention[_-]heads"),
 )
+_NAMED = marked_lines(*(_KEY.format(name) for name in _NAMES), suffixes=(".yaml", ".yml", ".json"))
 _RESULTS = re.compile(r"^[ \t]*\"(?:results|versions)\":", re.M)
 """Of an evaluation, which tells the model's configuration too."""
 _TOKENIZERS = {"GPT2BPETokenizer": 50257}
@@ -41,8 +36,7 @@ _GATED = ("swiglu", "geglu", "glu", "reglu", "bilinear")
 
 
 def _recognised(name: str, text: str) -> bool:
-    ours = PurePath(name).suffix in (".yaml", ".yml", ".json") and all(mark.search(text) for mark in _MARKS)
-    return ours and _RESULTS.search(text) is None
+    return _NAMED(name, text) and _RESULTS.search(text) is None
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:

@@ -7,7 +7,6 @@ names of releases before, https://github.com/OpenRLHF/OpenRLHF.
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import Problem
@@ -53,8 +52,7 @@ _FLAT = {
 
 
 def _recognised(name: str, text: str) -> bool:
-    bash = PurePath(name).suffix in commands.SUFFIXES or text.startswith("#!")
-    return bash and _TEXT.search(text) is not None
+    return commands.is_bash(name, text) and _TEXT.search(text) is not None
 
 
 def _started(launch: Launch) -> Command | None:

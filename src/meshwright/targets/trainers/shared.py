@@ -36,6 +36,24 @@ def reader_of(file: tuple[str, str], files: Files, title: str) -> KeyReader:
     return KeyReader(keys=filled(keys), file=file, over=over)
 
 
+def zero_files(prefix: str, *, overlap: bool) -> dict[str, Keys]:
+    """Keys of `zero_optimization` in the DeepSpeed files that come with a trainer, by name of the file.
+
+    Args:
+        prefix: of the names, before the stage.
+        overlap: their `overlap_comm`.
+    """
+    cpu = {"device": "cpu"}
+    stage = {number: {"stage": number, "overlap_comm": overlap} for number in (1, 2, 3)}
+    return {
+        f"{prefix}1": stage[1],
+        f"{prefix}2": stage[2],
+        f"{prefix}2_offload": {**stage[2], "offload_optimizer": cpu},
+        f"{prefix}3": stage[3],
+        f"{prefix}3_offload": {**stage[3], "offload_optimizer": cpu, "offload_param": cpu},
+    }
+
+
 def filled(keys: Mapping[str, Any]) -> Keys:
     """Keys with `${a.b}` as what stands there among them."""
     return {str(key): _filled(value, keys, 0) for key, value in keys.items()}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import Problem
@@ -35,16 +34,7 @@ _STARTS = re.compile(
 _TRAINS = ("sft", "pt")
 _ZERO: dict[str, Keys] = {
     "zero0": {"stage": 0},
-    "zero1": {"stage": 1, "overlap_comm": False},
-    "zero2": {"stage": 2, "overlap_comm": False},
-    "zero2_offload": {"stage": 2, "overlap_comm": False, "offload_optimizer": {"device": "cpu"}},
-    "zero3": {"stage": 3, "overlap_comm": False},
-    "zero3_offload": {
-        "stage": 3,
-        "overlap_comm": False,
-        "offload_optimizer": {"device": "cpu"},
-        "offload_param": {"device": "cpu"},
-    },
+    **shared.zero_files("zero", overlap=False),
 }
 """Files of DeepSpeed that come with it, by the name that `--deepspeed` takes (swift/config)."""
 _FREEZE = (
@@ -60,8 +50,7 @@ _DEFAULT_STEPS = 16
 
 
 def _recognised(name: str, text: str) -> bool:
-    bash = PurePath(name).suffix in commands.SUFFIXES or text.startswith("#!")
-    return bash and _STARTS.search(text) is not None
+    return commands.is_bash(name, text) and _STARTS.search(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ weights are fp32 shards that are computed with in bf16, https://github.com/volce
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import Problem
@@ -29,8 +28,7 @@ _NEEDED = re.compile(
 
 
 def _recognised(name: str, text: str) -> bool:
-    bash = PurePath(name).suffix in commands.SUFFIXES or text.startswith("#!")
-    return bash and _TEXT.search(text) is not None
+    return commands.is_bash(name, text) and _TEXT.search(text) is not None
 
 
 def _started(launch: Launch) -> Command | None:

@@ -28,18 +28,7 @@ TITLE = "XTuner"
 _OF_V1 = re.compile(r"^from xtuner\.v1\b|^import xtuner\.v1\b", re.M)
 _OF_XTUNER = re.compile(r"^from xtuner\.(?:model|engine|dataset|v1)\b", re.M)
 _ENGINE = "deepspeed"
-_ZERO: dict[str, Keys] = {
-    "deepspeed_zero1": {"stage": 1, "overlap_comm": True},
-    "deepspeed_zero2": {"stage": 2, "overlap_comm": True},
-    "deepspeed_zero2_offload": {"stage": 2, "overlap_comm": True, "offload_optimizer": {"device": "cpu"}},
-    "deepspeed_zero3": {"stage": 3, "overlap_comm": True},
-    "deepspeed_zero3_offload": {
-        "stage": 3,
-        "overlap_comm": True,
-        "offload_optimizer": {"device": "cpu"},
-        "offload_param": {"device": "cpu"},
-    },
-}
+_ZERO = shared.zero_files("deepspeed_zero", overlap=True)
 """What `--deepspeed NAME` stands for: files that come with xtuner (xtuner/configs/deepspeed)."""
 _OPTIMIZERS = {"adamw": "adamw", "torch.optim.adamw": "adamw", "pagedadamw32bit": "adamw", "sgd": "sgd"}
 
