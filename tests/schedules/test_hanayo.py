@@ -29,6 +29,17 @@ def test_a_limit_keeps_the_activations_of_long_steps() -> None:
     assert [(found.field, found.fix) for found in Hanayo(admit=3).problems(4, 8, 2)] == [("admit", "admit = 4")]
 
 
+def test_transfers_do_not_stop_every_micro_batch() -> None:
+    """The order made for free transfers took 236 of these, 1F1B 221."""
+    hanayo = Hanayo()
+    took = [simulate(hanayo.table(4, 64, 2), hanayo.equal_times(4, 2, transfer_s=c)).makespan_s for c in (0.0, 0.2)]
+    assert took == pytest.approx([201.5, 205.1])
+    more = [
+        simulate(Hanayo(admit=n).table(4, 64, 4), hanayo.equal_times(4, 4, transfer_s=0.1)).makespan_s for n in (4, 6)
+    ]
+    assert more[1] < 0.93 * more[0]
+
+
 def test_a_wave_turns_on_its_worker() -> None:
     assert Hanayo().placement(3, 4).worker.tolist() == [0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.in_flight import live_vectors
@@ -12,10 +14,15 @@ from meshwright.schedules.list_scheduling import Greedy, Work, list_schedule
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.order_search import warmup_options
 from meshwright.schedules.parameters import whole
+from meshwright.schedules.simulate import makespans
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
+from meshwright.schedules.times import Times
 
-EXTRAS = (0.0, 0.5)
-"""Warm-ups beyond the way of a micro-batch: of the order that runs forwards first, and of the other one."""
+RULES = ((0.0, True, 0.0), (0.0, True, 0.25), (0.5, False, 0.0))
+"""Orders that are tried within the room: warm-up beyond the way of a micro-batch, whether forwards go before backwards,
+and the latency between two workers, in forwards of a chunk, of the clock in which the order is made."""
+TRANSFERS_S = (0.0, 0.1)
+"""Latencies, in forwards of a worker, under which the orders are compared: free transfers, and slow links."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +35,11 @@ class Hanayo(Schedule):
     In steps of more than p micro-batches up to twice as many would live at the turns. Where that order would hold more
     than `admit`, workers instead run the forwards that fill the way of a micro-batch down and back, then backwards as
     they come, and forwards first where both are ready, as far as the activations of `admit` micro-batches allow: for
-    one wave, p = 8 and m = 32, 110 forwards long with 8 instead of 115 with 15. One wave and m = p: time
+    one wave, p = 8 and m = 32, 110 forwards long with 8 instead of 115 with 15. An order that fills every gap of a
+    clock with free transfers waits for each of them where they take time: 236 for p = 4, m = 64 and transfers of 0.2,
+    where one made in a clock with transfers takes 205. The one is taken that is shorter without and with transfers
+    together. More waves send more often, so that p micro-batches cover less of the transfers: four chunks, p = 4 and
+    m = 64 take 218 with transfers of 0.1; with `admit` 6 they take 199. One wave and m = p: time
     m*(f + b) + (p - 1)*b; more waves come near (p - 1)*b/W of idle time.
     Source: Liu et al., "Hanayo: Harnessing Wave-like Pipeline Parallelism for Enhanced Large Model Training
     Efficiency", SC 2023.
@@ -81,16 +92,29 @@ class Hanayo(Schedule):
         table = list_table(placement, (m,), (1, self.backward_ticks), rank)
         if max(int(live.sum(axis=1).max()) for live in live_vectors(table)) <= room * v:
             return table
-        stages = placement.stages
+        orders = [self._within(placement, m, room * v, *rule) for rule in RULES]
+        return min(orders, key=lambda order: self._together_s(order, p, v))
+
+    def _within(
+        self, placement: Placement, m: int, room: int, extra: float, eager: bool, latency: float
+    ) -> ScheduleTable:
+        """The order by one rule, in which a worker holds the activations of at most `room` chunks."""
+        stages, worker, after = placement.stages, placement.worker, placement.following
         work = Work(
             placement=placement,
             micro_batches=(m,),
             forward_s=[1] * stages,
             gradient_s=[self.backward_ticks] * stages,
+            latency_s=(latency * ((after >= 0) & (worker[after] != worker))).tolist(),
             stage_bytes=[1] * stages,
-            room_bytes=[room * v] * p,
+            room_bytes=[room] * placement.p,
         )
-        rules = zip(warmup_options(work, EXTRAS), (True, False), strict=False)
-        made = (list_schedule(work, Greedy(warmup, eager=eager)) for warmup, eager in rules)
-        shortest = min(made, key=lambda order: order.makespan_s)
-        return table_of_lists(placement, (m,), shortest.lists)
+        warmup = next(warmup_options(work, (extra,)))
+        return table_of_lists(placement, (m,), list_schedule(work, Greedy(warmup, eager=eager)).lists)
+
+    def _together_s(self, table: ScheduleTable, p: int, v: int) -> float:
+        """Time without and with transfers, added up."""
+        shares = np.full((len(TRANSFERS_S), p, v), 1.0 / v)
+        transfers = np.array(TRANSFERS_S)[:, None, None] * np.ones((p, v))
+        times = Times(forward_s=shares, backward_s=self.backward_ticks * shares, transfer_s=transfers)
+        return float(makespans(table, times).max(axis=-1).sum())
