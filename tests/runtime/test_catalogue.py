@@ -10,6 +10,8 @@ from meshwright.compiler.instructions import Op
 from meshwright.errors import InputError
 from meshwright.schedules import SCHEDULES
 from meshwright.schedules.table import Kind
+from meshwright.specs import PlanRow
+from meshwright.targets.run.rules import unrunnable_settings
 from tests.runtime.test_versions import batch, initial, largest_difference, step
 
 MICRO_BATCHES = 16
@@ -40,6 +42,32 @@ def test_recomputation_and_forwards_that_run_ahead_change_no_number(name: str) -
         run = mw.parallelize(step, method=mw.LocalPipeline(num_stages=4, num_micro_batches=8, schedule=schedule))
         reached.append(run(initial(), batch()))
     assert largest_difference(*reached) < 1e-7
+
+
+@pytest.mark.parametrize("name", ["chimera-halving", "chimera-pairs2-halving"])
+def test_halves_of_micro_batches_run_apart_and_send_what_whole_ones_do(name: str) -> None:
+    reached, sent = [], []
+    for schedule in ("chimera", name):
+        run = mw.parallelize(step, method=mw.LocalPipeline(num_stages=4, num_micro_batches=4, schedule=schedule))
+        reached.append(run(initial(), batch()))
+        program = run.lower(jax.eval_shape(initial), jax.eval_shape(batch)).program
+        between = [
+            one for own in program.lists for one in own if one.op is Op.SEND and one.label[:6] in ("SEND_F", "SEND_B")
+        ]
+        sent.append((len(between), sum(program.buffers[place].bytes for one in between for place in one.reads)))
+    assert largest_difference(*reached) < 1e-6  # sums over other groups of samples
+    assert sent[0][1]
+    assert sent[1] == (2 * sent[0][0], sent[0][1])
+    with pytest.raises(InputError, match=r"num_micro_batches=8, or a batch of 32"):
+        mw.parallelize(step, method=mw.LocalPipeline(num_stages=4, num_micro_batches=16, schedule=name)).lower(
+            jax.eval_shape(initial), jax.eval_shape(batch)
+        )
+
+
+def test_a_plan_of_halves_has_an_even_number_of_samples_in_a_micro_batch() -> None:
+    rows = [PlanRow(pp=4, dp=2, mbs=mbs, gbs=32, schedule="chimera-halving") for mbs in (2, 3)]
+    assert not list(unrunnable_settings(rows[0]))
+    assert [found.fix for found in unrunnable_settings(rows[1])] == ["mbs2, or chimera-doubling"]
 
 
 def test_forwards_that_are_run_again_keep_nothing() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.compiler.donation import with_donations
 from meshwright.compiler.finish import Finish
@@ -33,6 +33,11 @@ class TaskOrder:
     """How it differs from one update with the gradient of the batch; empty if it does not."""
 
     @property
+    def micro_batches(self) -> int:
+        """Parts of a batch that tasks run: micro-batches, or parts of their samples."""
+        return sum(self.table.micro_batches)
+
+    @property
     def updates(self) -> int:
         """Updates of the weights in one step."""
         table = self.table
@@ -58,7 +63,9 @@ def task_order(name: str, workers: int, micro_batches: int, chunks: int, updates
     schedule = schedule_named(name)
     chunks = chunks or schedule.fewest_chunks(max(workers, 2), micro_batches)
     made = schedule.updates(workers, micro_batches, chunks, updates)
-    return TaskOrder(table=made.table, inexact=_inexact(schedule.name, made))
+    # To a stage, parts of a micro-batch's samples are smaller micro-batches; parts of its sequence are not.
+    table = replace(made.table, segments=1) if schedule.parts_samples else made.table
+    return TaskOrder(table=table, inexact=_inexact(schedule.name, made))
 
 
 def _inexact(name: str, made: Updates) -> str:

@@ -263,6 +263,30 @@ def _of_all_samples(leaf: Any, sizes: Collection[int]) -> bool:
     return shape == (2,) and dtype == np.uint32 and len(sizes) > 1
 
 
+def check_parts(arguments: Sequence[Any], batch_argnums: Sequence[int], micro_batches: int, parts: int) -> None:
+    """Whether the samples of each micro-batch can be shared out evenly once more.
+
+    Args:
+        arguments: of a step.
+        batch_argnums: those that hold samples.
+        micro_batches: into which a batch is split.
+        parts: of each micro-batch.
+
+    Raises:
+        InputError: they cannot.
+    """
+    leaves = jax.tree.leaves(tuple(arguments))
+    for samples in sorted({np.shape(leaves[place])[0] for place in batch_places(arguments, batch_argnums)}):
+        if samples % (micro_batches * parts):
+            fits = [n for n in range(1, samples // parts + 1) if not samples % (n * parts)]
+            near = f"num_micro_batches={min(fits, key=lambda n: abs(n - micro_batches))}, or " if fits else ""
+            raise InputError(Problem(
+                what=f"a batch of {samples} in {micro_batches} micro-batches of {parts} parts each",
+                why="parts of a micro-batch are samples, as many in each", field="num_micro_batches",
+                fix=f"{near}a batch of {-(-samples // (micro_batches * parts)) * micro_batches * parts}",
+            ))  # fmt: skip
+
+
 def check_shared_out(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int) -> None:
     """Whether samples can be shared out evenly.
 

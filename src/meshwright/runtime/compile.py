@@ -36,7 +36,7 @@ from meshwright.compiler.stages.apply import planned_stages
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import StageSpace, plan_step
 from meshwright.compiler.staging import staged
-from meshwright.compiler.trace import trace_step
+from meshwright.compiler.trace import check_parts, trace_step
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.unplaced import NotStaged, keeping
 from meshwright.compiler.verify import verify_lists
@@ -150,11 +150,13 @@ def _staged_step(
     updates = method.updates if isinstance(method, PipeshardParallel) else None
     micro_batches = method.num_micro_batches if plan is None else plan.micro_batches
     order = task_order(name, workers, micro_batches, chunks, updates)
+    if (parts := order.micro_batches // micro_batches) > 1:
+        check_parts(arguments, batch_argnums, micro_batches, parts)
     step = trace_step(
         fun,
         arguments,
         batch_argnums=batch_argnums,
-        micro_batches=micro_batches,
+        micro_batches=order.micro_batches,
         mean=None if loss is None else loss == "mean",
         updates=order.updates,
     )

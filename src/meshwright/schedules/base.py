@@ -252,6 +252,11 @@ class Schedule(Declaration):
         """Parts that each micro-batch is cut into along its sequence; a task runs one of them."""
         return 1
 
+    @property
+    def parts_samples(self) -> bool:
+        """Whether those parts may be samples of the micro-batch, none of which reads anything of another."""
+        return False
+
     def last_passes(self, p: int, m: int, v: int) -> float:
         """Backwards of a micro-batch, of a full worker share, from the last of the first complete chunk to the end.
 

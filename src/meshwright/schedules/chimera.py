@@ -101,6 +101,11 @@ class Chimera(Schedule):
         """Halves."""
         return 2 if self.halving else 1
 
+    @property
+    def parts_samples(self) -> bool:
+        """Halves of the samples are micro-batches of their own to a stage."""
+        return self.halving
+
     def contradictions(self) -> list[Problem]:
         """Forwards run ahead by micro-batches or backwards run by halves."""
         if not (self.doubling and self.halving):

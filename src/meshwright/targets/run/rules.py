@@ -21,7 +21,7 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
     if not schedule.exact_semantics:
         why = "it updates stage by stage on several weight versions, and training here clips by the norm of all"
         why += " gradients; parallelize runs pipedream and pipedream-2bw with optimizers that do not"
-    elif schedule.sections() > 1:
+    elif schedule.sections() > 1 and not schedule.parts_samples:
         why = (
             "it runs micro-batches in parts, and what a part reads of earlier ones cannot be derived from a traced loss"
         )
@@ -30,6 +30,12 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
     if why:
         what = f"{row.schedule} does not run here"
         yield Problem(what=what, why=why, fix="1f1b, interleaved or zb-h1", field="plan")
+    if schedule.parts_samples and row.mbs % schedule.sections():
+        what, why = (
+            f"{row.schedule} with mbs {row.mbs}",
+            "a run cuts a micro-batch between samples, not inside a sequence",
+        )
+        yield Problem(what=what, why=why, fix=f"mbs{schedule.sections()}, or chimera-doubling", field="plan")
     if not (row.tensor in TENSORS and TENSORS[row.tensor].runs):
         able = [name for name, strategy in TENSORS.items() if strategy.runs]
         yield _unsplit(f"tensor strategy {row.tensor}", able)
