@@ -39,7 +39,7 @@ def read_attention(fields: Fields, hidden: int, layers: int) -> AttentionKinds:
         layers: how many there are.
     """
     indexers: list[Indexer | None] = [None] * layers
-    if fields.given("index_topk") or fields.given("sparse_attention_config"):
+    if any(fields.given(key) for key in ("index_topk", "sparse_attention_config", "index_topk_blocks")):
         from meshwright.formats.huggingface.indexers import read_indexers
 
         indexers = read_indexers(fields, layers)

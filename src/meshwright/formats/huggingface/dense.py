@@ -101,6 +101,11 @@ gemma4 = Family(
     fixed={**_POST_NORMS, "qk_norm": "head", "slides": "but every n-th", "gated_mlp": True},
     rule=_gemma4,
 )
+gemma4_unified = Family(
+    title="Gemma 4 without towers",
+    defaults={**_GEMMA, "sliding_window": 1024, "sliding_window_pattern": 6},
+    fixed=gemma4.fixed,
+)
 vaultgemma = Family(
     title="VaultGemma", defaults={**_GEMMA, "sliding_window": 4096}, fixed={"slides": "even", "norms": 2}
 )
@@ -201,6 +206,14 @@ granite_swa = Family(title="Granite with windows", fixed={"sinks": True}, requir
 youtu = Family(title="Youtu-LLM", defaults={"tie_word_embeddings": True}, required=("q_lora_rank", "kv_lora_rank"))
 bitnet = Family(title="BitNet", fixed={"gated_mlp": True})
 helium = Family(title="Helium", defaults={"head_dim": 128})
+
+
+def _hyperclovax(fields: Fields) -> Mapping[str, object]:
+    """Norms behind attention and MLP, too, unless switched off."""
+    return {"norms": 4 if fields.flag("use_post_norm", default=True) else 2}
+
+
+hyperclovax = Family(title="HyperCLOVA X", required=(), rule=_hyperclovax)
 apertus = Family(title="Apertus", fixed={"gated_mlp": False, "qk_norm": "head"})
 cohere = Family(
     title="Command-R and Aya",

@@ -97,7 +97,8 @@ def t5(fields: Fields, *, each: bool = False) -> ModelSpec:
     buckets = fields.whole("relative_attention_num_buckets", default=T5_BUCKETS)
     known = ("relu", "gated-gelu", "gated-silu", "gelu")
     act = fields.word("feed_forward_proj", known, "relu")
-    tied = fields.flag("tie_word_embeddings", default=True)
+    # Files saved by transformers 5 say by the scale of the decoder's outputs what older ones say by the tie.
+    tied = fields.flag("scale_decoder_outputs", "tie_word_embeddings", default=True)
     dropout = fields.dropout("dropout_rate", default=0.1)
     longest = fields.whole("n_positions", default=512)
     fields.done()

@@ -10,6 +10,7 @@ from meshwright.specs.layers import DenseMlp, MoeMlp
 from meshwright.specs.layers import FeedForwardKind as FeedForwardKind
 
 SPARSE = frozenset({"sparse", "moe"})
+WIDTHS_OF_EXPERTS = ("moe_intermediate_size", "shared_expert_intermediate_size", "moe_latent_size")
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation")
 
 
@@ -71,6 +72,9 @@ def _alone(fields: Fields, parts: list[str], experts: int, *, gated: bool, bias:
         if not experts and not fields.bad("num_experts"):
             fields.require("num_experts")
         kinds["sparse"] = _experts(fields, max(1, experts), gated=gated, any_=True)
+    else:
+        # Of no weight where no layer has experts, as in dense models of families that may have them.
+        fields.has("num_experts_per_tok", "n_shared_experts", *WIDTHS_OF_EXPERTS)
     return [kinds[part] for part in parts]
 
 

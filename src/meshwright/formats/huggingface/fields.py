@@ -140,6 +140,10 @@ class Fields:
         """The value under `key` of a config that is not nested in another, whose class is the whole model's."""
         return None if self._path else self._config.get(key)
 
+    def around(self, key: str) -> object:
+        """The value under `key` of the config that this one is nested in, None where there is none."""
+        return self._outer.get(key)
+
     def unread(self) -> dict[str, object]:
         """Keys that nobody asked for, and their values; null says nothing."""
         return {

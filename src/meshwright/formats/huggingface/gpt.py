@@ -26,6 +26,19 @@ gpt2 = Family(
     required=(),
     dropouts=("attn_pdrop", "resid_pdrop"),
 )
+xglm = Family(
+    title="XGLM",
+    spells={
+        "num_attention_heads": ("attention_heads",),
+        "num_hidden_layers": ("num_layers",),
+        "hidden_size": ("d_model",),
+        "intermediate_size": ("ffn_dim",),
+    },
+    defaults={"tie_word_embeddings": True},
+    fixed={**_PLAIN, **_BIASES, "multi_head": True},
+    required=(),
+    dropouts=("attention_dropout", "activation_dropout", "dropout"),
+)
 gpt_bigcode = Family(
     title="StarCoder 1 and SantaCoder",
     spells=gpt2.spells,
@@ -148,7 +161,7 @@ def _opt(fields: Fields) -> Mapping[str, object]:
 opt = Family(
     title="OPT",
     spells={"intermediate_size": ("ffn_dim",), "hidden_size": ("hidden_size", "d_model")},
-    defaults={"tie_word_embeddings": True, "dropout": 0.1},
+    defaults={"tie_word_embeddings": True, "dropout": 0.1, "activation_function": "relu"},
     fixed={**_PLAIN, "learned_positions": True, "position_offset": 2, "multi_head": True},
     required=(),
     dropouts=("dropout", "attention_dropout", "activation_dropout"),

@@ -8,6 +8,8 @@ from meshwright.formats.huggingface.fields import MAX_VOCAB, Fields
 
 BIASED = {"ForSequenceClassification": False, "ForTokenClassification": True}
 """Endings of classes that score classes, and whether the scores have biases."""
+NEW = 5
+"""Version of transformers from which a nested text model's own word on tying does not count."""
 USUAL_CLASSES = 2
 """Classes where a config names none, as in transformers."""
 
@@ -25,7 +27,7 @@ def read_head(fields: Fields) -> dict[str, object]:
     Source: transformers 5.24.0, modeling_layers.py (GenericForSequenceClassification, GenericForTokenClassification).
     """
     words: dict[str, object] = {
-        "tied_embeddings": fields.flag("tie_word_embeddings", default=False),
+        "tied_embeddings": _tied(fields),
         "head_bias": fields.flag("lm_head_bias", default=False),
     }
     said = fields.own("architectures")
@@ -42,6 +44,18 @@ def read_head(fields: Fields) -> dict[str, object]:
         fields.remark(f"{name} has no head: what its loss does with the vectors of samples is not counted")
         return {"tied_embeddings": False, "head_bias": False, "classes": 0}
     return words
+
+
+def _tied(fields: Fields) -> bool:
+    """Whether the head is the embedding's table.
+
+    In transformers 5 the class of the whole model ties, and only where weights have no head of their own: its false
+    counts whatever the text model says, which writes a default; its true may be a default, too, and says nothing.
+    """
+    inner = fields.flag("tie_word_embeddings", default=False)
+    version = str(fields.around("transformers_version") or "").partition(".")[0]
+    untied = fields.around("tie_word_embeddings") is False and version.isdecimal() and int(version) >= NEW
+    return inner and not untied
 
 
 def _classes(fields: Fields) -> int:

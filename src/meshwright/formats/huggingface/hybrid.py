@@ -167,6 +167,23 @@ lfm2_moe = Family(
     dropouts=(),
     sparse=True,
 )
+
+
+def _lfm3(fields: Fields) -> Mapping[str, object]:
+    """Norms behind each part, and a gate a head, unless switched off."""
+    return {
+        "norms": 4 if fields.flag("use_sandwich_norm", default=True) else 2,
+        "head_gate": fields.flag("use_attention_gate", default=True),
+    }
+
+
+lfm3 = Family(
+    title="LFM3",
+    defaults={"tie_word_embeddings": True, "conv_L_cache": 7},
+    fixed={"qk_norm": "head", "linear_kind": "convolution", "gated_mlp": True},
+    dropouts=(),
+    rule=_lfm3,
+)
 kimi_linear = Family(
     title="Kimi Linear",
     fixed={"expert_width_stated": True},

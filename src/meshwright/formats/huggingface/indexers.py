@@ -15,6 +15,8 @@ def read_indexers(fields: Fields, layers: int) -> list[Indexer | None]:
     """
     if fields.given("sparse_attention_config"):
         return _of_blocks(fields, layers)
+    if fields.given("index_topk_blocks"):
+        return _of_marked(fields, layers)
     if not fields.given("index_topk"):
         return [None] * layers
     own = Indexer(
@@ -44,3 +46,19 @@ def _of_blocks(fields: Fields, layers: int) -> list[Indexer | None]:
     )
     where = inside.switches("sparse_attention_freq", layers)
     return [indexer if where is None or where[i] else None for i in range(layers)]
+
+
+def _of_marked(fields: Fields, layers: int) -> list[Indexer | None]:
+    """The same as files saved by transformers 5 say it: sizes beside the others, and a word for each layer with one."""
+    fields.has("index_local_blocks")  # blocks that are seen without being picked, of those that are picked
+    block, blocks = fields.whole("index_block_size"), fields.whole("index_topk_blocks")
+    indexer = Indexer(
+        heads=fields.whole("index_n_heads"),
+        dim=fields.whole("index_head_dim"),
+        top_k=block * blocks,
+        block=block,
+        weighted=False,
+    )
+    words = fields.raw("layer_types")
+    listed = words if isinstance(words, (list, tuple)) and len(words) == layers else [""] * layers
+    return [indexer if word == "minimax_m3_sparse" else None for word in listed]

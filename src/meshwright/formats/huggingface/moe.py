@@ -124,11 +124,32 @@ deepseek_v32 = Family(
     fixed={"expert_width_stated": True},
     required=("q_lora_rank", "kv_lora_rank", "index_topk"),
 )
+_RATES = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+"""Tokens of an entry by the word of a layer, unless `compress_rates` says otherwise."""
+
+
+def _deepseek_v4(fields: Fields) -> Mapping[str, object]:
+    """Files saved by transformers 5 have a word a layer and a rate a word; published ones a rate a layer."""
+    words, stated = fields.raw("layer_types"), fields.raw("compress_rates")
+    parts: dict[str, object] = {}
+    if fields.raw("compress_ratios") is None and isinstance(words, list):
+        rates = {**_RATES, **(stated if isinstance(stated, Mapping) else {})}
+        strange = [word for word in words if not isinstance(word, str) or word not in rates]
+        if strange:
+            fields.refuse("layer_types", strange[0], f"only {', '.join(rates)} can be planned")
+        parts["compress_ratios"] = [rates.get(word, 0) if isinstance(word, str) else 0 for word in words]
+    if isinstance(kinds := fields.raw("mlp_layer_types"), list):
+        # Experts chosen by a hash of the token are as many and as wide as those that a router chooses.
+        parts["mlp_layer_types"] = ["moe" if kind == "hash_moe" else kind for kind in kinds]
+    return parts
+
+
 deepseek_v4 = Family(
     title="DeepSeek-V4",
     fixed={"expert_width_stated": True},
     required=("q_lora_rank", "compress_ratios", "hc_mult"),
     sparse=True,
+    rule=_deepseek_v4,
 )
 glm_moe_dsa = Family(
     title="GLM-5, 5.1 and 5.2",
@@ -253,6 +274,35 @@ arctic = Family(
     spells={**_EXPERTS_ARE_THE_MLP, "decoder_sparse_step": ("moe_layer_frequency",)},
     sparse=True,
     rule=_arctic,
+)
+
+
+def _cohere2_moe(fields: Fields) -> Mapping[str, object]:
+    """Dense layers before the others may have a width and a pattern of windows of their own."""
+    parts: dict[str, object] = {}
+    width = fields.maybe("prefix_dense_intermediate_size")
+    if width:
+        parts["dense_intermediate_size"] = width
+    first = fields.whole("first_k_dense_replace", low=0, default=0)
+    if fields.raw("layer_types") is None:
+        every, before = fields.whole("sliding_window_pattern", default=4), fields.whole(PREFIX, default=1)
+        layers = fields.layers()
+        places = [(i + 1, before) if i < first else (i - first + 1, every) for i in range(layers)]
+        parts["layer_types"] = ["full_attention" if at % step == 0 else "sliding_attention" for at, step in places]
+    fields.has(PREFIX)
+    return parts
+
+
+PREFIX = "prefix_dense_sliding_window_pattern"
+cohere2_moe = Family(
+    title="Command MoE",
+    spells=_EXPERTS_ARE_THE_MLP,
+    defaults={"tie_word_embeddings": True, "head_dim": 128, "sliding_window": 4096},
+    # Its LayerNorm has scales and no shifts, as an RMSNorm counts and moves bytes.
+    fixed={"norm": "rmsnorm", "norms": 1, "parallel_block": True},
+    required=(),
+    sparse=True,
+    rule=_cohere2_moe,
 )
 mistral4 = Family(
     title="Mistral Small 4", fixed={"expert_width_stated": True}, required=("q_lora_rank", "kv_lora_rank"), sparse=True
