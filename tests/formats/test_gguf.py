@@ -87,3 +87,11 @@ def test_what_is_no_gguf_or_has_no_reader_is_refused(tmp_path: Path) -> None:
         resolve(broken)
     with pytest.raises(UnsupportedError, match="architecture of GGUF"):
         resolve(gguf(tmp_path / "b.gguf", {"general.architecture": "clip"}, {}))
+
+
+def test_lists_within_lists_are_refused_however_deep(tmp_path: Path) -> None:
+    nested = struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + text("a") + struct.pack("<I", 9)
+    (tmp_path / "deep.gguf").write_bytes(nested + struct.pack("<IQ", 9, 1) * 100_000)
+    with pytest.raises(InputError, match="cannot read") as refused:
+        resolve(tmp_path / "deep.gguf")
+    assert "list of lists" in refused.value.problems[0].why

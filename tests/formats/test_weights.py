@@ -97,3 +97,8 @@ def test_files_that_do_not_read_say_nothing(tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("weights")
     (folder / name).write_bytes(data)
     assert count_beside(folder, {}) is None
+
+
+def test_an_index_nested_too_deeply_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / INDEX).write_text("[" * 100_000)
+    assert count_beside(tmp_path, {}) is None

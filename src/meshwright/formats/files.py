@@ -7,11 +7,14 @@ import json
 import stat
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from meshwright.errors import InputError, UnsupportedError
 
 MAX_BYTES = 16 * 1024**2
 """Nothing this package reads as text comes near it; larger files are refused unread."""
+MOST_VALUES = 1_000_000
+"""Of a YAML file, each alias counted as all that it names."""
 
 
 def read_text(path: str | Path, noun: str, *, max_bytes: int = MAX_BYTES) -> str:
@@ -114,7 +117,42 @@ def _yaml(text: str, noun: str) -> object:
             fix="pip install pyyaml, or write the same keys as TOML or JSON",
             code="MW405",
         ) from None
+    loader = yaml.SafeLoader(text)
     try:
-        return yaml.safe_load(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if "&" in text and "*" in text:
+            _expanded(node, {})
+        return loader.construct_document(node)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
+    except (KeyError, IndexError, AttributeError, TypeError, OverflowError):
+        # PyYAML's constructors of tagged scalars check nothing: `!!bool maybe`, `!!int ""`, `!!timestamp soon`.
+        raise ValueError("a value does not suit its tag") from None
+    finally:
+        loader.dispose()
+
+
+def _expanded(node: Any, known: dict[int, int]) -> int:
+    """Values below a YAML node with every alias in full: nine lines of aliases of aliases can stand for a billion.
+
+    Args:
+        node: composed, not yet constructed.
+        known: counts by identity of a node; 0 while it is counted.
+
+    Raises:
+        ValueError: there are too many, or an alias stands within what it names.
+    """
+    if id(node) in known:
+        if not known[id(node)]:
+            raise ValueError("an alias stands within what it names")
+        return known[id(node)]
+    known[id(node)] = 0
+    inner = node.value if isinstance(node.value, list) else []
+    below = [one for entry in inner for one in (entry if isinstance(entry, tuple) else (entry,))]
+    count = 1 + sum(_expanded(one, known) for one in below)
+    if count > MOST_VALUES:
+        raise ValueError(f"its aliases stand for more than {MOST_VALUES:,} values")
+    known[id(node)] = count
+    return count

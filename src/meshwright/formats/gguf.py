@@ -136,5 +136,7 @@ def _value(file: IO[bytes], kind: int) -> Any:
     inner, length = struct.unpack("<IQ", file.read(12))
     if length > MAX_TEXT:
         raise ValueError("a list is too long")
+    if inner == 9:
+        raise ValueError("a list of lists is no value of a model")
     found = [_value(file, inner) for _ in range(length)]
-    return len(found) if inner in (8, 9) else found
+    return len(found) if inner == 8 else found

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from meshwright.formats.gguf import gguf_header
 
@@ -56,7 +57,7 @@ def count_beside(folder: str | os.PathLike[str], config: Mapping[str, object]) -
             return _from_index(index, config)
         gguf = sorted(here.glob("*.gguf"))
         return count_gguf(_one_model(gguf)) if gguf else None
-    except (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, RecursionError, struct.error, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -109,13 +110,23 @@ def _product(shape: Iterable[int]) -> int:
     return total
 
 
+def _index(path: Path) -> dict[str, Any]:
+    """What an index of shards says."""
+    with path.open("rb") as file:
+        content = file.read(MAX_HEADER + 1)
+    if len(content) > MAX_HEADER:
+        raise ValueError(f"{path} has more than {MAX_HEADER} bytes")
+    found: dict[str, Any] = json.loads(content)
+    return found
+
+
 def _shards_of(index: Path) -> int:
-    return len(set(json.loads(index.read_bytes())["weight_map"].values()))
+    return len(set(_index(index)["weight_map"].values()))
 
 
 def _from_index(index: Path, config: Mapping[str, object]) -> Counted | None:
     """What an index says: its number of parameters, or its bytes by the config's number format."""
-    stated = json.loads(index.read_bytes()).get("metadata") or {}
+    stated = _index(index).get("metadata") or {}
     if isinstance(stated.get("total_parameters"), int):
         return Counted(parameters=stated["total_parameters"], where=index.name)
     text = config.get("text_config")
