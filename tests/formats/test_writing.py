@@ -155,6 +155,30 @@ def test_who_may_read_a_file_stays_as_it_was(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_new_files_have_the_mode_that_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_file(tmp_path / "plans.json", "new")
+        write_folder(tmp_path / "out", {"train.sh": "new", "config.yaml": "new"})
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path, *tmp_path.rglob("*"))}
+    expected = {"plans.json": 0o600, "out": 0o700, "train.sh": 0o700, "config.yaml": 0o600}
+    assert {name: modes[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("name", ["../train.sh", "/tmp/train.sh", "a/b.sh", "..", ".", "", "a\\b", "a\0b"])
+def test_no_name_leads_out_of_a_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="cannot be written"):
+        write_folder(tmp_path / "out", {"config.yaml": "new", name: "new"})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_may_have_a_name_of_any_length(tmp_path: Path) -> None:
+    write_folder(tmp_path / ("n" * 250), {"config.yaml": "new"})
+    assert (tmp_path / ("n" * 250) / "config.yaml").read_text() == "new"
+
+
 def test_a_device_is_written_and_stays_a_device() -> None:
     write_file("/dev/null", "new")
     assert Path("/dev/null").is_char_device()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import stat
-import tempfile
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from meshwright.errors import InputError, Problem
 from meshwright.interruptions import uninterrupted
@@ -52,9 +52,12 @@ def write_folder(directory: str | Path, files: Mapping[str, str], *, force: bool
         force: write over files of the same names.
 
     Raises:
-        InputError: the folder cannot be used or written.
+        InputError: the folder cannot be used or written, or a name leads out of it.
     """
     check_directory(directory, force=force)
+    for name in files:
+        if name in ("", ".", "..") or PurePath(name).name != name or "\\" in name or "\0" in name:
+            raise _refused(Path(directory), f"{name[:80]!r} is no name of a file in it", "name it in plain letters")
     with uninterrupted():
         _write_folder(Path(directory), files)
         written.append(Path(directory))
@@ -64,12 +67,14 @@ def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
     staging = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-", suffix=".part"))
+        staging = _beside(folder)
+        staging.mkdir()
         for name, text in files.items():
             path = staging / name
             path.write_text(text, encoding="utf-8")
-            path.chmod(0o755 if name.endswith(".sh") else 0o644)
-        staging.chmod(0o755)
+            if name.endswith(".sh"):
+                mode = stat.S_IMODE(path.stat().st_mode)
+                path.chmod(mode | (mode & 0o444) >> 2)  # whoever may read it may run it
         if not folder.exists():
             staging.replace(folder)
             return
@@ -144,21 +149,29 @@ def write_file(path: str | Path, content: str | bytes, *, make_folder: bool = Fa
 def _write_file(target: Path, data: bytes) -> None:
     temporary = None
     try:
-        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}-", suffix=".part")
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        temporary = _beside(target)
+        # A new file has the mode that the umask leaves; one that is written over is private until it has its own.
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(target)
+        if mode is not None:
+            temporary.chmod(mode)
+        temporary.replace(target)
         temporary = None
     except (OSError, ValueError) as error:
         raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
     finally:
         if temporary is not None:
             with suppress(OSError):
-                Path(temporary).unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    """A name in the same folder that nobody else takes, for what is not complete yet."""
+    return path.with_name(f".{path.name[:40]}-{secrets.token_hex(8)}.part")
 
 
 def _reason(error: OSError | ValueError) -> str:
