@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +72,47 @@ def test_a_checkpoint_of_something_else_is_refused_with_every_reason(tmp_path: P
     (tmp_path / "one" / TABLE).unlink()
     with pytest.raises(InputError, match="is no checkpoint"):
         restore_checkpoint(tmp_path / "one", {})
+
+
+class Killed(BaseException):
+    """What ends a process at once."""
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_a_kill_while_a_checkpoint_is_replaced_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    """Between its two renames the last checkpoint has another name, where it is found and not removed."""
+    folder, rename, left = tmp_path / "one", Path.rename, [renames]
+
+    def killed(self: Path, target: Path) -> Path:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        return rename(self, target)
+
+    save_checkpoint(folder, {"step": np.int32(1)})
+    with monkeypatch.context() as patched, suppress(Killed):
+        patched.setattr(Path, "rename", killed)
+        save_checkpoint(folder, {"step": np.int32(2)})
+    assert int(restore_checkpoint(folder, {"step": np.int32(0)})["step"]) == (2 if renames == 2 else 1)
+    save_checkpoint(folder, {"step": np.int32(3)})
+    assert int(restore_checkpoint(folder, {"step": np.int32(0)})["step"]) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+def test_a_kill_before_a_new_checkpoint_is_whole_leaves_the_one_that_was_replaced(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "one", {"step": np.int32(1)})
+    (tmp_path / "one").rename(tmp_path / "one.old")
+    (tmp_path / "one.part").mkdir()
+    save_checkpoint(tmp_path / "one", {"step": np.int32(2)})
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+@pytest.mark.parametrize("name", ["../other/0.0.npy", "/tmp/0.0.npy", "0.0.npy/../../x.npy"])
+def test_no_shard_lies_outside_its_folder(tmp_path: Path, name: str) -> None:
+    save_checkpoint(tmp_path / "one", {"step": np.arange(4)})
+    table = tmp_path / "one" / TABLE
+    table.write_text(table.read_text().replace("0.0.npy", name))
+    with pytest.raises(InputError, match="names"):
+        restore_checkpoint(tmp_path / "one", {"step": np.arange(4)})

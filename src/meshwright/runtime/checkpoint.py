@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from meshwright.runtime.stacked import StackedArray
 
 TABLE = "checkpoint.json"
 SCHEMA = "meshwright.checkpoint/1"
+_SHARD = re.compile(r"[0-9]+\.[0-9]+\.npy")
 
 
 def save_checkpoint(path: str | Path, tree: Any) -> None:
@@ -41,12 +43,27 @@ def save_checkpoint(path: str | Path, tree: Any) -> None:
             shards.append({"file": name, "corner": corner, "shape": list(value.shape)})
         leaves[jax.tree_util.keystr(key)] = {"shape": list(np.shape(leaf)), "dtype": _dtype(leaf), "shards": shards}
     (begun / TABLE).write_text(json.dumps({"schema": SCHEMA, "leaves": leaves}, indent=1))
-    replaced = folder.with_name(folder.name + ".old")
-    shutil.rmtree(replaced, ignore_errors=True)
+    replaced = _replaced(folder)
+    # Where a kill left the last checkpoint under that name, it stays until the new one has its own.
     if folder.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
         folder.rename(replaced)
     begun.rename(folder)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def last_checkpoint(path: str | Path) -> Path | None:
+    """The folder of the last whole checkpoint: the path, or beside it the one that a killed `save_checkpoint` replaced.
+
+    Args:
+        path: that `save_checkpoint` was given.
+    """
+    folder = Path(path)
+    return next((one for one in (folder, _replaced(folder)) if (one / TABLE).is_file()), None)
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(folder.name + ".old")
 
 
 def restore_checkpoint(path: str | Path, like: Any) -> Any:
@@ -63,7 +80,7 @@ def restore_checkpoint(path: str | Path, like: Any) -> Any:
     Raises:
         InputError: there is no whole checkpoint, or it is of another tree; with every leaf that differs.
     """
-    folder = Path(path)
+    folder = last_checkpoint(path) or Path(path)
     table = _table(folder)
     wanted = jax.tree_util.tree_leaves_with_path(like)
     problems = list(_differences(folder, table, {jax.tree_util.keystr(key): leaf for key, leaf in wanted}))
@@ -169,7 +186,13 @@ def _differences(folder: Path, table: dict[str, dict[str, Any]], wanted: dict[st
                 fix="restore into the model that was saved",
                 field=key,
             )
-        missing = [one["file"] for one in table[key]["shards"] if not (folder / one["file"]).is_file()]
+        files = [one["file"] for one in table[key]["shards"]]
+        away = [name for name in files if not _SHARD.fullmatch(str(name))]
+        if away:
+            yield Problem(what=f"leaf {key} names {str(away[0])[:80]!r}", why="a shard is a file of the checkpoint",
+                          fix="restore what save_checkpoint wrote", field=key)  # fmt: skip
+            continue
+        missing = [name for name in files if not (folder / name).is_file()]
         if missing:
             yield Problem(what=f"leaf {key} lacks {', '.join(missing[:3])}", why=f"{folder} is not whole",
                           fix="go back to an older checkpoint", field=key)  # fmt: skip

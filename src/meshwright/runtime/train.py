@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from meshwright.errors import LostError
-from meshwright.runtime.checkpoint import TABLE, restore_checkpoint, save_checkpoint
+from meshwright.runtime.checkpoint import last_checkpoint, restore_checkpoint, save_checkpoint
 from meshwright.runtime.parallelize import ParallelizedStep
 from meshwright.runtime.planned_training import PlannedTraining
 
@@ -179,7 +179,7 @@ def train(
 
 def _begin(training: PlannedTraining, folder: Path | None) -> tuple[Any, int]:
     """State and number of steps so far: those of the checkpoint, where there is one."""
-    if folder is None or not (folder / TABLE).is_file():
+    if folder is None or last_checkpoint(folder) is None:
         return training.initial(), 0
     state = restore_checkpoint(folder, like=jax.eval_shape(training.initial))
     return state, int(state["step"])
