@@ -155,7 +155,7 @@ def _ask(address: str, limit_s: float) -> None:
     command = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
     try:
         asked = subprocess.run(
-            [sys.executable, "-c", command, address],
+            [sys.executable, "-P", "-c", command, address],  # -P: no ray.py of the working folder is imported
             timeout=max(1.0, limit_s),
             capture_output=True,
             text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -103,3 +104,23 @@ def test_a_peer_that_is_gone_is_missed(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(LostPeerError, match="mesh 1 is gone"):
         one.channel(1).send([value], [form(value)])
     one.close()
+
+
+def test_strangers_are_turned_away_whatever_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One who says nothing and goes, one who begins the secret, one who guesses; then the workers find each other."""
+    monkeypatch.setattr(sockets, "GREETING_S", 0.2)
+    create, met = Listener.__init__, list[socket.socket]()
+
+    def crowded(self: Listener, folder: Path, host: str) -> None:
+        create(self, folder, host)
+        for said in (b"", SECRET[:5], b"x" * (len(SECRET) + 4)):
+            stranger = socket.create_connection((self.address.host, self.address.port))
+            stranger.sendall(said)
+            met.append(stranger)
+        met.pop(0).close()
+
+    monkeypatch.setattr(Listener, "__init__", crowded)
+    for wires in connected(tmp_path, ("here", "there"), monkeypatch):
+        wires.close()
+    for stranger in met:
+        stranger.close()

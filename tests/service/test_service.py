@@ -221,6 +221,12 @@ def test_a_page_of_a_browser_cannot_ask_by_another_name(service: Service) -> Non
     assert service.ask("POST", "/v1/estimate", ESTIMATE, Host="evil.example").status == 421
 
 
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1"])
+def test_a_page_of_a_browser_cannot_ask_by_our_name(service: Service, origin: str) -> None:
+    """A form or a script of another site reaches 127.0.0.1 too; the browser says where it comes from."""
+    assert service.ask("POST", "/v1/jobs", {"verb": "estimate", **ESTIMATE}, Origin=origin).status == 403
+
+
 def until(true: Any) -> None:
     """Wait, at most four minutes."""
     end = time.monotonic() + 240

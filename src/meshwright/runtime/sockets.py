@@ -7,6 +7,7 @@ bounds on what is under way also run.
 
 from __future__ import annotations
 
+import hmac
 import os
 import select
 import socket
@@ -30,6 +31,8 @@ RING_FROM_BYTES = 64 << 10
 SCRATCH_BYTES = 64 << 10
 """Read from a socket at a time."""
 SETUP_S = 60.0
+GREETING_S = 10.0
+"""That who connects may take to say the secret."""
 """Time for the others to connect."""
 
 _HEAD = struct.Struct("<BxxxIQQ")
@@ -116,11 +119,15 @@ class Listener:
         if not ready:
             raise TimeoutError(f"not all workers connected within {SETUP_S:.0f} s")
         one, _ = ready[0].accept()
-        one.settimeout(SETUP_S)
-        said = one.recv(len(secret) + 4, socket.MSG_WAITALL)
-        if said[: len(secret)] != secret:
+        one.settimeout(GREETING_S)
+        try:
+            said = one.recv(len(secret) + 4, socket.MSG_WAITALL)
+        except OSError:  # who says nothing, or goes, is none of ours
+            said = b""
+        if len(said) != len(secret) + 4 or not hmac.compare_digest(said[: len(secret)], secret):
             one.close()
             return {}
+        one.settimeout(SETUP_S)
         if one.family != socket.AF_UNIX:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return {struct.unpack("<I", said[len(secret) :])[0]: one}

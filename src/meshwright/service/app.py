@@ -231,6 +231,11 @@ class Service:
             why = "the service accepts requests by names of this machine alone, to keep web pages of other sites out"
             problem = Problem(what=f"the request is to {host[:80]!r}", why=why, fix="ask 127.0.0.1")
             return problem_reply(MeshwrightError(problem, code="MW278"), 421)
+        origin = request.headers.get("origin")
+        if self._own and origin not in (None, f"http://{request.headers.get('host')}"):
+            why = "a browser sent it for a page of another site"
+            problem = Problem(what=f"the request comes from {str(origin)[:80]!r}", why=why, fix="ask without a browser")
+            return problem_reply(MeshwrightError(problem, code="MW278"), 403)
         if self._token is None or request.url.path in OPEN_TO_ALL:
             return None
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")

@@ -1,4 +1,7 @@
-"""What keeps a worker from its machine: while a question is answered, no file is opened but the package's own."""
+"""What keeps a worker from its machine: while a question is answered, only the package's files are read.
+
+Only the worker's own folder is written; no program is started, no connection opened.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,15 @@ from typing import Any
 
 import meshwright
 
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _OPENED = frozenset(("open", "os.listdir", "os.scandir", "glob.glob", "os.readlink"))
-_CHANGED = frozenset(("os.remove", "os.rename", "os.link", "os.symlink", "os.mkdir", "os.rmdir", "os.truncate"))
-_STARTED = ("subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "socket.", "shutil.")
+_OF_TWO = frozenset(("os.rename", "os.link", "os.symlink"))
+"""Changes of two places."""
+_CHANGED = frozenset(("os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod", "os.chown", "os.utime")) | _OF_TWO
+_STARTED = (
+    *("subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "socket.", "shutil."),
+    *("sqlite3.", "os.kill", "os.killpg"),
+)
 _HARMLESS = ("/dev/null", "/dev/urandom")
 
 
@@ -43,9 +52,11 @@ class Confinement:
         if not self.closed:
             return
         if event in _OPENED:
-            self._check(arguments[0], self._roots)
+            writes = event == "open" and bool(arguments[2] & _WRITES)
+            self._check(arguments[0], (self._folder,) if writes else self._roots)
         elif event in _CHANGED:
-            self._check(arguments[0], (self._folder,))
+            for place in arguments[: 2 if event in _OF_TWO else 1]:
+                self._check(place, (self._folder,))
         elif event.startswith(_STARTED):
             raise PermissionError(f"a service does not {event}")
 

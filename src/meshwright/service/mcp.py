@@ -208,7 +208,7 @@ def _behind_token(app: Any, token: str | None) -> Any:
     async def asked(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         headers = dict(scope.get("headers", ()))
         shown = headers.get(b"authorization", b"").removeprefix(b"Bearer ")
-        if scope["type"] == "http" and not hmac.compare_digest(shown, token.encode()):
+        if scope["type"] != "lifespan" and not hmac.compare_digest(shown, token.encode()):
             await send({"type": "http.response.start", "status": 401, "headers": []})
             await send({"type": "http.response.body", "body": b"the service asks for a token\n"})
             return

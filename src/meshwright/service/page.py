@@ -5,6 +5,7 @@ They lie below a path that nobody can guess, and answer only requests to this ma
 
 from __future__ import annotations
 
+import hmac
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -44,7 +45,9 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
         host = request.headers.get("host", "").rsplit(":", 1)[0]
         origin = request.headers.get("origin")
         foreign = origin is not None and origin != f"http://{request.headers.get('host')}"
-        if host not in OWN_NAMES or foreign or not request.url.path.startswith(f"/{key}/"):
+        shown, slash, _ = request.url.path[1:].partition("/")
+        known = bool(slash) and hmac.compare_digest(shown.encode(), key.encode())
+        if host not in OWN_NAMES or foreign or not known:
             return Response("not found\n", status_code=404)
         found: Response = await call_next(request)
         found.headers["Cache-Control"] = "no-store"

@@ -35,7 +35,7 @@ def traced(question: dict[str, Any], python: str | None = None, limit_s: float =
     path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
     try:
         ended = subprocess.run(
-            [program, "-m", "meshwright.xray"],
+            [program, "-P", "-m", "meshwright.xray"],  # -P: nothing of the working folder is imported
             input=json.dumps(question),
             capture_output=True,
             text=True,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -30,6 +32,7 @@ def trace_torchtitan(tape: Tape, files: dict[str, str], micro_batches: int | Non
         Fields of `Traced` that only this framework knows.
     """
     folder = Path(tempfile.mkdtemp(prefix="xray-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name, text in files.items():
         (folder / name).write_text(text)
     sys.path.insert(0, str(folder))
