@@ -96,8 +96,9 @@ def _key(name: Any) -> str:
     return json.dumps({name: 0}, ensure_ascii=False)[1:-2]
 
 
-_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Characters that command a terminal, or turn the direction in which it shows text; tabs and new lines apart."""
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+"""Characters that command a terminal, turn the direction in which it shows text, or are none of Unicode; tabs and new
+lines apart."""
 
 
 def visible(text: str) -> str:

@@ -138,6 +138,16 @@ def test_findings_for_pipelines_name_lines(script: Path) -> None:
     assert int(suite.get("failures", "0")) == len(failed)
 
 
+def test_findings_are_whole_xml_whatever_names_hold(script: Path) -> None:
+    document = check("llama-3-8b", cluster=GPUS, source=script, search=False).to_dict()
+    foreign = "\x1b[31m<b>\x00]]>&\udcff\uffff"
+    first = {"code": "LEGAL", "what": foreign, "why": "", "fix": "", "place": ""}
+    suite = ElementTree.fromstring(junit({**document, "violations": [first]}, f"{foreign}.sh"))
+    failure = next(suite.iter("failure"))
+    assert failure.text is not None
+    assert failure.text.startswith(r"\x1b[31m<b>\x00]]>&\udcff\uffff")
+
+
 def test_whose_file_it_is_follows_from_its_text(script: Path, tmp_path: Path) -> None:
     config = tmp_path / "ds.json"
     config.write_text(

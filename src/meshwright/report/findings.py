@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
-from meshwright.records import as_json
+from meshwright.records import as_json, visible
 
 RULES = {
     "ASK": "every value that the script depends on is known",
@@ -73,7 +73,7 @@ def junit(document: Mapping[str, Any], path: str) -> str:
             f'<testsuites tests="{len(found)}" failures="{failed}">',
             f'<testsuite name="meshwright check" tests="{len(found)}" failures="{failed}">',
             *cases,
-            f"<system-out>{escape(note)}</system-out>",
+            f"<system-out>{escape(visible(note))}</system-out>",
             "</testsuite>",
             "</testsuites>",
             "",
@@ -84,12 +84,17 @@ def junit(document: Mapping[str, Any], path: str) -> str:
 def _case(name: str, code: str, texts: list[str]) -> Iterator[str]:
     title = f"{code}: {RULES.get(code, code)}"
     if not texts:
-        yield f"<testcase classname={quoteattr(name)} name={quoteattr(title)}/>"
+        yield f"<testcase classname={_attribute(name)} name={_attribute(title)}/>"
         return
-    yield f"<testcase classname={quoteattr(name)} name={quoteattr(title)}>"
+    yield f"<testcase classname={_attribute(name)} name={_attribute(title)}>"
     text = "\n".join(texts)
-    yield f"<failure message={quoteattr(texts[0])}>{escape(text)}</failure>"
+    yield f"<failure message={_attribute(texts[0])}>{escape(visible(text))}</failure>"
     yield "</testcase>"
+
+
+def _attribute(text: str) -> str:
+    """Text of anybody in quotes; XML has no way to write most control characters."""
+    return quoteattr(visible(text))
 
 
 def _message(violation: Mapping[str, Any]) -> str:

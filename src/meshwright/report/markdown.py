@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from meshwright.records import visible
 from meshwright.report.page.source import PageSource
 from meshwright.report.plan_tables import RATES, UNTOLD, bottleneck, fullest, stage_name
 from meshwright.units import of_capacity, percent, seconds
@@ -18,25 +19,26 @@ def plan_set_markdown(source: PageSource) -> str:
     """
     document = source.document
     best, verdict = document["plans"][0], document["verdict"]
-    name = f"## {document['inputs']['model']['name']} on {document['inputs']['cluster']['name']}"
+    name = f"## {_plain(document['inputs']['model']['name'])} on {_plain(document['inputs']['cluster']['name'])}"
     lines = [
         name,
         "",
-        f"**{verdict['text']}**",
+        f"**{_plain(verdict['text'])}**",
         "",
-        *(f"* {line}" for line in [*best["identities"], *verdict["why"][1:]]),
+        *(f"* {_plain(line)}" for line in [*best["identities"], *verdict["why"][1:]]),
     ]
     if verdict["runner_up"]:
         other = verdict["runner_up"]
-        lines.append(f"* runner-up: `{other['title']}`, {seconds(other['step_time_s'])}: {other['loses_because']}")
-    lines += [f"* warning: {text}" for text in document["warnings"]]
+        because = _plain(other["loses_because"])
+        lines.append(f"* runner-up: {_code(other['title'])}, {seconds(other['step_time_s'])}: {because}")
+    lines += [f"* warning: {_plain(text)}" for text in document["warnings"]]
     lines += [
         "",
         *_table(("#", "plan", "step", "tok/s/GPU", "MFU", "memory", "bottleneck"), map(_plan, document["plans"])),
     ]
     lines += ["", *_table(("part of the step", "time", "share"), _parts(best["estimate"]))]
     lines += ["", *_table(("memory", "peak", "at"), _stages(best["estimate"]["stages"]))]
-    assumed = [(one["name"], one["value"], one["basis"]) for one in document["inputs"]["assumptions"]]
+    assumed = [(_plain(one["name"]), _plain(one["value"]), one["basis"]) for one in document["inputs"]["assumptions"]]
     lines += [
         "",
         "<details><summary>Assumed</summary>",
@@ -46,7 +48,7 @@ def plan_set_markdown(source: PageSource) -> str:
         "</details>",
     ]
     made = f"meshwright {source.version}"
-    lines += ["", f"{made}: `{source.command}`" if source.command else made]
+    lines += ["", f"{made}: {_code(source.command)}" if source.command else made]
     return "\n".join(lines) + "\n"
 
 
@@ -56,11 +58,11 @@ def _plan(entry: Mapping[str, Any]) -> Sequence[str]:
     name, share = bottleneck(estimate)
     return (
         str(entry["rank"]),
-        f"`{entry['title']}`",
+        _code(entry["title"]),
         seconds(estimate["step_time_s"]),
         *(show(estimate[key]) if key in estimate else UNTOLD for key, show in RATES.items()),
         of_capacity(full["peak_memory_bytes"], full["capacity_bytes"]),
-        f"{name} {percent(share)}",
+        f"{_plain(name)} {percent(share)}",
     )
 
 
@@ -81,3 +83,13 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
     yield f"|{'|'.join('---' for _ in names)}|"
     for row in rows:
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+
+
+def _plain(text: str) -> str:
+    """Text of anybody as text: no element of HTML, no link, no line of its own."""
+    return visible(" ".join(text.split("\n"))).replace("<", "&lt;").replace("](", "]\\(")
+
+
+def _code(text: str) -> str:
+    """The same in the type of code, where nothing but a backtick means anything."""
+    return f"`{visible(' '.join(text.split(chr(10)))).replace('`', chr(39))}`"
