@@ -11,6 +11,7 @@ from meshwright.app.check import CheckReport
 from meshwright.errors import InputError
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
+from meshwright.planning.for_target import priced_as
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.plan_source import plan_question
 from meshwright.planning.tuned import read_lora
@@ -124,6 +125,32 @@ def test_scaling_by_the_current_tensor_is_fp8(tmp_path: Path) -> None:
     assert report.inputs is not None
     assert isinstance(report.inputs, JobInputs)
     assert report.inputs.workload.precision.compute == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("said", "kept", "key"),
+    [
+        ({}, "fp8", None),
+        ({"weight_dtype": "bf16"}, "bf16", "mixed_precision.fp8_param_gather=false"),
+        ({"grad_dtype": "bf16"}, "fp8", "mixed_precision.grad_reduce_in_fp32=false"),
+    ],
+)
+def test_weights_are_kept_as_its_recipes_of_8_bits_keep_them(said: dict[str, str], kept: str, key: str | None) -> None:
+    asked_for = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048, dtype="fp8", **said)
+    one = plan_question("tp2.dp4.z1.mbs2", priced_as(asked_for, "bridge")).job
+    assert one.workload.precision.weights == kept
+    text = written("bridge", one)["overrides.txt"]
+    assert [line for line in text.splitlines() if line.startswith("mixed_precision.")] == ([key] if key else [])
+    read = TARGETS["bridge"].read
+    assert read is not None
+    back = read({"overrides.txt": text}, 8).workload["precision"]
+    assert (back.weights, back.gradients) == (one.workload.precision.weights, one.workload.precision.gradients)
+
+
+def test_chunks_of_a_stage_are_said_beside_its_layout() -> None:
+    text = written("bridge", job("pp4.vpp2.z1", "llama-3.1-8b"))["overrides.txt"]
+    assert "model.virtual_pipeline_model_parallel_size=2\n" in text
+    assert "comm_overlap.overlap_grad_reduce=true\n" in text
 
 
 RECIPES = """\

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.price import estimate_plan
@@ -102,7 +103,7 @@ def _options(row: PlanRow | None) -> int:
 
 
 def priced_as(job: JobFields, target: str | None) -> JobFields:
-    """The question priced with the kernels and memory of a target, unless it names a framework itself.
+    """The question priced with the kernels, memory and number formats of a target, unless it states them itself.
 
     Args:
         job: of the question.
@@ -114,12 +115,16 @@ def priced_as(job: JobFields, target: str | None) -> JobFields:
     """
     if target is None:
         return job
-    own = target_named(target).software
+    found = target_named(target)
+    own = found.software
+    formats = found.formats.get(job.dtype, {}) if isinstance(job.dtype, str) else {}
+    own_formats: dict[str, Any] = {role: value for role, value in formats.items() if getattr(job, role) is None}
+    job = replace(job, **own_formats)
     if job.software is None:
         return job if own is None else replace(job, software=own)
     line = canonical(job.software).partition("@")[0]
     if (line == _JAX) != (own == _JAX):
-        why = f"{target_named(target).title} runs on {'JAX' if own == _JAX else 'PyTorch'}, {line} prices the other"
+        why = f"{found.title} runs on {'JAX' if own == _JAX else 'PyTorch'}, {line} prices the other"
         fix = f"leave it out, or use --software {own or DEFAULT_SOFTWARE}"
         raise InputError(
             what=f"--software is {job.software} for --target {target}", why=why, fix=fix, field="software", code="MW203"

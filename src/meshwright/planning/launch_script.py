@@ -135,6 +135,7 @@ def script_question(
         InputError: the script says nothing that can be used.
         UnsupportedError: a format nobody reads.
     """
+    source_format = TRAINERS.canonical(TARGETS.canonical(source_format))
     if source_format not in (*readers(), *TRAINERS, *_RECORDS):
         known = (*readers(), *TRAINERS, *_RECORDS)
         raise UnsupportedError(unknown_name("source", str(source_format)[:60], known), code="MW406")

@@ -116,7 +116,9 @@ def pinned_notes(space: Space) -> Iterator[Assumption]:
 
 def target_note(target: str) -> Assumption:
     """The framework that has to run the plans."""
-    return Assumption(name="target", value=f"plans that {target} can run", basis="assumed")
+    from meshwright.targets import target_named  # few questions name one
+
+    return Assumption(name="target", value=f"plans that {target_named(target).title} can run", basis="assumed")
 
 
 def _measured_again(found: Found) -> Found:

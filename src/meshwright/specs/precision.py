@@ -163,7 +163,7 @@ class StatedFormat:
 
 
 ROLES: dict[str, StatedFormat] = {
-    "weight_dtype": StatedFormat(attribute="weights", formats=("fp8",), says="weights"),
+    "weight_dtype": StatedFormat(attribute="weights", formats=("fp8", "bf16"), says="weights"),
     "grad_dtype": StatedFormat(attribute="gradients", formats=("fp32", "bf16", "fp16"), says="gradients"),
     "reduce_dtype": StatedFormat(
         attribute="reduce", formats=("fp32", "bf16", "fp16", "fp8", "int8", "int4"), says="gradients on the network"
@@ -217,7 +217,7 @@ def stated(recipe: Precision, given: Mapping[str, str]) -> Precision:
         raise InputError(problems, code="MW206")
     made = recipe
     if "weight_dtype" in given:
-        made = _in_eight_bits(recipe)
+        made = _in_eight_bits(recipe) if given["weight_dtype"] == "fp8" else _in_sixteen_bits(recipe)
     if "grad_dtype" in given:
         made = replace(made, gradients=given["grad_dtype"], reduce=given["grad_dtype"])
         made = replace(made, master_gradient_copy=False, sums_in_copy=False)
@@ -257,6 +257,19 @@ def _in_eight_bits(recipe: Precision) -> Precision:
     layouts = 1.0 if recipe.compute == "fp8-block" else 2.0
     cached = (layouts - 1.0) * stored_bytes(recipe.compute)
     return replace(recipe, weights=recipe.compute, weight_cache_bytes=cached)
+
+
+def _in_sixteen_bits(recipe: Precision) -> Precision:
+    """The recipe, whose weights are in bf16 already."""
+    if recipe.weights != "bf16":
+        raise InputError(
+            what=f"weight_dtype is bf16 with --dtype {recipe.name}",
+            why=f"its weights are kept in {recipe.weights}",
+            fix="use --dtype bf16, or leave weight_dtype out",
+            field="weight_dtype",
+            code="MW206",
+        )
+    return recipe
 
 
 def precision(name: str) -> Precision:

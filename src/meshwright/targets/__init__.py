@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
-from meshwright.errors import UnsupportedError, unknown_name
+from meshwright.errors import UnsupportedError, nearest, unknown_name
 from meshwright.targets.contract import Target, TargetFiles
 
 __all__ = ["TARGETS", "TRAINERS", "Target", "TargetFiles", "reader_named", "readers", "target_named", "target_of_file"]
@@ -18,14 +18,26 @@ __all__ = ["TARGETS", "TRAINERS", "Target", "TargetFiles", "reader_named", "read
 class TargetCatalogue(Mapping[str, Target]):
     """Targets by name, each read from its folder when it is asked for."""
 
-    def __init__(self, *folders: str, within: str = "") -> None:
+    def __init__(self, *folders: str, within: str = "", others: Mapping[str, str]) -> None:
         """Read nothing yet.
 
         Args:
             folders: of this package, or files; the target's name with `_` for `-`.
             within: the folder of this package that they are in, and a dot.
+            others: further names that people use, each with the target's own.
         """
         self._folders = {folder.replace("_", "-"): f"{within}{folder}" for folder in folders}
+        self._others = others
+
+    def canonical(self, name: str) -> str:
+        """The target's own name for one that people use; the same text where it names none."""
+        plain = "-".join(name.strip().lower().replace("_", "-").split())
+        found = self._others.get(plain, plain)
+        return found if found in self._folders else name
+
+    def names(self) -> tuple[str, ...]:
+        """All names, the targets' own first."""
+        return (*self._folders, *self._others)
 
     def __getitem__(self, name: str) -> Target:
         target: Target = import_module(f"{__name__}.{self._folders[name]}").TARGET
@@ -56,6 +68,19 @@ TARGETS = TargetCatalogue(
     "maxtext",
     "alpa",
     "run",
+    others={
+        "megatron-lm": "megatron",
+        "megatron-core": "megatron",
+        "mcore": "megatron",
+        "megatron-bridge": "bridge",
+        "nemo-automodel": "automodel",
+        "torch.distributed.pipelining": "torch-csv",
+        "llama-factory": "llamafactory",
+        "hugging-face-accelerate": "accelerate",
+        "hf-accelerate": "accelerate",
+        "titan": "torchtitan",
+        "meshwright": "run",
+    },
 )
 TRAINERS = TargetCatalogue(
     "torchtune",
@@ -69,6 +94,12 @@ TRAINERS = TargetCatalogue(
     "openrlhf",
     "verl",
     within="trainers.",
+    others={
+        "lit-gpt": "litgpt",
+        "gpt-neox": "neox",
+        "llm-foundry": "foundry",
+        "ms-swift": "swift",
+    },
 )
 """Read, not written."""
 
@@ -79,9 +110,11 @@ def target_named(name: str) -> Target:
     Raises:
         UnsupportedError: for one nobody taught us.
     """
-    if name not in TARGETS:
-        raise UnsupportedError(unknown_name("target", str(name)[:80], TARGETS), code="MW406")
-    return TARGETS[name]
+    found = TARGETS.canonical(str(name)[:80])
+    if found not in TARGETS:
+        known = TARGETS.names() if nearest(found, TARGETS.names()) else TARGETS
+        raise UnsupportedError(unknown_name("target", found, known), code="MW406")
+    return TARGETS[found]
 
 
 def readers() -> tuple[str, ...]:

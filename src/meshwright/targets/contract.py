@@ -75,6 +75,8 @@ class Target(ABC):
     """Whether answers say of a plan if this target runs it, unless asked."""
     software: str | None = None
     """Whose kernels and memory price its plans, by name in the library; None for the default."""
+    formats: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What its own recipe of a `--dtype` states besides, by the name of the option: `weight_dtype`."""
 
     @property
     def searched(self) -> str | None:

@@ -129,6 +129,7 @@ def _script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:
     first, second = values.get("model"), values.get("source")
     if not isinstance(first, (str, os.PathLike)) or values.get("plan"):
         return values
+    first = _launch_file(Path(first)) or first
     if not _is_script(Path(first), values):
         return values
     if second is None:
@@ -150,10 +151,26 @@ def _is_script(path: Path, values: Mapping[str, Any]) -> bool:
 
 def _of_a_target(path: Path) -> bool:
     """Whether a JSON file is the configuration of a target, and not that of a model."""
+    return _target_of(path) is not None
+
+
+def _target_of(path: Path) -> str | None:
     from meshwright.formats.files import read_text
     from meshwright.targets import target_of_file
 
     try:
-        return target_of_file(path.name, read_text(path, "launch file")) is not None
+        return target_of_file(path.name, read_text(path, "launch file"))
     except (MeshwrightError, OSError):
-        return False
+        return None
+
+
+def _launch_file(folder: Path) -> Path | None:
+    """The file that states the plan in a folder as `export` writes it; None where it is no such folder.
+
+    Programs stand last: those of an export take the plan from the file beside them.
+    """
+    if not folder.is_dir() or (folder / "config.json").exists():
+        return None
+    files = sorted(folder.iterdir(), key=lambda path: (path.suffix == ".py", path.name))[:64]
+    found = {path: target for path in files if path.is_file() and (target := _target_of(path)) is not None}
+    return next(iter(found)) if len({*found.values()}) == 1 else None

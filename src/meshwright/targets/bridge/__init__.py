@@ -55,6 +55,7 @@ from megatron.bridge import AutoBridge
 {imports}from megatron.bridge.recipes.common import _pretrain_common
 from megatron.bridge.training.comm_overlap import CommOverlapConfig
 from megatron.bridge.training.gpt_step import forward_step
+from megatron.bridge.training.mixed_precision import get_mixed_precision_config
 from megatron.bridge.training.pretrain import pretrain
 from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
 
@@ -68,7 +69,11 @@ def plan():
     cfg.checkpoint.save = None
 {tuned}    lines = Path(__file__).with_name("{overrides}").read_text().splitlines()
     given = [line for line in lines if line and not line.startswith("#")]
-    return process_config_with_overrides(cfg, cli_overrides=[*given, *sys.argv[1:]])
+    said = [*given, *sys.argv[1:]]
+    formats = [line.partition("=")[2] for line in said if line.startswith("mixed_precision=")]
+    cfg.mixed_precision = get_mixed_precision_config(formats[-1])
+    left = [line for line in said if not line.startswith("mixed_precision=")]
+    return process_config_with_overrides(cfg, cli_overrides=left)
 
 
 if __name__ == "__main__":
@@ -173,5 +178,6 @@ TARGET = JobTarget(
     recognised=_recognised,
     beside=(OVERRIDES,),
     as_run=as_run_by_megatron,
+    formats={dtype: {"weight_dtype": "fp8"} for dtype in ("fp8", "mxfp8")},
     option=lambda name, value: (f"{name}={value}",),
 )

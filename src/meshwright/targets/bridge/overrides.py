@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 
 from meshwright.errors import Problem, nearest
@@ -45,8 +45,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "--data-parallel-sharding-strategy": (f"{_DDP}data_parallel_sharding_strategy",),
     "--outer-dp-sharding-strategy": (f"{_DDP}outer_dp_sharding_strategy",),
     "--num-distributed-optimizer-instances": (f"{_DDP}num_distributed_optimizer_instances",),
-    "--overlap-grad-reduce": (f"{_DDP}overlap_grad_reduce",),
-    "--overlap-param-gather": (f"{_DDP}overlap_param_gather",),
+    "--overlap-grad-reduce": (f"{_DDP}overlap_grad_reduce", "comm_overlap.overlap_grad_reduce"),
+    "--overlap-param-gather": (f"{_DDP}overlap_param_gather", "comm_overlap.overlap_param_gather"),
     "--ckpt-format": ("checkpoint.ckpt_format",),
     "--optimizer": (f"{_OPT}optimizer",),
     "--optimizer-cpu-offload": (f"{_OPT}optimizer_cpu_offload",),
@@ -115,6 +115,8 @@ _MADE: dict[str, dict[str, str]] = {
 Source: megatron/bridge/training/mixed_precision.py, commit 067f987d (2026-08).
 """
 _OF_MADE = "mixed_precision."
+_BLOCKS = "bf16_with_mxfp8_mixed"
+"""Whose weights are gathered into the buffer of gradients, where they are gathered in 8 bits."""
 _MADE_FLAGS = {
     "fp8_param_gather": "--fp8-param-gather",
     "fp8_param": "--fp8-param-gather",
@@ -127,14 +129,17 @@ _KEPT_WEIGHTS = ("--megatron-fsdp-main-params-dtype", "fp32")
 _KEPT_KEY = f"{_DDP}preserve_fp32_weights"
 _NARROW = ("--grad-reduce-in-bf16", "")
 _NARROW_KEY = f"{_DDP}grad_reduce_in_fp32"
+_KEPT_LOW = ("--fp8-param-gather", "")
 
 KEY_OF = {
     **{flag: keys[0] for flag, keys in KEYS.items()},
     **dict.fromkeys(_OF_FORMATS, "mixed_precision"),
     _KEPT_WEIGHTS[0]: _KEPT_KEY,
-    _NARROW[0]: _NARROW_KEY,
+    _NARROW[0]: f"{_OF_MADE}grad_reduce_in_fp32",
+    _KEPT_LOW[0]: f"{_OF_MADE}fp8_param_gather",
 }
 """The key that says what an option of Megatron-LM says."""
+_SAID_APART = (_KEPT_WEIGHTS, _NARROW, _KEPT_LOW)
 Flags = Sequence[tuple[str, str]]
 
 
@@ -147,7 +152,7 @@ def _recipe(arguments: Flags) -> str | None:
 def unsaid(arguments: Flags) -> Iterator[Problem]:
     """Options of a plan that no key says."""
     for flag, value in arguments:
-        known = flag in KEYS or flag in _ALWAYS or flag in _OF_FORMATS or (flag, value) in (_KEPT_WEIGHTS, _NARROW)
+        known = flag in KEYS or flag in _ALWAYS or flag in _OF_FORMATS or (flag, value) in _SAID_APART
         if not known:
             what = f"plan: {flag} {value}".rstrip()
             yield Problem(what=what, why="no key of Megatron-Bridge says this", fix="use --to megatron", field=flag)
@@ -174,13 +179,35 @@ def overrides(arguments: Flags) -> dict[str, str]:
         else:
             continue
         found |= dict.fromkeys(keys, text)
-    found["mixed_precision"] = str(_recipe(arguments))
+    found |= _chunks(given) | _formats(arguments)
     if _KEPT_WEIGHTS in arguments:
         found[_KEPT_KEY] = "true"
     elif "--use-megatron-fsdp" in given:
         found[_KEPT_KEY] = "false"
+    return found
+
+
+def _chunks(given: Mapping[str, str]) -> dict[str, str]:
+    """Chunks a pipeline rank, said beside a layout: overlaps are checked before a layout is counted."""
+    layout = given.get("--pipeline-model-parallel-layout")
+    chunks = (layout.count("|") + 1) // int(given["--pipeline-model-parallel-size"]) if layout else 1
+    return {KEYS["--num-virtual-stages-per-pipeline-rank"][0]: str(chunks)} if chunks > 1 else {}
+
+
+def _formats(arguments: Flags) -> dict[str, str]:
+    """The recipe of number formats, and what differs from it.
+
+    What a recipe sets stands over the same fields of `ddp` and `model`, so that only its own fields say otherwise.
+    """
+    name = str(_recipe(arguments))
+    found = {"mixed_precision": name}
+    kept, made = _KEPT_LOW in arguments, "fp8_param_gather" in _MADE.get(name, {})
+    if kept != made:
+        found[KEY_OF[_KEPT_LOW[0]]] = "true" if kept else "false"
+        if name == _BLOCKS:
+            found[f"{_OF_MADE}reuse_grad_buf_for_mxfp8_param_ag"] = "false"
     if _NARROW in arguments:
-        found[_NARROW_KEY] = "false"
+        found[KEY_OF[_NARROW[0]]] = "false"
     return found
 
 

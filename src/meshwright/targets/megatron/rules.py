@@ -49,6 +49,17 @@ RULES = (
         source="megatron/core/transformer/transformer_config.py of Megatron-LM, commit d98e8a64, 2026-08",
     ),
     Rule(
+        field="expert.overlap",
+        holds=lambda plan: (
+            not plan.strategy.expert.overlap.startswith("paired")
+            or plan.model.mtp_layers == 0
+            or (plan.model.mtp_layers == 1 and plan.found.pp > 1)
+        ),
+        why="beside exchanges it runs one module that predicts further tokens, and only in a pipeline",
+        fix="leave epov out, or use pp2 or more",
+        source="megatron/core/transformer/transformer_config.py of Megatron-LM, commit d98e8a64, 2026-08",
+    ),
+    Rule(
         field="vpp",
         holds=lambda plan: plan.found.vpp == 1 or plan.found.pp > 1,
         why="interleaving needs at least two pipeline ranks",

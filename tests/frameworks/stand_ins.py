@@ -1,0 +1,70 @@
+"""Packages that need a GPU, stood in for by empty classes: for a process that reads a framework's configuration."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import sys
+import types
+from typing import Any
+
+
+class Empty(type):
+    """A class whose every attribute is another empty class."""
+
+    def __getattr__(cls, name: str) -> Any:
+        """Another one, but for what Python itself asks for."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Empty(name, (), {})
+
+    def __getitem__(cls, parameters: Any) -> Any:
+        """The class itself, whatever its parameters."""
+        return cls
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        """What is decorated, and the class itself where nothing is."""
+        return arguments[0] if len(arguments) == 1 and callable(arguments[0]) and not options else cls
+
+
+class Absent(types.ModuleType):
+    """A package that is not installed."""
+
+    __path__: list[str] = []  # noqa: RUF012
+
+    def __getattr__(self, name: str) -> Any:
+        """An empty class."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Empty(name, (), {})
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds packages that are not installed, and all of their parts."""
+
+    def __init__(self, *names: str) -> None:
+        """Stand in for these, by their dotted names."""
+        self.names = names
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """A spec of an absent module."""
+        if not any(name == one or name.startswith(f"{one}.") for one in self.names):
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """The module."""
+        return Absent(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Nothing: there is nothing in it."""
+
+
+def stand_in(*names: str) -> None:
+    """Stand in for packages where they are not installed; Transformer Engine says that it is 2.9."""
+    installed = importlib.metadata.version
+    importlib.metadata.version = lambda name: (
+        "2.9.0" if name.startswith("transformer") and "engine" in name else installed(name)
+    )
+    sys.meta_path.append(Finder(*names))
