@@ -194,6 +194,39 @@ def test_two_consumer_cards_hold_what_a_public_guide_says(
     assert found.fits != "no"
 
 
+@pytest.mark.parametrize(
+    ("model", "base", "seq", "mbs", "published_gib"),
+    [
+        # DaoyuanLi2816/can-i-finetune-this, benchmarks/results (July 2026): one RTX 4080, transformers 5.8, PEFT and
+        # bitsandbytes, rank 16 on attention, checkpointed, paged 8-bit AdamW: max_memory_allocated.
+        ("qwen2.5-0.5b", None, 1024, 1, 3.032),
+        ("qwen2.5-0.5b", "nf4", 2048, 1, 5.522),
+        ("qwen2.5-1.5b", "nf4", 512, 1, 2.794),
+        ("qwen2.5-1.5b", "nf4", 4096, 1, 11.507),
+        ("qwen2.5-1.5b", "nf4", 1024, 2, 6.531),
+        ("qwen2.5-3b", "nf4", 1024, 1, 5.172),
+        ("qwen2.5-7b", "nf4", 1024, 1, 10.002),
+    ],
+)
+def test_peft_on_one_consumer_card_allocates_what_was_measured(
+    model: str, base: str | None, seq: int, mbs: int, published_gib: float
+) -> None:
+    lora = "r=16,targets=q_proj+k_proj+v_proj+o_proj" + (f",base={base}" if base else "")
+    row = f"dp1.mbs{mbs}.gbs{mbs}.rc-full"
+    stack = {"software": "transformers", "optimizer": "paged-adamw-8bit"}
+    found = mw.estimate(model, row, "1xRTX4080", seq_len=seq, lora=lora, **stack)[0].estimate
+    kinds = dict(found.fullest.memory_bytes)
+    allocated = sum(size for kind, size in kinds.items() if kind not in ("overhead", "comm_buffers"))
+    assert allocated / GIB == pytest.approx(published_gib, rel=0.05)
+    assert found.fits != "no"
+
+
+def test_a_framework_that_loads_no_4_bit_base_is_said_to() -> None:
+    for software, said in ((None, True), ("transformers", False)):
+        answer = mw.estimate("mistral-7b", "dp1.gbs1", "1xRTX4090", lora="r=16,base=nf4", software=software)
+        assert any("loads no nf4 weights" in one.value for one in answer.assumptions) is said
+
+
 def test_mistral_7b_fits_24_gb_with_4_bit_weights_and_not_trained_in_full() -> None:
     for lora, fits in (("r=16,base=nf4", True), (None, False)):
         found = mw.estimate("mistral-7b", "dp1.mbs1.gbs16.rc-full", "1xRTX4090", seq_len=4096, lora=lora)[0].estimate

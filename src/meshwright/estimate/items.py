@@ -23,7 +23,7 @@ from meshwright.specs.operators import LayerWork, Linear, Vector
 from meshwright.specs.strategy import HALF_PRODUCTS, Recompute
 from meshwright.specs.workload import Workload
 from meshwright.strategies.base import StrategyColumns, local_units
-from meshwright.strategies.memory import kept_bytes, made_again_bytes
+from meshwright.strategies.memory import kept_bytes, made_again_bytes, tensor_bytes
 from meshwright.units import MIB
 
 # Scratch memory that matrix libraries take from the framework's allocator, one piece per stream: 32 MiB on Hopper, for
@@ -147,8 +147,15 @@ def item_costs(
             priced[work] = price_work(work, columns, hardware, workload, quantised=quantised, groups=groups)
         return priced[work]
 
+    lora = model.tuning.lora if model.tuning is not None else None
     driver = hardware.software
-    unlike = driver.unfused or driver.loss_copies > 0
+    if driver.wide_rest and (lora is None or lora.base is None):
+        driver = replace(driver, wide_rest=False)
+        hardware = replace(hardware, software=driver)
+    if driver.wide_rest:
+        # A head in fp32 makes its logits so.
+        driver = replace(driver, held_logits=1.0)
+    unlike = driver.unfused or driver.held_logits > 0
     table = local_units(model.vocab, columns.tp) * model.hidden
     if has_extras(model, workload) or columns.compression is not None:
         _add_extras(parts, items, columns, model, hardware, workload)
@@ -156,7 +163,8 @@ def item_costs(
         if item.part in ("tie", "copy"):
             held = table if item.part == "copy" else -table
             if model.tuning is not None and model.tuning.freezes("embedding"):
-                parts["frozen_dense_bytes"][:, number] = held * workload.precision.bytes_of("weights")
+                each = 4.0 if driver.wide_rest else workload.precision.bytes_of("weights")
+                parts["frozen_dense_bytes"][:, number] = held * each
             else:
                 parts["dense_parameters"][:, number] = held
             continue
@@ -166,7 +174,10 @@ def item_costs(
             if unlike:
                 from meshwright.ops.unfused import unfused_work  # frameworks with fused kernels need none of it
 
-                kept = unfused_work(work, loss_copies=driver.loss_copies, layers=driver.unfused)
+                kept = unfused_work(work, held_logits=driver.held_logits, layers=driver.unfused)
+            # The loss makes its gradients before any layer runs backward.
+            logits = [one for one in work.kept if one.name == "logits"] if driver.loss_copies else []
+            brief = tensor_bytes(logits, work, columns, workload.precision) * driver.loss_copies
             _add_item(
                 parts,
                 number,
@@ -176,6 +187,7 @@ def item_costs(
                 columns,
                 hardware,
                 workload,
+                brief=brief * workload.training,
             )
         if item.part == "mtp":
             # Its loss uses the head's projection, which the stage already holds.
@@ -254,6 +266,8 @@ def _add_item(
     columns: StrategyColumns,
     hardware: Hardware,
     workload: Workload,
+    *,
+    brief: Float[np.ndarray, "rows"],
 ) -> None:
     training = workload.training and work.reached
     pieces = workload.mlp_tiles
@@ -292,7 +306,7 @@ def _add_item(
     offload_forward_s = np.maximum(copies_s - forward_s, 0.0)
     offload_backward_s = np.maximum(copies_s - backward_s, 0.0) * training
 
-    transient = seconds.transient_bytes + WORKSPACE_BYTES
+    transient = np.maximum(seconds.transient_bytes, brief) + WORKSPACE_BYTES
     if training and recompute.kind in ("full", "grouped"):
         live = recompute.group if recompute.kind == "grouped" else 1
         transient = transient + live * kept_bytes(work, columns, workload.precision, TILED if pieces > 1 else NONE)

@@ -83,6 +83,8 @@ class LayerPricing:
         self.groups = groups or Groups(columns, hardware)
         self.tensor = TENSORS[columns.tensor]
         self.activation_bytes = self.precision.bytes_of("activations")
+        # Of a frozen weight that is not stored in a format of its own.
+        self.rest_bytes = 4.0 if hardware.software.wide_rest else self.precision.bytes_of("weights")
         self.formats = WeightBytes(self.precision.bytes_of("weights"), self.precision.bytes_of("gradients"))
         self.zero = np.zeros(columns.rows)
         self.forward, self.backward = self._module(), self._module()
@@ -262,7 +264,7 @@ class LayerPricing:
             return
         any_order = self.hardware.any_operand_order
         cached = self.precision.cached_bytes(any_order=any_order) if self.quantised else 0.0
-        each = self.precision.bytes_of("weights") + cached if op.stored is None else STORED_BYTES[op.stored]
+        each = self.rest_bytes + cached if op.stored is None else STORED_BYTES[op.stored]
         if local.expert:
             self.frozen_experts = self.frozen_experts + local.parameters * each
         else:
@@ -403,7 +405,7 @@ class LayerPricing:
         if op.trained:
             self.dense = self.dense + held
         else:
-            self.frozen_dense = self.frozen_dense + held * self.precision.bytes_of("weights")
+            self.frozen_dense = self.frozen_dense + held * self.rest_bytes
 
     def add(
         self,

@@ -2,7 +2,7 @@
 
     norm        x in fp32, from which the mean square and the normalised input are made: 4 bytes instead of 2
     SwiGLU      gate, SiLU of the gate, up: three tensors instead of two
-    loss        log-softmax of the logits, and behind it the gradients of the likelihood and of the logits, all in fp32
+    loss        log-softmax of the logits in fp32, and the logits themselves where the output holds them
 
 Source: Lightning-AI/litgpt, tutorials/resource-tables.md (October 2023): 5.96 MB per token of Llama-2-7B with LoRA of
 rank 8 on queries and values; fused kernels would keep 3.9.
@@ -17,17 +17,17 @@ from meshwright.specs.operators import Kept, LayerWork, Linear
 
 
 @lru_cache(maxsize=256)
-def unfused_work(work: LayerWork, *, layers: bool = True, loss_copies: float = 0.0) -> LayerWork:
+def unfused_work(work: LayerWork, *, layers: bool = True, held_logits: float = 0.0) -> LayerWork:
     """The same operators with what they keep one by one.
 
     Args:
         work: a layer, or what stands before and behind the layers.
         layers: whether norms and gated functions run so.
-        loss_copies: logits in fp32 that the loss holds beyond those it keeps, over those.
+        held_logits: logits that the model's output holds beside those of the loss, over those.
     """
-    if loss_copies:
+    if held_logits:
         grown = (
-            replace(one, elements=one.elements * (1.0 + loss_copies)) if one.name == "logits" else one
+            replace(one, elements=one.elements * (1.0 + held_logits)) if one.name == "logits" else one
             for one in work.kept
         )
         work = replace(work, kept=tuple(grown))

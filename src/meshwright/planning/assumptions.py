@@ -17,6 +17,7 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.failures import Failures
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.tuning import STORED_BYTES
 from meshwright.specs.workload import Workload
 from meshwright.units import seconds, significant
 
@@ -38,7 +39,7 @@ def job_assumptions(
         Assumption(name="dtype", value=f"{recipe.name}: {formats_said(recipe)}", basis="assumed"),
         Assumption(name="optimizer", value=optimizer_said(workload), basis="assumed"),
         Assumption(name="attention", value=f"{workload.attention_kernel} kernel", basis="assumed"),
-        Assumption(name="software", value=software_said(workload), basis="assumed"),
+        Assumption(name="software", value=software_said(workload) + _of_base(model, workload), basis="assumed"),
     ]
     if workload.sequence_lengths or workload.loss_tiles > 1 or workload.mlp_tiles > 1:
         from meshwright.planning.sequences_asked import sequence_notes  # few jobs have them
@@ -86,6 +87,15 @@ def software_said(workload: Workload) -> str:
     chosen = generation_of(workload.software)
     later = [one.since for one in generations_of(line) if one.since > chosen.since]
     return f"{line} from {chosen.since} on" + (f", before {later[0]}" if later else ", the newest known")
+
+
+def _of_base(model: ModelSpec, workload: Workload) -> str:
+    """What is said of a quantised base beside a framework that loads none."""
+    lora = None if model.tuning is None else model.tuning.lora
+    loads = not workload.software.startswith(("megatron", "nanotron"))
+    if lora is None or lora.base is None or STORED_BYTES[lora.base] >= 1.0 or loads:
+        return ""
+    return f"; it loads no {lora.base} weights: --software transformers prices those of PEFT and bitsandbytes"
 
 
 def _of_run(failures: Failures | None, devices: int) -> Iterator[Assumption]:

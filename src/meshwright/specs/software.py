@@ -64,7 +64,12 @@ class Software:
     """Whether keys and values are repeated for all query heads before attention, so that ranks of a sequence gather as
     many."""
     loss_copies: float = 0.0
-    """Logits in fp32 that the loss holds at once beyond those it keeps for backward, over those."""
+    """Logits in fp32 that the loss makes in its own backward beyond those it keeps for it, over those: gone before the
+    layers run backward."""
+    held_logits: float = 0.0
+    """Logits that the model's output holds until the step is over, over those that the loss keeps in fp32."""
+    wide_rest: bool = False
+    """Whether weights that no quantisation of a base touches (tables, head, norms) are cast to fp32 beside it."""
     young: tuple[str, ...] = ()
     """Device generations for which this generation's libraries are young."""
     young_products: float = 1.0
@@ -91,6 +96,7 @@ class Software:
         check.positive("score_passes", self.score_passes)
         check.positive("young_products", self.young_products)
         check.positive("loss_copies", self.loss_copies, zero=True)
+        check.positive("held_logits", self.held_logits, zero=True)
         check.positive("overlap", self.overlap, zero=True)
         check.one_of("flash", self.flash, ("fa1", "fa2", "best"))
         check.done()
@@ -113,6 +119,8 @@ class SoftwareGeneration:
     young: tuple[str, ...] = ()
     young_products: float = 1.0
     loss_copies: float = 0.0
+    held_logits: float = 0.0
+    wide_rest: bool = False
 
     def of(self, newest: Software) -> Software:
         """The framework of this time.
@@ -128,5 +136,7 @@ class SoftwareGeneration:
             young=self.young,
             young_products=self.young_products,
             loss_copies=self.loss_copies,
+            held_logits=self.held_logits,
+            wide_rest=self.wide_rest,
             since=self.since,
         )
