@@ -164,10 +164,21 @@ def test_nodes_that_leave_an_uneven_rest_are_never_slower() -> None:
     [
         ("llama-3.2-3b", "7xH200,2xL40S", "7xH200,8xL40S", 16),  # seven share 16 sequences unevenly, beside any L40S
         ("llama-3.2-1b", "1xA100-80,4xL40S", "1xA100-80,5xL40S", 8),  # four of five by themselves
+        # Eight devices are shared by micro-batches of any size, and so is what ten of them leave without two.
+        ("llama-3.2-3b", "6xH100,2xL40S", "6xH100,4xL40S", 32),
+        ("llama-3.2-1b", "4xA100-80,4xH100", "4xA100-80,5xH100", 64),
     ],
 )
 def test_devices_of_one_node_more_are_never_slower(model: str, few: str, many: str, batch: int) -> None:
     fewer, more = (plan(model, gpus=gpus, global_batch=batch, seq_len=2048, top=1) for gpus in (few, many))
+    assert more.best.estimate.step_time_s <= fewer.best.estimate.step_time_s * (1 + 1e-9)
+
+
+def test_one_strategy_over_fewer_nodes_is_looked_at_where_more_of_them_stay_idle() -> None:
+    """Ten of eleven nodes take the least; with all eleven no framework's plan comes near."""
+    fewer, more = (
+        plan("llama-3.1-70b", gpus=f"16x8xH100,{n}x8xL40S", global_batch=1024, seq_len=2048) for n in (10, 11)
+    )
     assert more.best.estimate.step_time_s <= fewer.best.estimate.step_time_s * (1 + 1e-9)
 
 

@@ -18,17 +18,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from meshwright.budget import spent
 from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.divided import AROUND, Divided
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.compose.pipeline_sets import (
-    PipelineSet,
-    blended,
-    gradient_sum_s,
-    partitions,
-    with_whole_micro_batches,
-)
+from meshwright.planning.compose.pipeline_sets import PipelineSet, blended, gradient_sum_s, partitions
+from meshwright.planning.compose.ranked import Ranked
 from meshwright.planning.compose.sources.native.islands import NativeIslands
 from meshwright.planning.compose.sources.native.pipelines import THOROUGH, NativePipelines, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
@@ -39,8 +33,6 @@ from meshwright.specs.workload import Workload
 
 KEPT_OF = {1: 20, 2: 4, 3: 3, 4: 2}
 """Pipelines through the same islands that are put in sets, by the number of pipelines in the set; one of more."""
-ROUNDED = 80
-"""Pipeline sets that are given whole micro-batches at least, where so many are found."""
 TRIED = 8
 """Pipeline sets of whole islands whose best sets what divided ones must promise."""
 SLOW = 2.0
@@ -62,7 +54,7 @@ class Composer:
     """Whether micro-batches that do not divide the batch are tried."""
     islands: NativeIslands = field(init=False)
     through: NativePipelines = field(init=False)
-    _sets: dict[object, list[PipelineSet[SplitPipeline]]] = field(default_factory=dict)
+    _ranked: dict[object, Ranked[SplitPipeline]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.islands = NativeIslands(self.model, self.cluster, self.workload, self.space, self.uneven)
@@ -84,36 +76,22 @@ class Composer:
             parts: of the cluster.
             most: how many.
         """
-        key = tuple(parts)
-        if key not in self._sets:
-            found = [one_set for blocks in partitions(key) for one_set in self._of_blocks(blocks)]
-            whole_s = min((one.step_s for one in self._made(self._ranked(found), TRIED)), default=math.inf)
-            divided = self._divided(key, whole_s)
-            self.counts["pipeline sets"] += len(found) + len(divided)
-            self._sets[key] = self._ranked([*found, *divided])
-        return self._sets[key][:most]
+        return self._of(parts).first(most)
 
     def made(self, parts: Sequence[IslandPart], most: int) -> list[PipelineSet[SplitPipeline]]:
         """The most promising pipeline sets with whole micro-batches, the quickest first; arguments as `sets`."""
-        return self._made(self.sets(parts, SETS), most)
+        return self._of(parts).whole(most, self.workload.global_batch)
 
-    def _made(self, sets: Sequence[PipelineSet[SplitPipeline]], most: int) -> list[PipelineSet[SplitPipeline]]:
-        """With whole micro-batches; where those are few, some pipeline sets lose much that promise to be quick."""
-        found: list[PipelineSet[SplitPipeline]] = []
-        for number, one_set in enumerate(sets):
-            if (number >= ROUNDED and len(found) >= most) or (found and spent()):
-                break
-            one = with_whole_micro_batches(one_set, self.workload.global_batch)
-            if one is not None:
-                found.append(one)
-        return sorted(found, key=lambda one: one.step_s)[:most]
-
-    def _ranked(self, found: list[PipelineSet[SplitPipeline]]) -> list[PipelineSet[SplitPipeline]]:
-        """The best by their closed form, gradients between pipelines included."""
-        # Gradients between pipelines only add to the step: no pipeline set behind the first few needs them.
-        able = [one_set for one_set in found if math.isfinite(one_set.step_s)]
-        able.sort(key=lambda one_set: one_set.step_s)
-        return sorted((self._synchronised(one_set) for one_set in able[:SETS]), key=lambda one_set: one_set.step_s)
+    def _of(self, parts: Sequence[IslandPart]) -> Ranked[SplitPipeline]:
+        """All pipeline sets over these parts, or some of them."""
+        key = tuple(parts)
+        if key not in self._ranked:
+            found = [one_set for blocks in partitions(key) for one_set in self._of_blocks(blocks)]
+            whole = Ranked.of(found, self._synchronised, SETS).whole(TRIED, self.workload.global_batch)
+            divided = self._divided(key, min((one.step_s for one in whole), default=math.inf))
+            self.counts["pipeline sets"] += len(found) + len(divided)
+            self._ranked[key] = Ranked.of([*found, *divided], self._synchronised, SETS)
+        return self._ranked[key]
 
     def _of_blocks(self, blocks: Sequence[tuple[IslandPart, ...]]) -> Iterator[PipelineSet[SplitPipeline]]:
         return self._products([self.pipelines(block) for block in blocks])

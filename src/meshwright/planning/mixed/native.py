@@ -131,7 +131,8 @@ class NativeSource:
         """Pipeline sets over these parts, or some of them, the quickest first; arguments as `StageSource.together`."""
         if not thorough:
             return self.composed(parts, SUBSET_COMPOSED)
-        found = [*self.composed(parts, COMPOSED), *self._unevenly(parts)]
+        found = self.composed(parts, COMPOSED)
+        found += self._unevenly(parts, min(map(_step_s, found), default=math.inf))
         best_s = min(map(_step_s, found), default=math.inf)
         return [*found, *self._leaving_out(parts, FEWER_COMPOSED, best_s)]
 
@@ -211,21 +212,23 @@ class NativeSource:
             self._refused.update(dict.fromkeys(refused.problems))
             return None
 
-    def _unevenly(self, parts: Sequence[IslandPart]) -> list[PricedPlan]:
+    def _unevenly(self, parts: Sequence[IslandPart], best_s: float) -> list[PricedPlan]:
         """Sets of pipelines whose micro-batches do not divide the batch, where those that do share it coarsely.
 
         Over all parts, and over each by itself: sets of few devices promise less than they keep beside large ones.
         """
-        if len(parts) < 2 or self._uneven is None:
+        if len(parts) < 2:
             return []
-        each = (one for part in parts if part.devices > 1 for one in self._first(self._uneven, [part], COMPOSED))
-        return [*self._first(self._uneven, parts, UNEVENLY_COMPOSED), *each]
+        islands = self.composer.islands
+        coarse = islands.shared_coarsely
+        several = [[part] for part in parts if part.devices > 1 and (coarse(parts) or coarse([part]))]
+        each = [own for own in several if islands.least_s(own) < best_s]
+        found = self._first(self._uneven, parts, UNEVENLY_COMPOSED) if coarse(parts) else []
+        return [*found, *(one for own in each for one in self._first(self._uneven, own, COMPOSED))]
 
     @cached_property
-    def _uneven(self) -> Composer | None:
-        """Of micro-batches that do not divide the batch; None where those that do share it finely."""
-        if not self.composer.islands.shared_coarsely:
-            return None
+    def _uneven(self) -> Composer:
+        """Of micro-batches that do not divide the batch."""
         return Composer(self.model, self.cluster, self.workload, self.space, self.effort, uneven=True)
 
     def _side_by_side(self, parts: Sequence[IslandPart]) -> Iterator[PricedPlan]:
@@ -306,12 +309,12 @@ class NativeSource:
         every = self._choices(parts)
         able = [pair for pair in every if sum(part.devices for part in pair) >= least]
         offers: dict[tuple[float, tuple[IslandPart, ...]], Composer] = {}
-        for composer in (self.composer, self._uneven):
-            if composer is None:
-                continue
-            for pair in able:
-                if composer.islands.least_s(pair) < best_s and (made := composer.made(pair, 1)):
-                    offers.setdefault((made[0].step_s, pair), composer)
+        coarse = self.composer.islands.shared_coarsely
+        uneven = [pair for pair in able if coarse(parts) or coarse(pair)]
+        ways = [(self.composer, pair) for pair in able] + [(self._uneven, pair) for pair in uneven]
+        for composer, pair in ways:
+            if composer.islands.least_s(pair) < best_s and (made := composer.made(pair, 1)):
+                offers.setdefault((made[0].step_s, pair), composer)
         found: list[PricedPlan] = []
         for step_s, pair in sorted(offers)[:LEFT_OUT]:
             if step_s > FARTHEST * best_s:

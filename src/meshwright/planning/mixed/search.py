@@ -98,7 +98,7 @@ def mixed_plans(
         without = {part.group: _without(source, part, every, alone) for part in every}
     found = [*mixed, *(one for own in alone.values() for one in own), *(one for one in without.values() if one)]
     launcher = usual() if usual and mixed and target is None and several and not spent() else None
-    launched = [] if launcher is None else _launched(source, mixed[0], launcher)
+    launched = [] if launcher is None else _launched(source, min(mixed, key=_step_s), launcher)
     if launcher is not None:
         launched = sorted([*launched, *_of_equal_ranks(source, every, launcher, launched)], key=_step_s)
     found += launched
@@ -142,13 +142,28 @@ def _together(source: StageSource, parts: Sequence[IslandPart], *, thorough: boo
 
 
 def _launched(source: StageSource, best: PricedPlan, launcher: Launcher) -> list[PricedPlan]:
-    """Plans that a framework starts over the groups that the best plan uses, or most of them, the quickest first."""
+    """Plans that a framework starts over the devices that the best plan uses, and over its groups or most of them.
+
+    Args:
+        source: of the plans.
+        best: of all plans, which may leave devices idle.
+        launcher: the framework.
+
+    Returns:
+        The quickest first.
+    """
     used = devices_used(source.cluster, best.estimate)
-    parts = [IslandPart(n, group.devices) for n, group in enumerate(source.cluster.groups) if group.name in used]
-    for some in _sets_of_several(source.cluster, parts)[:MOST_LAUNCHED]:
-        if (found := source.of_one_strategy(some, launcher)) or spent():
-            return found
-    return []
+    groups = [(n, group) for n, group in enumerate(source.cluster.groups) if group.name in used]
+    whole = [IslandPart(n, group.devices) for n, group in groups]
+    same = [IslandPart(n, used[group.name]) for n, group in groups]
+    found = source.of_one_strategy(same, launcher) if same != whole and len(same) > 1 else []
+    for some in _sets_of_several(source.cluster, whole)[:MOST_LAUNCHED]:
+        if spent():
+            break
+        if more := source.of_one_strategy(some, launcher):
+            found = [*found, *more]
+            break
+    return sorted(found, key=_step_s)
 
 
 def _started_first(

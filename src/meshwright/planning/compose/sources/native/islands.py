@@ -30,10 +30,8 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 
 MOST_WAVES = 14
-SMALL_WAVES = 12
-"""Sequences of a micro-batch up to which all numbers are tried where few devices share the batch unevenly."""
 FEW_WAVES = 24
-"""Likewise on hardly any devices."""
+"""Sequences of a micro-batch up to which all numbers are tried where few devices share the batch unevenly."""
 FEW_DEVICES = 32
 """On more, what that gains is not worth its time."""
 PARTS = (1, 2, 4)
@@ -90,7 +88,7 @@ class NativeIslands:
             picked = np.unique(np.linspace(0, len(every) - 1, MOST_WAVES).astype(int))
             every = [every[i] for i in picked]
         if self.uneven:
-            small = range(1, (FEW_WAVES if self._few_devices else SMALL_WAVES) + 1)
+            small = range(1, FEW_WAVES + 1)
             sizes = (g.devices // part for g in self.cluster.groups for part in PARTS if g.devices % part == 0)
             own = {size * times for size in sizes for times in PARTS}
             every = sorted({d for d in (*every, *small, *own) if d <= batch})
@@ -105,19 +103,17 @@ class NativeIslands:
     def _few_sequences(self) -> bool:
         return self.workload.global_batch <= MOST_WAVES and len(self.cluster.groups) > 1
 
-    @property
-    def shared_coarsely(self) -> bool:
-        """Whether micro-batches that divide the batch may share it badly: few devices that do not divide it, or many
-        for it."""
-        batch, groups = self.workload.global_batch, self.cluster.groups
-        if len(groups) == 1 or self._few_sequences or self.cluster.devices > FEW_DEVICES:
-            return False
-        coarse = self._few_devices and batch <= COARSE * self.cluster.devices
-        return coarse or any(batch % group.devices for group in groups)
+    def shared_coarsely(self, parts: Sequence[IslandPart]) -> bool:
+        """Whether micro-batches that divide the batch may share it badly over some parts: hardly any devices that have
+        few sequences each, or devices that do not divide it.
 
-    @property
-    def _few_devices(self) -> bool:
-        return self.cluster.devices <= FEWEST_DEVICES
+        What a larger cluster shares well, a part of it may not, and be quicker with the right shares.
+        """
+        batch, devices = self.workload.global_batch, sum(part.devices for part in parts)
+        if len(self.cluster.groups) == 1 or self._few_sequences or devices > FEW_DEVICES:
+            return False
+        coarse = devices <= FEWEST_DEVICES and batch <= COARSE * devices
+        return coarse or any(batch % part.devices for part in parts)
 
     @property
     def micro_batches(self) -> Float[np.ndarray, "waves"]:
@@ -174,7 +170,7 @@ class NativeIslands:
                 sizes=sorted({d for share in cut for d in divisors(share) if share // d <= most}),
                 waves=self.waves,
                 most_tensor=max(spec.devices_per_node, spec.domains[0].size),
-                most_micro_batch=FEW_WAVES if self.uneven and self._few_devices else MOST_MICRO_BATCH,
+                most_micro_batch=FEW_WAVES if self.uneven else MOST_MICRO_BATCH,
                 space=self.space,
                 layers_per_device=self.model.num_layers / self.cluster.devices,
             )
