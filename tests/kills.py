@@ -4,6 +4,7 @@
     answers    `plan -o`: the file is the one from before, or whole
     sweeps     killed again and again and gone on with: the rows are those of an undisturbed sweep
     studies    likewise with `tune --storage`: no trial that was there is gone, and the best is the same
+    checkpoints  saved over and over, the next process going on from the last: it is whole, and none is lost
 
 Processes are forked with everything imported, so that a kill costs no start. Workers of a run and of the service are
 killed by `python -m benchmarks.kills` and `python -m benchmarks.service_load`.
@@ -82,6 +83,33 @@ def writes(kills: int, chance: Random) -> tuple[int, list[str]]:
     return kills, wrong
 
 
+def checkpoints(kills: int, chance: Random) -> tuple[int, list[str]]:
+    """Of training that saves all the time."""
+    import numpy as np
+
+    from meshwright.runtime.checkpoint import last_checkpoint, restore_checkpoint, save_checkpoint
+
+    def state(step: int) -> dict[str, Any]:
+        return {"weights": np.full(200_000, step), "moments": np.full((300, 300), step), "step": np.int64(step)}
+
+    def save_on(step: int) -> None:
+        for number in range(step + 1, 10**9):
+            save_checkpoint("run", state(number))
+
+    wrong, step = [], 0
+    for number in range(kills):
+        killed(lambda step=step: save_on(step), chance.uniform(0.0, 0.1))  # type: ignore[misc]
+        if last_checkpoint("run") is None:
+            if step:
+                wrong.append(f"kill {number}: no checkpoint after step {step}")
+            continue
+        found = restore_checkpoint("run", state(0))
+        if any((np.asarray(value) != found["step"]).any() for value in found.values()) or found["step"] < step:
+            wrong.append(f"kill {number}: step {found['step']} after {step}, or arrays of two steps")
+        step = int(found["step"])
+    return kills, wrong
+
+
 def answers(kills: int, chance: Random) -> tuple[int, list[str]]:
     """Of a plan that is written over a file."""
     place, wrong, met = Path("out"), [], 0
@@ -144,7 +172,7 @@ def _trials(name: str) -> list[tuple[Any, ...]]:
         return storage.execute("SELECT number, name, value FROM meshwright_trial ORDER BY number").fetchall()
 
 
-KINDS = {"writes": writes, "answers": answers, "sweeps": sweeps, "studies": studies}
+KINDS = {"writes": writes, "checkpoints": checkpoints, "answers": answers, "sweeps": sweeps, "studies": studies}
 
 
 def main() -> int:

@@ -1,0 +1,25 @@
+"""A report in Markdown holds the text of names, and nothing that a name could do there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright import plan
+from meshwright.app.page import source_of
+from meshwright.report.markdown import plan_set_markdown
+
+NAME = "a`b](http://x)<img src=x onerror=y>\x1b[31m\n# c|d"
+
+
+def test_names_are_text() -> None:
+    source = source_of(plan("gpt2", cluster="2xH100", global_batch=8, seq_len=512, top=1), f"meshwright plan '{NAME}'")
+    inputs = source.document["inputs"]
+    named = {**inputs, "model": {**inputs["model"], "name": NAME}}
+    document = {**source.document, "inputs": named, "warnings": [NAME]}
+    text = plan_set_markdown(replace(source, document=document))
+    starts = ("## ", "* warning")
+    title, warning = (next(line for line in text.splitlines() if line.startswith(start)) for start in starts)
+    for line in (title, warning):
+        assert r"a`b]\(http://x)&lt;img src=x onerror=y>\x1b[31m # c|d" in line
+    assert text.splitlines()[-1].endswith(r"`meshwright plan 'a'b](http://x)<img src=x onerror=y>\x1b[31m # c|d'`")
+    assert "\n# c" not in text
