@@ -106,3 +106,6 @@ def test_files_that_hold_no_lists_are_refused(tmp_path: Path, text: str | None, 
         path.write_text(text)
     with pytest.raises(InputError, match=words):
         mw.Listing.load(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be used"):
+        mw.Listing.load(path)

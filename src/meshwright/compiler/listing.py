@@ -13,6 +13,7 @@ from typing import Any
 from jax.sharding import PartitionSpec
 
 from meshwright.compiler.instructions import Buffer, Feed, Instruction, Op, StepProgram, StepResult
+from meshwright.compiler.saved_plans import plan_text
 from meshwright.errors import InputError
 
 SCHEMA = "meshwright.program/1"
@@ -96,10 +97,9 @@ class Listing:
         Raises:
             InputError: there is no such file, or it holds no lists.
         """
-        if not Path(path).is_file():
-            raise _unreadable(f"there is no file {path}", "lists are read from it")
+        text = plan_text(path)
         try:
-            held = json.loads(Path(path).read_text())
+            held = json.loads(text)
         except (ValueError, RecursionError) as wrong:
             raise _unreadable(f"{path} is not JSON: {wrong}", "lists are saved as JSON") from wrong
         if not isinstance(held, dict) or not isinstance(held.get("program"), dict):

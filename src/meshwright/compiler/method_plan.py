@@ -14,10 +14,9 @@ from typing import Any
 from jax.extend import core
 
 from meshwright.compiler.inline import programs_of
-from meshwright.compiler.saved_plans import require_entries, saved_plan, unreadable
+from meshwright.compiler.saved_plans import plan_text, require_entries, saved_plan, unreadable
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.plan import StagesPlan
-from meshwright.errors import InputError, Problem
 from meshwright.formats.writing import write_file
 
 SCHEMA = "meshwright.method_plan/1"
@@ -129,10 +128,7 @@ def load_plan(path: str | Path) -> StagesPlan | MethodPlan:
     Raises:
         InputError: there is no such file, or it holds no plan.
     """
-    if not Path(path).is_file():
-        raise InputError(Problem(what=f"there is no file {path}", why="a plan is read from it",
-                                 fix="the path that plan.save wrote", field="plan"))  # fmt: skip
-    text = Path(path).read_text()
+    text = plan_text(path)
     try:
         held = json.loads(text)
     except (ValueError, RecursionError):

@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from meshwright.errors import InputError
+from meshwright.formats.files import read_text
+
+MAX_BYTES = 512 * 2**20
+"""Of a saved plan with its lists: what 100,000 instructions take, several times."""
 
 
 def unreadable(what: str, why: str) -> InputError:
     """The error of a saved plan that cannot be used."""
     return InputError(what=what, why=why, fix="save the plan of a compiled step again", field="plan")
+
+
+def plan_text(path: str | Path) -> str:
+    """The text of a saved plan, or of saved lists.
+
+    Args:
+        path: that `plan.save` or `compiled.save` wrote.
+
+    Raises:
+        InputError: there is no such file, or it is not text.
+    """
+    if not Path(path).is_file():
+        raise InputError(what=f"there is no file {path}", why="a plan is read from it",
+                         fix="the path that plan.save wrote", field="plan")  # fmt: skip
+    return read_text(path, "saved plan", max_bytes=MAX_BYTES)
 
 
 def saved_plan(text: str, stamp: str, known: int | str) -> dict[str, Any]:

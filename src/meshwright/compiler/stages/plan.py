@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from meshwright.compiler.saved_plans import require_entries, saved_plan
+from meshwright.compiler.saved_plans import plan_text, require_entries, saved_plan
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands, islands_of
-from meshwright.errors import InputError, Problem
 from meshwright.formats.writing import write_file
 from meshwright.specs.cluster import LinkSpec
 
@@ -132,10 +131,7 @@ class StagesPlan:
         Raises:
             InputError: there is no such file, or it holds no plan.
         """
-        if not Path(path).is_file():
-            raise InputError(Problem(what=f"there is no file {path}", why="a plan is read from it",
-                                     fix="the path that plan.save wrote", field="plan"))  # fmt: skip
-        return cls.from_json(Path(path).read_text())
+        return cls.from_json(plan_text(path))
 
     def __str__(self) -> str:
         """A line about the step and one for each stage."""
