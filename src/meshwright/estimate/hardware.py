@@ -79,6 +79,8 @@ class Hardware:
     """The device's share."""
     disk_rates: tuple[float, float] = (math.inf, math.inf)
     """The device's share of the speed of reading and writing; infinite where the host states no disks."""
+    joint: tuple[tuple[int, ...], tuple[LevelRates, ...]] | None = None
+    """Sizes and links of the domains of the ranks that hold states together, where they stand on several groups."""
     pace: float = 1.0
     """Speed of this machine's runs over what the numbers of their parts give; the rates and times above include it."""
     pace_range: tuple[float, float] | None = None

@@ -118,8 +118,7 @@ def step_operators(
     watched: dict[object, list[_Priced]] = {}
     found = []
     for number, (pipeline, priced) in enumerate(zip(plan.pipelines, run.pipelines, strict=True)):
-        for place, worker in enumerate(pipeline.workers):
-            site = pricer.sites.of(worker)
+        for place, (worker, site) in enumerate(zip(pipeline.workers, run.stages[number], strict=True)):
             own = StageOperators(pipeline=number, stage=place, group=site.group.name, hardware=site.hardware)
             last = Kind.R in schedule_of(pipeline.schedule).kinds and place == len(pipeline.workers) - 1
             for index, item, count in _items(plan, pipeline, worker, priced.columns.runs[place], pricer):

@@ -87,7 +87,7 @@ class PlanPricer:
         Args:
             plan: checked.
         """
-        stages = tuple(tuple(self.sites.of(worker) for worker in pipeline.workers) for pipeline in plan.pipelines)
+        stages = self.stages(plan)
         numbers = [self.rows.number(strategy) for strategy in plan.strategies]
         pipelines = tuple(
             self._pipeline(plan, pipeline, own, numbers) for pipeline, own in zip(plan.pipelines, stages, strict=True)
@@ -97,22 +97,32 @@ class PlanPricer:
             views=self.sites.views,
             view=np.array([site.view for site in flat]),
             devices=np.array([site.devices for site in flat], dtype=float),
-            partners=self._rings(plan, stages) if len(stages) > 1 else None,
+            # Where pipelines hold states together, what is summed in the group is summed over all of them.
+            partners=self._rings(plan, stages) if len(stages) > 1 and not plan.joint_ranks else None,
         )
         return RunPlan(
             pipelines=pipelines, stages=stages, workers=workers, step=step_of(pipelines, workers, self.workload)
         )
+
+    def stages(self, plan: ExecutionPlan) -> tuple[tuple[Site, ...], ...]:
+        """Where the workers of each pipeline stand; with the links of one group where they hold states together.
+
+        Args:
+            plan: checked.
+        """
+        stages = tuple(tuple(self.sites.of(worker) for worker in pipeline.workers) for pipeline in plan.pipelines)
+        return self.sites.joined(stages) if plan.joint_ranks else stages
 
     def price_rows(self, plans: Sequence[ExecutionPlan]) -> None:
         """Price what the layers of several checked plans cost together, which is quicker than plan after plan."""
         self.rows.price(
             key
             for plan in plans
-            for pipeline in plan.pipelines
+            for pipeline, stages in zip(plan.pipelines, self.stages(plan), strict=True)
             for key in self._row_keys(
                 plan,
                 pipeline,
-                [self.sites.of(worker) for worker in pipeline.workers],
+                stages,
                 [strategy_of_worker(plan, pipeline, worker) for worker in pipeline.workers],
             ).values()
         )

@@ -216,9 +216,9 @@ def sharding_columns(strategies: Sequence[LayerStrategy]) -> ShardingColumns:
         else:
             groups = data.replicate
             expert_groups = groups if expert_ranks % groups == 0 else 1
-        shard.append(ranks // groups)
+        shard.append(data.across or ranks // groups)
         replicate.append(groups)
-        expert_shard.append(expert_ranks // expert_groups)
+        expert_shard.append(data.across or expert_ranks // expert_groups)
         expert_replicate.append(expert_groups)
     return ShardingColumns(
         zero=column([s.data.zero for s in strategies]),

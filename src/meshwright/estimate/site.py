@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, combinations
 from math import gcd
 
 from meshwright.errors import InputError, UnsupportedError
@@ -128,6 +128,36 @@ class Sites:
             self.views.append(whole if sizes == whole.domain_sizes else replace(whole, domain_sizes=sizes))
         return self._numbers[key]
 
+    def joined(self, stages: tuple[tuple[Site, ...], ...]) -> tuple[tuple[Site, ...], ...]:
+        """Workers whose ranks form one group, each on its own devices: their collectives run at the slowest links.
+
+        Inside, as many neighbours of every worker as share a domain; outside, the slowest of the links between their
+        groups and of the fabrics that a worker's own ranks cross.
+
+        Args:
+            stages: of each pipeline.
+        """
+        flat = [site for own in stages for site in own]
+        key = (-1, *(number for site in flat for number in (site.view, site.devices)))
+        near = gcd(*(gcd(site.hardware.domain_sizes[0], site.devices) for site in flat))
+        inner = min((site.hardware.rates[0] for site in flat), key=_reached)
+        crossed = [site.hardware.rates[-1] for site in flat if site.devices > near]
+        numbers = sorted({site.number for site in flat})
+        between = [self.link(one, other) for one, other in combinations(numbers, 2)]
+        outer = min([*between, *crossed] or [inner], key=_reached)
+        sizes = (near, sum(site.devices for site in flat)) if near > 1 else (sum(site.devices for site in flat),)
+        rates = (inner, outer)[-len(sizes) :]
+
+        def seen(site: Site) -> Site:
+            name = (site.view, key)
+            if name not in self._numbers:
+                self._numbers[name] = len(self.views)
+                self.views.append(replace(site.hardware, joint=(sizes, rates)))
+            view = self._numbers[name]
+            return replace(site, view=view, hardware=self.views[view])
+
+        return tuple(tuple(seen(site) for site in own) for own in stages)
+
     def between(self, one: Site, other: Site) -> LevelRates:
         """The link that joins two workers: the innermost domain that holds both, or what joins their groups."""
         if one.number != other.number:
@@ -178,6 +208,10 @@ class Sites:
                     code="MW230",
                 )
         return self._links[key]
+
+
+def _reached(rates: LevelRates) -> float:
+    return float(rates.bandwidth_bytes_per_s) * rates.efficiency
 
 
 def _merged(ranges: Ranges) -> Ranges:

@@ -128,7 +128,8 @@ class DataNetwork:
         self, sharding: ShardingColumns, groups: DataGroups, hardware: Hardware, partners: Partners | None = None
     ) -> None:
         self.hardware, self.partners = hardware, partners
-        sizes = hardware.domain_sizes
+        sizes, rates = hardware.joint or (hardware.domain_sizes, hardware.rates)
+        self.shard_rates = rates
         self.strides = {
             False: (groups.dense_stride, sharding.shard),
             True: (groups.expert_stride, sharding.expert_shard),
@@ -141,8 +142,8 @@ class DataNetwork:
             False: group_span(groups.dense_stride * sharding.shard, sharding.replicate, sizes),
             True: group_span(groups.expert_stride * sharding.expert_shard, sharding.expert_replicate, sizes),
         }
-        self.tensor = group_span(1, groups.dense_stride, sizes)
-        self.replica_rates = hardware.rates
+        self.tensor = group_span(1, groups.dense_stride, hardware.domain_sizes)
+        self.replica_rates = rates
         if partners is not None:
             # A replica group goes on in the partners: as many times its members at each level, and all at the last.
             self.replica = {
@@ -156,7 +157,7 @@ class DataNetwork:
 
     @cached_property
     def _in_shard(self) -> dict[bool, GroupLines]:
-        return {expert: GroupLines(inside=self.shard[expert], rates=self.hardware.rates) for expert in self.shard}
+        return {expert: GroupLines(inside=self.shard[expert], rates=self.shard_rates) for expert in self.shard}
 
     @cached_property
     def _in_replica(self) -> dict[bool, GroupLines]:

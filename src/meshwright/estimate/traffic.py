@@ -4,6 +4,7 @@
                   wherever two neighbouring layers stand on different groups
     gradients     2 (n - 1) / n x bytes of a layer on each of the n links around the n groups that hold it: sums are
                   made inside each group first; between two groups the one link is crossed both ways
+    joint states  (D - 1) / D x bytes of the model for every gather or scatter of D ranks in one ring
     tied table    as gradients, of the first and the last stage, by each of their data ranks
 
 Bytes count at both ends of a link once.
@@ -67,7 +68,12 @@ def link_traffic(
         for here, there in pairwise(held.tolist()):
             if here != there:
                 activations[_pair(here, there)] += sequences * once_bytes * (2 if workload.training else 1)
-    if workload.training:
+    if workload.training and (ranks := plan.joint_ranks):
+        parameters = float(weights_of(ModelLayout.of(model, workload.seq_len)).sum())
+        once = parameters * _joint_bytes(plan, workload)
+        for edge, share in ring_edges(sorted({int(held[0]) for held in groups}), ranks):
+            gradients[edge] += share / 2 * once
+    elif workload.training:
         reduced = _reduced_bytes(plan, workload)
         rings, which = np.unique(np.sort(np.stack(groups), axis=0), axis=1, return_inverse=True)
         weights = np.bincount(which.reshape(-1), weights_of(ModelLayout.of(model, workload.seq_len)))
@@ -80,6 +86,16 @@ def link_traffic(
                 for edge, share in ring_edges(sorted({int(held[0]), int(held[-1])})):
                     gradients[edge] += share * ranks * model.vocab * model.hidden * reduced
     return tuple(_priced(cluster, pair, activations[pair], gradients[pair]) for pair in sorted(activations | gradients))
+
+
+def _joint_bytes(plan: ExecutionPlan, workload: Workload) -> float:
+    """Bytes of a parameter in all gathers and scatters of a step, where pipelines hold states together."""
+    pipeline = plan.pipelines[0]
+    data = plan.strategies[plan.strategy_index(pipeline, pipeline.workers[0])].data
+    each = pipeline.num_micro_batches
+    scatters = each if data.zero > 1 else 1
+    gathers = 2 * each if data.zero == 3 and data.reshard else 1
+    return scatters * workload.precision.bytes_of("reduce") + gathers * workload.precision.gathered_bytes
 
 
 def _reduced_bytes(plan: ExecutionPlan, workload: Workload) -> float:

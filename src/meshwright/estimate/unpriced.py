@@ -96,6 +96,11 @@ def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
 
             found += (*sum_problems(strategy), *sums_of_job(strategy, workload, len(plan.pipelines)))
         found += (*_of_tensor(strategy, where), *_of_layout(strategy, where))
+        if strategy.data.across and workload.sequence_lengths:
+            why = "how long the ranks of unlike devices wait for each other's longest sequences has no rule"
+            fix = "leave --lengths out, or let each pipeline hold its own states"
+            path = f"{where}.data.across"
+            found.append(Problem(what=f"{path} with sequences of several lengths", why=why, fix=fix, field=path))
     for number, pipeline in enumerate(plan.pipelines):
         for place, worker in enumerate(pipeline.workers):
             found += _of_order(worker, f"pipelines[{number}].workers[{place}]")

@@ -135,7 +135,7 @@ def _other_strategies(strategy: LayerStrategy) -> Iterator[tuple[str, str, Layer
         if other != kind:
             yield "recompute", f"recompute {kind} -> {other}", replace(strategy, recompute=Recompute(kind=other))
     data = strategy.data
-    if strategy.dp > 1 and data.family == "zero":
+    if strategy.dp > 1 and data.family == "zero" and not data.across:
         for zero in (0, 1, 2, 3):
             if zero == data.zero:
                 continue
@@ -145,7 +145,9 @@ def _other_strategies(strategy: LayerStrategy) -> Iterator[tuple[str, str, Layer
 
 
 def _shares(plan: ExecutionPlan, firsts: Sequence[int]) -> Iterator[Variant]:
-    """One micro-batch from one pipeline to another whose micro-batches are as large."""
+    """One micro-batch from one pipeline to another whose micro-batches are as large; none of those that run in step."""
+    if plan.joint_ranks:
+        return
     for one in firsts:
         for other in firsts:
             giver, taker = plan.pipelines[one], plan.pipelines[other]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -124,11 +124,22 @@ class ExecutionPlan:
             for index, worker in enumerate(pipeline.workers):
                 self._check_worker(check, f"{here}.workers[{index}]", worker)
                 taken.extend(worker.devices)
+        if any(strategy.data.across for strategy in self.strategies) and not check.problems:
+            self._check_joint_states(check)
         check.that(len(counts) <= 1, "pipelines", sorted(counts), "all pipelines must hold the same number of layers")
         taken.sort()
         for (_, last), (first, _) in pairwise(taken):
             check.that(first > last, "devices", first, "a device belongs to one worker only")
         check.done()
+
+    def _check_joint_states(self, check: Check) -> None:
+        from meshwright.specs.joint_states import check_joint_states  # few plans have any
+
+        runs = [run.strategy for pipeline in self.pipelines for chunk in pipeline.chunks() for run in chunk.runs]
+        if used := [self.strategies[number] for number in dict.fromkeys(runs)]:
+            chunks = [len(list(pipeline.chunks())) for pipeline in self.pipelines]
+            counts = [pipeline.num_micro_batches for pipeline in self.pipelines]
+            check_joint_states(check, used, self.devices, chunks, counts)
 
     def _check_layers(self, check: Check, here: str, pipeline: Pipeline) -> int:
         ranges = sorted(r for chunk in pipeline.chunks() if chunk.copy == "primary" for r in chunk.layers)
@@ -194,6 +205,33 @@ class ExecutionPlan:
     def devices(self) -> int:
         """Devices in use."""
         return sum(worker.num_devices for pipeline in self.pipelines for worker in pipeline.workers)
+
+    @property
+    def joint_ranks(self) -> int:
+        """Data and context ranks that hold one copy of the sharded states, all pipelines together; 0 where each
+        pipeline holds its own."""
+        first = self.pipelines[0]
+        return self.strategies[self.strategy_index(first, first.workers[0])].data.across
+
+    def with_pipelines(
+        self, pipelines: Iterable[Pipeline], strategies: Sequence[LayerStrategy] | None = None
+    ) -> ExecutionPlan:
+        """The plan with other pipelines; what all of them hold together is held by the ranks that they have now.
+
+        Args:
+            pipelines: of the later plan.
+            strategies: of the later plan; None for those of this one.
+        """
+        own, kept = tuple(pipelines), tuple(self.strategies if strategies is None else strategies)
+        if not self.joint_ranks:
+            return replace(self, strategies=kept, pipelines=own)
+        devices = sum(worker.num_devices for pipeline in own for worker in pipeline.workers)
+
+        def held(strategy: LayerStrategy) -> LayerStrategy:
+            across = devices // strategy.tp if len(own) > 1 else 0
+            return replace(strategy, data=replace(strategy.data, across=across))
+
+        return replace(self, strategies=tuple(held(one) if one.data.across else one for one in kept), pipelines=own)
 
     @property
     def global_batch(self) -> int:

@@ -193,9 +193,13 @@ class DataParallel:
     to a reference copy (AvgPipe)."""
     averaging_steps: int = 1
     """Optimizer steps from one averaging to the next; 1 where every step sums gradients."""
+    across: int = 0
+    """Ranks of all pipelines together that hold one copy of the sharded states, each pipeline with its own share of the
+    batch (ZeRO over unlike devices: Poplar, Cephalo); 0 where every pipeline holds its own."""
 
     def __post_init__(self) -> None:
         check = Check("data")
+        check.whole("across", self.across, 0)
         check.whole("replicate", self.replicate)
         check.whole("shard", self.shard)
         check.one_of("zero", str(self.zero), ("0", "1", "2", "3"))

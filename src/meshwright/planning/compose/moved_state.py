@@ -184,14 +184,19 @@ def _holders(plan: ExecutionPlan, where: Where, kind: int) -> _Held:
     parts = []
     for p, w, index in where:
         worker, strategy = plan.pipelines[p].workers[w], plan.strategies[index]
-        parts.append(_intervals(worker, strategy, kind))
+        before = plan.pipelines[:p] if strategy.data.across else ()
+        first = sum(one.num_devices for pipeline in before for one in pipeline.workers) // strategy.tp
+        parts.append(_intervals(worker, strategy, kind, first))
     return _Held(
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in ("device", "start", "stop")}
     )
 
 
-def _intervals(worker: Worker, strategy: LayerStrategy, kind: int) -> _Held:
-    """What each device of a worker holds of a layer: tensor or expert part, cut by the ranks that shard it."""
+def _intervals(worker: Worker, strategy: LayerStrategy, kind: int, first: int) -> _Held:
+    """What each device of a worker holds of a layer: tensor or expert part, cut by the ranks that shard it.
+
+    Where pipelines hold states together, these are the ranks of all, `first` of them in pipelines before.
+    """
     device = np.concatenate([np.arange(first, last + 1) for first, last in worker.devices])
     rank = np.arange(len(device))
     data = strategy.data
@@ -200,8 +205,10 @@ def _intervals(worker: Worker, strategy: LayerStrategy, kind: int) -> _Held:
     sharded = data.zero >= 1 if optimizer else data.zero == 3
     ranks = len(device) // parts
     shards = min(ranks, data.shard * strategy.cp) if sharded and not experts else (ranks if sharded else 1)
+    if sharded and data.across:
+        shards = data.across
     width = 1.0 / (parts * shards)
-    start = (rank % parts) / parts + (rank // parts % shards) * width
+    start = (rank % parts) / parts + ((first + rank // parts) % shards) * width
     return _Held(device=device, start=start, stop=start + width)
 
 

@@ -56,7 +56,7 @@ def kept_plans(job: Job, change: ChangedCluster) -> Iterator[ExecutionPlan]:
         ]
         if any(one is None for one in shorter):
             return
-        yield replace(job.plan, pipelines=tuple(one for one in shorter if one is not None))
+        yield job.plan.with_pipelines(one for one in shorter if one is not None)
         if reach >= most:
             return
         reach *= 2
@@ -64,7 +64,7 @@ def kept_plans(job: Job, change: ChangedCluster) -> Iterator[ExecutionPlan]:
 
 def _plan(plan: ExecutionPlan, own: Sequence[tuple[Pipeline, Sequence[Worker | None]]]) -> ExecutionPlan:
     pipelines = (replace(p, workers=tuple(worker for worker in workers if worker is not None)) for p, workers in own)
-    return replace(plan, pipelines=tuple(pipelines))
+    return plan.with_pipelines(pipelines)
 
 
 def _with_substitutes(job: Job, change: ChangedCluster) -> dict[int, int]:
@@ -140,7 +140,7 @@ def _sharing(plan: ExecutionPlan, left: Sequence[Pipeline], pace_s: Sequence[flo
     for place in sorted(range(len(left)), key=lambda i: -waves[i]):
         counts[place] += rest // waves[place]
         rest %= waves[place]
-    if rest or min(counts) < 1:
+    if rest or min(counts) < 1 or (plan.joint_ranks and len(set(counts)) > 1):
         return None
     return [
         replace(one, num_micro_batches=n, schedule=_schedule(one.schedule, len(one.workers), n))
@@ -180,7 +180,7 @@ def _with_fewer_ranks(
             if pipeline.shapes or any(worker is None for worker in workers):
                 return
             made.append((replace(pipeline, workers=tuple(w for w in workers if w is not None)), wave))
-        later = replace(plan, strategies=tuple(numbers), pipelines=tuple(pipeline for pipeline, _ in made))
+        later = plan.with_pipelines((pipeline for pipeline, _ in made), tuple(numbers))
         counted = (replace(one, micro_batch=wave // later.data_degree(one)) for one, wave in made)
         yield replace(later, pipelines=tuple(counted))
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain, product
 
+from meshwright.budget import spent
 from meshwright.errors import MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.price import check_plan, estimate_of
@@ -134,7 +135,18 @@ class NativeSource:
         found = self.composed(parts, COMPOSED)
         found += self._unevenly(parts, min(map(_step_s, found), default=math.inf))
         best_s = min(map(_step_s, found), default=math.inf)
-        return [*found, *self._leaving_out(parts, FEWER_COMPOSED, best_s)]
+        found += self._leaving_out(parts, FEWER_COMPOSED, best_s)
+        return [*self._in_one_group(parts, min(map(_step_s, found), default=math.inf)), *found]
+
+    def _in_one_group(self, parts: Sequence[IslandPart], best_s: float) -> list[PricedPlan]:
+        """Plans whose ranks hold one state together, each kind with its share of every micro-batch, where quicker."""
+        if len(parts) < 2 or spent() or not self.workload.training:
+            return []
+        from meshwright.planning.mixed.joint_groups import JointGroups  # of several groups alone
+
+        islands = self.composer.islands
+        joint = JointGroups(pricer=self._pricer, space=self.space, rate=islands.rate, candidate=self.priced)
+        return joint.quicker(parts, best_s)
 
     def composed(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """The quickest pipeline sets over these parts, or some of them.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from meshwright.formats.plan_json import PlannedJob
@@ -55,11 +56,13 @@ def _counted(names: Iterable[Sequence[str]]) -> str:
 
 def strategy_text(strategy: LayerStrategy) -> str:
     """What the layers of a stage share, in the words of a plan's line: `tp8 dp4 z1 rc-full tpov`."""
-    row = strategy_row(strategy)
+    ranks = strategy.data.across
+    row = strategy_row(replace(strategy, data=replace(strategy.data, across=0)) if ranks else strategy)
     if row is None:
         return _degrees(strategy)
-    unsaid = {"dp1", row.sharding} if row.dp * row.cp_degree == 1 else {"dp1"}
-    return " ".join(token for token in row.tokens(of_layers=True) if token not in unsaid) or "unsharded"
+    unsaid = {"dp1", row.sharding} if row.dp * row.cp_degree == 1 and not ranks else {"dp1"}
+    held = f", states over all {ranks} ranks" if ranks else ""
+    return " ".join(token for token in row.tokens(of_layers=True) if token not in unsaid) + held or "unsharded"
 
 
 def _degrees(strategy: LayerStrategy) -> str:

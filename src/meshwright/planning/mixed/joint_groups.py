@@ -1,0 +1,269 @@
+"""Plans of one ZeRO group over unlike devices: each kind takes its own share of every micro-batch, all hold one state.
+
+    S_k     sequences of a micro-batch on kind k, near  S rate_k / sum of rates, in whole sequences of its data ranks
+    step    micro-batches x the slowest kind's pass, beside gathers and sums over all ranks at the slowest link
+
+Every kind is one pipeline of one stage, with context ranks where its share is smaller than its devices and as much
+recompute as its own memory needs. What is promised by rates alone chooses which divisions are priced; a division whose
+step without recompute is no quicker than the best plan known is dropped, for sharding more and recomputing only add.
+
+Source: Zhang et al. 2024, Poplar (arXiv 2408.12596), shares of the batch by speed under every ZeRO stage; Guo et al.
+2024, Cephalo (arXiv 2411.01075), work by speed and states apart from it. The search is our own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, combinations, product
+
+from meshwright.budget import spent
+from meshwright.estimate.legality import row_problems
+from meshwright.estimate.price import estimate_of
+from meshwright.estimate.pricer import PlanPricer
+from meshwright.planning.compose.execution_plan import PlanBuilder, StageLayers
+from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.mixed.source import PricedPlan
+from meshwright.schedules.plan_rows import plan_of
+from meshwright.search.axes import recompute_words
+from meshwright.search.space import Space
+from meshwright.search.table import divisors
+from meshwright.specs.plan import ExecutionPlan, Pipeline
+from meshwright.specs.row import PlanRow, recompute_fields
+
+SHARDED = ("z1", "z2", "z3")
+"""What is tried, from what is sent least to what is held least."""
+BLOCKS = (0.25, 0.5, 0.75)
+"""Shares of the layers that are recomputed."""
+MOST_MICRO_BATCH = 16
+"""Sequences of a rank."""
+PRICED = 12
+"""Divisions that are priced without recompute."""
+REFINED = 4
+"""Of them, those for which sharding and recompute are looked for."""
+EACH_TENSOR = 4
+"""Divisions of a tensor degree."""
+MOST_SUBSETS = 3
+"""Kinds up to which every two are tried without the others, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Division:
+    """Who does how much of a micro-batch."""
+
+    parts: tuple[IslandPart, ...]
+    tp: int
+    micro_batches: int
+    sequences: tuple[int, ...]
+    promised: float
+    """Micro-batches x the slowest part's sequences over its rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointGroups:
+    """Looks for plans of one group over the parts of a cluster."""
+
+    pricer: PlanPricer
+    space: Space
+    rate: Callable[[IslandPart], float]
+    """Layers x sequences per second that a part reaches at best."""
+    candidate: Callable[[ExecutionPlan], PricedPlan | None]
+    """A plan priced in full; None where it does not fit."""
+
+    def quicker(self, parts: Sequence[IslandPart], best_s: float) -> list[PricedPlan]:
+        """Plans that are quicker than the best known, the quickest first.
+
+        Args:
+            parts: of the cluster, that can talk to each other.
+            best_s: step of the best plan known; infinite where there is none.
+        """
+        found: list[PricedPlan] = []
+        for some in self._sets(parts):
+            for division in self._promising(some, best_s):
+                one = self._refined(division, best_s)
+                if one is not None and one.step_time_s < best_s:
+                    best_s = one.step_time_s
+                    found.append(one)
+                if spent():
+                    break
+        return found[::-1]
+
+    def _sets(self, parts: Sequence[IslandPart]) -> Iterator[tuple[IslandPart, ...]]:
+        yield tuple(parts)
+        if 2 < len(parts) <= MOST_SUBSETS:
+            yield from combinations(parts, len(parts) - 1)
+
+    def _promising(self, parts: tuple[IslandPart, ...], best_s: float) -> list[_Division]:
+        """Divisions that may be quicker, by their step without recompute."""
+        chosen: list[tuple[float, _Division]] = []
+        divisions = sorted(self._divisions(parts), key=lambda one: one.promised)[:PRICED]
+        layers = self.pricer.model.num_layers
+        for one in divisions:
+            if one.promised * layers >= best_s:
+                continue
+            plan = self._plan(one, SHARDED[0], [PlanRow()] * len(parts), checked=False)
+            if plan is not None and (step_s := self.pricer.step_time_s(plan)) < best_s:
+                chosen.append((step_s, one))
+        chosen.sort(key=lambda one: one[0])
+        return [one for _, one in chosen[:REFINED]]
+
+    def _divisions(self, parts: tuple[IslandPart, ...]) -> Iterator[_Division]:
+        """Per tensor degree the best of those with the fewest, the most and other numbers of micro-batches."""
+        batch = self.pricer.workload.global_batch
+        groups = [self.pricer.cluster.groups[part.group] for part in parts]
+        rates = [self.rate(part) for part in parts]
+        if not all(rates):
+            return
+        near = math.gcd(*(size for part, group in zip(parts, groups, strict=True)
+                          for size in (part.devices, group.devices_per_node)))  # fmt: skip
+        for tp in (degree for degree in divisors(near) if self._allows("tp", degree)):
+            own: list[_Division] = []
+            for count in divisors(batch):
+                best = self._divided(parts, rates, tp, batch // count)
+                if best is not None:
+                    slowest, sequences = best
+                    promised = count * slowest
+                    own.append(_Division(
+                        parts=parts, tp=tp, micro_batches=count, sequences=sequences, promised=promised
+                    ))  # fmt: skip
+            own.sort(key=lambda one: (round(one.promised, 9), one.micro_batches))
+            least = own[0].promised if own else 0.0
+            ties = [one for one in own if one.promised <= 1.001 * least]
+            ends = dict.fromkeys((ties[:1] + ties[-1:] + ties[len(ties) // 2 :][:1]) if ties else [])
+            yield from dict.fromkeys([*ends, *own[:EACH_TENSOR]])
+
+    def _divided(
+        self, parts: Sequence[IslandPart], rates: Sequence[float], tp: int, total: int
+    ) -> tuple[float, tuple[int, ...]] | None:
+        """Sequences of a micro-batch on every part, the slowest of them as quick as can be; None where none divides."""
+        units = [part.devices // tp // self._most_context(part, tp) for part in parts]
+        exact = [total * rate / sum(rates) for rate in rates]
+        best: tuple[float, tuple[int, ...]] | None = None
+        for last in range(len(parts)):
+            around = [
+                sorted({max(math.floor(x / unit), 1) * unit, math.ceil(x / unit) * unit})
+                for number, (x, unit) in enumerate(zip(exact, units, strict=True))
+                if number != last
+            ]
+            for chosen in product(*around):
+                left = total - sum(chosen)
+                sequences = (*chosen[:last], left, *chosen[last:])
+                if left <= 0 or left % units[last] or self._too_many(parts, tp, sequences):
+                    continue
+                slowest = max(number / rate for number, rate in zip(sequences, rates, strict=True))
+                if best is None or slowest < best[0]:
+                    best = slowest, sequences
+        return best
+
+    def _too_many(self, parts: Sequence[IslandPart], tp: int, sequences: Sequence[int]) -> bool:
+        return any(own > MOST_MICRO_BATCH * (part.devices // tp) for part, own in zip(parts, sequences, strict=True))
+
+    def _most_context(self, part: IslandPart, tp: int) -> int:
+        """Context ranks that a part may have: a power of two of those in a node."""
+        per_node = math.gcd(part.devices, self.pricer.cluster.groups[part.group].devices_per_node) // tp
+        most = per_node & -per_node
+        able = [degree for degree in divisors(most) if self._allows("cp", degree)]
+        return max(able, default=1)
+
+    def _refined(self, one: _Division, best_s: float) -> PricedPlan | None:
+        """A division with the sharding that is quickest, and of each part the least recompute that fits."""
+        best: PricedPlan | None = None
+        for sharding in (word for word in SHARDED if self._allows("sharding", word)):
+            limit_s = best_s if best is None else best.step_time_s
+            plan = self._fitting(one, sharding, limit_s)
+            found = None if plan is None else self.candidate(plan)
+            if found is not None and found.step_time_s < limit_s:
+                best = found
+        return best
+
+    def _fitting(self, one: _Division, sharding: str, limit_s: float) -> ExecutionPlan | None:
+        """The least recompute of every part that its memory needs; None where a step is not below the limit."""
+        ways = list(self._recomputes())
+        at = [0] * len(one.parts)
+        while ways and max(at) < len(ways):
+            plan = self._plan(one, sharding, [ways[place] for place in at])
+            if plan is None:
+                return None
+            estimate = estimate_of(plan, self.pricer)
+            if estimate.step_time_s >= limit_s:
+                return None
+            able = ("yes", "tight") if self.space.tight else ("yes",)
+            full = [place for place, stage in enumerate(estimate.stages) if stage.fits not in able]
+            if not full:
+                return plan
+            for place in full:
+                at[place] += 1
+        return None
+
+    def _recomputes(self) -> Iterator[PlanRow]:
+        """Ways to recompute that the space allows, from none of the layers to all, as rows that say no more."""
+        layers = self.pricer.model.num_layers
+        for word in recompute_words(self.pricer.model, self.pricer.workload):
+            if not self._allows("recompute", word):
+                continue
+            counts = [math.ceil(share * layers) for share in BLOCKS] if word == "block" else [0]
+            for count in dict.fromkeys(counts):
+                yield PlanRow(**recompute_fields(word), recompute_layers=count)
+
+    def _plan(
+        self, one: _Division, sharding: str, recomputes: Sequence[PlanRow], *, checked: bool = True
+    ) -> ExecutionPlan | None:
+        """The plan of a division; None where a rule of the model, or a pin, is against it."""
+        starts = list(accumulate((group.devices for group in self.pricer.cluster.groups), initial=0))
+        layers = self.pricer.model.num_layers
+        builder = PlanBuilder()
+        pipelines = []
+        ranks = sum(part.devices for part in one.parts) // one.tp
+        for part, sequences, recompute in zip(one.parts, one.sequences, recomputes, strict=True):
+            row = self._row(part, one, sharding, sequences, recompute)
+            if row is None or (checked and not self._within(row)):
+                return None
+            own = plan_of(row, (layers,))
+            strategies = [replace(own_one, data=replace(own_one.data, across=ranks)) for own_one in own.strategies]
+            runs = own.pipelines[0].workers[0].chunks[0].runs
+            held = StageLayers(virtual_stage=0, first=0, strategies=strategies, runs=runs)
+            worker = builder.worker(starts[part.group], part.devices, [held], 1)
+            pipelines.append(Pipeline(micro_batch=row.mbs, num_micro_batches=one.micro_batches, workers=(worker,)))
+        return builder.plan(pipelines)
+
+    def _row(
+        self, part: IslandPart, one: _Division, sharding: str, sequences: int, recompute: PlanRow
+    ) -> PlanRow | None:
+        """A part as a plan of its own, with the fewest context ranks that its share allows."""
+        ranks = part.devices // one.tp
+        able = (cp for cp in divisors(self._most_context(part, one.tp)) if sequences % (ranks // cp) == 0)
+        for cp in (degree for degree in able if self._allows("cp", degree)):
+            dp = ranks // cp
+            kinds = self.space.pinned("cp_kind") or ("p2p",)
+            row = replace(
+                recompute,
+                tp=one.tp,
+                tp_overlap="ring" if one.tp > 1 and self._allows("tp_overlap", "ring") else "bulk",
+                cp=((str(kinds[0]), cp),) if cp > 1 else (),
+                dp=dp,
+                sharding=sharding,
+                mbs=sequences // dp,
+                gbs=sequences * one.micro_batches,
+            )
+            problems = row_problems(row, self.pricer.model, self.pricer.workload.seq_len, part.devices)
+            if row.mbs <= MOST_MICRO_BATCH and not problems:
+                return row
+        return None
+
+    def _within(self, row: PlanRow) -> bool:
+        """Whether what is pinned allows a stage, one of a pipeline of its own."""
+        said: dict[str, object] = {
+            "pp": row.pp,
+            "vpp": row.vpp,
+            "ep": row.ep,
+            "etp": row.etp,
+            "dp": row.dp,
+            "mbs": row.mbs,
+        }
+        said |= {"schedule": row.schedule, "tensor": row.tensor, "sharding": row.sharding}
+        return all(self._allows(axis, value) for axis, value in said.items())
+
+    def _allows(self, axis: str, value: object) -> bool:
+        pinned = self.space.pinned(axis)
+        return pinned is None or value in pinned

@@ -1,0 +1,74 @@
+"""One ZeRO group over unlike devices where that is the quickest plan, and never where a pin is against it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from meshwright import plan
+from meshwright.app.plan_set import PlanSet
+from meshwright.estimate.price import estimate_of
+from meshwright.estimate.pricer import PlanPricer
+from meshwright.planning.plan_source import planned_job
+from meshwright.specs.job import Job
+from meshwright.specs.strategy import ContextParallel, DataParallel, LayerStrategy
+from tests.estimate.mixed import Stage, plan_of
+
+MODEL, GPUS, BATCH, LENGTH = "llama-3.2-3b", "4xH100,4xA100-80", 8, 4096
+
+
+def asked(**more: object) -> PlanSet:
+    return plan(MODEL, gpus=GPUS, global_batch=BATCH, seq_len=LENGTH, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def plans() -> PlanSet:
+    return asked()
+
+
+def test_a_small_batch_is_shared_by_speed_in_one_group(plans: PlanSet) -> None:
+    job = planned_job(plans[0])[0]
+    assert job.plan.joint_ranks == 8
+    by_kind = [job.plan.data_degree(one) * one.micro_batch for one in job.plan.pipelines]
+    assert by_kind == [6, 2]
+    assert plans[0].estimate.fits == "yes"
+
+
+def test_the_answer_says_who_holds_the_states(plans: PlanSet) -> None:
+    assert "states over all 8 ranks" in " ".join(plans.verdict.why)
+
+
+def test_no_other_shares_are_quicker(plans: PlanSet) -> None:
+    """All divisions of the batch into micro-batches and shares, all context degrees, without recompute."""
+    job = planned_job(plans[0])[0]
+    assert isinstance(job, Job)
+    pricer = PlanPricer(job.model, job.cluster, job.workload)
+    layers, best_s = job.model.num_layers, plans[0].estimate.step_time_s
+    for count, contexts in itertools.product((1, 2, 4), itertools.product((1, 2, 4), repeat=2)):
+        ranks = [4 // context for context in contexts]
+        for first in range(ranks[0], BATCH // count, ranks[0]):
+            sequences = first, BATCH // count - first
+            if any(own % dp for own, dp in zip(sequences, ranks, strict=True)):
+                continue
+            for zero in (1, 2, 3):
+                own = [
+                    LayerStrategy(
+                        context=(ContextParallel(kind="p2p", degree=context),) if context > 1 else (),
+                        data=DataParallel(shard=dp, zero=zero, across=8),
+                    )
+                    for context, dp in zip(contexts, ranks, strict=True)
+                ]
+                stages = [([Stage(4 * n, one, layers)], sequences[n] // ranks[n], count) for n, one in enumerate(own)]
+                found = estimate_of(plan_of(*stages), pricer)
+                assert found.fits == "no" or found.step_time_s > 0.995 * best_s
+
+
+@pytest.mark.parametrize("pins", [{"sharding": "z0"}, {"pp": 2}])
+def test_pins_that_leave_nothing_to_share_hold(pins: dict[str, object]) -> None:
+    assert not any(planned_job(entry)[0].plan.joint_ranks for entry in asked(pin=pins))
+
+
+def test_pinned_degrees_hold_in_one_group() -> None:
+    for entry in asked(pin={"cp": 1, "tp": 1}):
+        assert all((own.cp, own.tp) == (1, 1) for own in planned_job(entry)[0].plan.strategies)
