@@ -19,6 +19,7 @@ NAMES = {
     *("Auto", "FromPlan", "Hosts", "StagesPlan", "plan_step", "stages_svg"),
     *("FollowParallel", "Islands", "Listing", "difference", "layer_boundary"),
     *("DataParallel", "ShardParallel", "Zero2Parallel", "Zero3Parallel"),
+    *("MeshwrightError", "InputError", "UnsupportedError", "InfeasibleError"),
 }
 
 

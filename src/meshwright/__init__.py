@@ -34,6 +34,10 @@ _HOMES = {
     "Island": "specs.cluster",
     "ModelSlice": "specs.seam",
     "PartialPlan": "specs.seam",
+    "MeshwrightError": "errors",
+    "InputError": "errors",
+    "UnsupportedError": "errors",
+    "InfeasibleError": "errors",
 }
 """Other public names and the modules they live in."""
 _WITH_JAX = {

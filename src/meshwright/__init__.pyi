@@ -40,6 +40,10 @@ from meshwright.compiler.stages.islands import Islands as Islands
 from meshwright.compiler.stages.picture import stages_svg as stages_svg
 from meshwright.compiler.stages.plan import StagesPlan as StagesPlan
 from meshwright.compiler.stages.search import plan_step as plan_step
+from meshwright.errors import InfeasibleError as InfeasibleError
+from meshwright.errors import InputError as InputError
+from meshwright.errors import MeshwrightError as MeshwrightError
+from meshwright.errors import UnsupportedError as UnsupportedError
 from meshwright.planning.plan_source import PlanLike
 from meshwright.runtime.checkpoint import restore_checkpoint as restore_checkpoint
 from meshwright.runtime.checkpoint import save_checkpoint as save_checkpoint
