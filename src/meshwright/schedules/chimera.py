@@ -113,6 +113,10 @@ class Chimera(Schedule):
         why = "each fills the pauses between units in its own way"
         return [Problem(what=f"{self.name}: doubling and halving", why=why, fix="one of them", field="halving")]
 
+    def period(self, p: int, v: int) -> int | None:
+        """Each unit of p micro-batches repeats the one before; what fills the pauses between units follows no rule."""
+        return None if self.doubling or self.halving else p
+
     @property
     def chains(self) -> int:
         """As many each way as there are pairs."""

@@ -25,6 +25,7 @@ class DualPipe(ListedSchedule):
     only_chunks = 1
     kinds = SPLIT | {Kind.B}
     pairs_passes = True
+    ramps = 3
     title = "DualPipe: both directions at once, forward of one with backward of the other"
     source = "DeepSeek-AI, DeepSeek-V3 Technical Report, 2024"
     traffic = "gradients of the two copies of each stage are all-reduced between the workers that hold them"
@@ -42,6 +43,10 @@ class DualPipe(ListedSchedule):
     @property
     def chains(self) -> int:
         """One each way."""
+        return 2
+
+    def period(self, p: int, v: int) -> int | None:
+        """One micro-batch each way repeats the two before."""
         return 2
 
     def placement(self, p: int, v: int = 1) -> Placement:

@@ -23,6 +23,8 @@ class DualPipeV(TwoChunkV):
     name = "dualpipev"
     kinds = SPLIT | {Kind.B}
     pairs_passes = True
+    repeats = True
+    ramps = 3
     title = "DualPipeV: forward of one chunk with backward of the other, one copy of the weights"
     source = "DeepSeek-AI, DualPipe repository (DualPipeV), 2025"
 

@@ -178,7 +178,7 @@ def compile_events(events: Events, micro_batches: int = 1) -> Program:
         edges=rest,
         micro_batches=micro_batches,
         serial=events.serial,
-        per_micro_batch=int(np.count_nonzero(table.micro_batch[events.head] == 0)),
+        per_micro_batch=int(np.count_nonzero(table.micro_batch[events.head] == max(table.micro_batches) // 2)),
     )
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from meshwright.schedules.lists import Task, table_of_lists
 from meshwright.schedules.segments import SegmentSchedule
 from meshwright.schedules.table import Kind, ScheduleTable
+from meshwright.shapes import Int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +23,7 @@ class TeraPipe(SegmentSchedule):
     """
 
     name = "terapipe"
+    repeats = True
     title = "TeraPipe: all forwards, then all backwards, of sequence segments"
     source = "Li et al., TeraPipe, ICML 2021"
 
@@ -30,3 +34,9 @@ class TeraPipe(SegmentSchedule):
             for r in range(p)
         ]
         return table_of_lists(self.placement(p), (len(units),), lists, segments=self.segments)
+
+    def _in_flight(self, p: int, m: int, v: int) -> tuple[Int[np.ndarray, "vectors chunks"], ...]:
+        return (np.full((1, v), m * self.segments),) * p
+
+    def _in_flight_for(self, p: int, m: int, v: int) -> int:
+        return m

@@ -33,7 +33,7 @@ from meshwright.specs.workload import Workload
 
 TYPICAL_MICRO_BATCHES = 64
 """For which the paths of a template are chosen."""
-MOST_PASSES = 1024
+MOST_PASSES = 4096
 """Largest p x m x v for which critical paths of schedules without a bound of their own are looked for, and for which
 they are part of the space if their order does not repeat: their whole tables are built."""
 MOST_REPEATED = 16 * MOST_PASSES

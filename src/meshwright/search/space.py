@@ -11,7 +11,7 @@ class Space:
 
     The axes and what each goes through by default stand in `search.axes.AXES`.
 
-    Schedules that are named have at most 4 chunks per worker and p x m x v of at most 1,024 (zb-auto: 32), for their
+    Schedules that are named have at most 4 chunks per worker and p x m x v of at most 4,096 (zb-auto: 128), for their
     tables are built one by one.
     """
 
