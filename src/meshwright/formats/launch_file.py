@@ -11,6 +11,20 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 
+Dealt = Callable[[int], tuple[int, ...]]
+"""Layers of each virtual stage from those of the model; raises InputError where a framework makes none of them."""
+
+
+def even_stages(layers: int, *, stages: int) -> tuple[int, ...]:
+    """Layers of each virtual stage where they are shared evenly, those that are left over one each to the first ones.
+
+    Args:
+        layers: of the model.
+        stages: virtual stages of the pipeline.
+    """
+    each, more = divmod(layers, stages)
+    return tuple(each + (number < more) for number in range(stages))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
@@ -31,9 +45,9 @@ class LaunchFile:
     """The plan as a row; None if the options are contradictory or the number of devices is not said."""
     layout: tuple[int, ...] | None
     """Layers of each virtual stage, where the options say how many layers there are."""
-    dealt: Callable[[int], tuple[int, ...]] | None = field(default=None, repr=False, compare=False)
-    """Layers of each virtual stage from those of the model, by the framework's own rule; raises InputError where that
-    has none. None where `layout` says them, or plans spread them by weight."""
+    dealt: Dealt | None = field(default=None, repr=False, compare=False)
+    """The framework's own rule for the layers of stages; None where `layout` says them, or plans spread them by
+    weight."""
     started: int | None = None
     """Processes that the file itself starts, where it says so beside the plan."""
     plan: ExecutionPlan | None = None

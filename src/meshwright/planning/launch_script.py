@@ -168,10 +168,7 @@ def script_question(
         how = f"the model is {model.name}" if "name" in flags.model else "no model is named: the options describe one"
         said = f"{how} of {model.parameters:,} parameters"
         flags = replace(flags, notes=(*flags.notes, said, *model.notes))
-    own: dict[str, Any] = {
-        key: flags.workload.get(key)
-        for key in ("seq_len", "optimizer", "attention_kernel", "bf16_first", "bf16_last", "lora")
-    }
+    own: dict[str, Any] = {key: flags.workload.get(key) for key in _OF_WORKLOADS}
     own["dtype"] = _states_of(flags)
     if own["lora"] is not None and not model.streams:
         own["lora"], absent = with_targets_there(model, own["lora"])
@@ -227,6 +224,11 @@ def _with_stages(flags: LaunchFile, model: ModelSpec) -> tuple[LaunchFile, list[
         return replace(flags, layout=flags.dealt(model.num_layers)), []
     except InputError as error:
         return flags, [Violation.of("OPTIONS", problem) for problem in error.problems]
+
+
+_OF_WORKLOADS = (
+    *("seq_len", "optimizer", "attention_kernel", "loss_tiles", "mlp_tiles", "bf16_first", "bf16_last", "lora"),
+)
 
 
 def _states_of(flags: LaunchFile) -> Precision | None:

@@ -96,7 +96,7 @@ def sharding(sharded: bool, *, dp: int, replicate: int, cp: int = 1, reshard: bo
         cp: context ranks, which hold shards as data ranks do.
         reshard: gathered weights are freed after the forward.
     """
-    hybrid = sharded and 1 < replicate < dp
+    hybrid = sharded and 1 < replicate < dp * cp
     kept = "fsdp" if reshard else "fsdp-keep"
     return {
         "sharding": "hsdp" if hybrid else kept if sharded else "z0",

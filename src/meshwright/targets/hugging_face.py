@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.errors import Problem
@@ -28,7 +28,6 @@ OPTIMIZERS = {
     "adafactor": "adafactor",
     "lion": "lion_32bit",
     "sgd": "sgd",
-    "sgd-momentum": "sgd",
 }
 """`TrainingArguments.optim` of transformers 5.23 (2026-11); its Adam decouples weight decay."""
 _ALSO = {
@@ -209,20 +208,22 @@ class Arguments:
     steps: int = 0
     seq_len: int | None = None
     """None where no program of ours is there to say it."""
+    attention: str | None = None
+    """As `seq_len`: `materialised` or `flash`."""
     notes: tuple[str, ...] = ()
     """What was taken for granted, where they are not there."""
 
 
 def read_arguments(files: Files, reader: KeyReader) -> Arguments:
     """The trainer's arguments among the files of a run; what is missing there is named."""
-    text, seq_len = text_beside(files, ARGUMENTS), _length(files, reader)
+    text, seq_len, attention = text_beside(files, ARGUMENTS), _length(files, reader), _attends(files)
     if text is None:
         note = f"taken as trained without gradient checkpointing, with AdamW: {ARGUMENTS} is not beside it"
-        return Arguments(given=False, seq_len=seq_len, notes=(note,))
+        return Arguments(given=False, seq_len=seq_len, attention=attention, notes=(note,))
     keys = table_of(text, "JSON", "trainer's arguments")
     own = KeyReader(keys=keys, problems=reader.problems, file=(ARGUMENTS, text))
     reader.beside.append(own)
-    return arguments_of(own, seq_len)
+    return replace(arguments_of(own, seq_len), attention=attention)
 
 
 def arguments_of(own: KeyReader, seq_len: int | None = None, recompute: str = "gradient_checkpointing") -> Arguments:
@@ -256,6 +257,12 @@ def _length(files: Files, reader: KeyReader) -> int | None:
     return own.degree("SEQ_LEN")
 
 
+def _attends(files: Files) -> str | None:
+    """The kernel of attention, as the program says it that is written with a plan."""
+    found = re.search(r'^ATTENTION = "(\w+)"$', text_beside(files, SCRIPT) or "", re.MULTILINE)
+    return found and ("materialised" if found[1] == "eager" else "flash")
+
+
 def optimizer_of(reader: KeyReader, path: str = "optim") -> str:
     """The optimizer that the trainer's arguments name."""
     name = reader.word(path, "adamw_torch").removesuffix("_fused")
@@ -263,4 +270,4 @@ def optimizer_of(reader: KeyReader, path: str = "optim") -> str:
     if name not in known:
         reader.refuse(path, name, f"{', '.join(known)} can be planned")
         return "adamw"
-    return "sgd-momentum" if name == "sgd" else known[name]
+    return known[name]

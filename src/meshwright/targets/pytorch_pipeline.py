@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from meshwright.errors import MeshwrightError
 from meshwright.formats.torch_csv import write_actions
 from meshwright.formats.torch_loader import COMPUTE_FILE
@@ -50,6 +48,13 @@ RULES = (
     ),
     Rule(
         field="schedule",
+        holds=lambda plan: plan.found.pp == 1 or _whole_and_in_place(plan),
+        why="it runs micro-batches whole, and keeps activations on the rank that made them",
+        fix="use 1f1b, interleaved or zb-v",
+        source=_SOURCE,
+    ),
+    Rule(
+        field="schedule",
         holds=lambda plan: plan.found.pp == 1 or _stages_are_where_they_are_built(plan),
         why="frameworks build a rank's stages in turn over the ranks, or two of them in a V",
         fix="use 1f1b, interleaved or zb-v",
@@ -75,6 +80,12 @@ def _flushes(plan: Plan) -> bool:
     schedule = schedule_of(plan.found.pipeline.schedule)
     primary = all(chunk.copy == "primary" for chunk in plan.found.pipeline.chunks())
     return schedule.exact_semantics and primary
+
+
+def _whole_and_in_place(plan: Plan) -> bool:
+    """Whether micro-batches run whole, and what a stage keeps stays on its rank."""
+    schedule = schedule_of(plan.found.pipeline.schedule)
+    return schedule.sections() == 1 and not hasattr(schedule, "exchanges")
 
 
 def _stages_are_where_they_are_built(plan: Plan) -> bool:
@@ -128,21 +139,6 @@ def modules_of_stages(plan: Plan, embedding: str, layer: str, ends: tuple[str, .
         first += count
         stages.append(names + list(ends if number == len(plan.found.layers) - 1 else ()))
     return stages
-
-
-Dealt = Callable[[int], tuple[int, ...]]
-"""Layers of each virtual stage from those of the model."""
-
-
-def even_stages(layers: int, *, stages: int) -> tuple[int, ...]:
-    """Layers of each virtual stage where they are shared evenly, those that are left over one each to the first ones.
-
-    Args:
-        layers: of the model.
-        stages: virtual stages of the pipeline.
-    """
-    each, more = divmod(layers, stages)
-    return tuple(each + (number < more) for number in range(stages))
 
 
 def layers_of_modules(stages: list[list[str]], layer: str) -> tuple[int, ...]:

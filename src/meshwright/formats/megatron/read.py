@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
+from functools import partial
 from typing import Any
 
 from meshwright.errors import InputError, Problem, nearest
@@ -111,6 +112,7 @@ def read_flags(
     return MegatronFlags(
         row=row,
         layout=layout,
+        dealt=None if row is None or facts.get("num_layers") else partial(_dealt, values, row, facts),
         started=started,
         model=facts,
         workload=workload,
@@ -291,6 +293,19 @@ def _layout(values: Values, row: PlanRow, facts: dict[str, Any], problems: list[
     stages[0] -= extra[0]
     stages[-1] -= extra[1]
     return tuple(stages)
+
+
+def _dealt(values: Values, row: PlanRow, facts: dict[str, Any], layers: int) -> tuple[int, ...]:
+    """Layers of each virtual stage of a model that other files describe.
+
+    Raises:
+        InputError: they do not go with the options.
+    """
+    problems: list[Problem] = []
+    layout = _layout(values, row, {**facts, "num_layers": layers}, problems)
+    if layout is None:
+        raise InputError(problems)
+    return layout
 
 
 def _said_layout(

@@ -189,6 +189,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         "precision": PRECISIONS.get(dtype, PRECISIONS["fp32"]),
         "optimizer": trainer.optimizer,
         "seq_len": trainer.seq_len,
+        "attention_kernel": trainer.attention,
         **adapters.read_adapters(files, reader),
     }
     if trainer.loaded in ("bfloat16", "bf16") and row.sharding == "z0" and dtype in ("bf16", "no"):

@@ -12,6 +12,8 @@ from typing import Any
 from meshwright.errors import InputError, Problem
 from meshwright.formats.key_text import Entry, KeyText
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.specs.optimizers import OPTIMIZERS
+from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets.contract import Files, file_of, marked
 from meshwright.targets.keys import KeyReader, Keys
@@ -66,7 +68,7 @@ from alpa import AutoShardingOption, ManualLayerOption, ManualStageOption, Pipes
 
 GLOBAL_BATCH = {batch}
 SEQ_LEN = {seq_len}
-method = PipeshardParallel(
+{train_step}method = PipeshardParallel(
     num_micro_batches={micro_batches},
     pipeline_schedule="{schedule}",
     layer_option=ManualLayerOption(remat_layer={remat}),
@@ -97,6 +99,7 @@ def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
         head=f"{plan.model.name} on {plan.job.plan.devices} devices: {plan.job.name or 'a plan of uneven stages'}.",
         batch=plan.workload.global_batch,
         seq_len=plan.workload.seq_len,
+        train_step="".join(f'{name} = "{value}"  # {what}\n' for name, (value, what) in _train_step(plan).items()),
         micro_batches=found.pipeline.num_micro_batches,
         schedule=found.pipeline.schedule.name if found.pp > 1 else "1f1b",
         remat=plan.recomputed,
@@ -107,6 +110,16 @@ def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
         options=[{"force_batch_dim_to_mesh_dim": 0}] * found.pp,
     )
     return ((MODULE, text),)
+
+
+def _train_step(plan: Plan) -> dict[str, tuple[str, str]]:
+    """What the plan takes of the user's own train step, where it is not what a module without these is read with."""
+    said = {
+        "OPTIMIZER": (plan.workload.optimizer, "what the train step updates with", ("adam", "adamw")),
+        "DTYPE": (plan.precision.name, "what it computes with", ("bf16",)),
+        "ATTENTION": (plan.workload.attention_kernel, "how it attends", ("flash",)),
+    }
+    return {name: (value, what) for name, (value, what, usual) in said.items() if value not in usual}
 
 
 _recognised = marked((".py",), ("PipeshardParallel(",), ("ManualStageOption(",))
@@ -126,6 +139,7 @@ def _read(files: Files, devices: int | None = None) -> LaunchFile:
     physical = reader.get("submesh_physical_shapes", [])
     steps, batch = reader.degree("num_micro_batches"), reader.get("GLOBAL_BATCH")
     reader.get("SEQ_LEN")
+    train_step = _of_train_step(reader)
     schedule, remat = reader.word("pipeline_schedule", "1f1b"), reader.switch("remat_layer")
     zero = 3 if reader.switch("force_zero_stage_3") else 2 if reader.switch("prefer_reduce_scatter") else 0
     questions = [
@@ -167,9 +181,24 @@ def _read(files: Files, devices: int | None = None) -> LaunchFile:
         schedule=schedule if schedule == "gpipe" and len(layers) > 1 else "1f1b",
         recompute="full" if remat else "none",
     )
-    workload = {"global_batch": batch} | ({"seq_len": keys["SEQ_LEN"]} if "SEQ_LEN" in keys else {})
+    workload = {"global_batch": batch, **train_step} | ({"seq_len": keys["SEQ_LEN"]} if "SEQ_LEN" in keys else {})
     layout = tuple(len(one) for one in layers)
     return reader.launch(row, layout, model={"num_layers": sum(layout)}, workload=workload)
+
+
+def _of_train_step(reader: KeyReader) -> dict[str, Any]:
+    """Fields of a workload that constants beside the method say of the train step."""
+    precision, optimizer = reader.get("DTYPE"), reader.get("OPTIMIZER")
+    if precision is not None and precision not in PRECISIONS:
+        reader.refuse("DTYPE", precision, f"{', '.join(PRECISIONS)} can be planned", "use bf16")
+        precision = None
+    if optimizer is not None and optimizer not in OPTIMIZERS:
+        reader.refuse("OPTIMIZER", optimizer, f"{', '.join(OPTIMIZERS)} can be planned", "use adam")
+        optimizer = None
+    stated = {"optimizer": optimizer, "attention_kernel": reader.get("ATTENTION")}
+    return {name: value for name, value in stated.items() if value} | (
+        {"precision": PRECISIONS[precision]} if precision else {}
+    )
 
 
 def _stages(layers: object, shapes: object, physical: object) -> bool:
@@ -198,7 +227,7 @@ def _keys(text: str) -> tuple[Keys, Mapping[str, str]]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InputError(what="the module of Alpa cannot be read", why=str(error), code="MW202") from None
     names = constants(tree)
-    keys: Keys = {name: names[name] for name in ("GLOBAL_BATCH", "SEQ_LEN") if name in names}
+    keys: Keys = {name: names[name] for name in _STATED if name in names}
     unknown: dict[str, str] = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or ast.unparse(node.func).rpartition(".")[2] not in _CALLS:
@@ -219,6 +248,8 @@ def _keys(text: str) -> tuple[Keys, Mapping[str, str]]:
     return keys, unknown
 
 
+_STATED = ("GLOBAL_BATCH", "SEQ_LEN", "OPTIMIZER", "DTYPE", "ATTENTION")
+"""Constants of the module that say what the method does not."""
 _CALLS = (
     "PipeshardParallel",
     "ManualPipeshardParallel",

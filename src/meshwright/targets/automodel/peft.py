@@ -58,7 +58,8 @@ def _base(reader: KeyReader) -> str | None:
     if reader.switch(f"{_Q}load_in_8bit"):
         return "int8"
     wide = reader.word("model.torch_dtype").removeprefix("torch.") in ("float32", "fp32")
-    return "fp32" if wide else None
+    narrow = not reader.word("distributed.mp_policy.param_dtype", "bfloat16").endswith("float32")
+    return "fp32" if wide and narrow else None
 
 
 def _listed(reader: KeyReader, name: str) -> list[str]:

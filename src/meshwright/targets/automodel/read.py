@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.launch_file import Dealt, LaunchFile, even_stages
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.library import models
 from meshwright.specs.precision import PRECISIONS, Precision, stated
@@ -19,7 +19,6 @@ from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.automodel import peft
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyReader
-from meshwright.targets.pytorch_pipeline import Dealt
 
 _D, _PIPE = "distributed.", "distributed.pipeline."
 _RECIPES = ("TrainFinetuneRecipeForNextTokenPrediction", "BenchmarkingRecipeForNextTokenPrediction")
@@ -252,7 +251,7 @@ def _pipeline(
     layout = pytorch_pipeline.layers_of_modules(named, "model.layers") if listed else None
     layers = _layers(model)
     stages = len(layout) if layout else _stages(reader, pp, said, layers)
-    dealt = partial(pytorch_pipeline.even_stages, stages=stages)
+    dealt = partial(even_stages, stages=stages)
     layout = dealt(layers) if layout is None and layers is not None and stages <= layers else layout
     vpp = max(1, stages // pp)
     schedule = pytorch_pipeline.schedule_name(said)

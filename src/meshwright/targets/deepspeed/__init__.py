@@ -6,11 +6,13 @@ Keys are those of deepspeed 0.19.8 (2026-11), https://github.com/deepspeedai/Dee
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.specs.data_words import in_order
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import adapters, fsdp, hugging_face
@@ -43,6 +45,17 @@ SAYS = hugging_face.RECOMPUTE | {
     "precision": only("bf16", "fp16", "fp32"),
 }
 _CONFIG = "deepspeed/runtime/config.py and runtime/zero/config.py of deepspeed 0.19.8"
+
+
+def _by_zero_3(plan: Plan) -> bool:
+    return plan.strategy.data.zero == 3 and plan.strategy.data.family == "zero"
+
+
+def _shards_all(name: str, plan: Plan) -> bool:
+    """Whether a setting of the exchange of shards is unused, or everything is sharded by ZeRO."""
+    return not getattr(plan.strategy.data, name) or _by_zero_3(plan)
+
+
 SHARDS_AND_OFFLOAD = (
     Rule(
         field="data.reshard",
@@ -50,6 +63,23 @@ SHARDS_AND_OFFLOAD = (
         why="ZeRO-3 frees gathered weights as the limits on live parameters say",
         fix="use z3",
         source=_CONFIG,
+    ),
+    *(
+        Rule(
+            field=f"data.{name}",
+            holds=partial(_shards_all, name),
+            why="ZeRO++ changes how ZeRO-3 exchanges weights and gradients",
+            fix="use z3, or leave it out",
+            source="deepspeed/runtime/zero/stage3.py of deepspeed 0.19.8",
+        )
+        for name in ("gather_dtype", "reduce_dtype", "secondary_shard")
+    ),
+    Rule(
+        field="offload.tier",
+        holds=lambda plan: plan.settings["offload.tier"] != "nvme" or _by_zero_3(plan),
+        why="states on drives need ZeRO 3 (ZeRO-Infinity)",
+        fix="use z3, or leave out nvme",
+        source="deepspeed/runtime/zero/stage3.py of deepspeed 0.19.8",
     ),
     Rule(
         field="offload.gradients",
@@ -212,15 +242,26 @@ def launch_of(
         offload=_offload(reader),
         dp_overlap=reader.switch("zero_optimization.overlap_comm", default=zero == 3),
         recompute=trainer.recompute,
+        data_words=_exchanges(reader) if zero == 3 else (),
     )
     workload = {
         "global_batch": batch,
         "precision": PRECISIONS[_dtype(reader, trainer)],
         "optimizer": _optimizer(reader, trainer.optimizer),
         "seq_len": trainer.seq_len,
+        "attention_kernel": trainer.attention,
         **tuning,
     }
     return reader.launch(row, workload=workload, notes=trainer.notes)
+
+
+def _exchanges(reader: KeyReader) -> tuple[str, ...]:
+    """What of ZeRO++ is used: weights in int8, gradients in int4, a second shard near by."""
+    near = reader.number("zero_optimization.zero_hpz_partition_size", 1)
+    words = [f"hpz{near}"] if near > 1 else []
+    words += ["qw-int8"] if reader.switch("zero_optimization.zero_quantized_weights") else []
+    words += ["qg-int4"] if reader.switch("zero_optimization.zero_quantized_gradients") else []
+    return in_order(tuple(words))
 
 
 def _dtype(reader: KeyReader, trainer: hugging_face.Arguments) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import Problem
-from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.launch_file import Dealt, LaunchFile
+from meshwright.library.models import find_name, spec
 from meshwright.specs.layers import MoeMlp
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
@@ -21,6 +22,7 @@ from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, KeyReader, Keys, yaml_text
 from meshwright.targets.maxtext import remat
 from meshwright.targets.maxtext.models import MODELS, maxtext_name
+from meshwright.targets.maxtext.pipeline import read_stages
 from meshwright.targets.maxtext.shape import EARLIER, described
 from meshwright.targets.one_strategy import Note, OneStrategyTarget, overlaps
 from meshwright.targets.overrides import by_equals
@@ -83,6 +85,20 @@ RULES = (
         source=_SOURCE,
     ),
     Rule(
+        field="pp",
+        holds=lambda plan: plan.found.pp == 1 or not _dense_first(plan),
+        why="dense layers before experts are not piped: they run on all stages as data ranks",
+        fix="use pp1",
+        source=_SOURCE,
+    ),
+    Rule(
+        field="context.kinds",
+        holds=lambda plan: len(plan.strategy.context) <= 1,
+        why="a context axis has one kind",
+        fix="use one of p2p, a2a, ag",
+        source=_SOURCE,
+    ),
+    Rule(
         field="expert.ep",
         holds=lambda plan: plan.strategy.expert.ep == 1 or plan.strategy.data.shard % plan.strategy.expert.ep == 0,
         why="the expert axis is part of the ranks that share data",
@@ -90,6 +106,10 @@ RULES = (
         source=_SOURCE,
     ),
 )
+
+
+def _dense_first(plan: Plan) -> bool:
+    return len({isinstance(kind.mlp, MoeMlp) for kind in plan.model.kinds()}) > 1
 
 
 def _model_problems(plan: Plan) -> Iterator[Problem]:
@@ -213,7 +233,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     sizes = _sizes(reader, devices)
     if sizes is None:
         return reader.launch(None)
-    row = _row(reader, sizes)
+    model = _named(reader)
+    row, dealt = _row(reader, sizes, _layers(model))
     wide = reader.word("dtype", "bfloat16") == "float32"
     seq_len = reader.get("max_target_length", 2048)
     stated = fsdp.workload(row, wide=wide, seq_len=seq_len)
@@ -226,7 +247,13 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         why = f"its products are not priced; {', '.join(_PRODUCTS)} are"
         reader.refuse("quantization", quantization, why, "leave it out, or use one of these")
     stated |= read_states(reader, stated["precision"])
-    return reader.launch(row, workload=stated, model=_named(reader), notes=notes)
+    return reader.launch(row, dealt=dealt, workload=stated, model=model, notes=notes)
+
+
+def _layers(model: Mapping[str, Any]) -> int | None:
+    """Of a model that is described, or named as one of the library."""
+    known = find_name(str(model.get("name", "")))
+    return model.get("num_layers") or (None if known is None else spec(known).num_layers)
 
 
 _OF_A_TRAINING = ("per_device_batch", "ici_", "dcn_", "remat_policy", "steps", "base_config", "model_name", "run_name")
@@ -315,7 +342,7 @@ def _sizes(reader: KeyReader, devices: int | None) -> dict[str, int] | None:
     return found
 
 
-def _row(reader: KeyReader, sizes: dict[str, int]) -> PlanRow:
+def _row(reader: KeyReader, sizes: dict[str, int], layers: int | None) -> tuple[PlanRow, Dealt | None]:
     world, pp, ep = math.prod(sizes.values()), sizes["pipeline"], sizes["expert"]
     tp, cp = sizes["tensor"], sizes["context"]
     dp = sizes["data"] * sizes["fsdp"] * ep
@@ -326,17 +353,17 @@ def _row(reader: KeyReader, sizes: dict[str, int]) -> PlanRow:
     if gbs % (dp * m):
         why = f"{gbs} sequences a step must be a multiple of data ranks {dp} x micro-batches {m}"
         reader.refuse("per_device_batch_size", size, why)
-    vpp = reader.degree("num_pipeline_repeats") if pp > 1 else 1
+    vpp, dealt = read_stages(reader, pp, layers) if pp > 1 else (1, None)
     kinds = {said: ours for ours, said in CONTEXTS.items()}
     kind, modules, offload = remat.read(reader)
-    return PlanRow(
+    row = PlanRow(
         tp=tp,
         cp=((kinds.get(reader.word("context_parallel_strategy", "all_gather"), "ag"), cp),) if cp > 1 else (),
         pp=pp,
         vpp=vpp,
         ep=ep,
         dp=dp,
-        **fsdp.sharding(sizes["fsdp"] > 1, dp=dp, replicate=sizes["data"], cp=cp),
+        **fsdp.sharding(sizes["fsdp"] * ep * cp > 1, dp=dp, replicate=sizes["data"], cp=cp),
         mbs=max(1, gbs // (dp * m)),
         gbs=gbs,
         schedule=("gpipe" if vpp == 1 else "breadth-first") if pp > 1 else "1f1b",
@@ -344,6 +371,7 @@ def _row(reader: KeyReader, sizes: dict[str, int]) -> PlanRow:
         recompute_modules=modules or ("core_attn",),
         offload=offload,
     )
+    return row, dealt
 
 
 TARGET = OneStrategyTarget(

@@ -159,6 +159,9 @@ def parallel(plan: Plan) -> Flags:
     return flags
 
 
+_ADAM = (("--optimizer", "adam"),)
+
+
 def numbers(plan: Plan) -> Flags:
     """Batch, lengths and formats in its options."""
     workload, activations = plan.workload, plan.precision.activations
@@ -168,7 +171,7 @@ def numbers(plan: Plan) -> Flags:
         ("--max-position-embeddings", str(positions)),
         ("--micro-batch-size", str(plan.found.pipeline.micro_batch)),
         ("--global-batch-size", str(workload.global_batch)),
-        ("--optimizer", "sgd" if workload.optimizer == "sgd" else "adam"),
+        *((("--optimizer", "sgd"), ("--sgd-momentum", "0.0")) if workload.optimizer == "sgd" else _ADAM),
     ]
     if activations in ("bf16", "fp16"):
         flags.append((f"--{activations}", ""))

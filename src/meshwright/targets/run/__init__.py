@@ -5,15 +5,26 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
 
 from meshwright.errors import MeshwrightError, Problem, UnsupportedError
+from meshwright.estimate.layout import expand
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile, Said
-from meshwright.formats.shell import Script, Unknown, Word, read_script
+from meshwright.formats.plan_json import read_job
+from meshwright.formats.shell import Script, ScriptLine, Unknown, Word, read_script
+from meshwright.formats.shell.values import known_text, literal
+from meshwright.library import models
 from meshwright.schedules import known_names
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
+from meshwright.specs.precision import PRECISIONS
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_of import homogeneous
 from meshwright.specs.row_text import parse_row
+from meshwright.specs.workload import Workload
 from meshwright.targets.contract import (
     PLAN_FILE,
     Files,
@@ -22,6 +33,7 @@ from meshwright.targets.contract import (
     marked,
     one_line,
     target_files,
+    text_beside,
     text_of,
 )
 from meshwright.targets.run.rules import unrunnable_settings
@@ -40,6 +52,8 @@ def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
     if problems := _refused(job):
         raise UnsupportedError(problems, code="MW420")
     row = row_of(job.plan, job.model)
+    if row is not None and not _said_by(row, job):
+        row = None
     said = PLAN_FILE if row is None else row.format()
     words = ["meshwright", "run", "--plan", said, "--seq", str(job.workload.seq_len)]
     if row is not None:
@@ -55,11 +69,26 @@ def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
     return target_files(job, ((SCRIPT, "\n".join(lines)),), notes=(), start=f"bash {SCRIPT} --steps 20")
 
 
+def _said_by(row: PlanRow, job: Job) -> bool:
+    """Whether a plan of one line, its model's name and its sequence length say all of a job."""
+    workload, known = job.workload, models.find_name(job.model.name)
+    usual = Workload(seq_len=workload.seq_len, global_batch=workload.global_batch, software=workload.software)
+    same = known is not None and models.spec(known) == job.model and usual == workload
+    return same and expand(row, job.model, workload.seq_len) == job.plan
+
+
 _recognised = marked((".sh",), ("meshwright run",))
 
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
-    return _script(read_script(text_of(files, SCRIPT, _recognised), name=SCRIPT), devices)
+    script = read_script(text_of(files, SCRIPT, _recognised), name=SCRIPT)
+    plan = text_beside(files, PLAN_FILE)
+    return _script(
+        script
+        if plan is None
+        else replace(script, files={PLAN_FILE: literal(plan, ScriptLine(PLAN_FILE, 1)), **script.files}),
+        devices,
+    )
 
 
 def _script(script: Script, devices: int | None = None) -> LaunchFile:
@@ -81,6 +110,8 @@ def _script(script: Script, devices: int | None = None) -> LaunchFile:
     given = {one.option: one.value for one in said}
     numbers = {name: int(text) for name, text in given.items() if text.isdigit()}
     line = given.get("--plan", "")
+    if line.endswith(".json"):
+        return _of_file(line, script, said)
     world = devices or numbers.get("--devices") or 1
     batch = numbers.get("--gbs") or next((int(part[3:]) for part in line.split(".") if _BATCH.fullmatch(part)), 0)
     questions = [
@@ -97,8 +128,46 @@ def _script(script: Script, devices: int | None = None) -> LaunchFile:
         row = parse_row(line, devices=world, global_batch=batch, schedules=known_names())
     except MeshwrightError as error:
         return LaunchFile(row=None, layout=None, said=said, problems=tuple(error.problems))
-    workload = {"global_batch": row.gbs} | ({"seq_len": numbers["--seq"]} if "--seq" in numbers else {})
-    return LaunchFile(row=row, layout=None, said=said, workload=workload, problems=tuple(unrunnable_settings(row)))
+    words = found[0]
+    first = words[0].text if words and not words[0].text.startswith("-") and words[0].unknown is None else ""
+    named = {"name": first} if models.find_name(first) else {}
+    workload: dict[str, Any] = {"global_batch": row.gbs}
+    workload |= {"seq_len": numbers["--seq"]} if "--seq" in numbers else {}
+    dtype = given.get("--dtype", "")
+    if dtype and dtype not in PRECISIONS:
+        problem = Problem(what=f"--dtype is {dtype[:40]}", why=f"{', '.join(PRECISIONS)} can be planned")
+        return LaunchFile(row=None, layout=None, said=said, problems=(problem,))
+    workload |= {"precision": PRECISIONS[dtype]} if dtype else {}
+    problems = tuple(unrunnable_settings(row))
+    return LaunchFile(row=row, layout=None, model=named, said=said, workload=workload, problems=problems)
+
+
+def _of_file(path: str, script: Script, said: tuple[Said, ...]) -> LaunchFile:
+    """The job of a plan file that a script starts."""
+    text = script.files.get(PurePath(path).name)
+    if text is None:
+        problem = Problem(what=f"{path[:80]} is not here", why="it is the plan", fix="check it beside its plan file")
+        return LaunchFile(row=None, layout=None, said=said, questions=(problem,))
+    try:
+        job = read_job(known_text(text)).job
+    except MeshwrightError as error:
+        return LaunchFile(row=None, layout=None, said=said, problems=tuple(error.problems))
+    row, found = row_of(job.plan, job.model), homogeneous(job.plan)[0]
+    workload = {
+        "global_batch": job.workload.global_batch,
+        "seq_len": job.workload.seq_len,
+        "precision": job.workload.precision,
+        "optimizer": job.workload.optimizer,
+        "attention_kernel": job.workload.attention_kernel,
+        "loss_tiles": job.workload.loss_tiles,
+        "mlp_tiles": job.workload.mlp_tiles,
+        "software": job.workload.software,
+    }
+    layout = found.layers if row is not None and found is not None else None
+    problems = () if row is None else tuple(unrunnable_settings(row))
+    plan = None if row is not None else job.plan
+    read = LaunchFile(row=row, layout=layout, plan=plan, spec=job.model, said=said, workload=workload)
+    return replace(read, problems=problems)
 
 
 _BATCH = re.compile(r"gbs\d{1,9}")
@@ -128,5 +197,6 @@ TARGET = JobTarget(
     read=_read,
     script=_script,
     recognised=_recognised,
+    beside=(PLAN_FILE,),
     suggested=False,
 )

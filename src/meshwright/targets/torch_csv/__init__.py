@@ -113,6 +113,13 @@ def _refused(pipeline: Pipeline) -> Iterator[Problem]:
             fix="a schedule that flushes, such as 1f1b",
             field="schedule",
         )
+    if schedule.sections() > 1 or hasattr(schedule, "exchanges"):
+        yield Problem(
+            what=f"schedule {schedule.name}",
+            why="torch.distributed.pipelining runs micro-batches whole, and keeps activations where they arise",
+            fix="a schedule of whole micro-batches, such as 1f1b",
+            field="schedule",
+        )
     copies = sum(chunk.copy != "primary" for chunk in pipeline.chunks())
     if copies:
         yield Problem(

@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import InputError, Problem
-from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.launch_file import Dealt, LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.specs.strategy import HALF_PRODUCTS
 from meshwright.targets import fsdp, overrides, pytorch_pipeline
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyReader, key_problems, known_keys
-from meshwright.targets.pytorch_pipeline import Dealt
 from meshwright.targets.torchtitan import stages
 from meshwright.targets.torchtitan.earlier import EVERY, RECOMPUTE, names_in
 from meshwright.targets.torchtitan.flavors import layers_of, library_name

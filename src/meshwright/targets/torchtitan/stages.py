@@ -13,9 +13,9 @@ from functools import partial
 from itertools import product
 
 from meshwright.errors import InputError
+from meshwright.formats.launch_file import Dealt
 from meshwright.targets import pytorch_pipeline
 from meshwright.targets.keys import KeyReader, Keys
-from meshwright.targets.pytorch_pipeline import Dealt
 from meshwright.targets.torchtitan.earlier import IN_2024
 
 _P = "parallelism."
