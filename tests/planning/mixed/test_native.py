@@ -182,6 +182,13 @@ def test_one_strategy_over_fewer_nodes_is_looked_at_where_more_of_them_stay_idle
     assert more.best.estimate.step_time_s <= fewer.best.estimate.step_time_s * (1 + 1e-9)
 
 
+def test_more_ways_to_recompute_take_no_chunks_away() -> None:
+    """Three chunks of a stage promise less than they keep, and sequences that recompute stood before them."""
+    asked = {"gpus": "16xH100,16xA100-80", "global_batch": 256}
+    free, held = (plan("mixtral-8x7b", **asked, pin=pin) for pin in ((), ("recompute=none",)))
+    assert free.best.estimate.step_time_s <= held.best.estimate.step_time_s * 1.001
+
+
 def test_unlike_kinds_share_a_small_batch_by_unlike_micro_batches() -> None:
     found = plan("llama-3.2-3b", gpus="4xH100,4xA100-80", global_batch=8, top=1).best
     alone = plan("llama-3.2-3b", gpus="4xH100", global_batch=8, top=1).best

@@ -8,7 +8,6 @@ from itertools import accumulate
 from meshwright.planning.compose.execution_plan import PlanBuilder, StageLayers
 from meshwright.planning.compose.pipeline_sets import PipelineSet
 from meshwright.planning.compose.sources.native.split import SplitPipeline, group_of
-from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline, Schedule
 
@@ -51,7 +50,7 @@ def _pipeline(pipeline: SplitPipeline, micro_batches: int, free: dict[int, int],
         held = []
         for virtual in range(index, len(pipeline.layers), count):
             layers = pipeline.layers[virtual]
-            own = plan_of(stage.options.plan_row(stage.row, layers), (layers,))
+            own = stage.options.stage_plan(stage.row, layers)
             runs = own.pipelines[0].workers[0].chunks[0].runs
             held.append(StageLayers(virtual_stage=virtual, first=firsts[virtual], strategies=own.strategies, runs=runs))
         workers.append(builder.worker(free[stage.island], stage.devices, held, len(pipeline.layers)))

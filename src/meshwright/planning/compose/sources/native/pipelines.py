@@ -25,8 +25,11 @@ from meshwright.planning.compose.sources.native.stage_sequences import (
 )
 from meshwright.shapes import Int
 
-SPLIT_WITHIN = 0.04
-"""Of the best split so far: stage sequences behind the first few that promise less are not split."""
+SPLIT_WITHIN = {True: 0.04, False: 0.1}
+"""Of the best split so far, without chunks and with: of those that promise less, only the first few are split.
+
+A pace at which every stage holds whole chunks is up to so much longer than the best split, whose chunks differ.
+"""
 DIVIDED_HALVINGS = 3
 DIVIDED_REFINED = 4
 """Likewise of one division of the islands, of which there are many."""
@@ -222,7 +225,9 @@ class NativePipelines:
             for one in stage_sequences:
                 if one.plain != plain:
                     continue
-                if tried >= most or (tried >= self.effort.split_always and one.step_s > (1 + SPLIT_WITHIN) * best_s):
+                if tried >= most or (
+                    tried >= self.effort.split_always and one.step_s > (1 + SPLIT_WITHIN[plain]) * best_s
+                ):
                     break
                 tried += 1
                 split = self._split(one.order, one.stage_sequences, one.number)

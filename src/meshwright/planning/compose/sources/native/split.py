@@ -118,8 +118,11 @@ def split_pipeline(
     """
     count = len(stages)
     sums = {id(stage): _Sums.of(stage, kinds_before) for stage in {id(stage): stage for stage in stages}.values()}
+    memory = [
+        _Memory.of(stage, sums[id(stage)], index, count, micro_batches, chunks) for index, stage in enumerate(stages)
+    ]
     rows = [
-        _StageLine.of(stage, sums[id(stage)], index, count, micro_batches, chunk, chunks)
+        _StageLine.of(sums[id(stage)], memory[index], index, count, chunk, chunks)
         for chunk in range(chunks)
         for index, stage in enumerate(stages)
     ]
@@ -195,6 +198,26 @@ class _Sums:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Memory:
+    """Of a stage at its place in the pipeline, and the even part of it that each of its chunks may use."""
+
+    bytes_: list[float]
+    """That the layers before each cut take."""
+    room_bytes: float
+    """Of a chunk."""
+
+    @classmethod
+    def of(cls, stage: SplitStage, sums: _Sums, index: int, count: int, micro_batches: int, chunks: int) -> _Memory:
+        ahead = count - index
+        alive = min(micro_batches, ahead if chunks == 1 else (2 * (ahead - 1) + (chunks - 1) * count + 1) / chunks)
+        held = [sums.edges[0]] * (index == 0) + [sums.edges[1]] * (index == count - 1)
+        room = stage.limit_bytes - float(stage.options.fixed_bytes[stage.row])
+        room -= max(sums.transient_bytes, *(edge[5] for edge in held), 0.0)
+        room -= sum(state + alive * kept for *_, state, kept, _ in held)
+        return cls((sums.state_bytes + alive * sums.kept_bytes).tolist(), room / chunks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _StageLine:
     """One chunk of a stage at its place in the pipeline."""
 
@@ -205,23 +228,14 @@ class _StageLine:
     room_bytes: float
 
     @classmethod
-    def of(
-        cls, stage: SplitStage, sums: _Sums, index: int, count: int, micro_batches: int, chunk: int, chunks: int
-    ) -> _StageLine:
-        """A chunk may use its even part of the stage's memory."""
-        ahead = count - index
-        alive = min(micro_batches, ahead if chunks == 1 else (2 * (ahead - 1) + (chunks - 1) * count + 1) / chunks)
-        held = [sums.edges[0]] * (index == 0) + [sums.edges[1]] * (index == count - 1)
+    def of(cls, sums: _Sums, memory: _Memory, index: int, count: int, chunk: int, chunks: int) -> _StageLine:
         here = [sums.edges[0]] * (index == chunk == 0) + [sums.edges[1]] * (index == count - 1 and chunk == chunks - 1)
-        room = stage.limit_bytes - float(stage.options.fixed_bytes[stage.row])
-        room -= max(sums.transient_bytes, *(edge[5] for edge in held), 0.0)
-        room -= sum(state + alive * kept for *_, state, kept, _ in held)
         return cls(
             sums=sums,
             edge_s=sum(edge[0] for edge in here),
             edge_sync_s=(sum(edge[1] for edge in here), sum(edge[2] for edge in here)),
-            bytes_=(sums.state_bytes + alive * sums.kept_bytes).tolist(),
-            room_bytes=room / chunks,
+            bytes_=memory.bytes_,
+            room_bytes=memory.room_bytes,
         )
 
     def seconds(self, first: int, behind: int) -> float:

@@ -10,7 +10,7 @@ so that one row prices every slice of the model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -21,12 +21,14 @@ from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, 
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
 from meshwright.estimate.sync import DataNetwork, StepCompute, step_sync
 from meshwright.planning.compose.sources.native.stage_grid import quickest_rows, shardings_tried, stage_grid
+from meshwright.schedules.plan_rows import plan_of
 from meshwright.search.axes import recompute_words
 from meshwright.search.grid import COLUMNS, Grid
 from meshwright.search.shardings import Sharding, ShardingTable
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow, recompute_fields, recompute_of
 from meshwright.specs.workload import Workload
 
@@ -44,7 +46,7 @@ MOST_MICRO_BATCH = 16
 ANY_PASSES = 1e6
 """Backwards of a micro-batch beside which all gradients leave that can leave beside any."""
 
-NO_COLUMNS = ("grid", "shardings", "selective", "always_s")
+NO_COLUMNS = ("grid", "shardings", "selective", "always_s", "made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,6 +78,8 @@ class StageOptions:
     """Of them, what no compute hides, however much there is."""
     always_s: float
     """What follows every step whatever its layers; the same for all strategies, and left out of `sync_s`."""
+    made: dict[tuple[int, int], ExecutionPlan] = field(default_factory=dict, init=False)
+    """Plans of a single stage by row and layers: many pipelines hold the same ones."""
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -110,6 +114,12 @@ class StageOptions:
             **recompute_fields(self.selective if word == "sel" else word),
             recompute_layers=again if again < layers else 0,
         )
+
+    def stage_plan(self, row: int, layers: int) -> ExecutionPlan:
+        """The plan of `plan_row`: one worker with so many layers."""
+        if (row, layers) not in self.made:
+            self.made[row, layers] = plan_of(self.plan_row(row, layers), (layers,))
+        return self.made[row, layers]
 
 
 def stage_options(
