@@ -37,6 +37,9 @@ def test_every_kind_of_file_says_the_same(tmp_path: Path, text: str) -> None:
 
 def test_by_name() -> None:
     assert lengths_of("histogram:512=2,2048=1,8192=1") == ((512, 0.5), (2048, 0.25), (8192, 0.25))
+    assert lengths_of("uniform(low=100,high=300)") == lengths_of("uniform:low=100,high=300")
+    with pytest.raises(InputError, match="say lognormal:mean="):
+        lengths_of("lognormal(7, 1)")
     found = lengths_of("uniform:low=100,high=300")
     assert found[0][0], found[-1][0] == (100, 300)
     assert sum(length * share for length, share in found) == pytest.approx(200, rel=1e-3)

@@ -50,6 +50,8 @@ def lengths_of(source: object) -> Lengths:
     if isinstance(source, str | os.PathLike):
         text = os.fspath(source)
         name, colon, after = text.partition(":")
+        if name.partition("(")[0] in DISTRIBUTIONS:  # lognormal(7,1), as libraries of statistics spell it
+            name, _, after = text.removesuffix(")").replace(":", "(", 1).partition("(")
         if (name in DISTRIBUTIONS or (colon and name.isalpha())) and not os.path.exists(text):
             return _named(name, after)
         return _of_file(str(text))

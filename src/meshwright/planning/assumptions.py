@@ -17,6 +17,7 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.failures import Failures
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.precision import Precision
 from meshwright.specs.tuning import STORED_BYTES
 from meshwright.specs.workload import Workload
 from meshwright.units import seconds, significant
@@ -36,7 +37,9 @@ def job_assumptions(
     recipe = workload.precision
     compute, group = recipe.compute, cluster.groups[0]
     found = [
-        Assumption(name="dtype", value=f"{recipe.name}: {formats_said(recipe)}", basis="assumed"),
+        Assumption(
+            name="dtype", value=f"{recipe.name}: {formats_said(recipe)}{_in_tf32(recipe, cluster)}", basis="assumed"
+        ),
         Assumption(name="optimizer", value=optimizer_said(workload), basis="assumed"),
         Assumption(name="attention", value=f"{workload.attention_kernel} kernel", basis="assumed"),
         Assumption(name="software", value=software_said(workload) + _of_base(model, workload), basis="assumed"),
@@ -87,6 +90,12 @@ def software_said(workload: Workload) -> str:
     chosen = generation_of(workload.software)
     later = [one.since for one in generations_of(line) if one.since > chosen.since]
     return f"{line} from {chosen.since} on" + (f", before {later[0]}" if later else ", the newest known")
+
+
+def _in_tf32(recipe: Precision, cluster: ClusterSpec) -> str:
+    """What is said of products of fp32 on devices that have tf32, in which frameworks for training ask for them."""
+    asked = recipe.compute == "fp32" and any(group.device.peak("tf32") for group in cluster.groups)
+    return "; products of fp32 run in tf32, which the device has" if asked else ""
 
 
 def _of_base(model: ModelSpec, workload: Workload) -> str:

@@ -44,3 +44,11 @@ def test_what_does_not_fit_is_answered_with_adapters_that_do(
     options = [one.option for one in caught.value.repairs]
     assert any(option.startswith(repair) for option in options), options
     assert all(one.changes_training for one in caught.value.repairs if "--lora" in one.option)
+
+
+def test_adapters_on_more_devices_are_no_repair_where_as_many_hold_what_was_asked_for() -> None:
+    """A long sequence's activations, not its weights, are too large: 4-bit weights save no device."""
+    with pytest.raises(NoPlanError) as caught:
+        mw.plan("llama-3.1-8b", gpus="8xH100", lora="r=16", seq_len=1_000_000)
+    plain = next(one for one in caught.value.repairs if one.option.startswith("--gpus 16xH100"))
+    assert all(one.devices < plain.devices for one in caught.value.repairs if "base=nf4" in one.option)

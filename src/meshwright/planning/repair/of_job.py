@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -51,9 +52,10 @@ def repairs_of_job(
     if tiled is not None:
         option, text, found = tiled
         yield job_repair(option, text, found.row.format(), found.estimate, cluster)
-    yield from _more_devices(model, cluster, workload, space_for)
+    more = list(_more_devices(model, cluster, workload, space_for))
+    yield from more
     yield from _larger_memory(model, cluster, workload, space_for, lean)
-    yield from _adapters(model, cluster, workload, space_for)
+    yield from _adapters(model, cluster, workload, space_for, min((one.devices for one in more), default=math.inf))
     yield from _other_optimizer(model, cluster, workload, space_for)
     if lean is None or lean.length_bytes > lean.over_bytes:
         yield from _shorter(model, cluster, workload, space_for)
@@ -191,8 +193,11 @@ def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload,
             return
 
 
-def _adapters(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
-    """Adapters beside frozen weights on the same devices, with weights in host memory or on more devices if need be."""
+def _adapters(
+    model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor, enough: float
+) -> Repairs:
+    """Adapters beside frozen weights on the same devices, with weights in host memory or on more devices if need be,
+    of which what was asked for needs `enough`."""
     tried = list(lighter(model))
     for option, text, tuned in tried:
         found = best_plan(tuned, cluster, workload, space_for)
@@ -205,6 +210,8 @@ def _adapters(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_
             _more_devices(tuned, cluster, workload, space_for),
         )
         for one in itertools.chain(*both):
+            if one.devices >= enough:
+                continue
             said = f"{option} {one.option}" if one.option.startswith("-") else f"{option} with {one.option}"
             yield replace(one, option=said, text=f"{text}, {one.text}", changes_training=True)
 
