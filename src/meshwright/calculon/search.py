@@ -24,7 +24,7 @@ from meshwright.calculon.model import price_for_search
 from meshwright.calculon.settings import SettingTable
 from meshwright.calculon.space import ExecutionSpace
 from meshwright.calculon.tables import CHUNK_ROWS, CellBlock, FittingCells, SearchRun
-from meshwright.search.certificate import Counts
+from meshwright.search.certificate import SpaceCounts
 from meshwright.search.engine import explore
 from meshwright.search.incumbents import BestAndFront, SearchedPart
 from meshwright.search.points import Points
@@ -69,7 +69,7 @@ def search_part(space: ExecutionSpace, goal: SearchGoal, block: slice | None = N
         space=space,
         relaxed=Relaxed(space, fixed=goal.fixed),
         incumbents=BestAndFront(goal.top, front=goal.front),
-        counts=Counts(),
+        counts=SpaceCounts(),
         fixed=goal.fixed,
     )
     if space.size > 4 * SEED_ROWS:
@@ -166,7 +166,7 @@ def _allowed(
     return split.reshape(-1), np.stack([relaxed.allowed(table, cells, place) for place in first.tolist()])
 
 
-def _count_broken(counts: Counts, code: Int[np.ndarray, "rows"], executions: Int[np.ndarray, "rows"]) -> None:
+def _count_broken(counts: SpaceCounts, code: Int[np.ndarray, "rows"], executions: Int[np.ndarray, "rows"]) -> None:
     """Count executions under the rule that their cell and memory setting break."""
     counts.space += int(executions.sum())
     for broken in np.unique(code[code > 0]).tolist():

@@ -18,7 +18,7 @@ from meshwright.calculon.layouts import Cells
 from meshwright.calculon.model import price_for_search
 from meshwright.calculon.settings import DistinctSettings, SettingTable
 from meshwright.calculon.space import ExecutionSpace
-from meshwright.search.certificate import Counts
+from meshwright.search.certificate import SpaceCounts
 from meshwright.search.incumbents import BestAndFront
 from meshwright.search.points import Points
 from meshwright.search.table import Table
@@ -37,7 +37,7 @@ class SearchRun:
     space: ExecutionSpace
     relaxed: Relaxed
     incumbents: BestAndFront
-    counts: Counts
+    counts: SpaceCounts
     fixed: bool
 
 

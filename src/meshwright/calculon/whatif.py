@@ -34,7 +34,7 @@ class SystemNumber:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
+class Variation:
     """The answer for one changed number."""
 
     factor: float
@@ -58,7 +58,7 @@ class Sensitivity:
     name: str
     value: float
     unit: str
-    changes: tuple[Changed, ...]
+    changes: tuple[Variation, ...]
     """One per factor, in the order asked for."""
 
     @property
@@ -164,7 +164,7 @@ def what_if(
             answer = search(replace(space, system=changed, axes=axes(changed)), goal)
             now = answer.best[0] if answer.best else None
             changes.append(
-                Changed(
+                Variation(
                     factor=factor,
                     best=now,
                     repriced_rate=_rate(space.app, changed, best.execution, fixed=fixed) if best else None,

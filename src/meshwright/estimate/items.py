@@ -147,7 +147,7 @@ def item_costs(
             priced[work] = price_work(work, columns, hardware, workload, quantised=quantised, groups=groups)
         return priced[work]
 
-    lora = model.tuning.lora if model.tuning is not None else None
+    lora = model.lora
     driver = hardware.software
     if driver.wide_rest and (lora is None or lora.base is None):
         driver = replace(driver, wide_rest=False)

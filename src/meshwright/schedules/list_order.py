@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from meshwright.errors import InputError
-from meshwright.schedules.list_scheduling import Ranked, Work, list_schedule
+from meshwright.schedules.list_scheduling import GreedyByRank, Work, list_schedule
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
@@ -43,5 +43,5 @@ def list_table(
         gradient_s=[ticks[1]] * placement.stages,
     )
     caps = None if cap is None else [cap(stage) for stage in range(placement.stages)]
-    lists = list_schedule(work, Ranked(rank, caps)).lists
+    lists = list_schedule(work, GreedyByRank(rank, caps)).lists
     return table_of_lists(placement, tuple(micro_batches), lists)

@@ -242,7 +242,7 @@ def list_schedule(work: Work, rule: TaskRule) -> Listed:
     )
 
 
-class Ranked(TaskRule):
+class GreedyByRank(TaskRule):
     """A worker never idles on purpose; of what it can run next it takes the task with the lowest rank."""
 
     def __init__(self, rank: Callable[[Kind, int, int], object], caps: Sequence[int | None] | None = None) -> None:

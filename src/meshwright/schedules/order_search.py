@@ -9,7 +9,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.schedules.list_scheduling import Greedy, Ranked, TaskRule, Work, list_schedule
+from meshwright.schedules.list_scheduling import Greedy, GreedyByRank, TaskRule, Work, list_schedule
 from meshwright.schedules.lists import Task
 from meshwright.schedules.table import Kind, ScheduleTable
 
@@ -217,7 +217,7 @@ def _by_latest_start(order: Order) -> Order:
     """List scheduling with the latest starts of an order as ranks."""
     latest = latest_starts(order, [order.makespan_s] * order.work.placement.p)
     rule = order.rule.removesuffix(IMPROVED) + IMPROVED
-    return made_by(order.work, Ranked(lambda *task: latest[task]), rule)
+    return made_by(order.work, GreedyByRank(lambda *task: latest[task]), rule)
 
 
 def latest_starts(order: Order, ends_s: Sequence[float]) -> dict[tuple[Kind, int, int], float]:

@@ -42,7 +42,7 @@ class Certificate:
 
 
 @dataclass(slots=True)
-class Counts:
+class SpaceCounts:
     """What became of the members of a space so far; the counts of its parts add up."""
 
     space: int = 0
@@ -60,7 +60,7 @@ class Counts:
         self.stopped = self.stopped or limit
         self.unseen_s = min(self.unseen_s, unseen_s)
 
-    def add(self, other: Counts) -> None:
+    def add(self, other: SpaceCounts) -> None:
         """Take another part in."""
         self.space += other.space
         self.priced += other.priced

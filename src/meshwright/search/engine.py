@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from meshwright.budget import spent
-from meshwright.search.certificate import Counts
+from meshwright.search.certificate import SpaceCounts
 from meshwright.shapes import Bool, Float, Int
 
 Own = TypeVar("Own", bound="Columns")
@@ -56,7 +56,7 @@ class Incumbents(Protocol[AnyColumns]):
         """Rows with a member that may still be among the answers."""
 
 
-def explore(columns: Columns, incumbents: Incumbents[Any], counts: Counts) -> None:
+def explore(columns: Columns, incumbents: Incumbents[Any], counts: SpaceCounts) -> None:
     """Refine rows in the order of their bounds, until what has been found beats the bounds of all that are left.
 
     Args:
@@ -93,7 +93,7 @@ def _least(bound_s: Float[np.ndarray, "rows"], size: int) -> Int[np.ndarray, "fi
     return candidates[np.argsort(bound_s[candidates], kind="stable")][:size]
 
 
-def _hopeful(columns: Columns, incumbents: Incumbents[Any], counts: Counts) -> Columns:
+def _hopeful(columns: Columns, incumbents: Incumbents[Any], counts: SpaceCounts) -> Columns:
     hopeful = incumbents.hopeful(columns)
     dropped = columns.beaten()
     if dropped is not None:

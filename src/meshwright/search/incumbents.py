@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from meshwright.search.certificate import Counts
+from meshwright.search.certificate import SpaceCounts
 from meshwright.search.points import NEARBY, Points, Shield
 from meshwright.shapes import Bool, Float
 
@@ -74,7 +74,7 @@ class SearchedPart:
 
     best: Points = field(default_factory=Points.none)
     front: Points = field(default_factory=Points.none)
-    counts: Counts = field(default_factory=Counts)
+    counts: SpaceCounts = field(default_factory=SpaceCounts)
 
     def merge(self, other: SearchedPart, top: int) -> None:
         """Take another part in.

@@ -24,7 +24,7 @@ from meshwright.estimate.price import estimate_plans
 from meshwright.estimate.states import has_extras
 from meshwright.search.block import Block
 from meshwright.search.bound import RowBounds
-from meshwright.search.certificate import Counts
+from meshwright.search.certificate import SpaceCounts
 from meshwright.search.engine import explore
 from meshwright.search.fitting import Fitting
 from meshwright.search.geometry import MOST_CHUNKS, ShapeFactory, chunk_options
@@ -83,7 +83,7 @@ class SpaceSearch:
         self.bounds: RowBounds | None = None
         self.fitting: Fitting | None = None
         """What says of rows whether a shape fits them, made when it is first asked."""
-        self.counts = Counts()
+        self.counts = SpaceCounts()
         self.least_bytes = np.inf
         """No plan that was looked at for its memory needs less."""
 

@@ -15,7 +15,7 @@ from meshwright.budget import spent
 from meshwright.estimate.hardware import Hardware
 from meshwright.schedules import Schedule
 from meshwright.search.bound import Factored, RowBounds
-from meshwright.search.certificate import Counts
+from meshwright.search.certificate import SpaceCounts
 from meshwright.search.fitting import ROUNDING, Fitting
 from meshwright.search.geometry import ShapeFactory, pairs
 from meshwright.search.grid import Grid
@@ -39,7 +39,7 @@ class Asking(Protocol):
     space: Space
     factory: ShapeFactory
     bounds: RowBounds | None
-    counts: Counts
+    counts: SpaceCounts
     limit_bytes: float
     beat_s: float
 

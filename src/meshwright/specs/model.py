@@ -19,7 +19,7 @@ from meshwright.specs.layer_spec import TunedLayer as TunedLayer
 from meshwright.specs.operators import StreamTokens
 from meshwright.specs.settings import UNSTATED, ModelSettings
 from meshwright.specs.streams import Stream
-from meshwright.specs.tuning import PARTS, Tuning
+from meshwright.specs.tuning import PARTS, Lora, Tuning
 
 MOST_LAYERS = 2048
 """Many times those of any model; what weighs every cut grows with their square, in bytes too."""
@@ -173,6 +173,11 @@ class ModelSpec:
             for layer in run.layers:
                 counts[layer] += run.repeats
         return counts
+
+    @property
+    def lora(self) -> Lora | None:
+        """Adapters on its products; None where there are none."""
+        return self.tuning.lora if self.tuning is not None else None
 
     @property
     def sums_tied_table(self) -> bool:

@@ -35,7 +35,7 @@ _STORED: dict[str, Keys] = {**_FOUR_BITS, "int8": {"load_in_8bit": True}}
 
 def untrainable_by_peft(plan: Plan) -> Iterator[Problem]:
     """What PEFT does not do of the tuning of a plan."""
-    lora = _lora(plan)
+    lora = plan.model.lora
     yield from frozen_parts(plan)
     if lora is None:
         return
@@ -77,7 +77,7 @@ def named_by(plan: Plan, names: Mapping[str, str]) -> tuple[tuple[str, ...], tup
         plan: with adapters.
         names: of the framework, by ours; none stands for products of experts.
     """
-    lora = _lora(plan)
+    lora = plan.model.lora
     found: dict[str, None] = {}
     without: dict[str, None] = {}
     for op in products(plan):
@@ -90,13 +90,9 @@ def named_by(plan: Plan, names: Mapping[str, str]) -> tuple[tuple[str, ...], tup
     return tuple(found), tuple(without)
 
 
-def _lora(plan: Plan) -> Lora | None:
-    return plan.model.tuning.lora if plan.model.tuning is not None else None
-
-
 def files(plan: Plan) -> tuple[tuple[str, str], ...]:
     """PEFT's file, and how frozen weights are stored; nothing where all of the model is trained."""
-    lora = _lora(plan)
+    lora = plan.model.lora
     if lora is None:
         return ()
     keys: Keys = {

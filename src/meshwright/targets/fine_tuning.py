@@ -13,7 +13,7 @@ from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.specs.tuning import ALL_LINEAR, Lora
+from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import deepspeed, hugging_face
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
@@ -145,11 +145,6 @@ def engine_files(plan: Plan) -> tuple[tuple[str, str], ...]:
 def by_deepspeed(plan: Plan) -> bool:
     """Whether DeepSpeed runs a plan: whole copies, or states sharded as ZeRO does."""
     return plan.strategy.data.family != "fsdp"
-
-
-def lora_of(plan: Plan) -> Lora | None:
-    """The adapters of a plan."""
-    return plan.model.tuning.lora if plan.model.tuning is not None else None
 
 
 def targets_of(said: object) -> list[str]:

@@ -28,7 +28,7 @@ class Choices:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Order:
+class SortedRows:
     """Rows as a sort has left them."""
 
     rows: int
@@ -40,7 +40,7 @@ class Order:
 class Places:
     """Places of rows, counted in the part of this rank: good for pointing at rows and for nothing else."""
 
-    into: Order | None
+    into: SortedRows | None
     """In which order the rows stand that they point at; None as in the batch."""
 
 

@@ -26,8 +26,8 @@ from meshwright.compiler.samples.known import (
     Choices,
     Counts,
     Known,
-    Order,
     Places,
+    SortedRows,
     ascends,
     facts_of,
     is_all,
@@ -79,7 +79,7 @@ def group_sizes(eqn: core.JaxprEqn, given: Sequence[RankValue]) -> bool:
     numbers = eqn.params["ragged_dot_dimension_numbers"]
     (contracted, _), (batched, _) = numbers.dot_dimension_numbers
     return (
-        isinstance(sizes.known, Counts) and sizes.placement == SUM and isinstance(rows.order, Order)
+        isinstance(sizes.known, Counts) and sizes.placement == SUM and isinstance(rows.order, SortedRows)
         and rows.order.choices is sizes.known.choices and not batched and rows.placement not in contracted
         and tuple(numbers.lhs_ragged_dimensions) == (rows.placement,) and given[1].placement == WHOLE
     )  # fmt: skip
@@ -122,7 +122,7 @@ def by_order(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[
     return [replace(one, order=order if one.placement >= 0 else None, known=known) for one in made]
 
 
-def _check_rows(walk: Reader, eqn: core.JaxprEqn, given: Sequence[RankValue], order: Order) -> None:
+def _check_rows(walk: Reader, eqn: core.JaxprEqn, given: Sequence[RankValue], order: SortedRows) -> None:
     """Refuse what is not done to every row by itself."""
     name = eqn.primitive.name
     try:
@@ -181,7 +181,7 @@ def _sorted(
     rows = eqn.invars[0].aval.shape[0]
     made_by = {var: one for one in program.eqns for var in one.outvars}
     counting = [counts_places(atom, 0, made_by) for atom in eqn.invars]
-    order: Order | None
+    order: SortedRows | None
     if key.order is not None:
         if not (points(key) and key.known.source.into is None and is_identity(key.known, rows)):
             return None
@@ -190,7 +190,7 @@ def _sorted(
         if points(key):
             return None
         order = None
-        ends = Order(rows, key.known.source if ascends(key) else None)
+        ends = SortedRows(rows, key.known.source if ascends(key) else None)
     operands: list[RankValue] = []
     known: list[Known | None] = []
     for value, counts in zip(given, counting, strict=True):
@@ -273,7 +273,7 @@ def _put_back(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequ
     return [RankValue(made, samples)]
 
 
-def _check_places(index: RankValue, order: Order | None, rows: int, ranks: int) -> None:
+def _check_places(index: RankValue, order: SortedRows | None, rows: int, ranks: int) -> None:
     """Whether an index points at rows of its own part, at the same places in every part."""
     known = index.known
     if known.source.into is not order:

@@ -80,7 +80,7 @@ def best_plan(
 
 def _weights_alone(model: ModelSpec, workload: Workload, space: Space) -> float:
     """Bytes of weights on all devices together in any plan, each weight once: more than there is needs no search."""
-    lora = model.tuning.lora if model.tuning else None
+    lora = model.lora
     each = min(
         workload.precision.bytes_of("weights"), STORED_BYTES.get(lora.base or "", math.inf) if lora else math.inf
     )

@@ -24,7 +24,7 @@ def lighter(model: ModelSpec) -> Iterator[tuple[str, str, ModelSpec]]:
     Returns:
         What to say, what it means, and the model so trained.
     """
-    asked = model.tuning.lora if model.tuning else None
+    asked = model.lora
     if asked is None and model.hidden > USUAL_RANK:
         asked = Lora(rank=USUAL_RANK)
         tuned = replace(model, tuning=Tuning(lora=asked))

@@ -107,7 +107,7 @@ def _named(reader: KeyReader, patterns: list[str]) -> tuple[list[str], bool]:
 
 def keys(plan: Plan) -> Keys:
     """The tables of a plan with adapters; nothing where all of the model is trained."""
-    lora = _lora(plan)
+    lora = plan.model.lora
     if lora is None:
         return {}
     made: Keys = {
@@ -144,7 +144,7 @@ def _modules(plan: Plan, lora: Lora) -> Iterator[str]:
 
 def untrainable(plan: Plan) -> Iterator[Problem]:
     """What Automodel does not do of the tuning of a plan."""
-    lora = _lora(plan)
+    lora = plan.model.lora
     yield from adapters.frozen_parts(plan)
     if lora is None:
         return
@@ -160,10 +160,6 @@ def untrainable(plan: Plan) -> Iterator[Problem]:
 
 
 _STORED = ("nf4", "fp4", "nf4-single", "fp4-single")
-
-
-def _lora(plan: Plan) -> Lora | None:
-    return plan.model.tuning.lora if plan.model.tuning is not None else None
 
 
 def _of_experts(plan: Plan, lora: Lora) -> bool:

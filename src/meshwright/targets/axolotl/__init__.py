@@ -91,7 +91,7 @@ _LENGTH = 512
 
 def configuration(plan: Plan) -> Keys:
     """The keys of the YAML."""
-    strategy, lora = plan.strategy, fine_tuning.lora_of(plan)
+    strategy, lora = plan.strategy, plan.model.lora
     flat: Keys = {
         "sequence_len": plan.workload.seq_len,
         "sample_packing": plan.workload.attention_kernel != "materialised" and not _several_in_a_ring(plan),
@@ -157,7 +157,7 @@ def _start(plan: Plan) -> str:
 
 def _beyond(plan: Plan) -> Iterator[Problem]:
     yield from hugging_face.trainer_problems(plan)
-    lora = fine_tuning.lora_of(plan)
+    lora = plan.model.lora
     if lora is not None and lora.base not in (None, "nf4", "int8"):
         why, fix = "frozen weights in 4 bits are nf4 with double quantisation", "use base=nf4"
         yield Problem(what=f"plan: frozen weights are stored in {lora.base}", why=why, fix=fix, field="tuning")

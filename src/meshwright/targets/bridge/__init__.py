@@ -84,12 +84,12 @@ if __name__ == "__main__":
 def _refused(job: Job) -> tuple[Problem, ...]:
     if len(job.plan.pipelines) > 1:
         return (unequal_pipelines(TITLE, job),)
-    told = lora.whole(job)
+    told = lora.wholly_trained(job)
     written = megatron.translate(told, shape_said=True)
     return (
         written.refused
         or rule_problems(told)
-        or (*_model_problems(job), *lora.problems(job), *unsaid(written.arguments))
+        or (*_model_problems(job), *lora.untrainable_by_bridge(job), *unsaid(written.arguments))
     )
 
 
@@ -103,7 +103,7 @@ def _model_problems(job: Job) -> Iterator[Problem]:
 def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
     if problems := _refused(job):
         raise UnsupportedError(problems, code="MW420")
-    written = megatron.translate(lora.whole(job), shape_said=True)
+    written = megatron.translate(lora.wholly_trained(job), shape_said=True)
     adapted = lora.overrides_of(job)
     keys = overrides(written.arguments) | adapted
     head = f"{one_line(job.model.name)} on {job.plan.devices} devices: {job.name or 'a plan of uneven stages'}."

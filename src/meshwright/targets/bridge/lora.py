@@ -21,14 +21,14 @@ NAMES = {"linear_qkv": "linear_qkv", "o_proj": "linear_proj", "linear_fc1": "lin
 """Its names of modules by ours."""
 
 
-def whole(job: Job) -> Job:
+def wholly_trained(job: Job) -> Job:
     """The job with all of its model trained, which options of Megatron-LM can say."""
     return replace(job, model=replace(job.model, tuning=None))
 
 
 def overrides_of(job: Job) -> dict[str, str]:
     """Overrides that say the adapters; none where all of the model is trained."""
-    lora = job.model.tuning.lora if job.model.tuning is not None else None
+    lora = job.model.lora
     if lora is None:
         return {}
     return {
@@ -53,7 +53,7 @@ def said(texts: Mapping[str, str]) -> dict[str, Any] | None:
     return {"r": rank, **{name: value for name, value in found.items() if value}}
 
 
-def problems(job: Job) -> Iterator[Problem]:
+def untrainable_by_bridge(job: Job) -> Iterator[Problem]:
     """What Megatron-Bridge does not do of the tuning of a plan."""
     tuning = job.model.tuning
     if tuning is None:
@@ -80,8 +80,8 @@ def problems(job: Job) -> Iterator[Problem]:
 
 def _modules(job: Job) -> list[str]:
     """Our names of the modules with adapters."""
-    lora = job.model.tuning.lora if job.model.tuning is not None else None
-    model = whole(job).model
+    lora = job.model.lora
+    model = wholly_trained(job).model
     found: dict[str, None] = {}
     for kind in model.kinds():
         for op in (op for op in work_of(model, kind, "flash").ops if isinstance(op, Linear)):

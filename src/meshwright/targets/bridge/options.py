@@ -197,7 +197,7 @@ def lora_asked(launch: Launch, texts: Mapping[str, str]) -> tuple[dict[str, Any]
     return {"r": rank, **{name: value for name, value in found.items() if value}}, []
 
 
-def lora_of(texts: Mapping[str, str]) -> dict[str, Any]:
+def lora_of_keys(texts: Mapping[str, str]) -> dict[str, Any]:
     """Adapters as keys of a configuration say them.
 
     Args:

@@ -130,7 +130,7 @@ def read_bridge_recipe(name: str, text: str, over: Mapping[str, object], devices
         InputError: the text is no Python.
     """
     given = dict(over)
-    found, asked = recipe.read_recipe(name, text, str(given.pop("recipe", "")))
+    found, asked = recipe.recipe_named(name, text, str(given.pop("recipe", "")))
     if found is None:
         assert asked is not None
         return LaunchFile(row=None, layout=None, questions=(asked,))
@@ -145,7 +145,7 @@ def read_bridge_recipe(name: str, text: str, over: Mapping[str, object], devices
         if not key.startswith("peft.") and not options.without_effect(key, shown)
     ]
     read = _read(as_made(words), devices)
-    adapted = options.lora_of(adapters) if adapters else None
+    adapted = options.lora_of_keys(adapters) if adapters else None
     questions = () if found.problems else _left_to("the function that it starts from", read)
     workload = read.workload | ({"lora": adapted} if adapted else {})
     named = {"name": found.model} if found.model else {}

@@ -74,7 +74,7 @@ def recognised(name: str, text: str) -> bool:
     return "ConfigContainer" in text and "cfg.model." in text and "megatron.bridge" in text
 
 
-def read_recipe(name: str, text: str, wanted: str) -> tuple[Recipe | None, Problem | None]:
+def recipe_named(name: str, text: str, wanted: str) -> tuple[Recipe | None, Problem | None]:
     """A function of a file, or the question for which.
 
     Args:

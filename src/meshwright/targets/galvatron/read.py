@@ -35,7 +35,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no JSON.
     """
-    around = trainer.read(files, devices) if any(trainer.recognised(*file) for file in files.items()) else None
+    around = trainer.read_trainer(files, devices) if any(trainer.recognised(*file) for file in files.items()) else None
     if around is not None and around[1] is None:
         return around[0]
     name = None if around is None else around[1]

@@ -37,7 +37,7 @@ def named(text: str) -> tuple[str, ...]:
     return () if found is None or found[1].lower() in ("null", "none", "~") else (found[1],)
 
 
-def read(files: Files, devices: int | None = None) -> tuple[LaunchFile, str | None]:
+def read_trainer(files: Files, devices: int | None = None) -> tuple[LaunchFile, str | None]:
     """A YAML as a plan, and the name of the JSON that says it instead.
 
     Args:

@@ -35,7 +35,7 @@ _RANK, _LENGTH, _BATCH = 8, 2048, 8
 
 def configuration(plan: Plan) -> Keys:
     """The keys of the YAML."""
-    lora = fine_tuning.lora_of(plan)
+    lora = plan.model.lora
     flat: Keys = {
         "stage": "sft",
         "do_train": True,
@@ -82,7 +82,7 @@ def _start(plan: Plan) -> str:
 
 def _beyond(plan: Plan) -> Iterator[Problem]:
     yield from hugging_face.trainer_problems(plan)
-    lora = fine_tuning.lora_of(plan)
+    lora = plan.model.lora
     if lora is not None and lora.layers:
         why, fix = f"{TITLE} puts adapters on all layers", "leave layers out"
         yield Problem(what="plan: adapters stand on some layers", why=why, fix=fix, field="tuning")

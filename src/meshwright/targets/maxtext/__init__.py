@@ -355,7 +355,7 @@ def _row(reader: KeyReader, sizes: dict[str, int], layers: int | None) -> tuple[
         reader.refuse("per_device_batch_size", size, why)
     vpp, dealt = read_stages(reader, pp, layers) if pp > 1 else (1, None)
     kinds = {said: ours for ours, said in CONTEXTS.items()}
-    kind, modules, offload = remat.read(reader)
+    kind, modules, offload = remat.remat_of(reader)
     row = PlanRow(
         tp=tp,
         cp=((kinds.get(reader.word("context_parallel_strategy", "all_gather"), "ag"), cp),) if cp > 1 else (),

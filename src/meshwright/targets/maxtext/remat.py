@@ -32,7 +32,7 @@ _NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
 _INPUT = "decoder_layer_input"
 
 
-def read(reader: KeyReader) -> tuple[str, tuple[str, ...], str]:
+def remat_of(reader: KeyReader) -> tuple[str, tuple[str, ...], str]:
     """The recompute of a row: its kind, the modules where it is selective, and what is offloaded.
 
     Args:

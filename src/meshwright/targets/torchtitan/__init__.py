@@ -80,7 +80,7 @@ def _model_problems(plan: Plan) -> Iterator[Problem]:
         why = f"a config names one of its own models: {flavor_names()}"
         fix = "plan one of these, or use --target accelerate, which takes any model of the transformers library"
         yield Problem(what=f"torchtitan 0.3.0 has no {plan.model.name}", why=why, fix=fix, field="model")
-    yield from lora.problems(plan)
+    yield from lora.untrainable_by_torchtitan(plan)
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:

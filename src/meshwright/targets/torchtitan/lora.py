@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.errors import Problem
-from meshwright.specs.tuning import Lora
 from meshwright.targets import adapters
 from meshwright.targets.sayable import Plan
 from meshwright.targets.torchtitan.flavors import flavor_of
@@ -22,22 +21,17 @@ _FUSED = ("llama3", "qwen3", "gpt_oss")
 
 def converter(plan: Plan) -> str:
     """The converter of a plan with adapters, as Python; empty where all of the model is trained."""
-    lora = lora_of(plan)
+    lora = plan.model.lora
     if lora is None:
         return ""
     modules = ", ".join(f'"{name}"' for name in adapters.named_by(plan, NAMES)[0])
     return f"LoRAConverter.Config(rank={lora.rank}, alpha={2.0 * lora.rank}, target_modules=[{modules}])"
 
 
-def lora_of(plan: Plan) -> Lora | None:
-    """The adapters of a plan."""
-    return plan.model.tuning.lora if plan.model.tuning is not None else None
-
-
-def problems(plan: Plan) -> Iterator[Problem]:
+def untrainable_by_torchtitan(plan: Plan) -> Iterator[Problem]:
     """What torchtitan does not do of the tuning of a plan."""
     yield from adapters.frozen_parts(plan)
-    lora, flavor = lora_of(plan), flavor_of(plan.model)
+    lora, flavor = plan.model.lora, flavor_of(plan.model)
     if lora is None or flavor is None:
         return
     usual = "use targets=qkv_proj,o_proj,mlp.gate_proj,mlp.up_proj,mlp.down_proj, or some of these"

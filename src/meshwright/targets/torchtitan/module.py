@@ -9,7 +9,7 @@ from meshwright.targets import pytorch_pipeline
 from meshwright.targets.keys import Keys
 from meshwright.targets.sayable import Plan
 from meshwright.targets.torchtitan.flavors import Flavor, rope_changes
-from meshwright.targets.torchtitan.lora import converter, lora_of
+from meshwright.targets.torchtitan.lora import converter
 
 MODULE = "meshwright_plan"
 ENDS = ("norm", "lm_head")
@@ -56,7 +56,7 @@ def training_keys(plan: Plan) -> Keys:
     pipeline, strategy = plan.found.pipeline, plan.strategy
     steps = pipeline.num_micro_batches if plan.found.pp > 1 else 1
     graphs = plan.found.pp == 1 and strategy.expert.ep == 1
-    lora = lora_of(plan)
+    lora = plan.model.lora
     return {
         **({"dtype": "bfloat16"} if lora is not None and lora.base is None else {}),
         "local_batch_size": pipeline.micro_batch * steps,

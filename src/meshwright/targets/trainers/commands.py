@@ -67,7 +67,7 @@ class Command:
         return tuple(questions_for(found))
 
 
-def by_options(words: Iterable[Word]) -> dict[str, tuple[Word, ...]]:
+def options_by_name(words: Iterable[Word]) -> dict[str, tuple[Word, ...]]:
     """Options by name, `_` for `-`, with the words behind each; the last of a name stands."""
     found: dict[str, tuple[Word, ...]] = {}
     name = ""
@@ -86,7 +86,7 @@ def by_keys(words: Iterable[Word]) -> dict[str, tuple[Word, ...]]:
     return {key: (value,) for key, value in overrides.by_equals(words).items()}
 
 
-def no_plan(problems: Iterable[Problem], questions: Iterable[Problem] = (), model: str | None = None) -> LaunchFile:
+def not_read(problems: Iterable[Problem], questions: Iterable[Problem] = (), model: str | None = None) -> LaunchFile:
     """A script of which no plan was read, and why."""
     named = {"name": model} if model else {}
     return LaunchFile(row=None, layout=None, model=named, problems=tuple(problems), questions=tuple(questions))

@@ -76,7 +76,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
 def _reader(files: Files) -> KeyReader:
     """Keys of the file; those of a job submitted to MosaicML's platform stand under `parameters`."""
-    reader = shared.reader_of(file_of(files, "foundry.yaml", _recognised), files, TITLE)
+    reader = shared.yaml_reader(file_of(files, "foundry.yaml", _recognised), files, TITLE)
     inner = reader.keys.get("parameters")
     if not isinstance(inner, Mapping) or "model" in reader.keys:
         return reader

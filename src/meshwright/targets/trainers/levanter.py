@@ -46,7 +46,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     name, text = file_of(files, "levanter.yaml", _recognised)
     # What is included says data, and is another file; the lines stay where they are.
     plain = _INCLUDE.sub(lambda match: f'"{match[0]}"', text)
-    reader = shared.reader_of((name, plain), files, TITLE)
+    reader = shared.yaml_reader((name, plain), files, TITLE)
     questions = list(_unread(reader))
     config, asked = _model(reader, _tokenizer(reader, files, text))
     questions += asked

@@ -52,7 +52,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no YAML.
     """
-    reader = shared.reader_of(file_of(files, "litgpt.yaml", _recognised), files, TITLE)
+    reader = shared.yaml_reader(file_of(files, "litgpt.yaml", _recognised), files, TITLE)
     world = _world(reader, devices)
     trained, lora = reader.get("model_name"), _lora(reader)
     precision, wide = _precision(reader)

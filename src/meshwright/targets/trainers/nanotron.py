@@ -36,7 +36,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no YAML, or the model's sizes contradict each other.
     """
-    reader = shared.reader_of(file_of(files, "nanotron.yaml", _recognised), files, TITLE)
+    reader = shared.yaml_reader(file_of(files, "nanotron.yaml", _recognised), files, TITLE)
     config = _model(reader)
     row = _row(reader)
     if devices not in (None, row.devices):

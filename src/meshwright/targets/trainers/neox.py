@@ -49,7 +49,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no YAML, or the model's sizes contradict each other.
     """
-    given = shared.reader_of(file_of(files, "neox.yml", _recognised), files, TITLE)
+    given = shared.yaml_reader(file_of(files, "neox.yml", _recognised), files, TITLE)
     # Words of a key are parted by _ or by -, as its own reader takes them.
     reader = KeyReader(
         keys={key.replace("-", "_"): value for key, value in given.keys.items()}, file=given.file, over=given.over,

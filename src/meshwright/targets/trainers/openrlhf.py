@@ -57,7 +57,7 @@ def _recognised(name: str, text: str) -> bool:
 
 def _started(launch: Launch) -> Command | None:
     match = _PROGRAM.search(launch.program)
-    return Command(launch=launch, options=commands.by_options(launch.words)) if match is not None else None
+    return Command(launch=launch, options=commands.options_by_name(launch.words)) if match is not None else None
 
 
 def read(script: Script, devices: int | None = None) -> LaunchFile:
@@ -74,13 +74,13 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
         what = f"{TITLE} starts {', '.join(sorted(kinds)) or 'nothing'}"
         why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
         fix = "check a script of train_sft"
-        return commands.no_plan((*problems, Problem(what=what, why=why, fix=fix, field="source")))
+        return commands.not_read((*problems, Problem(what=what, why=why, fix=fix, field="source")))
     if (which := commands.several(found)) is not None:
-        return commands.no_plan(problems, (which,))
+        return commands.not_read(problems, (which,))
     last = found[-1]
     model = next((name for name in ("model.model_name_or_path", "pretrain") if name in last.options), "pretrain")
     if asked := last.questions(_NEEDED, model):
-        return commands.no_plan(problems, asked, last.text(model))
+        return commands.not_read(problems, asked, last.text(model))
     keys = last.keys()
     reader = KeyReader(keys=_nested(keys), problems=problems)
     launched = _plan(reader, last, devices or processes(last.launch.launcher)[0] or 1)

@@ -21,7 +21,7 @@ _DEPTH = 8
 """References that may lead to references."""
 
 
-def reader_of(file: tuple[str, str], files: Files, title: str) -> KeyReader:
+def yaml_reader(file: tuple[str, str], files: Files, title: str) -> KeyReader:
     """The keys of a YAML file, those of the command line over them, `${a.b}` filled in from its own keys.
 
     Args:

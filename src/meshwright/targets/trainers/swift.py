@@ -72,16 +72,16 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
     training = [one for one in found if one.verb in _TRAINS]
     problems = commands.unread(script)
     if not training:
-        return commands.no_plan((*problems, _no_training(found)))
+        return commands.not_read((*problems, _no_training(found)))
     last = training[-1]
     if (which := commands.several(list(training))) is not None:
-        return commands.no_plan(problems, (which,))
+        return commands.not_read(problems, (which,))
     if asked := last.questions(_NEEDED, "model"):
-        return commands.no_plan(problems, asked, last.text("model"))
+        return commands.not_read(problems, asked, last.text("model"))
     reader = KeyReader(keys=last.keys(), problems=problems)
     world, question = _world(reader, last, devices)
     if question is not None:
-        return commands.no_plan(problems, (question,), last.text("model"))
+        return commands.not_read(problems, (question,), last.text("model"))
     _refuse(reader)
     launched = _megatron(reader, last, world) if last.megatron else _trainer(reader, last, world)
     known = {one.option for one in launched.said}
@@ -100,14 +100,14 @@ def _started(launch: Launch) -> _Started | None:
     stem = program.rpartition("/")[2]
     if stem in ("swift", "megatron") and words:
         return _Started(
-            megatron=stem == "megatron", verb=words[0].text, options=commands.by_options(words[1:]), launch=launch
+            megatron=stem == "megatron", verb=words[0].text, options=commands.options_by_name(words[1:]), launch=launch
         )
     path = program.replace(".", "/") if not program.endswith(".py") else program.removesuffix(".py")
     match = re.search(r"swift/cli/(_megatron/)?(\w+)$", path)
     if match is None:
         return None
     verb = words[0].text if match[2] == "main" and words else match[2]
-    return _Started(megatron=bool(match[1]), verb=verb, options=commands.by_options(words), launch=launch)
+    return _Started(megatron=bool(match[1]), verb=verb, options=commands.options_by_name(words), launch=launch)
 
 
 def _no_training(found: list[_Started]) -> Problem:

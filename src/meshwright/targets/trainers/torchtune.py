@@ -55,7 +55,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no YAML.
     """
-    reader = shared.reader_of(file_of(files, "torchtune.yaml", _recognised), files, TITLE)
+    reader = shared.yaml_reader(file_of(files, "torchtune.yaml", _recognised), files, TITLE)
     _refuse(reader)
     component = str(reader.get("model._component_", ""))
     name, lora = _model(reader, component.rpartition(".")[2])

@@ -49,7 +49,7 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
         stopped = script.stopped()
         why, fix = "no command of it starts a trainer of verl", "check a script of fsdp_sft_trainer"
         nothing = Problem(what="there is no training", why=why, fix=fix, field="source")
-        return commands.no_plan((*problems, stopped or nothing))
+        return commands.not_read((*problems, stopped or nothing))
     last = found[-1]
     name = last.launch.program.removesuffix(".py").replace("/", ".").rpartition(".")[2]
     if name != "fsdp_sft_trainer":
@@ -58,11 +58,11 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
         if "sft" in name:
             why = "it fills micro-batches with tokens, in an engine that other files choose, which are not read"
             fix = "price the plan that it makes: check MODEL --plan PLAN"
-        return commands.no_plan((*problems, Problem(what=f"{TITLE} starts {name}", why=why, fix=fix, field="source")))
+        return commands.not_read((*problems, Problem(what=f"{TITLE} starts {name}", why=why, fix=fix, field="source")))
     if (which := commands.several(found)) is not None:
-        return commands.no_plan(problems, (which,))
+        return commands.not_read(problems, (which,))
     if asked := last.questions(_NEEDED, "model.partial_pretrain"):
-        return commands.no_plan(problems, asked, last.text("model.partial_pretrain"))
+        return commands.not_read(problems, asked, last.text("model.partial_pretrain"))
     reader = KeyReader(keys=nested_tables(last.keys()), problems=problems)
     launched = _plan(reader, last, devices or processes(last.launch.launcher)[0] or 1)
     return commands.with_places(launched, last, reader.said(), reader.unpriced())
