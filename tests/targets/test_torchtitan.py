@@ -40,6 +40,17 @@ def test_the_rope_is_the_models(model: str, said: tuple[str, ...]) -> None:
     assert all(part in text for part in said)
 
 
+@pytest.mark.parametrize("dtype", ["fp8", "mxfp8"])
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])
+def test_products_in_8_bits_are_written_and_read_back(model: str, dtype: str) -> None:
+    fields = JobFields(model=model, gpus="8xB200", seq_len=2048, dtype=dtype)
+    files = written("torchtitan", plan_question("dp8.fsdp.mbs2", fields).job)
+    assert ("GroupedExpertsConverter" in files["meshwright_plan.py"]) == (model == "qwen3-30b-a3b")
+    read = TARGETS["torchtitan"].read
+    assert read is not None
+    assert read(files, 8).workload["precision"].compute == dtype
+
+
 def test_its_selective_recompute_is_written_and_read_back() -> None:
     text = written("torchtitan", job("dp16.fsdp.rc-sel-half_products"))["meshwright_plan.py"]
     assert "activation_checkpoint=SelectiveAC.Config()" in text

@@ -127,6 +127,8 @@ _NAME = re.compile(r"[A-Za-z][\w.-]*")
 def _script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """A launch script that is given without a model, or before it, as the file it is."""
     first, second = values.get("model"), values.get("source")
+    if isinstance(second, (str, os.PathLike)) and (file := _launch_file(Path(second))):
+        values, second = {**values, "source": str(file)}, str(file)
     if not isinstance(first, (str, os.PathLike)) or values.get("plan"):
         return values
     first = _launch_file(Path(first)) or first
@@ -169,7 +171,7 @@ def _launch_file(folder: Path) -> Path | None:
 
     Programs stand last: those of an export take the plan from the file beside them.
     """
-    if not folder.is_dir() or (folder / "config.json").exists():
+    if not os.path.isdir(folder) or (folder / "config.json").exists():
         return None
     files = sorted(folder.iterdir(), key=lambda path: (path.suffix == ".py", path.name))[:64]
     found = {path: target for path in files if path.is_file() and (target := _target_of(path)) is not None}

@@ -22,6 +22,7 @@ from meshwright.targets.sayable import ANY, Plan, Rule, only
 from meshwright.targets.torchtitan import lora
 from meshwright.targets.torchtitan.edit import edited_module
 from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of, rope_changes, shipped
+from meshwright.targets.torchtitan.formats import FORMATS
 from meshwright.targets.torchtitan.module import MODULE, module_text
 from meshwright.targets.torchtitan.read import read_configuration
 
@@ -29,6 +30,7 @@ TITLE = "torchtitan"
 SAYS = pytorch_pipeline.SAYS | {
     "data.zero": only(0, 3, why="data ranks hold whole copies, or shards of everything (FSDP2)", fix="use fsdp"),
     "tuning": ANY,
+    "precision": only("bf16", "fp32", *FORMATS),
     "recompute.kind": only("none", "selective", "full", why="blocks are repeated whole, or all but what is kept"),
     "recompute.modules": only(
         (),

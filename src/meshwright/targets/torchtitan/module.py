@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwright.targets import pytorch_pipeline
 from meshwright.targets.keys import Keys
 from meshwright.targets.sayable import Plan
+from meshwright.targets.torchtitan import formats
 from meshwright.targets.torchtitan.flavors import Flavor, rope_changes
 from meshwright.targets.torchtitan.lora import converter
 
@@ -22,7 +23,7 @@ Start it with the command that came with this file: `--module {module} --config 
 from torchtitan.components.checkpoint import CheckpointManager
 {lora}from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
-from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+{quantization}from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import {kind}
 from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models.common.config_utils import decoder_vocab_size
@@ -99,6 +100,7 @@ def module_text(plan: Plan, flavor: Flavor) -> str:
     mtp, ring = plan.model.mtp_layers, pytorch_pipeline.overlaps_tensors(plan)
     kind = {"full": "FullAC", "selective": "SelectiveAC"}.get(plan.strategy.recompute.kind)
     adapted = converter(plan)
+    converted = ", ".join((*formats.converters(plan), *([adapted] if adapted else [])))
     modules = f", num_mtp_layers={mtp}" if mtp else ""
     chunked = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
     return _TEXT.format(
@@ -107,7 +109,8 @@ def module_text(plan: Plan, flavor: Flavor) -> str:
         module_of_model=flavor.module,
         lora="from torchtitan.components.lora import LoRAConverter\n" if adapted else "",
         more_imports="from torchtitan.models.deepseek_v3.mtp import MTPLoss\n" if mtp else "",
-        registry=f'"{flavor.name}"{modules}{f", converters=[{adapted}]" if adapted else ""}',
+        quantization=_imported("torchtitan.components.quantization", sorted(formats.names(plan))),
+        registry=f'"{flavor.name}"{modules}{f", converters=[{converted}]" if converted else ""}',
         changes=_changes(plan, flavor),
         loss=(
             "MTPLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
@@ -120,6 +123,11 @@ def module_text(plan: Plan, flavor: Flavor) -> str:
         recompute=f"{kind}.Config()" if kind else "None",
         compile="enable=True, enable_async_tensor_parallel=True" if ring else "enable=True",
     )
+
+
+def _imported(module: str, names: Sequence[str]) -> str:
+    """A line that imports names, where there are any."""
+    return f"from {module} import {', '.join(names)}\n" if names else ""
 
 
 def _changes(plan: Plan, flavor: Flavor) -> str:

@@ -131,8 +131,10 @@ def _length(reader: KeyReader) -> int | None:
 
 
 _FORMATS = {
-    **dict.fromkeys(("Float8LinearConverter", "float8", "quantize.linear.float8"), "fp8"),
-    **dict.fromkeys(("MXFP8LinearConverter", "mx", "quantize.linear.mx"), "mxfp8"),
+    **dict.fromkeys(
+        ("Float8LinearConverter", "Float8GroupedExpertsConverter", "float8", "quantize.linear.float8"), "fp8"
+    ),
+    **dict.fromkeys(("MXFP8LinearConverter", "MXFP8GroupedExpertsConverter", "mx", "quantize.linear.mx"), "mxfp8"),
     **dict.fromkeys(("NVFP4LinearConverter", "nvfp4"), "nvfp4"),
 }
 """Format of products by what converts them."""
