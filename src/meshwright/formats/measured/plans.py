@@ -164,8 +164,11 @@ class PlanReader:
                 self.assume("recompute", f"none: usual in {self.habits.name}")
                 return [fold.Again(mode="none")]
             modules = _EXPERT_MODULES if model.is_moe else ("core_attn",)
-            self.assume("recompute", f"the first of none, {', '.join(modules)} and everything that fits")
-            return [fold.Again(mode="none"), fold.Again(mode="sel", modules=modules), fold.Again(mode="full")]
+            some = self.some_layers(max(1, model.num_layers // virtual_stages))
+            between = "a quarter to three quarters of the layers " if some else ""
+            self.assume("recompute", f"the first of none, {', '.join(modules)}, {between}and everything that fits")
+            least = [fold.Again(mode="none"), fold.Again(mode="sel", modules=modules)]
+            return [*least, *some, fold.Again(mode="full")]
         if self.record.text("dtype").lower().startswith("int8") and stated.mode != "none":
             # MLPerf v4.0 and v4.1 on TPU v5p: 5.6 to 6.2 s for a sequence and chip under five policies and with all of
             # it made again.
@@ -176,6 +179,16 @@ class PlanReader:
             layers = max(1, round(stated.share * model.num_layers / virtual_stages))
             return [fold.Again(mode="block", layers=layers)]
         return [stated]
+
+    def some_layers(self, layers: int) -> list[fold.Again]:
+        """Quarters of a chunk's layers, where the framework recomputes the first few of each (Megatron's `block`).
+
+        Its users raise `--recompute-num-layers` until a step fits: of what is left open, the least is meant.
+        """
+        if not self.habits.software.startswith("megatron-core"):
+            return []
+        counts = dict.fromkeys(round(layers * quarter / 4) for quarter in (1, 2, 3))
+        return [fold.Again(mode="block", layers=count) for count in counts if 0 < count < layers]
 
     def micro_batches(self, pp: int, batch: int, dp: int, model: ModelSpec) -> list[int]:
         """Stated, 1 in a pipeline or with experts, else the largest of 4, 2 and 1 that divides the batch and fits."""
@@ -220,7 +233,8 @@ class PlanReader:
         if stated is not None:
             return stated
         thin = model.last_layer().mlp.expert_width < THINNEST_SLICE * tp
-        folded = self.year >= 2026 or thin or stage_devices % (ep * tp) != 0
+        named = "folding" in self.record.text("framework").lower()
+        folded = named or self.year >= 2026 or thin or stage_devices % (ep * tp) != 0
         if tp > 1:
             self.assume(
                 "etp", "1: experts fold over tensor ranks" if folded else f"{tp}: tp, as Megatron-Core's default"
