@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.library.models import spec
-from meshwright.specs.precision import Precision, precision
+from meshwright.specs.precision import PRECISIONS, Precision, precision
 from meshwright.strategies.data import StateBytes, optimizer_traffic_bytes, state_bytes
 from tests.strategies.columns import GIB, sharding
 
@@ -114,6 +114,15 @@ def test_an_update_touches_what_the_rank_owns() -> None:
     # Gradient read twice, main copy and moments read and written, weights written.
     assert float(whole[0]) == 2 * 4 + 2 * 12 + 2
     assert float(part[0]) == float(whole[0]) / 8
+
+
+def test_gradients_of_fp16_are_copied_scaled_and_read_twice_in_fp32() -> None:
+    whole = optimizer_traffic_bytes(sharding("z0", 1), np.array([1]), PRECISIONS["fp16"], "adam")
+    # Read, written in fp32, unscaled in place, and read for the norm and the update.
+    gradients = 2 + 4 + 2 * 4 + 2 * 4
+    assert float(whole[0]) == gradients + 2 * 12 + 2
+    summed = replace(PRECISIONS["fp16"], name="summed", sums_in_copy=True)
+    assert float(whole[0] - optimizer_traffic_bytes(sharding("z0", 1), np.array([1]), summed, "adam")[0]) == 2 + 4
 
 
 def test_a_narrow_recipe_is_what_its_bytes_say() -> None:

@@ -196,11 +196,20 @@ def optimizer_traffic_bytes(
     sharding: ShardingColumns, shards: Int[np.ndarray, "..."], precision: Precision, optimizer: str
 ) -> Float[np.ndarray, "..."]:
     """Device memory traffic of one update per parameter of the rank: read gradient twice (norm, update), read and write
-    main copy and moments, write weights where they are not the main copy; over the share the rank updates."""
+    main copy and moments, write weights where they are not the main copy; over the share the rank updates.
+
+    Where gradients of 16 bits get a copy in fp32, that is what is read twice, and scaled before: by the loss scale of
+    fp16, by clipping. It is made from them once a step unless every micro-batch is added to it.
+
+    Source: optimizer/optimizer.py of NVIDIA/Megatron-LM; runtime/fp16/fused_optimizer.py of microsoft/DeepSpeed.
+    """
     master = precision.bytes_of("master")
     moments = optimizer_named(optimizer).each_bytes(precision.bytes_of("moments"))
-    weight = precision.bytes_of("weights")
+    weight, gradient = precision.bytes_of("weights"), precision.bytes_of("gradients")
     kept = 2 * master + weight if master else 2 * weight
-    touched = 2 * precision.bytes_of("gradients") + 2 * moments + kept
+    read = 2 * gradient
+    if precision.master_gradient_copy:
+        read = 4 * 4.0 + (0.0 if precision.sums_in_copy else gradient + 4.0)
+    touched = read + 2 * moments + kept
     updated = np.where(sharding.zero >= Z1, 1.0 / shards, 1.0)
     return touched * updated * (1.0 - sharding.offload_optimizer)
