@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshwright.formats.measured import MeasuredRun
 from meshwright.specs.row import PlanRow
 from tests.formats.measured.row import assumed, read, run_of
 
@@ -55,9 +56,20 @@ def test_edges_that_take_a_layers_place_leave_chunks_without_layers() -> None:
 
 
 def test_what_is_not_said_may_have_been_several_plans() -> None:
-    run = run_of(recompute="", micro_batch="", tp="1", pp="1", dp="16", n_gpus="16")
+    run = run_of(recompute="", micro_batch="", framework="torchtitan", tp="1", pp="1", dp="16", n_gpus="16")
     shown = [(possible.row.recompute, possible.row.mbs) for possible in run.plans]
     assert shown == [(mode, mbs) for mode in ("none", "sel", "full") for mbs in (4, 2, 1)]
+
+
+def test_megatron_core_recomputes_as_few_layers_as_fit_where_nothing_is_said() -> None:
+    def shown(run: MeasuredRun) -> list[tuple[str, int]]:
+        return [(possible.row.recompute, possible.row.recompute_layers) for possible in run.plans]
+
+    blocks = [("block", 4), ("block", 8), ("block", 12)]
+    assert shown(run_of(recompute="")) == [("none", 0), ("sel", 0), *blocks, ("full", 0)]
+    # A chunk of two layers has one between none and both.
+    assert shown(run_of(recompute="", vpp="8")) == [("none", 0), ("sel", 0), ("block", 1), ("full", 0)]
+    assert ("block", 4) not in shown(run_of(recompute="", framework="MaxText (JAX/XLA)"))
 
 
 def test_fsdp_needs_no_degrees() -> None:
@@ -103,6 +115,12 @@ def test_thin_experts_are_not_cut_between_tensor_ranks() -> None:
     moe = {"n_experts": "64", "top_k": "4", "ep": "4", "n_gpus": "32", "dp": "4", "tp": "4", "year": "2025", "etp": ""}
     assert row_of(**moe, moe_ffn_hidden="1536").etp == 1
     assert row_of(**moe, moe_ffn_hidden="16384").etp == 4
+
+
+def test_experts_of_a_framework_named_after_folding_fold() -> None:
+    moe = {"n_experts": "8", "top_k": "2", "ep": "4", "n_gpus": "32", "dp": "4", "tp": "4", "year": "2025", "etp": ""}
+    assert row_of(**moe, moe_ffn_hidden="28672", framework="Megatron-Core (MCore)").etp == 4
+    assert row_of(**moe, moe_ffn_hidden="28672", framework="Megatron-Core (MCore w/ Folding)").etp == 1
 
 
 def test_a_source_that_overlaps_nothing_is_taken_at_its_word() -> None:
