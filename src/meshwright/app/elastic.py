@@ -103,6 +103,8 @@ def _mixed_on(training: MixedTraining, lost: Sequence[int]) -> MixedTraining:
 def _mixed_runs(job: Job, training: MixedTraining) -> bool:
     try:
         check_plan_runs(job.plan, training.seq_len)
+        if job.plan.joint_ranks:
+            return False  # the state of a checkpoint has other parts
         for pipeline in job.plan.pipelines:
             model_form(job.plan, pipeline)
     except MeshwrightError:

@@ -124,6 +124,7 @@ def run(
     from meshwright.runtime.devices import claim_devices, jax_precision
 
     available = claim_devices(inputs.devices, stand_ins=options.worker_devices != "cpu")
+    from meshwright.runtime.joint_training import JointTraining
     from meshwright.runtime.profile import record_profile, seconds_by_kind
     from meshwright.runtime.rank_training import RankedStep, RankTraining
     from meshwright.runtime.timings import this_machine
@@ -148,7 +149,11 @@ def run(
 
     with jax_precision(inputs.dtype):
         training = inputs.training(options)
-        if trace is not None and isinstance(training, RankTraining):
+        if request.elastic and isinstance(training, JointTraining):
+            why = "a plan for fewer devices would cut the states of its checkpoint otherwise"
+            what = f"--elastic with {inputs.title}, states over all ranks"
+            raise UnsupportedError(what=what, why=why, fix="leave --elastic out", field="elastic", code="MW411")
+        if trace is not None and isinstance(training, (JointTraining, RankTraining)):
             why = "its step is one program of all ranks, without instructions that are timed apart"
             what = f"no trace of {inputs.title}"
             raise UnsupportedError(what=what, why=why, fix="leave --trace out", field="trace", code="MW411")

@@ -167,7 +167,8 @@ def used_devices(plan: ExecutionPlan) -> list[int]:
 def _strategy(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> LayerStrategy:
     """Of the layers of a worker, whatever is recomputed."""
     found = plan.strategies[plan.strategy_index(pipeline, worker)]
-    return replace(effective(found), recompute=Recompute())
+    # That all pipelines hold states together is said of the plan, whatever the row of one of them.
+    return replace(effective(found), recompute=Recompute(), data=replace(found.data, across=0))
 
 
 def _said(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> PlanRow | None:
@@ -186,10 +187,25 @@ def _row(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> PlanRow:
 
 
 def _refused(plan: ExecutionPlan, seq_len: int) -> Iterator[Problem]:
+    if plan.joint_ranks:
+        yield from _of_joint_states(plan)
     for number, pipeline in enumerate(plan.pipelines):
         yield from _of_pipeline(plan, number, pipeline)
         for at, worker in enumerate(pipeline.workers):
             yield from _of_worker(plan, pipeline, worker, f"stage {at} of pipeline {number}", seq_len)
+
+
+def _of_joint_states(plan: ExecutionPlan) -> Iterator[Problem]:
+    used = [plan.strategies[run.strategy] for one in plan.pipelines for chunk in one.chunks() for run in chunk.runs]
+    for name in ("tp", "cp"):
+        if wide := sorted({degree for strategy in used if (degree := getattr(strategy, name)) > 1}):
+            yield Problem(what=f"{name} {wide[-1]} with states over all ranks", field="plan",
+                          why="ranks that hold states together run whole samples here, each its own",
+                          fix=f"--pin {name}=1 finds the best plan without, or another plan of the set")  # fmt: skip
+    if len(counts := {pipeline.num_micro_batches for pipeline in plan.pipelines}) > 1:
+        yield Problem(what=f"pipelines of {min(counts)} and {max(counts)} micro-batches with states over all ranks",
+                      why="all ranks run in one loop over micro-batches here", field="plan",
+                      fix="another plan of the set")  # fmt: skip
 
 
 def _of_pipeline(plan: ExecutionPlan, number: int, pipeline: Pipeline) -> Iterator[Problem]:

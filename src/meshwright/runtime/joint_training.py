@@ -1,0 +1,172 @@
+"""A model of the zoo under a plan whose pipelines hold one copy of their states together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.runtime.joint_steps import JointStep, Share, of_whole
+from meshwright.runtime.mixed_plan import model_form, samples_of
+from meshwright.runtime.planned_training import PlannedTraining
+from meshwright.runtime.rank_steps import RanksOnDevices
+from meshwright.runtime.rank_training import RankedStep
+from meshwright.shapes import Int
+from meshwright.specs.job import Job
+from meshwright.specs.strategy import DataParallel
+from meshwright.zoo.catalogue import model_of
+from meshwright.zoo.decoder import Decoder
+from meshwright.zoo.model import Model
+from meshwright.zoo.training import State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointTraining(PlannedTraining):
+    """One ZeRO group of data ranks, each kind of device with its share of the batch, as one program of all ranks."""
+
+    job: Job
+    """The plan, and the model, devices and workload that it was made for; what runs may be a narrower model."""
+    name: str
+    """What the plan is called."""
+
+    def __post_init__(self) -> None:
+        if problems := list(self._refused()):
+            raise UnsupportedError(problems, code="MW411")
+
+    @property
+    def title(self) -> str:
+        """What the plan is called."""
+        return self.name
+
+    @property
+    def mesh_sizes(self) -> tuple[int, ...]:
+        """One mesh of all devices."""
+        return (self.job.plan.devices,)
+
+    @property
+    def shares(self) -> tuple[tuple[int, int], ...]:
+        """Of every pipeline its own."""
+        plan = self.job.plan
+        return tuple((pipeline.num_micro_batches, samples_of(plan, pipeline)) for pipeline in plan.pipelines)
+
+    def plain_model(self) -> Model:
+        """Without recomputation, which changes no number."""
+        return model_of(self.spec, seq_len=self.seq_len, compute=self.compute)
+
+    @property
+    def ranks(self) -> JointStep:
+        """The step of a rank."""
+        plan, plain = self.job.plan, self.plain_model()
+        assert isinstance(plain, Decoder)
+        data = plan.strategies[plan.strategy_index(plan.pipelines[0], plan.pipelines[0].workers[0])].data
+        return JointStep(
+            model=plain,
+            data=DataParallel(shard=plan.joint_ranks, zero=3),
+            micro_batches=plan.pipelines[0].num_micro_batches,
+            seed=self.seed,
+            zero=data.zero,
+            keeps=not data.reshard,
+            shares=tuple(
+                Share(
+                    model=replace(plain, recompute=model_form(plan, pipeline).recompute),
+                    samples=pipeline.micro_batch,
+                    ranks=plan.data_degree(pipeline),
+                )
+                for pipeline in plan.pipelines
+            ),
+        )
+
+    def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> Any:
+        """The step under the plan, as `RankedStep`.
+
+        Args:
+            devices: at least as many as the plan has.
+            gradients_too: whether it returns the gradients behind state and loss.
+
+        Raises:
+            InputError: too few devices.
+        """
+        count = self.job.plan.devices
+        if count > len(devices):
+            raise InputError(
+                Problem(what=f"the plan needs {count} devices, there are {len(devices)}",
+                        why="every rank of a plan is a device", fix=f"--devices {count}, or a smaller plan",
+                        field="devices"),
+                code="MW251",
+            )  # fmt: skip
+        ranks = self.ranks
+        return DealtStep(ranks.on(list(devices[:count]), gradients_too=gradients_too), samples_by_rank(ranks))
+
+    def alone(self) -> Callable[[State, Any], tuple[State, jax.Array, Any]]:
+        """The same step on one device, of the whole batch and with whole states."""
+        return of_whole(self.ranks, PlannedTraining.alone(self))
+
+    def initial(self) -> State:
+        """The state before the first step."""
+        return self.ranks.initial(jax.jit(self.plain_model().init)(jax.random.key(self.seed)))
+
+    def _refused(self) -> Iterator[Problem]:
+        if self.spec is None or self.spec.is_moe:
+            name = "the perceptron" if self.spec is None else self.spec.name
+            yield Problem(what=f"states over all ranks do not run with {name}", field="model",
+                          why="shares of unlike ranks are of dense decoders", fix="use a dense model")  # fmt: skip
+        if self.scaling is not None:
+            yield Problem(what=f"{self.title} does not run in fp16", field="dtype", fix="use bf16",
+                          why="an overflow on one rank would have to skip the update of all")  # fmt: skip
+        if self.backend != "local" or self.hosts_per_mesh > 1:
+            yield Problem(what=f"{self.title} does not run with backend {self.backend}", field="backend",
+                          why="its step is one program of all ranks", fix="use local")  # fmt: skip
+
+
+class DealtStep(RankedStep):
+    """One program of all ranks, whose samples are dealt out before it runs."""
+
+    def __init__(self, step: RanksOnDevices, places: Int[np.ndarray, " dealt"]) -> None:
+        """Nothing is compiled before the first call.
+
+        Args:
+            step: of all ranks.
+            places: as `samples_by_rank` has them.
+        """
+        super().__init__(step)
+        self._places = places
+
+    def __call__(self, state: Any, batch: Any) -> tuple[Any, ...]:
+        """Run the step on the devices.
+
+        Args:
+            state: as `JointTraining.initial` makes it.
+            batch: of all pipelines, one behind the other.
+        """
+        return super().__call__(state, jax.tree.map(lambda leaf: np.asarray(leaf)[self._places], batch))
+
+    def alone_s(self, state: Any, batch: Any) -> float:
+        """Median seconds of the step, which is one executable.
+
+        Args:
+            state: any.
+            batch: any.
+        """
+        return super().alone_s(state, jax.tree.map(lambda leaf: np.asarray(leaf)[self._places], batch))
+
+
+def samples_by_rank(ranks: JointStep) -> Int[np.ndarray, " dealt"]:
+    """Places in the batch of the samples of each rank, micro-batch by micro-batch, all as many as the fullest has.
+
+    Args:
+        ranks: and their shares; the batch holds the samples of one pipeline behind those of another, of each its
+            micro-batches one after the other, shared out to its ranks in order.
+    """
+    most = max(share.samples for share in ranks.shares)
+    first, dealt = 0, []
+    for share in ranks.shares:
+        wave = share.samples * share.ranks
+        for rank in range(share.ranks):
+            own = first + rank * share.samples + np.minimum(np.arange(most), share.samples - 1)
+            dealt += [own + number * wave for number in range(ranks.micro_batches)]
+        first += wave * ranks.micro_batches
+    return np.concatenate(dealt)

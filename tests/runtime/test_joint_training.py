@@ -1,0 +1,80 @@
+"""One ZeRO group of unlike shares computes what one device does of the whole batch."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+from meshwright.errors import UnsupportedError
+from meshwright.library.clusters import resolve_gpus
+from meshwright.runtime.devices import jax_precision
+from meshwright.runtime.joint_training import JointTraining, samples_by_rank
+from meshwright.runtime.mixed_plan import check_plan_runs
+from meshwright.runtime.parity import parity_of, run_alone, run_parallel
+from meshwright.specs import Workload
+from meshwright.specs.job import Job
+from meshwright.specs.plan import ExecutionPlan
+from meshwright.specs.strategy import ContextParallel, DataParallel, LayerStrategy, Recompute
+from meshwright.zoo.quantised import padded
+from meshwright.zoo.tiny import TINY
+from tests.estimate.mixed import Stage, plan_of
+from tests.virtual_devices import eight_devices
+
+eight_devices()
+MODEL, LENGTH, STEPS = TINY["llama-tiny"], 8, 3
+
+
+def joint(zero: int, *, reshard: bool = True, micro_batches: int = 2, cp: int = 1) -> ExecutionPlan:
+    """Four ranks of three samples, and two of one that recompute."""
+    own = []
+    for ranks, recompute in ((4, Recompute()), (2, Recompute(kind="full"))):
+        family = "zero" if reshard else "fsdp"
+        data = DataParallel(shard=ranks // cp, zero=zero, across=6, family=family, reshard=reshard)  # type: ignore[arg-type]
+        context = (ContextParallel(kind="p2p", degree=cp),) if cp > 1 else ()
+        own.append(LayerStrategy(context=context, data=data, recompute=recompute))
+    stages = Stage(0, own[0], MODEL.num_layers), Stage(4, own[1], MODEL.num_layers)
+    return plan_of(([stages[0]], 3, micro_batches), ([stages[1]], 1, micro_batches))
+
+
+def training_of(plan: ExecutionPlan, **more: object) -> JointTraining:
+    workload = Workload(seq_len=LENGTH, global_batch=plan.global_batch)
+    job = Job(model=MODEL, cluster=resolve_gpus("4xH100,2xA100-80"), workload=workload, plan=plan)
+    return JointTraining(spec=MODEL, seq_len=LENGTH, job=job, name="joint", **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("zero", "reshard"), [(1, True), (2, True), (3, True), (3, False)])
+def test_unequal_shares_compute_what_one_device_does(zero: int, *, reshard: bool) -> None:
+    plan = joint(zero, reshard=reshard)
+    check_plan_runs(plan, LENGTH)
+    with jax_precision("fp64"):
+        training = training_of(plan)
+        there = run_parallel(training, jax.devices(), STEPS)
+        parity = parity_of(there, run_alone(training, STEPS), "fp64")
+    assert parity.holds, (parity.loss, parity.gradient, parity.weight)
+
+
+def test_every_sample_is_dealt_to_one_rank() -> None:
+    ranks = training_of(joint(3)).ranks
+    dealt = samples_by_rank(ranks).reshape(6, 2, 3)
+    of_first, of_second = dealt[:4].ravel(), dealt[4:, :, 0].ravel()
+    assert sorted([*of_first, *of_second]) == list(range(ranks.samples))
+
+
+def test_ranks_hold_a_part_of_every_state() -> None:
+    for zero, whole in ((1, True), (3, False)):
+        training = training_of(joint(zero))
+        state = training.initial()
+        parts = jax.tree.leaves(state["moments"]["mean"])
+        assert {leaf.shape[0] for leaf in parts} == {6}
+        leaves = jax.tree.leaves(jax.eval_shape(training.plain_model().init, jax.random.key(0)))
+        assert [leaf.shape for leaf in parts] == [(6, padded(leaf.size, 6)) for leaf in leaves]
+        weights = jax.tree.leaves(state["weights"])
+        assert [leaf.shape for leaf in weights] == [leaf.shape for leaf in (leaves if whole else parts)]
+
+
+def test_what_does_not_run_is_refused_with_a_remedy() -> None:
+    with pytest.raises(UnsupportedError, match="cp 2 with states over all ranks") as error:
+        check_plan_runs(joint(3, cp=2), LENGTH)
+    assert "--pin cp=1" in error.value.problems[0].fix
+    with pytest.raises(UnsupportedError, match="fp16"):
+        training_of(joint(3), compute="float16")
