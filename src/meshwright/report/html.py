@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from meshwright.report.plan_tables import RATES, UNTOLD, bottleneck, fullest, rank_lines, shown_stages, stage_name
+from meshwright.report.words.verdict import rate_heading
 from meshwright.units import GIB, gib, of_capacity, percent, seconds, significant
 
 MEMORY_COLOURS = {
@@ -98,7 +99,7 @@ def _details(title: str, lines: Sequence[str]) -> str:
 
 
 def _plan_table(plans: Sequence[Mapping[str, Any]]) -> str:
-    names = ("#", "plan", "step", "tok/s/GPU", "MFU", "memory", "bottleneck")
+    names = ("#", "plan", "step", rate_heading(plans), "MFU", "memory", "bottleneck")
     head = "".join(f'<th style="{_CELL}">{name}</th>' for name in names)
     rows = []
     for plan in plans:

@@ -8,6 +8,7 @@ from typing import Any
 from meshwright.records import visible
 from meshwright.report.page.source import PageSource
 from meshwright.report.plan_tables import RATES, UNTOLD, bottleneck, fullest, stage_name
+from meshwright.report.words.verdict import rate_heading
 from meshwright.units import of_capacity, percent, seconds
 
 
@@ -34,7 +35,10 @@ def plan_set_markdown(source: PageSource) -> str:
     lines += [f"* warning: {_plain(text)}" for text in document["warnings"]]
     lines += [
         "",
-        *_table(("#", "plan", "step", "tok/s/GPU", "MFU", "memory", "bottleneck"), map(_plan, document["plans"])),
+        *_table(
+            ("#", "plan", "step", rate_heading(document["plans"]), "MFU", "memory", "bottleneck"),
+            map(_plan, document["plans"]),
+        ),
     ]
     lines += ["", *_table(("part of the step", "time", "share"), _parts(best["estimate"]))]
     lines += ["", *_table(("memory", "peak", "at"), _stages(best["estimate"]["stages"]))]

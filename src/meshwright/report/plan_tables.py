@@ -12,6 +12,7 @@ from rich.text import Text
 
 from meshwright.report.bars import ShareBars, memory_bar, memory_legend
 from meshwright.report.parts import bullet, heading, warning
+from meshwright.report.words.verdict import rate_heading
 from meshwright.units import GIB, of_capacity, percent, percents, rounded, seconds, significant
 
 RATES = {"tokens_per_s_per_device": rounded, "mfu": percent}
@@ -110,7 +111,7 @@ class PlanTable:
             "#",
             "plan",
             "step",
-            "tok/s/GPU" if wide else "tok/s",
+            rate_heading(self.plans) if wide else "tok/s",
             "MFU",
             "GiB",
             "most" if not wide else "bottleneck",

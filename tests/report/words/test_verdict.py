@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright import estimate
 from meshwright.planning.goodput import goodput
 from meshwright.planning.whole_run import WholeRun
-from meshwright.report.words.verdict import goodput_text, run_sentence
+from meshwright.report.words.verdict import goodput_text, rate_heading, run_sentence
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.94, "94%"), (0.9951, "99.5%"), (0.99996, "99.9%"), (1.0, "100%")])
@@ -30,3 +31,9 @@ def test_the_price_of_a_run_is_the_sum_of_what_it_names() -> None:
     )
     assert run_sentence(run).endswith("25,000 USD (20,000 at 2.00 USD per device-hour, 5,000 for links)")
     assert run_sentence(replace(run, price=20_000.0)).endswith("20,000 USD at 2.00 USD per device-hour")
+
+
+@pytest.mark.parametrize(("gpus", "heading"), [("8xTPU-v5p", "tok/s/chip"), ("8xH100", "tok/s/GPU")])
+def test_rates_are_by_chip_or_by_gpu(gpus: str, heading: str) -> None:
+    document = estimate("llama-3.1-8b", plan="dp8.fsdp.mbs1.rc-full", gpus=gpus).to_dict()
+    assert rate_heading(document["plans"]) == heading

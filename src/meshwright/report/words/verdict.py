@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.plan_json import PlannedJob
@@ -94,12 +94,22 @@ def plan_sentence(job: PlannedJob, estimate: StepPrice) -> str:
         return measured_sentence(job, estimate)
     names = {g.name: g.device.name if len(g.members) == 1 else g.name for g in job.cluster.groups}
     low, high = (seconds_like(estimate.step_time_s, s) for s in (estimate.step_time_low_s, estimate.step_time_high_s))
-    each = "chip" if all(name.startswith("TPU") for name in names.values()) else "GPU"
+    each = device_word(names.values())
     return (
         f"{job.model.name} on {devices_text(estimate, names)}: {seconds(estimate.step_time_s)} per step "
         f"({low}-{high}), {rounded(estimate.tokens_per_s_per_device)} tokens/s per {each}{_padding(estimate)}, "
         f"{percent(estimate.mfu)} MFU, {peak_text(estimate)}: {FITS_WORDS[estimate.fits]}."
     )
+
+
+def device_word(names: Iterable[str]) -> str:
+    """What a device is called beside a rate: TPUs are chips."""
+    return "chip" if all(name.startswith("TPU") for name in names) else "GPU"
+
+
+def rate_heading(plans: Sequence[Mapping[str, Any]]) -> str:
+    """The heading of tokens a second and device, of plans as data."""
+    return f"tok/s/{device_word(stage['group'] for plan in plans for stage in plan['estimate']['stages'])}"
 
 
 def _padding(estimate: StepEstimate) -> str:
