@@ -11,7 +11,7 @@ from meshwright.app.plan_set import PlanSet
 from meshwright.errors import UnsupportedError
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.job_inputs import resolve_cluster
-from meshwright.planning.mixed.equal_ranks import counted_as_one
+from meshwright.planning.mixed.equal_ranks import counted_as_one, evener
 
 MODEL, GPUS, BATCH = "llama-3.1-8b", "8xH100,8xH200", 128
 
@@ -80,3 +80,25 @@ def test_groups_in_several_zones_are_not_one(tmp_path: Path) -> None:
 def test_devices_of_two_collective_libraries_are_not_one() -> None:
     cluster = resolve_cluster(None, "8xH100,8xMI300X")
     assert counted_as_one(cluster, [IslandPart(0, 8), IslandPart(1, 8)]) is None
+
+
+def test_a_device_more_of_an_odd_node_is_never_slower_for_a_launcher() -> None:
+    """Nodes of 8 and 5 have one device in common: four of each are quicker than thirteen nodes of one."""
+    asked = {"global_batch": 64, "target": "megatron", "top": 1}
+    fewer, more = (plan(MODEL, gpus=gpus, **asked) for gpus in ("12xH100", "13xH100"))
+    assert more.best.estimate.step_time_s <= fewer.best.estimate.step_time_s * (1 + 1e-9)
+    assert more.mixing is not None
+    assert [(one.group, one.idle) for one in more.mixing.idle] == [("H100-2", 1)]
+    assert [(one.group, one.nodes) for one in more.mixing.places] == [("H100", (0, 0)), ("H100-2", (0, 0))]
+
+
+def test_fewer_devices_of_each_node_have_more_in_common() -> None:
+    cluster = resolve_cluster(None, "2x8xH100,3x5xH200")
+    whole = [IslandPart(0, 16), IslandPart(1, 15)]
+    assert evener(cluster, whole) == [
+        (IslandPart(0, 16), IslandPart(1, 12)),
+    ]
+    seen = counted_as_one(cluster, evener(cluster, whole)[0])
+    assert seen is not None
+    assert (seen.groups[0].nodes, seen.groups[0].devices_per_node) == (7, 4)
+    assert evener(resolve_cluster(None, "2x8xH100,3x8xH200"), [IslandPart(0, 16), IslandPart(1, 24)]) == []

@@ -6,14 +6,18 @@ Kinds that differ little lose little by it; those that differ much are out of re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.islands import weakest_of
+from meshwright.planning.fewer_nodes import first_nodes
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.mixed.devices_used import even_part
 from meshwright.planning.mixed.source import Launcher, PricedPlan
 from meshwright.planning.one_kind import accepted
-from meshwright.specs.cluster import AND, ClusterSpec
+from meshwright.specs.cluster import AND, ClusterSpec, NodeGroup
 from meshwright.specs.collective_libraries import collective_library
 from meshwright.specs.job import Job
 
@@ -25,9 +29,9 @@ def counted_as_one(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> Cluster
 
     Args:
         cluster: of several groups.
-        parts: whole groups of it.
+        parts: groups of it, whole or as many devices of every node.
     """
-    groups = [cluster.groups[part.group] for part in parts]
+    groups = [_of_each_node(cluster, part) for part in parts]
     names = {group.name for group in groups}
     links = [link for link in cluster.links if set(link.between) <= names]
     apart = {(group.zone, collective_library(group.device.vendor)) for group in groups}
@@ -37,12 +41,43 @@ def counted_as_one(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> Cluster
     return cluster.part(name, (weakest_of(groups, links),))
 
 
+def evener(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> list[tuple[IslandPart, ...]]:
+    """The same groups with fewer devices of a node, where their nodes have few in common; those of most devices first.
+
+    Nodes of 8 and of 5 are thirteen nodes of one device, between which all is slow; of 4 each, one of 13 stays idle.
+
+    Args:
+        cluster: of several groups.
+        parts: whole groups of it.
+    """
+    each = [cluster.groups[part.group].devices_per_node for part in parts]
+    units = [unit for unit in range(math.gcd(*each) + 1, min(each) + 1) if unit & (unit - 1) == 0]
+    found = {
+        tuple(
+            IslandPart(part.group, cluster.groups[part.group].nodes * even_part(devices, unit))
+            for part, devices in zip(parts, each, strict=True)
+        )
+        for unit in units
+    }
+    return sorted(found - {tuple(parts)}, key=lambda one: (-sum(part.devices for part in one), one))
+
+
+def _of_each_node(cluster: ClusterSpec, part: IslandPart) -> NodeGroup:
+    """A group with so many devices, the same number of every node."""
+    group = cluster.groups[part.group]
+    if part.devices == group.devices:
+        return group
+    whole = cluster.part(group.name, (group,))
+    fewer = first_nodes(whole, nodes=group.nodes, per_node=part.devices // group.nodes)
+    return replace(fewer.groups[0], name=group.name)
+
+
 def best_of_equal_ranks(inputs: JobInputs, parts: Sequence[IslandPart], launcher: Launcher) -> PricedPlan | None:
     """The best plan that gives each rank of several groups the same work; None where none fits.
 
     Args:
         inputs: model, cluster and workload.
-        parts: whole groups of the cluster, two or more.
+        parts: groups of the cluster, two or more, whole or as many devices of every node.
         launcher: the framework that starts it.
 
     Raises:

@@ -8,7 +8,7 @@ from itertools import accumulate, groupby
 
 from meshwright.estimate.result import StageEstimate, StepPrice
 from meshwright.formats.plan_json import PlannedJob
-from meshwright.planning.mixed.devices_used import devices_used
+from meshwright.planning.mixed.devices_used import counted_devices, devices_used
 from meshwright.planning.mixed.joinable import strangers
 from meshwright.planning.mixed.search import MixedPlans
 from meshwright.planning.mixed.source import PricedPlan, SearchRecord
@@ -297,15 +297,17 @@ def _places(cluster: ClusterSpec, job: PlannedJob, estimate: StepPrice) -> Itera
         devices = [device for stage in run for pair in workers[stage.stage].devices for device in pair]
         first, last = min(devices) - starts[run[0].group], max(devices) - starts[run[0].group]
         here = [run[0].group] if run[0].group in groups else run[0].group.split(AND)
+        total = next(group.devices for group in job.cluster.groups if group.name == run[0].group)
+        counted = counted_devices(cluster, here, total)
         for name in here:
-            group = groups[name]
-            if first < group.devices and last >= 0:
-                low, high = max(first, 0), min(last, group.devices - 1)
+            each = counted[name] // groups[name].nodes
+            if first < counted[name] and last >= 0:
+                low, high = max(first, 0), min(last, counted[name] - 1)
                 yield StagePlacement(
                     group=name,
                     pipeline=run[0].pipeline,
                     stages=(run[0].stage, run[-1].stage),
-                    nodes=(low // group.devices_per_node, high // group.devices_per_node),
+                    nodes=(low // each, high // each),
                     layers=sum(map(_layers, run)),
                 )
-            first, last = first - group.devices, last - group.devices
+            first, last = first - counted[name], last - counted[name]

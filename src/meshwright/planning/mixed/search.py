@@ -18,6 +18,7 @@ from meshwright.fields.limits import nothing_in_time
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.costing import Counts, Offer, rented
 from meshwright.planning.mixed.devices_used import devices_used
+from meshwright.planning.mixed.equal_ranks import evener
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.preemptions import preempted
 from meshwright.planning.mixed.source import Launcher, PricedPlan, StageSource
@@ -201,15 +202,18 @@ def _of_equal_ranks(
     """
     best_s, above = min(map(_step_s, beaten), default=inf), 1.0
     found: list[PricedPlan] = []
-    for some in _sets_of_several(source.cluster, parts)[:MOST_SETS]:
-        least_s = source.least_of_equal_ranks_s(some) if all(part in parts for part in some) else inf
-        # Fewer groups come no nearer to their bound than all of them did.
-        if least_s * above >= best_s or (found and spent()):
+    sets = [some for some in _sets_of_several(source.cluster, parts)[:MOST_SETS] if all(one in parts for one in some)]
+    fewer = list(dict.fromkeys(some for one in sets for some in evener(source.cluster, one)))
+    for some in (*sets, *fewer):
+        least_s = source.least_of_equal_ranks_s(some)
+        # Fewer groups come no nearer to their bound than all of them did; fewer devices of a node may.
+        if least_s * (1.0 if some in fewer else above) >= best_s or (found and spent()):
             continue
         one = source.of_equal_ranks(some, launcher)
         if one is not None and one.step_time_s < best_s:
             found.append(one)
-            best_s, above = one.step_time_s, one.step_time_s / least_s
+            best_s = one.step_time_s
+            above = above if some in fewer else best_s / least_s
     return found
 
 

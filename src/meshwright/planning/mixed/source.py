@@ -150,7 +150,7 @@ class StageSource(Protocol):
         """Lower bound of the step of a plan that gives each rank of these parts the same work; infinite for none.
 
         Args:
-            parts: whole groups of the cluster, two or more.
+            parts: groups of the cluster, two or more, whole or as many devices of every node.
         """
         ...
 
@@ -158,7 +158,7 @@ class StageSource(Protocol):
         """The best such plan that a framework starts; none where it makes none.
 
         Args:
-            parts: whole groups of the cluster, two or more.
+            parts: groups of the cluster, two or more, whole or as many devices of every node.
             launcher: the framework.
         """
         ...
