@@ -12,7 +12,7 @@ from meshwright.formats.measured import read_rows
 from meshwright.report.score_table import score_by_group
 
 MOST_ROWS = 2000
-"""Of a file that a page shows: a click away from an answer, not a study."""
+"""Most rows of a file that the page predicts: a click away from an answer, not a study."""
 UNITS = {"time": "s", "memory": "GiB"}
 
 

@@ -86,7 +86,7 @@ class CheckReport(Answer):
     fix: ScriptFix | None = None
     """The script that was checked, with the better plan or the smallest repair in it."""
     post_mortem: PostMortem | None = None
-    """Of a run of this plan that ran out of memory."""
+    """Why a run of this plan ran out of memory; None unless a log was given."""
 
     @property
     def legal(self) -> bool:

@@ -36,7 +36,7 @@ class Side(Record):
     predicted: float
     measured: float
     low: float | None = None
-    """Of the prediction's range."""
+    """Lower end of the prediction's range, in seconds."""
     high: float | None = None
 
 

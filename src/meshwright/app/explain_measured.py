@@ -31,7 +31,7 @@ class MeasuredSteps:
     """What is around a plan of measured layers."""
 
     estimate: StepPrice
-    """Of the plan itself."""
+    """The plan's own step, priced."""
     ladder: tuple[Step, ...]
     neighbours: tuple[Step, ...]
     sensitivity: tuple[Effect, ...]

@@ -47,7 +47,7 @@ class Run(Answer):
     predicted_s: float
     """Seconds of a step, from its executables run alone on this machine and its instruction lists."""
     seconds_by_kind: dict[str, float] = field(default_factory=dict)
-    """Of a step that was timed instruction by instruction, over all meshes; empty without a trace."""
+    """Seconds by kind of instruction, each timed by itself, over all meshes; empty without a trace."""
     predicted_by_kind: dict[str, float] = field(default_factory=dict)
     recoveries: tuple[str, ...] = ()
     trace: str | None = None

@@ -28,7 +28,7 @@ class RanTimeline:
     predicted: Moments
     """The same lists replayed with the seconds that each executable takes alone."""
     predicted_s: float
-    """Of a step on this machine: the later end of the instructions, and of all work shared evenly by its cores."""
+    """Time of a step on this machine: the later end of the instructions, and of all work shared evenly by its cores."""
     results: Any
     """What the step returned."""
 

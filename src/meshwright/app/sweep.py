@@ -50,13 +50,13 @@ class Progress:
     """How far a sweep is."""
 
     designs: int
-    """Complete, those of an earlier run included."""
+    """Design points that are complete, those of an earlier run included."""
     of: int
     executions: int
-    """Of the spaces searched in this run."""
+    """Executions in the spaces searched in this run."""
     elapsed_s: float
     before: int
-    """Complete before this run."""
+    """Design points that were complete before this run."""
 
     @property
     def rate(self) -> float:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 MOST_TASKS = 500_000
-"""Of a trace file: about 400 MB of events unpacked, what a browser's tab holds."""
+"""Most tasks in a trace file: about 400 MB of events unpacked, what a browser's tab holds."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)

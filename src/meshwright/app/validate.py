@@ -34,7 +34,7 @@ COLUMNS = (
     "verdict",
     "why_not",
 )
-"""Of the file of predictions."""
+"""Columns of the file of predictions."""
 
 METRICS = {"time": "target_iter_time_s", "memory": "target_peak_mem_gib"}
 """What is scored, and the column of its measurement."""

@@ -41,7 +41,7 @@ class Field:
     cli: bool = True
     python: bool = True
     annotation: str = ""
-    """Of the Python argument, where it is not its kind's."""
+    """Type of the Python argument, where it is not its kind's."""
 
     @property
     def spelled(self) -> str:

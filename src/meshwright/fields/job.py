@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 DEFAULT_SEQ_LEN = 4096
 DEFAULT_TOKENS_PER_STEP = 4_194_304
 TOKENS_PER_DEVICE = 65_536
-"""Of the default step on fewer than 64 devices: more of one device makes steps of minutes, for no use."""
+"""Tokens per device of the default step on fewer than 64 devices: more makes steps of minutes, for no use."""
 FEWEST_TOKENS_PER_DEVICE = 1_024
-"""Of the default step on more than 4,096 devices. Source: Dubey et al. 2024, The Llama 3 Herd of Models (arXiv
+"""Tokens per device of the default step on more than 4,096 devices.
+
+Source: Dubey et al. 2024, The Llama 3 Herd of Models (arXiv
 2407.21783), table 4: 16 M tokens on 16,384 H100."""
 NAME = FieldKind(metavar="NAME")
 POSITIVE = Number(metavar="USD")

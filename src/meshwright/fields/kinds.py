@@ -30,7 +30,7 @@ class FieldKind:
 
     metavar: str = "TEXT"
     annotation: str = "str"
-    """Of the Python argument."""
+    """Type of the Python argument."""
 
     def read(self, name: str, value: Any) -> Any:
         """The value.

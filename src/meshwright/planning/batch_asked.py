@@ -22,7 +22,8 @@ MAX_BATCH = 2**20
 ROW_STEP = 128
 """Tokens to whose multiples rows are rounded up where nobody says their length, so that degrees divide it."""
 DEFAULT_SAMPLES = 4096
-"""Of a step of a model with one prediction per sample, as vision transformers are trained (Steiner et al. 2021)."""
+"""Samples in the default step of a model with one prediction per sample, as vision
+transformers are trained (Steiner et al. 2021)."""
 MAX_SEQ_LEN = 2**27
 """Tokens of a sequence: LTM-2 of Magic has 100 million (magic.dev, August 2024)."""
 

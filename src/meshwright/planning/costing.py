@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 SECONDS_PER_HOUR = 3600.0
 MOST_PARTS = 48
-"""Of a cluster that are planned."""
+"""Most parts of a cluster that are planned."""
 
 Planned = TypeVar("Planned")
 
@@ -31,7 +31,7 @@ class Offer(Generic[Planned]):
     price_per_step: float
     """0 where prices are not known and not asked for."""
     energy_j: float = 0.0
-    """Of a step; 0 where a power is not known and not asked for."""
+    """Energy of a step; 0 where a power is not known and not asked for."""
     peak_memory_bytes: float
     on: str
     """The devices it uses, in words."""

@@ -15,11 +15,11 @@ NEAR = 64
 MOST_LEFT = 0.25
 """Share of the nodes that may stay idle so that the others divide the batch."""
 HALF = 0.5
-"""Likewise of the devices of one node, which are soon looked at."""
+"""Least share of a single node's devices that are used, and of a group's nodes where their number is round."""
 SMALL = 32
 """Devices of a cluster of several groups that may leave any number of them idle."""
 ROUND_NODES = (2, 4, 8, 16)
-"""Of a larger one, a group is planned with a number of nodes that one of these divides, too."""
+"""In a larger cluster, groups are planned with numbers of nodes that one of these divides, too."""
 LEAST_NEAR = 0.85
 """Share of the nodes of a group that such a number is at least."""
 

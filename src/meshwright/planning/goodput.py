@@ -64,7 +64,7 @@ class Goodput(Record):
     spares: int = 0
     """Nodes that stand by."""
     preemptions_per_day: float = 0.0
-    """Of all spot nodes in use."""
+    """Preemptions per day of all spot nodes in use, together."""
 
 
 def goodput(

@@ -292,7 +292,7 @@ class LaunchSource:
     folder: Path | None
     target: Target
     devices: int | None
-    """Of the job; None where nobody says."""
+    """Devices of the job; None where neither the script nor the cluster says."""
     outside: Outside
     record: str = ""
     """Where options are kept in another form than a script: a name of RECORDS, or `yaml`."""

@@ -45,7 +45,7 @@ class Pricer:
     cluster: ClusterSpec
     workload: Workload
     devices: int
-    """That every row must use."""
+    """Devices that every row must use."""
     _known: dict[PlanRow, Priced] = field(default_factory=dict)
 
     @classmethod

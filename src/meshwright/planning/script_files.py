@@ -86,7 +86,7 @@ class StartedWith:
     written: frozenset[str] = frozenset()
     """Those that the script writes itself."""
     options: TrainerOptions = field(default_factory=TrainerOptions)
-    """Of the program."""
+    """Options of the program."""
     unknown: Mapping[str, Unknown] = field(default_factory=dict)
     """Why values of keys on the command line are not known."""
     places: Mapping[str, str] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from meshwright.formats.shell.asking import Open, questions_for
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 ARGUMENTS = (*BATCH, "gradient_checkpointing", "optim", "bf16", "fp16", "torch_dtype", "dtype")
-"""Of the trainer itself, as its file of arguments has them."""
+"""Arguments of the trainer itself, by the names of its file."""
 MODELS = ("model_name_or_path", "pretrained_model_name_or_path", "model_id", "base_model")
 LENGTHS = ("max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "block_size", "seq_length", "max_length")
 """What programs call the length of a sequence."""
@@ -34,7 +34,7 @@ class TrainerOptions:
     """What the options of a program say beside its configuration."""
 
     arguments: Mapping[str, object] = field(default_factory=dict)
-    """Of the trainer, by the names of its file."""
+    """Arguments of the trainer, by the names of its file."""
     job: Mapping[str, object] = field(default_factory=dict)
     """Model, length and adapters, as they were written."""
     rest: tuple[str, ...] = ()

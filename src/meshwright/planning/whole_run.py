@@ -35,11 +35,11 @@ class WholeRun(Record):
     days_high: float
     goodput: Goodput
     device_hours: float
-    """Of the devices in use and of spare nodes that stand by."""
+    """Device-hours of the devices in use and of spare nodes that stand by."""
     price: float | None
     price_per_device_hour: float | None
     energy_kwh: float | None = None
-    """Of the devices and what the site adds; lost work and restarts are taken at the power of steps."""
+    """Energy of the devices and what the site adds; lost work and restarts are taken at the power of steps."""
     energy_at_most: bool = True
     """Whether it rests on the limit of a device."""
     carbon_kg: float | None = None

@@ -48,7 +48,7 @@ class MemoryLine:
     at_s: Float[np.ndarray, " changes"]
     activations_bytes: Float[np.ndarray, " changes"]
     held_bytes: float
-    """The same all the time: states, buffers, overhead."""
+    """Bytes that stay the same all the time: states, buffers, overhead."""
     transient_bytes: float
     """Working memory, counted all the time as the estimate does."""
     capacity_bytes: float

@@ -23,7 +23,7 @@ COLOURS = {
     Kind.R: "#f0e442",
     Kind.X: "#d9d36b",
 }
-"""Of the Okabe-Ito palette, which colour-blind readers tell apart."""
+"""Colours of tasks, from the Okabe-Ito palette, which colour-blind readers tell apart."""
 SPAN_COLOURS = {"data-parallel": "#cc79a7", "optimizer": "#8a8a8a"}
 IDLE, OTHER, CAPACITY, INK = "#f3f3f3", "#b0b0b0", "#d55e00", "#222222"
 LEFT, PLOT, RIGHT = 64.0, 880.0, 16.0

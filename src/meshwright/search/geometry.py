@@ -126,7 +126,7 @@ class ShapeFactory:
     model: ModelSpec
     layout: ModelLayout
     space: Space
-    """Of the axes of shapes alone."""
+    """The space of the axes of pipeline shapes alone."""
     words: tuple[str, ...]
     """Ways to recompute, as words of the axis."""
     items: tuple[Item, ...]

@@ -37,7 +37,7 @@ class LayerOptions:
     forward_s: Float[np.ndarray, " options"]
     """Part of it."""
     sync_s: Float[np.ndarray, " options"]
-    """Once a step, of which each micro-batch has its share of the time."""
+    """Gradient sums and optimizer once a step; each micro-batch carries its share in `time_s`."""
     edge_s: Float[np.ndarray, "options edges"]
     """More in the first layer (embedding) and the last (head)."""
     edge_forward_s: Float[np.ndarray, "options edges"]
@@ -48,7 +48,7 @@ class LayerOptions:
     """Working memory, and buffers of the groups of devices."""
     edge_bytes: Float[np.ndarray, "options edges"]
     micro_batches: int
-    """That share what happens once a step."""
+    """Micro-batches that share what happens once a step."""
     group: Int[np.ndarray, " options"]
     """Equal for options between which activations need not move."""
     move_s: float

@@ -13,7 +13,7 @@ from meshwright.shapes import Float
 
 FORWARD, BACKWARD, TRANSFER, WEIGHT, AGAIN = range(5)
 DURATIONS = np.array((1.0, 2.0, 0.0, 1.0, 1.0))
-"""Of a typical worker in parts of its forward, transfers aside."""
+"""Durations of a typical worker's tasks in units of its forward, transfers aside."""
 REFERENCE_TRANSFERS = np.array((0.0, 0.02, 0.1))
 """Transfers, in parts of a worker's forward, for which the longest paths are kept as bounds."""
 

@@ -37,7 +37,7 @@ class PipelineShapes:
     recomputes: Sequence[tuple[str, int]]
     """Each shape's."""
     counts: StageCounts
-    """Of all shapes, along a first axis."""
+    """Counts of all shapes, along a first axis."""
     path_forward: Float[np.ndarray, "shapes paths items"]
     """Forward seconds of each item on each path; the bound is the longest path."""
     path_backward: Float[np.ndarray, "shapes paths items"]

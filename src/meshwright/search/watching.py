@@ -15,7 +15,7 @@ class SearchProgress:
     space: int
     """Plans of the space."""
     decided: int
-    """Of them those that are priced, or excluded by a rule."""
+    """Members that are priced, or excluded by a rule."""
     best: str | None
     """The quickest plan so far in one line; None before any fits."""
     best_s: float | None

@@ -10,7 +10,7 @@ from meshwright.fields.kinds import OutputFile
 from meshwright.fields.request import request_fields
 
 VERSION = "v1"
-"""Of the addresses; an answer names the schema it has."""
+"""Version of the addresses; an answer names the schema it has."""
 _TRAINS = "it trains on the devices of the machine it runs on"
 _WRITES = "it writes into the library of the machine it runs on"
 _LONG = "it runs for hours and keeps its trials in files of the machine it runs on"

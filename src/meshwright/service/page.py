@@ -24,7 +24,7 @@ LIVE_POLICY = (
     "img-src 'self' data: blob:; connect-src 'self'; form-action 'none'; base-uri 'none'"
 )
 MOST_BYTES = 64 * 1024**2
-"""Of a request: a log that is dropped on the page."""
+"""Most bytes of a request: a log that is dropped on the page."""
 OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 

@@ -26,7 +26,7 @@ from meshwright.planning.compose.sources.native.stage_sequences import SequenceP
 from meshwright.shapes import Float, Int
 
 MOST_USES = {1: 64, 2: 150, 3: 90}
-"""That are looked at, by the number of islands; of more of them as many as of three."""
+"""Most uses of the islands looked at, by the number of islands; with more islands as many as with three."""
 FEWEST_USES = 90
 MOST_TUPLES = 1_000
 """Combinations of stage counts of one use."""

@@ -17,7 +17,7 @@ class StageLayers:
     first: int
     strategies: Sequence[LayerStrategy]
     runs: Sequence[StrategyRun]
-    """Of these layers, strategies by their number above; none where the stage holds an end of the model alone."""
+    """Runs of layers with their strategies, by number above; none where the stage holds an end of the model alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class AlikeDevices:
     counts_as: NodeGroup
     """The nodes a planner of equal devices sees, the weakest number of each property."""
     apart: float
-    """Of its two least alike groups."""
+    """How different its two least alike groups are."""
     copies: int = 1
     """Equal islands, one after the other."""
 

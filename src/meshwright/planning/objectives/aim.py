@@ -42,11 +42,11 @@ class Aim:
     objective: str = "time"
     max_step_time_s: float = math.inf
     max_price_per_step: float = math.inf
-    """USD."""
+    """In USD."""
     days: float = math.inf
-    """Of the whole run."""
+    """Longest time of the whole run."""
     max_price: float = math.inf
-    """Of the whole run."""
+    """Highest price of the whole run, in USD."""
     steps: float | None = None
     """Whose time the run takes, failures and checkpoints included, once limits of the run are limits of its steps."""
 

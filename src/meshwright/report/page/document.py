@@ -20,7 +20,7 @@ from meshwright.schedules import Kind
 VIEWS = ("overview", "timeline", "memory", "why", "frontier", "compare", "cluster", "operators")
 """Names of the views in the order of their tabs: `views/NAME.py` gives the data, `assets/views/NAME.js` draws them."""
 LIVE_VIEWS = ("experts", "playground", "run", "accuracy")
-"""Likewise those that need a server, behind the others."""
+"""Views that need a server, behind the others."""
 MODULES = (
     "main.js", "units.js", "colours.js", "svg.js", "table.js", "card.js",
     "packed.js", "steps.js", "pipeline.js", "strips.js",
@@ -31,7 +31,7 @@ LIVE_MODULES = ("live.js", "drop.js")
 FILE_BOOT = 'import { start } from "page/main.js"; start(document.getElementById("page"));'
 LIVE_BOOT = 'import { live } from "page/live.js"; live(document.getElementById("page"));'
 MOST_BYTES = 1_300_000
-"""Of the data of a file: plans beyond it are listed without the views that are large."""
+"""Most bytes of a file's data: plans beyond it are listed without the views that are large."""
 FILE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
     "connect-src 'none'; form-action 'none'; base-uri 'none'"

@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.shapes import Float, Int
 
 TICKS = 2.0**31
-"""Of the length of a step: moments are whole numbers of them, half a nanosecond where a step takes one second."""
+"""Ticks in the length of a step: moments are whole numbers of them, half a nanosecond where a step takes one second."""
 
 
 def deflated(columns: Mapping[str, np.ndarray]) -> dict[str, Any]:

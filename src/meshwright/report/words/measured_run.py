@@ -11,9 +11,9 @@ from meshwright.specs.job import Job
 from meshwright.units import percent, seconds, signed_seconds, significant
 
 MOST_CAUSES = 4
-"""That advice is given for."""
+"""Most causes that advice is given for."""
 LATE = 0.01
-"""Of the step, by which a part is late enough to be looked at."""
+"""Share of the step by which a part must be late to be looked at."""
 CLOSE = 0.02
 """Relative difference that is called none."""
 NAMES = {

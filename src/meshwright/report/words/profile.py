@@ -15,7 +15,7 @@ UNITS = {
     "fraction": "of the peak",
     "keys_half": "(keys of half the rate)",
 }
-"""Of the numbers of a curve."""
+"""Units of a curve's numbers, by what was timed."""
 
 
 def profile_lines(document: Mapping[str, Any]) -> Iterator[str]:

@@ -35,7 +35,7 @@ FEW_WAVES = 24
 FEW_DEVICES = 32
 """On more, what that gains is not worth its time."""
 PARTS = (1, 2, 4)
-"""Of the devices of a group, and multiples of them, that are micro-batches there."""
+"""Parts of a group's devices whose multiples are tried as numbers of samples that run at once."""
 FEWEST_DEVICES = 8
 COARSE = 16
 """Sequences of a device up to which so few share the batch unevenly in micro-batches of a divisor of it."""

@@ -37,7 +37,7 @@ class OneStrategyIslands(NativeIslands):
     """Islands of one pipeline, every one with the same strategies in the same rows."""
 
     parts: tuple[IslandPart, ...]
-    """That the pipeline goes through."""
+    """Parts of islands that the pipeline goes through."""
     _alike: list[StageOptions] | None = field(default=None)
 
     @property

@@ -24,7 +24,7 @@ from meshwright.planning.compose.sources.native.stages import StageOptions
 from meshwright.shapes import Float, Int
 
 HALVINGS = 11
-"""Of the interval of the bottleneck, which is mostly narrower than a fifth of it: 1e-4 of it."""
+"""Halvings of the bottleneck's interval, which is mostly narrower than a fifth of it: 1e-4 of it."""
 NEAR = (1.03, 1.2)
 """Times the expected bottleneck that most pipelines stay below."""
 ROUNDING_S = 1e-12
@@ -202,9 +202,9 @@ class _Memory:
     """Of a stage at its place in the pipeline, and the even part of it that each of its chunks may use."""
 
     bytes_: list[float]
-    """That the layers before each cut take."""
+    """Bytes that the layers before each cut take."""
     room_bytes: float
-    """Of a chunk."""
+    """Memory left for the layers of a chunk."""
 
     @classmethod
     def of(cls, stage: SplitStage, sums: _Sums, index: int, count: int, micro_batches: int, chunks: int) -> _Memory:

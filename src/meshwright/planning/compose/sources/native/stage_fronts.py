@@ -33,15 +33,15 @@ class StageFront:
     state: Float[np.ndarray, "sizes waves places"]
     """Share of the memory for layers that a mean layer's weights, gradients and optimizer take."""
     kept: Float[np.ndarray, "sizes waves places"]
-    """Likewise for its activations, per micro-batch in flight."""
+    """Share of it that a mean layer's activations take, per micro-batch in flight."""
     edge_state: Float[np.ndarray, "sizes waves places edges"]
     edge_kept: Float[np.ndarray, "sizes waves places edges"]
     row: Int[np.ndarray, "sizes waves places"]
-    """Of the options."""
+    """Row of the island's options that each entry is."""
     quickest_s: Float[np.ndarray, "sizes waves"]
-    """Of `layer_s` over the places."""
+    """Least `layer_s` of the places."""
     most_layers: Float[np.ndarray, "sizes waves"]
-    """That any strategy holds with one micro-batch in flight."""
+    """Most layers that any strategy holds with one micro-batch in flight."""
     looked_at: int
     """Strategies before any was dropped."""
 

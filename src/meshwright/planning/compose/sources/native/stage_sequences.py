@@ -23,18 +23,18 @@ from meshwright.planning.compose.sources.native.stage_runs import StageRun
 from meshwright.shapes import Bool, Float, Int
 
 HALVINGS = 4
-"""Of the interval of the pace of every stage sequence: 2% of it."""
+"""Halvings of the interval of every stage sequence's pace: to 2% of it."""
 MORE_HALVINGS = 7
-"""Of the best ones: 2e-4 of it."""
+"""Further halvings for the best sequences: to 2e-4 of it."""
 USUAL = 1.3
 """Times its bound that the pace of most stage sequences stays below."""
 FARTHEST = 64.0
 MOST_TUPLES = 20_000
 """Combinations of stage counts that are bounded at once; with more islands, counts are thinned to powers of two."""
 MOST_CHUNKS = 4
-"""Of a stage."""
+"""Most chunks of a stage."""
 MOST_STAGES = 64
-"""Of a pipeline on one island."""
+"""Most stages of a pipeline on one island."""
 SLOTS = (4, 10, 24)
 """Stages on one island up to which stage sequences share a table."""
 
@@ -47,10 +47,10 @@ class StageSequences:
     """Which of the uses of the islands it is."""
     stages: Int[np.ndarray, "routes islands"]
     devices: Int[np.ndarray, "routes islands"]
-    """Of a stage."""
+    """Devices of a stage."""
     wave: Int[np.ndarray, "routes"]
     pace_s: Float[np.ndarray, "routes"]
-    """Of the slowest stage, per micro-batch."""
+    """Seconds of the slowest stage, per micro-batch."""
     row: Int[np.ndarray, "routes islands"]
     """Of each island's options."""
     chunks: Int[np.ndarray, "routes"]
@@ -72,12 +72,12 @@ class SequencePicks:
     block: Int[np.ndarray, "picks"]
     """Which of the uses of the islands it is."""
     size: Int[np.ndarray, "picks islands"]
-    """Of the sizes of a stage on each island."""
+    """Which size of a stage it has on each island."""
     stages: Int[np.ndarray, "picks islands"]
     wave: Int[np.ndarray, "picks"]
     chunks: Int[np.ndarray, "picks"]
     micro_batches: Float[np.ndarray, "picks"]
-    """Of a step, by which they are compared."""
+    """Micro-batches of a step, for which sequences are compared."""
     least_s: Float[np.ndarray, "picks"]
     """Bound of the pace: all stages full, no memory limit."""
     bounded: int
@@ -266,7 +266,7 @@ def _paced(
     refined: int,
     halvings: int,
 ) -> tuple[StageSequences, Int[np.ndarray, "routes"]]:
-    """Likewise for stage sequences of about as many stages."""
+    """The same for stage sequences of about as many stages, whose tables have one width."""
     blocks = _blocks(fronts, picks)
     steps = picks.micro_batches + (picks.stages.sum(axis=1) - 1) / picks.chunks
     rate = sum(picks.stages[:, g] / block.layer_s.min(axis=1) for g, block in enumerate(blocks))

@@ -55,7 +55,7 @@ class StageOptions:
 
     grid: Grid
     devices: Int[np.ndarray, "rows"]
-    """Of the stage: tp x cp x dp."""
+    """Devices of the stage: tp x cp x dp."""
     wave: Int[np.ndarray, "rows"]
     """Sequences of one micro-batch over all data ranks, which every stage of a pipeline shares."""
     choice: Int[np.ndarray, "rows"]
@@ -75,7 +75,7 @@ class StageOptions:
     sync_s: Float[np.ndarray, "rows parts"]
     """Gradient sums, optimizer and gathers of a step that compute does not hide."""
     least_sync_s: Float[np.ndarray, "rows parts"]
-    """Of them, what no compute hides, however much there is."""
+    """The part of `sync_s` that no compute hides, however much there is."""
     always_s: float
     """What follows every step whatever its layers; the same for all strategies, and left out of `sync_s`."""
     made: dict[tuple[int, int], ExecutionPlan] = field(default_factory=dict, init=False)

@@ -61,7 +61,7 @@ class SliceEffort:
     refined: int = 3
     """Pipeline sets whose layers are then moved one by one."""
     stages: int = 8
-    """Of a pipeline on one island."""
+    """Most stages of a pipeline on one island."""
     sizes: int = 6
     """Of stages on one island."""
     parts: int = 4

@@ -34,7 +34,7 @@ class OwnProcess:
     command: Sequence[str]
     time_limit_s: float = 30.0
     environment: Mapping[str, str] | None = None
-    """Of the process; ours by default."""
+    """Environment of the process; by default that of this one."""
     question: Request | None = None
     """What is asked; `partial_plans_json.request` by default."""
     every_size: bool = False

@@ -39,12 +39,12 @@ class PlannedStage:
     """A slice with the partial plan that was chosen for it."""
 
     group: int
-    """Of the cluster."""
+    """Index of the group in the cluster."""
     first: int
     last: int
     """Layers, from 0, inclusive."""
     devices: int
-    """That it was given; its plan may use fewer."""
+    """Devices that the slice was given; its plan may use fewer."""
     plan: PartialPlan
     parallelizer: str
 
@@ -129,9 +129,9 @@ class _Place(NamedTuple):
     used: int
     """Devices of it, of those behind all others."""
     size: int
-    """Of the first stage so far."""
+    """Devices of the first stage so far."""
     devices: int
-    """That it uses."""
+    """Devices that the pipeline uses."""
     first: int
     """Layer of it."""
 

@@ -34,7 +34,9 @@ from meshwright.specs.workload import Workload
 
 _DATATYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8"}
 _VECTOR_SHARE = 1 / 8
-"""Of the matrix engine's peak; vector work waits for memory. Source: data sheets of A100 (78 of 312) and H100 (134 of
+"""Peak of vector units as a share of the matrix engine's; vector work waits for memory.
+
+Source: data sheets of A100 (78 of 312) and H100 (134 of
 989 TFLOP/s) lie just above."""
 _OPERATIONS = {
     "p2p": (1.0, 0.0), "reduce_scatter": (1.0, -1.0), "all_gather": (1.0, -1.0), "all_reduce": (2.0, -1.0),

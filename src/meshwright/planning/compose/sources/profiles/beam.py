@@ -29,7 +29,7 @@ FEW = 4
 BLOCK = 256
 """Pipeline sets extended at once."""
 OWN_SHARE = 0.7
-"""Of its gradients at its own tensor degree: what a ring is guessed to take least."""
+"""Share of its gradients' time at its own tensor degree that a ring is assumed to take at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,7 +43,7 @@ class Grown:
     lost: Float[np.ndarray, "sets"]
     pipelines: Float[np.ndarray, "sets"]
     parameters: Float[np.ndarray, "sets"]
-    """Of the fullest stage of any part."""
+    """Parameters of the fullest stage of any part."""
     least_tp: Float[np.ndarray, "sets"]
     sharded: Float[np.ndarray, "sets"]
     """Parameters of the fullest stage over its own tensor degree, the most of any part."""

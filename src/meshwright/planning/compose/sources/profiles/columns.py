@@ -32,7 +32,7 @@ class ShapeColumns:
     lost_sequences: Float[np.ndarray, "rows"]
     """What filling the pipeline costs, in sequences it could have done."""
     parameters: Float[np.ndarray, "rows"]
-    """Of the unsplit layers of the fullest stage."""
+    """Parameters of the fullest stage's layers, before tensor parallelism splits them."""
     least_tp: Int[np.ndarray, "rows"]
     most_tp: Int[np.ndarray, "rows"]
     most_replicas: Int[np.ndarray, "rows"]

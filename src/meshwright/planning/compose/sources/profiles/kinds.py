@@ -10,7 +10,7 @@ class DeviceKind:
     """Devices of one name, memory and node size in one zone: an island, its parts side by side or apart."""
 
     name: str
-    """Of the group of nodes."""
+    """Name of the group of nodes."""
     device: str
     """As the profiles name it."""
     count: int

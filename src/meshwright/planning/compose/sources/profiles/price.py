@@ -27,7 +27,7 @@ from meshwright.specs.measured import MeasuredJob
 WEIGHT_BYTES, GRADIENT_BYTES = 4, 4
 """Per parameter, of `costs.STATE_BYTES`; the rest is the optimizer's moments and copies."""
 PARTS = ("compute", "recompute", "bubble", "tp", "cp", "ep", "pp", "dp", "optimizer", "offload", "host")
-"""Of a step, as estimates from data sheets have them."""
+"""Parts of a step, as estimates from data sheets name them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,9 @@ class MeasuredStage(StageEstimate):
     """One stage of a pipeline of measured layers."""
 
     micro_batches: int
-    """Of its pipeline."""
+    """Micro-batches of its pipeline."""
     sequences: int
-    """Of its pipeline, all micro-batches."""
+    """Sequences of its pipeline, over all micro-batches."""
     micro_batch_s: float
     """Forward, backward and transfers of one micro-batch."""
     compute_s: float

@@ -46,7 +46,7 @@ class ShapeEffort:
     width: int = 150
     shares: int = 8
     starts: int = 16
-    """Of the best fractions, and these filled."""
+    """Pipeline sets that the fractional optimum suggests: its best rounded ones, and these filled up."""
     grown: int = 12
     """Starts that grow."""
     priced: int = 600

@@ -20,7 +20,7 @@ from meshwright.planning.compose.sources.profiles.pipeline_set import EqualPipel
 from meshwright.planning.compose.sources.profiles.rests import Rests
 
 _LEAST_STEP = 1e-12
-"""Of a time: what rounding may hide."""
+"""Smallest relative gain in time that counts: rounding may hide less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

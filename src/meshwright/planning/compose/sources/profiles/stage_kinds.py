@@ -27,7 +27,7 @@ class StageKinds:
     room_bytes: Float[np.ndarray, "kinds"]
     """Memory less what no layer uses."""
     state_bytes: Float[np.ndarray, "kinds places"]
-    """Of the embedding, a middle layer and the head."""
+    """One column each for the embedding, a middle layer and the head."""
 
     @property
     def devices(self) -> Int[np.ndarray, "kinds"]:
@@ -41,7 +41,7 @@ class StageCosts:
 
     micro_batch: int
     seconds: Float[np.ndarray, "kinds places"]
-    """Of the embedding, a middle layer and the head."""
+    """One column each for the embedding, a middle layer and the head."""
     least_share: Float[np.ndarray, "kinds"]
     """The quickest middle layer over their mean."""
     saved_bytes: Float[np.ndarray, "kinds places"]
