@@ -74,7 +74,8 @@ def _said_by(row: PlanRow, job: Job) -> bool:
     workload, known = job.workload, models.find_name(job.model.name)
     usual = Workload(seq_len=workload.seq_len, global_batch=workload.global_batch, software=workload.software)
     same = known is not None and models.spec(known) == job.model and usual == workload
-    return same and expand(row, job.model, workload.seq_len) == job.plan
+    spread, found = homogeneous(expand(row, job.model, workload.seq_len))[0], homogeneous(job.plan)[0]
+    return same and spread is not None and found is not None and spread.layers == found.layers
 
 
 _recognised = marked((".sh",), ("meshwright run",))
