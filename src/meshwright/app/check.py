@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,10 @@ from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
+from meshwright.specs.precision import PRECISIONS
+from meshwright.specs.row import PlanRow
 from meshwright.specs.row_text import parse_row
+from meshwright.targets.contract import ReadTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +156,13 @@ def check(request: CheckRequest) -> CheckReport:
             placed = tuple(replace(one, place=_place(one.field, source, launch)) for one in violations)
             return _asking(placed, launch)
         search = request.search and not launch.questions
-        report = _report(question, violations, search=search, target=source.target.searched, oom_log=request.oom_log)
+        sayable = None
+        if isinstance(source.target, ReadTarget):
+            from meshwright.planning.trainer_fix import says  # few files are theirs
+
+            sayable = partial(says, source, launch)
+        searched = source.target.searched
+        report = _report(question, violations, search=search, target=searched, oom_log=request.oom_log, sayable=sayable)
         if launch.questions:
             return replace(report, launch=launch, title="the launch script", text=words.asks(len(launch.questions)))
         editable = source.editable
@@ -207,6 +218,7 @@ def _report(
     search: bool,
     target: str | None,
     oom_log: str | os.PathLike[str] | None,
+    sayable: Callable[[PlanRow], bool] | None = None,
 ) -> CheckReport:
     inputs, row = question.inputs, question.row
     warnings = list(question.warnings)
@@ -224,7 +236,7 @@ def _report(
     if died is not None:
         violations.append(ran_out(died))
     elif search and inputs.cluster.homogeneous:
-        better = _better(question, estimate, warnings, target)
+        better = _better(question, estimate, warnings, target, sayable)
     elif search:
         warnings.append("no other plan was searched: use `plan` for clusters of several groups")
     bad = estimate is None or estimate.fits == "no" or died is not None
@@ -246,25 +258,46 @@ def _report(
     )
 
 
+_TRIED = 64
+"""Plans of a search that are tried in a trainer's file."""
+
+
+def _of_degrees(rule: Callable[[Job], tuple[Problem, ...]], job: Job) -> tuple[Problem, ...]:
+    """What a target refuses of a plan's degrees: a trainer like it has its own formats, optimizer and adapters."""
+    usual = replace(job.workload, precision=PRECISIONS["bf16"], optimizer="adamw", attention_kernel="flash")
+    return rule(replace(job, workload=usual, model=replace(job.model, tuning=None)))
+
+
 def _better(
-    question: PlanQuestion, estimate: StepEstimate | None, warnings: list[str], target: str | None
+    question: PlanQuestion,
+    estimate: StepEstimate | None,
+    warnings: list[str],
+    target: str | None,
+    sayable: Callable[[PlanRow], bool] | None,
 ) -> Better | None:
-    """The best plan of the default space that the target can run, if it beats this one by more than a tie."""
+    """The best plan of the default space that the target can run, if it beats this one by more than a tie.
+
+    Of a trainer whose keys say fewer plans, it is the best of the first few that they say, where they say any.
+    """
     inputs = question.inputs
-    refuses = target_rule(target)
+    rule = target_rule(target)
+    refuses = rule if rule is None or sayable is None else partial(_of_degrees, rule)
 
     def space_for(part: ClusterSpec) -> Space:
         return restricted(Space(), inputs.model, part, inputs.workload, refuses) if refuses else Space()
 
     try:
-        found = find_plans(inputs.model, inputs.cluster, inputs.workload, space_for, top=1, refuses=refuses)
+        found = find_plans(
+            inputs.model, inputs.cluster, inputs.workload, space_for, top=_TRIED if sayable else 1, refuses=refuses
+        )
     except MeshwrightError as error:
         first = error.problems[0]
         warnings.append(f"no other plan was searched: {first.what.removeprefix('plan: ')}: {first.why}")
         return None
     if not found.result.plans:
         return None
-    best = found.result.plans[0]
+    plans = found.result.plans
+    best = next((one for one in plans if sayable is None or (one.row is not None and sayable(one.row))), plans[0])
     job = found.job(best, inputs.model, inputs.workload)
     name = title(best.plan, inputs.model, job.name)
     if estimate is None or estimate.fits == "no":
@@ -293,6 +326,10 @@ def _fix(source: LaunchSource, launch: LaunchFile, report: CheckReport) -> Scrip
     wanted = row_of(job.plan, job.model)
     if wanted is None:
         return None
+    if isinstance(source.target, ReadTarget):
+        from meshwright.planning.trainer_fix import trainer_fix  # few files are theirs
+
+        return trainer_fix(source, launch, wanted)
     estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
     if source.by_options:
         return script_fix(source, launch, job, wanted, estimate)

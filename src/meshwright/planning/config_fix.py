@@ -22,13 +22,13 @@ _ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _KeyChange:
+class KeyChange:
     """A key that another plan sets otherwise."""
 
     file: str
     path: str
-    old: Any
     new: Any
+    old: Any = _ABSENT
     """`_ABSENT` where the file does not have it."""
     whole: bool = False
     """The table around it goes too: the other plan has no such table."""
@@ -70,22 +70,45 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
     settled = {*source.files, hugging_face.SCRIPT, *(adapters.FILES if "lora" in now.workload else ())}
     missing = [one for one in source.target.beside if one in theirs and one not in settled]
     notes = [f"{name} was not found; `export --to {source.target.name}` writes it" for name in missing]
-    edited = _edited(source, changes)
+    made = ScriptFix(plan=plan, noun=noun, changes=(), diff="", notes=tuple(notes))
+    return rewritten(source, now, wanted, changes, made, added)
+
+
+def rewritten(
+    source: LaunchSource,
+    now: LaunchFile,
+    wanted: LaunchFile,
+    changes: list[KeyChange],
+    fix: ScriptFix,
+    added: tuple[str, ...] = (),
+) -> ScriptFix:
+    """A fix with the fewest of some changes that make the user's files say another plan, or why none do.
+
+    Args:
+        source: the user's files.
+        now: what was read of them.
+        wanted: what they shall say.
+        changes: all that may be needed.
+        fix: the plan's name, and notes.
+        added: files that are new.
+    """
+    notes = list(fix.notes)
+    edited = edited_files(source, changes)
     if isinstance(edited, str):
         # Keys that the user's version does not have may not be needed.
-        fewer = [one for one in changes if one.old is not _ABSENT or not isinstance(_edited(source, [one]), str)]
-        less = _edited(source, fewer)
-        if not isinstance(less, str) and _same(source.reading(less), wanted):
+        fewer = [one for one in changes if one.old is not _ABSENT or not isinstance(edited_files(source, [one]), str)]
+        less = edited_files(source, fewer)
+        if not isinstance(less, str) and say_the_same(source.reading(less), wanted):
             changes, edited = fewer, less
-    if not isinstance(edited, str) and not _same(source.reading(edited), wanted):
+    if not isinstance(edited, str) and not say_the_same(source.reading(edited), wanted):
         edited = "the edited file reads as another plan"
     if isinstance(edited, str):
         told = tuple(change.told(now) for change in changes)
-        return ScriptFix(plan=plan, noun=noun, changes=told, diff="", why_not=edited, notes=tuple(notes))
+        return replace(fix, changes=told, why_not=edited)
     for change in list(changes):
         without = [other for other in changes if other is not change]
-        smaller = _edited(source, without)
-        if not isinstance(smaller, str) and _same(source.reading(smaller), wanted):
+        smaller = edited_files(source, without)
+        if not isinstance(smaller, str) and say_the_same(source.reading(smaller), wanted):
             changes, edited = without, smaller
     told = tuple(change.told(now) for change in changes)
     script, options = source.options
@@ -97,9 +120,8 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
     beside += tuple((name, files[name]) for name in added)
     before = {**source.files, **dict.fromkeys(added, "")}
     diff = "".join(masked(line, secret_names(source.text)) for line in _diff(before, files))
-    return ScriptFix(
-        plan=plan,
-        noun=noun,
+    return replace(
+        fix,
         changes=told,
         diff=diff,
         text=edited[source.name],
@@ -130,7 +152,7 @@ def _alike_named(
     return theirs, replace(source, files={**source.files, **added}), tuple(added)
 
 
-def _differences(source: LaunchSource, name: str, theirs: str, read: set[str]) -> Iterator[_KeyChange]:
+def _differences(source: LaunchSource, name: str, theirs: str, read: set[str]) -> Iterator[KeyChange]:
     """Keys of one file that the plan's own file holds otherwise, among those that say a plan."""
     before, after = source.target.edited(name, source.files[name]), source.target.edited(name, theirs)
     if before is None or after is None:
@@ -140,10 +162,10 @@ def _differences(source: LaunchSource, name: str, theirs: str, read: set[str]) -
         above = path.rpartition(".")[0]
         whole = new is _ABSENT and above != "" and not any(key.startswith(f"{above}.") for key in after.values)
         if path in read and old != new and path not in MODELS:
-            yield _KeyChange(file=name, path=path, old=old, new=new, whole=whole)
+            yield KeyChange(file=name, path=path, old=old, new=new, whole=whole)
 
 
-def _edited(source: LaunchSource, changes: list[_KeyChange]) -> dict[str, str] | str:
+def edited_files(source: LaunchSource, changes: list[KeyChange]) -> dict[str, str] | str:
     """The files with these changes; or what cannot be changed in place."""
     files, missed = dict(source.files), []
     for change in changes:
@@ -162,7 +184,7 @@ def _edited(source: LaunchSource, changes: list[_KeyChange]) -> dict[str, str] |
     return f"{', '.join(missed)} cannot be changed in place" if missed else files
 
 
-def _same(one: LaunchFile, other: LaunchFile) -> bool:
+def say_the_same(one: LaunchFile, other: LaunchFile) -> bool:
     """Whether two files say one plan."""
     if one.row is None or other.row is None or one.questions:
         return False

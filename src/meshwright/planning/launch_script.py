@@ -312,14 +312,16 @@ class LaunchSource:
     @property
     def by_options(self) -> bool:
         """Whether it is a script whose options say the plan."""
-        return self._is_bash and self.target.script is not None and not self._keyed
+        return self.is_bash and self.target.script is not None and not self._keyed
 
     @property
     def editable(self) -> LaunchSource | None:
         """The files that another plan would change; None where the plan is in none of them, or they are not written."""
-        if self.record or self.target.name in TRAINERS:
+        if self.record:
             return None
-        if not self._is_bash or self.target.script is not None:
+        if self.target.name in TRAINERS:
+            return replace(self, files=self._with_settings(self.files))
+        if not self.is_bash or self.target.script is not None:
             return self
         read = partial(_beside, folder=self.folder)
         found = started_with(self._script(self.text), self.target, read)
@@ -335,7 +337,8 @@ class LaunchSource:
         return self.target.edited(self.name, self.text) is not None
 
     @property
-    def _is_bash(self) -> bool:
+    def is_bash(self) -> bool:
+        """Whether it is a script."""
         suffix = Path(self.name).suffix
         named = suffix in SCRIPTS or (self.text.startswith("#!") and suffix != ".py")
         return named or (not self.name and self.target.script is not None)
@@ -352,7 +355,7 @@ class LaunchSource:
             read = self._as_script(command_recorded(text, over))
             asked = engine_open(text, over)
             return read if asked is None else replace(read, row=None, questions=(*read.questions, asked))
-        if self.record == "hydra" and self._is_bash:
+        if self.record == "hydra" and self.is_bash:
             return self._of_launcher(text)
         if self.record:
             read, nemo = self._as_script(script_of(text, self.record)), nemo_of(text, self.record)
@@ -360,7 +363,7 @@ class LaunchSource:
                 return read
             workload = {**read.workload, **({} if read.questions else nemo.workload)}
             return replace(read, problems=(*read.problems, *nemo.problems), workload=workload)
-        if self._is_bash:
+        if self.is_bash:
             return self._as_script(text)
         return self.reading(self._with_settings({**self.files, self.name: text}))
 
@@ -417,7 +420,7 @@ class LaunchSource:
 
     def reading(self, files: Mapping[str, str]) -> LaunchFile:
         """Files of this source, edited, as its target reads them."""
-        if self._is_bash:
+        if self.is_bash:
             return self.read(files[self.name])
         if self.outside.arguments is not None or self.outside.environment:
             why = f"{self.name or 'the text'} is no bash script"

@@ -17,6 +17,7 @@ from meshwright.formats.shell import Launch, Script, Word
 from meshwright.library.made_with import made_with
 from meshwright.specs.collective_libraries import crossed
 from meshwright.specs.job import Job
+from meshwright.specs.row import PlanRow
 
 Files = Mapping[str, str]
 """Text by file name."""
@@ -134,6 +135,9 @@ class ReadTarget(Target):
 
     like: str
     """The target that runs the plans it can run, among which a better one is looked for."""
+    says: Callable[[PlanRow, str], Mapping[str, object]] | None = None
+    """Keys, by dotted path, that say a plan in a file with this text; what they cannot say is found by reading the
+    edited file. None where files are not edited."""
 
     @property
     def searched(self) -> str:

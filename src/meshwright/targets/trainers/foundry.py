@@ -6,12 +6,14 @@ https://github.com/mosaicml/llm-foundry; sharding is that of composer's FSDP.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, Precision, stated
+from meshwright.specs.row import PlanRow
 from meshwright.targets import fine_tuning, overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of, marked_lines
 from meshwright.targets.keys import KeyReader
@@ -179,11 +181,24 @@ def _lora(reader: KeyReader) -> dict[str, Any] | None:
     return {name: value for name, value in found.items() if value}
 
 
+def _says(row: PlanRow, text: str) -> dict[str, object]:
+    above = "parameters." if re.search(r"^parameters:", text, re.M) else ""
+    fsdp = f"{above}{'parallelism_config.fsdp' if 'parallelism_config:' in text else 'fsdp_config'}."
+    sharded = {"fsdp": "FULL_SHARD", "fsdp-keep": "SHARD_GRAD_OP"}.get(row.sharding, "NO_SHARD")
+    return {
+        f"{above}global_train_batch_size": row.gbs,
+        f"{above}{_MICRO}": row.mbs,
+        f"{fsdp}sharding_strategy": sharded,
+        f"{fsdp}activation_checkpointing": row.recompute == "full",
+    }
+
+
 TARGET = ReadTarget(
     name="foundry",
     title=TITLE,
     version="0.22 (2025)",
     like="accelerate",
+    says=_says,
     read=read,
     recognised=_recognised,
     overrides=lambda launch: overrides.by_equals(launch.words),

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import Problem
+from meshwright.formats.key_text import KeyText, key_text
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, Precision
+from meshwright.specs.row import PlanRow
 from meshwright.targets import fine_tuning, overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of, marked_lines, text_beside
 from meshwright.targets.keys import KeyReader
@@ -212,11 +215,32 @@ def _vocabulary(tokenizer: str) -> int | None:
     return _VOCABULARIES.get(tokenizer) or (models.spec(known).vocab if known is not None else None)
 
 
+def _says(row: PlanRow, text: str) -> dict[str, object]:
+    cut = {"trainer.tensor_parallel_axes": ["mlp", "heads"]} if row.tp > 1 else {}
+    return {
+        "trainer.model_axis_size": row.tp,
+        **cut,
+        "trainer.replica_dcn_axis_size": 1,
+        "trainer.replica_ici_axis_size": shared.copies(row),
+        "trainer.train_batch_size": row.gbs,
+        "trainer.per_device_parallelism": row.mbs,
+        "model.gradient_checkpointing": row.recompute == "full",
+    }
+
+
+def _edited(name: str, text: str) -> KeyText | None:
+    """The YAML as it stands; what it includes is taken for text of the same length."""
+    keys = key_text(name, text.replace("!include ", "~include_"))
+    return None if keys is None else replace(keys, text=text)
+
+
 TARGET = ReadTarget(
     name="levanter",
     title=TITLE,
     version="1.2 (2025)",
     like="maxtext",
+    says=_says,
+    edited=_edited,
     read=read,
     recognised=_recognised,
     named=_named,

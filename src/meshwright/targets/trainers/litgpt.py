@@ -11,6 +11,7 @@ from typing import Any
 
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, Precision, stated
+from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import fine_tuning, fsdp, overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of, marked_lines
@@ -158,11 +159,16 @@ def _optimizer(reader: KeyReader) -> str:
     return _OPTIMIZERS.get(name, "adamw")
 
 
+def _says(row: PlanRow, text: str) -> dict[str, object]:
+    return {"train.micro_batch_size": row.mbs, "train.global_batch_size": row.gbs}
+
+
 TARGET = ReadTarget(
     name="litgpt",
     title=TITLE,
     version="0.5 (2026)",
     like="accelerate",
+    says=_says,
     read=read,
     recognised=_recognised,
     overrides=lambda launch: overrides.by_options(launch.words),

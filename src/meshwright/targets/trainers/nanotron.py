@@ -133,11 +133,32 @@ def _model(reader: KeyReader) -> Mapping[str, Any] | None:
     return config
 
 
+def _says(row: PlanRow, text: str) -> dict[str, object]:
+    engines = {ours: theirs for theirs, ours in _ENGINES.items()}
+    piped = {"parallelism.pp_engine": engines.get(row.schedule, "1f1b")} if row.pp > 1 else {}
+    cut = {"parallelism.tp_mode": "REDUCE_SCATTER" if row.sp else "ALL_REDUCE"} if row.tp > 1 else {}
+    beside = {"parallelism.tp_linear_async_communication": row.tp_overlap != "none"} if row.tp > 1 else {}
+    return {
+        "parallelism.dp": row.dp,
+        "parallelism.pp": row.pp,
+        "parallelism.tp": row.tp,
+        "parallelism.context_parallel_size": row.cp_degree,
+        **piped,
+        **cut,
+        **beside,
+        "parallelism.recompute_layer": row.recompute == "full",
+        "optimizer.zero_stage": 0 if row.sharding == "z0" else 1,
+        "tokens.micro_batch_size": row.mbs,
+        "tokens.batch_accumulation_per_replica": row.micro_batches,
+    }
+
+
 TARGET = ReadTarget(
     name="nanotron",
     title=TITLE,
     version="0.5 (2025)",
     like="megatron",
+    says=_says,
     read=read,
     recognised=_recognised,
     overrides=lambda launch: overrides.by_options(launch.words),

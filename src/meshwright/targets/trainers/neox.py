@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import Problem
+from meshwright.formats.key_text import KeyText, key_text
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.row import PlanRow
@@ -224,11 +226,42 @@ def _vocabulary(reader: KeyReader) -> int | None:
     return None if tokens is None else -(-tokens // multiple) * multiple
 
 
+def _says(row: PlanRow, text: str) -> dict[str, object]:
+    zero, letters = row.sharding.removeprefix("z"), row.offload.partition("-")[0]
+    total = {"train_batch_size": row.gbs} if re.search(_KEY.format("train[_-]batch[_-]size"), text, re.M) else {}
+    groups = {"checkpoint_num_layers": row.recompute_layers or 1} if row.recompute in ("full", "uni") else {}
+    host = {"zero_optimization.offload_optimizer.device": "cpu"} if "o" in letters else {}
+    return {
+        "pipe_parallel_size": row.pp,
+        "model_parallel_size": row.tp,
+        **({"sequence_parallel": row.sp} if row.tp > 1 else {}),
+        _MICRO: row.mbs,
+        "gradient_accumulation_steps": row.micro_batches,
+        **total,
+        "checkpoint_activations": row.recompute in ("full", "uni"),
+        **groups,
+        "zero_optimization.stage": int(zero) if zero.isdigit() else 3,
+        "zero_optimization.overlap_comm": row.dp_overlap,
+        **host,
+    }
+
+
+def _edited(name: str, text: str) -> KeyText | None:
+    """The YAML with words of its keys parted by _, as they are read."""
+    keys = key_text(name, text)
+    if keys is None:
+        return None
+    entries = {tuple(part.replace("-", "_") for part in path): entry for path, entry in keys.entries.items()}
+    return replace(keys, entries=entries, values={path.replace("-", "_"): value for path, value in keys.values.items()})
+
+
 TARGET = ReadTarget(
     name="neox",
     title=TITLE,
     version="2025-06",
     like="megatron-deepspeed",
+    says=_says,
+    edited=_edited,
     read=read,
     recognised=_recognised,
     overrides=lambda launch: overrides.by_options(launch.words),

@@ -149,6 +149,11 @@ def _stem(reader: KeyReader) -> str:
     return f"model of {reader.file[0]}"
 
 
+def copies(row: PlanRow) -> int:
+    """Copies of the weights of a plan: data ranks over those of one shard group."""
+    return row.dp * row.cp_degree // row.shard_group if row.sharding == "hsdp" else 1
+
+
 def sharded_row(
     dp: int,
     *,

@@ -13,6 +13,7 @@ from typing import Any
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Launch
 from meshwright.specs.precision import PRECISIONS
+from meshwright.specs.row import PlanRow
 from meshwright.targets import fine_tuning, fsdp, overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of, marked
 from meshwright.targets.keys import KeyReader
@@ -172,11 +173,30 @@ def _optimizer(reader: KeyReader) -> str:
     return "adamw"
 
 
+def _says(row: PlanRow, text: str) -> dict[str, object]:
+    letters = row.offload.partition("-")[0]
+    rotates = {"context_parallel_rotate_method": "alltoall" if row.cp[0][0] == "p2p" else "allgather"} if row.cp else {}
+    return {
+        "tensor_parallel_dim": row.tp,
+        "context_parallel_dim": row.cp_degree,
+        **rotates,
+        "data_parallel_replicate_dim": shared.copies(row),
+        "data_parallel_shard_dim": -1,
+        "batch_size": row.mbs,
+        "gradient_accumulation_steps": row.micro_batches,
+        "enable_activation_checkpointing": row.recompute == "full",
+        "enable_activation_offloading": "a" in letters,
+        "fsdp_cpu_offload": set("wog") <= set(letters),
+        "fsdp_reshard_after_forward": row.sharding != "fsdp-keep",
+    }
+
+
 TARGET = ReadTarget(
     name="torchtune",
     title=TITLE,
     version="0.7 (2025-09)",
     like="accelerate",
+    says=_says,
     read=read,
     recognised=_recognised,
     overrides=lambda launch: overrides.by_equals(launch.words),

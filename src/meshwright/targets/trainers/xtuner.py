@@ -14,6 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 from meshwright.errors import InputError, Problem
+from meshwright.formats.key_text import Entry, KeyText
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
@@ -171,11 +172,34 @@ def _value(node: ast.expr, names: Mapping[str, Any], depth: int) -> Any:
     return None
 
 
+_MULTIPLIED = re.compile(r"^accumulative_counts \*= sequence_parallel_size\b", re.M)
+_NUMBERS = re.compile(r"^(batch_size|accumulative_counts|sequence_parallel_size)[ \t]*=[ \t]*(\d+)", re.M)
+
+
+def _says(row: PlanRow, text: str) -> dict[str, object]:
+    steps = row.micro_batches
+    if _MULTIPLIED.search(text) and steps % row.cp_degree == 0:
+        steps //= row.cp_degree
+    return {"sequence_parallel_size": row.cp_degree, "batch_size": row.mbs, "accumulative_counts": steps}
+
+
+def _edited(name: str, text: str) -> KeyText | None:
+    """The file as a text whose numbers of a batch can be edited where they stand."""
+    found = list(_NUMBERS.finditer(text))
+    entries: dict[tuple[str, ...], Entry] = {
+        (one[1],): Entry(start=one.start(), value=one.start(2), end=one.end(2)) for one in found
+    }
+    values = {one[1]: int(one[2]) for one in found}
+    return KeyText(text=text, entries=entries, said=repr, key=str, values=values, joint=" = ")
+
+
 TARGET = ReadTarget(
     name="xtuner",
     title=TITLE,
     version="0.1.23 (2024-07)",
     like="deepspeed",
+    says=_says,
+    edited=_edited,
     read=read,
     recognised=_recognised,
     overrides=lambda launch: overrides.by_equals(launch.words),

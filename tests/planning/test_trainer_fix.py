@@ -1,0 +1,91 @@
+"""A trainer's own file with another plan in it: the fewest keys, everything else as it was, or why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwright import check
+from meshwright.fields.job import JobFields
+from meshwright.planning.launch_script import Outside, format_of, script_question
+from meshwright.planning.script_fix import ScriptFix
+from meshwright.planning.trainer_fix import says, trainer_fix
+from meshwright.specs.row_text import parse_row
+from tests.targets.trainers import test_trainers as files
+
+VOCABULARY = {"padded_vocab_size": "50432"}
+XTUNER = {"deepspeed": "deepspeed_zero2"}
+
+
+def fixed(folder: Path, name: str, text: str, plan: str, settings: dict[str, str] | None = None) -> ScriptFix:
+    """A file with a plan of 8 devices in it."""
+    path = folder / name
+    path.write_text(text)
+    outside = Outside(settings=settings or {})
+    _, violations, launch, source = script_question(path, format_of(path), JobFields(gpus="8xH100"), outside)
+    assert not violations
+    editable = source.editable
+    assert editable is not None
+    row = parse_row(plan, devices=8, global_batch=64, schedules=("1f1b", "gpipe"))
+    made = trainer_fix(editable, launch, row)
+    assert says(editable, launch, row) == (not made.why_not)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "plan", "settings", "lines"),
+    [
+        ("tune.yaml", files.TUNE, "dp8.fsdp-keep.mbs4.gbs64", None,
+         ("+batch_size: 4", "+gradient_accumulation_steps: 2", "+fsdp_reshard_after_forward: false")),
+        ("tune.yaml", files.TUNE, "cp2-ag.dp4.fsdp.mbs1.gbs16.rc-full", None, ("+context_parallel_dim: 2",)),
+        ("nano.yaml", files.NANOTRON, "pp4.dp2.z1.mbs1.gbs32", None, ("+  pp: 4", "+  tp: 1")),
+        ("nano.yaml", files.NANOTRON, "dp8.mbs1.gbs64.rc-full", None, ("+  recompute_layer: true", "+  zero_stage: 0")),
+        ("neox.yml", files.NEOX, "dp8.z2.mbs2.gbs32", VOCABULARY,
+         ('+  "pipe-parallel-size": 1,', '+  "checkpoint-activations": false,')),
+        ("foundry.yaml", files.FOUNDRY.replace("size: auto", "size: 4"), "dp8.fsdp.mbs2.gbs1024", None,
+         ("+  activation_checkpointing: false", "+device_train_microbatch_size: 2")),
+        ("lev.yaml", files.LEVANTER, "dp8.fsdp.mbs4.gbs64", {"vocab_size": "50304"},
+         ("+  train_batch_size: 64", "+  per_device_parallelism: 4", "+  gradient_checkpointing: false")),
+        ("xt.py", files.XTUNER, "cp2-a2a.dp4.z2.mbs2.gbs32.rc-full", XTUNER,
+         ("+batch_size = 2  # per device", "+accumulative_counts = 2")),
+        ("xt.py", files.XTUNER, "dp8.z2.mbs1.gbs32.rc-full", XTUNER, ("+sequence_parallel_size = 1",)),
+    ],
+)  # fmt: skip
+def test_a_plan_is_written_into_the_users_file(
+    tmp_path: Path, name: str, text: str, plan: str, settings: dict[str, str] | None, lines: tuple[str, ...]
+) -> None:
+    made = fixed(tmp_path, name, text, plan, settings)
+    assert not made.why_not
+    assert set(lines) <= set(made.diff.splitlines())
+    assert len(made.text.splitlines()) >= len(text.splitlines())
+    (tmp_path / "again").mkdir()
+    again = fixed(tmp_path / "again", name, made.text, plan, settings)
+    assert not again.changes
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "plan", "why"),
+    [
+        ("nano.yaml", files.NANOTRON, "dp8.z2.mbs1.gbs32", "says z2"),
+        ("tune.yaml", files.TUNE, "pp2.dp4.fsdp.mbs1.gbs32", "says pp2"),
+        ("tune.yaml", files.TUNE, "dp8.mbs1.gbs32", "has fsdp whatever"),
+        ("lit.yaml", files.LIT.replace("devices: 4", "devices: 8"), "dp8.fsdp.mbs1.gbs64", "has rc-full whatever"),
+        ("run.sh", files.RLHF, "dp8.z2.mbs1.gbs64", "words of a command of OpenRLHF"),
+    ],
+)
+def test_what_a_trainer_cannot_say_is_named(tmp_path: Path, name: str, text: str, plan: str, why: str) -> None:
+    made = fixed(tmp_path, name, text, plan)
+    assert why in made.why_not
+    assert not made.diff
+
+
+def test_check_offers_a_better_plan_that_the_file_can_say(tmp_path: Path) -> None:
+    """Of those that Megatron-LM runs, the best has sharded gradients, which nanotron has not."""
+    (tmp_path / "nano.yaml").write_text(files.NANOTRON)
+    report = check(tmp_path / "nano.yaml", gpus="8xH100", fix=True, output=tmp_path / "better.yaml")
+    assert report.better is not None
+    assert report.fix is not None
+    assert report.fix.diff
+    again = check(tmp_path / "better.yaml", gpus="8xH100", search=False)
+    assert again.name == report.better.name
