@@ -10,6 +10,7 @@ from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.huggingface import read_config
 from meshwright.specs.layers import Attention, DeltaNet, DenseMlp, Mamba2, MoeMlp, NoMixer, NoMlp, SideBySide
 from tests.formats.huggingface.configs import LLAMA
+from tests.formats.huggingface.towers import LFM2_VL
 
 NEMOTRON: dict[str, Any] = LLAMA | {
     "model_type": "nemotron_h",
@@ -113,3 +114,10 @@ def test_a_module_for_one_more_token_has_the_parts_that_its_pattern_names(key: d
     model = read_config(NEMOTRON | {"num_nextn_predict_layers": 1} | key, "m")
     _, attention, _, sparse = model.layers()
     assert (model.mtp_kind.attention, model.mtp_kind.mlp, model.mtp_kind.norms) == (attention.attention, sparse.mlp, 2)
+
+
+def test_blocks_of_lfm2_are_as_wide_as_its_stream() -> None:
+    config = LFM2_VL["text_config"]
+    assert read_config(config | {"block_dim": None, "conv_dim": None}, "m") == read_config(config, "m")
+    with pytest.raises(UnsupportedError, match="hidden_size = 2048"):
+        read_config(config | {"conv_dim": 1024}, "m")

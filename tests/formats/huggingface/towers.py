@@ -108,6 +108,38 @@ MLLAMA: dict[str, Any] = {
     },
 }
 
+LFM2_VL: dict[str, Any] = {
+    "model_type": "lfm2_vl",
+    "downsample_factor": 2,
+    "projector_hidden_size": 2048,
+    "projector_use_layernorm": False,
+    "text_config": {
+        "model_type": "lfm2",
+        "hidden_size": 2048,
+        "block_dim": 2048,
+        "conv_dim": 2048,
+        "conv_dim_out": 2048,
+        "intermediate_size": 12288,
+        "layer_types": ["conv", "conv", "full_attention"] * 3 + ["conv", "full_attention"] * 3 + ["conv"],
+        "num_attention_heads": 32,
+        "num_heads": 32,
+        "num_hidden_layers": 16,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 128000,
+        "vocab_size": 65536,
+    },
+    "vision_config": {
+        "model_type": "siglip2_vision_model",
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 27,
+        "num_patches": 256,
+        "patch_size": 16,
+        "vision_use_head": False,
+    },
+}
+
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "llava-1.5-7b": (LLAVA, 7_063_427_072),
     "qwen2-vl-7b": (
@@ -251,5 +283,6 @@ CLASSES: dict[str, tuple[dict[str, Any], int]] = {
     "llava-onevision": (_beside("llava_onevision", "qwen2", {**SIGLIP, "image_size": 384}), 1_101_959_024),
     "gemma3": (_beside("gemma3", "gemma3_text", {**SIGLIP, "image_size": 896}, head_dim=128), 957_707_632),
     "llava": (_beside("llava", "llama", CLIP_L), 991_926_272),
+    "lfm2.5-vl-1.6b": (LFM2_VL, 1_596_625_904),
 }
-"""Source: modelling classes of transformers 5.23.0, built without weights, 2026-11-22."""
+"""Source: modelling classes of transformers 5.23.0 and 5.24.0, built without weights, 2026-11."""

@@ -108,7 +108,15 @@ mamba2 = Family(
 
 
 def _lfm2(fields: Fields) -> Mapping[str, object]:
-    """The width of its MLPs is two thirds of the one stated, rounded up, unless that is switched off."""
+    """The width of its MLPs is two thirds of the one stated, rounded up, unless that is switched off.
+
+    Published configs state the widths of blocks and convolutions, too; the classes read the hidden size alone.
+    """
+    hidden = fields.maybe("hidden_size")
+    for key in ("block_dim", "conv_dim", "conv_dim_out"):
+        width = fields.maybe(key)
+        if width not in (None, hidden):
+            fields.refuse(key, width, f"its layers are as wide as hidden_size = {hidden}")
     if not fields.flag("block_auto_adjust_ff_dim", default=True):
         return {}
     key = "block_ff_dim" if fields.given("block_ff_dim") else "intermediate_size"

@@ -26,6 +26,7 @@ TOWERS: dict[str, str] = {
     "internvl_chat": "vision_fixed.internvl",
     "kimi_k25": "vision_merged.kimi_k25",
     "kimi_vl": "vision_merged.kimi_vl",
+    "lfm2_vl": "vision_siglip.lfm2_vl",
     "llama4": "vision_fixed.llama4",
     "llava": "vision_fixed.llava",
     "llava_next": "vision_fixed.llava_next",

@@ -1,4 +1,4 @@
-"""Towers that are SigLIP encoders: Gemma 3, PaliGemma, LLaVA-OneVision, Idefics 3 and SmolVLM.
+"""Towers that are SigLIP encoders: Gemma 3, PaliGemma, LLaVA-OneVision, Idefics 3, SmolVLM and LFM2-VL.
 
 No class token, learned positions, a norm behind the layers. Source: Zhai et al. 2023 (arXiv 2303.15343).
 """
@@ -83,6 +83,29 @@ def idefics3(fields: Fields, outer: Fields, text: int) -> Tower:
     block, layers, plain = _siglip(fields, merge=merge, tiles=True)
     project = Projection(name="projector", inputs=plain.hidden * merge**2, outputs=text, rate=merge**-2.0)
     return _tower(block, layers, plain, (project,), 0)
+
+
+def lfm2_vl(fields: Fields, outer: Fields, text: int) -> Tower:
+    """LFM2-VL: SigLIP 2 on images as they are, patches shuffled into fewer tokens (Tschannen et al. 2025)."""
+    merge, middle = outer.whole("downsample_factor", default=2), outer.whole("projector_hidden_size", default=2560)
+    bias, norm = outer.flag("projector_bias", default=True), outer.flag("projector_use_layernorm", default=True)
+    outer.done()
+    hidden, layers, heads, width = encoder_sizes(fields, hidden=768, layers=12, heads=12, width=3072)
+    patch, channels = fields.whole("patch_size", default=16), fields.whole("num_channels", default=3)
+    places = fields.whole("num_patches", default=256)
+    pooled = fields.flag("vision_use_head", default=True)
+    fields.done()
+    inputs = hidden * merge**2
+    # A pooling head, which the text does not read: a probe, attention and an MLP with its norm.
+    head = hidden + 4 * hidden * (hidden + 1) + 2 * hidden + (2 * hidden + 1) * width + hidden if pooled else 0
+    block = TowerLayer(hidden=hidden, heads=heads, width=width)
+    stream = block.stream(
+        images=Images(patch=patch, merge=merge, pieces=TILES),
+        stem=(patch_matrix(channels * patch * patch, hidden, bias=True),),
+        projector=two_matrices(inputs, middle, text, bias=bias, rate=merge**-2.0),
+        tables=places * hidden + 2 * hidden + head + (2 * inputs if norm else 0),
+    )
+    return block.tower(layers, stream)
 
 
 def _tower(block: TowerLayer, layers: int, plain: Stream, projector: tuple[Projection, ...], tables: int) -> Tower:
