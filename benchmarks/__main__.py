@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks import ROOT, load, machine, markdown_table, today, version, write_page
 from benchmarks.calculon import calculon_lines
 from benchmarks.channels import runtime_lines
+from benchmarks.deep_layers import depth_lines
 from benchmarks.mixed import mixed_lines
 from benchmarks.page import page_lines
 from benchmarks.service_load import service_lines
@@ -161,6 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
     lines = [*start_lines(runs), *plan_lines(runs), pricing_line(), *simulator_lines(runs), *calculon_lines(runs)]
     lines += mixed_lines()
     lines += runtime_lines()
+    lines += depth_lines()
     lines += page_lines()
     lines += service_lines()
     lines.append(install_line() if options.install else Line("core install", None, 130, "MB", note="`--install`"))

@@ -145,20 +145,18 @@ class MeshExecutor:
         Args:
             values: of the buffers that hold one there, anywhere; they are placed.
         """
-        self.values = {
-            buffer: value if self._lies(value, buffer) else self.placed(value, buffer)
-            for buffer, value in values.items()
-        }
+        apart = [buffer for buffer, value in values.items() if not self._lies(value, buffer)]
+        self.values = {**values, **dict(zip(apart, self.placed([values[one] for one in apart], apart), strict=True))}
         self.place, self._posted = 0, -1
 
-    def placed(self, value: Any, buffer: int) -> Any:
-        """A value with the sharding of a buffer.
+    def placed(self, values: Sequence[Any], buffers: Sequence[int]) -> Sequence[Any]:
+        """Values with the shardings of buffers; one call for all of them takes less than half of one for each.
 
         Args:
-            value: anywhere.
-            buffer: its number.
+            values: anywhere.
+            buffers: their numbers.
         """
-        return jax.device_put(value, self.sharding(buffer))
+        return jax.device_put(list(values), [self.sharding(buffer) for buffer in buffers])
 
     def advance(self, *, wait: bool) -> bool:
         """Do instructions up to the end of the list.
@@ -249,11 +247,11 @@ class MeshExecutor:
     def _taken(self, instruction: Instruction, source: int) -> Any:
         """Part of another mesh in an ALLREDUCE, on this one."""
         (value,) = self._take(instruction, source)
-        return value if self._takes(value) else self.placed(value, instruction.writes[0])
+        return value if self._takes(value) else self.placed([value], instruction.writes[:1])[0]
 
     def _keep(self, instruction: Instruction, values: Sequence[Any]) -> None:
         for buffer, value in zip(instruction.writes, values, strict=True):
-            self.values[buffer] = value if self._takes(value) else self.placed(value, buffer)
+            self.values[buffer] = value if self._takes(value) else self.placed([value], [buffer])[0]
 
     def _combined(self, instruction: Instruction) -> Any:
         """What an ALLREDUCE calls: the same order on all meshes gives all the same result."""

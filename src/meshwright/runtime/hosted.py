@@ -60,8 +60,11 @@ class HostedExecutor(MeshExecutor):
         super().__init__(part.mesh, part.instructions, part.buffers, functions, mesh, {}, watch)
         self._part, self._worker = part, channel
 
-    def placed(self, value: Any, buffer: int) -> Any:
-        """A value that every host has, each keeping the parts of its own devices."""
+    def placed(self, values: Sequence[Any], buffers: Sequence[int]) -> Sequence[Any]:
+        """Values that every host has, each keeping the parts of its own devices."""
+        return [self._placed(value, buffer) for value, buffer in zip(values, buffers, strict=True)]
+
+    def _placed(self, value: Any, buffer: int) -> Any:
         if isinstance(value, jax.Array) and len(value.sharding.device_set) == self.mesh.size:
             return jax.device_put(value, self.sharding(buffer))
         form = host_form(self.buffers[buffer].shape, self.buffers[buffer].dtype)
