@@ -31,6 +31,7 @@ from tests.corpus import (  # noqa: E402, F401
     plain,
     posted,
     posted_decoders,
+    posted_objectives,
     several,
 )
 from tests.corpus.case import CASES, Case, in_place  # noqa: E402
@@ -141,15 +142,19 @@ def main() -> None:
     words = argparse.ArgumentParser()
     words.add_argument("--cases", default="")
     words.add_argument("--methods", default=",".join(METHODS))
-    words.add_argument("--out", default="")
+    words.add_argument("--out", default="", help="rows as JSON; those it holds already are not run again")
     words.add_argument("--x64", action="store_true")
     words.add_argument("--page", default="", help="write the page of docs")
     given = words.parse_args()
     jax.config.update("jax_enable_x64", given.x64)
     tolerance = 1e-9 if given.x64 else 1e-5
-    rows = []
+    kept = Path(given.out) if given.out else None
+    known = (
+        {(row["case"], row["method"]): row for row in json.loads(kept.read_text())} if kept and kept.exists() else {}
+    )
     for name in CASES:
-        if given.cases and not any(word in name for word in given.cases.split(",")):
+        methods = [method for method in given.methods.split(",") if (name, method) not in known]
+        if not methods or (given.cases and not any(word in name for word in given.cases.split(","))):
             continue
         try:
             case = built(name, given.x64)
@@ -157,14 +162,14 @@ def main() -> None:
         except Exception as error:
             print(f"{name:45} BASELINE {type(error).__name__}: {str(error)[:200]}", flush=True)
             continue
-        for method in given.methods.split(","):
-            row = measured(name, method, expected, tolerance, given.x64)
-            rows.append(row)
+        for method in methods:
+            row = known[name, method] = measured(name, method, expected, tolerance, given.x64)
             print(f"{name:45} {method:18} {row['outcome']:8} {row.get('difference', 0):8.1e} {row['seconds']:6.2f}s "
                   f"{row['note'][:170]}", flush=True)  # fmt: skip
         jax.clear_caches()
-        if given.out:
-            Path(given.out).write_text(json.dumps(rows, indent=1))
+        if kept:
+            kept.write_text(json.dumps(list(known.values()), indent=1))
+    rows = [known[name, method] for name in CASES for method in METHODS if (name, method) in known]
     if given.page:
         Path(given.page).write_text(page(rows))
     for outcome in ("runs", "refused", "differs", "crashes"):

@@ -18,6 +18,8 @@ CHEAP = [
     ("jax_private_gradients_by_vmap", "Zero3Parallel"),
     ("generator_and_discriminator", "Zero2Parallel"),
     ("linen_decoding_with_a_cache", "DataParallel"),
+    ("jax_solved_by_odeint", "ShardParallel"),
+    ("jax_momentum_contrast_with_a_queue", "DataParallel"),
 ]
 
 

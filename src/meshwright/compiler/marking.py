@@ -11,6 +11,7 @@ from jax.extend import core
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from meshwright.compiler.inline import flat_jaxpr, opened
 from meshwright.errors import InputError
 
 gradient_p = Primitive("meshwright_value_and_grad")
@@ -99,6 +100,8 @@ def bind_gradient(loss: core.ClosedJaxpr, flat: Sequence[Any], wrt: Sequence[int
         flat: the arguments.
         wrt: positions of those that are differentiated.
     """
+    # Constants of what it calls become its own, which are operands.
+    loss = opened(loss)
     places = tuple(len(loss.consts) + place for place in wrt)
     jaxpr, given = _with_constants_given(loss), [*loss.consts, *flat]
     # What a loss hands through, such as a module's state that it leaves alone, is no result of it.
@@ -139,7 +142,7 @@ def marked_forward(fun: Callable[..., Any]) -> Callable[..., list[Any]]:
     """
 
     def marked(*flat: Any) -> list[Any]:
-        closed = jax.make_jaxpr(fun)(*flat)
+        closed = flat_jaxpr(fun, flat)
         return gradient_p.bind(
             *closed.consts, *flat, loss=_with_constants_given(closed), consts=len(closed.consts), wrt=()
         )

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.interpreters.ad import CustomVJPException
 from jax.extend import core
 
 from meshwright.compiler.inline import flat_jaxpr, piece
@@ -90,7 +91,11 @@ def with_own_backward(
         raise NotShared("a function with a backward of its own returns whole numbers")
     placements = [value.placement for value in given]
     moving = [place for place, atom in enumerate(eqn.invars) if jnp.issubdtype(atom.aval.dtype, jnp.inexact)]
-    forward, backward = _both_ways(program, eqn, moving)
+    try:
+        forward, backward = _both_ways(program, eqn, moving)
+    except CustomVJPException:
+        # Behind `vmap` what it closes over stands among its operands, and nothing says which they are.
+        raise NotShared("a function with a backward of its own closes over numbers") from None
     count = len(eqn.outvars)
     made_placements: list[Placement] = []
 
