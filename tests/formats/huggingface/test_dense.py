@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from meshwright.errors import InputError, UnsupportedError
@@ -114,3 +116,49 @@ def test_a_nested_config_may_leave_out_what_its_class_has() -> None:
     model = read_config(wrapped, "m")
     assert model.parameters == 6_738_939_904
     assert "num_hidden_layers = 32" in model.notes[0]
+
+
+LLADA: dict[str, Any] = {
+    "model_type": "llada",
+    "architectures": ["LLaDAModelLM"],
+    "block_type": "llama",
+    "d_model": 4096,
+    "embedding_size": 126464,
+    "vocab_size": 126464,
+    "max_sequence_length": 4096,
+    "mlp_hidden_size": 12288,
+    "n_heads": 32,
+    "n_kv_heads": 32,
+    "n_layers": 32,
+    "layer_norm_type": "rms",
+    "weight_tying": False,
+}
+DREAM: dict[str, Any] = LLAMA | {
+    "model_type": "Dream",
+    "architectures": ["DreamModel"],
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+}
+
+
+@pytest.mark.parametrize(("config", "published"), [(LLADA, 8.02e9), (DREAM, 7.62e9)])
+def test_diffusion_models_see_later_tokens_and_have_a_head(config: dict[str, Any], published: float) -> None:
+    """Sizes of the weights of GSAI-ML/LLaDA-8B-Base and Dream-org/Dream-v0-Base-7B on Hugging Face, three digits."""
+    model = read_config(config, "m")
+    assert model.parameters == pytest.approx(published, rel=1e-3)
+    assert model.beside_decoder == ("attention to later tokens",)
+
+
+def test_a_block_that_is_not_llama_s_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="block_type"):
+        read_config(LLADA | {"block_type": "sequential"}, "m")
+
+
+@pytest.mark.parametrize(("said", "causal"), [(True, False), ("all", False), ("vision", True), (False, True)])
+def test_models_of_embeddings_may_see_later_tokens(said: object, causal: bool) -> None:
+    gemma = LLAMA | {"model_type": "gemma3_text", "use_bidirectional_attention": said}
+    assert read_config(gemma, "m").kinds()[0].attention.causal is causal  # type: ignore[union-attr]

@@ -24,6 +24,7 @@ WEIGHTS = (".gguf", ".safetensors")
 """Endings of files of weights, beside which a config lies or in whose header it stands."""
 
 FAMILIES: dict[str, str] = {
+    "Dream": "dense.dream",
     "RefinedWeb": "gpt.falcon",
     "RefinedWebModel": "gpt.falcon",
     "afmoe": "moe.afmoe",
@@ -114,6 +115,7 @@ FAMILIES: dict[str, str] = {
     "lfm2": "hybrid.lfm2",
     "lfm2_moe": "hybrid.lfm2_moe",
     "lfm3": "hybrid.lfm3",
+    "llada": "dense.llada",
     "llama": "dense.llama",
     "llama4": "moe.llama4",
     "llama4_text": "moe.llama4",

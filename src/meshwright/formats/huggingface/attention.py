@@ -96,6 +96,7 @@ def _grouped(fields: Fields, hidden: int) -> Attention:
         kv_heads=kv_heads if heads % kv_heads == 0 else heads,
         head_dim=head_dim,
         value_dim=None if value_dim == head_dim else value_dim,
+        causal=not _sees_later(fields),
         qkv_bias=fields.flag("qkv_bias", default=bias),
         out_bias=fields.flag("out_bias", default=bias),
         qk_norm=scales is not None,
@@ -105,6 +106,11 @@ def _grouped(fields: Fields, hidden: int) -> Attention:
         sinks=fields.flag("sinks", default=False),
         softcap=fields.raw("attn_logit_softcapping") not in (None, 0),
     )
+
+
+def _sees_later(fields: Fields) -> bool:
+    """Whether tokens of the text see later ones, as in diffusion models and models of embeddings."""
+    return fields.flag("bidirectional", default=False) or fields.raw("use_bidirectional_attention") in (True, "all")
 
 
 def _qk_scales(fields: Fields) -> str | None:

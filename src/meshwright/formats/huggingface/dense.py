@@ -123,6 +123,50 @@ olmo3 = Family(
     fixed={"qk_norm": "all", "slides": "but every n-th"},
     required=(),
 )
+_DIFFUSES = {"bidirectional": True, "lm_head": True}
+"""Diffusion language models fill in masked tokens anywhere: all tokens see all others."""
+dream = Family(
+    title="Dream",
+    source="configuration and modelling files of Dream-org/Dream-v0-Base-7B on Hugging Face",
+    defaults={"use_sliding_window": False},
+    fixed={**_DIFFUSES, "qkv_bias": True, "out_bias": False, "slides": "from max_window_layers"},
+)
+
+
+def _llada(fields: Fields) -> Mapping[str, object]:
+    """OLMo 1's words for the layers of Llama."""
+    block, norm = fields.raw("block_type"), fields.raw("layer_norm_type")
+    if block not in (None, "llama"):
+        fields.refuse("block_type", block, "only blocks of Llama, whose MLPs have a gate, can be planned")
+    if norm not in (None, "rms"):
+        fields.refuse("layer_norm_type", norm, "only rms can be planned")
+    for key in ("attention_layer_norm", "alibi", "input_emb_norm", "bias_for_layer_norm"):
+        if fields.flag(key, default=False):
+            fields.refuse(key, True, "it is false in every published model of the family")
+    fields.has("mlp_ratio", "block_group_size", "alibi_bias_max", "rope_full_precision", "precision", "activation_type")
+    fields.has("layer_norm_with_affine", "attention_layer_norm_with_affine", "include_qkv_bias", "vocab_size")
+    bias = fields.flag("include_bias", default=False)
+    return {
+        "qkv_bias": bias or fields.flag("include_qkv_bias", default=False),
+        "out_bias": bias,
+        "mlp_bias": bias,
+        **({"multi_query": True} if fields.flag("multi_query_attention", default=False) else {}),
+    }
+
+
+llada = Family(
+    title="LLaDA",
+    source="configuration and modelling files of GSAI-ML/LLaDA-8B-Base on Hugging Face",
+    spells={
+        "intermediate_size": ("mlp_hidden_size",),
+        "vocab_size": ("embedding_size",),
+        "tie_word_embeddings": ("weight_tying",),
+    },
+    fixed=_DIFFUSES,
+    required=(),
+    dropouts=("attention_dropout", "residual_dropout", "embedding_dropout"),
+    rule=_llada,
+)
 smollm3 = Family(
     title="SmolLM3", defaults={"tie_word_embeddings": True, "use_sliding_window": False}, fixed={"slides": "all"}
 )
@@ -244,6 +288,7 @@ def _chatglm(fields: Fields) -> Mapping[str, object]:
         "qkv_bias": bias or fields.flag("qkv_bias", default=False),
         "out_bias": bias,
         "mlp_bias": bias,
+        "lm_head": True,
     }
 
 

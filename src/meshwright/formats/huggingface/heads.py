@@ -40,7 +40,8 @@ def read_head(fields: Fields) -> dict[str, object]:
         return {"tied_embeddings": False, "head_bias": BIASED[ending], "classes": count}
     remote = fields.own("auto_map")
     causal = isinstance(remote, Mapping) and any("LM" in str(key) for key in remote)
-    if name.endswith("Model") and "LMHead" not in name and not causal and name != "ChatGLMModel":
+    headed = causal or "LMHead" in name or fields.flag("lm_head", default=False)
+    if name.endswith("Model") and not headed:
         fields.remark(f"{name} has no head: what its loss does with the vectors of samples is not counted")
         return {"tied_embeddings": False, "head_bias": False, "classes": 0}
     return words
