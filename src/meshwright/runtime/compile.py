@@ -98,66 +98,61 @@ def compile_step(
     replayed: MethodPlan | None = None
     if isinstance(method, FromPlan) and isinstance(method.plan, MethodPlan):
         replayed, method = method.plan, replayed_method(method.plan, _devices(method))
-    made = _compiled(fun, arguments, method, batch_argnums, loss, place, beside, replayed)
+    asked = _Asked(fun=fun, arguments=arguments, batch_argnums=batch_argnums, loss=loss, place=place, beside=beside)
+    made = _compiled(asked, method, replayed)
     if replayed is not None:
         check_replayed(replayed, made.plan)
     return made
 
 
-def _compiled(
-    fun: Callable[..., Any],
-    arguments: Sequence[Any],
-    method: Method,
-    batch_argnums: Sequence[int],
-    loss: str | None,
-    place: Backing,
-    beside: LocalRuntime | RemoteRuntime | None,
-    replayed: MethodPlan | None,
-) -> CompiledStep:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A step to be compiled; arguments as `compile_step`."""
+
+    fun: Callable[..., Any]
+    arguments: Sequence[Any]
+    batch_argnums: Sequence[int]
+    loss: str | None
+    place: Backing
+    beside: LocalRuntime | RemoteRuntime | None
+
+
+def _compiled(asked: _Asked, method: Method, replayed: MethodPlan | None) -> CompiledStep:
     """A step in stages, or whole where it cannot be cut."""
     try:
         with keeping(method.own_meshes):
-            return _staged_step(fun, arguments, method, batch_argnums, loss, place, beside, replayed)
+            return _staged_step(asked, method, replayed)
     except NotStaged as why:
         if isinstance(method, FromPlan):
             raise
-        return _whole_step(fun, arguments, method, batch_argnums, place, why, beside)
+        return _whole_step(asked, method, why)
     except InputError:
         if not isinstance(method, Auto) or method.num_micro_batches:
             raise
         # Micro-batches are left open, and the step may have none: it cannot be shared out, or traced for a part.
-        return compile_step(fun, arguments, replace(method, num_micro_batches=1), batch_argnums, loss, place, beside)
+        return _compiled(asked, replace(method, num_micro_batches=1), replayed)
 
 
-def _staged_step(
-    fun: Callable[..., Any],
-    arguments: Sequence[Any],
-    method: Method,
-    batch_argnums: Sequence[int],
-    loss: str | None,
-    place: Backing,
-    beside: LocalRuntime | RemoteRuntime | None,
-    replayed: MethodPlan | None,
-) -> CompiledStep:
+def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> CompiledStep:
     """A step cut at its gradient: micro-batches, stages, one update."""
-    if isinstance(method, Auto) and not batch_argnums:
+    if isinstance(method, Auto) and not asked.batch_argnums:
         raise NotStaged(Problem(what="no argument holds samples", why="stages are planned for the samples of a batch",
                                 fix="name the batch arguments (batch_argnums)", field="batch_argnums"))  # fmt: skip
-    plan = _plan(fun, arguments, method, batch_argnums)
-    found = _stages_found(fun, arguments, method, batch_argnums)
+    plan = _plan(asked.fun, asked.arguments, method, asked.batch_argnums)
+    found = _stages_found(asked.fun, asked.arguments, method, asked.batch_argnums)
     name, workers, chunks = method.pipeline if plan is None else (plan.schedule, len(plan.stages), 1)
     workers = workers if found is None else len(found.stages)
     updates = method.updates if isinstance(method, PipeshardParallel) else None
     micro_batches = method.num_micro_batches if plan is None else plan.micro_batches
     order = task_order(name, workers, micro_batches, chunks, updates)
     if (parts := order.micro_batches // micro_batches) > 1:
-        check_parts(arguments, batch_argnums, micro_batches, parts)
+        check_parts(asked.arguments, asked.batch_argnums, micro_batches, parts)
     step = trace_step(
-        fun,
-        arguments,
-        batch_argnums=batch_argnums,
+        asked.fun,
+        asked.arguments,
+        batch_argnums=asked.batch_argnums,
         micro_batches=order.micro_batches,
-        mean=None if loss is None else loss == "mean",
+        mean=None if asked.loss is None else asked.loss == "mean",
         updates=order.updates,
     )
     table = order.table
@@ -209,7 +204,7 @@ def _staged_step(
     programs = [stage_programs(stage, last=stage is stages[-1], axes=form.axes) for stage in stages]
     sizes = [mesh.size for mesh in meshes]
     program = lower(step, programs, table, shardings, sizes, form.layouts, order.inexact,
-                    state_places(step) if place.donate else ())  # fmt: skip
+                    state_places(step) if asked.place.donate else ())  # fmt: skip
     return CompiledStep(
         step=step,
         table=table,
@@ -218,30 +213,22 @@ def _staged_step(
         shardings=tuple(shardings),
         reductions=form.reductions,
         idle=idle,
-        runtime=_runtime(program, meshes, place, beside),
+        runtime=_runtime(program, meshes, asked.place, asked.beside),
         plan=own_plan if plan is None else plan,
     )
 
 
-def _whole_step(
-    fun: Callable[..., Any],
-    arguments: Sequence[Any],
-    method: Method,
-    batch_argnums: Sequence[int],
-    place: Backing,
-    why: InputError,
-    beside: LocalRuntime | RemoteRuntime | None,
-) -> CompiledStep:
+def _whole_step(asked: _Asked, method: Method, why: InputError) -> CompiledStep:
     """A step in one piece, on one mesh or spread over those of a pipeline."""
     if method.num_micro_batches > 1:
         said = f"runs whole, without its {method.num_micro_batches} micro-batches: {why.problems[0].what}"
         warnings.warn(said, WholeStepWarning, stacklevel=7)
-    step = trace_whole(fun, arguments, batch_argnums)
+    step = trace_whole(asked.fun, asked.arguments, asked.batch_argnums)
     workers = max(1, method.pipeline[1]) if isinstance(method, PipeshardParallel) else 1
     meshes = _meshes(method, workers)
     shardings = [method.sharding if isinstance(method.sharding, DataSharding) else DataSharding()] * workers
     sizes = [mesh.size for mesh in meshes]
-    program = lower_whole(step, shardings, sizes, state_places(step) if place.donate else ())
+    program = lower_whole(step, shardings, sizes, state_places(step) if asked.place.donate else ())
     return CompiledStep(
         step=step,
         table=task_order("gpipe", 1, 1, 1).table,
@@ -249,7 +236,7 @@ def _whole_step(
         verified=verify_lists(program),
         shardings=tuple(shardings),
         reductions=f"runs whole, without micro-batches: {why.problems[0].what}",
-        runtime=_runtime(program, meshes, place, beside),
+        runtime=_runtime(program, meshes, asked.place, asked.beside),
         plan=decided_plan(method, step, _devices(method), meshes, whole=True),
     )
 
