@@ -59,6 +59,17 @@ def test_degrees_that_a_program_makes_itself_are_refused(tmp_path: Path) -> None
     assert not check(script, cluster="8xH100", search=False, environment="SP=1").violations
 
 
+def test_a_script_of_another_suffix_is_told_by_its_first_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh.tmpl"
+    script.write_text(
+        "#!/bin/bash\npython3 MaxText/train.py MaxText/configs/base.yml per_device_batch_size=2 "
+        "model_name=llama2-7b remat_policy=full max_target_length=4096 ici_fsdp_parallelism=8\n"
+    )
+    report = check(script, cluster="8xH100", search=False)
+    assert not report.violations
+    assert report.name == "dp8.fsdp.mbs2.gbs16.rc-full"
+
+
 def test_a_job_that_xpk_submits_is_read_as_its_command_says(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text(

@@ -75,6 +75,14 @@ def test_toml_that_parses_as_python_is_read_as_toml() -> None:
     assert [problem.field for problem in found.problems] == ["activation_checkpoint"]  # one layer in 2 by default there
 
 
+def test_a_model_of_images_is_no_decoder() -> None:
+    text = (
+        '[model]\nname = "flux"\nflavor = "flux-dev"\n[training]\nlocal_batch_size = 4\nimg_size = 256\n[parallelism]\n'
+    )
+    found = TARGETS["torchtitan"].read({"train.toml": text}, devices=8)
+    assert "a model of images" in next(problem.why for problem in found.problems if problem.field == "model.name")
+
+
 @pytest.mark.parametrize(
     ("option", "recompute", "said"),
     [("op", "rc-sel-half_products", ""), ("4", "rc-block8", "one layer in 4")],

@@ -148,7 +148,16 @@ def _is_script(path: Path, values: Mapping[str, Any]) -> bool:
         return True
     if path.suffix in (".json", ".txt"):
         return path.is_file() and (bool(values.get("source_format")) or _of_a_target(path))
-    return bool(values.get("source_format")) and path.is_file()
+    return path.is_file() and (bool(values.get("source_format")) or _begins_as_script(path))
+
+
+def _begins_as_script(path: Path) -> bool:
+    """Whether a file says in its first line what runs it, whatever its suffix: `train.sh.tmpl`."""
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False
 
 
 def _of_a_target(path: Path) -> bool:

@@ -58,6 +58,7 @@ def read_configuration(
         reader.problems = [one for one in reader.problems if one.field != _REDUCE]
     lora, precision, notes = _converted(reader)
     notes += forked
+    _refuse_images(reader)
     shipped = (
         str(reader.get("module") or reader.get("model.name", "")),
         str(reader.get("flavor") or reader.get("model.flavor", "")),
@@ -99,6 +100,14 @@ def _layout(reader: KeyReader, rule: Dealt, layers: int) -> tuple[int, ...] | No
     except InputError as error:
         reader.problems += error.problems
         return None
+
+
+def _refuse_images(reader: KeyReader) -> None:
+    """Models of images, which have a denoiser and encoders in the place of a decoder of text."""
+    name = str(reader.get("module") or reader.get("model.name", ""))
+    if "flux" in name.lower() or reader.get(f"{_T}img_size") is not None:
+        why = "it trains a model of images: decoders that predict the next token are read"
+        reader.refuse("model.name", name or "given", why, "check a configuration of a language model")
 
 
 _OF_A_PLAN = re.compile(
