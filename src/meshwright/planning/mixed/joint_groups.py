@@ -38,9 +38,9 @@ BLOCKS = (0.25, 0.5, 0.75)
 """Shares of the layers that are recomputed."""
 MOST_MICRO_BATCH = 16
 """Sequences of a rank."""
-PRICED = 12
+PRICED = 8
 """Divisions that are priced without recompute."""
-REFINED = 4
+REFINED = 3
 """Of them, those for which sharding and recompute are looked for."""
 EACH_TENSOR = 4
 """Divisions of a tensor degree."""
@@ -96,16 +96,17 @@ class JointGroups:
 
     def _promising(self, parts: tuple[IslandPart, ...], best_s: float) -> list[_Division]:
         """Divisions that may be quicker, by their step without recompute."""
-        chosen: list[tuple[float, _Division]] = []
-        divisions = sorted(self._divisions(parts), key=lambda one: one.promised)[:PRICED]
         layers = self.pricer.model.num_layers
-        for one in divisions:
-            if one.promised * layers >= best_s:
-                continue
-            plan = self._plan(one, SHARDED[0], [PlanRow()] * len(parts), checked=False)
-            if plan is not None and (step_s := self.pricer.step_time_s(plan)) < best_s:
-                chosen.append((step_s, one))
-        chosen.sort(key=lambda one: one[0])
+        divisions = sorted(self._divisions(parts), key=lambda one: one.promised)[:PRICED]
+        plans = [
+            (plan, one)
+            for one in divisions
+            if one.promised * layers < best_s
+            and (plan := self._plan(one, SHARDED[0], [PlanRow()] * len(parts), checked=False)) is not None
+        ]
+        self.pricer.price_rows([plan for plan, _ in plans])
+        priced = [(self.pricer.step_time_s(plan), one) for plan, one in plans]
+        chosen = sorted((pair for pair in priced if pair[0] < best_s), key=lambda pair: pair[0])
         return [one for _, one in chosen[:REFINED]]
 
     def _divisions(self, parts: tuple[IslandPart, ...]) -> Iterator[_Division]:
@@ -180,21 +181,23 @@ class JointGroups:
     def _fitting(self, one: _Division, sharding: str, limit_s: float) -> ExecutionPlan | None:
         """The least recompute of every part that its memory needs; None where a step is not below the limit."""
         ways = list(self._recomputes())
+        able = ("yes", "tight") if self.space.tight else ("yes",)
+        least = self._plan(one, sharding, [ways[-1]] * len(one.parts)) if ways else None
+        if least is None or any(stage.fits not in able for stage in estimate_of(least, self.pricer).stages):
+            return None  # not even with all that can be made again
         at = [0] * len(one.parts)
-        while ways and max(at) < len(ways):
+        while True:
             plan = self._plan(one, sharding, [ways[place] for place in at])
             if plan is None:
                 return None
             estimate = estimate_of(plan, self.pricer)
             if estimate.step_time_s >= limit_s:
                 return None
-            able = ("yes", "tight") if self.space.tight else ("yes",)
             full = [place for place, stage in enumerate(estimate.stages) if stage.fits not in able]
-            if not full:
-                return plan
+            if not full or all(at[place] == len(ways) - 1 for place in full):
+                return None if full else plan
             for place in full:
-                at[place] += 1
-        return None
+                at[place] = min(at[place] + 1, len(ways) - 1)
 
     def _recomputes(self) -> Iterator[PlanRow]:
         """Ways to recompute that the space allows, from none of the layers to all, as rows that say no more."""
