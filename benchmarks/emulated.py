@@ -25,6 +25,7 @@ from meshwright.errors import MeshwrightError
 from meshwright.estimate.timeline import step_timeline
 from meshwright.library.models import resolve
 from meshwright.planning.plan_source import planned_job
+from meshwright.runtime.joint_training import JointTraining
 from meshwright.runtime.mixed_plan import check_plan_runs, samples_of
 from meshwright.runtime.mixed_training import MixedTraining
 from meshwright.runtime.train import Steps, train
@@ -62,6 +63,8 @@ def even(job: Job) -> Job | None:
     """The plan with layers shared out evenly over stages, and micro-batches over pipelines where they are of one size;
     None where that is the plan itself, or cannot be."""
     plan, pipelines = job.plan, []
+    if plan.joint_ranks:
+        return None
     total = sum(pipeline.num_micro_batches for pipeline in plan.pipelines)
     alike = len({samples_of(plan, pipeline) for pipeline in plan.pipelines}) == 1
     for pipeline in plan.pipelines:
@@ -96,7 +99,8 @@ def emulated_s(job: Job, scale: float) -> tuple[float, float]:
     import jax
 
     spec = scaled_model(job.model, hidden=32, vocab=64)
-    training = MixedTraining(spec=spec, seq_len=LENGTH, job=job, name="drawn", emulate=scale)
+    kind = JointTraining if job.plan.joint_ranks else MixedTraining
+    training = kind(spec=spec, seq_len=LENGTH, job=job, name="drawn", emulate=scale)
     taken: list[float] = []
     ended = train(
         training, jax.devices(), Steps(count=3), on_step=lambda number, loss, seconds, step: taken.append(seconds)

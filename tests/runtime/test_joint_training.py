@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import jax
 import pytest
 
@@ -78,3 +80,24 @@ def test_what_does_not_run_is_refused_with_a_remedy() -> None:
     assert "--pin cp=1" in error.value.problems[0].fix
     with pytest.raises(UnsupportedError, match="fp16"):
         training_of(joint(3), compute="float16")
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_emulated_ranks_take_what_the_planner_prices(zero: int) -> None:
+    training = training_of(joint(zero))
+    planned_s = training.planned_step.estimate.step_time_s
+    ranks = training_of(joint(zero), emulate=100.0).ranks
+    ends = [ranks.micro_batches * share.pass_s + share.behind_s for share in ranks.shares]
+    assert max(ends) + ranks.update_s == pytest.approx(100.0 * planned_s)
+    assert ranks.shares[0].pass_s != ranks.shares[1].pass_s
+
+
+def test_what_is_emulated_takes_that_long() -> None:
+    training = training_of(joint(2, micro_batches=1))
+    scale = 0.5 / training.planned_step.estimate.step_time_s
+    step = training_of(joint(2, micro_batches=1), emulate=scale).step(jax.devices())
+    state, batch = training.initial(), training.batch(0)
+    step(state, batch)
+    begun = time.monotonic()
+    jax.block_until_ready(step(state, batch))
+    assert time.monotonic() - begun >= 0.5

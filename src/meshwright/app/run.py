@@ -172,8 +172,12 @@ def run(
             if isinstance(now.step, RankedStep):
                 if request.profile is not None:
                     record_profile(request.profile, lambda: now.step(now.state, batch))
+                if isinstance(training, JointTraining) and training.emulate:
+                    foreseen_s = training.planned_step.estimate.step_time_s * training.emulate
+                else:
+                    foreseen_s = now.step.alone_s(now.state, batch)
                 return Run(inputs=inputs, backend=options.backend, steps=tuple(done),
-                           predicted_s=now.step.alone_s(now.state, batch), seconds_by_kind={}, predicted_by_kind={},
+                           predicted_s=foreseen_s, seconds_by_kind={}, predicted_by_kind={},
                            recoveries=tuple(_recovery_text(one) for one in recoveries), trace=None)  # fmt: skip
             compiled = now.step.lower(now.state, batch)
             predicted_s, foreseen = _foreseen(now.training, compiled)

@@ -100,7 +100,7 @@ class RunInputs:
         if self.job.plan.joint_ranks:
             from meshwright.runtime.joint_training import JointTraining
 
-            return JointTraining(job=self.job, name=self.title, **shared)
+            return JointTraining(job=self.job, name=self.title, emulate=options.emulate or 0.0, **shared)
         return MixedTraining(job=self.job, name=self.title, emulate=options.emulate or 0.0, **shared)
 
 
@@ -255,10 +255,6 @@ def _mixed_problems(options: ExecutionFields, job: Job, spec: ModelSpec | None) 
     elif spec.is_moe != job.model.is_moe:
         yield Problem(what=f"{spec.name} for a plan of {job.model.name}", field="model",
                       why="one of them has experts", fix="leave MODEL out")  # fmt: skip
-    if job.plan.joint_ranks and options.emulate is not None:
-        yield Problem(what=f"--emulate {options.emulate:g} with states over all ranks", field="emulate",
-                      why="tasks of lists are slowed down, and its step is one program of all ranks",
-                      fix="leave --emulate out")  # fmt: skip
     if options.global_batch not in (None, job.plan.global_batch):
         yield Problem(what=f"--gbs {options.global_batch} for a plan of {job.plan.global_batch} samples a step",
                       why="its pipelines have their own micro-batches", fix="plan for that batch",

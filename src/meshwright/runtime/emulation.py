@@ -55,6 +55,34 @@ def emulated_paces(planned: StepTimeline, program: StepProgram, *, scale: float)
     return paces
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointPaces:
+    """Seconds of a step whose pipelines hold states together."""
+
+    passes_s: tuple[float, ...]
+    """Forward and backward of a micro-batch, with the gathers and sums that they wait for, of each pipeline."""
+    behind_s: tuple[float, ...]
+    """Behind the last one, of each pipeline."""
+    update_s: float
+    """When all have their gradients."""
+
+
+def joint_paces(planned: StepTimeline, *, scale: float) -> JointPaces:
+    """What ranks of each pipeline take, as the planner prices it.
+
+    Args:
+        planned: of pipelines of one stage.
+        scale: seconds of the run for each planned second.
+    """
+    passes = (float(times.forward_s[0, 0] + times.backward_s[0, 0]) for times in planned.times)
+    update_s = max((one.end_s for one in planned.phases), default=0.0) - _all_there_s(planned)
+    return JointPaces(
+        passes_s=tuple(scale * one_s for one_s in passes),
+        behind_s=tuple(scale * one_s for one_s in _behind_last(planned)),
+        update_s=scale * max(update_s, 0.0),
+    )
+
+
 def _seconds(one: Instruction, stages: Sequence[_StageSeconds]) -> float:
     if one.op not in (Op.RUN, Op.SEND) or (found := _STAGE.match(one.label)) is None:
         return 0.0

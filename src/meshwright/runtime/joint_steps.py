@@ -10,6 +10,7 @@ Source: Rajbhandari et al. 2020, ZeRO (arXiv 1910.02054), sections 5 and 7; Zhan
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,10 @@ class Share:
     """As the pipeline runs it."""
     samples: int
     ranks: int
+    pass_s: float = 0.0
+    """Seconds that every pass of a micro-batch rests, to emulate a slower device."""
+    behind_s: float = 0.0
+    """Seconds behind its last one, likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,8 @@ class JointStep(ShardedStep):
     """What is in parts: 1 moments, 2 gradients too, 3 weights too."""
     keeps: bool = False
     """With zero 3, weights are gathered once for all micro-batches."""
+    update_s: float = 0.0
+    """Seconds that all rest once gradients are summed, to emulate slower devices."""
 
     @property
     def samples(self) -> int:
@@ -100,7 +107,9 @@ class JointStep(ShardedStep):
             if self.zero == 3
             else jax.tree.map(lambda leaf: self._parts(leaf)[place], state["weights"])
         )
-        size = jnp.sqrt(jax.lax.psum(sum((leaf**2).sum() for leaf in jax.tree.leaves(gradients)), EVERY))
+        squares = sum(((leaf**2).sum() for leaf in jax.tree.leaves(gradients)), jnp.zeros((), first.dtype))
+        squares = jax.lax.switch(kind, [partial(_rested, seconds=one.behind_s) for one in self.shares], squares)
+        size = _rested(jnp.sqrt(jax.lax.psum(squares, EVERY)), self.update_s)
         clip = self.optimizer.clip
         factor = 1.0 if clip is None else jnp.minimum(1.0, clip / jnp.maximum(size, 1e-12))
         clipped = jax.tree.map(lambda leaf: leaf * factor, gradients)
@@ -139,11 +148,27 @@ class JointStep(ShardedStep):
         """Loss and gradients of a rank's own samples, each at its weight in the whole batch."""
         own = jax.tree.map(lambda leaf: leaf[: share.samples], batch)
         weight = share.samples / self.samples
-        return jax.tree.map(lambda leaf: leaf * weight, jax.value_and_grad(share.model.loss)(weights, own, key))
+        value, gradients = jax.value_and_grad(share.model.loss)(weights, own, key)
+        value = _rested(value, share.pass_s)
+        if share.pass_s:
+            gradients = jax.lax.optimization_barrier((gradients, value))[0]
+        return value * weight, jax.tree.map(lambda leaf: leaf * weight, gradients)
 
     def _cut(self, gradient: jax.Array) -> jax.Array:
         """The sum over ranks of the part of a gradient that belongs to this rank."""
         return self._summed(self._parts(gradient))
+
+
+def _rested(value: jax.Array, seconds: float) -> jax.Array:
+    """A number, some seconds after it is there."""
+    if not seconds:
+        return value
+
+    def wait(number: Any) -> Any:
+        time.sleep(seconds)
+        return number
+
+    return jax.pure_callback(wait, jax.ShapeDtypeStruct(value.shape, value.dtype), value)
 
 
 def of_whole(

@@ -10,6 +10,8 @@ import jax
 import numpy as np
 
 from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.estimate.timeline import StepTimeline, step_timeline
+from meshwright.runtime.emulation import JointPaces, joint_paces
 from meshwright.runtime.joint_steps import JointStep, Share, of_whole
 from meshwright.runtime.mixed_plan import model_form, samples_of
 from meshwright.runtime.planned_training import PlannedTraining
@@ -32,6 +34,8 @@ class JointTraining(PlannedTraining):
     """The plan, and the model, devices and workload that it was made for; what runs may be a narrower model."""
     name: str
     """What the plan is called."""
+    emulate: float = 0.0
+    """Seconds of the run for each that the planned devices would take; 0 runs as quickly as this machine can."""
 
     def __post_init__(self) -> None:
         if problems := list(self._refused()):
@@ -63,6 +67,10 @@ class JointTraining(PlannedTraining):
         plan, plain = self.job.plan, self.plain_model()
         assert isinstance(plain, Decoder)
         data = plan.strategies[plan.strategy_index(plan.pipelines[0], plan.pipelines[0].workers[0])].data
+        none = (0.0,) * len(plan.pipelines)
+        paces = JointPaces(passes_s=none, behind_s=none, update_s=0.0)
+        if self.emulate:
+            paces = joint_paces(self.planned_step, scale=self.emulate)
         return JointStep(
             model=plain,
             data=DataParallel(shard=plan.joint_ranks, zero=3),
@@ -70,15 +78,24 @@ class JointTraining(PlannedTraining):
             seed=self.seed,
             zero=data.zero,
             keeps=not data.reshard,
+            update_s=paces.update_s,
             shares=tuple(
                 Share(
                     model=replace(plain, recompute=model_form(plan, pipeline).recompute),
                     samples=pipeline.micro_batch,
                     ranks=plan.data_degree(pipeline),
+                    pass_s=pass_s,
+                    behind_s=behind_s,
                 )
-                for pipeline in plan.pipelines
+                for pipeline, pass_s, behind_s in zip(plan.pipelines, paces.passes_s, paces.behind_s, strict=True)
             ),
         )
+
+    @property
+    def planned_step(self) -> StepTimeline:
+        """One step as the planner prices it."""
+        job = self.job
+        return step_timeline(job.plan, job.model, job.cluster, job.workload)
 
     def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> Any:
         """The step under the plan, as `RankedStep`.
