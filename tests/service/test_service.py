@@ -147,7 +147,10 @@ def test_a_job_is_told_of_until_it_is_done(service: Service) -> None:
 
 def test_a_cancelled_job_stops(service: Service) -> None:
     name = service.client.start("plan", **LONG)
-    until(lambda: service.client.job(name)["state"] == "running")
+    progress = next(state["progress"] for state in service.client.events(name) if state["progress"])
+    assert service.client.job(name)["state"] == "running"
+    assert 0 <= progress["decided"] <= progress["space"]
+    assert (progress["best"] is None) == (progress["best_s"] is None)
     assert service.client.cancel(name)["state"] == "cancelled"
     with pytest.raises(MeshwrightError, match="cancelled"):
         service.client.wait(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -39,6 +41,19 @@ def watched(told: Told | None) -> Iterator[None]:
         yield
     finally:
         _told.reset(token)
+
+
+def seldom(told: Told, every_s: float) -> Told:
+    """The same watcher, told at most once in so many seconds."""
+    last_s = -math.inf
+
+    def tell(progress: SearchProgress) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= every_s:
+            last_s = time.monotonic()
+            told(progress)
+
+    return tell
 
 
 def watcher() -> Told | None:

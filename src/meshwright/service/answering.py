@@ -47,36 +47,34 @@ def priced(body: Mapping[str, Any]) -> dict[str, Any]:
     return answer_of(question_of("estimate", body), Path.cwd())
 
 
-def answer_of(question: Question, folder: Path, **told: Any) -> dict[str, Any]:
+def answer_of(question: Question, folder: Path) -> dict[str, Any]:
     """The answer to a question as data, with its documents as files of a folder while it is answered.
 
     Args:
         question: with fields that name documents.
         folder: the working folder of this process, where nothing else lies.
-        told: functions that the use case calls while it works.
     """
     paths = [folder / name for name in question.files]
     try:
         for path in paths:
             path.write_text(question.files[path.name], encoding="utf-8")
-        found: dict[str, Any] = VERBS[question.verb].answer(question.read(), **told).to_dict()
+        found: dict[str, Any] = VERBS[question.verb].answer(question.read()).to_dict()
         return found
     finally:
         for path in paths:
             path.unlink(missing_ok=True)
 
 
-def reply_to(verb: str, body: Mapping[str, Any], folder: Path, **told: Any) -> Reply:
+def reply_to(verb: str, body: Mapping[str, Any], folder: Path) -> Reply:
     """The answer to a body, whatever comes of it.
 
     Args:
         verb: one that is served.
         body: as it was parsed.
         folder: the working folder of this process.
-        told: functions that the use case calls while it works.
     """
     try:
-        return Reply(status=200, content=as_json(answer_of(question_of(verb, body), folder, **told)).encode())
+        return Reply(status=200, content=as_json(answer_of(question_of(verb, body), folder)).encode())
     except MeshwrightError as error:
         return problem_reply(error)
     except MemoryError:

@@ -9,7 +9,7 @@ from typing import Any
 from meshwright.errors import MeshwrightError
 from meshwright.service.answering import Reply, problem_reply
 from meshwright.service.catalogue import VERSION, is_quick
-from meshwright.service.lanes import BusyError, LostWorkerError, Tell, TooSlowError, WorkerLane
+from meshwright.service.lanes import BusyError, LostWorkerError, TooSlowError, WorkerLane
 from meshwright.service.settings import Settings
 from meshwright.service.worker import NICENESS, WorkerRole
 
@@ -38,20 +38,19 @@ class Desk:
         await self.quick.close()
         await self.searches.close()
 
-    async def ask(self, verb: str, body: Mapping[str, Any], *, limit_s: float = 0.0, tell: Tell | None = None) -> Reply:
+    async def ask(self, verb: str, body: Mapping[str, Any], *, limit_s: float = 0.0) -> Reply:
         """The reply to a question, within its time.
 
         Args:
             verb: one that is served.
             body: as it was parsed.
             limit_s: of its time; that of a request unless it is given.
-            tell: called with how far the search is.
         """
         lane = self.quick if is_quick(verb, body) else self.searches
         limit_s = limit_s or self.settings.time_limit_s
         for _ in range(ATTEMPTS):
             try:
-                return await lane.ask(verb, body, limit_s, tell)
+                return await lane.ask(verb, body, limit_s)
             except LostWorkerError:
                 continue
             except BusyError:

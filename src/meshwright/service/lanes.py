@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import multiprocessing
 import os
-import pickle
 import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -16,7 +15,7 @@ from typing import Any
 
 from meshwright.service.answering import Reply
 from meshwright.service.framing import framed, next_message
-from meshwright.service.worker import DONE, READY, TOLD, WorkerRole, reply_of, told, work
+from meshwright.service.worker import DONE, READY, TOLD, WorkerRole, asked, progress_of, reply_of, work
 
 Tell = Callable[[Any], None]
 WAITING = 6.0
@@ -74,7 +73,7 @@ class WorkerProcess:
         if not self.alive or self._writer is None:
             raise LostWorkerError
         self._reply, self._tell = asyncio.get_running_loop().create_future(), tell
-        self._writer.write(framed(pickle.dumps((verb, body))))
+        self._writer.write(framed(asked(verb, body, tells=tell is not None)))
         return await self._reply
 
     def end(self) -> None:
@@ -108,7 +107,7 @@ class WorkerProcess:
         elif kind == DONE and self._reply is not None and not self._reply.done():
             self._reply.set_result(reply_of(content))
         elif kind == TOLD and self._tell is not None:
-            self._tell(told(content))
+            self._tell(progress_of(content))
 
 
 class WorkerLane:
@@ -158,7 +157,7 @@ class WorkerLane:
             body: as it was parsed.
             limit_s: for the answer, processor seconds of its worker, and `WAITING` times as many by the clock. In
                 line as long without any other question being answered: one that moves is waited in to its end.
-            tell: called with what the worker says of how far it is.
+            tell: called with the fields of a `SearchProgress` while the worker searches.
 
         Raises:
             BusyError: no worker was free in time.

@@ -20,7 +20,7 @@ from meshwright.fields.command_line import command_line
 from meshwright.fields.kinds import Choice
 from meshwright.fields.request import request_fields
 from meshwright.records import fields_of as fields_of_record
-from meshwright.search.watching import SearchProgress, watched
+from meshwright.search.watching import SearchProgress, seldom, watched
 
 MOST_AT_ONCE = 2
 TOLD_S = 0.1
@@ -161,16 +161,12 @@ class Searches:
 
 def _search(fields: Mapping[str, Any], out: Connection) -> None:
     """In the process of its own: answer, or say why not."""
-    last = 0.0
 
     def tell(progress: SearchProgress) -> None:
-        nonlocal last
-        if time.monotonic() - last >= TOLD_S:
-            last = time.monotonic()
-            out.send(("progress", fields_of_record(progress)))
+        out.send(("progress", fields_of_record(progress)))
 
     try:
-        with watched(tell):
+        with watched(seldom(tell, TOLD_S)):
             out.send(("done", planned(WebRequest.read(fields, typed=True))))
     except MeshwrightError as error:
         out.send(("error", error.to_dict()))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
-import pickle
 import socket
+import struct
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -13,12 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from meshwright.records import fields_of as fields_of_record
+from meshwright.search.watching import SearchProgress, seldom, watched
 from meshwright.service.answering import Reply, reply_to
 from meshwright.service.confined import Confinement
 from meshwright.service.framing import framed, receive
 
 READY, TOLD, DONE = b"r", b"t", b"d"
 """First bytes of what a worker sends: it can be asked; how far it is; the reply."""
+_STATUS = struct.Struct("!H")
+TOLD_S = 0.2
+"""Between two messages of how far a search is."""
 MANY_OBJECTS = 50_000
 """New ones after which Python looks for cycles."""
 NICENESS = 5
@@ -48,6 +54,10 @@ def work(connection: socket.socket, role: WorkerRole) -> None:
         connection: questions come in, replies and how far they are go out.
         role: what the worker is for.
     """
+
+    def tell(progress: SearchProgress) -> None:
+        connection.sendall(framed(TOLD + json.dumps(fields_of_record(progress)).encode()))
+
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory(prefix="meshwright-") as name:
         folder = Path(name).resolve()
@@ -66,28 +76,39 @@ def work(connection: socket.socket, role: WorkerRole) -> None:
         try:
             connection.sendall(framed(READY))
             while True:
-                verb, body = pickle.loads(receive(connection))
-                with confinement.shut():
-                    reply = reply_to(verb, body, folder, **_telling(verb, connection))
-                connection.sendall(framed(DONE + pickle.dumps(reply)))
+                verb, body, tells = json.loads(receive(connection))
+                with confinement.shut(), watched(seldom(tell, TOLD_S) if tells else None):
+                    reply = reply_to(verb, body, folder)
+                connection.sendall(framed(DONE + _packed(reply)))
         except (EOFError, OSError, KeyboardInterrupt):
             return
 
 
-def _telling(verb: str, connection: socket.socket) -> Mapping[str, Any]:
-    """Functions that a search calls while it works."""
-    return {}
+def asked(verb: str, body: Mapping[str, Any], *, tells: bool) -> bytes:
+    """A question as a worker receives it.
+
+    Args:
+        verb: one that is served.
+        body: as it was parsed.
+        tells: whether a search tells how far it is.
+    """
+    return json.dumps([verb, body, tells]).encode()
 
 
-def told(content: bytes) -> Any:
-    """What a worker said of how far it is."""
-    return pickle.loads(content)
+def progress_of(content: bytes) -> dict[str, Any]:
+    """The fields of a `SearchProgress` that a worker sent."""
+    found: dict[str, Any] = json.loads(content)
+    return found
 
 
 def reply_of(content: bytes) -> Reply:
-    """The reply that a worker sent."""
-    found: Reply = pickle.loads(content)
-    return found
+    """The reply that a worker sent: numbers and text, as nothing that answers strangers may hand objects on."""
+    media_type, _, rest = content[_STATUS.size :].partition(b"\n")
+    return Reply(status=_STATUS.unpack_from(content)[0], content=rest, media_type=media_type.decode())
+
+
+def _packed(reply: Reply) -> bytes:
+    return _STATUS.pack(reply.status) + reply.media_type.encode() + b"\n" + reply.content
 
 
 def _limit(more_bytes: int) -> None:
