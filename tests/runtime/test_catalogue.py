@@ -15,7 +15,7 @@ from meshwright.targets.run.rules import unrunnable_settings
 from tests.runtime.test_versions import batch, initial, largest_difference, step
 
 MICRO_BATCHES = 16
-REFUSED = {"seq1f1b", "slimpipe", "terapipe", "bamboo", "ftpipe"}
+REFUSED = {"seq1f1b", "slimpipe", "terapipe", "ftpipe"}
 INEXACT = {"pipedream", "pipedream-2bw"}
 
 
@@ -62,6 +62,22 @@ def test_halves_of_micro_batches_run_apart_and_send_what_whole_ones_do(name: str
         mw.parallelize(step, method=mw.LocalPipeline(num_stages=4, num_micro_batches=16, schedule=name)).lower(
             jax.eval_shape(initial), jax.eval_shape(batch)
         )
+
+
+def test_a_worker_runs_the_forward_of_the_next_stage_too() -> None:
+    reached = []
+    for schedule in ("1f1b", "bamboo"):
+        run = mw.parallelize(step, method=mw.LocalPipeline(num_stages=4, num_micro_batches=4, schedule=schedule))
+        reached.append(run(initial(), batch()))
+    assert largest_difference(*reached) == 0.0
+    program = run.lower(jax.eval_shape(initial), jax.eval_shape(batch)).program
+    for mesh, own in enumerate(program.lists):
+        ran = [one for one in own if one.op is Op.RUN and one.label[0] == "X"]
+        assert [one.label for one in ran] == [f"X{(mesh + 1) % 4}.{unit}" for unit in range(4)]
+        # It reads weights of its own copy and, but for the first stage, what it has sent on.
+        weights = {feed.buffer for feed in program.feeds if feed.micro_batch is None}
+        assert all(weights & set(one.reads) for one in ran)
+        assert {program.buffers[place].mesh for one in ran for place in one.reads} == {mesh}
 
 
 def test_a_plan_of_halves_has_an_even_number_of_samples_in_a_micro_batch() -> None:

@@ -202,7 +202,6 @@ def test_updates_that_wait_for_other_stages_are_refused(step: Any, words: str) -
     ("options", "words"),
     [
         ({"schedule": "ftpipe"}, 'schedule="pipedream"'),
-        ({"schedule": "bamboo"}, "X tasks"),
         ({"schedule": "seq1f1b"}, "sequence segments"),
         ({"schedule": "pipedream", "updates": 2}, "updates=8"),
         ({"schedule": "1f1b", "updates": 2}, "updates=1"),

@@ -76,13 +76,9 @@ def _inexact(name: str, made: Updates) -> str:
     return f"{name} makes {made.count} updates in a step, each of {size}; gradients at {lag}"
 
 
-RUNS = frozenset({Kind.F, Kind.B, Kind.I, Kind.W, Kind.R, Kind.OPT})
+RUNS = frozenset({Kind.F, Kind.B, Kind.I, Kind.W, Kind.R, Kind.X, Kind.OPT})
 """Kinds of tasks that can be compiled."""
 
-_WHY_NOT = {
-    Kind.X: "redundant forwards let a neighbour replace a lost worker; here lost workers are replaced from the last"
-    " checkpoint",
-}
 _SEGMENTS = Problem(
     what="a schedule with sequence segments",
     why="a segment reads keys and values of the ones before it; which values those are does not follow from the"
@@ -212,8 +208,8 @@ def check_stages(step: TracedStep, programs: Sequence[StageJaxprs], table: Sched
     for kind in sorted(table.kinds - RUNS):
         problems.append(Problem(
             what=f"a schedule with {Kind(kind).name} tasks",
-            why=_WHY_NOT.get(Kind(kind), "forward, backward (whole or in two parts), recomputation and updates can be"
-            " compiled"), fix="another schedule", field="schedule",
+            why="forward, backward (whole or in two parts), recomputation, redundant forwards and updates compile",
+            fix="another schedule", field="schedule",
         ))  # fmt: skip
     if problems:
         raise InputError(problems)

@@ -93,6 +93,9 @@ class StageTasks:
                 self._forward(mesh, programs, unit, label, saves=not again)
             case Kind.R:
                 self._recompute(mesh, programs, unit, label)
+            case Kind.X:
+                shadowed = self._shadowed(k)
+                self._shadow(mesh, shadowed, unit, f"X{shadowed.stage.index}.{unit}")
             case Kind.B:
                 self._backward(mesh, programs, unit, label)
             case Kind.I:
@@ -137,6 +140,8 @@ class StageTasks:
         if Kind.R in kinds:
             declare(f"F{k}-", _returning(programs.forward, outputs[: len(handed)]), operands, handed)
             declare(f"R{k}", _returning(programs.forward, outputs[len(handed) :]), operands, saved)
+        if Kind.X in kinds:
+            self._declare_shadow(k)
         reads = [
             *(operands[place] for place in programs.kept),
             *saved,
@@ -154,6 +159,26 @@ class StageTasks:
         if Kind.B in kinds:
             declare(f"B{k}", programs.backward, reads, [*back, *sums])
             declare(f"B{k}+", programs.backward, reads, [*back, *sums], len(sums))
+
+    def _shadowed(self, place: int) -> StageJaxprs:
+        """Programs of the stage whose forward the worker of a stage runs too: the next one, the first behind the last.
+
+        Args:
+            place: of the stage in its chain.
+        """
+        return self.programs[(place + 1) % self.depth]
+
+    def _declare_shadow(self, k: int) -> None:
+        place = k - self.programs[0].stage.index
+        programs, layout = self._shadowed(place), self.layouts[int(self.copies[0, place])]
+        stage = programs.stage
+        operands = [
+            *(layout.parameter(operand) for operand in stage.parameters),
+            *(layout.carried(var) for var in stage.carried_in),
+            *(layout.other(operand) for operand in stage.others),
+        ]
+        made = [layout.kept(var.aval) for var in programs.forward.jaxpr.outvars]
+        self.out.parted.declare(layout, f"X{stage.index}", programs.forward, operands, made)
 
     def _new(self, mesh: int, key: Key, held: PlacedValue) -> int:
         return self.out.new(mesh, key, held.aval, held.spec)
@@ -184,6 +209,12 @@ class StageTasks:
         writes = self._saved(mesh, programs, unit)
         if writes:
             self.out.run(mesh, f"R{programs.stage.index}", label, reads, writes)
+
+    def _shadow(self, mesh: int, programs: StageJaxprs, unit: int, label: str) -> None:
+        """The forward of a stage on a neighbour that has its weights and its inputs; nothing reads what it makes."""
+        k, layout, made = programs.stage.index, self.layouts[mesh], programs.forward.jaxpr.outvars
+        writes = [self._new(mesh, ("shadow", k, i, unit), layout.kept(var.aval)) for i, var in enumerate(made)]
+        self.out.run(mesh, f"X{k}", label, self._operands(mesh, programs, unit), writes)
 
     def _saved(self, mesh: int, programs: StageJaxprs, unit: int) -> list[int]:
         outputs = programs.forward.jaxpr.outvars

@@ -25,8 +25,6 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
         why = (
             "it runs micro-batches in parts, and what a part reads of earlier ones cannot be derived from a traced loss"
         )
-    elif schedule.shadows:
-        why = "its redundant forwards let a neighbour replace a lost worker; a run here resumes from its checkpoint"
     if why:
         what = f"{row.schedule} does not run here"
         yield Problem(what=what, why=why, fix="1f1b, interleaved or zb-h1", field="plan")
