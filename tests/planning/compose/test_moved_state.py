@@ -14,6 +14,8 @@ from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import ContextParallel, DataParallel, ExpertParallel, LayerStrategy
+from tests.estimate.mixed import Stage
+from tests.estimate.mixed import plan_of as several
 
 CELLS = 48
 """Parts a layer is counted in: every degree below divides it."""
@@ -138,3 +140,19 @@ def test_a_device_holds_its_part_of_what_is_sharded(kind: int, data: DataParalle
     covered, times = np.unique(np.round(held.start / width), return_counts=True)
     assert list(covered) == list(range(round(1 / width)))
     assert set(times) == {round(8 * width)}
+
+
+def joint(shares: tuple[int, int], zero: int) -> ExecutionPlan:
+    """Two pipelines of unlike ranks that hold one state together."""
+    own = [LayerStrategy(data=DataParallel(shard=ranks, zero=zero, across=8)) for ranks in shares]
+    layers = MODEL.num_layers
+    return several(([Stage(0, own[0], layers)], 3, 1), ([Stage(shares[0], own[1], layers)], 3, 1))
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_a_state_that_all_ranks_hold_stays_where_they_are_whatever_their_pipelines(zero: int) -> None:
+    numbers = np.arange(8)
+    found = moved_state(MODEL, WORKLOAD, joint((6, 2), zero), joint((4, 4), zero), CLUSTER, numbers)
+    assert found.flows == ()
+    alone = made(PlanRow(dp=8, sharding=f"z{zero}", gbs=24))
+    assert moved_state(MODEL, WORKLOAD, joint((6, 2), zero), alone, CLUSTER, numbers).flows == ()

@@ -7,6 +7,7 @@ import pytest
 from meshwright import plan
 from meshwright.report.words.titles import strategy_text
 from meshwright.specs.row_text import parse_row
+from meshwright.specs.strategy import DataParallel, LayerStrategy, Recompute
 
 
 @pytest.mark.parametrize(
@@ -30,3 +31,10 @@ def test_plans_on_the_same_groups_say_what_differs() -> None:
     assert len(set(titles)) == len(titles)
     assert titles[0] == found.best.title
     assert {one.partition(" (")[0] for one in titles} == {one.title for one in found}
+
+
+def test_states_over_all_ranks_are_said_behind_what_a_pipeline_does_itself() -> None:
+    two = LayerStrategy(data=DataParallel(shard=2, zero=2, across=6))
+    one = LayerStrategy(data=DataParallel(zero=1, across=6), recompute=Recompute(kind="full"))
+    assert strategy_text(two) == "dp2 z2, states over all 6 ranks"
+    assert strategy_text(one) == "z1 rc-full, states over all 6 ranks"

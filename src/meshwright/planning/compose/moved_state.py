@@ -192,7 +192,7 @@ def _holders(plan: ExecutionPlan, where: Where, kind: int) -> _Held:
     )
 
 
-def _intervals(worker: Worker, strategy: LayerStrategy, kind: int, first: int) -> _Held:
+def _intervals(worker: Worker, strategy: LayerStrategy, kind: int, first: int = 0) -> _Held:
     """What each device of a worker holds of a layer: tensor or expert part, cut by the ranks that shard it.
 
     Where pipelines hold states together, these are the ranks of all, `first` of them in pipelines before.
