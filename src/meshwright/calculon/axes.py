@@ -27,9 +27,6 @@ DEGREE_KEYS = (
 )  # fmt: skip
 """Whole-number keys of an execution, in the order of the space."""
 
-HELD_KEYS = ("num_procs", "training")
-"""Keys that are given, not searched."""
-
 SWITCH = (True, False)
 
 

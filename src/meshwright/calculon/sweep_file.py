@@ -33,9 +33,6 @@ ROWS_AT_ONCE = 1 << 16
 """Rows of a group, and rows copied together."""
 FILE_CODE, EXTRA_CODE = "MW244", "MW409"
 
-DESIGN_COLUMNS = ("design", "app", "system", "batch", "number", "rank", "on_front")
-"""Columns before the execution's keys: the design, the position in its space, rank by sample rate or null."""
-
 
 def parquet() -> tuple[ModuleType, ModuleType]:
     """pyarrow and its Parquet module.

@@ -14,7 +14,6 @@ from meshwright.specs.model import LayerRun, ModelSpec
 from meshwright.specs.streams import Images, Stream
 from meshwright.units import significant
 
-MAX_IMAGES = 100_000
 MAX_SIDE = 65_536
 _SIZE = re.compile(r"\s*([0-9]{1,6})\s*(?:[xX×]\s*([0-9]{1,6})\s*)?")
 

@@ -37,7 +37,6 @@ _KINDS = {
     "broadcast_": "broadcast",
     "broadcast": "broadcast",
 }
-_SILENT = ("wait_tensor", "barrier", "monitored_barrier_", "reduce_", "gather_", "scatter_", "recv_any_source_")
 _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 
 

@@ -44,7 +44,6 @@ _WHOLE = {
     "-ge": lambda a, b: a >= b,
     "-le": lambda a, b: a <= b,
 }
-_BINARY = ("=", "==", "!=", "=~", "<", ">", "-ef", "-nt", "-ot")
 MAX_REGEX = 200
 
 
