@@ -10,7 +10,9 @@ import pytest
 from meshwright import check
 from meshwright.app.check import CheckReport
 from meshwright.errors import InputError, UnsupportedError
+from meshwright.fields.job import JobFields
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.launch_script import Outside, script_question
 from meshwright.targets import TRAINERS, reader_named, readers, target_named
 
 TUNE = """\
@@ -360,3 +362,25 @@ def test_verl_says_why_its_other_trainers_are_not_read(tmp_path: Path) -> None:
     for program, why in (("experimental.apart.main_ppo", "with rollouts"), ("trainer.sft_trainer", "with tokens")):
         with pytest.raises(InputError, match=why):
             read(tmp_path, "run.sh", f"torchrun --nproc_per_node=8 -m verl.{program} data.train_batch_size=64\n")
+
+
+@pytest.mark.parametrize(("vocab", "layout"), [(128256, (5, 5, 5, 1)), (32000, (5, 4, 4, 3))])
+def test_nanotron_balances_what_stages_multiply(tmp_path: Path, vocab: int, layout: tuple[int, ...]) -> None:
+    """A layer of 67 M products and a head of 263 M: each rank takes blocks until it has more than a quarter."""
+    text = NANOTRON.replace("pp: 2", "pp: 4").replace("tp: 2", "tp: 1").replace("128256", str(vocab))
+    (tmp_path / "nano.yaml").write_text(text)
+    question, violations, _, _ = script_question(tmp_path / "nano.yaml", "nanotron", JobFields(gpus="8xH100"))
+    assert not violations
+    assert question is not None
+    assert question.plan is not None
+    assert tuple(chunk.num_layers for chunk in question.plan.pipelines[0].chunks()) == layout
+
+
+def test_neox_counts_layers_where_it_parts_them_by_type(tmp_path: Path) -> None:
+    (tmp_path / "neox.yml").write_text(NEOX.replace('"pipe-parallel-size": 2', '"pipe-parallel-size": 4'))
+    settings = {"padded_vocab_size": "50432"}
+    outside = Outside(settings=settings)
+    question, _, _, _ = script_question(tmp_path / "neox.yml", "neox", JobFields(gpus="8xH100"), outside)
+    assert question is not None
+    assert question.plan is not None
+    assert {chunk.num_layers for chunk in question.plan.pipelines[0].chunks()} == {8}

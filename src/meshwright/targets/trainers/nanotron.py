@@ -6,6 +6,8 @@ Keys are those of src/nanotron/config of nanotron (2025), https://github.com/hug
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from meshwright.formats.launch_file import LaunchFile
@@ -43,7 +45,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         why = f"the degrees of the file make {row.devices} devices, and the cluster has {devices}"
         fix = f"say --gpus for {row.devices}, or --set parallelism.dp=N"
         reader.refuse("parallelism.dp", row.dp, why, fix)
-    return shared.launched(
+    found = shared.launched(
         reader,
         row,
         started=row.devices,
@@ -52,6 +54,26 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         optimizer=_optimizer(reader),
         seq_len=reader.degree("tokens.sequence_length"),
     )
+    dealt = None if config is None or row.pp == 1 else partial(_dealt, config=config, ranks=row.pp)
+    return replace(found, dealt=dealt)
+
+
+def _dealt(layers: int, *, config: Mapping[str, Any], ranks: int) -> tuple[int, ...]:
+    """Layers of each rank: a rank takes blocks until what they multiply, head included, is more than its share.
+
+    Source: build_model of src/nanotron/models/base.py, get_block_compute_costs of its models (2025).
+    """
+    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+    inner = int(config.get("intermediate_size") or 4 * hidden)
+    products = 2 if config["model_type"] == "starcoder2" else 3
+    layer = 4 * heads * (hidden // heads) * hidden + products * inner * hidden
+    whole = layers * layer + int(config["vocab_size"]) * hidden
+    counts, rank = [0] * ranks, 0
+    for number in range(1, layers + 1):
+        counts[rank] += 1
+        if number * layer * ranks > whole * (rank + 1):
+            rank += 1
+    return tuple(counts)
 
 
 def _row(reader: KeyReader) -> PlanRow:

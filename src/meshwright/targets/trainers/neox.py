@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.key_text import KeyText, key_text
-from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.launch_file import LaunchFile, even_stages
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.row import PlanRow
 from meshwright.targets import fine_tuning, overrides
@@ -64,7 +65,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     optimizer = reader.word("optimizer.type", "adam")
     if optimizer not in _OPTIMIZERS:
         reader.refuse("optimizer.type", optimizer, f"{', '.join(_OPTIMIZERS)} can be planned", "use Adam")
-    return shared.launched(
+    found = shared.launched(
         reader,
         row,
         precision=_precision(reader),
@@ -74,6 +75,10 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         attention_kernel=kernel,
         questions=tuple(questions),
     )
+    # Layers are counted, unless their parameters are to be balanced.
+    counted = reader.word("pipe_partition_method", "type:transformer|mlp").startswith("type:transformer")
+    piped = row is not None and row.pp > 1 and counted
+    return replace(found, dealt=partial(even_stages, stages=row.pp) if row is not None and piped else None)
 
 
 def _row(reader: KeyReader, devices: int | None, questions: list[Problem]) -> PlanRow | None:
