@@ -8,11 +8,14 @@ from typing import Literal
 from meshwright.formats.huggingface.experts import read_mlps
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import MAX_SEQ_LEN, MAX_VOCAB, Fields, fold
-from meshwright.formats.huggingface.heads import read_head
 from meshwright.formats.huggingface.mixers import read_mixers
 from meshwright.formats.huggingface.modules import read_module
 from meshwright.specs.model import LayerSpec, ModelSpec
 
+OF_WORDS = ("CausalLM", "LMHead", "ConditionalGeneration")
+"""What names of classes hold whose heads predict words."""
+UNTIES = 5
+"""Version of transformers from which a nested text model's own word on tying does not count."""
 UNSTATED_SEQ_LEN = 2**27
 """Where a config states no longest sequence: more than is ever planned."""
 
@@ -60,7 +63,9 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
     offset = fields.whole("position_offset", low=0, default=0)
     model: dict[str, object] = {
         "vocab": fields.whole("vocab_size", high=MAX_VOCAB),
-        **read_head(fields),
+        "tied_embeddings": _tied(fields),
+        "head_bias": fields.flag("lm_head_bias", default=False),
+        **_other_head(fields),
         "learned_positions": longest + offset if learned else 0,
         "embedding_norm": fields.flag("embedding_norm", default=False),
         "final_norm": norm if fields.flag("final_norm", default=True) else None,
@@ -115,3 +120,26 @@ def _usual_norm(fields: Fields) -> str:
     """LayerNorm where an unknown family states its epsilon alone."""
     layer = fields.given("layer_norm_eps") or fields.given("layer_norm_epsilon") or fields.given("layernorm_epsilon")
     return "layernorm" if layer and not fields.given("rms_norm_eps") else "rmsnorm"
+
+
+def _tied(fields: Fields) -> bool:
+    """Whether the head is the embedding's table.
+
+    In transformers 5 the class of the whole model ties, and only where weights have no head of their own: its false
+    counts whatever the text model says, which writes a default; its true may be a default, too, and says nothing.
+    """
+    inner = fields.flag("tie_word_embeddings", default=False)
+    version = str(fields.around("transformers_version") or "").partition(".")[0]
+    untied = fields.around("tie_word_embeddings") is False and version.isdecimal() and int(version) >= UNTIES
+    return inner and not untied
+
+
+def _other_head(fields: Fields) -> dict[str, object]:
+    """Fields of a head that predicts no words, none where the class of the config has the usual one."""
+    said = fields.own("architectures")
+    name = said[0] if isinstance(said, (list, tuple)) and said else None
+    if not isinstance(name, str) or any(word in name for word in OF_WORDS):
+        return {}
+    from meshwright.formats.huggingface.heads import read_head  # most configs are of language models
+
+    return read_head(fields, name)
