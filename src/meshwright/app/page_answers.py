@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tempfile
 from collections import OrderedDict
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from threading import Lock
 from typing import Any
 
@@ -30,6 +31,8 @@ from meshwright.report.page.source import PageSource, PlanOnPage
 from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.job import Job
 
+_FILE_NAME = re.compile(r"\w[\w.-]{0,99}")
+"""Of a log that is dropped on the page, kept for its ending; any other name is as good."""
 MOST_ANSWERS = 32
 MOST_CHANGED = 64
 """Plans with what was simulated of them: a few of a pull at a slider, and those that are compared."""
@@ -107,8 +110,9 @@ class PageAnswers:
 
         plan, log = self._plan(asked), str(asked.get("log", ""))
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / (Path(str(asked.get("name") or "run.log")).name or "run.log")
-            path.write_text(log, encoding="utf-8")
+            name = PurePath(str(asked.get("name"))).name
+            path = Path(folder) / (name if _FILE_NAME.fullmatch(name) else "run.log")
+            path.write_text(log, encoding="utf-8", errors="replace")
             return compare_with_run(plan.job, str(path), None, asked=JobFields()).to_dict()
 
     def accuracy(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +125,7 @@ class PageAnswers:
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "measured.csv"
-            path.write_text(str(asked.get("measured", "")), encoding="utf-8")
+            path.write_text(str(asked.get("measured", "")), encoding="utf-8", errors="replace")
             return accuracy_points(path)
 
     def expert_load(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,7 +138,7 @@ class PageAnswers:
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "counts"
-            path.write_text(str(asked.get("counts", "")), encoding="utf-8")
+            path.write_text(str(asked.get("counts", "")), encoding="utf-8", errors="replace")
             load = expert_load_of(path)
         return {"expert_load": plain(load.counts)} if isinstance(load, ExpertLoad) else {"expert_load": load}
 
