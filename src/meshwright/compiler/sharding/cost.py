@@ -7,6 +7,7 @@ have the shape (choices, axes). Of two axes on one dimension the first is the ou
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -16,6 +17,8 @@ from meshwright.shapes import Bool, Float, Int
 
 WHOLE = -1
 """An axis that splits nothing."""
+MOST_REMEMBERED = 64
+"""Placements of a value up to which the seconds between them are remembered."""
 
 Placements = Int[np.ndarray, "choices axes"]
 
@@ -107,8 +110,20 @@ class LogicalMesh:
             target: placements after.
             partial: axes along which the value is a partial sum.
         """
+        given = tuple(np.asarray(one) for one in (source, target, partial))
+        if np.broadcast_shapes(*(one.shape for one in given))[0] > MOST_REMEMBERED:
+            return self._move_s(size_bytes, *given)
+        return _remembered_move_s(self, size_bytes, *((one.shape, one.dtype.str, one.tobytes()) for one in given))
+
+    def _move_s(
+        self,
+        size_bytes: float,
+        source: Int[np.ndarray, "*rows axes"],
+        target: Int[np.ndarray, "*others axes"],
+        partial: Bool[np.ndarray, "*more axes"],
+    ) -> Float[np.ndarray, "*choices"]:
         sizes = self.sizes
-        before, after, sums = np.broadcast_arrays(source, target, np.asarray(partial))
+        before, after, sums = np.broadcast_arrays(source, target, partial)
         split_before = np.where((before != WHOLE) | ((after != WHOLE) & ~sums), sizes, 1)
         split_after = np.where(after != WHOLE, sizes, 1)
         total = np.zeros(before.shape[:-1])
@@ -143,3 +158,16 @@ class LogicalMesh:
             if slowest is not None:
                 total = total + moved * (slowest.latency_s + size_bytes / parts / slowest.bytes_per_s)
         return total
+
+
+Form = tuple[tuple[int, ...], str, bytes]
+"""Shape, type and entries of an array."""
+
+
+@lru_cache(maxsize=1024)
+def _remembered_move_s(mesh: LogicalMesh, size_bytes: float, *given: Form) -> Float[np.ndarray, "*choices"]:
+    """Of `LogicalMesh.move_s`: layers of a model ask the same."""
+    arrays = (np.frombuffer(entries, dtype).reshape(shape) for shape, dtype, entries in given)
+    found = mesh._move_s(size_bytes, *arrays)
+    found.setflags(write=False)
+    return found

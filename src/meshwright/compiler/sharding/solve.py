@@ -5,7 +5,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
+from hashlib import blake2b
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +25,8 @@ SMALL_CUBE = 100_000
 """Differences that are taken at once rather than column by column."""
 ROUNDS = 20
 """Prices tried."""
+MOST_REMEMBERED = 128
+"""Tables whose least differences are kept."""
 
 
 def solve_choices(problem: ChoiceProblem, memory_bytes: float | None = None) -> Decision:
@@ -90,6 +94,7 @@ def undominated_choices(
     fixed = set(whole)
     waiting = list(range(len(kept)))
     queued = set(waiting)
+    least = _Remembered()
     while waiting:
         node = waiting.pop()
         queued.discard(node)
@@ -100,7 +105,7 @@ def undominated_choices(
         margin = cost[:, None] - cost[None, :]
         for other in around[node]:
             table = _edge(problem, node, other)[np.ix_(own, kept[other])]
-            margin = margin + _least_differences(table)
+            margin = margin + least.differences(table)
         beaten: Bool[np.ndarray, "s t"] = margin > 0
         # Of choices that are equal in every respect, the first stays.
         beaten |= (margin == 0) & (np.arange(len(own))[None, :] < np.arange(len(own))[:, None])
@@ -114,6 +119,22 @@ def undominated_choices(
                 waiting.append(other)
                 queued.add(other)
     return kept
+
+
+class _Remembered:
+    """Least differences of tables, those of equal layers computed once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, bytes], Float[np.ndarray, "s s"]] = {}
+
+    def differences(self, table: Float[np.ndarray, "s x"]) -> Float[np.ndarray, "s s"]:
+        """min_x (table[s, x] - table[t, x])."""
+        form = table.shape, blake2b(table.tobytes(), digest_size=16).digest()
+        if form not in self._known:
+            if len(self._known) >= MOST_REMEMBERED:
+                self._known.clear()
+            self._known[form] = _least_differences(table)
+        return self._known[form]
 
 
 def _least_differences(table: Float[np.ndarray, "s x"]) -> Float[np.ndarray, "s s"]:
