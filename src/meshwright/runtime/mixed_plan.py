@@ -13,6 +13,7 @@ from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, Work
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import Homogeneous, effective, row_from
 from meshwright.specs.strategy import ExpertParallel, LayerStrategy, Recompute
+from meshwright.targets.run.rules import joint_refusals
 
 if TYPE_CHECKING:
     from meshwright.compiler.grid import DeviceGrid
@@ -188,24 +189,11 @@ def _row(plan: ExecutionPlan, pipeline: Pipeline, worker: Worker) -> PlanRow:
 
 def _refused(plan: ExecutionPlan, seq_len: int) -> Iterator[Problem]:
     if plan.joint_ranks:
-        yield from _of_joint_states(plan)
+        yield from joint_refusals(plan)
     for number, pipeline in enumerate(plan.pipelines):
         yield from _of_pipeline(plan, number, pipeline)
         for at, worker in enumerate(pipeline.workers):
             yield from _of_worker(plan, pipeline, worker, f"stage {at} of pipeline {number}", seq_len)
-
-
-def _of_joint_states(plan: ExecutionPlan) -> Iterator[Problem]:
-    used = [plan.strategies[run.strategy] for one in plan.pipelines for chunk in one.chunks() for run in chunk.runs]
-    for name in ("tp", "cp"):
-        if wide := sorted({degree for strategy in used if (degree := getattr(strategy, name)) > 1}):
-            yield Problem(what=f"{name} {wide[-1]} with states over all ranks", field="plan",
-                          why="ranks that hold states together run whole samples here, each its own",
-                          fix=f"--pin {name}=1 finds the best plan without, or another plan of the set")  # fmt: skip
-    if len(counts := {pipeline.num_micro_batches for pipeline in plan.pipelines}) > 1:
-        yield Problem(what=f"pipelines of {min(counts)} and {max(counts)} micro-batches with states over all ranks",
-                      why="all ranks run in one loop over micro-batches here", field="plan",
-                      fix="another plan of the set")  # fmt: skip
 
 
 def _of_pipeline(plan: ExecutionPlan, number: int, pipeline: Pipeline) -> Iterator[Problem]:
