@@ -283,6 +283,9 @@ def _unsaid(title: str, plan: Plan, says: Mapping[str, Says]) -> Iterator[Proble
         if isinstance(value, Tuning):
             yield _untuned(title, value)
             continue
+        if name == "beside":
+            yield _no_decoder(title, _shown(value))
+            continue
         why = (said.why if said else "") or f"{title} has no key for {name} {_shown(value)}"
         fix = (said.fix if said else "") or f"use {_shown(plain[name])}"
         yield Problem(what=f"plan: {name} is {_shown(value)}", why=why, fix=fix, field=name)
@@ -292,6 +295,11 @@ def _untuned(title: str, tuning: Tuning) -> Problem:
     parts, option = ("adapters", "--lora") if tuning.lora is not None else ("frozen parts", "--freeze")
     what, why = f"plan: the model is trained with {parts}", f"files of {title} are written for training of all weights"
     return Problem(what=what, why=why, fix=f"leave out {option}, or use another target", field="tuning")
+
+
+def _no_decoder(title: str, parts: str) -> Problem:
+    what, why = f"plan: the model has {parts}", f"files of {title} are written for decoders that predict words"
+    return Problem(what=what, why=why, fix="leave out --target: the plan holds whatever starts it", field="model")
 
 
 def _covers(said: Says, value: object) -> bool:
