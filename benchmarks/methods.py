@@ -134,7 +134,8 @@ METHODS = (
         year=2023,
         stated=("epbal", "prioritised"),
         priced=(LOAD, "test_placement_fills_no_rank_more_and_shadows_send_less"),
-        left_out="priority of all-to-alls over gradient traffic is refused",
+        left_out="priority of all-to-alls over gradient traffic is refused; gradients hide beside the whole last"
+        " backward, its exchanges included, as if each had links of its own",
     ),
     Method(
         name="MoE parallel folding",
