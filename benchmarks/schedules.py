@@ -17,6 +17,8 @@ from meshwright.report.picture import schedule_picture
 from meshwright.report.timeline_svg import timeline_svg
 from meshwright.schedules import SCHEDULES, Kind, Schedule
 from meshwright.schedules.equal_stages import ScheduleRun, run_schedule
+from meshwright.specs import PlanRow
+from meshwright.targets.run.rules import unrunnable_settings
 from meshwright.units import significant
 
 PAGE, FIGURES = "schedules.md", "schedules"
@@ -145,6 +147,7 @@ def section(name: str) -> str:
         if schedule.exact_semantics
         else "not that of one version of the weights",
         "in plans": f"no: {schedule.not_in_plans}" if schedule.not_in_plans else "yes",
+        "trained here": _run(name),
         "source": schedule.source,
     }
     for item in schedule.parameters():
@@ -155,6 +158,12 @@ def section(name: str) -> str:
         f"## {name}\n\n{schedule.title}.\n\n![{name} with 4 workers and 8 micro-batches]({FIGURES}/{name}.svg)\n\n"
         f"{description(schedule)}\n\n{_table(('property', 'value'), rows)}"
     )
+
+
+def _run(name: str) -> str:
+    """Whether `run` and `verify` train with a schedule, and why not."""
+    refused = unrunnable_settings(PlanRow(pp=4, mbs=2, gbs=16, schedule=name))
+    return next((f"no: {problem.why}" for problem in refused), "yes")
 
 
 def _plain(text: str) -> str:
