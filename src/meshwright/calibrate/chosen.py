@@ -53,17 +53,15 @@ def choose_plan(run: MeasuredRun) -> ChosenPlan | str:
             continue
         plan = plan_of_run(run, possible)
         estimate = estimate_plan(plan, run.model, run.cluster, run.workload)
-        alone = sum(_recomputed(other) == _recomputed(possible) for other in run.plans) == 1
+        alone = sum(other.row.recompute == possible.row.recompute for other in run.plans) == 1
+        # Of what is recomputed in steps, a step more is what users take where memory is short.
+        alone = alone and (possible.row.recompute != "block" or len(run.plans) == 1)
         fits = estimate.fits != "no" or (alone and _lacks_little(estimate))
         if chosen is None or fits:
             chosen = ChosenPlan(run=run, row=possible.row, plan=plan, estimate=estimate)
         if fits:
             break
     return chosen if chosen is not None else "; ".join(dict.fromkeys(refused))
-
-
-def _recomputed(possible: PossiblePlan) -> tuple[str, int]:
-    return possible.row.recompute, possible.row.recompute_layers
 
 
 def _lacks_little(estimate: StepEstimate) -> bool:
