@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from meshwright.specs.strategy import Recompute
 from meshwright.targets import TARGETS
+from meshwright.targets.galvatron.trainer import divided
 from tests.targets.cases import job
 from tests.targets.test_round_trip import written
 
@@ -37,3 +38,17 @@ def test_layers_that_differ_survive() -> None:
 def test_a_rope_that_its_llama_does_not_know_is_refused() -> None:
     problems = TARGETS["galvatron"].refused(job("dp16.fsdp", model="llama-3.1-8b"))
     assert [problem.field for problem in problems] == ["model.settings.rope_base"]
+
+
+def test_its_trainer_gives_the_rest_of_the_layers_to_the_last_stage() -> None:
+    assert divided(32, ranks=3) == (10, 10, 12)
+    text = (
+        "runtime:\n  model:\n    hf_model_name_or_path: llama-2-7b\n  parallel:\n    pp_deg: 4\n"
+        "    default_dp_type: zero2\n    global_tp_deg: 1\n  train:\n    global_batch_size: 64\n    chunks: 8\n"
+        "    seq_length: 4096\n"
+    )
+    read = TARGETS["galvatron"].read
+    assert read is not None
+    launch = read({"train_dist.yaml": text}, 8)
+    assert launch.dealt is not None
+    assert launch.dealt(34) == (8, 8, 8, 10)

@@ -11,6 +11,7 @@ from meshwright import check
 from meshwright.app.export import export
 from meshwright.errors import InputError
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.planning.job_inputs import JobInputs
 from meshwright.targets import fsdp, target_named
 from meshwright.targets.maxtext import QUANTIZATIONS
 
@@ -195,7 +196,6 @@ def test_states_are_priced_in_the_formats_they_are_kept_in(keys: str, optimizer:
         ("opt_type: shampoo\n", "opt_type"),
         ("weight_dtype: float8_e4m3fn\n", "weight_dtype"),
         ("use_dpo: true\n", "use_dpo"),
-        ("lora:\n  enable_lora: true\n", "lora.enable_lora"),
         ("mtp_num_layers: 1\n", "mtp_num_layers"),
         ("optimizer_memory_host_offload: true\n", "optimizer_memory_host_offload"),
     ],
@@ -204,3 +204,70 @@ def test_what_trains_otherwise_than_its_plain_loop_is_refused(keys: str, field: 
     target = target_named("maxtext")
     assert target.read is not None
     assert field in [one.field for one in target.read({"config.yml": YAML.format("") + keys}, 8).problems]
+
+
+SFT = """\
+base_config: base.yml
+use_sft: true
+packing: true
+model_name: llama3.1-8b
+per_device_batch_size: 2
+max_target_length: 4096
+remat_policy: full
+lora:
+  enable_lora: true
+  lora_rank: 16
+  lora_module_path: "{}"
+  lora_weight_qtype: {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("pattern", "stored", "targets", "base"),
+    [
+        ("", "null", ("q_proj", "k_proj", "v_proj", "o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"), "fp32"),
+        ("decoder/layers/.*(self_attention/(query|out)|mlp/(wi_0|wo))", "nf4",
+         ("q_proj", "o_proj", "mlp.gate_proj", "mlp.down_proj"), "nf4-single"),
+    ],
+)  # fmt: skip
+def test_adapters_of_a_fine_tuning_are_read(
+    tmp_path: Path, pattern: str, stored: str, targets: tuple[str, ...], base: str
+) -> None:
+    (tmp_path / "sft.yml").write_text(SFT.format(pattern, stored))
+    report = check(tmp_path / "sft.yml", gpus="8xH100", search=False)
+    assert not report.violations
+    assert isinstance(report.inputs, JobInputs)
+    assert report.inputs.model.tuning is not None
+    lora = report.inputs.model.tuning.lora
+    assert lora is not None
+    assert (lora.rank, lora.targets, lora.base) == (16, targets, base)
+
+
+def test_a_script_starts_a_fine_tuning_with_its_configuration(tmp_path: Path) -> None:
+    (tmp_path / "sft.yml").write_text(SFT.format("", "null").replace("enable_lora: true", "enable_lora: false"))
+    (tmp_path / "run.sh").write_text(
+        "python3 -m maxtext.trainers.post_train.sft.train_sft sft.yml run_name=x per_device_batch_size=4\n"
+    )
+    report = check(tmp_path / "run.sh", gpus="8xH100", search=False)
+    assert not report.violations
+    assert report.name == "dp8.fsdp.mbs4.gbs32.rc-full"
+
+
+def test_adapters_of_experts_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "sft.yml").write_text(SFT.format("decoder/.*(MoeBlock_0|shared_experts)/(wi_0|wo)", "null"))
+    report = check(tmp_path / "sft.yml", gpus="8xH100", search=False)
+    assert [one.field for one in report.violations] == ["lora.lora_module_path"]
+
+
+def test_the_pipeline_repeats_until_all_layers_are_placed(tmp_path: Path) -> None:
+    """num_pipeline_repeats is -1 by default: 32 layers / (4 stages x 2 layers) = 4."""
+    (tmp_path / "run.yml").write_text(
+        "model_name: llama3.1-8b\nper_device_batch_size: 4\nmax_target_length: 4096\nremat_policy: full\n"
+        "ici_pipeline_parallelism: 4\nnum_layers_per_pipeline_stage: 2\nnum_pipeline_microbatches: 4\n"
+    )
+    report = check(tmp_path / "run.yml", gpus="8xH100", search=False)
+    assert report.name is not None
+    assert "pp4.vpp4" in report.name
+    (tmp_path / "run.yml").write_text((tmp_path / "run.yml").read_text() + "num_pipeline_repeats: 2\n")
+    violations = check(tmp_path / "run.yml", gpus="8xH100", search=False).violations
+    assert any("make 16 of 32" in one.why for one in violations)

@@ -65,7 +65,7 @@ def _plan(reader: KeyReader, devices: int | None) -> ExecutionPlan | None:
     columns = {name: _numbers(reader, name) for name in _ENCODED}
     layers = len(columns["tp_sizes_enc"])
     columns = {name: values or [0] * layers for name, values in columns.items()}
-    division = _numbers(reader, "pp_division") or _even(layers, pp)
+    division = _numbers(reader, "pp_division") or list(trainer.divided(layers, ranks=pp))
     lengths = {name: len(values) for name, values in columns.items()}
     if not layers or set(lengths.values()) != {layers} or sum(division) != layers or len(division) != pp:
         why = (
@@ -132,8 +132,3 @@ def _numbers(reader: KeyReader, name: str) -> list[int]:
         reader.refuse(name, text, "must be numbers with commas, one for each layer")
         return []
     return [int(part) for part in parts]
-
-
-def _even(layers: int, pp: int) -> list[int]:
-    share = layers // pp
-    return [share] * (pp - 1) + [layers - share * (pp - 1)]

@@ -6,6 +6,7 @@ Source: galvatron/core/runtime/args_schema.py and hybrid_parallel_config.py of h
 from __future__ import annotations
 
 import re
+from functools import partial
 from math import ceil
 from pathlib import PurePath
 from typing import Any
@@ -67,7 +68,19 @@ def read_trainer(files: Files, devices: int | None = None) -> tuple[LaunchFile, 
     row = _row(reader, devices)
     if row is not None:
         workload["global_batch"] = row.gbs
-    return reader.launch(row, **more), None
+    dealt = partial(divided, ranks=row.pp) if row is not None and row.pp > 1 else None
+    return reader.launch(row, dealt=dealt, **more), None
+
+
+def divided(layers: int, *, ranks: int) -> tuple[int, ...]:
+    """Layers of each pipeline rank where a file does not say them: as many on all, the rest on the last.
+
+    Args:
+        layers: of the model.
+        ranks: of the pipeline.
+    """
+    share = layers // ranks
+    return (*(share,) * (ranks - 1), layers - share * (ranks - 1))
 
 
 def _model(reader: KeyReader) -> dict[str, Any]:

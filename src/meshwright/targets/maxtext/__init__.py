@@ -199,7 +199,9 @@ NOTES = (
     overlaps("XLA overlaps collectives as it sees fit"),
 )
 FILE = KeyFile(title=TITLE, name=CONFIG, package=__name__, marks=())
-_MARK = re.compile(r"^[ \t]*(?:(?:ici|dcn)_\w+_parallelism|per_device_batch_size|base_emb_dim)[ \t]*:", re.MULTILINE)
+_MARK = re.compile(
+    r"^[ \t]*(?:(?:ici|dcn)_\w+_parallelism|per_device_batch_size|base_emb_dim|use_sft)[ \t]*:", re.MULTILINE
+)
 
 
 def _recognised(name: str, text: str) -> bool:
@@ -217,7 +219,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         InputError: the text is no YAML.
     """
     reader = FILE.read(files)
-    from meshwright.targets.maxtext.states import read_states  # plans are written without it
+    from meshwright.targets.maxtext.lora import read_lora  # plans are written without these
+    from meshwright.targets.maxtext.states import read_states
 
     notes = _of_the_base(reader)
     base = str(reader.get("base_config", "base.yml"))
@@ -247,6 +250,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         why = f"its products are not priced; {', '.join(_PRODUCTS)} are"
         reader.refuse("quantization", quantization, why, "leave it out, or use one of these")
     stated |= read_states(reader, stated["precision"])
+    if (lora := read_lora(reader)) is not None:
+        stated["lora"] = lora
     return reader.launch(row, dealt=dealt, workload=stated, model=model, notes=notes)
 
 
@@ -281,8 +286,8 @@ def _of_the_base(reader: KeyReader) -> tuple[str, ...]:
     return (f"keys of another MaxText, not read: {', '.join(later)}",) if later else ()
 
 
-_PROGRAM = re.compile(r"(?i)(?:^|/|src\.)maxtext[./](?:[\w./]*[./])?train(?:_compile)?(?:\.py)?$")
-"""Its trainer, as a module or a file, in the places of several releases."""
+_PROGRAM = re.compile(r"(?i)(?:^|/|src\.)maxtext[./](?:[\w./]*[./])?train(?:_compile|_sft|_sft_native)?(?:\.py)?$")
+"""Its trainers, as a module or a file, in the places of several releases; that of fine-tuning trains the same way."""
 _OURS = {theirs: ours for ours, theirs in MODELS.items()}
 
 

@@ -19,7 +19,6 @@ _OTHERWISE = {
     "use_grpo": "it trains a policy with rollouts",
     "use_multimodal": "encoders of images or sound are trained beside the decoder",
     "enable_lora": "which modules its adapters are on follows from a pattern of names",
-    "lora.enable_lora": "which modules its adapters are on follows from a pattern of names",
     "mtp_num_layers": "prediction modules are trained beside the model's layers",
     "trainable_parameters_mask": "a part of the parameters is frozen, by a pattern of names",
     "optimizer_memory_host_offload": "its optimizer's states wait in host memory, and are not updated there",
