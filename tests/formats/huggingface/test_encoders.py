@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.errors import InputError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.huggingface import read_config
 from meshwright.specs.layers import Attention
+from tests.formats.huggingface.configs import CONFIGS
 from tests.formats.huggingface.encoders import PUBLISHED
 
 
@@ -50,3 +51,13 @@ def test_all_problems_of_a_config_come_together() -> None:
     with pytest.raises(InputError) as caught:
         read_config(broken, "t5")
     assert {problem.field for problem in caught.value.problems} == {"d_kv", "num_heads"}
+
+
+@pytest.mark.parametrize("name", ["T5EncoderModel", "BartForCausalLM"])
+def test_one_side_of_an_encoder_decoder_is_not_counted_as_both(name: str) -> None:
+    library = "t5-small" if name.startswith("T5") else "bart-large"
+    config = CONFIGS[library] | {"architectures": [name]}
+    with pytest.raises(UnsupportedError, match="architectures"):
+        read_config(config, "m")
+    whole = read_config(config | {"architectures": ["T5ForConditionalGeneration"]}, "m")
+    assert whole.parameters == read_config(CONFIGS[library], "m").parameters

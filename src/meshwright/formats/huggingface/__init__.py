@@ -258,10 +258,11 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
         )
     said = config.get("model_type")
     if isinstance(said, str) and said in WHOLE:
-        from meshwright.formats.huggingface.tower import section
+        from meshwright.formats.huggingface.tower import one_side, section
 
         file, _, function = WHOLE[said].partition(".")
         whole: ModelSpec = getattr(import_module(f"{__name__}.{file}"), function)(section(config, name))
+        one_side(config, whole)
         _check_size(whole)
         return replace(whole, source=source or whole.source)
     vision = import_module(f"{__name__}.vision") if any(config.get(key) is not None for key in TOWERS) else None

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from meshwright.errors import Problem, UnsupportedError
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
 from meshwright.specs.layers import Attention, DenseMlp
-from meshwright.specs.model import LayerRun, LayerSpec
+from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.streams import Images, Projection, Stream
 
 PART = Family(title="a part beside the text", required=())
@@ -115,6 +116,29 @@ def section(config: Mapping[str, object], name: str, path: str = "") -> Fields:
         path: where the part is in its config.
     """
     return Fields(config, name=name, family=PART, path=path)
+
+
+def one_side(config: Mapping[str, object], whole: ModelSpec) -> None:
+    """Refuse a class that is one side of an encoder-decoder: `T5EncoderModel`, `BartForCausalLM`.
+
+    Args:
+        config: the whole config.
+        whole: the model with both sides.
+
+    Raises:
+        UnsupportedError: the class is one side.
+    """
+    said = config.get("architectures")
+    name = said[0] if isinstance(said, list) and said and isinstance(said[0], str) else ""
+    both = any(layer.stream for layer in whole.kinds()) and any(layer.memory for layer in whole.kinds())
+    if both and ("Encoder" in name.replace("EncoderDecoder", "") or name.endswith("ForCausalLM")):
+        problem = Problem(
+            what=f"model {whole.name}: architectures is {name!r}",
+            why="it is one side of a model that is read with its encoder and its decoder",
+            fix="leave architectures out to plan both sides",
+            field="architectures",
+        )
+        raise UnsupportedError(problem, code="MW402")
 
 
 def nested(fields: Fields, key: str) -> Fields:
