@@ -572,7 +572,8 @@ INTENTS = (
 
 
 def held(outcomes: Mapping[str, str], intent: Intent) -> str:
-    """Whether an intent holds: `passed`, `failed`, `skipped`, `not run`, or why there is no test.
+    """Whether an intent holds: `passed`, `failed` with what is found instead where that is known, `skipped`,
+    `not run`, or why there is no test.
 
     Args:
         outcomes: of tests, by their name with its case.
@@ -581,7 +582,9 @@ def held(outcomes: Mapping[str, str], intent: Intent) -> str:
     if not intent.tests:
         return intent.why_not
     own = [word for test in intent.tests for word in _of(outcomes, test)]
-    return next((word for word in ("failed", "not run", "skipped") if word in own), "passed")
+    return next(
+        (found for word in ("failed", "not run", "skipped") for found in own if found.startswith(word)), "passed"
+    )
 
 
 def _of(outcomes: Mapping[str, str], test: str) -> Iterator[str]:
@@ -603,8 +606,9 @@ class Outcomes:
             report: of one phase.
         """
         if report.when == "call" or report.outcome != "passed":
-            word = "failed" if hasattr(report, "wasxfail") else report.outcome
-            if self.of.get(report.nodeid) != "failed":
+            known = getattr(report, "wasxfail", None)
+            word = report.outcome if known is None else f"failed: {known.removeprefix('reason: ')}"
+            if not self.of.get(report.nodeid, "").startswith("failed"):
                 self.of[report.nodeid] = word
 
 
@@ -628,7 +632,7 @@ def page(outcomes: Mapping[str, str]) -> str:
     words = {intent: held(outcomes, intent) for intent in INTENTS}
     text = HEAD
     for area in dict.fromkeys(intent.area for intent in INTENTS):
-        own = [words[intent] if intent.tests else "" for intent in INTENTS if intent.area == area]
+        own = [words[intent].split(":")[0] if intent.tests else "" for intent in INTENTS if intent.area == area]
         counts = [own.count("passed"), own.count("failed"), own.count("skipped") + own.count("not run"), own.count("")]
         text += f"| {area} | {len(own)} | " + " | ".join(map(str, counts)) + " |\n"
     for area in dict.fromkeys(intent.area for intent in INTENTS):
