@@ -148,10 +148,11 @@ class JointStep(ShardedStep):
         """Loss and gradients of a rank's own samples, each at its weight in the whole batch."""
         own = jax.tree.map(lambda leaf: leaf[: share.samples], batch)
         weight = share.samples / self.samples
-        value, gradients = jax.value_and_grad(share.model.loss)(weights, own, key)
-        value = _rested(value, share.pass_s)
+        both = jax.value_and_grad(share.model.loss)
         if share.pass_s:
-            gradients = jax.lax.optimization_barrier((gradients, value))[0]
+            value, gradients = _no_sooner(lambda given: both(weights, given, key), own, share.pass_s)
+        else:
+            value, gradients = both(weights, own, key)
         return value * weight, jax.tree.map(lambda leaf: leaf * weight, gradients)
 
     def _cut(self, gradient: jax.Array) -> jax.Array:
@@ -169,6 +170,26 @@ def _rested(value: jax.Array, seconds: float) -> jax.Array:
         return number
 
     return jax.pure_callback(wait, jax.ShapeDtypeStruct(value.shape, value.dtype), value)
+
+
+def _no_sooner(made: Callable[[Any], tuple[jax.Array, Any]], given: Any, seconds: float) -> tuple[jax.Array, Any]:
+    """What is made of samples, so many seconds after they are there, or when it is made."""
+    place, begun = jax.lax.axis_index(INNER), dict[int, float]()
+
+    def begin(rank: Any, _: Any) -> Any:
+        begun[int(rank)] = time.monotonic()
+        return rank
+
+    def end(rank: Any, number: Any) -> Any:
+        time.sleep(max(begun[int(rank)] + seconds - time.monotonic(), 0.0))
+        return number
+
+    # What begins reads the samples, so that it is no constant of the loop over micro-batches.
+    started = jax.pure_callback(begin, jax.ShapeDtypeStruct((), place.dtype), place, jax.tree.leaves(given)[0])
+    given, started = jax.lax.optimization_barrier((given, started))
+    value, gradients = jax.lax.optimization_barrier(made(given))
+    value = jax.pure_callback(end, jax.ShapeDtypeStruct(value.shape, value.dtype), started, value)
+    return jax.lax.optimization_barrier((value, gradients))
 
 
 def of_whole(
