@@ -1,8 +1,8 @@
 """Starts exported runs of Megatron-Bridge, up to the point where a GPU is needed, in a process of its own.
 
-Each argument is a folder with `pretrain.py` and its overrides, then the model's folder and the number of devices, with
-colons. The program's own `plan()` makes the configuration; Megatron-Bridge completes and validates it, as it does at
-the start of a run. Prints a line of JSON for each: what it holds then, or how it was refused.
+Each argument is a folder with `pretrain.py` and its overrides, then the model's folder, the number of devices and their
+name, with colons. The program's own `plan()` makes the configuration; Megatron-Bridge completes and validates it, as it
+does at the start of a run. Prints a line of JSON for each: what it holds then, or how it was refused.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ import json
 import os
 import runpy
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 from stand_ins import stand_in
 
 
-def started(folder: str, model: str, devices: str) -> dict[str, Any]:
+def started(folder: str, model: str, devices: str, device: str) -> dict[str, Any]:
     """The configuration as the run holds it."""
+    import torch
     from megatron.bridge.training.config import runtime_config_update
+
+    major = 10 if "B200" in device or "B300" in device else 9
+    torch.cuda.get_device_properties = lambda number=0: SimpleNamespace(name=f"NVIDIA {device}", major=major, minor=0)
 
     os.environ |= {"MODEL": model, "WORLD_SIZE": devices, "RANK": "0"}
     cfg = runpy.run_path(f"{folder}/pretrain.py", run_name="started")["plan"]()
@@ -49,6 +54,7 @@ def started(folder: str, model: str, devices: str) -> dict[str, Any]:
         "ring": provider.cp_comm_type,
         "offloads": bool(cfg.optimizer.optimizer_cpu_offload),
         "fp32_gradients": ddp.grad_reduce_in_fp32,
+        "dispatcher": (provider.moe_token_dispatcher_type, provider.moe_flex_dispatcher_backend),
         "fp8": provider.fp8,
         "fp8_recipe": provider.fp8_recipe if provider.fp8 else None,
         "fp8_weights": ddp.fp8_param_gather,

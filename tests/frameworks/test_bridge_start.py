@@ -53,6 +53,32 @@ HUGGING_FACE: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 40960,
         "rope_theta": 1000000.0,
     },
+    "deepseek-v3": {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        "model_type": "deepseek_v3",
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "moe_intermediate_size": 2048,
+        "num_hidden_layers": 61,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "kv_lora_rank": 512,
+        "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "n_group": 8,
+        "topk_group": 4,
+        "first_k_dense_replace": 3,
+        "num_nextn_predict_layers": 1,
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+        "vocab_size": 129280,
+        "max_position_embeddings": 163840,
+    },
 }
 """What AutoBridge needs of the models' own configurations."""
 FORMATS: dict[str, dict[str, str]] = {
@@ -63,6 +89,7 @@ FORMATS: dict[str, dict[str, str]] = {
     "fp8-block": {},
     "fp8-block ": {"weight_dtype": "fp8", "grad_dtype": "bf16"},
 }
+EXPERTS = ("z1.epdedup", "z1", "pp4.vpp4.z1.epdedup.epov-wgrad.rc-sel-moe_act")
 MIXTURE = ("ep8.z1", "pp2.vpp2.ep4.z1", "tp2.ep4.etp2.z1", "pp4.vpp2.ep2.epov-wgrad.z1.rc-sel-moe_act", "cp2.ep8.z1")
 
 
@@ -70,6 +97,8 @@ def plans() -> Iterator[Job]:
     """Plans of the grid, of a mixture of experts, and of every number format."""
     yield from (one for one in some("bridge") if one.model.name in HUGGING_FACE)
     yield from (job(line, "qwen3-30b-a3b") for line in MIXTURE)
+    for gpus in ("64xH100", "64xGB200"):
+        yield from (job(f"ep16.{line}", "deepseek-v3", gpus) for line in EXPERTS)
     yield from (job(line, "llama-3.1-8b") for line in ("z1.nodpov", "pp4.vpp2.z0.nodpov", "tp2.pp2.z1.nodpov"))
     one = job("tp2.pp2.z1", "llama-3.1-8b")
     for name, given in FORMATS.items():
@@ -91,7 +120,8 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, dict[st
         run.mkdir()
         for name, text in written("bridge", one).items():
             (run / name).write_text(text)
-        words.append(f"{run}:{folder / one.model.name}:{one.plan.devices}")
+        device = one.cluster.groups[0].device.name
+        words.append(f"{run}:{folder / one.model.name}:{one.plan.devices}:{device}")
     program = Path(__file__).with_name("bridge_start.py")
     done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True, check=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -124,6 +154,9 @@ def test_a_run_overlaps_what_the_plan_overlaps(started: list[tuple[Job, dict[str
             assert held["overlaps_gradients"] == strategy.data.overlap, one.name
         assert held["overlaps_tensors"] == (".tpov" in one.name), one.name
         assert held["overlaps_experts"] == strategy.expert.overlap.startswith("paired"), one.name
+        if strategy.expert.dispatcher == "deduplicated":
+            backend = "hybridep" if one.cluster.groups[0].device.name == "GB200" else "deepep"
+            assert held["dispatcher"] == ["flex", backend], one.name
         assert held["delays_weights"] == (strategy.expert.overlap == "paired-wgrad"), one.name
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.errors import Problem
 from meshwright.formats.megatron.layout import write_layout
+from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row_of import Homogeneous
 from meshwright.specs.strategy import (
@@ -32,8 +33,14 @@ def strategy_refusal(field: str, value: object, why: str, fix: str = "") -> Prob
     return Problem(what=f"plan: {field} is {value!r}", why=why, fix=fix, field=field)
 
 
-def strategy_flags(found: Homogeneous, model: ModelSpec) -> tuple[Flags, list[str], list[Problem]]:
-    """Options for a homogeneous plan's degrees and settings, notes on them, and what cannot be said."""
+def strategy_flags(found: Homogeneous, model: ModelSpec, backend: str) -> tuple[Flags, list[str], list[Problem]]:
+    """Options for a homogeneous plan's degrees and settings, notes on them, and what cannot be said.
+
+    Args:
+        found: the plan.
+        model: that is trained.
+        backend: of the dispatcher that sends a token once to each node.
+    """
     strategy = found.strategy
     problems = [*_tensor_problems(strategy, model), *_context_problems(strategy), *_expert_problems(strategy)]
     problems += _data_problems(found, model)
@@ -48,7 +55,7 @@ def strategy_flags(found: Homogeneous, model: ModelSpec) -> tuple[Flags, list[st
     if isinstance(strategy.tensor, Tensor1D) and strategy.tp > 1:
         flags += [("--sequence-parallel", "")] if strategy.tensor.sequence_parallel else []
         flags += [("--tp-comm-overlap", "")] if strategy.tensor.overlap == "ring" else []
-    flags += [*_context_flags(strategy), *_pipeline_flags(found, model), *_expert_flags(strategy, model)]
+    flags += [*_context_flags(strategy), *_pipeline_flags(found, model), *_expert_flags(strategy, model, backend)]
     data_flags, notes = _data_flags(strategy.data)
     flags += data_flags
     flags += _recompute_flags(found)
@@ -136,7 +143,15 @@ def _expert_problems(strategy: LayerStrategy) -> Iterator[Problem]:
         yield strategy_refusal("expert.overlap", overlap, why, "use deduplicated, or alltoall")
 
 
-def _expert_flags(strategy: LayerStrategy, model: ModelSpec) -> Flags:
+def flex_backend(cluster: ClusterSpec) -> str:
+    """Whose kernels send a token once to each node: DeepEP's, and HybridEP's in NVL72, for which DeepEP has none.
+
+    Source: megatron/bridge/training/flex_dispatcher_backend.py of megatron-bridge 0.3.1 (2026-11).
+    """
+    return "hybridep" if any(group.device.name.startswith("GB") for group in cluster.groups) else "deepep"
+
+
+def _expert_flags(strategy: LayerStrategy, model: ModelSpec, backend: str) -> Flags:
     expert = strategy.expert
     if not model.is_moe:
         return []
@@ -145,7 +160,7 @@ def _expert_flags(strategy: LayerStrategy, model: ModelSpec) -> Flags:
         ("--expert-tensor-parallel-size", str(expert.etp)),
     ]
     if expert.dispatcher == "deduplicated":
-        flags += [("--moe-token-dispatcher-type", "flex"), ("--moe-flex-dispatcher-backend", "deepep")]
+        flags += [("--moe-token-dispatcher-type", "flex"), ("--moe-flex-dispatcher-backend", backend)]
     elif expert.dispatcher in ("alltoall", "allgather"):
         flags.append(("--moe-token-dispatcher-type", expert.dispatcher))
     flags += [(flag, "") for flag in OVERLAPS.get(expert.overlap, ())]

@@ -13,7 +13,7 @@ from meshwright.formats.megatron.optimizers import OPTIMIZERS, optimizer_flags
 from meshwright.formats.megatron.options import known_options
 from meshwright.formats.megatron.precision import precision_flags
 from meshwright.formats.megatron.settings import ASKED
-from meshwright.formats.megatron.strategy import strategy_flags, strategy_refusal
+from meshwright.formats.megatron.strategy import flex_backend, strategy_flags, strategy_refusal
 from meshwright.formats.plan_json import content_hash
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
@@ -101,7 +101,7 @@ def _options(job: Job, devices_per_node: int | None, *, shape_said: bool = False
     numbers, number_problems = _workload_flags(job, found)
     problems += number_problems
     if found is not None:
-        parallel, more, strategy_problems = strategy_flags(found, job.model)
+        parallel, more, strategy_problems = strategy_flags(found, job.model, flex_backend(job.cluster))
         notes += more
         problems += strategy_problems
         notes += _vocabulary_note(job, found.strategy.tp)

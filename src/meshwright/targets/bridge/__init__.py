@@ -105,7 +105,9 @@ def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
         raise UnsupportedError(problems, code="MW420")
     written = megatron.translate(lora.wholly_trained(job), shape_said=True)
     adapted = lora.overrides_of(job)
-    keys = overrides(written.arguments) | adapted
+    # Not every converter reads the modules that predict further tokens, which the layout holds.
+    further = [("--mtp-num-layers", str(job.model.mtp_layers))] if job.model.mtp_layers else []
+    keys = overrides([*written.arguments, *further]) | adapted
     head = f"{one_line(job.model.name)} on {job.plan.devices} devices: {job.name or 'a plan of uneven stages'}."
     lines = [f"# {head} Overrides of megatron-bridge 0.3.1.", f"# devices: {job.plan.devices}"]
     lines += [f"{name}={value}" for name, value in keys.items()]

@@ -36,6 +36,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "--recompute-modules": (f"{_M}recompute_modules",),
     "--fine-grained-activation-offloading": (f"{_M}fine_grained_activation_offloading",),
     "--offload-modules": (f"{_M}offload_modules",),
+    "--mtp-num-layers": (f"{_M}mtp_num_layers",),
     "--attention-backend": (f"{_M}attention_backend",),
     "--seq-length": (f"{_M}seq_length", "dataset.sequence_length"),
     "--micro-batch-size": ("train.micro_batch_size",),
@@ -79,6 +80,8 @@ _SWITCHES = (
 """Written as false where they are not given: the common recipe turns some of them on."""
 _ABSENT = ("--pipeline-model-parallel-layout", "--num-virtual-stages-per-pipeline-rank", "--recompute-granularity")
 """Written as null where they are not given."""
+_BESIDE_SHARED = "--moe-shared-expert-overlap"
+"""Written as false for mixtures of experts: some of its models turn it on, which other overlaps do not go with."""
 _ONE = ("--context-parallel-size", "--expert-model-parallel-size")
 """Written as 1 where they are not given: a recipe may hold another degree."""
 _LISTS = ("--hierarchical-context-parallel-sizes", "--recompute-modules", "--offload-modules")
@@ -176,6 +179,8 @@ def overrides(arguments: Flags) -> dict[str, str]:
             text = "1"
         elif flag in _ABSENT:
             text = "null"
+        elif flag == _BESIDE_SHARED and "--moe-token-dispatcher-type" in given:
+            text = "false"
         else:
             continue
         found |= dict.fromkeys(keys, text)

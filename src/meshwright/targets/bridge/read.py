@@ -43,7 +43,7 @@ def read_bridge_text(name: str, text: str, devices: int | None) -> LaunchFile:
         if not line.lstrip().startswith("#")
         for one in line.split()
     ]
-    read = _read(words, world)
+    read = _read(as_made(words), world)
     adapted = lora.said({key: value.text for key, value in map(parted, words) if key})
     return read if adapted is None else replace(read, workload=read.workload | {"lora": adapted})
 
