@@ -173,7 +173,7 @@ def test_anchors_that_multiply_are_refused() -> None:
         f"k{n}: &k{n} {{{', '.join(f'a{m}: *k{n - 1}' for m in range(9))}}}" if n else "k0: &k0 {x: 1}"
         for n in range(9)
     )
-    with pytest.raises(InputError, match="anchors"):
+    with pytest.raises(InputError, match="aliases"):
         script_of(levels, "hydra")
 
 
