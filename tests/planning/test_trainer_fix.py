@@ -89,3 +89,13 @@ def test_check_offers_a_better_plan_that_the_file_can_say(tmp_path: Path) -> Non
     assert report.fix.diff
     again = check(tmp_path / "better.yaml", gpus="8xH100", search=False)
     assert again.name == report.better.name
+
+
+def test_what_stands_over_a_file_stands_over_the_edited_one(tmp_path: Path) -> None:
+    """Without the setting, which engine runs would be asked for, and no plan could be said."""
+    (tmp_path / "xt.py").write_text(files.XTUNER.replace("batch_size = 1 ", "batch_size = 4 "))
+    report = check(tmp_path / "xt.py", gpus="8xH100", settings="deepspeed=deepspeed_zero3")
+    assert report.better is not None
+    assert report.fix is not None
+    assert not report.fix.why_not
+    assert "_size = " in report.fix.diff

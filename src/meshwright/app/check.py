@@ -156,16 +156,15 @@ def check(request: CheckRequest) -> CheckReport:
             placed = tuple(replace(one, place=_place(one.field, source, launch)) for one in violations)
             return _asking(placed, launch)
         search = request.search and not launch.questions
-        sayable = None
-        if isinstance(source.target, ReadTarget):
+        sayable, editable = None, source.editable
+        if isinstance(source.target, ReadTarget) and editable is not None:
             from meshwright.planning.trainer_fix import says  # few files are theirs
 
-            sayable = partial(says, source, launch)
+            sayable = partial(says, editable, launch)
         searched = source.target.searched
         report = _report(question, violations, search=search, target=searched, oom_log=request.oom_log, sayable=sayable)
         if launch.questions:
             return replace(report, launch=launch, title="the launch script", text=words.asks(len(launch.questions)))
-        editable = source.editable
         fix = _fix(editable, launch, report) if editable is not None else None
         if request.fix and request.output is not None and fix is not None and fix.text:
             _write(fix, Path(request.output))

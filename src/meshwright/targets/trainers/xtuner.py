@@ -176,11 +176,18 @@ _MULTIPLIED = re.compile(r"^accumulative_counts \*= sequence_parallel_size\b", r
 _NUMBERS = re.compile(r"^(batch_size|accumulative_counts|sequence_parallel_size)[ \t]*=[ \t]*(\d+)", re.M)
 
 
+_AGAIN = "model.use_activation_checkpointing"
+_MODEL = re.compile(r"^model[ \t]*=[ \t]*dict\(\s*(type[ \t]*=[ \t]*(\w+))", re.M)
+_CHECKPOINTS = re.compile(r"\buse_activation_checkpointing[ \t]*=[ \t]*(True|False)\b")
+
+
 def _says(row: PlanRow, text: str) -> dict[str, object]:
     steps = row.micro_batches
     if _MULTIPLIED.search(text) and steps % row.cp_degree == 0:
         steps //= row.cp_degree
-    return {"sequence_parallel_size": row.cp_degree, "batch_size": row.mbs, "accumulative_counts": steps}
+    again = row.recompute == "full"
+    stated = {} if again and "use_activation_checkpointing" not in text else {_AGAIN: again}
+    return {"sequence_parallel_size": row.cp_degree, "batch_size": row.mbs, "accumulative_counts": steps, **stated}
 
 
 def _edited(name: str, text: str) -> KeyText | None:
@@ -189,7 +196,16 @@ def _edited(name: str, text: str) -> KeyText | None:
     entries: dict[tuple[str, ...], Entry] = {
         (one[1],): Entry(start=one.start(), value=one.start(2), end=one.end(2)) for one in found
     }
-    values = {one[1]: int(one[2]) for one in found}
+    values: dict[str, Any] = {one[1]: int(one[2]) for one in found}
+    model, again = _MODEL.search(text), _CHECKPOINTS.search(text)
+    if model is not None:
+        entries["model",] = Entry(start=model.start(), value=model.start(1), end=model.end(), table=True, braces=True)
+        entries["model", "type"] = Entry(start=model.start(1), value=model.start(2), end=model.end(2))
+    if again is not None:
+        entries["model", "use_activation_checkpointing"] = Entry(
+            start=again.start(), value=again.start(1), end=again.end(1)
+        )
+        values[_AGAIN] = again[1] == "True"
     return KeyText(text=text, entries=entries, said=repr, key=str, values=values, joint=" = ")
 
 
