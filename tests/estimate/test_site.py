@@ -72,6 +72,12 @@ def test_two_groups_of_one_kind_cost_what_one_group_of_both_does(zero: int) -> N
     assert both.step_time_s == pytest.approx(one.step_time_s, rel=1e-6)
 
 
+def test_idle_devices_of_a_node_leave_the_others_its_links() -> None:
+    """Four of five devices of a node are as near each other as four of four."""
+    full, idle = (priced(joint(), resolve_gpus(gpus)) for gpus in ("4xH100,4xA100-80", "4xH100,5xA100-80"))
+    assert idle.step_time_s == pytest.approx(full.step_time_s)
+
+
 def test_collectives_run_at_the_slowest_link() -> None:
     cluster = resolve_gpus("4xH100,4xA100-80")
     (link,) = cluster.links

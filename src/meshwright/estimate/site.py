@@ -139,7 +139,7 @@ class Sites:
         """
         flat = [site for own in stages for site in own]
         key = (-1, *(number for site in flat for number in (site.view, site.devices)))
-        near = gcd(*(gcd(site.hardware.domain_sizes[0], site.devices) for site in flat))
+        near = gcd(*(_neighbours(site) for site in flat))
         inner = min((site.hardware.rates[0] for site in flat), key=_reached)
         crossed = [site.hardware.rates[-1] for site in flat if site.devices > near]
         numbers = sorted({site.number for site in flat})
@@ -229,6 +229,13 @@ def _cut(sizes: tuple[int, ...], start: int) -> tuple[int, ...]:
     """Domains as ranks see them that start so far from the first device: what surely lies in one, per level."""
     inner = accumulate((gcd(size, start) for size in sizes[:-1]), max)
     return (*inner, sizes[-1])
+
+
+def _neighbours(site: Site) -> int:
+    """Ranks of a worker of which surely as many share an innermost domain; all of them where one holds the worker."""
+    if site.domain(site.group.domains[0].size) is not None:
+        return site.devices
+    return gcd(site.hardware.domain_sizes[0], site.devices)
 
 
 def _fabric_efficiency(group: NodeGroup) -> float:

@@ -167,6 +167,9 @@ def test_nodes_that_leave_an_uneven_rest_are_never_slower() -> None:
         # Eight devices are shared by micro-batches of any size, and so is what ten of them leave without two.
         ("llama-3.2-3b", "6xH100,2xL40S", "6xH100,4xL40S", 32),
         ("llama-3.2-1b", "4xA100-80,4xH100", "4xA100-80,5xH100", 64),
+        # 26 + 6 sequences in one ZeRO group over eight and two; no such shares over eight and three are as quick.
+        ("llama-3.2-1b", "8xH800,2xH100", "8xH800,3xH100", 32),
+        ("llama-3.2-3b", "4xH200,4xA100-80", "4xH200,6xA100-80", 32),
     ],
 )
 def test_devices_of_one_node_more_are_never_slower(model: str, few: str, many: str, batch: int) -> None:

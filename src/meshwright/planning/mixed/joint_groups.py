@@ -14,7 +14,7 @@ Source: Zhang et al. 2024, Poplar (arXiv 2408.12596), shares of the batch by spe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations, product
 
@@ -71,16 +71,20 @@ class JointGroups:
     candidate: Callable[[ExecutionPlan], PricedPlan | None]
     """A plan priced in full; None where it does not fit."""
 
-    def quicker(self, parts: Sequence[IslandPart], best_s: float) -> list[PricedPlan]:
+    def quicker(
+        self, parts: Sequence[IslandPart], best_s: float, fewer: Sequence[tuple[IslandPart, ...]] = ()
+    ) -> list[PricedPlan]:
         """Plans that are quicker than the best known, the quickest first.
 
         Args:
             parts: of the cluster, that can talk to each other.
             best_s: step of the best plan known; infinite where there is none.
+            fewer: the same with some devices idle, of which the few best divisions of all are looked at.
         """
         found: list[PricedPlan] = []
-        for some in self._sets(parts):
-            for division in self._promising(some, best_s):
+        idle = (one for some in fewer for one in self._divisions(some))
+        for divisions in (*map(self._divisions, self._sets(parts)), idle):
+            for division in self._promising(divisions, best_s):
                 one = self._refined(division, best_s)
                 if one is not None and one.step_time_s < best_s:
                     best_s = one.step_time_s
@@ -94,15 +98,15 @@ class JointGroups:
         if 2 < len(parts) <= MOST_SUBSETS:
             yield from combinations(parts, len(parts) - 1)
 
-    def _promising(self, parts: tuple[IslandPart, ...], best_s: float) -> list[_Division]:
-        """Divisions that may be quicker, by their step without recompute."""
+    def _promising(self, divisions: Iterable[_Division], best_s: float) -> list[_Division]:
+        """Those that may be quicker, by their step without recompute."""
         layers = self.pricer.model.num_layers
-        divisions = sorted(self._divisions(parts), key=lambda one: one.promised)[:PRICED]
+        least = sorted(divisions, key=lambda one: one.promised)[:PRICED]
         plans = [
             (plan, one)
-            for one in divisions
+            for one in least
             if one.promised * layers < best_s
-            and (plan := self._plan(one, SHARDED[0], [PlanRow()] * len(parts), checked=False)) is not None
+            and (plan := self._plan(one, SHARDED[0], [PlanRow()] * len(one.parts), checked=False)) is not None
         ]
         self.pricer.price_rows([plan for plan, _ in plans])
         priced = [(self.pricer.step_time_s(plan), one) for plan, one in plans]

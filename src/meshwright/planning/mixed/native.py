@@ -146,7 +146,8 @@ class NativeSource:
 
         islands = self.composer.islands
         joint = JointGroups(pricer=self._pricer, space=self.space, rate=islands.rate, candidate=self.priced)
-        return joint.quicker(parts, best_s)
+        fewer = self._choices(parts) if len(parts) == 2 else []
+        return joint.quicker(parts, best_s, [some for some in fewer if islands.least_s(some) < best_s])
 
     def composed(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """The quickest pipeline sets over these parts, or some of them.
