@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.search.certificate import Certificate, Counts
+from meshwright.search.certificate import Certificate, SpaceCounts
 from meshwright.search.engine import explore
 from meshwright.search.incumbents import BestAndFront
 from meshwright.search.points import Points, thinned
@@ -25,7 +25,7 @@ BEATEN = "range: bound beaten"
 class Search:
     costs: np.ndarray
     incumbents: BestAndFront
-    counts: Counts = field(default_factory=Counts)
+    counts: SpaceCounts = field(default_factory=SpaceCounts)
 
 
 @dataclass(frozen=True, kw_only=True)
