@@ -360,7 +360,7 @@ def size(
     software: str | None = ...,
     calibration: Calibration | str | os.PathLike[str] | None = ...,
     days: float | None = ...,
-    step_time: float | None = ...,
+    step_time: float | str | None = ...,
     max_price: float | None = ...,
     pin: str | Iterable[str] | Mapping[str, object] = ...,
     forbid: str | Iterable[str] | Mapping[str, object] = ...,
@@ -616,7 +616,7 @@ def profile(
     output: str | os.PathLike[str] | None = ...,
     *,
     name: str | None = ...,
-    seconds: float = ...,
+    seconds: float | str = ...,
 ) -> Profile: ...
 def run(
     model: str | None = ...,

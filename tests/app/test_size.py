@@ -96,3 +96,8 @@ def test_a_count_that_divides_badly_does_not_hide_a_lower_one() -> None:
     assert [point.meets for point in answer.curve] == [False] * (len(answer.curve) - 1) + [True]
     assert "2, 3, 5 and 7" in answer.considered
     assert "excluded" in answer.considered
+
+
+@pytest.mark.parametrize("goal", [5, "5s", "5000ms"])
+def test_a_step_time_is_in_seconds_or_has_its_unit(goal: float | str) -> None:
+    assert size("gpt2", "H100", step_time=goal, global_batch=64).to_dict()["goal"]["step_time_s"] == 5.0

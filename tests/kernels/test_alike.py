@@ -64,3 +64,8 @@ def test_how_far_apart_properties_and_links_are() -> None:
     assert apart[0, 1] == 0
     assert apart[0, 2] == pytest.approx(3)
     assert links_apart(np.zeros((2, 2)))[0, 1] == np.inf
+
+
+def test_things_that_are_too_far_apart_for_a_number_are_infinitely_far() -> None:
+    apart = ratio_apart([np.array([1e300, 1e-300])])
+    assert apart.tolist() == [[0.0, np.inf], [np.inf, 0.0]]

@@ -44,11 +44,12 @@ def ratio_apart(columns: Sequence[Float[np.ndarray, "things"]]) -> Float[np.ndar
         columns: one per property, above 0.
 
     Returns:
-        symmetric, 0 on the diagonal.
+        symmetric, 0 on the diagonal; infinite where a ratio is above the largest number.
     """
     apart = np.zeros((len(columns[0]), len(columns[0])))
-    for column in columns:
-        apart = np.maximum(apart, np.maximum.outer(column, column) / np.minimum.outer(column, column) - 1)
+    with np.errstate(over="ignore"):
+        for column in columns:
+            apart = np.maximum(apart, np.maximum.outer(column, column) / np.minimum.outer(column, column) - 1)
     return apart
 
 

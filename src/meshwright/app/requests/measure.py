@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from meshwright.app.requests.estimate import PLAN_KIND
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import FRAMEWORK_HELP, MONEY_AND_POWER, NAME, PLAN_HELP, JobFields
-from meshwright.fields.kinds import FieldKind, Flag, Number, Texts
+from meshwright.fields.kinds import Duration, FieldKind, Flag, Number, Texts
 from meshwright.fields.request import Reading, Request
 
 MEASURED = "MEASURED.csv"
@@ -120,4 +120,4 @@ class ProfileRequest(Request):
 
     output: Any = ask("Device file to write.", PATH, short="-o")
     name: str | None = ask("Name of the device.", NAME, usual="made of its kind")
-    seconds: float = ask("Shortest measuring time in seconds.", Number(metavar="N"), default=60.0, usual="60")
+    seconds: float = ask("Shortest measuring time: 60, 2min.", Duration(), default=60.0, usual="60")

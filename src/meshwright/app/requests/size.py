@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from meshwright.app.requests.plan import PLAN_SET_FILE
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import JobFields, SpaceFields
-from meshwright.fields.kinds import FieldKind, Number, OutputFile
+from meshwright.fields.kinds import Duration, FieldKind, Number, OutputFile
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
@@ -39,7 +39,7 @@ class SizeRequest(Request):
         required="for example --device H100",
     )
     days: float | None = ask("Longest training time in days; needs --tokens.", Number(metavar="N"))
-    step_time: float | None = ask("Longest step time in seconds.", Number(metavar="S"))
+    step_time: float | None = ask("Longest step time: 10, 10s, 2min.", Duration())
     max_price: float | None = ask("Upper limit on the cost of the run; needs --tokens.", Number(metavar="USD"))
     space: SpaceFields = group(SpaceFields, without=("schedule", "offload", "methods"))
     limits: LimitFields = group(LimitFields)
