@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +12,11 @@ from meshwright import plan
 from meshwright.app.plan_set import PlanSet
 from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
+from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.mixed.joint_groups import JointGroups
+from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.plan_source import planned_job
+from meshwright.search.space import Space
 from meshwright.specs.job import Job
 from meshwright.specs.strategy import ContextParallel, DataParallel, LayerStrategy
 from tests.estimate.mixed import Stage, plan_of
@@ -72,3 +78,19 @@ def test_pins_that_leave_nothing_to_share_hold(pins: dict[str, object]) -> None:
 def test_pinned_degrees_hold_in_one_group() -> None:
     for entry in asked(pin={"cp": 1, "tp": 1}):
         assert all((own.cp, own.tp) == (1, 1) for own in planned_job(entry)[0].plan.strategies)
+
+
+@pytest.mark.parametrize(("vendor", "found"), [("NVIDIA", True), ("AMD", False)])
+def test_two_collective_libraries_form_no_one_group(plans: PlanSet, vendor: str, *, found: bool) -> None:
+    job = planned_job(plans[0])[0]
+    assert isinstance(job, Job)
+    first, second = job.cluster.groups
+    other = replace(second, device=replace(second.device, vendor=vendor))
+    cluster = replace(job.cluster, groups=(first, other))
+    joint = JointGroups(
+        pricer=PlanPricer(job.model, cluster, job.workload),
+        space=Space(),
+        rate=lambda part: 1.0 * part.devices,
+        candidate=lambda plan: PricedPlan(job=replace(job, plan=plan), estimate=plans[0].estimate),
+    )
+    assert bool(joint.quicker([IslandPart(0, 4), IslandPart(1, 4)], math.inf)) == found

@@ -29,6 +29,7 @@ from meshwright.schedules.plan_rows import plan_of
 from meshwright.search.axes import recompute_words
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
+from meshwright.specs.collective_libraries import collective_library
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.row import PlanRow, recompute_fields
 
@@ -118,7 +119,8 @@ class JointGroups:
         batch = self.pricer.workload.global_batch
         groups = [self.pricer.cluster.groups[part.group] for part in parts]
         rates = [self.rate(part) for part in parts]
-        if not all(rates):
+        # A transport between two libraries carries messages, and no collective of all ranks.
+        if not all(rates) or len({collective_library(group.device.vendor) for group in groups}) > 1:
             return
         near = math.gcd(*(size for part, group in zip(parts, groups, strict=True)
                           for size in (part.devices, group.devices_per_node)))  # fmt: skip
