@@ -34,8 +34,8 @@ class TaskOrder:
 
     @property
     def micro_batches(self) -> int:
-        """Parts of a batch that tasks run: micro-batches, or parts of their samples."""
-        return sum(self.table.micro_batches)
+        """Parts of a batch's samples that tasks run: micro-batches, or parts of theirs; segments of sequences aside."""
+        return sum(self.table.micro_batches) // self.table.segments
 
     @property
     def updates(self) -> int:

@@ -145,8 +145,7 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
     updates = method.updates if isinstance(method, PipeshardParallel) else None
     micro_batches = method.num_micro_batches if plan is None else plan.micro_batches
     order = task_order(name, workers, micro_batches, chunks, updates)
-    parts = order.micro_batches // micro_batches
-    if parts > 1 and order.table.segments == 1:  # parts of sequences are refused by their schedule's name
+    if (parts := order.micro_batches // micro_batches) > 1:
         check_parts(asked.arguments, asked.batch_argnums, micro_batches, parts)
     step = trace_step(
         asked.fun,
