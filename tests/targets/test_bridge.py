@@ -147,6 +147,17 @@ def test_weights_are_kept_as_its_recipes_of_8_bits_keep_them(said: dict[str, str
     assert (back.weights, back.gradients) == (one.workload.precision.weights, one.workload.precision.gradients)
 
 
+@pytest.mark.parametrize("target", ["bridge", "torchtitan"])
+@pytest.mark.parametrize(("model", "fed"), [("llama-3.1-8b", True), ("qwen3-30b-a3b", False)])
+def test_adapters_stand_on_its_own_products_where_nobody_names_them(target: str, model: str, fed: bool) -> None:
+    asked_for = priced_as(JobFields(model=model, gpus="8xH100", seq_len=2048, lora="r=8"), target)
+    one = plan_question("tp1.dp8.fsdp.mbs1.rc-full", asked_for).job
+    assert one.model.lora is not None
+    assert one.model.lora.rank == 8
+    assert any("proj" in name or "fc" in name for name in one.model.lora.targets[2:]) == fed
+    assert not TARGETS[target].problems(one)
+
+
 def test_chunks_of_a_stage_are_said_beside_its_layout() -> None:
     text = written("bridge", job("pp4.vpp2.z1", "llama-3.1-8b"))["overrides.txt"]
     assert "model.virtual_pipeline_model_parallel_size=2\n" in text

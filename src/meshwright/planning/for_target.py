@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.library.software import canonical
+from meshwright.planning.job_inputs import resolve_model
 from meshwright.planning.one_kind import Found
 from meshwright.planning.used_nodes import on_used_nodes
 from meshwright.schedules.plan_rows import row_of
@@ -103,7 +105,7 @@ def _options(row: PlanRow | None) -> int:
 
 
 def priced_as(job: JobFields, target: str | None) -> JobFields:
-    """The question priced with the kernels, memory and number formats of a target, unless it states them itself.
+    """The question priced with the kernels, memory, number formats and adapters of a target, unless it states them.
 
     Args:
         job: of the question.
@@ -119,7 +121,7 @@ def priced_as(job: JobFields, target: str | None) -> JobFields:
     own = found.software
     formats = found.formats.get(job.dtype, {}) if isinstance(job.dtype, str) else {}
     own_formats: dict[str, Any] = {role: value for role, value in formats.items() if getattr(job, role) is None}
-    job = replace(job, **own_formats)
+    job = _with_adapters(replace(job, **own_formats), found)
     if job.software is None:
         return job if own is None else replace(job, software=own)
     line = canonical(job.software).partition("@")[0]
@@ -129,6 +131,17 @@ def priced_as(job: JobFields, target: str | None) -> JobFields:
         raise InputError(
             what=f"--software is {job.software} for --target {target}", why=why, fix=fix, field="software", code="MW203"
         )
+    return job
+
+
+def _with_adapters(job: JobFields, target: Target) -> JobFields:
+    """The question with adapters on the modules that a target has them for, where it names none."""
+    if isinstance(job.lora, bool) or not isinstance(job.lora, (str, int)) or "targets" in str(job.lora):
+        return job
+    with suppress(MeshwrightError):  # a model that is wrong is refused where its question is read
+        if modules := target.adapters(resolve_model(job.model)):
+            rank = f"r={job.lora}" if str(job.lora).isdigit() else job.lora
+            return replace(job, lora=f"{rank},targets={modules}")
     return job
 
 

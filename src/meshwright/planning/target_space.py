@@ -108,10 +108,12 @@ def restricted(
     for axis, values in choices:
         reasons = {value: refused_of(replace(plain, **{axis: value})) for value in values}  # type: ignore[arg-type]
         refused = {value for value, problems in reasons.items() if problems}
+        if {"fsdp", "fsdp-keep"} <= refused:
+            refused.add("hsdp")  # of the same family, and no plain plan: it has groups of its own
         if refused:
             every = dict.fromkeys((*_EVERY[axis], *([plain.schedule] if axis == "schedule" else [])))
             left = [value for value in pins.get(axis) or every if value not in refused]
-            _keep(pins, axis, left, set().union(*(reasons[value] for value in refused)))
+            _keep(pins, axis, left, set().union(*(reasons.get(value, set()) for value in refused)))
     _recomputes(pins, model, workload, plain, refused_of)
     return replace(space, pins=tuple(pins.items()))
 

@@ -17,6 +17,7 @@ from meshwright.formats.shell import Launch, Script, Word
 from meshwright.library.made_with import made_with
 from meshwright.specs.collective_libraries import crossed
 from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 
 Files = Mapping[str, str]
@@ -78,6 +79,8 @@ class Target(ABC):
     """Whose kernels and memory price its plans, by name in the library; None for the default."""
     formats: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What its own recipe of a `--dtype` states besides, by the name of the option: `weight_dtype`."""
+    adapters: Callable[[ModelSpec], str] = lambda model: ""
+    """Modules of a model that adapters stand on where a question names none; empty for all linear ones."""
 
     @property
     def searched(self) -> str | None:

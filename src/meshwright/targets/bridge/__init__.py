@@ -180,6 +180,7 @@ TARGET = JobTarget(
     recognised=_recognised,
     beside=(OVERRIDES,),
     as_run=as_run_by_megatron,
+    adapters=lora.usual_modules,
     formats={dtype: {"weight_dtype": "fp8"} for dtype in ("fp8", "mxfp8")},
     option=lambda name, value: (f"{name}={value}",),
 )

@@ -14,11 +14,20 @@ from meshwright.errors import Problem
 from meshwright.ops.layers import work_of
 from meshwright.ops.modules import part_of, targeted
 from meshwright.specs.job import Job
+from meshwright.specs.layers import Attention
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
 from meshwright.targets.overrides import parsed_word
 
 NAMES = {"linear_qkv": "linear_qkv", "o_proj": "linear_proj", "linear_fc1": "linear_fc1", "down_proj": "linear_fc2"}
 """Its names of modules by ours."""
+
+
+def usual_modules(model: ModelSpec) -> str:
+    """Modules with adapters where nobody names them: all but those of experts; empty where a layer has others."""
+    if any(not isinstance(kind.attention, Attention) for kind in model.kinds()):
+        return ""
+    return "linear_qkv,linear_proj" + ("" if model.is_moe else ",linear_fc1,linear_fc2")
 
 
 def wholly_trained(job: Job) -> Job:

@@ -153,4 +153,5 @@ TARGET = OneStrategyTarget(
     edited=edited_module,
     beside=(COMPUTE_FILE,),
     software="pytorch-compiled",
+    adapters=lora.usual_modules,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.errors import Problem
+from meshwright.specs.model import ModelSpec
 from meshwright.targets import adapters
 from meshwright.targets.sayable import Plan
 from meshwright.targets.torchtitan.flavors import flavor_of
@@ -17,6 +18,14 @@ NAMES = {"linear_qkv": "wqkv", "o_proj": "wo", "gate_proj": "w1", "up_proj": "w3
 """Its names of modules by ours."""
 _FUSED = ("llama3", "qwen3", "gpt_oss")
 """Models whose queries, keys and values are one product."""
+
+
+def usual_modules(model: ModelSpec) -> str:
+    """Modules with adapters where nobody names them: all products it converts; empty for models it has none for."""
+    flavor = flavor_of(model)
+    if flavor is None or flavor.module not in _FUSED:
+        return ""
+    return "qkv_proj,o_proj" + ("" if model.is_moe else ",mlp.gate_proj,mlp.up_proj,mlp.down_proj")
 
 
 def converter(plan: Plan) -> str:
