@@ -99,3 +99,22 @@ def test_what_stands_over_a_file_stands_over_the_edited_one(tmp_path: Path) -> N
     assert report.fix is not None
     assert not report.fix.why_not
     assert "_size = " in report.fix.diff
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "settings"),
+    [
+        ("lev.yaml", files.LEVANTER, "vocab_size=50304"),
+        ("neox.yml", files.NEOX, "padded_vocab_size=50432"),
+    ],
+)
+def test_a_trainer_has_models_that_the_target_like_it_has_not(
+    tmp_path: Path, name: str, text: str, settings: str
+) -> None:
+    """MaxText names its models, and Megatron-LM has no layers whose attention and MLP run side by side."""
+    (tmp_path / name).write_text(text)
+    report = check(tmp_path / name, gpus="8xH100", settings=settings)
+    assert not [warning for warning in report.warnings if "no other plan was searched" in warning]
+    assert report.better is not None
+    assert report.fix is not None
+    assert report.fix.diff

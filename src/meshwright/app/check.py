@@ -262,9 +262,10 @@ _TRIED = 64
 
 
 def _of_degrees(rule: Callable[[Job], tuple[Problem, ...]], job: Job) -> tuple[Problem, ...]:
-    """What a target refuses of a plan's degrees: a trainer like it has its own formats, optimizer and adapters."""
+    """What a target refuses of a plan's degrees: a trainer like it has its own models, formats, optimizer, adapters."""
     usual = replace(job.workload, precision=PRECISIONS["bf16"], optimizer="adamw", attention_kernel="flash")
-    return rule(replace(job, workload=usual, model=replace(job.model, tuning=None)))
+    found = rule(replace(job, workload=usual, model=replace(job.model, tuning=None)))
+    return tuple(problem for problem in found if (problem.field or "").partition(".")[0] != "model")
 
 
 def _better(
