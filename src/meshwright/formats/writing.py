@@ -165,7 +165,7 @@ def _write_file(target: Path, data: bytes) -> None:
         raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
     finally:
         if temporary is not None:
-            with suppress(OSError):
+            with suppress(OSError, ValueError):
                 temporary.unlink(missing_ok=True)
 
 
