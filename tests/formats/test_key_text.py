@@ -80,3 +80,13 @@ def test_yaml_whose_values_stand_in_two_places_is_left_alone() -> None:
     pytest.importorskip("yaml")
     assert key_text("x.yaml", "a: &one {b: 1}\nc: *one\n") is None
     assert key_text("x.toml", "a = 1\n") is None
+
+
+def test_a_table_of_json_inside_yaml_stays_json() -> None:
+    """Files of GPT-NeoX are JSON by another suffix."""
+    keys = key_text("x.yml", JSON)
+    assert keys is not None
+    for path, value in (("bf16.loss", "none"), ("zero.size", 4), ("a.b.c", [1])):
+        text = keys.with_value(path, value)
+        assert text is not None
+        assert json.loads(text)

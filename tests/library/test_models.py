@@ -358,6 +358,7 @@ def test_a_name_wins_over_a_folder_unless_it_is_written_as_a_path(here: Path) ->
         (b"[1, 2]", "MW204", "one JSON object"),
         (b"null", "MW204", "one JSON object"),
         (b"{}", "MW204", "model_type is missing"),
+        (b'{"_class_name": "FluxTransformer2DModel"}', "MW204", "diffusion models are not planned"),
         (b'{"model_type": "llama", "hidden_size": NaN}', "MW204", "hidden_size is nan"),
     ],
 )

@@ -100,11 +100,13 @@ class KeyText:
         last = max(own, key=lambda entry: entry.end)
         indent = self.text[self._line_start(last.start) : last.start]
         if table.braces:
-            new = self.said(value)
+            key, new = self.key, self.said(value)
+            if self.text[last.start] == '"':  # JSON in a file of YAML, which other programs may read as JSON
+                key, new = json.dumps, json.dumps(value)
             for name in reversed(rest[1:]):
-                new = f"{{{self.key(name)}: {new}}}"
+                new = f"{{{key(name)}: {new}}}"
             gap = f",\n{indent}" if not indent.strip() else ", "
-            return f"{self.text[: last.end]}{gap}{self.key(rest[0])}{self.joint}{new}{self.text[last.end :]}"
+            return f"{self.text[: last.end]}{gap}{key(rest[0])}{self.joint}{new}{self.text[last.end :]}"
         if indent.strip():
             return None
         lines = [f"{indent}{'  ' * depth}{self.key(name)}:" for depth, name in enumerate(rest)]

@@ -92,6 +92,14 @@ def find_text(config: Mapping[str, object], name: str, known: Mapping[str, str])
                 f"name it as the plan: --plan {name}.json",
                 "model",
             )
+        diffusers = config.get("_class_name")
+        if isinstance(diffusers, str):
+            raise _not_a_model(
+                f"model {name}: _class_name is {show(diffusers)}",
+                "diffusers wrote this config, and diffusion models are not planned",
+                "pass the config.json of a model of the transformers library, which has a model_type",
+                "_class_name",
+            )
         raise _not_a_model(
             f"model {name}: model_type is {'missing' if said is None else show(said)}",
             "it names the family, so this is not the config.json of a model",
