@@ -158,7 +158,8 @@ def script_question(
     asks = [*flags.questions, *([which] if which is not None else [])]
     if model is None:
         model, open_model = model_trained(flags, f"model of {Path(launch.name).name or 'the script'}")
-        asks += [open_model] if open_model is not None else []
+        known_open = any(one.field == "model" for one in asks)
+        asks += [open_model] if open_model is not None and not known_open else []
     if model is None or cluster is None:
         flags = replace(flags, questions=tuple(dict.fromkeys(asks)))
         violations = [Violation.of("OPTIONS", problem) for problem in flags.problems]

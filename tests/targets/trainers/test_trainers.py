@@ -276,8 +276,49 @@ def test_foundry_fills_in_references_and_asks_for_a_micro_batch_that_is_auto(tmp
     assert (workload.seq_len, workload.optimizer, workload.precision.reduce) == (2048, "lion", "bf16")
 
 
+@pytest.mark.parametrize(
+    ("said", "parameters"),
+    [
+        ("", 6_658_859_008),  # GPT-2's layers: biases and learned positions
+        ("  expansion_ratio: 2\n", 4_511_113_216),
+        ("  ffn_config: {ffn_hidden_size: 8192}\n", 4_511_113_216),
+        ("  attn_config: {alibi: true}\n", 6_650_470_400),
+        ("  attn_config: {alibi: true}\n  no_bias: true\n", 6_649_024_512),
+    ],
+)
+def test_foundry_counts_the_biases_positions_and_width_of_mpt(tmp_path: Path, said: str, parameters: int) -> None:
+    text = FOUNDRY.replace("  vocab_size: 50368\n", f"  vocab_size: 50368\n{said}").replace(": auto", ": 8")
+    report = read(tmp_path, "mpt.yaml", text)
+    assert inputs(report).model.parameters == parameters
+    assert not any("left out" in note for note in report.warnings)
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ("  ffn_config: {ffn_type: mptgeglu}\n", "model.ffn_config.ffn_type"),
+        ("  expansion_ratio: 2.00001\n", "model.expansion_ratio"),
+        ("  no_bias: true\n", "model.no_bias"),
+    ],
+)
+def test_foundry_refuses_what_no_family_has(tmp_path: Path, said: str, field: str) -> None:
+    text = FOUNDRY.replace("  vocab_size: 50368\n", f"  vocab_size: 50368\n{said}").replace(": auto", ": 8")
+    assert refused(read(tmp_path, "mpt.yaml", text)) == [field]
+
+
+def test_nanotron_asks_for_the_kind_of_its_model(tmp_path: Path) -> None:
+    report = read(tmp_path, "config.yaml", NANOTRON.replace("    is_llama_config: true\n", ""))
+    assert refused(report) == ["model.model_config.is_llama_config"]
+
+
+def test_levanter_trains_with_the_tokenizer_of_gpt_2_by_default(tmp_path: Path) -> None:
+    report = read(tmp_path, "llama.yaml", LEVANTER.replace("!include data/pile.yaml", "{id: wikitext}"))
+    assert report.ok
+    assert inputs(report).model.vocab == 50257
+
+
 def test_levanter_takes_the_tokenizer_of_a_file_it_includes(tmp_path: Path) -> None:
-    assert "model" in asks(read(tmp_path, "llama.yaml", LEVANTER))
+    assert asks(read(tmp_path, "llama.yaml", LEVANTER)) == ["model"]
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "pile.yaml").write_text('tokenizer: "NousResearch/Llama-2-7b-hf"\n')
     report = read(tmp_path, "llama.yaml", LEVANTER)

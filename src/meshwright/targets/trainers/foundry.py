@@ -138,33 +138,52 @@ def _model(reader: KeyReader) -> tuple[str | None, Mapping[str, Any] | None]:
     if kind != "mpt_causal_lm":
         reader.refuse("model.name", kind, "mpt_causal_lm and hf_causal_lm are read", "name a decoder")
         return None, None
-    if reader.get("model.ffn_config.ffn_type", "mptmlp") not in ("mptmlp", "mptgeglu"):
-        why = "experts of MegaBlocks, or of another kind, are not read"
+    if reader.get("model.ffn_config.ffn_type", "mptmlp") != "mptmlp":
+        why = "gated products, and experts of MegaBlocks, are not read"
         reader.refuse("model.ffn_config.ffn_type", reader.get("model.ffn_config.ffn_type"), why, "use mptmlp")
     if reader.get("model.block_overrides") is not None:
         reader.refuse("model.block_overrides", "given", "its layers differ as a table says", "leave it out")
     kind = reader.word("model.attn_config.attn_type", "multihead_attention")
     if kind not in ("multihead_attention", "multiquery_attention", "grouped_query_attention"):
         reader.refuse("model.attn_config.attn_type", kind, "it is not read", "use grouped_query_attention")
-    rotary = reader.switch("model.attn_config.rope")
     heads = reader.degree("model.n_heads", 16)
     grouped = reader.get("model.attn_config.kv_n_heads", 1 if kind == "multiquery_attention" else heads)
-    config = {
-        "model_type": "mpt",
-        "d_model": reader.degree("model.d_model", 2048),
-        "n_heads": heads,
-        "n_layers": reader.degree("model.n_layers", 24),
-        "expansion_ratio": reader.get("model.expansion_ratio", 4),
-        "max_seq_len": reader.degree("model.max_seq_len", 2048),
-        "vocab_size": reader.degree("model.vocab_size", 50368),
-        "no_bias": reader.switch("model.no_bias"),
-        "learned_pos_emb": reader.switch("model.learned_pos_emb", default=True),
-        "attn_config": {"alibi": reader.switch("model.attn_config.alibi"), "rope": rotary},
-        "tie_word_embeddings": reader.switch("model.tie_word_embeddings", default=True),
-    }
     if grouped != heads:
         reader.refuse("model.attn_config.kv_n_heads", grouped, "MPT is read with as many heads of keys", "leave it out")
-    return None, config
+    return None, _mpt(reader, heads)
+
+
+def _mpt(reader: KeyReader, heads: int) -> Mapping[str, Any]:
+    """MPT as the family of the transformers library that has its biases and positions, whose MPT has none of either.
+
+    Sources: MPTConfig (positions are learned without alibi and rope) and resolve_ffn_hidden_size of llm-foundry 0.22.
+    """
+    attention = "model.attn_config."
+    placed = reader.switch(f"{attention}alibi"), reader.switch(f"{attention}rope")
+    learned = reader.switch("model.learned_pos_emb", default=True) and not any(placed)
+    biased = not reader.switch("model.no_bias")
+    hidden, ratio = reader.degree("model.d_model", 2048), reader.get("model.expansion_ratio", 4)
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not (ratio > 0 and ratio * hidden % 1 == 0):
+        reader.refuse("model.expansion_ratio", ratio, f"times d_model {hidden} it must be a whole size", "use 4")
+        ratio = 4
+    if learned and not biased:
+        why = "learned positions without biases are in no family that is read"
+        reader.refuse("model.no_bias", True, why, "name the model: check MODEL FILE")
+    dropped = reader.get(f"{attention}attn_pdrop", 0.0), reader.get("model.resid_pdrop", 0.0)
+    sizes = {
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_hidden_layers": reader.degree("model.n_layers", 24),
+        "intermediate_size": reader.degree("model.ffn_config.ffn_hidden_size", int(ratio * hidden)),
+        "max_position_embeddings": reader.degree("model.max_seq_len", 2048),
+        "vocab_size": reader.degree("model.vocab_size", 50368),
+        "tie_word_embeddings": reader.switch("model.tie_word_embeddings", default=True),
+    }
+    if biased and learned:
+        return {"model_type": "gpt2", **sizes, **dict(zip(("attn_pdrop", "resid_pdrop"), dropped, strict=True))}
+    if biased:
+        return {"model_type": "xglm", **sizes, **dict(zip(("attention_dropout", "dropout"), dropped, strict=True))}
+    return {"model_type": "mpt", **sizes, "resid_pdrop": dropped[1]}
 
 
 def _lora(reader: KeyReader) -> dict[str, Any] | None:

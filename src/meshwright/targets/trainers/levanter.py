@@ -152,9 +152,13 @@ def _named(text: str) -> tuple[str, ...]:
 
 
 def _tokenizer(reader: KeyReader, files: Files, text: str) -> str:
-    """The tokenizer, which the file or one that it includes names."""
-    said = reader.get("data.tokenizer") if isinstance(reader.get("data"), Mapping) else None
-    said = said or reader.get("tokenizer")
+    """The tokenizer, which the file or one that it includes names; data that stand in the file have GPT-2's by default.
+
+    Source: LMDatasetConfig of src/levanter/data/text.py.
+    """
+    own = isinstance(reader.get("data"), Mapping)
+    said = (reader.get("data.tokenizer") if own else None) or reader.get("tokenizer")
+    said = said or ("gpt2" if own and not _named(text) else None)
     included = (text_beside(files, PurePath(path).name) for path in _named(text))
     found = [match[1] for one in included if one is not None and (match := _TOKENIZER.search(one)) is not None]
     return str(said or next(iter(found), ""))

@@ -132,9 +132,10 @@ def _model(reader: KeyReader) -> Mapping[str, Any] | None:
     said = said if isinstance(said, Mapping) else {}
     kind = next((ours for name, ours in _KINDS.items() if said.get(name)), "")
     if not kind or said.get("moe_config"):
-        what = "moe_config" if kind else next((name for name in said if name.startswith("is_")), "given")
+        what = "moe_config" if kind else next((name for name in said if name.startswith("is_")), None)
+        path = "model.model_config" if what else f"model.model_config.{next(iter(_KINDS))}"
         why = "decoders of Llama, Qwen2 and Starcoder2 without experts are read"
-        reader.refuse("model.model_config", what, why, "name the model before the file: check MODEL FILE")
+        reader.refuse(path, what, why, "name the model before the file: check MODEL FILE")
         return None
     names = (
         *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
