@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.job import JobFields
 from meshwright.formats.host import Disks
 from meshwright.library.clusters import resolve_gpus
+from meshwright.planning.for_target import priced_as
 from meshwright.planning.job_inputs import job_inputs, resolve_cluster
 from meshwright.specs.cluster import HostSpec
 
@@ -27,6 +29,34 @@ def test_what_is_given_is_no_assumption() -> None:
     names = {assumption.name for assumption in found.assumptions}
     assert not names & {"seq_len", "global_batch", "price"}
     assert found.cluster.groups[0].price_per_hour == 2.0
+
+
+@pytest.mark.parametrize(
+    ("lora", "stated", "software"),
+    [
+        ("r=16,base=nf4", None, "transformers"),
+        ("r=16,base=fp4-single", None, "transformers"),
+        ("r=16,base=int8", None, "transformers"),
+        ("r=16,base=nf4", "megatron-core", "megatron-core"),
+        ("r=16,base=fp8", None, "megatron-core"),
+        ("r=16", None, "megatron-core"),
+        (None, None, "megatron-core"),
+    ],
+)
+def test_adapters_on_weights_of_bitsandbytes_are_priced_under_what_loads_them(
+    lora: str | None, stated: str | None, software: str
+) -> None:
+    asked = JobFields(model="llama-3-8b", gpus="1xRTX4090", lora=lora, software=stated)
+    found = job_inputs(asked)
+    assert found.workload.software == software
+    assert found.software_given is (stated is not None)
+    said = next(one.value for one in found.assumptions if one.name == "software")
+    assert ("PEFT and bitsandbytes" in said) is (lora is not None and "base=fp8" not in lora and "base" in lora)
+    # A plan file keeps what it was made with, stated again or not.
+    old = replace(found.workload, software="megatron-core")
+    assert job_inputs(replace(asked, software=None, like=old)).workload.software == "megatron-core"
+    assert priced_as(asked, "bridge").software == "megatron-core"
+    assert priced_as(replace(asked, software=None), "axolotl").software == "pytorch-eager"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from meshwright.search.space import Space
 
 
 def test_a_quicker_plan_that_leaves_too_little_free_is_named() -> None:
-    best = mw.plan("llama-3.1-8b", gpus="1xRTX-4090", lora="r=16,base=nf4", global_batch=16, top=1).best
+    asked = {"lora": "r=16,base=nf4", "software": "megatron-core", "global_batch": 16}
+    best = mw.plan("llama-3.1-8b", gpus="1xRTX-4090", top=1, **asked).best
     searched = reserve_reason(best.job, best.row, best.estimate, Space())
     assert searched is not None
     facts = dict(searched.facts)

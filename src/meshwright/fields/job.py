@@ -214,7 +214,7 @@ class JobFields:
     software: str | None = ask(
         "Training framework and its date or version: xla, megatron-core@2025-06, megatron-core@25.04.",
         NAME,
-        usual="megatron-core, the newest known",
+        usual="megatron-core, the newest known; transformers for LoRA on a base in 4 bits or int8",
         rare=True,
     )
     calibration: Calibration | str | os.PathLike[str] | None = ask(

@@ -18,13 +18,19 @@ from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.failures import Failures
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.precision import Precision
-from meshwright.specs.tuning import STORED_BYTES
+from meshwright.specs.software import DEFAULT_SOFTWARE, LOAD_NO_BITSANDBYTES, PEFT_SOFTWARE
+from meshwright.specs.tuning import BITSANDBYTES
 from meshwright.specs.workload import Workload
 from meshwright.units import seconds, significant
 
 
 def job_assumptions(
-    workload: Workload, model: ModelSpec, cluster: ClusterSpec, price: float | None = None
+    workload: Workload,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    price: float | None = None,
+    *,
+    software_given: bool = True,
 ) -> list[Assumption]:
     """Choices of recipe and hardware that shape the answer, stated or not.
 
@@ -33,6 +39,7 @@ def job_assumptions(
         model: with what is trained of it.
         cluster: with its hosts and prices.
         price: per device and hour, where one was stated.
+        software_given: whether the framework was stated rather than chosen for what is trained.
     """
     recipe = workload.precision
     compute, group = recipe.compute, cluster.groups[0]
@@ -42,7 +49,7 @@ def job_assumptions(
         ),
         Assumption(name="optimizer", value=optimizer_said(workload), basis="assumed"),
         Assumption(name="attention", value=f"{workload.attention_kernel} kernel", basis="assumed"),
-        Assumption(name="software", value=software_said(workload) + _of_base(model, workload), basis="assumed"),
+        Assumption(name="software", value=_software_note(model, workload, given=software_given), basis="assumed"),
     ]
     if workload.sequence_lengths or workload.loss_tiles > 1 or workload.mlp_tiles > 1:
         from meshwright.planning.sequences_asked import sequence_notes  # few jobs have them
@@ -98,13 +105,16 @@ def _in_tf32(recipe: Precision, cluster: ClusterSpec) -> str:
     return "; products of fp32 run in tf32, which the device has" if asked else ""
 
 
-def _of_base(model: ModelSpec, workload: Workload) -> str:
-    """What is said of a quantised base beside a framework that loads none."""
-    lora = None if model.tuning is None else model.tuning.lora
-    loads = not workload.software.startswith(("megatron", "nanotron"))
-    if lora is None or lora.base is None or STORED_BYTES[lora.base] >= 1.0 or loads:
-        return ""
-    return f"; it loads no {lora.base} weights: --software transformers prices those of PEFT and bitsandbytes"
+def _software_note(model: ModelSpec, workload: Workload, *, given: bool) -> str:
+    """The framework, and what it has to do with a base that bitsandbytes stores."""
+    said, base = software_said(workload), model.lora.base if model.lora else None
+    if base not in BITSANDBYTES:
+        return said
+    if not given:
+        return f"{said}: PEFT and bitsandbytes, which load {base} weights as {DEFAULT_SOFTWARE} does not (--software)"
+    if workload.software.startswith(LOAD_NO_BITSANDBYTES):
+        said += f"; it loads no {base} weights: --software {PEFT_SOFTWARE} prices those of PEFT and bitsandbytes"
+    return said
 
 
 def _of_run(failures: Failures | None, devices: int) -> Iterator[Assumption]:

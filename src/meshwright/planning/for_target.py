@@ -123,6 +123,8 @@ def priced_as(job: JobFields, target: str | None) -> JobFields:
     own_formats: dict[str, Any] = {role: value for role, value in formats.items() if getattr(job, role) is None}
     job = _with_adapters(replace(job, **own_formats), found)
     if job.software is None:
+        # Without kernels of its own a target is Megatron's whatever is trained, but for a calibration's framework.
+        own = own or (DEFAULT_SOFTWARE if job.calibration is None else None)
         return job if own is None else replace(job, software=own)
     line = canonical(job.software).partition("@")[0]
     if (line == _JAX) != (own == _JAX):

@@ -32,7 +32,7 @@ from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.lengths import DYNAMIC, Lengths
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.precision import Precision, precision
-from meshwright.specs.software import DEFAULT_SOFTWARE
+from meshwright.specs.software import DEFAULT_SOFTWARE, usual_software
 from meshwright.specs.workload import Workload
 
 _BOTH_BATCHES = Problem(
@@ -68,6 +68,8 @@ class JobInputs:
     """Whether the batch is the user's own, so that it must not be changed."""
     by_tokens: bool = False
     """Whether it was given in tokens, which stay the same with other lengths."""
+    software_given: bool = False
+    """Whether the framework is stated, by the user, a plan file or a calibration: else it follows what is trained."""
 
 
 def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs:
@@ -171,11 +173,14 @@ def _sized(
     check_batch(batch)
     workload = replace(first, seq_len=seq, global_batch=batch)
     like = job.like
+    stated = job.software is not None or _measured_under(first, like)
     if like is not None:
-        stated = job.calibration is not None or job.software is not None
         workload = with_rest(workload, replace(like, software=workload.software) if stated else like)
+    elif not stated:
+        workload = replace(workload, software=usual_software(spec.lora.base if spec.lora else None))
+    given = stated or like is not None
     _check_run(workload)
-    notes += [*sampled, *job_assumptions(workload, spec, where, job.price)]
+    notes += [*sampled, *job_assumptions(workload, spec, where, job.price, software_given=given)]
     return JobInputs(
         model=spec,
         cluster=where,
@@ -183,7 +188,14 @@ def _sized(
         assumptions=tuple(notes),
         batch_given=job.global_batch is not None or job.tokens_per_step is not None,
         by_tokens=job.tokens_per_step is not None,
+        software_given=given,
     )
+
+
+def _measured_under(first: Workload, like: Workload | None) -> bool:
+    """Whether a calibration that the plan file does not carry already was measured under a framework of its own."""
+    carried = like is not None and first.calibration == like.calibration
+    return not carried and calibration_of(first.calibration).run is not None
 
 
 def _check_run(workload: Workload) -> None:

@@ -81,7 +81,8 @@ def one_kind_plans(
         asked = space_of(spec, workload, cluster.devices, **limits.keywords())
         pins = tuple(pin for pin in asked.pins if pin[0] not in asked.opened)
         freed = {some: partial(space_for, free=tuple(axis for axis, _ in some)) for some in freed_pins(pins, cluster)}
-        raise no_plan(spec, cluster, workload, space_for, found, freed, by_tokens=inputs.by_tokens)
+        said = {"by_tokens": inputs.by_tokens, "software_given": inputs.software_given}
+        raise no_plan(spec, cluster, workload, space_for, found, freed, **said)
     if calibration_of(workload.calibration).run is not None and aim.by.exact:
         found = _measured_again(found)
     chosen = None

@@ -7,11 +7,28 @@ from typing import Literal
 
 from meshwright.specs.check import Check
 from meshwright.specs.device import Basis
+from meshwright.specs.tuning import BITSANDBYTES
 
 FlashKernel = Literal["fa1", "fa2", "best"]
 
 DEFAULT_SOFTWARE = "megatron-core"
 """What a workload runs under unless it says otherwise."""
+PEFT_SOFTWARE = "transformers"
+"""What loads weights of bitsandbytes, with PEFT's adapters beside them."""
+LOAD_NO_BITSANDBYTES = ("megatron", "nanotron")
+"""Starts of the names of frameworks whose layers are their own, made of no weights of bitsandbytes."""
+
+
+def usual_software(base: str | None) -> str:
+    """The framework that a question is priced under where nobody states one.
+
+    Args:
+        base: stored format of the frozen weights beside adapters; None where they are as trained weights are.
+
+    Returns:
+        A name that `library.software` knows.
+    """
+    return PEFT_SOFTWARE if base in BITSANDBYTES else DEFAULT_SOFTWARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

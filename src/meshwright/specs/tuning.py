@@ -34,6 +34,9 @@ STORED_BYTES: dict[str, float] = {
 """Bytes of a frozen weight by the format it is stored in, scales included: 4.127 bits for nf4 with double quantisation,
 4.5 with one fp32 scale per block. Scales of int8 rows and fp8 tensors are below 0.1%."""
 
+BITSANDBYTES = ("nf4", "nf4-single", "fp4", "fp4-single", "int8")
+"""Stored formats that are bitsandbytes' own, which PEFT loads."""
+
 MADE_AGAIN_BYTES = 2.0
 """Bytes of a weight in the 16-bit copy that a product computes with where it is stored in fewer."""
 

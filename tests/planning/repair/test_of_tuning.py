@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import meshwright as mw
+from meshwright.cli import main
 from meshwright.library.models import spec
 from meshwright.planning.repair.no_plan import NoPlanError
 from meshwright.planning.repair.of_tuning import lighter, lora_option
 from meshwright.planning.tuned import read_lora
 from meshwright.specs.tuning import Lora, Tuning
+from meshwright.specs.workload import Workload
 
 MODEL = spec("llama-3.1-8b")
+STEP = Workload(seq_len=2048, global_batch=8)
 
 
 def test_full_training_may_become_adapters_and_these_stand_beside_4_bits() -> None:
-    assert [option for option, _, _ in lighter(MODEL)] == ["--lora r=16", "--lora r=16,base=nf4"]
+    options = [option for option, *_ in lighter(MODEL, STEP, software_given=False)]
+    assert options == ["--lora r=16", "--lora r=16,base=nf4"]
     stored = replace(MODEL, tuning=Tuning(lora=Lora(rank=8, base="nf4")))
-    assert list(lighter(stored)) == []
+    assert list(lighter(stored, STEP, software_given=False)) == []
+
+
+def test_a_repair_in_4_bits_is_priced_under_what_loads_them_unless_the_framework_is_stated() -> None:
+    for given, under in ((False, ["megatron-core", "transformers"]), (True, ["megatron-core"] * 2)):
+        assert [step.software for *_, step in lighter(MODEL, STEP, software_given=given)] == under
 
 
 def test_adapters_are_said_as_the_command_line_reads_them() -> None:
@@ -52,3 +63,31 @@ def test_adapters_on_more_devices_are_no_repair_where_as_many_hold_what_was_aske
         mw.plan("llama-3.1-8b", gpus="8xH100", lora="r=16", seq_len=1_000_000)
     plain = next(one for one in caught.value.repairs if one.option.startswith("--gpus 16xH100"))
     assert all(one.devices < plain.devices for one in caught.value.repairs if "base=nf4" in one.option)
+
+
+@pytest.mark.parametrize("software", [{}, {"--software": "megatron-core"}])
+@pytest.mark.parametrize(
+    ("model", "lora", "gpus"), [("llama-3.1-70b", {"--lora": "r=16"}, "1xA100-80"), ("qwen3-32b", {}, "1xRTX4090")]
+)
+def test_the_command_of_a_repair_in_4_bits_gives_the_numbers_it_promises(
+    model: str, lora: dict[str, str], gpus: str, software: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = {"--gpus": gpus, "--seq": "2048", "--gbs": "8", **software}
+
+    def answer(verb: str, options: dict[str, str]) -> dict[str, Any]:
+        main([verb, model, *(word for option in options.items() for word in option), "--json"])
+        return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+    promised = [one for one in answer("plan", asked | lora)["mends"] if "base=nf4" in one["option"]]
+    assert promised
+    for one in promised:
+        words = one["option"].split()
+        repaired = asked | dict(zip(words[::2], words[1::2], strict=True))
+        assert ("under transformers" in one["text"]) is not bool(software)
+        of_plan = {name: value for name, value in repaired.items() if name != "--offload"}
+        found = answer("estimate", of_plan | {"--plan": one["plan"]})["plans"][0]["estimate"]
+        assert found["step_time_s"] == pytest.approx(one["step_time_s"], rel=1e-6)
+        peak = max(stage["peak_memory_bytes"] for stage in found["stages"])
+        assert peak == pytest.approx(one["peak_memory_bytes"], rel=1e-6)
+        best = answer("plan", repaired)["plans"][0]["estimate"]
+        assert best["step_time_s"] <= one["step_time_s"] * (1 + 1e-6)

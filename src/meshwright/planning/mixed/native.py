@@ -40,6 +40,7 @@ from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
+from meshwright.specs.workload import Workload
 from meshwright.units import gib
 
 COMPOSED = 24
@@ -434,9 +435,9 @@ class NativeSource:
         )
         return NoPlanError((problem,), repairs)
 
-    def _plans_of(self, model: ModelSpec) -> list[PricedPlan]:
-        """The quickest plans of the same step of another model."""
-        other = NativeSource(replace(self.inputs, model=model), self.space_for, self.effort)
+    def _plans_of(self, model: ModelSpec, workload: Workload) -> list[PricedPlan]:
+        """The quickest plans of another model and step."""
+        other = NativeSource(replace(self.inputs, model=model, workload=workload), self.space_for, self.effort)
         alone = (one for part in other.whole for one in other.alone(part))
         sets = joinable(self.cluster, other.whole)
         return [*(one for joined in sets for one in other.composed(joined, SUBSET_COMPOSED)), *alone]

@@ -15,17 +15,18 @@ from meshwright.planning.repair.of_job import same_batch
 from meshwright.planning.repair.of_offload import offload_repairs
 from meshwright.planning.repair.of_tuning import lighter
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.workload import Workload
 
 
 def mixed_repairs(
-    inputs: JobInputs, space_for: SpaceFor, plans_of: Callable[[ModelSpec], Sequence[PricedPlan]]
+    inputs: JobInputs, space_for: SpaceFor, plans_of: Callable[[ModelSpec, Workload], Sequence[PricedPlan]]
 ) -> Iterator[JobRepair]:
     """One kind of device with states in the memory of its hosts, and adapters over all kinds.
 
     Args:
         inputs: model, cluster and workload that fit nowhere.
         space_for: the search space of a part of the cluster.
-        plans_of: plans of another model on the same cluster.
+        plans_of: plans of another model and step on the same cluster.
     """
     found = []
     for number, group in enumerate(inputs.cluster.groups):
@@ -34,8 +35,8 @@ def mixed_repairs(
         for one in offload_repairs(inputs.model, part, inputs.workload, space_for):
             found.append(replace(one, option=f"--gpus {part.name}{batch} {one.option}"))
     yield from sorted(found, key=lambda one: one.step_time_s)[:1]
-    for option, text, tuned in lighter(inputs.model):
-        plans = plans_of(tuned)
+    for option, text, tuned, step in lighter(inputs.model, inputs.workload, software_given=inputs.software_given):
+        plans = plans_of(tuned, step)
         if plans:
             best = min(plans, key=lambda one: one.step_time_s)
             full = best.estimate.fullest

@@ -69,6 +69,7 @@ def no_plan(
     freed: Mapping[Pins, SpaceFor],
     *,
     by_tokens: bool = False,
+    software_given: bool = True,
 ) -> NoPlanError:
     """The error that says which constraint binds and what would make it fit.
 
@@ -80,6 +81,7 @@ def no_plan(
         found: the search that found nothing.
         freed: the space without some of the pins, by these.
         by_tokens: the batch was given in tokens, beside which no repair may state sequences.
+        software_given: the framework was stated, and stays whatever is trained.
 
     Returns:
         The error, to be raised.
@@ -93,8 +95,8 @@ def no_plan(
     tried = leanest(model, cluster, workload, space)
     lean = tried[0] if tried else None
     with watched(None):
-        found_repairs = repairs_of_job(model, cluster, workload, space_for, freed, tried)
-    repairs = tuple(one.beside(by_tokens) for one in found_repairs)
+        found_repairs = repairs_of_job(model, cluster, workload, space_for, freed, tried, software_given=software_given)
+        repairs = tuple(one.beside(by_tokens) for one in found_repairs)
     problem = Problem(
         what=_what(model, cluster, certificate.space, lean, pinned=bool(freed)),
         why=_why(lean) if lean else "",

@@ -42,6 +42,8 @@ def repairs_of_job(
     space_for: SpaceFor,
     freed: Mapping[Pins, SpaceFor],
     tried: list[Leanest],
+    *,
+    software_given: bool = True,
 ) -> Repairs:
     """Changes that make it fit: same devices first, then more or larger ones, then other training."""
     lean = tried[0] if tried else None
@@ -55,7 +57,8 @@ def repairs_of_job(
     more = list(_more_devices(model, cluster, workload, space_for))
     yield from more
     yield from _larger_memory(model, cluster, workload, space_for, lean)
-    yield from _adapters(model, cluster, workload, space_for, min((one.devices for one in more), default=math.inf))
+    lighter_ones = list(lighter(model, workload, software_given=software_given))
+    yield from _adapters(lighter_ones, cluster, space_for, min((one.devices for one in more), default=math.inf))
     yield from _other_optimizer(model, cluster, workload, space_for)
     if lean is None or lean.length_bytes > lean.over_bytes:
         yield from _shorter(model, cluster, workload, space_for)
@@ -194,17 +197,16 @@ def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload,
 
 
 def _adapters(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor, enough: float
+    tried: list[tuple[str, str, ModelSpec, Workload]], cluster: ClusterSpec, space_for: SpaceFor, enough: float
 ) -> Repairs:
     """Adapters beside frozen weights on the same devices, with weights in host memory or on more devices if need be,
     of which what was asked for needs `enough`."""
-    tried = list(lighter(model))
-    for option, text, tuned in tried:
+    for option, text, tuned, workload in tried:
         found = best_plan(tuned, cluster, workload, space_for)
         if found:
             yield job_repair(f"{option}", text, *found, cluster, changes_training=True)
             return
-    for option, text, tuned in tried[-1:]:
+    for option, text, tuned, workload in tried[-1:]:
         both = (
             offload_repairs(tuned, cluster, workload, space_for),
             _more_devices(tuned, cluster, workload, space_for),

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from meshwright.ops.counts import adapter_parameters
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.software import usual_software
 from meshwright.specs.tuning import ALL_LINEAR, STORED_BYTES, Lora, Tuning
+from meshwright.specs.workload import Workload
 from meshwright.units import significant
 
 USUAL_RANK = 16
@@ -15,26 +17,42 @@ USUAL_RANK = 16
 SMALLEST_BASE = "nf4"
 
 
-def lighter(model: ModelSpec) -> Iterator[tuple[str, str, ModelSpec]]:
+def lighter(
+    model: ModelSpec, workload: Workload, *, software_given: bool
+) -> Iterator[tuple[str, str, ModelSpec, Workload]]:
     """Trainings of less memory, the one nearest to what was asked first.
 
     Args:
         model: trained as it is asked for.
+        workload: the step.
+        software_given: whether its framework is stated; else it is the usual one of what is trained.
 
     Returns:
-        What to say, what it means, and the model so trained.
+        What to say, what it means, the model so trained, and the step under the framework that it is priced with.
     """
+
+    def under(lora: Lora) -> Workload:
+        return workload if software_given else replace(workload, software=usual_software(lora.base))
+
     asked = model.lora
     if asked is None and model.hidden > USUAL_RANK:
         asked = Lora(rank=USUAL_RANK)
         tuned = replace(model, tuning=Tuning(lora=asked))
         share = significant(adapter_parameters(tuned) / 1e6, 2)
-        yield f"--lora {lora_option(asked)}", f"adapters of {share} M parameters instead of all weights", tuned
+        yield (
+            f"--lora {lora_option(asked)}",
+            f"adapters of {share} M parameters instead of all weights",
+            tuned,
+            under(asked),
+        )
     if asked is None or STORED_BYTES.get(asked.base or "", 2.0) <= STORED_BYTES[SMALLEST_BASE]:
         return
     stored = replace(asked, base=SMALLEST_BASE)
     text = f"adapters beside weights stored in {8 * STORED_BYTES[SMALLEST_BASE]:.2g} bits"
-    yield f"--lora {lora_option(stored)}", text, replace(model, tuning=Tuning(lora=stored))
+    step = under(stored)
+    if step.software != workload.software:
+        text += f" under {step.software}"
+    yield f"--lora {lora_option(stored)}", text, replace(model, tuning=Tuning(lora=stored)), step
 
 
 def lora_option(lora: Lora) -> str:
