@@ -185,3 +185,11 @@ def test_groups_of_several_kinds_plan_adapters_together() -> None:
     found = mw.plan("llama-3.1-8b", gpus="1x4xH100,1x4xA100-80", global_batch=16, seq_len=2048, lora="r=16")
     assert found.best.estimate.fits != "no"
     assert dict(found.best.estimate.stages[0].memory_bytes)["optimizer"] < 2e9
+
+
+def test_a_model_without_a_head_trains_and_freezes_none() -> None:
+    bare, scored = (replace(MODEL, classes=classes) for classes in (0, 4))
+    for lora, freeze in (("r=16,train=head", ()), (None, ("head",))):
+        with pytest.raises(InputError, match="leave head out"):
+            with_tuning(bare, lora, freeze)
+        assert with_tuning(scored, lora, freeze).tuning is not None

@@ -320,7 +320,12 @@ def _absent(model: ModelSpec, parts: Iterable[str], field: str) -> Iterator[Prob
             known = ", ".join(("text", *sorted(have & set(WHOLES)))) if have else "text alone"
             why = f"it has {known}; a vision tower is planned with --images"
             yield Problem(what=f"the {part} of {model.name}", why=why, fix=f"leave {part} out", field=field)
-    if model.tied_embeddings and "head" in parts and "embedding" not in parts:
+    if model.classes == 0 and "head" in parts:
+        # What would be left of the head is the final norm, which nobody means by it.
+        why = "its class ends at the last hidden state"
+        fix = "leave head out, or name the class with a head, such as LlamaForCausalLM, under architectures"
+        yield Problem(what=f"the head of {model.name}", why=why, fix=fix, field=field)
+    elif model.tied_embeddings and "head" in parts and "embedding" not in parts:
         yield Problem(
             what=f"the head of {model.name} without its embedding",
             why="they are one table",
