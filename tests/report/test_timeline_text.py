@@ -28,6 +28,11 @@ def test_a_short_step_names_every_micro_batch() -> None:
     assert lines[3] == "numbers are micro-batches; - forward, = backward"
 
 
+def test_a_schedule_of_halves_says_what_its_numbers_count() -> None:
+    lines = printed(TimelineText([unequal_picture("chimera-halving", 4, 2, transfer_s=0)], memory=False), 200)
+    assert any(line.startswith("numbers are parts of micro-batches, 2 of each") for line in lines)
+
+
 def test_fused_tasks_stand_side_by_side_in_their_time() -> None:
     picture = unequal_picture("dualpipe", 4, 8, transfer_s=0)
     drawn = TimelineText([picture], memory=False)

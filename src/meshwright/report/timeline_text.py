@@ -121,7 +121,8 @@ class TimelineText:
         words += [f"{mark} {name}" for name, (mark, _) in SPAN_MARKS.items() if name in lanes]
         if not labelled:
             return f"each column shows what runs in its middle; {', '.join(words)}"
-        counted = "segments" if any(table.segments > 1 for table in tables) else "micro-batches"
+        parts = max(table.segments for table in tables)
+        counted = f"parts of micro-batches, {parts} of each" if parts > 1 else "micro-batches"
         chunks = "; a, b, ... are chunks" if any(table.v > 1 for table in tables) else ""
         return f"numbers are {counted}; {', '.join(words)}{chunks}"
 
