@@ -80,3 +80,20 @@ def test_folding_finds_the_period() -> None:
     assert [(len(run.layers), run.repeats) for run in fold([a, b] * 40)] == [(2, 40)]
     assert [(len(run.layers), run.repeats) for run in fold([b] * 3 + [a] * 58)] == [(1, 3), (1, 58)]
     assert [(len(run.layers), run.repeats) for run in fold([a, a, a, b] * 9 + [a])] == [(4, 9), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        ({"vocab_size": -5}, "write that of the published config"),
+        ({"num_key_value_heads": -1.0}, "write that of the published config"),
+        ({"layer_types": ["sliding_atention"] * 32}, "did you mean sliding_attention?"),
+        ({"layer_types": ["of another world"] * 32}, "name such layers by the nearest of these words"),
+        ({"layer_types": ["full_attention"] * 30}, "give one word a layer, or set num_hidden_layers to 30"),
+        ({"layer_types": ["linear_attention"] * 32}, "add the keys of its kind: one of linear_num_value_heads"),
+    ],
+)
+def test_what_is_refused_of_a_config_comes_with_a_remedy(change: dict[str, Any], remedy: str) -> None:
+    with pytest.raises((InputError, UnsupportedError)) as caught:
+        read_config(LLAMA | change, "m")
+    assert any(problem.fix.startswith(remedy) for problem in caught.value.problems)

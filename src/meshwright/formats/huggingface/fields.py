@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 
-from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.errors import InputError, Problem, UnsupportedError, nearest
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.spellings import SAME, SPELLINGS
 from meshwright.specs.model import LayerRun, LayerSpec
@@ -217,10 +217,12 @@ class Fields:
                 return low
             return default
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            fix = ""
+            fix = "write that of the published config" + (
+                "" if default is None else f", or leave it out for {default:,}"
+            )
             if isinstance(value, str) and value.strip().isdecimal():
                 fix = f"write it without quotes: {value.strip()[:20]}"
-            elif isinstance(value, float) and math.isfinite(value) and value == int(value):
+            elif isinstance(value, float) and math.isfinite(value) and value == int(value) >= low:
                 fix = f"write {int(value)}"
             self.problem(key, value, f"must be a whole number from {low:,} to {high:,}", fix)
             self._bad.update(keys)
@@ -293,10 +295,13 @@ class Fields:
         if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
             self.problem(key, value, f"must be a list of words out of {', '.join(known)}")
         elif strange := sorted(set(value) - set(known)):
-            self.refuse(key, strange[0], f"only {', '.join(known)} can be planned")
+            close = nearest(strange[0], known)
+            fix = f"did you mean {' or '.join(close)}?" if close else "name such layers by the nearest of these words"
+            self.refuse(key, strange[0], f"only {', '.join(known)} can be planned", fix)
         elif len(value) != layers:
             if not self.bad("num_hidden_layers"):
-                self.problem(key, value, f"must name as many layers as num_hidden_layers = {layers}")
+                fix = f"give one word a layer, or set num_hidden_layers to {len(value)}"
+                self.problem(key, value, f"must name as many layers as num_hidden_layers = {layers}", fix)
         else:
             return list(value[:layers])
         return None

@@ -99,7 +99,10 @@ def _recurrent(fields: Fields, hidden: int, layers: int) -> Sequence[MixerKind]:
     said = fields.word("linear_kind", tuple(LINEAR), "")
     name = said or next(kind for kind, (key, _) in LINEAR.items() if fields.given(key) or kind == "linear")
     if not said and name == "linear":
-        fields.refuse("layer_types", "linear_attention", "no key says what kind of linear attention it is")
+        why = "no key says what kind of linear attention it is"
+        keys = ", ".join(key for kind, (key, _) in LINEAR.items() if kind != "linear")
+        fix = f"add the keys of its kind: one of {keys}"
+        fields.refuse("layer_types", "linear_attention", why, fix)
     read: Callable[[Fields, int], MixerKind] = getattr(recurrent, LINEAR[name][1])
     return [read(fields, hidden)] * layers
 
