@@ -7,6 +7,8 @@ import importlib.machinery
 import importlib.metadata
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -68,3 +70,19 @@ def stand_in(*names: str) -> None:
         "2.9.0" if name.startswith("transformer") and "engine" in name else installed(name)
     )
     sys.meta_path.append(Finder(*names))
+
+
+@contextmanager
+def fake_group(ranks: int, rank: int = 0) -> Iterator[None]:
+    """A process group of so many ranks, of which this process is one and the others are not there."""
+    import torch.distributed
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+    made = torch.distributed.new_group
+    torch.distributed.new_group = lambda *given, **options: made(*given, **options | {"backend": None})
+    try:
+        yield
+    finally:
+        torch.distributed.new_group = made
+        torch.distributed.destroy_process_group()

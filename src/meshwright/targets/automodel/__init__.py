@@ -15,7 +15,7 @@ from meshwright.targets.automodel import peft
 from meshwright.targets.automodel.read import python_words, read_recipe
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, Keys, nested_tables, yaml_text
-from meshwright.targets.one_strategy import ADAM_IS_ADAMW, OneStrategyTarget, overlaps
+from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategyTarget, overlaps
 from meshwright.targets.overrides import by_options
 from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import ANY, Plan, Rule, only
@@ -27,6 +27,12 @@ _OFFLOAD = "torch.distributed.fsdp.CPUOffloadPolicy"
 _ENDS = ("model.norm", "lm_head")
 _DTYPES = "nemo_automodel/components/distributed/config.py of nemo-automodel 0.7.0"
 _COPIES = only(0, 3, why="data ranks hold whole copies (DDP), or shards of everything (FSDP2)", fix="use fsdp")
+_EXPERTS_SPLIT = (
+    *("bailing_moe", "deepseek_v3", "deepseek_v32", "ernie4_5_moe", "gemma4", "glm4_moe", "glm4_moe_lite"),
+    *("glm_moe_dsa", "gpt_oss", "hy_v3", "kimi_linear", "mimo_v2", "minimax_m2", "minimax_m3", "mistral4"),
+    *("nemotron_h", "qwen3_5_moe", "qwen3_moe", "qwen3_next"),
+)
+"""Families with classes of its own (MoEFSDPSyncMixin)."""
 SAYS = (
     pytorch_pipeline.SAYS
     | hugging_face.RECOMPUTE
@@ -59,6 +65,20 @@ RULES = (
         source="nemo_automodel/components/distributed/mesh_utils.py of nemo-automodel 0.7.0",
     ),
     Rule(
+        field="expert.ep",
+        holds=lambda plan: plan.strategy.expert.ep == 1 or plan.model.family in _EXPERTS_SPLIT,
+        why="it splits the experts of models that it has classes of its own for, and those of transformers it does not",
+        fix="use ep1",
+        source="nemo_automodel/_transformers/registry.py and capabilities of nemo-automodel 0.7.0",
+    ),
+    Rule(
+        field="cp",
+        holds=lambda plan: plan.strategy.cp == 1 or plan.strategy.expert.ep == 1,
+        why="classes that split experts take context ranks with Transformer Engine alone, which passes keys round",
+        fix="use ep1, or cp1",
+        source="nemo_automodel/_transformers/capabilities.py of nemo-automodel 0.7.0",
+    ),
+    Rule(
         field="tensor.overlap",
         holds=lambda plan: plan.settings["tensor.overlap"] == "bulk" or bool(plan.settings["tensor.sequence_parallel"]),
         why="asynchronous tensor parallelism needs sequence parallelism",
@@ -82,8 +102,11 @@ def configuration(plan: Plan) -> Keys:
         "step_scheduler.local_batch_size": mbs * (found.pipeline.num_micro_batches if found.pp > 1 else 1),
         "step_scheduler.max_steps": 20,
         "model._target_": "nemo_automodel.NeMoAutoModelForCausalLM.from_config",
-        "model.pretrained_model_name_or_path": "${oc.env:MODEL}",
+        "model.config._target_": "transformers.AutoConfig.from_pretrained",
+        "model.config.pretrained_model_name_or_path": "${oc.env:MODEL}",
         "model.torch_dtype": _kept_in(plan),
+        # Its own classes take context ranks with Transformer Engine alone, which passes keys and values on in rings.
+        "model.force_hf": True if strategy.cp > 1 else None,
         f"{_D}strategy": "fsdp2" if sharded else "ddp",
         f"{_D}activation_checkpointing": plan.recomputed,
         f"{_D}dp_size": strategy.dp,
@@ -161,6 +184,10 @@ def _start(plan: Plan) -> str:
     return hugging_face.started_by(command)
 
 
+_IN_PARTS = Note(
+    text="it recomputes norms, attention and MLP one by one, and keeps the input of each: more than the plan's memory",
+    when=lambda plan: plan.recomputed and plan.strategy.cp == 1 and not plan.model.is_moe,
+)
 FILE = KeyFile(
     title=TITLE,
     name=CONFIG,
@@ -194,7 +221,7 @@ TARGET = OneStrategyTarget(
     beyond=_beyond,
     write=_files,
     start=_start,
-    notes=(overlaps("FSDP2 and DDP overlap their collectives"), ADAM_IS_ADAMW),
+    notes=(overlaps("FSDP2 and DDP overlap their collectives"), ADAM_IS_ADAMW, _IN_PARTS),
     read=read,
     overrides=lambda launch: by_options(launch.words),
     recognised=FILE.recognised,
