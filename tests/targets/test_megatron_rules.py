@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from meshwright.specs.precision import PRECISIONS
 from meshwright.targets.megatron.rules import rule_problems
 from tests.targets.cases import job
 
@@ -22,3 +25,11 @@ def test_an_all_to_all_hands_out_whole_key_value_heads(line: str, starts: bool) 
     said = [problem for problem in rule_problems(job(line)) if "key-value heads" in problem.why]
     assert (not said) == starts
     assert starts or "p2p" in said[0].fix
+
+
+def test_tokens_in_mxfp8_need_an_exchange_that_is_not_planned() -> None:
+    one = job("ep16.epdedup.z1", "deepseek-v3", "64xB200")
+    sent = replace(PRECISIONS["mxfp8"], dispatched="mxfp8")
+    for precision, refused in ((PRECISIONS["mxfp8"], False), (sent, True)):
+        asked = replace(one, workload=replace(one.workload, precision=precision))
+        assert any("in mxfp8" in problem.why for problem in rule_problems(asked)) == refused

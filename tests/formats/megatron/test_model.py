@@ -137,6 +137,14 @@ def test_constants_of_a_model_are_said() -> None:
     assert deepseek["--moe-router-topk-scaling-factor"] == "2.5"
     assert {"--moe-router-enable-expert-bias", "--swiglu"} <= set(deepseek)
     assert (deepseek["--rope-type"], deepseek["--rotary-scaling-factor"]) == ("yarn", "40.0")
+    assert "--no-rope-fusion" not in deepseek
+
+
+def test_latent_attention_with_plain_rope_is_not_fused() -> None:
+    """Megatron's fused rope of latent attention knows yarn alone, and a run without the switch does not start."""
+    kimi = flags_of("kimi-k2")
+    assert (kimi["--rope-type"], kimi.get("--no-rope-fusion")) == ("rope", "")
+    assert "--no-rope-fusion" not in flags_of("llama-3-8b")
 
 
 def test_what_no_option_says_of_a_model_is_refused() -> None:

@@ -89,8 +89,8 @@ def _rope_flags(model: ModelSpec, *, latent: bool) -> tuple[Flags, list[Problem]
         flags.append(("--rotary-percent", repr(settings.rope_share)))
     kind, numbers = settings.rope_kind or "default", settings.rope_number
     if kind == "default":
-        # Latent attention scales its rope by yarn unless it is told not to.
-        return ([*flags, ("--rope-type", "rope")] if latent else flags), []
+        # Latent attention scales its rope by yarn unless it is told not to, and its fused rope knows yarn alone.
+        return ([*flags, ("--rope-type", "rope"), ("--no-rope-fusion", "")] if latent else flags), []
     if kind == "llama3" and not latent:
         unlike = {name for name, value in _LLAMA3.items() if numbers.get(name, value) != value}
         if not unlike:

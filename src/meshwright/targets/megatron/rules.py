@@ -73,6 +73,13 @@ RULES = (
         fix="use a smaller tp, or bf16",
         source="transformer_engine/pytorch/utils.py of Transformer Engine 2.x, 2026",
     ),
+    Rule(
+        field="precision",
+        holds=lambda plan: not plan.model.is_moe or plan.precision.dispatched != "mxfp8",
+        why="tokens are sent in mxfp8 by NCCL's expert exchange into fused grouped GEMMs alone, which are not planned",
+        fix="leave --dispatch-dtype out",
+        source="megatron/core/transformer/transformer_config.py of Megatron-LM, commit d98e8a64, 2026-08",
+    ),
 )
 
 
