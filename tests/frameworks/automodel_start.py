@@ -71,8 +71,10 @@ def without_devices() -> None:
     torch.nn.Module.to = lambda module, *rest, **options: module
     from nemo_automodel._transformers import auto_model, infrastructure
     from nemo_automodel.components.checkpoint.checkpointing import Checkpointer
+    from nemo_automodel.components.quantization import fp8
     from nemo_automodel.recipes.llm import train_ft
 
+    fp8._has_cuda_capability = lambda *version: True
     Checkpointer.initialize_model_weights = lambda *rest, **options: None
     infrastructure.print_trainable_parameters = lambda *rest, **options: None
     made = auto_model.instantiate_infrastructure

@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from meshwright.specs.job import Job
+from meshwright.specs.precision import PRECISIONS
 from tests.targets.cases import job
 from tests.targets.test_round_trip import some, written
 
@@ -48,6 +50,8 @@ def plans() -> Iterator[Job]:
     """Plans of the grid, one in four, and of a mixture of experts."""
     yield from list(some("automodel"))[::4]
     yield from (job(line, "qwen3-30b-a3b") for line in MIXTURE)
+    for one in (job(line, "llama-3.1-8b") for line in ("fsdp.mbs2.rc-full", "tp2.fsdp", "pp2.fsdp-keep")):
+        yield replace(one, workload=replace(one.workload, precision=PRECISIONS["fp8"]))
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +91,10 @@ def test_a_run_holds_what_the_plan_says(started: list[tuple[Job, dict[str, Any]]
             assert held["accumulates"] == pipeline.num_micro_batches, one.name
         else:
             assert (held["accumulates"], held["micro_batches"]) == (1, pipeline.num_micro_batches), one.name
+
+
+def test_products_of_layers_run_in_8_bits_where_the_plan_says_so(started: list[tuple[Job, dict[str, Any]]]) -> None:
+    for one, held in started:
+        low = one.workload.precision.compute == "fp8"
+        assert bool(held["fp8"]) == low, one.name
+        assert not any("lm_head" in name for name in held["fp8"]), one.name

@@ -221,3 +221,28 @@ def test_states_of_the_optimizer_are_in_the_formats_it_says(tmp_path: Path) -> N
     assert (precision.master, precision.moments) == ("fp32", "fp32")
     kept = asked(tmp_path, text.replace("optimizer:\n", "optimizer:\n  store_param_remainders: true\n"))
     assert "optimizer.store_param_remainders" in [one.field for one in kept.violations]
+
+
+def test_a_plan_in_8_bits_is_written_and_read_back() -> None:
+    fields = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048, dtype="fp8")
+    one = plan_question("tp2.dp4.fsdp", fields).job
+    assert not TARGETS["automodel"].refused(one)
+    priced = estimate_plan(one.plan, one.model, one.cluster, one.workload)
+    files = dict(TARGETS["automodel"].files(one, priced).files)
+    read = TARGETS["automodel"].read
+    assert read is not None
+    launch = read({"automodel.yaml": files["automodel.yaml"]}, 8)
+    assert not launch.problems
+    assert replace(launch.workload["precision"], name="fp8") == one.workload.precision
+
+
+def test_experts_run_in_16_bits() -> None:
+    fields = JobFields(model="qwen3-30b-a3b", gpus="8xH100", seq_len=2048, dtype="fp8")
+    refused = TARGETS["automodel"].refused(plan_question("dp8.fsdp", fields).job)
+    assert any("experts" in problem.why for problem in refused)
+
+
+def test_experts_of_classes_of_transformers_are_not_split() -> None:
+    for model, splits in (("mixtral-8x7b", False), ("qwen3-30b-a3b", True)):
+        fields = JobFields(model=model, gpus="8xH100", seq_len=2048)
+        assert bool(TARGETS["automodel"].refused(plan_question("ep8.dp8.fsdp", fields).job)) != splits

@@ -36,7 +36,7 @@ _EXPERTS_SPLIT = (
 SAYS = (
     pytorch_pipeline.SAYS
     | hugging_face.RECOMPUTE
-    | {"data.zero": _COPIES, "tuning": ANY, "precision": only("bf16", "fp32", fsdp.IN_16_BITS.name)}
+    | {"data.zero": _COPIES, "tuning": ANY, "precision": only("bf16", "fp32", "fp8", fsdp.IN_16_BITS.name)}
 )
 RULES = (
     *pytorch_pipeline.RULES,
@@ -48,6 +48,13 @@ RULES = (
         source="nemo_automodel/components/distributed/pipelining/functional.py of nemo-automodel 0.7.0",
     ),
     fsdp.main_copy(_DTYPES),
+    Rule(
+        field="precision",
+        holds=lambda plan: plan.precision.compute != "fp8" or not (plan.model.is_moe or plan.model.tuning),
+        why="it casts linear layers to fp8: experts are none, and adapters are not beside them",
+        fix="use bf16",
+        source="nemo_automodel/components/quantization/fp8.py of nemo-automodel 0.7.0",
+    ),
     Rule(
         field="data.zero",
         holds=lambda plan: (
@@ -140,6 +147,9 @@ def configuration(plan: Plan) -> Keys:
             f"{_D}pipeline.pp_microbatch_size": mbs,
             f"{_D}pipeline.module_fqns_per_model_part": stages,
         }
+    if plan.precision.compute == "fp8":
+        # The head stays in 16 bits, as in the prices of other targets.
+        flat |= {"fp8.enabled": True, "fp8.recipe_name": "tensorwise", "fp8.filter_fqns": ["lm_head"]}
     return nested_tables(flat) | _DATA | _optimizer(plan) | peft.keys(plan)
 
 
