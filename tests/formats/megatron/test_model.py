@@ -147,6 +147,12 @@ def test_latent_attention_with_plain_rope_is_not_fused() -> None:
     assert "--no-rope-fusion" not in flags_of("llama-3-8b")
 
 
+def test_latent_heads_that_do_not_divide_the_hidden_size_have_a_width() -> None:
+    """GLM-4.7-Flash has 20 heads over 2,048: without a width Megatron does not start."""
+    assert flags_of("glm-4.7-flash")["--kv-channels"] == "256"
+    assert "--kv-channels" not in flags_of("deepseek-v3")
+
+
 def test_what_no_option_says_of_a_model_is_refused() -> None:
     _, _, problems = model_flags(resolve("gemma-2-27b"))
     assert {"model.settings.score_softcap", "model.settings.activation"} <= {problem.field for problem in problems}

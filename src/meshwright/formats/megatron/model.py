@@ -184,6 +184,9 @@ def _attention_flags(model: ModelSpec, layer: LayerSpec) -> Flags:
         flags: Flags = [("--multi-latent-attention", "")]
         if attention.q_rank is not None:
             flags.append(("--q-lora-rank", str(attention.q_rank)))
+        if model.hidden % attention.heads:
+            # Latent attention has no use for it, but where it is left out the hidden size is divided by the heads.
+            flags.append(("--kv-channels", str(attention.value_dim)))
         return [
             *flags,
             ("--kv-lora-rank", str(attention.kv_rank)),
