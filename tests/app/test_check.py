@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,3 +161,11 @@ def test_what_does_not_fit_a_kind_of_device_is_said_with_its_pipeline() -> None:
     job = Job(model=DENSE, cluster=resolve_gpus("8xH200,8xA100-40"), workload=workload, plan=made)
     too_large = [violation for violation in check(None, job).violations if violation.code == "MEM_STAGE"]
     assert [violation.what.split(" needs")[0] for violation in too_large] == ["pipeline 1 stage 0"]
+
+
+@pytest.mark.parametrize("verb", [check, estimate])
+def test_a_plan_file_that_stands_alone_is_the_plan(verb: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    plan("llama-3-8b", cluster="8xH100", top=2).save(path)
+    asked = {"search": False} if verb is check else {}
+    assert verb(f"{path}#2", **asked).to_dict() == verb(plan=f"{path}#2", **asked).to_dict()

@@ -15,7 +15,7 @@ from meshwright.fields.field import ask, group
 from meshwright.fields.job import PLAN_HELP, JobFields
 from meshwright.fields.kinds import PAIRS, FieldKind, Flag, Texts
 from meshwright.fields.limits import LimitFields
-from meshwright.fields.request import Reading, Request
+from meshwright.fields.request import Reading, Request, with_plan_first
 from meshwright.fields.script import ScriptFields
 
 
@@ -72,7 +72,7 @@ class CheckRequest(Request):
     @classmethod
     def meant(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """A launch script alone stands where the model would: its options describe it."""
-        return _script_alone(values)
+        return _script_alone(with_plan_first(cls, values))
 
     def rules(self, reading: Reading) -> None:
         """Exactly one of a plan and a launch script."""
