@@ -147,8 +147,8 @@ def _is_script(path: Path, values: Mapping[str, Any]) -> bool:
     if path.suffix in (*SCRIPTS, ".yaml", ".yml", ".py", ".toml"):
         return True
     if path.suffix in (".json", ".txt"):
-        return path.is_file() and (bool(values.get("source_format")) or _of_a_target(path))
-    return path.is_file() and (bool(values.get("source_format")) or _begins_as_script(path))
+        return os.path.isfile(path) and (bool(values.get("source_format")) or _of_a_target(path))
+    return os.path.isfile(path) and (bool(values.get("source_format")) or _begins_as_script(path))
 
 
 def _begins_as_script(path: Path) -> bool:
