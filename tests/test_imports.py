@@ -26,7 +26,7 @@ SHIPPED = sorted(
         *(".ci/*", "*.md", "*.toml", "*.yml", "Makefile", "NOTICE"),
     )
     for path in ROOT.glob(pattern)
-    if path.is_file() and path.suffix not in {".pyc", ".gz", ".png", ".ico"}
+    if path.is_file() and "__pycache__" not in path.parts and path.suffix not in {".gz", ".png", ".ico"}
 )
 
 # What must not be in a shipped file, and what to write instead.

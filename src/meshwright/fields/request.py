@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -13,21 +12,6 @@ from typing import Any, ClassVar, Self
 from meshwright.errors import Problem
 from meshwright.fields.field import GROUP, SETTINGS, Field, declared
 from meshwright.fields.gather import Gather
-
-_MOST_BYTES = 64 * 2**20
-_SCHEMA = re.compile(r'"schema":\s*"meshwright\.plan')
-
-
-def is_plan_file(text: str) -> bool:
-    """Whether a text is the path of a plan file or plan set, perhaps with the number of a plan: `plans.json#2`."""
-    path = text.partition("#")[0]
-    try:
-        if not path.endswith(".json") or not os.path.isfile(path) or os.path.getsize(path) > _MOST_BYTES:
-            return False
-        with open(path, encoding="utf-8") as file:
-            return _SCHEMA.search(file.read()) is not None
-    except (OSError, ValueError):
-        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +79,11 @@ def with_plan_first(request: type[Request], values: Mapping[str, Any]) -> Mappin
     first = values.get("model")
     if not isinstance(first, (str, os.PathLike)) or values.get("plan"):
         return values
-    if not {"model", "plan"} <= {one.name for one in request_fields(request)} or not is_plan_file(os.fspath(first)):
+    if ".json" not in os.fspath(first) or not {"model", "plan"} <= {one.name for one in request_fields(request)}:
+        return values
+    from meshwright.fields.plan_file import is_plan_file  # most models are named
+
+    if not is_plan_file(os.fspath(first)):
         return values
     return {**values, "model": None, "plan": first}
 

@@ -14,7 +14,7 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
-from meshwright.formats.plan_json import MAX_FILE_BYTES, PlannedJob, read_document, read_job, with_model
+from meshwright.formats.plan_json import PlannedJob, read_document, read_job, with_model
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.made_with import changes_since
@@ -188,19 +188,6 @@ def is_file(text: str) -> bool:
     if not path.strip() or "\0" in path or len(path) > 4096:
         return False
     return text.lstrip()[:1] == "{" or path.endswith(".json") or os.sep in path or os.path.exists(path)
-
-
-def is_plan_file(text: str) -> bool:
-    """Whether text names a file that holds plans: a model's config.json is none."""
-    path = text.partition("#")[0]
-    if not path.endswith(".json") or not os.path.isfile(path):
-        return "#" in text and path.endswith(".json")
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            text = stream.read(MAX_FILE_BYTES)
-    except OSError:
-        return False  # who reads it as a model says what is wrong with it
-    return re.search(r'"schema"\s*:\s*"meshwright\.plan(-set)?/', text) is not None
 
 
 def plan_question(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) -> PlanQuestion:

@@ -10,56 +10,31 @@ import jax
 import numpy as np
 
 from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.estimate.timeline import StepTimeline, step_timeline
 from meshwright.runtime.emulation import JointPaces, joint_paces
+from meshwright.runtime.job_training import JobTraining
 from meshwright.runtime.joint_steps import JointStep, Share, of_whole
-from meshwright.runtime.mixed_plan import model_form, samples_of
+from meshwright.runtime.mixed_plan import model_form
 from meshwright.runtime.planned_training import PlannedTraining
 from meshwright.runtime.rank_steps import RanksOnDevices
 from meshwright.runtime.rank_training import RankedStep
 from meshwright.shapes import Int
-from meshwright.specs.job import Job
 from meshwright.specs.strategy import DataParallel
-from meshwright.zoo.catalogue import model_of
 from meshwright.zoo.decoder import Decoder
-from meshwright.zoo.model import Model
 from meshwright.zoo.training import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JointTraining(PlannedTraining):
+class JointTraining(JobTraining):
     """One ZeRO group of data ranks, each kind of device with its share of the batch, as one program of all ranks."""
-
-    job: Job
-    """The plan, and the model, devices and workload that it was made for; what runs may be a narrower model."""
-    name: str
-    """What the plan is called."""
-    emulate: float = 0.0
-    """Seconds of the run for each that the planned devices would take; 0 runs as quickly as this machine can."""
 
     def __post_init__(self) -> None:
         if problems := list(self._refused()):
             raise UnsupportedError(problems, code="MW411")
 
     @property
-    def title(self) -> str:
-        """What the plan is called."""
-        return self.name
-
-    @property
     def mesh_sizes(self) -> tuple[int, ...]:
         """One mesh of all devices."""
         return (self.job.plan.devices,)
-
-    @property
-    def shares(self) -> tuple[tuple[int, int], ...]:
-        """Of every pipeline its own."""
-        plan = self.job.plan
-        return tuple((pipeline.num_micro_batches, samples_of(plan, pipeline)) for pipeline in plan.pipelines)
-
-    def plain_model(self) -> Model:
-        """Without recomputation, which changes no number."""
-        return model_of(self.spec, seq_len=self.seq_len, compute=self.compute)
 
     @property
     def ranks(self) -> JointStep:
@@ -90,12 +65,6 @@ class JointTraining(PlannedTraining):
                 for pipeline, pass_s, behind_s in zip(plan.pipelines, paces.passes_s, paces.behind_s, strict=True)
             ),
         )
-
-    @property
-    def planned_step(self) -> StepTimeline:
-        """One step as the planner prices it."""
-        job = self.job
-        return step_timeline(job.plan, job.model, job.cluster, job.workload)
 
     def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> Any:
         """The step under the plan, as `RankedStep`.

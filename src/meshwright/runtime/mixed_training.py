@@ -9,49 +9,24 @@ from typing import Any
 
 from meshwright.compiler.instructions import StepProgram
 from meshwright.errors import UnsupportedError
-from meshwright.estimate.timeline import StepTimeline, step_timeline
 from meshwright.runtime.emulation import emulated_paces
-from meshwright.runtime.mixed_plan import model_form, pipeline_set, samples_of
+from meshwright.runtime.job_training import JobTraining
+from meshwright.runtime.mixed_plan import model_form, pipeline_set
 from meshwright.runtime.parallelize import ParallelizedStep, parallelize
-from meshwright.runtime.planned_training import PlannedTraining
-from meshwright.specs.job import Job
 from meshwright.specs.plan import Pipeline
-from meshwright.zoo.catalogue import model_of
 from meshwright.zoo.decoder import Decoder
 from meshwright.zoo.model import Model
 from meshwright.zoo.training import Adam, train_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MixedTraining(PlannedTraining):
+class MixedTraining(JobTraining):
     """A plan on devices of several kinds, or of pipelines that differ."""
-
-    job: Job
-    """The plan, and the model, devices and workload that it was made for; what runs may be a narrower model."""
-    name: str
-    """What the plan is called."""
-    emulate: float = 0.0
-    """Seconds of the run for each that the planned devices would take; 0 runs as quickly as this machine can."""
-
-    @property
-    def title(self) -> str:
-        """What the plan is called."""
-        return self.name
 
     @property
     def mesh_sizes(self) -> tuple[int, ...]:
         """Of every worker, pipeline after pipeline."""
         return tuple(worker.num_devices for pipeline in self.job.plan.pipelines for worker in pipeline.workers)
-
-    @property
-    def shares(self) -> tuple[tuple[int, int], ...]:
-        """Of every pipeline its own."""
-        plan = self.job.plan
-        return tuple((pipeline.num_micro_batches, samples_of(plan, pipeline)) for pipeline in plan.pipelines)
-
-    def plain_model(self) -> Model:
-        """Without recomputation, which changes no number."""
-        return model_of(self.spec, seq_len=self.seq_len, compute=self.compute)
 
     def model(self, pipeline: Pipeline) -> Model:
         """The model as a pipeline runs it.
@@ -76,12 +51,6 @@ class MixedTraining(PlannedTraining):
         names = [group.device.name for group in self.job.cluster.groups
                  for _ in range(group.nodes * group.devices_per_node)]  # fmt: skip
         return tuple(names[worker.devices[0][0]] for pipeline in self.job.plan.pipelines for worker in pipeline.workers)
-
-    @property
-    def planned_step(self) -> StepTimeline:
-        """One step as the planner prices it."""
-        job = self.job
-        return step_timeline(job.plan, job.model, job.cluster, job.workload)
 
     def step(self, devices: Sequence[Any], *, gradients_too: bool = False) -> ParallelizedStep:
         """The step under the plan.

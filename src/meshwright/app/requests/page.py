@@ -44,7 +44,7 @@ class PageRequest(PlanRequest):
     @property
     def plan_file(self) -> str | None:
         """The file, where the first word names one that holds plans."""
-        from meshwright.planning.plan_source import is_plan_file
+        from meshwright.fields.plan_file import is_plan_file
 
         model = self.job.model
         return os.fspath(model) if isinstance(model, (str, os.PathLike)) and is_plan_file(os.fspath(model)) else None

@@ -219,7 +219,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         InputError: the text is no YAML.
     """
     reader = FILE.read(files)
-    from meshwright.targets.maxtext.lora import read_lora  # plans are written without these
+    from meshwright.targets.maxtext.lora import lora_said  # plans are written without these
     from meshwright.targets.maxtext.states import read_states
 
     notes = _of_the_base(reader)
@@ -250,7 +250,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         why = f"its products are not priced; {', '.join(_PRODUCTS)} are"
         reader.refuse("quantization", quantization, why, "leave it out, or use one of these")
     stated |= read_states(reader, stated["precision"])
-    if (lora := read_lora(reader)) is not None:
+    if (lora := lora_said(reader)) is not None:
         stated["lora"] = lora
     return reader.launch(row, dealt=dealt, workload=stated, model=model, notes=notes)
 

@@ -26,7 +26,7 @@ _OF_ALL = re.compile(r"(?:llama[23]|qwen3-\d+(?:\.\d+)?b$|mistral|gemma|olmo)")
 """Dense models whose own pattern is that of all products."""
 
 
-def read_lora(reader: KeyReader) -> dict[str, Any] | None:
+def lora_said(reader: KeyReader) -> dict[str, Any] | None:
     """The field `lora` of a workload; None where all of the model is trained.
 
     Args:

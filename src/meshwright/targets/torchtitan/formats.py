@@ -26,6 +26,6 @@ def converters(plan: Plan) -> tuple[str, ...]:
     return (_LINEAR[low], *([_EXPERTS[low]] if plan.model.is_moe else []))
 
 
-def names(plan: Plan) -> tuple[str, ...]:
+def converter_classes(plan: Plan) -> tuple[str, ...]:
     """Classes of these converters."""
     return tuple(text.partition(".")[0] for text in converters(plan))

@@ -109,7 +109,7 @@ def module_text(plan: Plan, flavor: Flavor) -> str:
         module_of_model=flavor.module,
         lora="from torchtitan.components.lora import LoRAConverter\n" if adapted else "",
         more_imports="from torchtitan.models.deepseek_v3.mtp import MTPLoss\n" if mtp else "",
-        quantization=_imported("torchtitan.components.quantization", sorted(formats.names(plan))),
+        quantization=_imported("torchtitan.components.quantization", sorted(formats.converter_classes(plan))),
         registry=f'"{flavor.name}"{modules}{f", converters=[{converted}]" if converted else ""}',
         changes=_changes(plan, flavor),
         loss=(

@@ -1,0 +1,21 @@
+"""Plan files among the texts that users give."""
+
+from __future__ import annotations
+
+import os
+import re
+
+MOST_BYTES = 64 * 2**20
+_SCHEMA = re.compile(r'"schema"\s*:\s*"meshwright\.plan(-set)?/')
+
+
+def is_plan_file(text: str) -> bool:
+    """Whether text names a file that holds plans, or one of them (`plans.json#2`): a model's config.json is none."""
+    path = text.partition("#")[0]
+    if not path.endswith(".json") or not os.path.isfile(path):
+        return "#" in text and path.endswith(".json")
+    try:
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return _SCHEMA.search(stream.read(MOST_BYTES)) is not None
+    except OSError:
+        return False  # who reads it as a model says what is wrong with it
