@@ -216,12 +216,11 @@ def test_a_question_that_nothing_answers_offers_those_that_have_an_answer(browse
 
 def test_a_line_that_is_no_plan_stays_to_be_corrected(browser: Shown, page: Any) -> None:
     before = plan_line(page)
-    page.fill("#knob-row", "tp3.pp2")
-    page.keyboard.press("Enter")
+    priced(page, lambda: (page.fill("#knob-row", "tp3.pp2"), page.keyboard.press("Enter")))
     page.locator("#view", has_text="Not drawn: tp 3").wait_for()
     assert page.locator("aside .problem", has_text="tp 3 does not divide the 32 attention heads").count() == 1
     assert page.input_value("#knob-row") == "tp3.pp2"
-    page.locator("#view").get_by_role("button", name="Undo").click()
+    priced(page, lambda: page.locator("#view").get_by_role("button", name="Undo").click())
     page.wait_for_selector("#view .grid")
     assert (plan_line(page), page.input_value("#knob-row")) == (before, before)
 
