@@ -17,7 +17,7 @@ class Catalogue(MutableMapping[str, Entry]):
 
         Args:
             package: that has the files.
-            places: `file:Class` by the name of the entry.
+            places: `file:Class`, or `file:ENTRY` made in its file, by the name of the entry.
         """
         self._package, self._places = package, dict(places)
         self._known: dict[str, Entry] = {}
@@ -25,7 +25,8 @@ class Catalogue(MutableMapping[str, Entry]):
     def __getitem__(self, name: str) -> Entry:
         if name not in self._known:
             file, _, kind = self._places[name].partition(":")
-            self._known[name] = getattr(import_module(f"{self._package}.{file}"), kind)()
+            found = getattr(import_module(f"{self._package}.{file}"), kind)
+            self._known[name] = found() if isinstance(found, type) else found
         return self._known[name]
 
     def __setitem__(self, name: str, entry: Entry) -> None:

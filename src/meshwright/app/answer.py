@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshwright.records import Record, as_json
+from meshwright.records import Record, as_json, fields_of
 from meshwright.report.pages import page
+from meshwright.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from meshwright.specs.measured import MeasuredModel
 
 
 class Answer(Record):
@@ -38,3 +41,19 @@ class Answer(Record):
         from meshwright.report.html import renderable_html
 
         return renderable_html(self.__rich__())
+
+
+def model_entry(model: ModelSpec | MeasuredModel) -> dict[str, object]:
+    """The `model` entry of an answer: its sizes, and where not all of it is trained the parameters that are."""
+    if not isinstance(model, ModelSpec) or model.tuning is None:
+        return model.describe()
+    from meshwright.ops.counts import adapter_parameters, trained_parameters  # most jobs train all of a model
+
+    trained = trained_parameters(model)
+    frozen = model.parameters + adapter_parameters(model) - trained
+    return {
+        **model.describe(),
+        "trained_parameters": trained,
+        "frozen_parameters": frozen,
+        "tuning": fields_of(model.tuning),
+    }

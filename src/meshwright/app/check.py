@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from meshwright.app.answer import Answer
+from meshwright.app.answer import Answer, model_entry
 from meshwright.app.requests.check import CheckRequest
 from meshwright.errors import InputError, MeshwrightError, Problem, ViolationError
 from meshwright.estimate.layout import expand
@@ -33,7 +33,6 @@ from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
 from meshwright.planning.script_fix import ScriptFix, script_fix
 from meshwright.planning.target_space import restricted
 from meshwright.planning.ties import tied
-from meshwright.planning.tuned import model_entry
 from meshwright.planning.violation import Violation, too_large
 from meshwright.records import Record, plain
 from meshwright.report.words import check as words

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from meshwright.app.answer import Answer
+from meshwright.app.answer import Answer, model_entry
 from meshwright.errors import InputError
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.cluster import Assumption
-from meshwright.formats.plan_json import PLAN_SET_SCHEMA, PlannedJob, content_hash, job_document, write_job
-from meshwright.library.made_with import made_with
 from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.plan_shape import title
 from meshwright.planning.rank_map import RankMap, rank_map
 from meshwright.planning.ties import tied
-from meshwright.planning.tuned import model_entry
 from meshwright.planning.whole_run import WholeRun
 from meshwright.records import plain
 from meshwright.report.pages import page
@@ -29,7 +26,6 @@ from meshwright.schedules.plan_rows import row_of
 from meshwright.search.result import PlanCertificate
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
-from meshwright.specs.measured import MeasuredModel, MeasuredWorkload
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
@@ -42,10 +38,12 @@ if TYPE_CHECKING:
     from meshwright.app.explain import Explanation
     from meshwright.app.export import Exported
     from meshwright.app.trace import Trace
+    from meshwright.formats.plan_json import PlannedJob
     from meshwright.planning.mixed.mixing import Mixing
     from meshwright.planning.mixed.slices import Composition
     from meshwright.planning.mixed.source import SearchRecord
     from meshwright.search.front import FrontPlan
+    from meshwright.specs.measured import MeasuredModel, MeasuredWorkload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -80,6 +78,8 @@ class RankedPlan:
     @property
     def hash(self) -> str:
         """`sha256:` and the digest of the plan file's content."""
+        from meshwright.formats.plan_json import content_hash  # a table of plans shows none
+
         return content_hash(self.job)
 
     @property
@@ -116,13 +116,18 @@ class RankedPlan:
 
     def save(self, path: str | Path) -> Path:
         """Write the plan file."""
+        from meshwright.formats.plan_json import write_job
         from meshwright.formats.writing import write_file
+        from meshwright.library.made_with import made_with  # an answer on a screen does not say it
 
         write_file(path, write_job(self.job, made_with(self.job)))
         return Path(path)
 
     def to_dict(self) -> dict[str, object]:
         """An entry of `plans`; `plan` is a plan file of its own."""
+        from meshwright.formats.plan_json import job_document
+        from meshwright.library.made_with import made_with  # likewise
+
         return self.shown() | {"plan": job_document(self.job, made_with(self.job))}
 
     def shown(self) -> dict[str, object]:
@@ -212,7 +217,7 @@ class PlanSet(Answer, Sequence[RankedPlan]):
 
     def _document(self, plans: Sequence[Mapping[str, object]]) -> dict[str, Any]:
         document: dict[str, Any] = {
-            "schema": PLAN_SET_SCHEMA,
+            "schema": "meshwright.plan-set/1",
             "inputs": {
                 "model": model_entry(self.model),
                 "cluster": self.cluster.describe(),

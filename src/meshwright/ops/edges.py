@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
-from meshwright.ops.streams import stream_works
 from meshwright.specs.model import ModelSpec, TunedLayer
 from meshwright.specs.operators import Kept, LayerWork, Linear, Vector, activation_pass, norm_pass, whole_product
 
@@ -126,6 +125,8 @@ def edge_works(model: ModelSpec, part: Literal["embedding", "head"]) -> tuple[La
     """
     found = [edge_work(model, part)]
     for stream in model.streams if part == "embedding" else ():
+        from meshwright.ops.streams import stream_works  # most models read text alone
+
         stems, projectors = stream_works(stream, "stem"), stream_works(stream, "projector")
         if model.tuning is not None and not stream.window_of:
             stem_frozen = model.tuning.freezes_around(stream.name, "stem")

@@ -12,7 +12,6 @@ from meshwright.formats.cluster import assumptions as cluster_assumptions
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.software import generation_of, generations_of
 from meshwright.planning.number_formats import formats_said, optimizer_said
-from meshwright.planning.tuned import trained_text
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.failures import Failures
@@ -60,6 +59,8 @@ def job_assumptions(
         value = f"{wide} of {model.num_layers} layers compute in {recipe.activations}"
         found.append(Assumption(name="dtype of layers", value=value, basis="assumed"))
     if model.tuning is not None:
+        from meshwright.planning.tuned import trained_text  # most jobs train all of a model
+
         found.insert(0, Assumption(name="training", value=trained_text(model), basis="assumed"))
     if workload.tokens is not None:
         found += _of_run(workload.failures, cluster.devices)

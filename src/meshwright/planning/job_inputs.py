@@ -11,7 +11,6 @@ from meshwright.fields.gather import Gather
 from meshwright.fields.job import JobFields
 from meshwright.fields.kinds import shortened
 from meshwright.formats.cluster import Assumption
-from meshwright.formats.host import with_host
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.clusters import resolve_cluster_file, resolve_gpus
@@ -25,7 +24,6 @@ from meshwright.planning.number_formats import (
     require_rank,
     wide_ends,
 )
-from meshwright.planning.tuned import with_tuning
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.expert_load import ExpertLoad
@@ -89,6 +87,8 @@ def job_inputs(job: JobFields, *, usual_devices: int | None = None) -> JobInputs
     gather = Gather()
     spec = gather.attempt(lambda: resolve_model(job.model))
     if spec is not None and not spec.streams and (job.lora is not None or job.freeze):
+        from meshwright.planning.tuned import with_tuning  # most jobs train all of a model
+
         whole = spec
         spec = gather.attempt(lambda: with_tuning(whole, job.lora, job.freeze))
     fitted = None if job.calibration is None else gather.attempt(lambda: calibration_of(job.calibration))
@@ -160,7 +160,9 @@ def _sized(
 
         beside = bool(spec.streams)
         spec, sampled = with_samples(spec, job, seq)
-        if beside:
+        if beside and (job.lora is not None or job.freeze):
+            from meshwright.planning.tuned import with_tuning
+
             spec = with_tuning(spec, job.lora, job.freeze)
     batch = job.global_batch
     if batch is None:
@@ -211,7 +213,10 @@ def _check_run(workload: Workload) -> None:
 
 def _on_site(job: JobFields, where: ClusterSpec) -> tuple[ClusterSpec, list[Assumption]]:
     """A cluster with its hosts, prices and power as stated, and the notes on them."""
-    where = with_host(where, job.host_ram, job.nvme, job.pcie)
+    if (job.host_ram, job.nvme, job.pcie) != (None, None, None):
+        from meshwright.formats.host import with_host  # few jobs state any
+
+        where = with_host(where, job.host_ram, job.nvme, job.pcie)
     if job.price is not None:
         price = float(job.price)
         where = replace(where, groups=tuple(replace(g, price_per_device_hour=price) for g in where.groups))

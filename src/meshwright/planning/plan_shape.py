@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate, groupby
+from typing import TYPE_CHECKING
 
-from meshwright.formats.plan_json import PlannedJob
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import Recompute
+
+if TYPE_CHECKING:
+    from meshwright.formats.plan_json import PlannedJob
 
 
 def bare_row(plan: ExecutionPlan, model: ModelSpec) -> PlanRow | None:

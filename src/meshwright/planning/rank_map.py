@@ -7,12 +7,15 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
-from meshwright.formats.plan_json import PlannedJob
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.job import Job
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.units import GIGA, significant
+
+if TYPE_CHECKING:
+    from meshwright.formats.plan_json import PlannedJob
 
 CROSSING = ("tp", "cp", "ep", "etp")
 """Groups whose traffic wants to stay in the innermost domain."""

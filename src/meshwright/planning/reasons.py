@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from meshwright.estimate.result import LinkTraffic, StepPrice
-from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.costing import SECONDS_PER_HOUR
 from meshwright.planning.objectives import OBJECTIVES, QUICKEST, Aim
 from meshwright.planning.reason import Reason
 from meshwright.search.result import PlanCertificate
 from meshwright.specs.cluster import ClusterSpec
+
+if TYPE_CHECKING:
+    from meshwright.formats.plan_json import PlannedJob
 
 
 def plan_reasons(

@@ -12,8 +12,6 @@ from meshwright.fields.kinds import shortened
 from meshwright.ops.counts import adapter_parameters, trained_parameters
 from meshwright.ops.layers import work_of
 from meshwright.ops.modules import Module, is_pattern, modules_of, names_module, part_of, targeted
-from meshwright.records import fields_of
-from meshwright.specs.measured import MeasuredModel
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
 from meshwright.specs.tuning import ALL_LINEAR, PARTS, STORED_BYTES, WHOLES, Frozen, Lora, Tuning
@@ -332,20 +330,6 @@ def _absent(model: ModelSpec, parts: Iterable[str], field: str) -> Iterator[Prob
             fix="say embedding: it stands for both",
             field=field,
         )
-
-
-def model_entry(model: ModelSpec | MeasuredModel) -> dict[str, object]:
-    """The `model` entry of an answer: its sizes, and where not all of it is trained the parameters that are."""
-    if not isinstance(model, ModelSpec) or model.tuning is None:
-        return model.describe()
-    trained = trained_parameters(model)
-    frozen = model.parameters + adapter_parameters(model) - trained
-    return {
-        **model.describe(),
-        "trained_parameters": trained,
-        "frozen_parameters": frozen,
-        "tuning": fields_of(model.tuning),
-    }
 
 
 def trained_counts(model: ModelSpec) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from meshwright.errors import InputError, Problem
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.estimate.sequences import tokens_of_step
-from meshwright.formats.plan_json import PlannedJob
 from meshwright.records import Record
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.failures import Failures
@@ -17,6 +16,7 @@ from meshwright.specs.job import Job
 from meshwright.units import DAY_S, HOUR_S, JOULES_PER_KWH
 
 if TYPE_CHECKING:
+    from meshwright.formats.plan_json import PlannedJob
     from meshwright.planning.goodput import Goodput
 
 NEVER_ENDS = 1e-9

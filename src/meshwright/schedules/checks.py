@@ -8,8 +8,6 @@ from meshwright.errors import Problem
 from meshwright.schedules.columns import ALONG, TaskColumns
 from meshwright.schedules.cycles import shortest_circle
 from meshwright.schedules.kinds import ROUNDS, Kind
-from meshwright.schedules.lifetimes import lifetime_problems
-from meshwright.schedules.pairing import pairing_problems
 from meshwright.schedules.placement import Placement
 
 WAITS_SHOWN = 8
@@ -24,11 +22,15 @@ def table_problems(tasks: TaskColumns) -> list[Problem]:
     """
     found = _missing_tasks(tasks)
     if not tasks.computes_only:
+        from meshwright.schedules.pairing import pairing_problems  # few schedules list their transfers
+
         found += _misnumbered_rounds(tasks) or pairing_problems(tasks)
     if found:
         return found
     found = _early_tasks(tasks)
     if not tasks.computes_only or tasks.version is not None:
+        from meshwright.schedules.lifetimes import lifetime_problems  # only where tasks are more than computing
+
         found += lifetime_problems(tasks)
     return found or _circle(tasks)
 

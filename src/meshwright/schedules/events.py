@@ -16,7 +16,6 @@ import numpy as np
 
 from meshwright.schedules.columns import ALONG
 from meshwright.schedules.kinds import LANE, Kind, Lane
-from meshwright.schedules.pairing import peer
 from meshwright.schedules.table import ScheduleTable
 from meshwright.schedules.times import ClassSeconds
 from meshwright.shapes import Bool, Float, Int
@@ -174,6 +173,8 @@ class Events:
             tasks = np.nonzero(local)[0]
             waits.append(node[tasks])
             needed.append(node[column[tasks]])
+        from meshwright.schedules.pairing import peer  # few schedules list their transfers
+
         lane = LANE[table.kind].astype(np.int64)
         own = np.nonzero(~computes & (lane != Lane.RECEIVE))[0]
         key = (table.worker[own] * len(Lane) + lane[own]) * (table.p + 1) + peer(table)[own] + 1

@@ -16,7 +16,6 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, StrategyRun, Worker
 from meshwright.specs.plan import Schedule as ScheduleSpec
 from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import homogeneous, row_from
 from meshwright.specs.strategy import LayerStrategy
 
 Held = tuple[tuple[tuple[int, str], ...], ...]
@@ -172,6 +171,8 @@ def plan_of(row: PlanRow, layers: Sequence[int]) -> ExecutionPlan:
 
 def row_of(plan: ExecutionPlan, model: ModelSpec) -> PlanRow | None:
     """The homogeneous row a plan equals, however its layers are split; None where no row says all of it."""
+    from meshwright.specs.row_of import homogeneous, row_from  # a search makes plans of rows, not rows of plans
+
     found, _ = homogeneous(plan)
     if found is None or sum(found.layers) != model.num_layers:
         return None

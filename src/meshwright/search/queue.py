@@ -12,7 +12,6 @@ from meshwright.estimate.pipeline import PricedItems, pipeline_columns, sync_lay
 from meshwright.estimate.step import Workers, run_pipeline, step_of
 from meshwright.search.block import ROUNDING, Block, Candidates
 from meshwright.search.engine import Columns
-from meshwright.search.points import thinned
 from meshwright.search.shape_tables import Shape
 from meshwright.search.shardings import Sharding
 from meshwright.shapes import Bool, Float, Int
@@ -218,6 +217,8 @@ def _with_companions(found: Candidates, shape: int, picked: list[int]) -> list[i
 
 def pareto_front(plans: list[Simulated]) -> list[Simulated]:
     """Plans by time, each needing at least FRONT_STEP less memory than every quicker one."""
+    from meshwright.search.points import thinned  # a search for the quickest plan alone has no front
+
     return thinned(sorted(plans, key=_order), lambda plan: (plan.time_s, plan.peak_bytes), FRONT_STEP)
 
 

@@ -9,7 +9,6 @@ from meshwright.formats.huggingface.experts import read_mlps
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import MAX_SEQ_LEN, MAX_VOCAB, Fields, fold
 from meshwright.formats.huggingface.mixers import read_mixers
-from meshwright.formats.huggingface.modules import read_module
 from meshwright.specs.model import LayerSpec, ModelSpec
 
 OF_WORDS = ("CausalLM", "LMHead", "ConditionalGeneration")
@@ -92,6 +91,8 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
         for mixer, mlp in set(places)
     }
     if model["mtp_layers"]:
+        from meshwright.formats.huggingface.modules import read_module  # few models predict several tokens
+
         like = read_module(fields, [kinds[place] for place in places])
         model["mtp_layer"] = replace(kinds[places[-1]], attention=module[0]) if module else like
     return ModelSpec(

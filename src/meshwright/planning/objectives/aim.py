@@ -14,23 +14,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from meshwright.catalogue import Catalogue
 from meshwright.errors import InfeasibleError, InputError, Problem, unknown_name
 from meshwright.fields.job import AimFields
 from meshwright.planning.objectives.base import Objective
-from meshwright.planning.objectives.cost import COST, require_prices
-from meshwright.planning.objectives.energy import ENERGY
-from meshwright.planning.objectives.memory import MEMORY
-from meshwright.planning.objectives.time import TIME
 from meshwright.units import DAY_S, seconds, significant, usd
 
 if TYPE_CHECKING:
     from meshwright.planning.costing import Offer, Planned
     from meshwright.specs.workload import Workload
 
-OBJECTIVES: dict[str, Objective] = {objective.name: objective for objective in (TIME, COST, MEMORY, ENERGY)}
+OBJECTIVES: Catalogue[Objective] = Catalogue(
+    __package__, {"time": "time:TIME", "cost": "cost:COST", "memory": "memory:MEMORY", "energy": "energy:ENERGY"}
+)
 """The objectives there are: a new one is a file beside this one and a line here."""
 
-__all__ = ["OBJECTIVES", "QUICKEST", "Aim", "admitted", "aim_of", "require_prices"]
 _ROUNDING = 1e-9
 """Relative: a plan at its own step's limit keeps to it."""
 

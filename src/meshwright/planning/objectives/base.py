@@ -57,6 +57,17 @@ def require_known(what: str, unknown: Iterable[str], *, why: str, fix: str, fiel
         raise InputError(problems, code="MW212")
 
 
+def require_prices(unknown: Iterable[str]) -> None:
+    """Cost compares devices by their prices; devices whose price nobody said are an `InputError`."""
+    require_known(
+        "price",
+        unknown,
+        why="what a step costs is that of the devices it uses, each at its own price",
+        fix="give price_per_device_hour of its group in a cluster file, one --price for all devices, or --prices",
+        field="price_per_device_hour",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
     """One thing that is minimised: a file of this folder, and a line of `OBJECTIVES`."""

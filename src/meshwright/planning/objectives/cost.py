@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from meshwright.planning.objectives.base import Objective, amount_difference, require_known
+from meshwright.planning.objectives.base import Objective, amount_difference, require_prices
 
 if TYPE_CHECKING:
     from meshwright.estimate.result import StepPrice
@@ -22,17 +21,6 @@ def _difference(best: StepPrice, other: StepPrice) -> Reason:
     paid = all(prices)
     mine, its = [price or 0.0 for price in prices] if paid else spent
     return amount_difference("cost difference", best, other, (mine, its), unit="USD" if paid else "device-seconds")
-
-
-def require_prices(unknown: Iterable[str]) -> None:
-    """Cost compares devices by their prices; devices whose price nobody said are an `InputError`."""
-    require_known(
-        "price",
-        unknown,
-        why="what a step costs is that of the devices it uses, each at its own price",
-        fix="give price_per_device_hour of its group in a cluster file, one --price for all devices, or --prices",
-        field="price_per_device_hour",
-    )
 
 
 COST = Objective(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.plan_shape import bare_row
-from meshwright.planning.tuned import trained_counts
 from meshwright.report.words.titles import shortened_title
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
+
+if TYPE_CHECKING:
+    from meshwright.formats.plan_json import PlannedJob
 
 
 def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:
@@ -25,6 +27,8 @@ def identities(job: PlannedJob, row: PlanRow | None) -> tuple[str, ...]:
     """
     found = [_devices_identity(job, row), _layers_identity(job)]
     if isinstance(job, Job) and job.model.tuning is not None:
+        from meshwright.planning.tuned import trained_counts  # most jobs train all of a model
+
         found.append(trained_counts(job.model))
     found += [*_batch_identity(job), *_expert_identities(job)]
     if job.plan.devices < job.cluster.devices:

@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.plan_shape import groups_of, title
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
-from meshwright.specs.row_of import strategy_row
 from meshwright.specs.strategy import LayerStrategy
+
+if TYPE_CHECKING:
+    from meshwright.formats.plan_json import PlannedJob
 
 MOST_SHAPES = 4
 """Kinds of pipelines of measured layers that a title names."""
@@ -56,6 +58,8 @@ def _counted(names: Iterable[Sequence[str]]) -> str:
 
 def strategy_text(strategy: LayerStrategy) -> str:
     """What the layers of a stage share, in the words of a plan's line: `tp8 dp4 z1 rc-full tpov`."""
+    from meshwright.specs.row_of import strategy_row  # a plan of one row has a name without it
+
     ranks = strategy.data.across
     row = strategy_row(replace(strategy, data=replace(strategy.data, across=0)) if ranks else strategy)
     if row is None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshwright.estimate.result import StepEstimate, StepPrice
-from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import plan_reasons
 from meshwright.planning.ties import time_difference
@@ -20,6 +19,7 @@ from meshwright.specs.job import Job
 from meshwright.units import energy, of_capacity, percent, rounded, scaled, seconds, significant
 
 if TYPE_CHECKING:
+    from meshwright.formats.plan_json import PlannedJob
     from meshwright.planning.goodput import Goodput
 
 FITS_WORDS = {"yes": "fits", "tight": "fits tightly", "no": "does not fit"}
