@@ -21,7 +21,8 @@ from benchmarks.planners.pipedream import PipeDream
 from benchmarks.planners.profile import Found, PlannedStage, Planner, Profile, Proposal, answer, priced
 from benchmarks.planners.spans import Spans
 from meshwright import plan
-from meshwright.estimate.price import check_plan, estimate_plan
+from meshwright.estimate.plan_checks import check_plan
+from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.fields.job import JobFields
 from meshwright.planning.job_inputs import JobInputs, job_inputs

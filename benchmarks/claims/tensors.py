@@ -336,8 +336,8 @@ def dispatched_gb_s(nodes: int) -> float:
     Args:
         nodes: of eight H800, 160 GB/s inside and 46 between them.
     """
-    from meshwright.kernels.collectives import LevelRates
     from meshwright.kernels.exchange import Routing, token_exchange_s
+    from meshwright.kernels.lines import LevelRates
 
     routing = Routing(copies=8, groups=nodes if nodes > 1 else 0, chosen=min(4, nodes) if nodes > 1 else 0)
     token = 7168 * (1 + 4 / 128)

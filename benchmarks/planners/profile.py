@@ -17,7 +17,8 @@ import numpy as np
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.memory import TIGHT_SHARE
-from meshwright.estimate.price import check_plan, estimate_of
+from meshwright.estimate.plan_checks import check_plan
+from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
 from meshwright.planning.compose.execution_plan import PlanBuilder, StageLayers

@@ -17,7 +17,8 @@ from meshwright.estimate.items import NONE, Item, item_costs
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import MEMORY_KINDS
 from meshwright.estimate.needed_flop import model_flop_per_token
-from meshwright.estimate.price import check_plan, estimate_of, estimate_plan
+from meshwright.estimate.plan_checks import check_plan
+from meshwright.estimate.price import estimate_of, estimate_plan
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.rows import strategy_columns
 from meshwright.estimate.timeline import step_timeline

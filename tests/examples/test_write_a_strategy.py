@@ -15,7 +15,8 @@ from meshwright.cli import main
 from meshwright.errors import InputError
 from meshwright.specs.operators import Linear
 from meshwright.strategies import CONTEXTS, TENSORS, register
-from meshwright.strategies.base import AttentionBlock, Call, ContextStrategy, LocalGemm, StrategyColumns
+from meshwright.strategies.base import AttentionBlock, Call, ContextStrategy, LocalGemm
+from meshwright.strategies.columns import StrategyColumns
 from meshwright.strategies.tensor_1d import OneDimension
 from tests.virtual_devices import eight_devices
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.kernels.collectives import LevelRates, all_to_all_s
+from meshwright.kernels.collectives import all_to_all_s
 from meshwright.kernels.exchange import Routing, token_exchange_s
+from meshwright.kernels.lines import LevelRates
 
 
 def level(gb_s: float) -> LevelRates:

@@ -14,7 +14,8 @@ import pytest
 import meshwright as mw
 from meshwright.compiler.methods import Method
 from meshwright.compiler.sharding.hlo_collectives import Collectives, in_all
-from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, group_span, reduce_scatter_s
+from meshwright.kernels.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
+from meshwright.kernels.lines import LevelRates, group_span
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import PlanRow

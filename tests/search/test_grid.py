@@ -14,7 +14,7 @@ from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs import MoeMlp, PlanRow, Workload
 from meshwright.specs.row import offload_of
-from meshwright.strategies.base import OVERLAPS
+from meshwright.strategies.columns import OVERLAPS
 from tests.search.spaces import MOE, LayerRun, model
 
 EXPERTS = MoeMlp(experts=4, top_k=1, ffn_hidden=1024, gated=True, shared_ffn_hidden=512)

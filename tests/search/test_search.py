@@ -32,7 +32,7 @@ from meshwright.search.search import price_all, search
 from meshwright.search.space import Space
 from meshwright.specs import PlanRow, Workload
 from meshwright.specs.row_text import parse_row
-from meshwright.strategies.base import OVERLAPS
+from meshwright.strategies.columns import OVERLAPS
 from tests.search.brute import all_rows
 from tests.search.engine_cases import EngineCases
 from tests.search.spaces import SPACES, SmallSpace, cluster

@@ -6,7 +6,7 @@ import numpy as np
 
 from meshwright.specs.strategy import DISPATCHERS, Dispatcher
 from meshwright.strategies import CONTEXTS
-from meshwright.strategies.base import OVERLAPS, StrategyColumns
+from meshwright.strategies.columns import OVERLAPS, StrategyColumns
 from meshwright.strategies.data import ShardingColumns
 
 GIB = 2**30

@@ -17,7 +17,8 @@ from meshwright.specs import PlanRow
 from meshwright.specs.layers import MoeMlp
 from meshwright.specs.operators import Exchange, Linear
 from meshwright.specs.strategy import DISPATCHERS
-from meshwright.strategies.base import Call, StrategyColumns
+from meshwright.strategies.base import Call
+from meshwright.strategies.columns import StrategyColumns
 from meshwright.strategies.expert import exchange_calls, shard_experts
 from tests.strategies.columns import columns
 

@@ -11,7 +11,8 @@ from meshwright.library.models import spec
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.specs.operators import LayerWork, Linear, Vector
-from meshwright.strategies.base import Call, region_scale
+from meshwright.strategies.base import Call
+from meshwright.strategies.columns import region_scale
 from meshwright.strategies.tensor_1d import shard_linear, vector_calls
 from tests.strategies.columns import columns
 

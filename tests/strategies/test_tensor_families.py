@@ -9,7 +9,8 @@ import pytest
 
 from meshwright.errors import InputError
 from meshwright.estimate.legality import row_problems
-from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, group_span
+from meshwright.kernels.collectives import all_gather_s, all_reduce_s
+from meshwright.kernels.lines import LevelRates, group_span
 from meshwright.specs.operators import Linear
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_text import parse_row

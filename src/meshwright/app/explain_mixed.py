@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.legality import plan_problems
-from meshwright.estimate.price import check_plan, estimate_of
+from meshwright.estimate.plan_checks import check_plan
+from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
 from meshwright.planning.variants import equal_shares, evenly, variants

@@ -12,11 +12,11 @@ import numpy as np
 from jax.extend import core
 from jax.sharding import Mesh, PartitionSpec
 
+from meshwright.compiler.batch import batch_places
 from meshwright.compiler.cut import Body, CutStage, body_of, cut
 from meshwright.compiler.instructions import Op, StepProgram
 from meshwright.compiler.layers import crossing_bytes
 from meshwright.compiler.shardings import ValueRole
-from meshwright.compiler.trace import batch_places
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
 

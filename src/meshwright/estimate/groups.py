@@ -7,8 +7,10 @@ import numpy as np
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.work_seconds import Rows
 from meshwright.kernels import collectives
+from meshwright.kernels.lines import group_span
 from meshwright.strategies import TENSORS, context
-from meshwright.strategies.base import Call, Group, StrategyColumns
+from meshwright.strategies.base import Call, Group
+from meshwright.strategies.columns import StrategyColumns
 
 _COLLECTIVES = {"broadcast": collectives.broadcast_s, "send": collectives.point_to_point_s}
 _LINES = {"all_gather": "gather", "reduce_scatter": "gather", "all_reduce": "sum"}
@@ -72,5 +74,5 @@ class Groups:
     def _inside(self, group: str) -> tuple[Rows | float, ...]:
         if group not in self._spans:
             stride, size = self._shapes[group]
-            self._spans[group] = collectives.group_span(stride, size, self._hardware.domain_sizes)
+            self._spans[group] = group_span(stride, size, self._hardware.domain_sizes)
         return self._spans[group]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.errors import Problem, UnsupportedError
-from meshwright.kernels.collectives import LevelRates, group_span
+from meshwright.kernels.lines import LevelRates, group_span
 from meshwright.library.calibration import calibration
 from meshwright.library.devices import devices
 from meshwright.library.software import software

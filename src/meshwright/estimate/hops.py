@@ -22,11 +22,12 @@ import numpy as np
 from meshwright.estimate.rows import Rows
 from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.site import Site, Sites
-from meshwright.kernels.collectives import LevelRates, all_gather_s, all_reduce_s, all_to_all_s, group_span
+from meshwright.kernels.collectives import all_gather_s, all_reduce_s, all_to_all_s
+from meshwright.kernels.lines import LevelRates, group_span
 from meshwright.schedules import Placement
 from meshwright.shapes import Float
 from meshwright.specs.strategy import LayerStrategy
-from meshwright.strategies.base import local_units
+from meshwright.strategies.columns import local_units
 
 
 @dataclass(frozen=True, slots=True)

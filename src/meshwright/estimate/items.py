@@ -22,7 +22,7 @@ from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector
 from meshwright.specs.strategy import HALF_PRODUCTS, Recompute
 from meshwright.specs.workload import Workload
-from meshwright.strategies.base import StrategyColumns, local_units
+from meshwright.strategies.columns import StrategyColumns, local_units
 from meshwright.strategies.memory import kept_bytes, made_again_bytes, tensor_bytes
 from meshwright.units import MIB
 

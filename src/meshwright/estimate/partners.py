@@ -17,7 +17,7 @@ import numpy as np
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.sync import Partners
-from meshwright.kernels.collectives import LevelRates
+from meshwright.kernels.lines import LevelRates
 from meshwright.ops.counts import trained_in
 from meshwright.ops.edges import edge_work, edge_works
 from meshwright.ops.layers import work_of

@@ -11,12 +11,13 @@ from meshwright.estimate.items import ItemCosts
 from meshwright.estimate.run import PipelineColumns, live
 from meshwright.estimate.states import HELD
 from meshwright.estimate.sync import DataGroups, DataNetwork, LayerSync, layer_sync
-from meshwright.kernels.collectives import all_reduce_s, group_span, point_to_point_s
+from meshwright.kernels.collectives import all_reduce_s, point_to_point_s
+from meshwright.kernels.lines import group_span
 from meshwright.schedules import Kind, Placement, Schedule
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
-from meshwright.strategies.base import StrategyColumns, local_units
+from meshwright.strategies.columns import StrategyColumns, local_units
 from meshwright.strategies.data import ShardingColumns
 
 PARTS = ("compute", "recompute", "tp", "cp", "ep", "host", "offload")

@@ -22,7 +22,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS, LayerStrategy, Tensor1D
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS
-from meshwright.strategies.base import OVERLAPS, StrategyColumns
+from meshwright.strategies.columns import OVERLAPS, StrategyColumns
 from meshwright.strategies.data import ShardingColumns
 
 _COSTS = tuple(f.name for f in fields(ItemCosts))

@@ -19,7 +19,7 @@ from meshwright.shapes import Float, Int
 from meshwright.specs.lengths import DYNAMIC, Lengths, Packing
 from meshwright.specs.operators import CoreAttention, Scores
 from meshwright.specs.workload import Workload
-from meshwright.strategies.base import StrategyColumns, ranks_of
+from meshwright.strategies.columns import StrategyColumns, ranks_of
 
 DRAWN = 8192
 """Sequences that are packed to see what rows look like."""

@@ -10,7 +10,7 @@ from math import gcd
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.hardware import BASE_LATENCY_S, Hardware, hardware_of
 from meshwright.formats.cluster import default_links
-from meshwright.kernels.collectives import LevelRates
+from meshwright.kernels.lines import LevelRates
 from meshwright.specs.cluster import ClusterSpec, LinkSpec, NodeGroup
 from meshwright.specs.device import Basis
 from meshwright.specs.plan import Worker

@@ -13,13 +13,15 @@ import numpy as np
 from meshwright.estimate import mixing
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import collectives, compute
+from meshwright.kernels.lines import group_span
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector
 from meshwright.specs.optimizers.base import Matrix, Product
 from meshwright.specs.workload import Workload
 from meshwright.strategies import TENSORS
-from meshwright.strategies.base import LocalGemm, StrategyColumns, full_width, local_units
+from meshwright.strategies.base import LocalGemm
+from meshwright.strategies.columns import StrategyColumns, full_width, local_units
 from meshwright.strategies.data import Z1, ShardingColumns
 
 Rows = Float[np.ndarray, "rows"]
@@ -298,6 +300,6 @@ def _product_s(product: Product, hardware: Hardware, workload: Workload) -> Arra
 def _gather_s(matrix: Matrix, columns: StrategyColumns, hardware: Hardware) -> Rows:
     """Tensor ranks that hold parts of a matrix give them to each other."""
     cut = np.asarray(matrix.whole_rows * matrix.whole_columns > matrix.elements)
-    inside = collectives.group_span(np.ones(columns.rows, dtype=np.int64), columns.tp, hardware.domain_sizes)
+    inside = group_span(np.ones(columns.rows, dtype=np.int64), columns.tp, hardware.domain_sizes)
     size = np.asarray(matrix.whole_rows * matrix.whole_columns * GATHERED_BYTES * cut, dtype=float)
     return np.asarray(collectives.all_gather_s(size + np.zeros(columns.rows), inside=inside, rates=hardware.rates))

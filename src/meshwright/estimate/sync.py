@@ -13,7 +13,8 @@ import numpy as np
 
 from meshwright.estimate.away import update_away
 from meshwright.estimate.hardware import Hardware
-from meshwright.kernels.collectives import GroupLines, LevelRates, all_gather_s, all_reduce_s, group_span
+from meshwright.kernels.collectives import GroupLines, all_gather_s, all_reduce_s
+from meshwright.kernels.lines import LevelRates, group_span
 from meshwright.kernels.overlap import exposed_s
 from meshwright.shapes import Float, Int
 from meshwright.specs.workload import Workload

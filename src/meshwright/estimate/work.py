@@ -23,17 +23,8 @@ from meshwright.specs.precision import Precision
 from meshwright.specs.tuning import MADE_AGAIN_BYTES, STORED_BYTES
 from meshwright.specs.workload import Workload
 from meshwright.strategies import TENSORS, context
-from meshwright.strategies.base import (
-    Call,
-    LocalAttention,
-    LocalGemm,
-    LocalScan,
-    LocalScores,
-    StrategyColumns,
-    WeightBytes,
-    local_units,
-    region_scale,
-)
+from meshwright.strategies.base import Call, LocalAttention, LocalGemm, LocalScan, LocalScores, WeightBytes
+from meshwright.strategies.columns import StrategyColumns, local_units, region_scale
 
 # A tensor in 16 bits is read and its 8-bit copy written; the transposed copy, for gradients of weights, is not made.
 FROZEN_CAST = 3.0 / 4.0

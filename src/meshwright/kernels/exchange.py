@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.kernels.algorithms import Column, Seconds
-from meshwright.kernels.collectives import LevelRates
+from meshwright.kernels.lines import LevelRates
 
 # Bandwidth that these kernels reach over the achieved one of the level's collectives: 8 H100 dispatch 4096 tokens of
 # width 7168 in fp8 in 491 us and combine them in bf16 in 960 us (283 of 360 GB/s); 8 H800 at 134 of 160 GB/s, 64 at
@@ -68,7 +68,7 @@ def token_exchange_s(
 
     Args:
         payload_bytes: of all k copies of a rank's tokens, its own share included; per row.
-        inside: members of the group inside one domain, per level (`collectives.group_span`).
+        inside: members of the group inside one domain, per level (`lines.group_span`).
         rates: links, per level.
         routing: experts of a token.
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from meshwright.compiler.batch import check_parts
 from meshwright.compiler.cut import Body, CutStage
 from meshwright.compiler.idle_devices import IdleDevicesWarning, idle_devices_notice
 from meshwright.compiler.instructions import StepProgram
@@ -36,7 +37,7 @@ from meshwright.compiler.stages.apply import planned_stages
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import StageSpace, plan_step
 from meshwright.compiler.staging import staged
-from meshwright.compiler.trace import check_parts, trace_step
+from meshwright.compiler.trace import trace_step
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.unplaced import NotStaged, keeping
 from meshwright.compiler.verify import verify_lists

@@ -11,13 +11,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from meshwright.compiler.batch import batch_places
 from meshwright.compiler.calls import CallForm
 from meshwright.compiler.idle_devices import IdleDevicesWarning, idle_devices_notice
 from meshwright.compiler.instructions import StepProgram
 from meshwright.compiler.lower import task_order
 from meshwright.compiler.pipeline_set import PipelineSet, StagedPipeline
 from meshwright.compiler.pipelines import PipelinePart, cut_part, lower_pipelines, traced_part
-from meshwright.compiler.trace import batch_places
 from meshwright.compiler.verify import verify_lists
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.compiled import CompiledStep

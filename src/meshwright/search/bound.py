@@ -27,7 +27,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork
 from meshwright.specs.row import offload_of
 from meshwright.specs.workload import Workload
-from meshwright.strategies.base import BEST_OVERLAP, StrategyColumns
+from meshwright.strategies.columns import BEST_OVERLAP, StrategyColumns
 
 PerRow = Float[np.ndarray, "rows"]
 EXPERT_MODULES = ("moe", "moe_act")

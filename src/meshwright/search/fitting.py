@@ -16,14 +16,14 @@ from meshwright.estimate.memory import always_bytes
 from meshwright.estimate.work_seconds import ModuleSeconds, WorkSeconds
 from meshwright.ops.edges import edge_work
 from meshwright.search.bound import Factored, least_state_bytes
-from meshwright.search.geometry import Template
 from meshwright.search.grid import Grid
+from meshwright.search.paths import Template
 from meshwright.search.shape_tables import ShapeTables
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork
 from meshwright.specs.strategy import Recompute
-from meshwright.strategies.base import StrategyColumns, local_units
+from meshwright.strategies.columns import StrategyColumns, local_units
 from meshwright.strategies.memory import kept_bytes
 
 AT_ONCE = 1 << 17

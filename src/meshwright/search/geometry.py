@@ -22,7 +22,15 @@ from meshwright.schedules import DEFAULT_SCHEDULES, SCHEDULES, Placement, Schedu
 from meshwright.schedules.bounds import PathBound
 from meshwright.search.axes import recompute_words
 from meshwright.search.fullest import Fullest, fullest_workers
-from meshwright.search.paths import Cells, Lengths, critical_lengths, longest_of, order_free_lengths, typical_durations
+from meshwright.search.paths import (
+    BoundPaths,
+    Lengths,
+    Template,
+    critical_lengths,
+    longest_of,
+    order_free_lengths,
+    path_items,
+)
 from meshwright.search.shape_tables import PipelineShapes, ShapeTables
 from meshwright.search.space import Space
 from meshwright.shapes import Float
@@ -59,66 +67,6 @@ def pairs(schedule: Schedule, p: int, m: int, v: int, recompute: str) -> bool:
     return recompute not in ("full", "block") and schedule.unpaired(p, m, v) is not None
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Template:
-    """Paths that hold for any order of tasks, as seconds of items: once, and per micro-batch."""
-
-    once: tuple[Float[np.ndarray, "paths items"], ...]
-    each: tuple[Float[np.ndarray, "paths items"], ...]
-    transfers: Float[np.ndarray, "paths"]
-
-    def forward(self, m: int) -> Float[np.ndarray, "paths items"]:
-        """Of m micro-batches."""
-        return self.once[0] + m * self.each[0]
-
-    def backward(self, m: int) -> Float[np.ndarray, "paths items"]:
-        """Of m micro-batches."""
-        return self.once[1] + m * self.each[1]
-
-    def weight(self, m: int) -> Float[np.ndarray, "paths items"]:
-        """Weight gradients of m micro-batches, part of the backward."""
-        return self.once[2] + m * self.each[2]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Paths:
-    """Paths of a pipeline for all numbers of micro-batches that share a bound, and the longest of them as items."""
-
-    bound: PathBound
-    once: Float[np.ndarray, "paths typical"]
-    """Their lengths for typical durations."""
-    each: Float[np.ndarray, "paths typical"]
-    """Per micro-batch."""
-    in_items: dict[tuple[object, ...], list[tuple[np.ndarray, ...]]] = field(default_factory=dict)
-    """Some paths under some ways to recompute: once, and per micro-batch."""
-
-    @classmethod
-    def of(cls, bound: PathBound, *weights: Cells) -> _Paths:
-        """The paths of a bound, by what each chunk may weigh."""
-        typical = typical_durations(bound.once.shape[1], *weights)
-        return cls(bound, *(lengths.reshape(len(lengths), -1) @ typical for lengths in (bound.once, bound.each)))
-
-    def longest(self, m: int) -> tuple[int, ...]:
-        """The numbers of the longest paths."""
-        return tuple(sorted({*(self.once + m * self.each).argmax(axis=0).tolist()}))
-
-    def items(self, m: int, recomputes: tuple[tuple[str, int], ...], counts: StageCounts) -> tuple[np.ndarray, ...]:
-        """The longest paths as forward, backward and weight-gradient seconds of items, and as transfers.
-
-        Args:
-            m: micro-batches.
-            recomputes: ways to recompute.
-            counts: under these.
-        """
-        key = numbers, recomputes = self.longest(m), recomputes
-        if key not in self.in_items:
-            self.in_items[key] = [
-                (*path_items(lengths[list(numbers)], counts), lengths[list(numbers), 2].sum(axis=(1, 2)))
-                for lengths in (self.bound.once, self.bound.each)
-            ]
-        return tuple(once + m * each for once, each in zip(*self.in_items[key], strict=True))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ShapeFactory:
     """Builds the shapes of a model for p workers and m micro-batches."""
@@ -133,7 +81,7 @@ class ShapeFactory:
     templates: dict[tuple[object, ...], Template] = field(default_factory=dict)
     counted: dict[tuple[object, ...], StageCounts] = field(default_factory=dict)
     """Items per chunk, which no number of micro-batches changes."""
-    paths: dict[PathBound, _Paths] = field(default_factory=dict)
+    paths: dict[PathBound, BoundPaths] = field(default_factory=dict)
     """Paths of each pipeline, which large numbers of micro-batches share."""
     fullest: dict[tuple[object, ...], Fullest] = field(default_factory=dict)
     """Workers that may need the most memory; from some number of micro-batches on they are the same."""
@@ -259,7 +207,7 @@ class ShapeFactory:
         if schedule.bound_by_formula:
             bound = schedule.path_bound(p, m, v)
             if bound not in self.paths:
-                self.paths[bound] = _Paths.of(bound, *self._weights(schedule, p, v))
+                self.paths[bound] = BoundPaths.of(bound, *self._weights(schedule, p, v))
             *paths, travels = self.paths[bound].items(m, ways, counts)
         else:
             lengths = self._lengths(schedule, p, m, v)
@@ -414,34 +362,6 @@ def _factory(model: ModelSpec, seq_len: int, words: tuple[str, ...], space: Spac
 def modes_of(words: tuple[str, ...]) -> tuple[Recompute, ...]:
     """What layers may recompute under these words: nothing, what each selective one names, everything."""
     return tuple(dict.fromkeys((NONE, *(recompute_of(word) for word in words if word not in ("full", "block")), FULL)))
-
-
-def path_items(
-    lengths: Float[np.ndarray, "paths durations workers chunks"], counts: StageCounts
-) -> tuple[Float[np.ndarray, "*shapes paths items"], ...]:
-    """Paths as forward, backward and weight-gradient seconds of items.
-
-    Args:
-        lengths: forward, backward, transfer, weight gradient and task R by worker and chunk.
-        counts: of the shape, or of several.
-    """
-    paths, durations = lengths.shape[:2]
-    items = counts.work.shape[-1]
-    forward, backward, weight, again = (
-        lengths[:, k].reshape(paths, -1) if k < durations else np.zeros((paths, 1)) for k in (0, 1, 3, 4)
-    )
-    cells = (*counts.work.shape[:-3], -1, items)
-    work = counts.work.reshape(cells)
-    if counts.bare is None:
-        path_forward, path_backward = forward @ work, backward @ work
-        path_weight = weight @ work if weight.any() else np.zeros_like(path_forward)
-        if counts.shadow is not None and again.any():
-            path_forward = path_forward + lengths[:, 4].sum(axis=2) @ counts.shadow
-        return path_forward, path_backward, path_weight
-    bare = counts.bare.reshape(cells)
-    if not again.any():
-        return forward @ work, backward @ work, weight @ work
-    return forward @ work, backward @ bare + again @ (work - bare), weight @ work
 
 
 def most_chunks(schedule: Schedule, p: int, m: int) -> int:

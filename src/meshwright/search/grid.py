@@ -22,7 +22,8 @@ from meshwright.specs.row import HotExperts, PlanRow, about_hot_experts, offload
 from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS, Dispatcher, ExpertOverlap
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
-from meshwright.strategies.base import OVERLAPS, DegreeRule, Degrees, StrategyColumns, ranks_of
+from meshwright.strategies.base import DegreeRule, Degrees
+from meshwright.strategies.columns import OVERLAPS, StrategyColumns, ranks_of
 from meshwright.strategies.context import head_ranks
 
 Ints = Int[np.ndarray, "rows"]

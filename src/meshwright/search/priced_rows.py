@@ -21,7 +21,7 @@ from meshwright.shapes import Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import offload_of
 from meshwright.specs.workload import Workload
-from meshwright.strategies.base import StrategyColumns
+from meshwright.strategies.columns import StrategyColumns
 
 
 class PricedRows:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.schedules import Schedule
-from meshwright.search.geometry import ShapeFactory, Template, pairs
+from meshwright.search.geometry import ShapeFactory, pairs
+from meshwright.search.paths import Template
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.shape_tables import ShapeTables
 from meshwright.shapes import Bool, Float

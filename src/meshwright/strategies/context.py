@@ -11,18 +11,8 @@ import numpy as np
 from meshwright.shapes import Int
 from meshwright.specs.operators import CoreAttention, Scan, Scores
 from meshwright.strategies import CONTEXTS, TENSORS
-from meshwright.strategies.base import (
-    AttentionBlock,
-    Call,
-    Group,
-    LocalAttention,
-    LocalScan,
-    LocalScores,
-    StateBlock,
-    StrategyColumns,
-    local_units,
-    ranks_of,
-)
+from meshwright.strategies.base import AttentionBlock, Call, Group, LocalAttention, LocalScan, LocalScores, StateBlock
+from meshwright.strategies.columns import StrategyColumns, local_units, ranks_of
 
 STATE_BYTES = 4.0
 """States of recurrences are kept in 32 bits."""

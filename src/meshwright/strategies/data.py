@@ -21,7 +21,7 @@ import numpy as np
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.optimizers import optimizer_named
 from meshwright.specs.precision import Precision
-from meshwright.strategies.base import Compressions
+from meshwright.strategies.columns import Compressions
 
 Z0, Z1, Z2, Z3 = 0, 1, 2, 3
 

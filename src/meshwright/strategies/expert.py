@@ -15,18 +15,8 @@ import numpy as np
 
 from meshwright.kernels.exchange import Routing
 from meshwright.specs.operators import Exchange, Linear
-from meshwright.strategies.base import (
-    Call,
-    Column,
-    ExpertMethod,
-    Kind,
-    LocalGemm,
-    Phase,
-    StrategyColumns,
-    WeightBytes,
-    full_width,
-    local_width,
-)
+from meshwright.strategies.base import Call, ExpertMethod, Kind, LocalGemm, Phase, WeightBytes
+from meshwright.strategies.columns import Column, StrategyColumns, full_width, local_width
 
 SIZES_ALONE = WeightBytes()
 """For those who ask for sizes, not for traffic."""

@@ -11,7 +11,8 @@ import numpy as np
 
 from meshwright.shapes import Float
 from meshwright.specs.operators import Linear
-from meshwright.strategies.base import Call, Column, ExpertMethod, StrategyColumns, WeightBytes
+from meshwright.strategies.base import Call, ExpertMethod, WeightBytes
+from meshwright.strategies.columns import Column, StrategyColumns
 
 
 class ShadowedExperts(ExpertMethod):

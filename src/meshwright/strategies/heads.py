@@ -16,7 +16,8 @@ import numpy as np
 
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
-from meshwright.strategies.base import Call, DegreeRule, LocalGemm, StrategyColumns, full_width, local_width
+from meshwright.strategies.base import Call, DegreeRule, LocalGemm
+from meshwright.strategies.columns import StrategyColumns, full_width, local_width
 from meshwright.strategies.tensor_1d import OneDimension
 
 

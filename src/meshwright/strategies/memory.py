@@ -11,7 +11,7 @@ from meshwright.specs.operators import Exchange, Kept, LayerWork, Linear, Region
 from meshwright.specs.precision import Precision
 from meshwright.specs.strategy import HALF_PRODUCTS, Recompute
 from meshwright.strategies import TENSORS
-from meshwright.strategies.base import StrategyColumns, region_scale
+from meshwright.strategies.columns import StrategyColumns, region_scale
 
 
 def kept_bytes(

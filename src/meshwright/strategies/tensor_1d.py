@@ -17,18 +17,8 @@ import numpy as np
 from meshwright.shapes import Bool, Float
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear, Vector
-from meshwright.strategies.base import (
-    Call,
-    DegreeRule,
-    Group,
-    Kind,
-    LocalGemm,
-    Phase,
-    StrategyColumns,
-    TensorStrategy,
-    full_width,
-    local_width,
-)
+from meshwright.strategies.base import Call, DegreeRule, Group, Kind, LocalGemm, Phase, TensorStrategy
+from meshwright.strategies.columns import StrategyColumns, full_width, local_width
 
 NONE, BULK, RING = 0, 1, 2
 

@@ -22,17 +22,9 @@ import numpy as np
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear, Vector
-from meshwright.strategies.base import (
-    Call,
-    DegreeRule,
-    Group,
-    Kind,
-    LocalGemm,
-    StrategyColumns,
-    TensorStrategy,
-    full_width,
-)
+from meshwright.strategies.base import Call, DegreeRule, Group, Kind, LocalGemm, TensorStrategy
 from meshwright.strategies.blocks import ActivationBlocks, BlockProduct, TensorBlocks
+from meshwright.strategies.columns import StrategyColumns, full_width
 from meshwright.strategies.grid_rules import grid_rules, sides
 
 Ranks = Int[np.ndarray, "rows"]

@@ -19,8 +19,9 @@ import numpy as np
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear, Vector
-from meshwright.strategies.base import Call, DegreeRule, Group, LocalGemm, StrategyColumns, TensorStrategy, full_width
+from meshwright.strategies.base import Call, DegreeRule, Group, LocalGemm, TensorStrategy
 from meshwright.strategies.blocks import ActivationBlocks, BlockProduct, TensorBlocks
+from meshwright.strategies.columns import StrategyColumns, full_width
 from meshwright.strategies.grid_rules import grid_rules, sides
 from meshwright.strategies.tensor_2d import exposed_call, statistics_calls
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.shapes import Int
-from meshwright.strategies.base import AttentionBlock, Call, Column, ContextStrategy, StateBlock
+from meshwright.strategies.base import AttentionBlock, Call, ContextStrategy, StateBlock
+from meshwright.strategies.columns import Column
 
 
 class Ulysses(ContextStrategy):

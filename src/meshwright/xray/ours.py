@@ -19,7 +19,8 @@ from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linea
 from meshwright.specs.plan import Worker
 from meshwright.specs.strategy import HALF_PRODUCTS, LayerStrategy, Recompute
 from meshwright.strategies import TENSORS, context, expert
-from meshwright.strategies.base import Call, Column, LocalGemm, StrategyColumns
+from meshwright.strategies.base import Call, LocalGemm
+from meshwright.strategies.columns import Column, StrategyColumns
 
 Gemm = tuple[str, int, int, int, int]
 """Phase, groups, and the sizes of a product: the two of its result, smaller first, and the one summed over."""

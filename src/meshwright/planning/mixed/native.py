@@ -11,7 +11,8 @@ from itertools import chain, product
 from meshwright.budget import spent
 from meshwright.errors import MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.price import check_plan, estimate_of
+from meshwright.estimate.plan_checks import check_plan
+from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.planning.compose.composer import Composer
 from meshwright.planning.compose.island_part import IslandPart

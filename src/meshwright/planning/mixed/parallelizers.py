@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
-from meshwright.estimate.price import check_plan, estimate_of
+from meshwright.estimate.plan_checks import check_plan
+from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
 from meshwright.estimate.result import StepEstimate
 from meshwright.planning.compose.island_part import IslandPart

@@ -14,7 +14,7 @@ from meshwright.search.space import Space
 from meshwright.search.tuners.base import Forbidden, TrialAxis, Value, When
 from meshwright.search.tuners.tables import numbers_axis, rules_of
 from meshwright.specs.row import SHARDINGS
-from meshwright.strategies.base import OVERLAPS
+from meshwright.strategies.columns import OVERLAPS
 
 QUARTERS = (1, 2, 3)
 """Parts of the largest chunk that `block` recomputes."""

@@ -29,7 +29,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow, default_schedule, recompute_fields
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS
-from meshwright.strategies.base import OVERLAPS
+from meshwright.strategies.columns import OVERLAPS
 from meshwright.units import gib
 
 

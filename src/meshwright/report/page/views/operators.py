@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshwright.errors import UnsupportedError
-from meshwright.estimate.operators import Message, OperatorCost, StageOperators, step_operators
+from meshwright.estimate.operator_costs import Message, OperatorCost
+from meshwright.estimate.operators import StageOperators, step_operators
 from meshwright.estimate.result import BASIS_ORDER
 from meshwright.report.page.source import PageSource, PlanOnPage
 from meshwright.specs.cluster import NodeGroup

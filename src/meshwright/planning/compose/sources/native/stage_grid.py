@@ -16,7 +16,7 @@ from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS
-from meshwright.strategies.base import OVERLAPS
+from meshwright.strategies.columns import OVERLAPS
 
 SLOWEST = 1.6
 """A strategy this much slower per layer than the quickest of the same devices is not looked at."""
