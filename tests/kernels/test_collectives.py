@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from meshwright.kernels import algorithms as a
 from meshwright.kernels import collectives as c
+from meshwright.kernels.lines import LevelRates, group_span
 
 GB = 1e9
-NVLINK = c.LevelRates(
+NVLINK = LevelRates(
     bandwidth_bytes_per_s=450 * GB,
     efficiency=0.82,
     latency_s=3.4e-6,
@@ -22,7 +23,7 @@ NVLINK = c.LevelRates(
     in_switch_efficiency=0.7,
     in_switch_latency_s=25e-6,
 )
-FABRIC = c.LevelRates(bandwidth_bytes_per_s=50 * GB, efficiency=0.92, latency_s=14e-6, base_latency_s=8.4e-6)
+FABRIC = LevelRates(bandwidth_bytes_per_s=50 * GB, efficiency=0.92, latency_s=14e-6, base_latency_s=8.4e-6)
 SPINE = replace(FABRIC, bandwidth_bytes_per_s=25 * GB, latency_s=18e-6)
 H100_NODES = (NVLINK, FABRIC)
 THREE_LEVELS = (NVLINK, FABRIC, SPINE)
@@ -38,11 +39,9 @@ COLLECTIVES = [
 each_collective = pytest.mark.parametrize("collective", COLLECTIVES, ids=lambda f: f.__name__)
 
 
-def plain(bandwidth_gb_per_s: float) -> c.LevelRates:
+def plain(bandwidth_gb_per_s: float) -> LevelRates:
     """Links without latency or losses."""
-    return c.LevelRates(
-        bandwidth_bytes_per_s=bandwidth_gb_per_s * GB, efficiency=1.0, latency_s=0.0, base_latency_s=0.0
-    )
+    return LevelRates(bandwidth_bytes_per_s=bandwidth_gb_per_s * GB, efficiency=1.0, latency_s=0.0, base_latency_s=0.0)
 
 
 # Textbook forms ------------------------------------------------------------------------------------------------------
@@ -145,7 +144,7 @@ def test_all_gather_between_single_ranks_of_many_nodes_takes_log_steps() -> None
 
 
 def test_a_message_goes_over_the_outermost_level_spanned() -> None:
-    inside = c.group_span(np.array([1, 8, 64]), 2, (8, 64, 1024))
+    inside = group_span(np.array([1, 8, 64]), 2, (8, 64, 1024))
     expected_s = [level.base_latency_s + level.latency_s + 1e8 / level.reached_bytes_per_s(1) for level in THREE_LEVELS]
     assert c.point_to_point_s(1e8, inside=inside, rates=THREE_LEVELS) == pytest.approx(expected_s)
 
@@ -185,7 +184,7 @@ degrees = st.integers(1, 12)
 @given(degrees, degrees, st.integers(1, 24))
 def test_span_is_the_smallest_part_of_any_group(stride: int, size: int, domain: int) -> None:
     extent = stride * size
-    span, whole = c.group_span(stride, size, (domain, 10**6))
+    span, whole = group_span(stride, size, (domain, 10**6))
     # After `domain` blocks the pattern of starts repeats.
     enumerated = smallest_part(stride, size, domain, domain)
     assert whole == size
@@ -208,7 +207,7 @@ def test_span_is_the_smallest_part_of_any_group(stride: int, size: int, domain: 
     ],
 )
 def test_span_of_usual_groups(stride: int, size: int, domain: int, members: int) -> None:
-    assert c.group_span(stride, size, (domain, 10**6))[0] == members
+    assert group_span(stride, size, (domain, 10**6))[0] == members
 
 
 # What must hold ------------------------------------------------------------------------------------------------------
@@ -218,7 +217,7 @@ payloads = st.floats(1, 1e11)
 
 
 def span_of(group: tuple[int, int]) -> tuple[np.ndarray, ...]:
-    return c.group_span(*group, (8, 72, 10**6))
+    return group_span(*group, (8, 72, 10**6))
 
 
 @each_collective
@@ -249,14 +248,14 @@ def test_more_bytes_never_faster_better_links_never_slower(  # type: ignore[no-u
 def test_many_rows_are_single_rows(collective, rows) -> None:  # type: ignore[no-untyped-def]
     strides, sizes = np.array([group for group, _ in rows]).T
     payload_bytes = np.array([payload for _, payload in rows])
-    inside = c.group_span(strides, sizes, (8, 72, 10**6))
+    inside = group_span(strides, sizes, (8, 72, 10**6))
     together_s = collective(payload_bytes, inside=inside, rates=THREE_LEVELS)
     apart_s = [collective(payload, inside=span_of(group), rates=THREE_LEVELS) for group, payload in rows]
     assert together_s.tolist() == apart_s
 
 
 def test_lines_once_per_group_price_any_rows() -> None:
-    inside = c.group_span(np.array([1, 8]), np.array([8, 16]), (8, 1024))
+    inside = group_span(np.array([1, 8]), np.array([8, 16]), (8, 1024))
     lines = c.all_reduce_lines(inside=inside, rates=H100_NODES)
     rows, payload_bytes = np.array([1, 0, 1]), np.array([1e6, 1e7, 1e8])
     per_row = [members[rows] for members in inside]
@@ -275,7 +274,7 @@ def test_a_group_inside_one_domain_does_not_see_the_fabric() -> None:
 
 
 def test_short_messages_take_the_protocols_that_start_sooner() -> None:
-    level = c.LevelRates(
+    level = LevelRates(
         bandwidth_bytes_per_s=450e9, efficiency=0.8, latency_s=0.5e-6, base_latency_s=18e-6, quick=(5e-6, 0.8e-6, 0.4)
     )
     short_s = c.all_gather_s(1024, inside=(8.0,), rates=(level,))
@@ -289,7 +288,7 @@ def test_short_messages_take_the_protocols_that_start_sooner() -> None:
 
 
 def test_few_ranks_fill_fewer_channels() -> None:
-    level = c.LevelRates(
+    level = LevelRates(
         bandwidth_bytes_per_s=450e9, efficiency=0.8, latency_s=0.0, base_latency_s=0.0, few_ranks=(0.48, 8)
     )
     assert level.collective_bytes_per_s(7) == pytest.approx(360e9)
