@@ -24,7 +24,9 @@ from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.config_fix import config_fix
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.launch_script import LaunchSource, Outside, format_of, script_question
+from meshwright.planning.launch_format import format_of
+from meshwright.planning.launch_script import script_question
+from meshwright.planning.launch_source import LaunchSource, Outside
 from meshwright.planning.one_kind import find_plans
 from meshwright.planning.plan_shape import title
 from meshwright.planning.plan_source import PlanQuestion, measured_plan, plan_question

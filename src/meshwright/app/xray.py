@@ -15,7 +15,9 @@ from meshwright.estimate.result import StageEstimate
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.write import megatron_script
 from meshwright.library.models import config_of
-from meshwright.planning.launch_script import Outside, format_of, script_question
+from meshwright.planning.launch_format import format_of
+from meshwright.planning.launch_script import script_question
+from meshwright.planning.launch_source import Outside
 from meshwright.planning.plan_source import PlanQuestion, plan_question
 from meshwright.records import plain
 from meshwright.report.words import check as check_words

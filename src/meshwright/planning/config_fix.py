@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.errors import MeshwrightError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.planning.launch_script import LaunchSource
+from meshwright.planning.launch_source import LaunchSource
 from meshwright.planning.script_fix import OptionChange, ScriptFix, masked, read_back, secret_names
 from meshwright.planning.trainer_options import MODELS
 from meshwright.specs.job import Job

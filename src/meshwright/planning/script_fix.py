@@ -12,7 +12,7 @@ from meshwright.errors import MeshwrightError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.script_edit import edits
-from meshwright.planning.launch_script import LaunchSource, Outside
+from meshwright.planning.launch_source import LaunchSource, Outside
 from meshwright.records import Record, fields_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.planning.config_fix import KeyChange, edited_files, rewritten, say_the_same
-from meshwright.planning.launch_script import LaunchSource
+from meshwright.planning.launch_source import LaunchSource
 from meshwright.planning.script_fix import ScriptFix
 from meshwright.specs.row import PlanRow
 from meshwright.targets.contract import ReadTarget

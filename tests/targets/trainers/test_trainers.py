@@ -12,7 +12,8 @@ from meshwright.app.check import CheckReport
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.job import JobFields
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.launch_script import Outside, script_question
+from meshwright.planning.launch_script import script_question
+from meshwright.planning.launch_source import Outside
 from meshwright.targets import TRAINERS, reader_named, readers, target_named
 
 TUNE = """\

@@ -142,7 +142,7 @@ def _script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_script(path: Path, values: Mapping[str, Any]) -> bool:
     """Whether a path names a launch script or configuration rather than a model."""
-    from meshwright.planning.launch_script import SCRIPTS
+    from meshwright.planning.launch_source import SCRIPTS
 
     if path.suffix in (*SCRIPTS, ".yaml", ".yml", ".py", ".toml"):
         return True

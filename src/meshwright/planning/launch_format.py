@@ -1,0 +1,82 @@
+"""Whose file a launch file is: the framework that its name, its text or its command tells."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from meshwright.errors import InputError, Problem
+from meshwright.formats.files import parsed, read_text
+from meshwright.formats.megatron.records import record_of
+from meshwright.formats.shell import Script, read_script
+from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, SCRIPTS, TRAINER, Outside, text_beside
+from meshwright.planning.nemo_launcher import launcher_config
+from meshwright.planning.script_files import LAUNCHER, started_with
+from meshwright.planning.trainer_record import recorded
+from meshwright.targets import TARGETS, TRAINERS, reader_named, readers, target_of_file
+
+_LANGUAGES = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML"}
+
+
+def format_of(source: str | os.PathLike[str], outside: Outside = NOTHING_OUTSIDE) -> str:
+    """The target whose file this is, by its name and text; Megatron-LM's for text that is in no file.
+
+    Args:
+        source: path, or text of several lines.
+        outside: what the text does not say, which may name the file that decides it.
+
+    Raises:
+        InputError: none of the targets, or several, say it is theirs; or the file cannot be read.
+    """
+    if isinstance(source, str) and "\n" in source:
+        return "megatron"
+    path = Path(source)
+    text = read_text(path, "launch script")
+    if "stages=" in text and _starts_launcher(path, text, outside):
+        return "hydra"
+    found = target_of_file(path.name, text) or record_of(path.name, text)
+    found = found or (TRAINER if recorded(path.name, text) else None)
+    if found is None and (path.suffix in SCRIPTS or (text.startswith("#!") and path.suffix != ".py")):
+        found = _started_by(path, text, outside) or "megatron"
+    if found is None and path.suffix in _LANGUAGES:
+        parsed(text, _LANGUAGES[path.suffix], "launch file")
+    if found is None:
+        from meshwright.planning.other_programs import of_another  # few files are such
+
+        if (other := of_another(path.name, text)) is not None:
+            raise InputError(other)
+        why = "its text names none of the supported frameworks, or several"
+        fix = f"add --from with one of {', '.join((*readers(), *TRAINERS, *SCRIPT_RECORDS))}"
+        raise InputError(
+            Problem(what=f"the framework of {path.name!r} is not recognised", why=why, fix=fix, field="source")
+        )
+    return found
+
+
+_OF_MEGATRON = ("--tensor-model-parallel-size", "--micro-batch-size", "--num-layers")
+
+
+def _starts_launcher(path: Path, text: str, outside: Outside) -> bool:
+    """Whether a script starts NeMo's launcher, whose words look like those of other programs."""
+    return launcher_config(*_script(path, text, outside)) is not None
+
+
+def _started_by(path: Path, text: str, outside: Outside) -> str | None:
+    """The target with whose configuration, in a file beside it, a script starts its program."""
+    if any(option in text for option in _OF_MEGATRON):
+        return None
+    script, read = _script(path, text, outside)
+    with_files = [name for name in (*readers(), *TRAINERS) if reader_named(name).script is None]
+    found = [name for name in with_files if started_with(script, reader_named(name), read).files]
+    if LAUNCHER in started_with(script, TARGETS["accelerate"], read).files:
+        found = [name for name in found if name != "accelerate"] or ["accelerate"]
+    return found[0] if len(found) == 1 else None
+
+
+def _script(path: Path, text: str, outside: Outside) -> tuple[Script, Callable[[str], str | None]]:
+    """A script as bash means it, and what reads the files beside it."""
+    read = partial(text_beside, folder=path.parent)
+    said, known = outside.arguments, outside.environment
+    return read_script(text, name=path.name, arguments=said, environment=known, read=read), read

@@ -1,0 +1,255 @@
+"""A launch file with what is around it: the files beside it, the arguments and environment of its run, its edits."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from meshwright.errors import InputError, Problem
+from meshwright.formats.files import read_text
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.megatron.records import RECORDS, YAML, nemo_of, script_of
+from meshwright.formats.shell import Script, ScriptLine, read_script
+from meshwright.formats.shell.values import literal
+from meshwright.planning.nemo_launcher import launcher_config
+from meshwright.planning.script_files import ARGUMENTS, read_through, started_with, with_settings
+from meshwright.planning.trainer_record import command_recorded, engine_open
+from meshwright.targets import TRAINERS, Target, overrides, reader_named
+from meshwright.targets.keys import keys_of
+
+TRAINER = "trl"
+"""The record of a trainer's options."""
+SCRIPT_RECORDS = {**dict.fromkeys(RECORDS, "megatron"), TRAINER: "accelerate"}
+"""Other forms of a script by name, with the target whose script it is."""
+SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash", ".job")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What of a script's run its text does not say."""
+
+    arguments: tuple[str, ...] | None = None
+    """Its `$1` and on; None where nobody said them."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the environment, by name."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Options or keys of the file that stand over what it says, by name."""
+
+
+NOTHING_OUTSIDE = Outside()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSource:
+    """A launch file with what is around it: what is needed to read it, and to read it again once it is edited."""
+
+    files: Mapping[str, str]
+    """The file itself first, then those beside it that say more of a plan."""
+    folder: Path | None
+    target: Target
+    devices: int | None
+    """Devices of the job; None where neither the script nor the cluster says."""
+    outside: Outside
+    record: str = ""
+    """Where options are kept in another form than a script: a name of RECORDS, or `yaml`."""
+    options: tuple[str, frozenset[str]] = ("", frozenset())
+    """A script, and the files of this source that are options in it."""
+
+    @classmethod
+    def of(
+        cls, source: str | os.PathLike[str], source_format: str, devices: int | None, outside: Outside
+    ) -> LaunchSource:
+        """A file, or text of several lines, with what is around it.
+
+        Args:
+            source: path, or text.
+            source_format: a target that has a reader, or another form of its script.
+            devices: of the job; None where no cluster is named.
+            outside: what the text does not say.
+
+        Raises:
+            InputError: the file cannot be read.
+        """
+        target = reader_named(SCRIPT_RECORDS.get(source_format, source_format))
+        return cls(
+            files=_files(source, target),
+            folder=None if isinstance(source, str) and "\n" in source else Path(source).parent,
+            target=target,
+            devices=devices,
+            outside=outside,
+            record=_record(source, source_format),
+        )
+
+    @property
+    def name(self) -> str:
+        """Of the file; empty for text that is in no file."""
+        return next(iter(self.files))
+
+    @property
+    def text(self) -> str:
+        """Of the file."""
+        return self.files[self.name]
+
+    @property
+    def by_options(self) -> bool:
+        """Whether it is a script whose options say the plan."""
+        return self.is_bash and self.target.script is not None and not self._keyed
+
+    @property
+    def editable(self) -> LaunchSource | None:
+        """The files that another plan would change; None where the plan is in none of them, or they are not written."""
+        if self.record:
+            return None
+        if self.target.name in TRAINERS:
+            return replace(self, files=self._with_settings(self.files))
+        if not self.is_bash or self.target.script is not None:
+            return self
+        read = partial(text_beside, folder=self.folder)
+        found = started_with(self._script(self.text), self.target, read)
+        names = sorted(found.files, key=lambda name: name in self.target.beside)
+        if not names or found.written or found.questions:
+            return None
+        options = frozenset(names) & {ARGUMENTS, overrides.FILE}
+        files = {name: found.files[name] for name in names}
+        return replace(self, files=files, outside=Outside(), options=(self.name, options))
+
+    @property
+    def _keyed(self) -> bool:
+        return self.target.edited(self.name, self.text) is not None
+
+    @property
+    def is_bash(self) -> bool:
+        """Whether it is a script."""
+        suffix = Path(self.name).suffix
+        named = suffix in SCRIPTS or (self.text.startswith("#!") and suffix != ".py")
+        return named or (not self.name and self.target.script is not None)
+
+    def read(self, text: str | None = None) -> LaunchFile:
+        """The file as its target reads it, a bash script as bash means it.
+
+        Args:
+            text: in the place of the file's own.
+        """
+        text = self.text if text is None else text
+        if self.record == TRAINER:
+            over = self.outside.settings
+            read = self._as_script(command_recorded(text, over))
+            asked = engine_open(text, over)
+            return read if asked is None else replace(read, row=None, questions=(*read.questions, asked))
+        if self.record == "hydra" and self.is_bash:
+            return self._of_launcher(text)
+        if self.record:
+            read, nemo = self._as_script(script_of(text, self.record)), nemo_of(text, self.record)
+            if nemo is None:
+                return read
+            workload = {**read.workload, **({} if read.questions else nemo.workload)}
+            return replace(read, problems=(*read.problems, *nemo.problems), workload=workload)
+        if self.is_bash:
+            return self._as_script(text)
+        return self.reading(self._with_settings({**self.files, self.name: text}))
+
+    def _of_launcher(self, text: str) -> LaunchFile:
+        """What the config says that a script starts NeMo's launcher with."""
+        script, read = self._script(text), partial(text_beside, folder=self.folder)
+        found = launcher_config(script, read)
+        if found is None or found.problems:
+            wrong = InputError(what="the script does not start NeMo's launcher", why="no main.py has stages=[...]")
+            problems = found.problems if found is not None else wrong.problems
+            return LaunchFile(row=None, layout=None, problems=tuple(problems))
+        # One line: what its values are written on is in two files.
+        launched = replace(self, files={f"{self.name}.json": json.dumps(found.keys)}).read()
+        said, unpriced = (
+            tuple(replace(one, place="") for one in values) for values in (launched.said, launched.unpriced)
+        )
+        return replace(launched, said=said, unpriced=unpriced)
+
+    def _as_script(self, text: str) -> LaunchFile:
+        script = self._script(text)
+        if self.target.script is not None:
+            return self.target.script(script, self.devices)
+        return read_through(script, self.target, self.devices, partial(text_beside, folder=self.folder))
+
+    def _with_settings(self, files: Mapping[str, str]) -> Mapping[str, str]:
+        """Files with the keys that stand over them: the target's own, and those of its trainer."""
+        if not self.outside.settings:
+            return files
+        stated = {key: overrides.parsed_word(value) for key, value in self.outside.settings.items()}
+        own = stated if ARGUMENTS not in self.target.beside else keys_of(self.target.name, stated)
+        rest = {key: value for key, value in stated.items() if key not in own}
+        held = json.loads(files.get(ARGUMENTS, "{}")) if rest else {}
+        over = {overrides.FILE: json.dumps(own)} if own else {}
+        return {**files, **over, **({ARGUMENTS: json.dumps({**held, **rest})} if rest else {})}
+
+    def _script(self, text: str) -> Script:
+        script = read_script(
+            text,
+            name=self.name or "script",
+            arguments=self.outside.arguments,
+            environment=self.outside.environment,
+            read=partial(text_beside, folder=self.folder),
+        )
+        script = with_settings(script, self.target, self.outside.settings)
+        if not self.target.beside:
+            return script
+        # Configurations that it names and that lie beside it say more; those that it writes itself come first.
+        words = (word.text.rpartition("=")[2] for command in script.commands for word in command.words)
+        paths = [path for path in words if path.endswith(".json")]
+        texts = {path: self.files.get(Path(path).name) or text_beside(path, folder=self.folder) for path in paths}
+        named = {Path(path).name: text for path, text in texts.items() if text is not None}
+        others = {name: literal(text, ScriptLine(name, 1)) for name, text in named.items()}
+        return replace(script, files={**others, **script.files})
+
+    def reading(self, files: Mapping[str, str]) -> LaunchFile:
+        """Files of this source, edited, as its target reads them."""
+        if self.is_bash:
+            return self.read(files[self.name])
+        if self.outside.arguments is not None or self.outside.environment:
+            why = f"{self.name or 'the text'} is no bash script"
+            raise InputError(Problem(what="--arg or --env is given", why=why, fix="leave it out", field="environment"))
+        assert self.target.read is not None
+        return self.target.read(files, self.devices)
+
+
+def _record(source: str | os.PathLike[str], source_format: str) -> str:
+    if source_format in SCRIPT_RECORDS:
+        return source_format
+    yaml = source_format == "megatron" and "\n" not in str(source) and Path(source).suffix in YAML
+    return "yaml" if yaml else ""
+
+
+_ABOVE = 6
+"""Folders above a file that are looked through for a path it names."""
+
+
+def text_beside(path: str, folder: Path | None) -> str | None:
+    """The text of a file that another one names, by its path or its name beside that one; None if there is none."""
+    if folder is None or not path.strip():
+        return None
+    # Paths start where the job does: beside the file, or in a folder above it, as the root of its repository is.
+    above = [parent / path.lstrip("./") for parent in list(folder.absolute().parents)[:_ABOVE]] if "/" in path else []
+    ways = [folder / path.lstrip("./"), folder / Path(path).name, *above]
+    ways = [Path(path), *ways] if path.startswith("/") else ways
+    for way in ways:
+        try:
+            if way.is_file():
+                return read_text(way, "sourced script")
+        except (OSError, ValueError, InputError):
+            continue
+    return None
+
+
+def _files(source: str | os.PathLike[str], target: Target) -> dict[str, str]:
+    """A file, or text of several lines, with the files of its folder that say more of a plan."""
+    if isinstance(source, str) and "\n" in source:
+        return {"": source}
+    path = Path(source)
+    found = {path.name: read_text(path, "launch script")}
+    for name in target.beside:
+        if (path.parent / name).is_file() and name not in found:
+            found[name] = read_text(path.parent / name, "launch file")
+    texts = {Path(name).name: text_beside(name, path.parent) for name in target.named(found[path.name])}
+    return found | {name: text for name, text in texts.items() if text is not None}
