@@ -265,7 +265,7 @@ def test_groups_that_leave_their_links_are_warned_of() -> None:
 # Nothing fits
 
 
-def test_what_does_not_fit_comes_with_mends_that_do() -> None:
+def test_what_does_not_fit_comes_with_repairs_that_do() -> None:
     with pytest.raises(InfeasibleError) as caught:
         plan(MODEL, gpus="1xH100", global_batch=8)
     error = caught.value
@@ -291,7 +291,7 @@ def test_pins_that_leave_nothing_that_fits_are_named() -> None:
     assert "free the pin sharding=z0" in caught.value.problems[0].fix
 
 
-def test_the_schedule_and_every_pin_hold_in_what_is_said_and_in_the_mends() -> None:
+def test_the_schedule_and_every_pin_hold_in_what_is_said_and_in_the_repairs() -> None:
     """GPipe keeps all micro-batches alive; 1F1B would fit."""
     with pytest.raises(NoPlanError) as caught:
         plan(MODEL, gpus="8xA100-40", schedule="gpipe", pin=("pp=4", "tp=2", "recompute=none"), global_batch=256)

@@ -46,7 +46,7 @@ def refused(lists: list[str], placement: Placement | None = None, segments: int 
 
 
 @pytest.mark.parametrize(
-    ("lists", "says", "mends"),
+    ("lists", "says", "remedy"),
     [
         (["F0.0 F0.1 B0.0", "F0.0 B0.0 F0.1 B0.1"], "stage 0, micro-batch 1 has no backward", "on worker 0"),
         (["F0.0 F0.0 B0.0"], "1 tasks are listed twice, the first of them F0.0 on worker 0", "remove"),
@@ -95,11 +95,11 @@ def refused(lists: list[str], placement: Placement | None = None, segments: int 
         (["F0.0s1 B0.0"], "'F0.0s1' names a segment", "F0.0"),
     ],
 )  # fmt: skip
-def test_wrong_tables_are_told_by_the_fewest_tasks(lists: list[str], says: str, mends: str) -> None:
+def test_wrong_tables_are_told_by_the_fewest_tasks(lists: list[str], says: str, remedy: str) -> None:
     placement = Placement.loop(1, 1) if lists == ["F0.0 B3.0"] else None
     error = refused(lists, placement)
     assert any(says in problem.what for problem in error.problems), error
-    assert any(mends in problem.fix for problem in error.problems), error
+    assert any(remedy in problem.fix for problem in error.problems), error
 
 
 def test_what_uses_no_weights_runs_while_they_are_away() -> None:

@@ -121,6 +121,7 @@ class CheckReport(Answer):
     def to_dict(self) -> dict[str, Any]:
         """As data: `meshwright.check/1`."""
         died = self.post_mortem
+        repairs = [repair.to_dict() | {"text": words.repair_line(repair)} for repair in self.repairs]
         return {
             "schema": "meshwright.check/1",
             **{name: getattr(self, name) for name in ("name", "title", "text", "ok", "exit_code", "legal")},
@@ -129,7 +130,8 @@ class CheckReport(Answer):
             "dominated_by": plain(self.better),
             "violations": plain(self.violations),
             "fix": plain(self.fix),
-            "mends": [repair.to_dict() | {"text": words.repair_line(repair)} for repair in self.repairs],
+            "repairs": repairs,
+            "mends": repairs,  # what version 1 called them first; it keeps its keys
             "warnings": list(self.warnings),
             "post_mortem": died.to_dict() | {"text": list(post_mortem_lines(died))} if died else None,
             "estimate": plain(self.estimate),

@@ -36,9 +36,9 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
     parts += [warning(text) for text in document["warnings"]]
     if document["post_mortem"]:
         parts += [heading("Out-of-memory log"), *(bullet(text) for text in document["post_mortem"]["text"])]
-    if document["mends"]:
+    if document["repairs"]:
         parts += [heading("Smallest changes that repair it, fastest first")]
-        parts += [bullet(repair["text"]) for repair in document["mends"]]
+        parts += [bullet(repair["text"]) for repair in document["repairs"]]
     better = document["dominated_by"]
     if better:
         parts += [heading("A better plan")]

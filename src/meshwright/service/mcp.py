@@ -33,7 +33,7 @@ _JSON = "application/json"
 _PLANS = {"inputs": "object", "verdict": "object", "plans": "array", "warnings": "array"}
 _KEYS: dict[str, dict[str, str]] = {
     "plan": _PLANS,
-    "check": {"text": "string", "ok": "boolean", "violations": "array", "mends": "array", "warnings": "array"},
+    "check": {"text": "string", "ok": "boolean", "violations": "array", "repairs": "array", "warnings": "array"},
     "explain": {"text": "string", "ladder": "array", "neighbours": "array", "sensitivity": "array"},
     "compare": {"text": "string", "plans": "array"},
     "size": {"text": "string", "devices": "integer", "curve": "array", "plan_set": "object"},

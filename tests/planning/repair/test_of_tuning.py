@@ -78,7 +78,7 @@ def test_the_command_of_a_repair_in_4_bits_gives_the_numbers_it_promises(
         main([verb, model, *(word for option in options.items() for word in option), "--json"])
         return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
 
-    promised = [one for one in answer("plan", asked | lora)["mends"] if "base=nf4" in one["option"]]
+    promised = [one for one in answer("plan", asked | lora)["repairs"] if "base=nf4" in one["option"]]
     assert promised
     for one in promised:
         words = one["option"].split()

@@ -54,7 +54,9 @@ class NoPlanError(InfeasibleError):
         """The same as data, for `--json`."""
         document = super().to_dict()
         problems = [{**problem, "fix": problem["fix"].replace(_NEXT, "; or ")} for problem in self._records()]
-        return {**document, "problems": problems, "feasible": False, "mends": [one.to_dict() for one in self.repairs]}
+        repairs = [one.to_dict() for one in self.repairs]
+        # Version 1 called them mends first, and keeps its keys.
+        return {**document, "problems": problems, "feasible": False, "repairs": repairs, "mends": repairs}
 
     def _records(self) -> list[dict[str, str]]:
         return [{"field": p.field, "what": p.what, "why": p.why, "fix": p.fix} for p in self.problems]

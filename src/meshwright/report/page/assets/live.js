@@ -330,7 +330,7 @@ class Live {
       } },
       html("h2", { style: { "margin-bottom": "10px" } }, "New question"),
       html("datalist", { id: "models" }, ...this.asks.models.map((name) => html("option", { value: name }))),
-      ...(rest?.problems.length ? problems(rest) : []), this.mends(shell, asked, failed, () => dialog.close()), ...usual.map(row),
+      ...(rest?.problems.length ? problems(rest) : []), this.repairs(shell, asked, failed, () => dialog.close()), ...usual.map(row),
       html("details", { open: rare.some((one) => asked[one.name]) }, html("summary", {}, "More"), ...rare.map(row)),
       html("div", { class: "actions" }, html("button", { type: "submit", class: "button first" }, "Search"), html("button", { type: "button", class: "button", onclick: () => dialog.close() }, "Leave"))));
     document.body.append(dialog);
@@ -338,8 +338,8 @@ class Live {
   }
 
   // What would fit, as questions that a click asks.
-  mends(shell, asked, failed, close) {
-    const found = (failed?.mends ?? []).map((one) => ({ ...one, fields: this.fieldsOf(one.option) })).filter((one) => one.fields);
+  repairs(shell, asked, failed, close) {
+    const found = (failed?.repairs ?? []).map((one) => ({ ...one, fields: this.fieldsOf(one.option) })).filter((one) => one.fields);
     if (!found.length) return null;
     return html("ul", { class: "chips", "aria-label": "What would fit" }, ...found.map((one) => html("li", {}, html("button", { type: "button", class: "chip", onclick: () => { close(); this.ask(shell, { ...asked, ...one.fields }); } },
       html("b", {}, "Ask with ", html("code", {}, one.option)), " ", html("span", {}, `${one.text}: ${seconds(one.step_time_s)}, ${ofCapacity(one.peak_memory_bytes, one.capacity_bytes)}${one.changes_training ? ", changes the training" : ""}`)))));
