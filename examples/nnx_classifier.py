@@ -37,7 +37,7 @@ CORES = mw.Hosts(hosts=1, devices_per_host=8, flop_per_s=1e9, launch_s=2e-5,
 """Eight virtual devices of a CPU, roughly; `hosts="8xH100"` plans for eight H100."""
 
 
-@mw.parallelize(method=mw.Auto(hosts=CORES), batch_argnums=3)
+@mw.parallelize(method=mw.Auto(hosts=CORES))
 @nnx.jit
 def train_step(model, optimizer, metrics, batch):
     (loss, logits), grads = nnx.value_and_grad(loss_fn, has_aux=True)(model, batch)

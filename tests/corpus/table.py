@@ -32,6 +32,8 @@ from tests.corpus import (  # noqa: E402, F401
     posted,
     posted_decoders,
     posted_objectives,
+    recipes,
+    recipes_decoders,
     several,
 )
 from tests.corpus.case import CASES, Case, in_place  # noqa: E402

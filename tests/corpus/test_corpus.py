@@ -20,6 +20,8 @@ CHEAP = [
     ("linen_decoding_with_a_cache", "DataParallel"),
     ("jax_solved_by_odeint", "ShardParallel"),
     ("jax_momentum_contrast_with_a_queue", "DataParallel"),
+    ("jax_tasks_with_batches_of_their_own", "DataParallel"),
+    ("equinox_flash_attention_masked_decay_and_injected_rates", "Zero2Parallel"),
 ]
 
 

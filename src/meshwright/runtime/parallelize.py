@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshwright.compiler.batch_arguments import batch_argument
 from meshwright.compiler.calls import CallForm, StepCall
 from meshwright.compiler.methods import DataParallel, FollowParallel, Method
 from meshwright.compiler.users_mesh import mesh_aside
@@ -51,7 +52,7 @@ class ParallelizedStep:
         Args:
             form: the step, and what of its arguments is static.
             method: how to run it.
-            batch_argnums: arguments that are split on their first axis; the second one without it.
+            batch_argnums: arguments that are split on their first axis; found without it (`batch_argument`).
             loss: "mean" or "sum"; found out without it.
             place: where it runs.
             on_step: called after each call, which then waits for its results.
@@ -95,9 +96,7 @@ class ParallelizedStep:
         return self._compiled[key]
 
     def _compile(self, fun: Callable[..., Any], arguments: Sequence[Any]) -> CompiledStep | CompiledFunction:
-        batch = self.batch_argnums
-        if batch is None:
-            batch = (1,) if len(arguments) > 1 else ()
+        batch = batch_argument(fun, arguments) if self.batch_argnums is None else self.batch_argnums
         if isinstance(self.method, FollowParallel):
             return compile_following(fun, arguments, self.method, batch, self.loss)
         before = self.compiled()
@@ -177,8 +176,9 @@ def parallelize(
     Args:
         fun: of a state and a batch, as `jax.jit` would take it; it takes its gradients as JAX and its libraries do.
         method: how; data parallel on all devices without it.
-        batch_argnums: arguments whose arrays hold one sample per entry of their first axis; the second without it, if
-            there is one. Numbers and keys in them belong to all samples.
+        batch_argnums: arguments whose arrays hold one sample per entry of their first axis. Without it, the second, or
+            the first behind it that can be a batch where the second cannot: its arrays have several first axes, or it
+            comes back among the results, as moments do. Numbers and keys in them belong to all samples.
         static_argnums: arguments that are part of the program, as `jax.jit` takes them; strings, functions and other
             values that are no arrays are so in any case.
         static_argnames: the same by name.
