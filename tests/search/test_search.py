@@ -269,6 +269,18 @@ def test_several_offloads_at_once_find_what_each_finds_alone(memory_share: float
     assert together.certificate.priced <= alone.certificate.priced
 
 
+@spaces
+def test_a_plan_known_elsewhere_is_beaten_by_the_same_plans_or_none(number: int) -> None:
+    (best,) = run(SPACES[number], top=1).plans
+    known_s = best.estimate.step_time_s
+    again = run(SPACES[number], top=1, beat_s=known_s)
+    assert [plan.plan for plan in again.plans] == [best.plan]
+    beaten = run(SPACES[number], top=1, beat_s=0.999 * known_s)
+    assert not beaten.plans
+    assert not beaten.certificate.optimal
+    assert beaten.certificate.priced <= again.certificate.priced
+
+
 def test_where_nothing_fits_nothing_is_found() -> None:
     found = search(SPACES[0].model, cluster("4xH100", 1.0), SPACES[0].workload)
     assert not found.plans

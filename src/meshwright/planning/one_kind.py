@@ -207,6 +207,7 @@ def accepted(
     refuses: Refusals | None,
     *,
     pareto: bool = False,
+    beat_s: float = math.inf,
 ) -> SearchResult:
     """Search, asking for more layouts while the target refuses some of those found.
 
@@ -218,13 +219,15 @@ def accepted(
         top: how many layouts.
         refuses: what the target refuses of a job; None without one.
         pareto: also find the front of time and memory.
+        beat_s: as `search` has it.
 
     Raises:
         UnsupportedError: plans fit, and the target refuses all that were found.
     """
     asked = top
     while True:
-        result = search(model, cluster, workload, space, top=asked, pareto=pareto, refine=refuses is None)
+        refine = refuses is None
+        result = search(model, cluster, workload, space, top=asked, pareto=pareto, refine=refine, beat_s=beat_s)
         if refuses is None or not result.plans:
             return result
         from meshwright.planning.target_space import plain_instead
@@ -235,7 +238,7 @@ def accepted(
         front = tuple(plan for plan in result.pareto if not refuses(where.job(plan, model, workload)))
         plain = plain_instead(space, refusals)
         if plain is not None:
-            again = accepted(model, cluster, workload, plain, top, refuses, pareto=pareto)
+            again = accepted(model, cluster, workload, plain, top, refuses, pareto=pareto, beat_s=beat_s)
             both = {plan.row: plan for plan in (*again.plans, *good)}
             ordered = sorted(both.values(), key=lambda plan: plan.estimate.step_time_s)
             # Plans with the setting that are not refused are quicker than the bound of those without it.

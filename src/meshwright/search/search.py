@@ -38,6 +38,7 @@ def search(
     top: int = 5,
     pareto: bool = False,
     refine: bool = True,
+    beat_s: float = np.inf,
 ) -> SearchResult:
     """The best plans of a homogeneous cluster, with a certificate.
 
@@ -49,9 +50,10 @@ def search(
         top: how many layouts to return, each with its best settings.
         pareto: also find the front of time and memory, to plans 10% slower than the best.
         refine: choose the recompute of every layer anew where the best plans recompute.
+        beat_s: seconds of a plan known elsewhere; plans that take longer are none of the answer.
 
     Returns:
-        Plans, front and certificate; no plans if nothing fits.
+        Plans, front and certificate; no plans if nothing fits, or nothing beats what is known.
 
     Raises:
         InputError: what is to be kept away needs more than the host states.
@@ -64,22 +66,42 @@ def search(
         for scheduled in schedule_spaces(own, model)
         for one in offload_spaces(scheduled, cluster, workload)
     ]
-    in_series = _Series(model, cluster, workload, top, pareto=pareto, refine=refine)
+    in_series = _Series(model, cluster, workload, top, pareto=pareto, refine=refine, known_s=beat_s)
     # What a search finds by default is a time to beat for all that is opened beyond.
     first = in_series.searched(narrow_space(space)) if space.opened else None
     found = [in_series.searched(one) for one in spaces]
-    if not space.tight and not any(result.plans for result in (*found, first) if result is not None):
+    if (
+        not space.tight
+        and np.isinf(beat_s)
+        and not any(result.plans for result in (*found, first) if result is not None)
+    ):
         # Nothing leaves the usual reserve free: better a tight plan that says so than none.
         found = [in_series.relaxed(one, result) for one, result in zip(spaces, found, strict=True)]
-    return found[0] if len(found) == 1 and first is None else joined_answers(found, top, first)
+    answer = found[0] if len(found) == 1 and first is None else joined_answers(found, top, first)
+    if np.isinf(beat_s):
+        return answer
+    # Of plans that take longer some were dropped, so that the first of those left need not be the best of them.
+    quick = tuple(plan for plan in answer.plans if plan.estimate.step_time_s <= beat_s * (1.0 + EQUAL))
+    proven = replace(answer.certificate, optimal=answer.certificate.optimal and bool(quick))
+    return replace(answer, plans=quick, certificate=proven)
 
 
 class _Series:
     """Searches of disjoint spaces, one after the other: what one has found is to be beaten in the next."""
 
     def __init__(
-        self, model: ModelSpec, cluster: ClusterSpec, workload: Workload, top: int, *, pareto: bool, refine: bool
+        self,
+        model: ModelSpec,
+        cluster: ClusterSpec,
+        workload: Workload,
+        top: int,
+        *,
+        pareto: bool,
+        refine: bool,
+        known_s: float,
     ) -> None:
+        self.known_s = known_s
+        """Seconds of a plan of no space, which any has to beat."""
         self.model, self.cluster, self.workload, self.top, self.pareto = model, cluster, workload, top, pareto
         self.refine = refine and workload.packing != DYNAMIC
         """Whether the recompute of every layer is chosen anew."""
@@ -94,7 +116,8 @@ class _Series:
         """A plan above this is none of the answer, whatever space it is of; the front may want any."""
         times = sorted(self.quickest.values())
         wanted = self.pareto or self.workload.packing == DYNAMIC
-        return np.inf if wanted or len(times) < self.top else times[self.top - 1] * (1.0 + EQUAL)
+        found_s = np.inf if len(times) < self.top else times[self.top - 1]
+        return np.inf if wanted else min(found_s, self.known_s) * (1.0 + EQUAL)
 
     def searched(self, space: Space) -> SearchResult:
         """The best plans of a space; those that are none of the answer, for others have been found, may be missing."""

@@ -6,6 +6,7 @@ with them; where a group comes near the best of all it is searched as a whole.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -52,9 +53,11 @@ class GroupsAlone:
         """
         groups = self.inputs.cluster.groups
         first = list(accumulate((group.devices for group in groups), initial=0))[part.group]
+        best_s = math.inf
         for devices in (part.devices, *self._fewer(part)):
-            result = self._searched(IslandPart(part.group, devices), exhaustive=exhaustive)
+            result = self._searched(IslandPart(part.group, devices), exhaustive=exhaustive, beat_s=best_s)
             if result is not None and result.plans and not result.relaxed:
+                best_s = min(best_s, result.plans[0].estimate.step_time_s)
                 yield _moved(result.plans[0].plan, first), result.plans[0].row
 
     def _fewer(self, part: IslandPart) -> list[int]:
@@ -65,8 +68,11 @@ class GroupsAlone:
         dividing = dividing_part(group.nodes, group.devices_per_node, self.inputs.workload.global_batch)
         return [dividing[0] * dividing[1]] if dividing else []
 
-    def _searched(self, part: IslandPart, *, exhaustive: bool) -> SearchResult | None:
-        """The best plan of these devices of one group; None where none is looked for, or a target refuses all."""
+    def _searched(self, part: IslandPart, *, exhaustive: bool, beat_s: float) -> SearchResult | None:
+        """The best plan of these devices of one group; None where none is looked for, or a target refuses all.
+
+        Of the plans that are held to the degrees of the best pipelines, one that takes longer than `beat_s` is none.
+        """
         group = self.inputs.cluster.groups[part.group]
         if group.nodes > 1 and part.devices % group.devices_per_node:
             return None
@@ -82,7 +88,7 @@ class GroupsAlone:
             if exhaustive:
                 return find_plans(model, where, workload, self.space_for, top=1, refuses=self.refuses).result
             # Stages are held to fit by a closed form, which errs on the safe side: few devices are searched whole.
-            return accepted(model, where, workload, near or space, 1, self.refuses)
+            return accepted(model, where, workload, near or space, 1, self.refuses, beat_s=beat_s)
         except UnsupportedError as refused:
             self.refused.update(dict.fromkeys(refused.problems))
             return None
