@@ -35,6 +35,10 @@ KEPT_OF = {1: 20, 2: 4, 3: 3, 4: 2}
 """Pipelines through the same islands that are put in sets, by the number of pipelines in the set; one of more."""
 TRIED = 8
 """Pipeline sets of whole islands whose best sets what divided ones must promise."""
+NEARER = 3
+"""Times that divisions are looked for again where those found are much quicker than what they had to beat."""
+CLEARLY_NEARER = 0.95
+"""Times what they had to beat that the best of them takes then."""
 SLOW = 2.0
 """Times the bound of the step that divided islands may take where no pipeline set of whole ones fits."""
 SETS = 400
@@ -88,7 +92,7 @@ class Composer:
         if key not in self._ranked:
             found = [one_set for blocks in partitions(key) for one_set in self._of_blocks(blocks)]
             whole = Ranked.of(found, self._synchronised, SETS).whole(TRIED, self.workload.global_batch)
-            divided = self._divided(key, min((one.step_s for one in whole), default=math.inf))
+            divided = self._divided(key, min([self._quickest_s(key), *(one.step_s for one in whole)]))
             self.counts["pipeline sets"] += len(found) + len(divided)
             self._ranked[key] = Ranked.of([*found, *divided], self._synchronised, SETS)
         return self._ranked[key]
@@ -105,7 +109,24 @@ class Composer:
             least_s = self.islands.least_s(parts)
             best_s = SLOW * least_s if math.isfinite(least_s) else 0.0
         search = Divided(self.through, parts, AROUND * best_s)
-        return [one_set for division in search.divisions() for one_set in self._products([own for _, own in division])]
+        found: dict[tuple[int, ...], PipelineSet[SplitPipeline]] = {}
+        for _ in range(1 + NEARER):
+            sets = [one_set for own in search.divisions() for one_set in self._products(own)]
+            found |= {tuple(map(id, one_set.pipelines)): one_set for one_set in sets}
+            # Which pipelines are worth the most depends on the horizon: those of one far off miss what is quicker.
+            whole = Ranked.of(sets, self._synchronised, SETS).whole(TRIED, self.workload.global_batch)
+            quicker_s = min((one.step_s for one in whole), default=math.inf)
+            if quicker_s > CLEARLY_NEARER * best_s:
+                break
+            best_s = quicker_s
+            search.nearer(AROUND * best_s)
+        return [*found.values()]
+
+    def _quickest_s(self, parts: tuple[IslandPart, ...]) -> float:
+        """Step of the best pipeline set that was found over some of these parts by themselves."""
+        known = (self._ranked[own] for own in self._ranked if isinstance(own, tuple) and set(own) < set(parts))
+        firsts = (one for ranked in known for one in ranked.whole(1, self.workload.global_batch))
+        return min((one.step_s for one in firsts), default=math.inf)
 
     def _products(self, choices: Sequence[Sequence[SplitPipeline]]) -> Iterator[PipelineSet[SplitPipeline]]:
         """Every choice of one of the first few pipelines through each block."""

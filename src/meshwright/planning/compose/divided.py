@@ -53,10 +53,18 @@ class Divided:
     _known: dict[Use, list[SplitPipeline]] = field(default_factory=dict)
     _routes: dict[Use, list[PlacedSequence]] = field(default_factory=dict)
 
-    def divisions(self) -> list[list[tuple[Use, list[SplitPipeline]]]]:
-        """The best divisions, each with the best pipelines of its uses, none of whole islands only."""
+    def nearer(self, horizon_s: float) -> None:
+        """Look within a shorter horizon from now on; what was split stays known."""
+        self.horizon_s = horizon_s
+        for use, own in self._known.items():
+            self._known[use] = sorted(own, key=self.sequences, reverse=True)
+        for use, routes in self._routes.items():
+            self._routes[use] = sorted(routes, key=lambda one: -one.sequences(horizon_s))
+
+    def divisions(self) -> list[list[list[SplitPipeline]]]:
+        """The best divisions, each as the best pipelines of its uses, none of whole islands only."""
         uses = self._uses()
-        self._pace([use for use in uses if use not in self._known])
+        self._pace([use for use in uses if use not in self._known and use not in self._routes])
         values = np.array([self._value(use) for use in uses])
         useful = np.flatnonzero(values > 0)
         uses, values = [uses[i] for i in useful.tolist()], values[useful]
@@ -66,7 +74,7 @@ class Divided:
             wanted = dict.fromkeys(use for chosen in best for use in chosen if uses[use] not in self._known)
             if not wanted or found >= self.through.effort.divided_uses:
                 return [
-                    [(uses[use], self._known[uses[use]]) for use in chosen]
+                    [self._known[uses[use]] for use in chosen]
                     for chosen in best
                     if all(uses[use] in self._known for use in chosen)
                 ]

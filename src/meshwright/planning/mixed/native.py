@@ -238,8 +238,9 @@ class NativeSource:
         coarse = islands.shared_coarsely
         several = [[part] for part in parts if part.devices > 1 and (coarse(parts) or coarse([part]))]
         each = [own for own in several if islands.least_s(own) < best_s]
-        found = self._first(self._uneven, parts, UNEVENLY_COMPOSED) if coarse(parts) else []
-        return [*found, *(one for own in each for one in self._first(self._uneven, own, COMPOSED))]
+        # What one kind does by itself is a time to beat for all of them.
+        alone = [one for own in each for one in self._first(self._uneven, own, COMPOSED)]
+        return [*(self._first(self._uneven, parts, UNEVENLY_COMPOSED) if coarse(parts) else []), *alone]
 
     @cached_property
     def _uneven(self) -> Composer:
