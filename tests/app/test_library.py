@@ -11,16 +11,8 @@ from rich.console import Console
 from meshwright.app.library import add_gpu, add_model, list_gpus, list_models, show_gpu, show_model
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.report import library_tables
+from tests.cli.files import SMALL_LLAMA
 
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_attention_heads": 16,
-    "num_hidden_layers": 4,
-    "vocab_size": 32000,
-    "max_position_embeddings": 2048,
-}
 DEVICE = """
 name = "my-h100"
 generation = "hopper"
@@ -111,7 +103,7 @@ def test_a_sparse_peak_is_refused_and_nothing_written(tmp_path: Path) -> None:
 
 def test_a_model_is_added_and_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "config.json"
-    file.write_text(json.dumps(CONFIG))
+    file.write_text(json.dumps(SMALL_LLAMA))
     added = add_model(file, tmp_path / "library", name="tiny")
     monkeypatch.setenv("MESHWRIGHT_LIBRARY", str(tmp_path / "library"))
     assert show_model("tiny").model.parameters == added.card.model.parameters

@@ -14,24 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
+from tests.cli.files import DEVICE, SMALL_LLAMA
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_attention_heads": 16,
-    "num_hidden_layers": 4,
-    "vocab_size": 32000,
-    "max_position_embeddings": 2048,
-}
-DEVICE = """
-name = "my-h100"
-generation = "hopper"
-bf16_tflops = 989.4
-memory_gib = 79.1
-memory_gb_s = 3350
-units = 132
-"""
 GIB = 2**30
 
 
@@ -51,12 +35,12 @@ def write_files(folder: Path) -> None:
             (folder / f"{name}.{suffix}").symlink_to(folder / name)
     put("broken.json", '{"model_type": "llama", ')
     put("list.json", "[1, 2]")
-    put("nan.json", json.dumps(LLAMA | {"hidden_size": float("nan")}))
+    put("nan.json", json.dumps(SMALL_LLAMA | {"hidden_size": float("nan")}))
     put("no-model.json", json.dumps({"learning_rate": 3e-4, "steps": 1000}))
-    put("no-family.json", json.dumps(LLAMA | {"model_type": "lama", "mystery_ffn_size": 7}))
-    put("wrong.json", json.dumps(LLAMA | {"hidden_size": -1, "num_hidden_layers": "many", "vocab_size": 0}))
-    put("missing.json", json.dumps({k: v for k, v in LLAMA.items() if k not in ("hidden_size", "vocab_size")}))
-    put("model.json", json.dumps(LLAMA))
+    put("no-family.json", json.dumps(SMALL_LLAMA | {"model_type": "lama", "mystery_ffn_size": 7}))
+    put("wrong.json", json.dumps(SMALL_LLAMA | {"hidden_size": -1, "num_hidden_layers": "many", "vocab_size": 0}))
+    put("missing.json", json.dumps({k: v for k, v in SMALL_LLAMA.items() if k not in ("hidden_size", "vocab_size")}))
+    put("model.json", json.dumps(SMALL_LLAMA))
     put("cluster.toml", '[[group]]\ndevice = "H1000"\nnodes = 0\ndevices_per_node = -8\nzoen = "a"\n')
     put("nan.toml", '[[group]]\ndevice = "H100"\nnodes = 1\ndevices_per_node = 8\nintra_gb_s = nan\n')
     put("broken.toml", "[[group]\n")

@@ -11,6 +11,7 @@ import pytest
 
 from meshwright.cli import main
 from tests.cli.conftest import Run
+from tests.cli.files import DEVICE, SMALL_LLAMA
 
 PLAN_SET = {"schema", "inputs", "verdict", "plans", "tie", "rank_map", "warnings"}
 ESTIMATE = {
@@ -114,23 +115,6 @@ QUESTIONS = {
 }
 """Command line, schema, keys."""
 
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_attention_heads": 16,
-    "num_hidden_layers": 4,
-    "vocab_size": 32000,
-    "max_position_embeddings": 2048,
-}
-DEVICE = """
-name = "my-h100"
-generation = "hopper"
-bf16_tflops = 989.4
-memory_gib = 79.1
-memory_gb_s = 3350
-units = 132
-"""
 MEASURED = (
     "id,usable,source,model_name,gpu,n_gpus,n_layers,hidden,ffn_hidden,n_heads,n_kv_heads,vocab,seq_len,gated_mlp,tp,pp,"
     "micro_batch,global_batch_seqs,dtype,target_iter_time_s\n"
@@ -149,7 +133,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def prepare(folder: Path, plans: str) -> None:
     (folder / "plans.json").write_text(plans)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps(SMALL_LLAMA))
     (folder / "gpu.toml").write_text(DEVICE)
     (folder / "measured.csv").write_text(MEASURED)
 

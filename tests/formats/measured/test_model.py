@@ -5,48 +5,30 @@ from __future__ import annotations
 from meshwright.specs.layers import DenseMlp, LatentAttention, MoeMlp
 from tests.formats.measured.row import assumed, run_of
 
-
-def test_a_known_name_takes_the_librarys_model() -> None:
-    deepseek = {
-        "model_name": "DeepSeekV3",
-        "n_layers": "61",
-        "hidden": "7168",
-        "ffn_hidden": "18432",
-        "n_heads": "128",
-        "n_kv_heads": "128",
-        "vocab": "129280",
-        "n_experts": "256",
-        "top_k": "8",
-        "moe_ffn_hidden": "2048",
-        "ep": "8",
-        "etp": "1",
-    }
-    run = run_of(**deepseek, notes="w/o MTP")
-    assert isinstance(run.model.kinds()[0].attention, LatentAttention)
-    assert run.model.mtp_layers == 0
-    assert run.split == ()
-    proxy = run_of(model_name="Llama 3.1 8B", n_layers="4")
-    assert proxy.model.num_layers == 4
-    assert "4 of the 32 layers" in assumed(proxy)["model"]
-
-
-DEEPSEEK = {
+SIZES = {
     "n_layers": "61",
     "hidden": "7168",
     "ffn_hidden": "18432",
     "n_heads": "128",
     "n_kv_heads": "128",
-    "head_dim": "",
     "vocab": "129280",
     "n_experts": "256",
     "top_k": "8",
     "moe_ffn_hidden": "2048",
     "ep": "8",
     "etp": "1",
-    "tp": "1",
-    "pp": "1",
-    "dp": "16",
 }
+DEEPSEEK = SIZES | {"head_dim": "", "tp": "1", "pp": "1", "dp": "16"}
+
+
+def test_a_known_name_takes_the_librarys_model() -> None:
+    run = run_of(**SIZES, model_name="DeepSeekV3", notes="w/o MTP")
+    assert isinstance(run.model.kinds()[0].attention, LatentAttention)
+    assert run.model.mtp_layers == 0
+    assert run.split == ()
+    proxy = run_of(model_name="Llama 3.1 8B", n_layers="4")
+    assert proxy.model.num_layers == 4
+    assert "4 of the 32 layers" in assumed(proxy)["model"]
 
 
 def test_a_size_behind_a_name_does_not_hide_the_model() -> None:

@@ -33,22 +33,7 @@ SMALL = Space(
 
 
 def asked(gpus: str, batch: int, layers: int) -> JobInputs:
-    found = job_inputs(
-        JobFields(
-            model="llama-3-8b",
-            cluster=None,
-            gpus=gpus,
-            seq_len=None,
-            global_batch=batch,
-            tokens_per_step=None,
-            dtype="bf16",
-            optimizer="adam",
-            attention_kernel="flash",
-            expert_load=1.0,
-            tokens=None,
-            price=None,
-        )
-    )
+    found = job_inputs(JobFields(model="llama-3-8b", gpus=gpus, global_batch=batch))
     (run,) = found.model.runs
     return replace(found, model=replace(found.model, runs=(replace(run, repeats=layers),)))
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from threading import Thread
+from time import sleep
+
+import pytest
 
 from meshwright import estimate, plan
 from meshwright.app.page import source_of
+from meshwright.app.page_answers import PageAnswers
 from meshwright.report.page.source import PageSource
 
 NAMES = ("dense", "mixed", "experts", "overfull")
@@ -21,3 +28,21 @@ def source(name: str) -> PageSource:
         "overfull": lambda: estimate("llama-3.1-70b", "tp4.pp2.dp1.z1.mbs2.gbs32", gpus="8xH100"),
     }
     return source_of(made[name]())
+
+
+@contextmanager
+def served(shown: PageSource) -> Iterator[str]:
+    """The address of a page with its server, on a port of this machine, for as long as it is used."""
+    uvicorn = pytest.importorskip("uvicorn")
+    from meshwright.service.page import page_app
+
+    answers = PageAnswers()
+    app = page_app(answers, answers.add(shown), "key")
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
+    thread = Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/key/"
+    server.should_exit = True
+    thread.join(10)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from threading import Thread
-from time import sleep
 from typing import Any
 
 import numpy as np
@@ -12,11 +10,10 @@ import pytest
 
 from meshwright import estimate
 from meshwright.app.page import source_of
-from meshwright.app.page_answers import PageAnswers
 from meshwright.report.page.views.experts import view_data
 from meshwright.specs.expert_load import ExpertLoad
 from tests.report.page.chromium import chromium
-from tests.report.page.sources import source
+from tests.report.page.sources import served, source
 
 PLAN = "tp2.pp2.ep4.dp4.z1.mbs1.gbs64"
 HOT = ((8.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0),)
@@ -52,19 +49,8 @@ def test_without_experts_there_is_nothing_to_draw() -> None:
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    uvicorn = pytest.importorskip("uvicorn")
-    from meshwright.service.page import page_app
-
-    answers = PageAnswers()
-    app = page_app(answers, answers.add(source_of(estimate("mixtral-8x7b", PLAN, gpus="16xH100"))), "key")
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
-    thread = Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/key/"
-    server.should_exit = True
-    thread.join(10)
+    with served(source_of(estimate("mixtral-8x7b", PLAN, gpus="16xH100"))) as found:
+        yield found
 
 
 def test_strokes_laws_and_counts_price_the_plan_again(address: str, tmp_path: Any) -> None:

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from threading import Thread
-from time import sleep
 
 import pytest
 
-from meshwright.app.page_answers import PageAnswers
 from tests.report.page.chromium import chromium
-from tests.report.page.sources import source
-
-uvicorn = pytest.importorskip("uvicorn")
+from tests.report.page.sources import served, source
 
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    from meshwright.service.page import page_app
-
-    answers = PageAnswers()
-    app = page_app(answers, answers.add(source("mixed")), "key")
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
-    thread = Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/key/"
-    server.should_exit = True
-    thread.join(10)
+    with served(source("mixed")) as found:
+        yield found
 
 
 def test_a_schedule_follows_the_hand(address: str) -> None:

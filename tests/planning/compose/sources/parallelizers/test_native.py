@@ -15,22 +15,7 @@ from meshwright.specs.seam import ModelSlice, Parallelizer, PartialPlan
 
 @pytest.fixture(scope="module")
 def inputs() -> JobInputs:
-    return job_inputs(
-        JobFields(
-            model="llama-3-8b",
-            cluster=None,
-            gpus="8xH100",
-            seq_len=None,
-            global_batch=8,
-            tokens_per_step=None,
-            dtype="bf16",
-            optimizer="adam",
-            attention_kernel="flash",
-            expert_load=1.0,
-            tokens=None,
-            price=None,
-        )
-    )
+    return job_inputs(JobFields(model="llama-3-8b", gpus="8xH100", global_batch=8))
 
 
 @pytest.fixture(scope="module")
