@@ -202,7 +202,7 @@ def test_updates_that_wait_for_other_stages_are_refused(step: Any, words: str) -
     ("options", "words"),
     [
         ({"schedule": "ftpipe"}, 'schedule="pipedream"'),
-        ({"schedule": "seq1f1b"}, "sequence segments"),
+        ({"schedule": "seq1f1b"}, "slices of a sequence"),
         ({"schedule": "pipedream", "updates": 2}, "updates=8"),
         ({"schedule": "1f1b", "updates": 2}, "updates=1"),
         ({"schedule": "pipedream-2bw", "updates": 4}, "m = 4"),

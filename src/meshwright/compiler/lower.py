@@ -12,6 +12,8 @@ from meshwright.compiler.lists import ListBuilder, with_frees
 from meshwright.compiler.operands import Operands
 from meshwright.compiler.ranks.layout import Layout
 from meshwright.compiler.shardings import MeshSharding
+from meshwright.compiler.slices.stages import SliceStage
+from meshwright.compiler.slices.tasks import SliceTasks
 from meshwright.compiler.stage_programs import StageJaxprs
 from meshwright.compiler.stage_tasks import StageTasks, in_rounds
 from meshwright.compiler.traced_step import TracedStep
@@ -81,8 +83,7 @@ RUNS = frozenset({Kind.F, Kind.B, Kind.I, Kind.W, Kind.R, Kind.X, Kind.OPT})
 
 _SEGMENTS = Problem(
     what="a schedule with sequence segments",
-    why="a segment reads keys and values of the ones before it; which values those are does not follow from the"
-    " equations of a loss",
+    why="pipelines of unlike stages run whole sequences",
     fix="another schedule",
     field="schedule",
 )
@@ -97,6 +98,7 @@ def lower(
     layouts: Sequence[Layout],
     inexact: str = "",
     given: Collection[int] = (),
+    slices: Sequence[Sequence[SliceStage]] = (),
 ) -> StepProgram:
     """Write the lists.
 
@@ -110,16 +112,20 @@ def lower(
         inexact: how what the table computes differs from one update with the gradient of the batch; empty if it does
             not.
         given: inputs that the caller gives away.
+        slices: of each stage, where the table runs micro-batches slice by slice.
 
     Raises:
         InputError: the table has another number of stages or micro-batches than the step, or tasks that cannot be
             compiled.
     """
-    check_stages(step, programs, table)
+    check_stages(step, programs, table, sliced=bool(slices))
     out = ListBuilder(table.p)
     operands = Operands(step, out, shardings, devices)
     communicating = with_communication(table)
-    tasks = StageTasks(step, programs, communicating, out, operands, layouts)
+    if slices:
+        tasks: StageTasks = SliceTasks(step, slices, communicating, out, operands, layouts)
+    else:
+        tasks = StageTasks(step, programs, communicating, out, operands, layouts)
     finish = Finish(step, programs, out, layouts, owners_of(step, tasks))
     if table.version is None:
         for task in in_rounds(communicating):
@@ -180,13 +186,16 @@ def owners_of(step: TracedStep, tasks: StageTasks) -> dict[int, int]:
     return owner
 
 
-def check_stages(step: TracedStep, programs: Sequence[StageJaxprs], table: ScheduleTable) -> None:
+def check_stages(
+    step: TracedStep, programs: Sequence[StageJaxprs], table: ScheduleTable, *, sliced: bool = False
+) -> None:
     """Whether a schedule can run the stages of a step.
 
     Args:
         step: what is run.
         programs: of its stages, in order.
         table: who runs which of them when.
+        sliced: whether there are programs for slices of micro-batches.
 
     Raises:
         InputError: it has other numbers of stages or micro-batches, or tasks that cannot be compiled.
@@ -198,11 +207,11 @@ def check_stages(step: TracedStep, programs: Sequence[StageJaxprs], table: Sched
             what=f"a schedule of {depth} stages for a loss cut into {len(programs)}",
             why="every stage of the schedule runs one part of the loss", field="schedule",
         ))  # fmt: skip
-    if table.segments > 1:
+    if table.segments > 1 and not sliced:
         problems.append(_SEGMENTS)
-    elif sum(table.micro_batches) != step.micro_batches:
+    elif sum(table.micro_batches) != step.micro_batches * table.segments:
         problems.append(Problem(
-            what=f"a schedule of {sum(table.micro_batches)} micro-batches for {step.micro_batches}",
+            what=f"a schedule of {sum(table.micro_batches) // table.segments} micro-batches for {step.micro_batches}",
             why="every micro-batch enters the pipeline once", field="schedule",
         ))  # fmt: skip
     for kind in sorted(table.kinds - RUNS):

@@ -32,6 +32,7 @@ from meshwright.compiler.replaying import check_replayed, decided_plan, replayed
 from meshwright.compiler.sharding.apply import AXES, StageSetting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.shardings import DataSharding, MeshSharding
+from meshwright.compiler.slices.stages import sliced_stages
 from meshwright.compiler.stage_programs import stage_programs
 from meshwright.compiler.stages.apply import planned_stages
 from meshwright.compiler.stages.plan import StagesPlan
@@ -202,10 +203,13 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
         warnings.warn(said, IdleDevicesWarning, stacklevel=7)
     form = form_of(step, stages, shardings, meshes, versions=table.version is not None)
     step, stages = form.step, form.stages
-    programs = [stage_programs(stage, last=stage is stages[-1], axes=form.axes) for stage in stages]
+    slices = sliced_stages(step, stages, table.segments, form.axes) if table.segments > 1 else ()
+    programs = [own[0].programs for own in slices] or [
+        stage_programs(stage, last=stage is stages[-1], axes=form.axes) for stage in stages
+    ]
     sizes = [mesh.size for mesh in meshes]
     program = lower(step, programs, table, shardings, sizes, form.layouts, order.inexact,
-                    state_places(step) if asked.place.donate else ())  # fmt: skip
+                    state_places(step) if asked.place.donate else (), slices)  # fmt: skip
     return CompiledStep(
         step=step,
         table=table,

@@ -22,10 +22,6 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
     if not schedule.exact_semantics:
         why = "it updates stage by stage on several weight versions, and training here clips by the norm of all"
         why += " gradients; parallelize runs pipedream and pipedream-2bw with optimizers that do not"
-    elif schedule.sections() > 1 and not schedule.parts_samples:
-        why = (
-            "it runs micro-batches in parts, and what a part reads of earlier ones cannot be derived from a traced loss"
-        )
     if why:
         what = f"{row.schedule} does not run here"
         yield Problem(what=what, why=why, fix="1f1b, interleaved or zb-h1", field="plan")
@@ -35,6 +31,8 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
             "a run cuts a micro-batch between samples, not inside a sequence",
         )
         yield Problem(what=what, why=why, fix=f"mbs{schedule.sections()}, or chimera-doubling", field="plan")
+    if schedule.sections() > 1 and not schedule.parts_samples:
+        yield from _slice_refusals(row)
     if not (row.tensor in TENSORS and TENSORS[row.tensor].runs):
         able = [name for name, strategy in TENSORS.items() if strategy.runs]
         yield _unsplit(f"tensor strategy {row.tensor}", able)
@@ -47,6 +45,16 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
         yield Problem(what=f"{word} does not run here", why=why, fix=fix, field="plan")
     if row.offload:
         yield from host_refusals(row)
+
+
+def _slice_refusals(row: PlanRow) -> Iterator[Problem]:
+    """What does not go with sequences that run slice by slice."""
+    whys = {"cp": "context ranks share a whole sequence, and a slice is a part of it",
+            "ep": "an expert's places are given to the tokens of whole sequences"}  # fmt: skip
+    for name, degree in (("cp", row.cp_degree), ("ep", row.ep)):
+        if degree > 1:
+            what = f"{row.schedule} with {name}{degree} does not run here"
+            yield Problem(what=what, why=whys[name], fix=f"1f1b, or leave {name} out", field="plan")
 
 
 def host_refusals(row: PlanRow) -> Iterator[Problem]:

@@ -1,0 +1,362 @@
+"""Equations of a loss evaluated for one slice of every sequence: what slices make adds up to what whole ones make.
+
+Tokens are shared out as samples are among data ranks, but for one thing: where the tokens of two values meet, such as
+queries and keys in attention, a slice needs the keys of all tokens up to its last. Those of earlier slices are handed
+to it; its own ones are kept for later slices. That a query reads no later key has to follow from the program: what it
+does not read is set to one number (a score far below all others), and adds nothing to what is summed over keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from meshwright.compiler.inline import CALLS
+from meshwright.compiler.pointwise import POINTWISE
+from meshwright.compiler.samples.placements import SIZES, SUM, WHOLE, NotShared, Placement
+from meshwright.compiler.samples.values import RankValue
+from meshwright.compiler.samples.walk import CHECKPOINTS, RULED, Walk
+from meshwright.compiler.sharding.rules import NO_FACTOR, Dims, SplitRule, rule_of
+from meshwright.compiler.slices.facts import LOW, STRUCTURAL, Facts, entry_of, facts_of, facts_of_constant
+from meshwright.compiler.source_line import line_of
+
+
+class NotSlicedError(NotShared):
+    """Why a loss cannot be computed slice by slice, and the line of the user's code where."""
+
+    def __init__(self, why: str, line: str = "") -> None:
+        super().__init__(why)
+        self.line = line
+
+
+class NotCausalError(NotSlicedError):
+    """Tokens meet, and with these as queries and those as keys it is not so that queries read earlier keys alone."""
+
+    def __init__(self, why: str, place: Hashable, line: str = "") -> None:
+        super().__init__(why, line)
+        self.place = place
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Keys:
+    """Of a value whose queries are a slice's: the keys that it holds, those of all tokens up to the slice's last."""
+
+    dimension: int
+    future: Any
+    """The one number of all its entries whose key is behind their query; None if nobody knows one."""
+    place: Hashable
+    """Where queries and keys met."""
+
+
+@dataclass(eq=False, slots=True)
+class Found:
+    """What is found out about a loss on the way, the same for all of its stages and slices."""
+
+    turned: set[Hashable] = field(default_factory=set)
+    """Where queries are the second of the values that meet."""
+    tokens: int = 0
+    """Of a sequence; 0 as long as none was met."""
+
+
+class SliceWalk(Walk):
+    """Equations of a program for whole sequences, evaluated for the tokens of one slice."""
+
+    def __init__(self, parts: int, number: int, found: Found, earlier: Sequence[Sequence[Any]] = ()) -> None:
+        """Nothing is evaluated yet.
+
+        Args:
+            parts: slices of a sequence.
+            number: of this one.
+            found: so far; grows.
+            earlier: what earlier slices kept: of each value one array per slice.
+        """
+        super().__init__((), parts)
+        self.sorts = False
+        self.number, self.found, self.earlier = number, found, earlier
+        self.kept: list[Any] = []
+        """Values of this slice that later ones read."""
+        self._keeps = True
+
+    # ---- equations
+
+    def _equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        try:
+            made = self._sliced(program, eqn, given)
+        except NotShared as why:
+            if isinstance(why, NotSlicedError) and why.line:
+                raise
+            line = line_of(eqn) or ""
+            if isinstance(why, NotCausalError):
+                raise NotCausalError(str(why), why.place, line) from None
+            # Rules for shares of samples are those for slices of tokens.
+            raise NotSlicedError(str(why).replace("samples", "tokens"), line) from None
+        moves = any(value.moves for value in given)
+        return [replace(value, moves=moves or value.moves) for value in made]
+
+    def _sliced(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        name = eqn.primitive.name
+        if name in CALLS:
+            return self.inside(eqn, given)
+        if all(value.placement == WHOLE for value in given) and not any(value.moves for value in given):
+            facts = facts_of(eqn, [_known(value) for value in given])
+            made = super().placed_equation(program, eqn, given)
+            return [replace(value, known=one) for value, one in zip(made, facts, strict=True)]
+        given = self._started(given)
+        if name in RULED:
+            if name == "custom_vjp_call" and any(value.order for value in given):
+                raise NotShared("a function with a backward of its own reads scores")
+            return super().placed_equation(program, eqn, given)
+        if any(value.order for value in given) and name not in ("scan", "cond", "while", *CHECKPOINTS):
+            return self._met(program, eqn, given)
+        rule = rule_of(eqn)
+        met = {dims[one.placement] for dims, one in zip(rule.operands, given, strict=False) if one.placement >= 0}
+        if len(met) == 2 and len(rule.operands) == len(given) and NO_FACTOR not in met:
+            return self._met(program, eqn, given)
+        return super().placed_equation(program, eqn, given)
+
+    def _started(self, given: list[RankValue]) -> list[RankValue]:
+        """Operands where weights first meet samples, whose second dimension counts tokens."""
+        if any(value.placement != WHOLE for value in given) or not any(value.moves for value in given):
+            return given
+        for at, value in enumerate(given):
+            shape = np.shape(value.value)
+            if value.moves or len(shape) < 2 or not _known(value).samples:
+                continue
+            tokens = self.found.tokens or shape[1]
+            if tokens == shape[1] and tokens > 1:
+                if tokens % self.ranks:
+                    raise NotShared(f"sequences of {tokens} tokens do not split into {self.ranks} equal slices")
+                self.found.tokens = tokens
+                return [*given[:at], self.own(value, 1), *given[at + 1 :]]
+        return given
+
+    # ---- queries and keys
+
+    def _met(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        """Results of an equation whose operands hold tokens along two dimensions, queries and keys."""
+        rule = rule_of(eqn)
+        query, key, place = self._factors(eqn, rule, given)
+        values = [self._extent(value, dims, query, key, place)
+                  for value, dims in zip(given, rule.operands, strict=True)]  # fmt: skip
+        entries = [_future(value, dims, query, key) for value, dims in zip(given, rule.operands, strict=True)]
+        held = [replace(one, value=value) for one, value in zip(given, values, strict=True)]
+        read = self.evaluated(program, self._resized(eqn, rule, query, key), held)
+        made = []
+        for value, dims in zip(read, rule.results, strict=True):
+            if query not in dims:
+                raise NotCausalError(f"{eqn.primitive.name} mixes tokens", place)
+            order = None
+            if key in dims:
+                order = Keys(dims.index(key), _kept_future(eqn, entries), place)
+            elif not _sees_the_past(eqn, entries):
+                raise NotCausalError("it does not follow from the program that tokens read earlier ones alone", place)
+            made.append(RankValue(value, dims.index(query), order=order))
+        return made
+
+    def _factors(self, eqn: core.JaxprEqn, rule: SplitRule, given: Sequence[RankValue]) -> tuple[int, int, Hashable]:
+        """The factors of queries and of keys, and where they met."""
+        pairs = {(dims[one.placement], dims[one.order.dimension]): one.order.place
+                 for dims, one in zip(rule.operands, given, strict=True) if one.order}  # fmt: skip
+        if not pairs:
+            place = line_of(eqn), eqn.primitive, tuple(atom.aval.shape for atom in eqn.invars)
+            found = list(dict.fromkeys(dims[one.placement] for dims, one in zip(rule.operands, given, strict=True)
+                                       if one.placement >= 0))  # fmt: skip
+            query, key = reversed(found) if place in self.found.turned else found
+            return query, key, place
+        (query, key), place = next(iter(pairs.items()))
+        if len(pairs) > 1 or NO_FACTOR in (query, key):
+            raise NotCausalError(f"{eqn.primitive.name} mixes tokens", place)
+        return query, key, place
+
+    def _extent(self, value: RankValue, dims: Dims, query: int, key: int, place: Hashable) -> Any:
+        """What the slice needs of an operand: its own tokens along queries, all up to its last along keys."""
+        own = dims.index(query) if query in dims else None
+        upto = dims.index(key) if key in dims else None
+        if value.order:
+            return value.value
+        held = self.total(value).value
+        if value.placement >= 0:
+            if value.placement not in (own, upto):
+                raise NotCausalError("tokens meet along more than two dimensions", place)
+            if value.placement == upto:
+                held = self._with_earlier(held, upto)
+        if own is not None and value.placement != own:
+            held = self._part(held, own)
+        if upto is not None and value.placement != upto:
+            held = jax.lax.slice_in_dim(held, 0, held.shape[upto] // self.ranks * (self.number + 1), axis=upto)
+        return held
+
+    def _with_earlier(self, own: Any, dimension: int) -> Any:
+        """A value of this slice behind those of earlier ones; it is kept for later ones."""
+        if not self._keeps:
+            raise NotShared("tokens read earlier ones inside of a loop or of a function with a derivative of its own")
+        at = next((at for at, one in enumerate(self.kept) if one is own), len(self.kept))
+        if at == len(self.kept):
+            self.kept.append(own)
+        before = self.earlier[at] if self.number else ()
+        return jnp.concatenate([*before, own], axis=dimension)
+
+    def _resized(self, eqn: core.JaxprEqn, rule: SplitRule, query: int, key: int) -> core.JaxprEqn:
+        if eqn.primitive.name not in SIZES:
+            return eqn
+        name, of_result = SIZES[eqn.primitive.name]
+        dims = rule.results[0] if of_result else rule.operands[0]
+        shares = {query: 1, key: self.number + 1}
+        sizes = [size // self.ranks * shares[dim] if dim in shares else size
+                 for size, dim in zip(eqn.params[name], dims, strict=True)]  # fmt: skip
+        return eqn.replace(params={**eqn.params, name: tuple(sizes)})
+
+    # ---- from one placement to another
+
+    def _part(self, value: Any, dimension: int) -> Any:
+        size = np.shape(value)[dimension] // self.ranks
+        return jax.lax.slice_in_dim(jnp.asarray(value), self.number * size, (self.number + 1) * size, axis=dimension)
+
+    def own(self, value: RankValue, dimension: Placement) -> RankValue:
+        """A value of which the part for the tokens of this slice is wanted.
+
+        Args:
+            value: any.
+            dimension: that counts tokens.
+        """
+        if dimension == WHOLE or value.placement == dimension:
+            return value
+        if value.placement != WHOLE:
+            raise NotShared("tokens meet along two dimensions")
+        return replace(value, value=self._part(value.value, dimension), placement=dimension, known=None)
+
+    def total(self, value: RankValue) -> RankValue:
+        """Sums over all tokens are known behind the last slice, and to nobody before.
+
+        Args:
+            value: any but such a sum.
+        """
+        if value.placement == SUM:
+            raise NotShared("something else than a sum is made of a sum over all tokens")
+        return value
+
+    def summand(self, value: RankValue) -> RankValue:
+        """A value that all slices have as a sum: the first one's share is all of it.
+
+        Args:
+            value: any.
+        """
+        if value.placement != WHOLE:
+            return value
+        return replace(value, value=jnp.zeros_like(value.value) if self.number else value.value, placement=SUM)
+
+    def _number(self) -> Any:
+        return self.number
+
+    # ---- equations inside equations
+
+    @contextmanager
+    def nested(self) -> Iterator[None]:
+        """While equations inside of an equation are read, from which nothing can be kept."""
+        before, self._keeps = self._keeps, False
+        try:
+            yield
+        finally:
+            self._keeps = before
+
+    def elsewhere(self, number: Any = None) -> SliceWalk:
+        """The same inside of a function that is read later.
+
+        Args:
+            number: not needed, as the slice is known.
+        """
+        walk = SliceWalk(self.ranks, self.number, self.found)
+        walk._keeps = False
+        return walk
+
+    def _checkpoint(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
+        """What is computed again keeps what later slices read, too."""
+        first = len(self.kept)
+        made: list[RankValue] = []
+
+        def run(*values: Any) -> tuple[list[Any], list[Any]]:
+            del self.kept[first:]
+            made[:] = self.inside(eqn, [replace(one, value=value) for one, value in zip(given, values, strict=True)])
+            return [value.value for value in made], self.kept[first:]
+
+        again = jax.checkpoint(run, prevent_cse=eqn.params["prevent_cse"], policy=eqn.params["policy"])
+        results, self.kept[first:] = again(*(one.value for one in given))
+        return [replace(one, value=value) for one, value in zip(made, results, strict=True)]
+
+    def _scan(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
+        """A loop over layers is written out where its layers keep something for later slices."""
+        try:
+            return super()._scan(eqn, given)
+        except NotShared:
+            if not self._keeps:
+                raise
+        consts, carried = eqn.params["num_consts"], eqn.params["num_carry"]
+        held, carry, rows = given[:consts], list(given[consts : consts + carried]), given[consts + carried :]
+        if any(row.placement == 0 for row in rows):
+            raise NotShared("a loop over tokens")
+        rounds = range(eqn.params["length"])
+        stacked: list[list[RankValue]] = []
+        for at in reversed(rounds) if eqn.params["reverse"] else rounds:
+            own = [replace(row, value=row.value[at], placement=max(row.placement - 1, WHOLE), known=None)
+                   for row in rows]  # fmt: skip
+            made = self.inside(eqn, [*held, *carry, *own])
+            carry = made[:carried]
+            stacked.append(made[carried:])
+        if eqn.params["reverse"]:
+            stacked.reverse()
+        results = []
+        for ways in zip(*stacked, strict=True):
+            if len({one.placement for one in ways}) > 1 or any(one.order for one in ways):
+                raise NotShared("a loop returns tokens along several dimensions")
+            placement = ways[0].placement
+            results.append(
+                RankValue(jnp.stack([one.value for one in ways]), placement + 1 if placement >= 0 else placement)
+            )
+        return [*carry, *results]
+
+
+def _known(value: RankValue) -> Facts:
+    if isinstance(value.known, Facts):
+        return value.known
+    if isinstance(value.value, jax.core.Tracer):
+        return Facts()
+    return facts_of_constant(value.value)
+
+
+def _future(value: RankValue, dims: Dims, query: int, key: int) -> Any:
+    """The one number of an operand's entries whose key is behind their query; None if nobody knows one."""
+    if value.order:
+        return value.order.future
+    if value.placement != WHOLE or value.moves:
+        return None
+    facts = _known(value)
+    if query in dims and key in dims:
+        return facts.before.get((dims.index(query), dims.index(key)), facts.every)
+    return facts.every
+
+
+def _kept_future(eqn: core.JaxprEqn, entries: Sequence[Any]) -> Any:
+    name = eqn.primitive.name
+    if name in STRUCTURAL:
+        return entries[0]
+    if name in POINTWISE:
+        return entry_of(eqn, entries)
+    return entries[0] if name == "reduce_sum" and entries[0] is not None and entries[0] == 0 else None
+
+
+def _sees_the_past(eqn: core.JaxprEqn, entries: Sequence[Any]) -> bool:
+    """Whether what a query does not read adds nothing to what an equation makes of all keys."""
+    name, first = eqn.primitive.name, entries[0]
+    if name == "dot_general":
+        return any(one is not None and one == 0 for one in entries)
+    if first is None:
+        return False
+    return {"reduce_sum": first == 0, "reduce_max": first <= LOW, "reduce_and": bool(first),
+            "reduce_or": not first}.get(name, False)  # fmt: skip
