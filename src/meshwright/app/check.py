@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from meshwright.report.words.titles import planned_title, title_of
 from meshwright.report.words.verdict import against, plan_sentence
 from meshwright.schedules import known_names
 from meshwright.schedules.plan_rows import row_of
+from meshwright.search.result import FoundPlan
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
@@ -150,34 +151,41 @@ def check(request: CheckRequest) -> CheckReport:
         UnsupportedError: an unknown name, or a plan that no model prices.
     """
     if request.source is not None:
-        outside = Outside(
-            arguments=request.script.arguments or None, environment=request.script.variables, settings=request.over
-        )
-        framework = request.source_format or format_of(request.source, outside)
-        question, violations, launch, source = script_question(request.source, framework, request.job, outside)
-        if question is None:
-            placed = tuple(replace(one, place=_place(one.field, source, launch)) for one in violations)
-            return _asking(placed, launch)
-        search = request.search and not launch.questions
-        sayable, editable = None, source.editable
-        if isinstance(source.target, ReadTarget) and editable is not None:
-            from meshwright.planning.trainer_fix import says  # few files are theirs
-
-            sayable = partial(says, editable, launch)
-        searched = source.target.searched
-        report = _report(question, violations, search=search, target=searched, oom_log=request.oom_log, sayable=sayable)
-        if launch.questions:
-            return replace(report, launch=launch, title="the launch script", text=words.asks(len(launch.questions)))
-        fix = _fix(editable, launch, report) if editable is not None else None
-        if request.fix and request.output is not None and fix is not None and fix.text:
-            _write(fix, Path(request.output))
-        placed = tuple(replace(one, place=_place(one.field, source, launch)) for one in report.violations)
-        return replace(report, violations=placed, launch=launch, fix=fix)
+        return _of_script(request, request.source)
     measured = measured_plan(request.plan, {**values_of(request.job), "oom_log": request.oom_log})
     if measured is not None:
         return _measured_report(*measured)
     question = plan_question(request.plan, request.job)
     return _report(question, [], search=request.search, target=None, oom_log=request.oom_log)
+
+
+def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckReport:
+    """A launch configuration, with its violations where the file says what they are about, and the edits that help."""
+    outside = Outside(
+        arguments=request.script.arguments or None, environment=request.script.variables, settings=request.over
+    )
+    framework = request.source_format or format_of(file, outside)
+    question, violations, launch, source = script_question(file, framework, request.job, outside)
+    if question is None:
+        return _asking(_placed(violations, source, launch), launch)
+    search = request.search and not launch.questions
+    sayable, editable = None, source.editable
+    if isinstance(source.target, ReadTarget) and editable is not None:
+        from meshwright.planning.trainer_fix import says  # few files are theirs
+
+        sayable = partial(says, editable, launch)
+    searched = source.target.searched
+    report = _report(question, violations, search=search, target=searched, oom_log=request.oom_log, sayable=sayable)
+    if launch.questions:
+        return replace(report, launch=launch, title="the launch script", text=words.asks(len(launch.questions)))
+    fix = _fix(editable, launch, report) if editable is not None else None
+    if request.fix and request.output is not None and fix is not None and fix.text:
+        _write(fix, Path(request.output))
+    return replace(report, violations=_placed(report.violations, source, launch), launch=launch, fix=fix)
+
+
+def _placed(violations: Iterable[Violation], source: LaunchSource, launch: LaunchFile) -> tuple[Violation, ...]:
+    return tuple(replace(one, place=_place(one.field, source, launch)) for one in violations)
 
 
 def _asking(violations: tuple[Violation, ...], launch: LaunchFile) -> CheckReport:
@@ -223,16 +231,9 @@ def _report(
     sayable: Callable[[PlanRow], bool] | None = None,
 ) -> CheckReport:
     inputs, row = question.inputs, question.row
-    warnings = list(question.warnings)
-    violations = [*violations, *(Violation.of("LEGAL", problem) for problem in question.problems)]
-    estimate = None
-    if question.plan is not None:
-        estimate = estimate_plan(question.plan, inputs.model, inputs.cluster, inputs.workload)
-        violations += too_large(estimate)
-        if row is None:
-            found = plan_problems(question.plan, inputs.model, inputs.workload.seq_len)
-            violations += [Violation.of("LEGAL", problem) for problem in found]
-        warnings += words.tight(estimate)
+    estimate, wrong = _priced(question)
+    violations = [*violations, *wrong]
+    warnings = [*question.warnings, *(words.tight(estimate) if estimate is not None else ())]
     died = post_mortem(oom_log, question.job, estimate, row) if oom_log is not None and estimate is not None else None
     better = None
     if died is not None:
@@ -258,6 +259,20 @@ def _report(
         inputs=inputs,
         post_mortem=died,
     )
+
+
+def _priced(question: PlanQuestion) -> tuple[StepEstimate | None, list[Violation]]:
+    """The estimate of a plan, None where it is none, and what is illegal or too large of it."""
+    inputs, plan = question.inputs, question.plan
+    wrong = [Violation.of("LEGAL", problem) for problem in question.problems]
+    if plan is None:
+        return None, wrong
+    estimate = estimate_plan(plan, inputs.model, inputs.cluster, inputs.workload)
+    wrong += too_large(estimate)
+    if question.row is None:
+        found = plan_problems(plan, inputs.model, inputs.workload.seq_len)
+        wrong += [Violation.of("LEGAL", problem) for problem in found]
+    return estimate, wrong
 
 
 _TRIED = 64
@@ -299,8 +314,7 @@ def _better(
         return None
     if not found.result.plans:
         return None
-    plans = found.result.plans
-    best = next((one for one in plans if sayable is None or (one.row is not None and sayable(one.row))), plans[0])
+    best = _first_sayable(found.result.plans, sayable)
     job = found.job(best, inputs.model, inputs.workload)
     name = title(best.plan, inputs.model, job.name)
     if estimate is None or estimate.fits == "no":
@@ -312,6 +326,13 @@ def _better(
         return None
     because = f"this plan is {against(best.estimate, estimate)}"
     return Better(name=name, step_time_s=best.estimate.step_time_s, gain=gain, because=because, job=job)
+
+
+def _first_sayable(plans: Sequence[FoundPlan], sayable: Callable[[PlanRow], bool] | None) -> FoundPlan:
+    """The first plan that the keys of a trainer say, where they say any; the first of all otherwise."""
+    if sayable is None:
+        return plans[0]
+    return next((one for one in plans if one.row is not None and sayable(one.row)), plans[0])
 
 
 def _fix(source: LaunchSource, launch: LaunchFile, report: CheckReport) -> ScriptFix | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -154,18 +154,11 @@ def compare(first: PlanLike | PlanRow, second: PlanLike | PlanRow, asked: JobFie
             field="plan",
             code="MW421",
         )
-    notes = [*warnings, *more]
-    notes += dict.fromkeys(note for job in (one, two) if isinstance(job, MeasuredJob) for note in folder_notes(job))
     a, b = _priced(one), _priced(two)
     rates = _rate(one, a), _rate(two, b)
     same_work = _work(one) == _work(two)
     unit = "sequences/s" if isinstance(one, MeasuredJob) else "tokens/s"
-    if isinstance(one, MeasuredJob) and not same_work:
-        notes.append(f"the plans do different work per step; compare {unit}, not seconds")
-    elif not isinstance(one, MeasuredJob) and not isinstance(two, MeasuredJob):
-        tokens = tokens_of_step(one.workload), tokens_of_step(two.workload)
-        if tokens[0] != tokens[1]:
-            notes.append(f"the steps train {tokens[0]:,.0f} and {tokens[1]:,.0f} tokens; compare {unit}, not seconds")
+    notes = [*warnings, *more, *_work_notes(one, two, unit)]
     ratio = b.step_time_s / a.step_time_s - 1 if same_work else rates[0] / rates[1] - 1
     return Comparison(
         first=one,
@@ -189,6 +182,18 @@ def _priced(job: PlannedJob) -> StepPrice:
 def _work(job: PlannedJob) -> tuple[object, object]:
     """What a step does: two of the same work are compared by their seconds."""
     return (job.profile.name, job.global_batch) if isinstance(job, MeasuredJob) else (job.model, job.workload)
+
+
+def _work_notes(one: PlannedJob, two: PlannedJob, unit: str) -> Iterator[str]:
+    """What is to know of measured layers, and whether the steps do different work."""
+    yield from dict.fromkeys(note for job in (one, two) if isinstance(job, MeasuredJob) for note in folder_notes(job))
+    if isinstance(one, MeasuredJob) or isinstance(two, MeasuredJob):
+        if _work(one) != _work(two):
+            yield f"the plans do different work per step; compare {unit}, not seconds"
+        return
+    tokens = tokens_of_step(one.workload), tokens_of_step(two.workload)
+    if tokens[0] != tokens[1]:
+        yield f"the steps train {tokens[0]:,.0f} and {tokens[1]:,.0f} tokens; compare {unit}, not seconds"
 
 
 def _rate(job: PlannedJob, price: StepPrice) -> float:

@@ -164,8 +164,8 @@ def _terms(run: LoggedRun) -> Iterator[ReportedPart]:
     if not groups:
         return
     for group in groups:
-        ordered = tuple(name for name, time_s in predicted.items() if name in group.parts and time_s)
-        ordered = ordered or tuple(name for name in predicted if name in group.parts)
+        named = tuple(name for name in predicted if name in group.parts)
+        ordered = tuple(filter(predicted.get, named)) or named
         predicted_s = sum(predicted[name] for name in ordered)
         if predicted_s or group.measured_s:
             yield ReportedPart(name=group.name, parts=ordered, predicted_s=predicted_s, measured_s=group.measured_s)
@@ -177,7 +177,7 @@ def _terms(run: LoggedRun) -> Iterator[ReportedPart]:
 
 def _notes(run: LoggedRun, planned_under: str, terms: Sequence[ReportedPart]) -> Iterator[str]:
     """Where most of the difference is, and what the log says about itself that a median hides."""
-    job, times = run.job, run.step_times_s
+    job = run.job
     if terms:
         largest = max(terms, key=lambda term: abs(term.change_s))
         yield words.mostly(largest.parts, largest.change_s)
@@ -185,14 +185,8 @@ def _notes(run: LoggedRun, planned_under: str, terms: Sequence[ReportedPart]) ->
         yield words.other_software(job.workload.software, planned_under, run.read.framework)
     if not job.cluster.homogeneous:
         yield words.MIXED
-    if len(times) >= 10:
-        tenths = statistics.quantiles(times, n=10)
-        if tenths[-1] - tenths[0] > UNEVEN * run.step_time_s:
-            yield words.uneven_steps(tenths[0], tenths[-1])
-        third = len(times) // 3
-        early, late = statistics.median(times[:third]), statistics.median(times[-third:])
-        if late > (1 + SLOWING) * early:
-            yield words.slowing(early, late)
+    if len(run.step_times_s) >= 10:
+        yield from _spread_notes(run.step_times_s, run.step_time_s)
     rates = [step.flop_per_s_per_device for step in run.steps if step.flop_per_s_per_device is not None]
     if rates:
         counted = statistics.median(rates) * run.step_time_s * job.plan.devices
@@ -203,3 +197,14 @@ def _notes(run: LoggedRun, planned_under: str, terms: Sequence[ReportedPart]) ->
         yield words.NO_MEMORY
     if not run.read.terms:
         yield words.NO_TERMS
+
+
+def _spread_notes(times_s: Sequence[float], middle_s: float) -> Iterator[str]:
+    """Whether steps differ, or become slower."""
+    tenths = statistics.quantiles(times_s, n=10)
+    if tenths[-1] - tenths[0] > UNEVEN * middle_s:
+        yield words.uneven_steps(tenths[0], tenths[-1])
+    third = len(times_s) // 3
+    early, late = statistics.median(times_s[:third]), statistics.median(times_s[-third:])
+    if late > (1 + SLOWING) * early:
+        yield words.slowing(early, late)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -213,25 +214,28 @@ def replan(
         answer = _planned(job, change.cluster, top, pins, forbid)
     elif pins:
         notes.append(f"searched with {', '.join(pins)}{'' if tuple(pin) else ' of the earlier plan'}")
-    found = sorted(
-        (Move(plan=one, state=state_of(one.plan)) for one in answer), key=lambda move: move.worth_s(horizon_s)
-    )
-    near = [move for move in found if move.worth_s(horizon_s) <= found[0].worth_s(horizon_s) * (1 + SAME)]
-    first = min(near, key=lambda move: (move.state.moved_bytes, move.step_time_s))
-    ordered = [first, *(move for move in found if move is not first)]
-    used, devices = first.plan.plan.devices, change.cluster.devices
+    moves = _ordered([Move(plan=one, state=state_of(one.plan)) for one in answer], horizon_s)
+    used, devices = moves[0].plan.plan.devices, change.cluster.devices
     if used < devices:
         notes.append(reason_text(idle_reason(used, devices, "no faster plan")))
     return Replanned(
         before=job,
         change=change,
-        moves=tuple(ordered),
+        moves=moves,
         answer=answer,
         notes=tuple(notes),
         horizon_s=horizon_s,
         stated=stated,
         lost_share_bytes=lost_bytes,
     )
+
+
+def _ordered(moves: Iterable[Move], horizon_s: float) -> tuple[Move, ...]:
+    """Moves by what they are worth within the horizon; of those as good as the best, the one that moves least first."""
+    found = sorted(moves, key=lambda move: move.worth_s(horizon_s))
+    near = [move for move in found if move.worth_s(horizon_s) <= found[0].worth_s(horizon_s) * (1 + SAME)]
+    first = min(near, key=lambda move: (move.state.moved_bytes, move.step_time_s))
+    return (first, *(move for move in found if move is not first))
 
 
 def _earlier(source: str | Path | Job) -> tuple[Job, list[str]]:
@@ -297,22 +301,15 @@ def _most_trained(
     places = {_workers(plan) for plan in kept}
     near = [one for one in found.candidates if _workers(one.plan) in places]
     looked_at = {one.plan: one for one in (*found.candidates[: max(top, 2)], *near[:KEPT], *near[-1:])}
-    moves = [
-        (_worth_s(one.step_time_s, state_of(plan), horizon_s), state_of(plan), one) for plan, one in looked_at.items()
-    ]
-    moves.sort(key=lambda move: (move[0], move[1].moved_bytes))
-    least = next((move for move in moves if move[1].moved_bytes <= little_bytes), None)
-    if least is None:
-        # Of the others the quickest that moves little: none of the plans above does.
-        others = (one for one in near if one.plan not in looked_at)
-        found_s = (
-            (_worth_s(one.step_time_s, state_of(one.plan), horizon_s), state_of(one.plan), one) for one in others
-        )
-        least = next((move for move in found_s if move[1].moved_bytes <= little_bytes), None)
-    first = moves[: max(top, 1)]
-    if least is not None and least not in first and top > 1:
+    worth_s = {plan: _worth_s(one.step_time_s, state_of(plan), horizon_s) for plan, one in looked_at.items()}
+    ordered = sorted(looked_at.values(), key=lambda one: (worth_s[one.plan], state_of(one.plan).moved_bytes))
+    # Of the others the quickest that moves little, where none of these does.
+    others = (one for one in near if one.plan not in looked_at)
+    least = next((one for one in chain(ordered, others) if state_of(one.plan).moved_bytes <= little_bytes), None)
+    first = ordered[: max(top, 1)]
+    if least is not None and top > 1 and all(one is not least for one in first):
         first = [*first[: top - 1], least]
-    return replace(found, candidates=tuple(one for _, _, one in first))
+    return replace(found, candidates=tuple(first))
 
 
 def _workers(plan: ExecutionPlan) -> tuple[object, ...]:

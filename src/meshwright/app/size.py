@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -110,18 +111,24 @@ def _impossible(device: DeviceSpec, goal: Goal, curve: tuple[CurvePoint, ...], s
         why = f"no plan fits; {considered_text(sizing)}"
         return Problem(what=what, why=why, fix="use a device with more memory", field="devices")
     could = "" if fitting else "any plan could be "
-    if goal.max_price is not None:
-        best = min(points, key=lambda point: point.price if point.price is not None else math.inf)
-        cost = f"{best.price:,.0f} USD with {best.devices:,} devices" if best.price is not None else ""
-        reached = f"the cheapest {could}is {cost}" if cost else ""
-    else:
-        best = min(points, key=lambda point: point.step_time_s or math.inf)
-        took = f"{significant(best.days)} days" if best.days is not None else seconds(best.step_time_s or 0.0)
-        mfu = "" if best.mfu is None else f" ({percent(best.mfu)} MFU)"
-        reached = f"the fastest {could}is {took} with {best.devices:,} devices{mfu}"
+    reached = _quickest(points, could) if goal.max_price is None else _cheapest(points, could)
     return Problem(
         what=what,
         why=f"{reached}; {considered_text(sizing)}",
         fix="allow more, raise the global batch so that more devices have work, or use a faster device",
         field="days",
     )
+
+
+def _cheapest(points: Sequence[CurvePoint], could: str) -> str:
+    best = min(points, key=lambda point: point.price if point.price is not None else math.inf)
+    if best.price is None:
+        return ""
+    return f"the cheapest {could}is {best.price:,.0f} USD with {best.devices:,} devices"
+
+
+def _quickest(points: Sequence[CurvePoint], could: str) -> str:
+    best = min(points, key=lambda point: point.step_time_s or math.inf)
+    took = f"{significant(best.days)} days" if best.days is not None else seconds(best.step_time_s or 0.0)
+    mfu = "" if best.mfu is None else f" ({percent(best.mfu)} MFU)"
+    return f"the fastest {could}is {took} with {best.devices:,} devices{mfu}"

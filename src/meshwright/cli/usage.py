@@ -49,14 +49,7 @@ def usage_error(error: Any, words: Sequence[str]) -> MeshwrightError:
         return _unknown_verb(unknown[1], path, list(getattr(context.command, "commands", {})), help_hint)
     kind = type(error).__name__
     if kind == "NoSuchOption":
-        known = [name for parameter in context.command.params for name in (*parameter.opts, *parameter.secondary_opts)]
-        known = [name for name in (*known, "--help") if name.startswith("-")]
-        names = [word.partition("=")[0] for word in words if re.match(r"--[^=]", word)]
-        wrong = [name for name in dict.fromkeys(names) if name not in known] or [error.option_name]
-        takes_model = any(parameter.metavar == "MODEL" for parameter in context.command.params)
-        problems = [_unknown_option(name, path, known, help_hint, takes_model=takes_model) for name in wrong]
-        absent = all(name in ABSENT_OPTIONS for name in wrong)
-        return UnsupportedError(problems, code="MW408") if absent else InputError(problems, code="MW206")
+        return _unknown_options(error, words, path, help_hint)
     if kind == "MissingParameter":
         name = error.param.metavar or error.param.opts[0]
         fix = error.param.help or help_hint
@@ -74,6 +67,18 @@ def _unknown_verb(name: str, path: str, verbs: list[str], help_hint: str) -> Mes
         fix = f"`{path} --help` lists the verbs, `{path} VERB --help` describes one"
     what, why = f"unknown verb {name[:80]!r}", f"{path} has {', '.join(verbs)}"
     return InputError(what=what, why=why, fix=fix, field="verb", code="MW206")
+
+
+def _unknown_options(error: Any, words: Sequence[str], path: str, help_hint: str) -> MeshwrightError:
+    parameters = error.ctx.command.params
+    known = [name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)]
+    known = [name for name in (*known, "--help") if name.startswith("-")]
+    names = [word.partition("=")[0] for word in words if re.match(r"--[^=]", word)]
+    wrong = [name for name in dict.fromkeys(names) if name not in known] or [error.option_name]
+    takes_model = any(parameter.metavar == "MODEL" for parameter in parameters)
+    problems = [_unknown_option(name, path, known, help_hint, takes_model=takes_model) for name in wrong]
+    absent = all(name in ABSENT_OPTIONS for name in wrong)
+    return UnsupportedError(problems, code="MW408") if absent else InputError(problems, code="MW206")
 
 
 def _unknown_option(name: str, path: str, known: list[str], help_hint: str, *, takes_model: bool) -> Problem:

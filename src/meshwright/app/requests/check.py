@@ -78,8 +78,16 @@ class CheckRequest(Request):
         """Exactly one of a plan and a launch script."""
         from meshwright.planning.job_inputs import job_inputs
 
-        planned, framework, file = (name in self.given for name in ("plan", "source_format", "source"))
-        scripted = framework or file
+        scripted = bool({"source_format", "source"} & self.given)
+        self._one_source(reading, scripted=scripted)
+        self._outside(reading, scripted=scripted)
+        self._written(reading, scripted=scripted)
+        if self.report is not None and self.report not in ("sarif", "junit"):
+            reading.problem(f"--report is {self.report[:40]!r}", "must be sarif or junit", "write --report sarif")
+        reading.also(lambda: job_inputs(self.job))
+
+    def _one_source(self, reading: Reading, *, scripted: bool) -> None:
+        planned, framework = "plan" in self.given, "source_format" in self.given
         if not planned and not scripted:
             reading.missing("plan", "--plan tp8.pp4.mbs1.z1, a plan file, or a launch script")
         if planned and scripted:
@@ -88,18 +96,17 @@ class CheckRequest(Request):
                 reading.called("source_format" if reading.typed and framework else "source"),
             )
             reading.problem(f"both {plan} and {script} are given", "one plan is checked", "keep one")
-        if framework and not file:
+        if framework and "source" not in self.given:
             reading.missing("source", "write `check MODEL --from megatron FILE`")
-        self._outside(reading, scripted=bool(scripted))
+
+    def _written(self, reading: Reading, *, scripted: bool) -> None:
+        """--fix and -o go together, and with a script."""
         if ("fix" in self.given) != ("output" in self.given):
             one, other = ("fix", "output") if "fix" in self.given else ("output", "fix")
             what = f"{reading.called(one)} is given without {reading.called(other)}"
             reading.problem(what, "--fix writes the file that -o names", "write --fix -o FILE")
         elif self.fix and not scripted:
             reading.problem("--fix is given", "it edits a launch script or configuration", "name its FILE")
-        if self.report is not None and self.report not in ("sarif", "junit"):
-            reading.problem(f"--report is {self.report[:40]!r}", "must be sarif or junit", "write --report sarif")
-        reading.also(lambda: job_inputs(self.job))
 
     def _outside(self, reading: Reading, *, scripted: bool) -> None:
         """Arguments, variables and settings go with a script; each has a name and a value."""

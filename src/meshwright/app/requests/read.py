@@ -100,28 +100,35 @@ class CompareRequest(Request):
         files = [plan for plan in plans if not is_one_line(plan)]
         logged = "with_run" in self.given
         if logged:
-            why = "a plan is compared with another plan or with its run, and a log lists no tasks to draw"
-            if "second" in self.given:
-                what = f"a second PLAN beside {reading.called('with_run')}"
-                reading.problem(what, why, "leave one of them out", "second")
-            reading.refuse(("timeline", "svg"), f"beside {reading.called('with_run')}", why)
-            if self.first is not None and not files and "model" not in self.given:
-                fix = f"for example {reading.called('model')} llama-3.1-70b; only a plan file carries its model"
-                reading.missing("model", fix)
+            self._with_log(reading, one_line=self.first is not None and not files)
         else:
-            reading.refuse(
-                ("framework",), f"without {reading.called('with_run')}", "it names the framework that wrote the log"
-            )
-            if len(files) == len(plans):
-                reading.refuse(_of_job(reading), "beside plan files", CARRIED)
-            if "first" in self.given and "second" not in self.given:
-                fix = f"{WRITE_ONE}, or give its log: {reading.called('with_run')} train.log"
-                reading.problem("the second PLAN is missing", "the verb needs it", fix, "second")
+            self._two_plans(reading, filed=len(files) == len(plans))
         if "first" not in self.given or not self.given & {"second", "with_run"}:
             return
         for plan in plans:
             if plan in files or (not files and not logged and "model" not in self.given and isinstance(plan, str)):
                 reading.attempt(lambda plan=plan: planned_job(plan))  # type: ignore[misc]
+
+    def _with_log(self, reading: Reading, *, one_line: bool) -> None:
+        """One plan and its run."""
+        why = "a plan is compared with another plan or with its run, and a log lists no tasks to draw"
+        if "second" in self.given:
+            what = f"a second PLAN beside {reading.called('with_run')}"
+            reading.problem(what, why, "leave one of them out", "second")
+        reading.refuse(("timeline", "svg"), f"beside {reading.called('with_run')}", why)
+        if one_line and "model" not in self.given:
+            fix = f"for example {reading.called('model')} llama-3.1-70b; only a plan file carries its model"
+            reading.missing("model", fix)
+
+    def _two_plans(self, reading: Reading, *, filed: bool) -> None:
+        """Two plans, both in files or not."""
+        why = "it names the framework that wrote the log"
+        reading.refuse(("framework",), f"without {reading.called('with_run')}", why)
+        if filed:
+            reading.refuse(_of_job(reading), "beside plan files", CARRIED)
+        if "first" in self.given and "second" not in self.given:
+            fix = f"{WRITE_ONE}, or give its log: {reading.called('with_run')} train.log"
+            reading.problem("the second PLAN is missing", "the verb needs it", fix, "second")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

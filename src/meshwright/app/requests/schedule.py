@@ -137,14 +137,19 @@ class ScheduleRequest(Request):
                 self._sized(reading)
         if not self.best:
             reading.refuse(OF_BEST, NOT_WANTED, "only `schedule best` looks for an order", "leave it out")
-        if self.best and self.room is None:
+        elif self.room is None:
             why = "it counts in the memory that --room states; a file of stage times has a column of that name"
             reading.refuse(("released_by_input",), NOT_WANTED, why, "state --room, or leave it out")
-        if self.best or self.listed or self.source is not None:
+        self._of_names(reading)
+
+    def _of_names(self, reading: Reading) -> None:
+        """What goes with named schedules, or with one alone."""
+        unnamed, several, filed = self.best or self.listed, len(self.name) > 1, self.source is not None
+        if unnamed or filed:
             reading.refuse(tuple(self.parameters), NOT_WANTED, "it belongs to schedules that are named", "leave it out")
-        if self.best or self.listed or len(self.name) > 1:
+        if unnamed or several:
             reading.refuse(("csv",), NOT_WANTED, "it writes one named schedule", "name one")
-        if self.best or self.listed or self.source is not None or len(self.name) > 1:
+        if unnamed or several or filed:
             reading.refuse(("lost",), NOT_WANTED, "a worker of one named schedule is lost", "name one")
 
     def _sized(self, reading: Reading) -> None:
