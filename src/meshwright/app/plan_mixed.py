@@ -84,15 +84,8 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
         named = parallelizers_named(request.parallelizer)
     if request.pareto:
         raise UnsupportedError(_no_front("--parallelizer" if named else "several groups of nodes"), code="MW407")
-    own = [name for one in named if (name := getattr(one, "name", "")) != "native"]
-    if own and inputs.model.tuning is not None:
-        problem = Problem(
-            what=f"--parallelizer {', '.join(own)} with --lora or --freeze",
-            why="it plans slices whose weights are all trained",
-            fix="use meshwright's own search, or --parallelizer native",
-            field="parallelizer",
-        )
-        raise UnsupportedError(problem, code="MW406")
+    if inputs.model.tuning is not None:
+        _check_trained(named)
     spec, workload, refuses = inputs.model, inputs.workload, target_rule(request.target)
 
     def asked_for(part: ClusterSpec) -> Space:
@@ -130,6 +123,18 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
     composition = _composition(slices, found, top, _own_search(inputs)) if slices else None
     asked = Asked(model=spec, workload=workload, assumptions=(*inputs.assumptions, *notes), top=top, aim=aim)
     return mixed_answer(asked, source, found, composition)
+
+
+def _check_trained(named: Sequence[Parallelizer]) -> None:
+    own = [name for one in named if (name := getattr(one, "name", "")) != "native"]
+    if own:
+        problem = Problem(
+            what=f"--parallelizer {', '.join(own)} with --lora or --freeze",
+            why="it plans slices whose weights are all trained",
+            fix="use meshwright's own search, or --parallelizer native",
+            field="parallelizer",
+        )
+        raise UnsupportedError(problem, code="MW406")
 
 
 def _usual_launcher(cluster: ClusterSpec, space_for: Callable[[Refusals, ClusterSpec], Space]) -> Launcher | None:
@@ -258,26 +263,26 @@ def mixed_answer(
     why += [preemption_line(one, chosen=one is lost) for one in (lost, behind) if one is not None]
     why += composition_lines(composition) if composition else ()
     why += mixing_lines(mixing, held=composition is None) if mixing else search_lines(searched, best.step_time_s)
+    said = (
+        plan_sentence(best.job, best.estimate),
+        f"{run_sentence(run)}." if run else "",
+        worth(mixing) if mixing else "",
+    )
+    stopped = (stopped_warning(limit),) if (limit := spent()) else ()
     return PlanSet(
         model=asked.model,
         cluster=source.cluster,
         workload=asked.workload,
         assumptions=asked.assumptions,
         verdict=Verdict(
-            text=" ".join(
-                [
-                    plan_sentence(best.job, best.estimate),
-                    *([f"{run_sentence(run)}."] if run else []),
-                    *([worth(mixing)] if mixing else []),
-                ]
-            ),
+            text=" ".join(said),
             why=tuple(why),
             runner_up=None if asked.brief else runner_up(plans[0], _second(plans, found, behind), aim),
             reasons=tuple(reasons),
         ),
         plans=plans[: asked.top],
         aim=aim,
-        warnings=(*((stopped_warning(limit),) if (limit := spent()) else ()), *(tight if composition else ()), *idle),
+        warnings=(*stopped, *(tight if composition else ()), *idle),
         run=run,
         mixing=mixing,
         searched=searched,

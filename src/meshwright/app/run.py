@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from meshwright.runtime.compiled import CompiledStep
     from meshwright.runtime.moments import Moments
     from meshwright.runtime.planned_training import PlannedTraining
-    from meshwright.runtime.train import Recovery
+    from meshwright.runtime.train import Recovery, Trained
 
 STEPS = 10
 EVERY = 10
@@ -124,9 +124,6 @@ def run(
     from meshwright.runtime.devices import claim_devices, jax_precision
 
     available = claim_devices(inputs.devices, stand_ins=options.worker_devices != "cpu")
-    from meshwright.runtime.joint_training import JointTraining
-    from meshwright.runtime.profile import record_profile, seconds_by_kind
-    from meshwright.runtime.rank_training import RankedStep, RankTraining
     from meshwright.runtime.timings import this_machine
     from meshwright.runtime.train import Steps, train
 
@@ -149,14 +146,7 @@ def run(
 
     with jax_precision(inputs.dtype):
         training = inputs.training(options)
-        if request.elastic and isinstance(training, JointTraining):
-            why = "a plan for fewer devices would cut the states of its checkpoint otherwise"
-            what = f"--elastic with {inputs.title}, states over all ranks"
-            raise UnsupportedError(what=what, why=why, fix="leave --elastic out", field="elastic", code="MW411")
-        if trace is not None and isinstance(training, (JointTraining, RankTraining)):
-            why = "its step is one program of all ranks, without instructions that are timed apart"
-            what = f"no trace of {inputs.title}"
-            raise UnsupportedError(what=what, why=why, fix="leave --trace out", field="trace", code="MW411")
+        _check_asked(request, inputs, training)
         asked = Steps(count=request.steps, folder=None if checkpoint is None else Path(checkpoint), every=request.every,
                       plan_again=plan_again)  # fmt: skip
         try:
@@ -168,26 +158,57 @@ def run(
         try:
             if not done:
                 raise _all_done(request.steps, checkpoint)
-            batch = now.training.batch(now.number)
-            if isinstance(now.step, RankedStep):
-                if request.profile is not None:
-                    record_profile(request.profile, lambda: now.step(now.state, batch))
-                if isinstance(training, JointTraining) and training.emulate:
-                    foreseen_s = training.planned_step.estimate.step_time_s * training.emulate
-                else:
-                    foreseen_s = now.step.alone_s(now.state, batch)
-                return Run(inputs=inputs, backend=options.backend, steps=tuple(done),
-                           predicted_s=foreseen_s, seconds_by_kind={}, predicted_by_kind={},
-                           recoveries=tuple(_recovery_text(one) for one in recoveries), trace=None)  # fmt: skip
-            compiled = now.step.lower(now.state, batch)
-            predicted_s, foreseen = _foreseen(now.training, compiled)
-            measured: Moments | None = None
-            if trace is not None:
-                _, measured = compiled.recorded(now.state, batch)
-            if request.profile is not None:
-                record_profile(request.profile, lambda: now.step(now.state, batch))
+            return _ran(request, inputs, training, now, done, recoveries)
         finally:
             now.step.close()
+
+
+def _check_asked(request: RunRequest, inputs: RunInputs, training: PlannedTraining) -> None:
+    """Refuse what trainings of whole programs cannot do.
+
+    Raises:
+        UnsupportedError: there is something.
+    """
+    from meshwright.runtime.joint_training import JointTraining
+    from meshwright.runtime.rank_training import RankTraining
+
+    if request.elastic and isinstance(training, JointTraining):
+        why = "a plan for fewer devices would cut the states of its checkpoint otherwise"
+        what = f"--elastic with {inputs.title}, states over all ranks"
+        raise UnsupportedError(what=what, why=why, fix="leave --elastic out", field="elastic", code="MW411")
+    if request.trace is not None and isinstance(training, (JointTraining, RankTraining)):
+        why = "its step is one program of all ranks, without instructions that are timed apart"
+        what = f"no trace of {inputs.title}"
+        raise UnsupportedError(what=what, why=why, fix="leave --trace out", field="trace", code="MW411")
+
+
+def _ran(
+    request: RunRequest,
+    inputs: RunInputs,
+    training: PlannedTraining,
+    now: Trained,
+    done: Sequence[StepDone],
+    recoveries: Sequence[Recovery],
+) -> Run:
+    """What ran, one more step profiled and traced where that is asked, with the prediction."""
+    from meshwright.runtime.profile import record_profile, seconds_by_kind
+    from meshwright.runtime.rank_training import RankedStep
+
+    run = partial(Run, inputs=inputs, backend=request.execution.backend, steps=tuple(done),
+                  recoveries=tuple(map(_recovery_text, recoveries)))  # fmt: skip
+    batch, trace = now.training.batch(now.number), request.trace
+    if isinstance(now.step, RankedStep):
+        if request.profile is not None:
+            record_profile(request.profile, lambda: now.step(now.state, batch))
+        planned_s = _planned_s(training)
+        return run(predicted_s=now.step.alone_s(now.state, batch) if planned_s is None else planned_s)
+    compiled = now.step.lower(now.state, batch)
+    predicted_s, foreseen = _foreseen(now.training, compiled)
+    measured: Moments | None = None
+    if trace is not None:
+        _, measured = compiled.recorded(now.state, batch)
+    if request.profile is not None:
+        record_profile(request.profile, lambda: now.step(now.state, batch))
     if trace is not None and measured is not None:
         from meshwright.report.run_trace import run_trace
 
@@ -195,16 +216,21 @@ def run(
         body = run_trace(about, compiled.program, {"predicted": foreseen, "measured": measured},
                          compress=os.fspath(trace).endswith(".gz"))  # fmt: skip
         write_file(Path(trace), body)
-    return Run(
-        inputs=inputs,
-        backend=options.backend,
-        steps=tuple(done),
+    return run(
         predicted_s=predicted_s,
         seconds_by_kind=dict(seconds_by_kind(compiled.program, measured)) if measured is not None else {},
         predicted_by_kind=dict(seconds_by_kind(compiled.program, foreseen)),
-        recoveries=tuple(_recovery_text(one) for one in recoveries),
         trace=None if trace is None else os.fspath(trace),
     )
+
+
+def _planned_s(training: PlannedTraining) -> float | None:
+    """Planned seconds of a step whose devices are emulated; None for others."""
+    from meshwright.runtime.joint_training import JointTraining
+
+    if isinstance(training, JointTraining) and training.emulate:
+        return training.planned_step.estimate.step_time_s * training.emulate
+    return None
 
 
 def _foreseen(training: PlannedTraining, compiled: CompiledStep) -> tuple[float, Moments]:
