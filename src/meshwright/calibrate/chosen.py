@@ -80,8 +80,8 @@ def plan_of_run(run: MeasuredRun, possible: PossiblePlan) -> ExecutionPlan:
             strategy = replace(strategy, expert=replace(strategy.expert, capacity_factor=run.capacity))
         if run.deduplicates and strategy.expert.ep > 1:
             strategy = replace(strategy, expert=replace(strategy.expert, dispatcher="deduplicated"))
-        if run.pairs and strategy.expert.ep > 1:
-            strategy = replace(strategy, expert=replace(strategy.expert, overlap="paired"))
+        if run.overlap != "none" and strategy.expert.ep > 1:
+            strategy = replace(strategy, expert=replace(strategy.expert, overlap=run.overlap))
         if run.offloaded_activations:
             strategy = replace(strategy, offload=replace(strategy.offload, activations=run.offloaded_activations))
         return strategy

@@ -166,16 +166,17 @@ def test_adapters_of_a_tray_are_not_shared_by_the_rack() -> None:
 
 
 @pytest.mark.parametrize(
-    ("notes", "once", "pairs", "imbalance"),
+    ("notes", "once", "overlap", "imbalance"),
     [
-        ("dispatcher HybridEP", True, False, 1.0),
-        ("dispatcher=deepep a2a_overlap=True", True, True, 1.0),
-        ("dispatcher=None a2a_overlap=None", False, False, 1.0),
-        ("token drop", False, False, 1.0),
-        ("dropless, real routing; DeepEP; +1f1b a2a overlap", True, True, 1.5),
+        ("dispatcher HybridEP", True, "none", 1.0),
+        ("dispatcher=deepep a2a_overlap=True", True, "paired-wgrad", 1.0),
+        ("dispatcher=None a2a_overlap=None", False, "none", 1.0),
+        ("token drop", False, "none", 1.0),
+        ("dispatcher=alltoall shared_expert_overlap=true", False, "shared", 1.0),
+        ("dropless, real routing; DeepEP; +1f1b a2a overlap", True, "paired-wgrad", 1.5),
     ],
 )
-def test_what_a_row_says_of_its_experts(notes: str, once: bool, pairs: bool, imbalance: float) -> None:
+def test_what_a_row_says_of_its_experts(notes: str, once: bool, overlap: str, imbalance: float) -> None:
     experts = {"n_experts": "8", "top_k": "2", "moe_ffn_hidden": "1024", "framework": "Megatron-Bridge 26.02"}
     run = run_of(notes=notes, **experts)
-    assert (run.deduplicates, run.pairs, run.workload.expert_imbalance) == (once, pairs, imbalance)
+    assert (run.deduplicates, run.overlap, run.workload.expert_imbalance) == (once, overlap, imbalance)

@@ -14,10 +14,12 @@ from meshwright.formats.measured import fold
 from meshwright.formats.measured.habits import FSDP2, habits
 from meshwright.formats.measured.model import ModelLookup, read_model, without_dropout
 from meshwright.formats.measured.plans import PlanReader, PossiblePlan
+from meshwright.formats.measured.recipes import LAYER_GRAPHS, with_recipe
 from meshwright.formats.measured.record import MeasuredRecord
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.strategy import ExpertOverlap
 from meshwright.specs.tuning import Tuning
 from meshwright.specs.workload import Workload
 
@@ -49,8 +51,8 @@ class MeasuredRun:
     """Capacity factor where tokens are dropped."""
     deduplicates: bool = False
     """Whether tokens enter a node once on their way to experts."""
-    pairs: bool = False
-    """Whether exchanges of experts run beside another micro-batch."""
+    overlap: ExpertOverlap = "none"
+    """What exchanges of experts run beside."""
     offloaded_activations: float = 0.0
     """Share of layers whose activations go to the host."""
     memory_kind: str = "device"
@@ -71,10 +73,13 @@ def read_run(values: Mapping[str, str | None], device: DeviceLookup, model: Mode
     Returns:
         The run, or why it cannot be priced: all reasons in one sentence.
     """
+    values, filled = with_recipe(values)
     record = MeasuredRecord(values)
     try:
         tuning = fold.adapters(_described(record), record.text("dtype"))
-        run = _RowReader(record, device, model, tuning).run()
+        reader = _RowReader(record, device, model, tuning)
+        reader.assume("settings", filled)
+        run = reader.run()
     except fold.Refused as refusal:
         record.reasons.append(str(refusal))
     except MeshwrightError as error:
@@ -145,7 +150,7 @@ class _RowReader:
             split=meant.split(plans[0].row, model),
             capacity=1.0 if re.search(r"token drop|capacity factor 1(?![.\d])", self.notes) and model.is_moe else None,
             deduplicates=model.is_moe and self.deduplicates(),
-            pairs=model.is_moe and self.pairs(),
+            overlap=self.overlap() if model.is_moe else "none",
             offloaded_activations=self.offloaded(model),
             memory_kind=self.memory_kind(),
             last_stage="last rank" in record.all_text("mem_counted"),
@@ -198,6 +203,8 @@ class _RowReader:
             self.assume("fused kernels", "none: no attention kernel is named")
         if software == "megatron-core" and self.tuning is not None and "layer cuda graphs" in self.notes:
             software = "megatron-core-graphs"
+        if software == "megatron-core" and LAYER_GRAPHS in self.notes:
+            software = "megatron-core-graphs"
         software = self.dated(software)
         flash = fold.flash(record.text("attention"))
         if flash and fold.local_layers(record.text("framework"), record.text("notes")):
@@ -241,9 +248,12 @@ class _RowReader:
             self.assume("dispatcher", f"deduplicated: usual in {self.habits.name}")
         return self.habits.deduplicates
 
-    def pairs(self) -> bool:
-        """As the notes say: `a2a_overlap=True`, `+1f1b a2a overlap`."""
-        return re.search(r"a2a_overlap=true|1f1b a2a overlap", self.notes.lower()) is not None
+    def overlap(self) -> ExpertOverlap:
+        """As the notes say: `a2a_overlap=True`, `+1f1b a2a overlap`, `shared_expert_overlap=true`."""
+        if re.search(r"a2a_overlap=true|1f1b a2a overlap", self.notes):
+            # Megatron-Bridge asks for both at once. Source: scripts/performance/utils of v0.2.0 to v0.4.1.
+            return "paired-wgrad" if "bridge" in self.record.text("framework").lower() else "paired"
+        return "shared" if "shared_expert_overlap=true" in self.notes else "none"
 
     def offloaded(self, model: ModelSpec) -> float:
         """Share of the layers whose activations live on the host."""

@@ -1,0 +1,85 @@
+"""Rows of Megatron-Bridge's tables take from the code of their release what the tables leave open."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.formats.measured.recipes import LAYER_GRAPHS, with_recipe
+from tests.formats.measured.row import assumed, run_of
+
+DEEPSEEK = {
+    "source": "Megatron-Bridge performance summary 25.09",
+    "framework": "Megatron-Bridge/Megatron-Core",
+    "model_name": "DeepSeekV3",
+    "n_experts": "64",
+    "top_k": "6",
+    "moe_ffn_hidden": "1408",
+    "recompute": "",
+    "tp": "2",
+    "pp": "8",
+    "vpp": "4",
+    "ep": "64",
+    "n_gpus": "1024",
+    "dp": "64",
+    "global_batch_seqs": "8192",
+    "notes": "force-balanced routing, dropless",
+}
+
+
+def test_a_release_says_what_its_table_does_not() -> None:
+    """DeepSeek-V3 on H100 in 25.09: DeepEP, combined 1F1B with gradients of weights put off, two modules repeated."""
+    run = run_of(**DEEPSEEK)
+    assert (run.deduplicates, run.overlap) == (True, "paired-wgrad")
+    assert [(plan.row.recompute, plan.modules) for plan in run.plans] == [("sel", ("mla_up_proj", "mlp"))]
+    assert "of the recipe of 25.09" in assumed(run)["settings"]
+
+
+def test_what_is_repeated_goes_with_the_layout_it_was_chosen_for() -> None:
+    """Another expert degree than the recipe's: tokens travel as there, and what is repeated stays open."""
+    run = run_of(**DEEPSEEK | {"ep": "32"})
+    assert run.overlap == "paired-wgrad"
+    assert len(run.plans) > 1
+
+
+def test_a_row_that_says_how_it_ran_is_read_as_it_says() -> None:
+    stated = DEEPSEEK | {"recompute": "none", "recompute_detail": "dispatcher=None a2a_overlap=None"}
+    assert with_recipe(stated) == (stated, "")
+    run = run_of(**stated)
+    assert (run.deduplicates, run.overlap, run.plans[0].row.recompute) == (False, "none", "none")
+
+
+@pytest.mark.parametrize(("gpu", "graphs"), [("B200", True), ("H100-SXM", False)])
+def test_experts_padded_to_their_capacity_are_captured_in_graphs_on_blackwell(gpu: str, *, graphs: bool) -> None:
+    row = DEEPSEEK | {"model_name": "Qwen3_30B_a3B", "gpu": gpu, "notes": "token drop; tokendrop"}
+    found, said = with_recipe(row)
+    assert (LAYER_GRAPHS in (found["recompute_detail"] or "")) is graphs
+    assert said
+    line = run_of(**row | {"gpu_mem_gb": "180" if graphs else "80"}).workload.software
+    assert line == ("megatron-core-graphs@2025-09" if graphs else "megatron-core@2025-09")
+
+
+def test_settings_that_no_code_of_a_release_has_give_way_to_its_recipe() -> None:
+    """26.02.01 prints Llama 3 70B in mxfp8 on GB300 without chunks and with micro-batches of 2."""
+    printed = {
+        "source": "Megatron-Bridge performance summary 26.02.01",
+        "framework": "Megatron-Bridge/Megatron-Core",
+        "model_name": "LLAMA3_70B",
+        "gpu": "GB300",
+        "gpu_mem_gb": "288",
+        "n_gpus": "64",
+        "n_layers": "80",
+        "nodes_gpus": "4",
+        "tp": "1",
+        "pp": "4",
+        "vpp": "",
+        "dp": "16",
+        "global_batch_seqs": "256",
+        "micro_batch": "2",
+        "recompute": "",
+        "dtype": "mxfp8",
+    }
+    run = run_of(**printed)
+    assert [(plan.row.pp, plan.row.vpp, plan.row.mbs) for plan in run.plans] == [(4, 5, 1)]
+    assert "vpp 5" in assumed(run)["settings"]
+    other = run_of(**printed | {"dtype": "bf16"})
+    assert other.plans[0].row.mbs == 2
