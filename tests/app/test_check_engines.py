@@ -51,6 +51,48 @@ def test_an_engine_whose_file_is_not_here_is_no_plan_of_copies(tmp_path: Path) -
         check(script, cluster="8xH100", search=False)
 
 
+def test_the_processes_of_a_launcher_are_those_of_the_plan(tmp_path: Path) -> None:
+    """Without a cluster the batch is that of all processes that start; with another, both numbers are said."""
+    (tmp_path / "zero3.json").write_text(json.dumps(ZERO))
+    script = tmp_path / "run.sh"
+    script.write_text(f"torchrun --nproc_per_node 8 --nnodes 2 {TRAINER} --bf16 --deepspeed zero3.json\n")
+    launch = check(script, search=False).launch
+    assert launch is not None
+    assert launch.row is not None
+    assert launch.row.format() == "dp16.z3.mbs2.gbs32"
+    report = check(script, cluster="8xH100", search=False)
+    assert report.name == "dp8.z3.mbs2.gbs16"
+    assert any("starts 16 processes, the plan is read for 8" in note for note in report.warnings)
+
+
+def test_both_names_of_a_key_of_deepspeed_and_its_comments_are_taken() -> None:
+    """DeepSpeed's model of ZeRO takes its fields by name and by alias, and passes over keys that it does not know."""
+    target = target_named("deepspeed")
+    assert target.read is not None
+    zero = {"stage": 3, "max_live_parameters": 1000, "gather_16bit_weights_on_model_save": True}
+    keys = {
+        "_comment": "ours",
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "zero_optimization": zero,
+    }
+    assert not target.read({"ds.json": json.dumps(keys)}, 8).problems
+    zero["max_live_parameter"] = 1
+    (problem,) = target.read({"ds.json": json.dumps(keys)}, 8).problems
+    assert "max_live_parameter" in problem.what
+
+
+def test_a_configuration_that_only_the_command_names_is_missed(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    for command, name in (
+        ("axolotl train sft.yml", "sft.yml"),
+        ("torchrun --nproc_per_node 8 ./train.py --job.config_file ./8b.toml", "8b.toml"),
+    ):
+        script.write_text(f"#!/bin/bash\n{command}\n")
+        with pytest.raises(MeshwrightError, match=name):
+            check(script, cluster="8xH100", search=False).raise_violations()
+
+
 def test_degrees_that_a_program_makes_itself_are_refused(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text(f"torchrun {TRAINER} --bf16 --sequence_parallel_size ${{SP:-4}} --seed 3\n")

@@ -143,7 +143,67 @@ def test_the_command_line_stands_over_the_file(tmp_path: Path) -> None:
     assert report.name == "dp8.mbs2.gbs128.rc-full"
     assert report.inputs is not None
     assert report.inputs.workload.seq_len == 8192
-    assert any("not read: learning_rate" in note for note in report.warnings)
+    assert report.launch is not None
+    assert "learning_rate" in {one.option for one in report.launch.unpriced}
+    places = {one.option: one.place for one in report.launch.said}
+    assert places["cutoff_len"] == places["per_device_train_batch_size"] == "run.sh:2"
+
+
+def test_options_of_axolotl_stand_over_its_file(tmp_path: Path) -> None:
+    """They have names of Megatron-LM's, which does not make a script one of its."""
+    (tmp_path / "sft.yml").write_text(AXOLOTL)
+    script = tmp_path / "run.sh"
+    for command in (
+        "axolotl train sft.yml --micro-batch-size 4",
+        "python -m axolotl.cli.train sft.yml --micro_batch_size=4",
+    ):
+        script.write_text(f"#!/bin/bash\n{command} --sequence_len 1024 -- --nproc_per_node=8\n")
+        report = check(script, cluster="8xH100", search=False)
+        assert report.inputs is not None
+        assert report.inputs.workload.seq_len == 1024
+        assert report.launch is not None
+        assert report.launch.row is not None
+        assert report.launch.row.mbs == 4
+
+
+@pytest.mark.parametrize(
+    ("engine", "sharding"),
+    [
+        ("distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n", "fsdp"),
+        ("distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: SHARD_GRAD_OP\n", "fsdp-keep"),
+        ("distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n", "fsdp"),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config:\n  zero_stage: 2\n", "z2"),
+        ("distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: z3.json\n", "z3"),
+        ("distributed_type: MULTI_GPU\n", "z0"),
+    ],
+)
+@pytest.mark.parametrize(("name", "text", "program"), [
+    ("sft.yaml", "factory", "src/train.py"),
+    ("sft.yml", "axolotl", "-m axolotl.cli.train"),
+])  # fmt: skip
+def test_what_shards_is_said_around_the_trainer(
+    tmp_path: Path, engine: str, sharding: str, name: str, text: str, program: str
+) -> None:
+    """`accelerate launch --config_file` names the engine of a trainer that has a file of its own."""
+    (tmp_path / name).write_text({"factory": FACTORY, "axolotl": AXOLOTL}[text])
+    (tmp_path / "z3.json").write_text(json.dumps(Z3))
+    (tmp_path / "around.yaml").write_text(f"compute_environment: LOCAL_MACHINE\nnum_processes: 8\n{engine}")
+    script = tmp_path / "run.sh"
+    script.write_text(f"#!/bin/bash\naccelerate launch --config_file around.yaml {program} {name}\n")
+    report = check(script, search=False)
+    assert report.launch is not None
+    assert report.launch.row is not None
+    assert (report.launch.row.sharding, report.launch.row.dp, report.launch.started) == (sharding, 8, 8)
+
+
+def test_shards_that_the_trainer_has_no_key_for_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "sft.yaml").write_text(FACTORY)
+    around = "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD\n"
+    (tmp_path / "around.yaml").write_text(f"compute_environment: LOCAL_MACHINE\n{around}")
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/bash\naccelerate launch --config_file around.yaml src/train.py sft.yaml\n")
+    with pytest.raises(InputError, match="HYBRID_SHARD"):
+        check(script, cluster="8xH100", search=False)
 
 
 @pytest.mark.parametrize(

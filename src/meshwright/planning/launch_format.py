@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,10 @@ from meshwright.errors import InputError, Problem
 from meshwright.formats.files import parsed, read_text
 from meshwright.formats.megatron.records import record_of
 from meshwright.formats.shell import Script, read_script
+from meshwright.planning import trainer_around
 from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, SCRIPTS, TRAINER, Outside, text_beside
 from meshwright.planning.nemo_launcher import launcher_config
-from meshwright.planning.script_files import LAUNCHER, started_with
+from meshwright.planning.script_files import LAUNCHER, missing_configuration, started_with
 from meshwright.planning.trainer_record import recorded
 from meshwright.targets import TARGETS, TRAINERS, reader_named, readers, target_of_file
 
@@ -55,6 +57,8 @@ def format_of(source: str | os.PathLike[str], outside: Outside = NOTHING_OUTSIDE
     return found
 
 
+_OF_OTHERS = re.compile(r"(?:^|[\s./])axolotl(?:\.cli\.| )train\b", re.MULTILINE)
+"""Programs whose options have names of Megatron-LM's."""
 _OF_MEGATRON = ("--tensor-model-parallel-size", "--micro-batch-size", "--num-layers")
 
 
@@ -65,13 +69,17 @@ def _starts_launcher(path: Path, text: str, outside: Outside) -> bool:
 
 def _started_by(path: Path, text: str, outside: Outside) -> str | None:
     """The target with whose configuration, in a file beside it, a script starts its program."""
-    if any(option in text for option in _OF_MEGATRON):
+    if any(option in text for option in _OF_MEGATRON) and not _OF_OTHERS.search(text):
         return None
     script, read = _script(path, text, outside)
     with_files = [name for name in (*readers(), *TRAINERS) if reader_named(name).script is None]
     found = [name for name in with_files if started_with(script, reader_named(name), read).files]
     if LAUNCHER in started_with(script, TARGETS["accelerate"], read).files:
         found = [name for name in found if name != "accelerate"] or ["accelerate"]
+    if len(found) == 2 and "accelerate" in found and {*found} & {*trainer_around.TRAINERS}:
+        found.remove("accelerate")  # it stands around a trainer that has a file of its own
+    if not found and (missing := missing_configuration(script, read)) is not None:
+        raise InputError(missing)
     return found[0] if len(found) == 1 else None
 
 

@@ -16,6 +16,7 @@ from meshwright.formats.shell import Launch, Script, ScriptLine, launches
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.launches import processes
 from meshwright.formats.shell.values import Unknown, Word, known_text, literal, unknown_of
+from meshwright.planning.trainer_around import engine_of, processes_of
 from meshwright.planning.trainer_options import TrainerOptions, read_trainer_options
 from meshwright.specs.precision import PRECISIONS
 from meshwright.targets import Target, fsdp, overrides
@@ -46,7 +47,8 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
     if found.problems or found.questions:
         named = {"name": found.options.model} if found.options.model else {}
         return LaunchFile(row=None, layout=None, model=named, problems=found.problems, questions=found.questions)
-    launched = target.read(found.files, devices)
+    read_for = devices or found.started
+    launched = target.read(found.files, read_for)
     if asked := tuple(_unknown(launched, found)):
         return LaunchFile(row=None, layout=None, questions=asked)
     said, unpriced = (tuple(found.placed(one) for one in values) for values in (launched.said, launched.unpriced))
@@ -54,20 +56,31 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
     beside: dict[str, Any] = {"lora": options.lora, "seq_len": options.seq_len}
     if options.lora is not None and launched.workload.get("precision") is fsdp.ALL_IN_16_BITS:
         beside["precision"] = PRECISIONS["bf16"]  # adapters are in fp32 beside weights that are frozen
+    started = found.started if launched.started is None else launched.started
     return replace(
         launched,
+        started=started,
         model={**launched.model, **({"name": options.model} if options.model else {})},
         workload={**launched.workload, **{name: value for name, value in beside.items() if value is not None}},
-        said=(*said, *options.said(found.place)),
+        said=(*said, *(one for one in options.said(found.place) if one.option not in {own.option for own in said})),
         unpriced=unpriced,
         problems=(*launched.problems, *(options.problems() if target.overrides is None else ())),
         notes=(
             *launched.notes,
+            *_others_started(found, launched, devices),
             *_no_engine(target, found),
             *(options.notes() if target.overrides is None else ()),
             *_assumed(script),
         ),
     )
+
+
+def _others_started(found: StartedWith, launched: LaunchFile, devices: int | None) -> Iterator[str]:
+    """Says where the launcher starts other than the processes that the plan is read for."""
+    # One process may be a launcher's own default, where a scheduler starts it many times.
+    said = any("processes, the plan is read for" in note for note in launched.notes)
+    if not said and devices is not None and found.started not in (None, 1, devices):
+        yield f"the script starts {found.started} processes, the plan is read for {devices} devices"
 
 
 def _no_engine(target: Target, found: StartedWith) -> Iterator[str]:
@@ -93,6 +106,8 @@ class StartedWith:
     """Where values of keys on the command line are written."""
     place: str = ""
     """Where the program is started, and its options stand."""
+    started: int | None = None
+    """Processes that its launcher starts, where its words say so."""
     questions: tuple[Problem, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -153,6 +168,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         unknown=_unknown_words(target, found[-1][0]),
         places={key: str(word.place) for key, word in _overrides(target, found[-1][0]).items() if word.place},
         place=str(found[-1][0].place),
+        started=processes_of(found[-1][0], target, read),
         questions=tuple(questions),
         problems=(*problems, *_of_several_models(found[-1][0])),
     )
@@ -189,6 +205,21 @@ def _missing_configs(launch: Launch) -> Iterator[str]:
     for one in launch.words:
         if "=" not in one.text and _CONFIG.fullmatch(one.text) and one.text.rpartition("/")[2] not in _SHIPPED:
             yield one.text
+
+
+def missing_configuration(script: Script, read: Callable[[str], str | None]) -> Problem | None:
+    """The configuration that the last training of a script is started with, where that is not here.
+
+    Args:
+        script: as bash means it.
+        read: the text of a file beside the script, None where there is none.
+    """
+    training = [launch for launch in launches(script.commands) if trains(launch) and not is_trainer(launch)]
+    for launch in reversed(training):
+        paths = list(_missing_configs(launch))
+        if paths:
+            return _not_here(paths[0], launch) if all(read(path) is None for path in paths) else None
+    return None
 
 
 def _not_here(path: str, launch: Launch) -> Problem:
@@ -391,8 +422,14 @@ def _files(
             missing = [*_missing_configs(launch), *(own or ())[:1]]
             questions += [_not_here(path, launch) for path in missing]
             files[BARE] = "{}"
-        if given := target.overrides(launch):
-            files[overrides.FILE] = overrides.as_file(given)
+        around = engine_of(launch, target, read)
+        over = {**(around.keys if around else {}), **json.loads(overrides.as_file(target.overrides(launch)))}
+        if over:
+            files[overrides.FILE] = json.dumps(over)
+        named = str(over.get("deepspeed")) if around else ""
+        engine = read(named) if named.endswith(".json") else None
+        if engine is not None:
+            files[named.rpartition("/")[2]] = engine
     if files and ARGUMENTS in target.beside:
         options = read_trainer_options(launch)
         if options.arguments:

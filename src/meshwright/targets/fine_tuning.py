@@ -14,7 +14,7 @@ from typing import Any
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.tuning import ALL_LINEAR
-from meshwright.targets import deepspeed, hugging_face
+from meshwright.targets import deepspeed, hugging_face, overrides
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
 from meshwright.targets.sayable import Plan
@@ -57,8 +57,9 @@ def reader_of(files: Files, file: tuple[str, str], title: str) -> KeyReader:
         title: of the target.
     """
     keys = table_of(file[1], "YAML", f"{title} configuration")
-    over = text_beside(files, hugging_face.ARGUMENTS)
-    return KeyReader(keys={**keys, **(json.loads(over) if over else {})}, file=file)
+    given = text_beside(files, hugging_face.ARGUMENTS)
+    keys, over = overrides.laid_over({**keys, **(json.loads(given) if given else {})}, files)
+    return KeyReader(keys=keys, file=file, over=over)
 
 
 def engine_named(text: str) -> tuple[str, ...]:

@@ -82,6 +82,23 @@ def by_options(words: Iterable[Word]) -> Overrides:
     return found
 
 
+def by_flags(words: Iterable[Word]) -> Overrides:
+    """Keys of `--some-key VALUE`, `--some_key=VALUE` and `--some-key` words before a bare `--`, the last of each."""
+    found: dict[str, Word] = {}
+    last = ""
+    for one in words:
+        name, equals, _ = one.text.partition("=")
+        if one.text == "--":
+            break
+        if name.startswith("--"):
+            key = name.removeprefix("--").replace("-", "_")
+            found[key] = _behind(one, len(name) + 1) if equals else word("true", one.place)
+            last = "" if equals else key
+        elif last:
+            found[last], last = one, ""
+    return found
+
+
 def as_file(given: Overrides) -> str:
     """Overrides as the file that stands for them."""
     values = {key: UNKNOWN if one.unknown is not None else parsed_word(one.text) for key, one in given.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from meshwright.errors import Problem
 from meshwright.formats.megatron.earlier import EARLIER
@@ -177,6 +178,8 @@ def _names(unknowns: Iterator[Unknown]) -> list[str]:
     return list(dict.fromkeys(name for unknown in unknowns for name in unknown.names))
 
 
+_TASKS_OF_ENCODERS = frozenset(("MNLI", "QQP", "QNLI", "MRPC", "RACE", "COLA", "SST-2", "STS-B", "RTE"))
+"""Values of --task of `tasks/main.py` that classify with BERT."""
 _OF_ROLLOUTS = ("--rollout-", "--num-rollout", "--n-samples-per-prompt")
 
 
@@ -190,6 +193,15 @@ def _other_model(launch: Launch) -> Iterator[Problem]:
             what=f"{launch.program.rpartition('/')[2]} trains {_OTHER_MODELS['rl']}",
             why=f"its batches come from a second program that generates them ({rollout.partition('=')[0]})",
             fix="check a script of SFT or pretraining",
+            field="source",
+        )
+        return
+    task = next((after.text for before, after in pairwise(launch.words) if before.text == "--task"), "")
+    if task.upper() in _TASKS_OF_ENCODERS:
+        yield Problem(
+            what=f"{launch.program.rpartition('/')[2]} fine-tunes an encoder for {task}",
+            why="options are read as those of a decoder: another model's plan would be read wrong",
+            fix="check a script that starts pretrain_gpt.py or pretrain_mamba.py",
             field="source",
         )
         return

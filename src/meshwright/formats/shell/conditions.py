@@ -243,6 +243,8 @@ def _decided(operands: list[Operand], shell: Shell, place: ScriptLine, *, double
     except RecursionError:
         return Unknown(why="a condition is nested too deeply", place=place)
     if grammar.at < len(operands):
+        if not double and all(unknown_of(operand.value) is None for operand in operands):
+            return False  # `[ $EMPTY = full ]` is an error to bash, and an error is not true
         return Unknown(why="a condition cannot be read", place=place)
     return found
 

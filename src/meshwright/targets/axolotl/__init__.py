@@ -20,6 +20,7 @@ from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_f
 from meshwright.targets.contract import Files, file_of, marked_lines
 from meshwright.targets.keys import KeyReader, Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import OneStrategyTarget
+from meshwright.targets.overrides import by_flags
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 TITLE = "Axolotl"
@@ -351,6 +352,7 @@ TARGET = OneStrategyTarget(
     start=_start,
     read=read,
     recognised=_recognised,
+    overrides=lambda launch: by_flags(launch.words),
     beside=(deepspeed.CONFIG, hugging_face.ARGUMENTS),
     named=fine_tuning.engine_named,
     suggested=False,

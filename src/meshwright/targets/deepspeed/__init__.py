@@ -187,7 +187,35 @@ NOTES = (
         when=lambda plan: plan.strategy.cp > 1,
     ),
 )
-FILE = KeyFile(title=TITLE, name=CONFIG, package=__name__, marks=(('"zero_optimization"', '"train_micro_batch_size'),))
+
+
+_BOTH_NAMES = frozenset(
+    (
+        *("prefetch_bucket_size", "param_persistence_threshold", "model_persistence_threshold", "max_live_parameters"),
+        *("max_reuse_distance", "gather_16bit_weights_on_model_save", "module_granularity_threshold"),
+        *("use_all_reduce_for_fetch_params", "allgather_sequential"),
+    )
+)
+"""Keys of `zero_optimization` that DeepSpeed takes with `stage3_` before them and without."""
+
+
+def _one_name(keys: Keys) -> Keys:
+    """Keys by the name that the table of facts has, without comments, which DeepSpeed passes over."""
+    found = {name: value for name, value in keys.items() if not name.startswith(("_", "//"))}
+    zero = found.get("zero_optimization")
+    if isinstance(zero, dict):
+        named = {f"stage3_{name}" if name in _BOTH_NAMES else name: value for name, value in zero.items()}
+        found["zero_optimization"] = named
+    return found
+
+
+FILE = KeyFile(
+    title=TITLE,
+    name=CONFIG,
+    package=__name__,
+    marks=(('"zero_optimization"', '"train_micro_batch_size'),),
+    plain=_one_name,
+)
 
 
 def read(files: Files, devices: int | None = None) -> LaunchFile:

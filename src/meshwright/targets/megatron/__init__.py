@@ -37,8 +37,8 @@ _table = marked((".yaml", ".yml"), ("--tensor-model-parallel-size:", "--micro-ba
 
 def _recognised(name: str, text: str) -> bool:
     # Recipes of Megatron-Bridge are called after what they pretrain; Megatron-DeepSpeed has its own target.
-    if re.search(r"--deepspeed(?![\w-])", text):
-        return False
+    if re.search(r"--deepspeed(?![\w-])|(?:^|[\s./])axolotl(?:\.cli\.| )train\b", text, re.MULTILINE):
+        return False  # Axolotl's options have names of these
     return _table(name, text) or (_options(name, text) and "model.tensor_model_parallel_size=" not in text)
 
 

@@ -101,6 +101,8 @@ def _read(files: Files, devices: int | None = None) -> LaunchFile:
 
 
 _PROGRAM = re.compile(r"(?:^|/)torchtitan[./]train(?:\.py)?$")
+_CONFIG_FILE = "--job.config_file"
+"""The option of earlier versions, by which copies of its program are known under other names."""
 _REGISTRIES = ("torchtitan/models/{}/config_registry.py", "torchtitan/experiments/{}/config_registry.py")
 
 
@@ -111,7 +113,8 @@ def _said(launch: Launch) -> dict[str, Word]:
 
 def _configs(launch: Launch) -> tuple[str, ...] | None:
     """Where the module lies that a command names."""
-    if not _PROGRAM.search(launch.program):
+    own = _PROGRAM.search(launch.program) or any(word.text.startswith(_CONFIG_FILE) for word in launch.words)
+    if not own:
         return None
     module = _said(launch).get("module")
     if module is None or module.unknown is not None:
