@@ -242,8 +242,7 @@ def _report(
         better = _better(question, estimate, warnings, target, sayable)
     elif search:
         warnings.append("no other plan was searched: use `plan` for clusters of several groups")
-    bad = estimate is None or estimate.fits == "no" or died is not None
-    repairs = repairs_of_plan(row, inputs, died.short_bytes if died else 0.0) if bad and row is not None else ()
+    repairs = _repairs(row, inputs, estimate, died)
     faster = None if better is None else (better.name, better.gain)
     name = row.format() if row is not None else None
     shown = title_of(question.job, row) if question.plan else name or "the launch script"
@@ -259,6 +258,14 @@ def _report(
         inputs=inputs,
         post_mortem=died,
     )
+
+
+def _repairs(
+    row: PlanRow | None, inputs: JobInputs, estimate: StepEstimate | None, died: PostMortem | None
+) -> tuple[Repair, ...]:
+    """What repairs a plan of one row that is illegal, too large, or ran out of memory."""
+    bad = estimate is None or estimate.fits == "no" or died is not None
+    return tuple(repairs_of_plan(row, inputs, died.short_bytes if died else 0.0)) if bad and row is not None else ()
 
 
 def _priced(question: PlanQuestion) -> tuple[StepEstimate | None, list[Violation]]:

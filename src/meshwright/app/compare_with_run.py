@@ -163,16 +163,23 @@ def _terms(run: LoggedRun) -> Iterator[ReportedPart]:
     predicted, groups = dict(run.estimate.breakdown_s), run.terms()
     if not groups:
         return
+
+    def reported(name: str, parts: Sequence[str], measured_s: float) -> ReportedPart:
+        priced = tuple(filter(predicted.get, parts))
+        return ReportedPart(
+            name=name,
+            parts=priced or tuple(parts),
+            predicted_s=sum(map(predicted.__getitem__, priced)),
+            measured_s=measured_s,
+        )
+
     for group in groups:
-        named = tuple(name for name in predicted if name in group.parts)
-        ordered = tuple(filter(predicted.get, named)) or named
-        predicted_s = sum(predicted[name] for name in ordered)
-        if predicted_s or group.measured_s:
-            yield ReportedPart(name=group.name, parts=ordered, predicted_s=predicted_s, measured_s=group.measured_s)
+        one = reported(group.name, [name for name in predicted if name in group.parts], group.measured_s)
+        if one.predicted_s or one.measured_s:
+            yield one
     covered = {name for group in groups for name in group.parts}
-    rest = tuple(name for name, time_s in predicted.items() if name not in covered and time_s)
     left_s = max(run.step_time_s - sum(group.measured_s for group in groups), 0.0)
-    yield ReportedPart(name="", parts=rest, predicted_s=sum(predicted[name] for name in rest), measured_s=left_s)
+    yield reported("", [name for name, time_s in predicted.items() if name not in covered and time_s], left_s)
 
 
 def _notes(run: LoggedRun, planned_under: str, terms: Sequence[ReportedPart]) -> Iterator[str]:

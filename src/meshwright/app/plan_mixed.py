@@ -259,8 +259,7 @@ def mixed_answer(
         *plan_reasons(best.job, best.estimate, None),
         *price_reasons(best.job, best.estimate, aim),
     ]
-    why = [*map(reason_text, reasons), *_cheaper_than(found, aim)]
-    why += [preemption_line(one, chosen=one is lost) for one in (lost, behind) if one is not None]
+    why = [*map(reason_text, reasons), *_cheaper_than(found, aim), *_preemption_lines(lost, behind)]
     why += composition_lines(composition) if composition else ()
     why += mixing_lines(mixing, held=composition is None) if mixing else search_lines(searched, best.step_time_s)
     said = (
@@ -288,6 +287,14 @@ def mixed_answer(
         searched=searched,
         composition=composition,
     )
+
+
+def _preemption_lines(lost: Preempted | None, behind: Preempted | None) -> Iterator[str]:
+    """What preemptions cost the best plan, and what they would cost a quicker one."""
+    if lost is not None:
+        yield preemption_line(lost, chosen=True)
+    if behind is not None:
+        yield preemption_line(behind, chosen=behind is lost)
 
 
 def _preempted_quickest(found: MixedPlans, aim: Aim) -> Preempted | None:

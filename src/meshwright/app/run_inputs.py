@@ -156,14 +156,8 @@ def _row_inputs(options: ExecutionFields, filed: _Filed | None, notes: list[str]
     from meshwright.runtime.plan_method import check_runs
     from meshwright.zoo.catalogue import PERCEPTRON, spec_named
 
-    model = filed.model if options.model is None and filed is not None else options.model
-    if model is None:
-        gather.problem(Problem(what="no model is given", why="only a plan file carries its model",
-                               fix="name one, such as gpt-tiny", field="model"), "MW203")  # fmt: skip
-        gather.done()
-    assert model is not None
-    named = model
-    spec = gather.attempt(lambda: spec_named(named, layers=options.layers, hidden=options.hidden, vocab=options.vocab))
+    model = _model_asked(options, filed, gather)
+    spec = gather.attempt(lambda: spec_named(model, layers=options.layers, hidden=options.hidden, vocab=options.vocab))
     row = filed.row if filed and filed.row else gather.attempt(lambda: _parsed(options, notes))
     if row is None:
         gather.done()
@@ -186,6 +180,21 @@ def _row_inputs(options: ExecutionFields, filed: _Filed | None, notes: list[str]
         hidden=options.hidden,
         assumptions=tuple(notes),
     )
+
+
+def _model_asked(options: ExecutionFields, filed: _Filed | None, gather: Gather) -> str | ModelSpec:
+    """The model that is named, else that of the plan file.
+
+    Raises:
+        InputError: neither is there; with what else is wrong.
+    """
+    model = filed.model if options.model is None and filed is not None else options.model
+    if model is None:
+        gather.problem(Problem(what="no model is given", why="only a plan file carries its model",
+                               fix="name one, such as gpt-tiny", field="model"), "MW203")  # fmt: skip
+        gather.done()
+    assert model is not None
+    return model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

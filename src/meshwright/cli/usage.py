@@ -71,14 +71,19 @@ def _unknown_verb(name: str, path: str, verbs: list[str], help_hint: str) -> Mes
 
 def _unknown_options(error: Any, words: Sequence[str], path: str, help_hint: str) -> MeshwrightError:
     parameters = error.ctx.command.params
-    known = [name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)]
-    known = [name for name in (*known, "--help") if name.startswith("-")]
+    known = _options(parameters)
     names = [word.partition("=")[0] for word in words if re.match(r"--[^=]", word)]
     wrong = [name for name in dict.fromkeys(names) if name not in known] or [error.option_name]
     takes_model = any(parameter.metavar == "MODEL" for parameter in parameters)
     problems = [_unknown_option(name, path, known, help_hint, takes_model=takes_model) for name in wrong]
     absent = all(name in ABSENT_OPTIONS for name in wrong)
     return UnsupportedError(problems, code="MW408") if absent else InputError(problems, code="MW206")
+
+
+def _options(parameters: Sequence[Any]) -> list[str]:
+    """All options of a verb, short ones and their opposites too."""
+    names = [name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)]
+    return [name for name in (*names, "--help") if name.startswith("-")]
 
 
 def _unknown_option(name: str, path: str, known: list[str], help_hint: str, *, takes_model: bool) -> Problem:

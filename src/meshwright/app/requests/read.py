@@ -98,15 +98,15 @@ class CompareRequest(Request):
 
         plans = [plan for plan in (self.first, self.second) if plan is not None]
         files = [plan for plan in plans if not is_one_line(plan)]
-        logged = "with_run" in self.given
-        if logged:
+        looked_at = files
+        if "with_run" in self.given:
             self._with_log(reading, one_line=self.first is not None and not files)
         else:
             self._two_plans(reading, filed=len(files) == len(plans))
-        if "first" not in self.given or not self.given & {"second", "with_run"}:
-            return
-        for plan in plans:
-            if plan in files or (not files and not logged and "model" not in self.given and isinstance(plan, str)):
+            if not files and "model" not in self.given:
+                looked_at = [plan for plan in plans if isinstance(plan, str)]
+        if "first" in self.given and self.given & {"second", "with_run"}:
+            for plan in looked_at:
                 reading.attempt(lambda plan=plan: planned_job(plan))  # type: ignore[misc]
 
     def _with_log(self, reading: Reading, *, one_line: bool) -> None:
