@@ -59,7 +59,7 @@ class ClusterCard(Answer):
 
 
 def show_cluster(source: str | os.PathLike[str], tolerance: float = ALIKE) -> ClusterCard:
-    """How a description of a cluster is understood.
+    """How a description of a cluster is read.
 
     Args:
         source: path of a cluster file, of another description that is known, or the one-line form of `--gpus`.

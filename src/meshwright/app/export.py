@@ -1,4 +1,4 @@
-"""Write a plan as the files that start today's framework, all of them or none."""
+"""Write the files that start a training framework with a plan, all of them or none."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from meshwright.fields.request import Request
 GROUPS = {
     "models": "The models known by name.",
     "gpus": "The accelerators known by name.",
-    "clusters": "How a description of a cluster is understood.",
+    "clusters": "How a description of a cluster is read.",
     "calculon": "Calculon's model on Calculon's own three JSON files: applications, executions, systems.",
 }
 

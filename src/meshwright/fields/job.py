@@ -131,7 +131,7 @@ class JobFields:
     )
     dtype: str | Precision | None = ask(f"Compute format: {', '.join(PRECISIONS)}.", NAME, usual="bf16")
     weight_dtype: str | None = _role(
-        "weight_dtype", "Format of the weights; fp8: 8 bits only, without a 16-bit copy.", rare=True
+        "weight_dtype", "Format of the weights (fp8: 8 bits only, without a 16-bit copy):", rare=True
     )
     grad_dtype: str | None = _role("grad_dtype", "Format of gradients:", usual="the recipe's", rare=True)
     reduce_dtype: str | None = _role(
@@ -143,7 +143,7 @@ class JobFields:
     moment_dtype: str | None = _role("moment_dtype", "Format of optimizer moments:", usual="fp32", rare=True)
     main_copy: str | None = _role(
         "main_copy",
-        "Format of the optimizer's main copy of the weights; none: it updates the weights themselves:",
+        "Format of the optimizer's main copy of the weights (none: it updates the weights themselves):",
         usual="fp32",
         rare=True,
     )

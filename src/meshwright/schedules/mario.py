@@ -21,7 +21,7 @@ class Mario(ListedSchedule):
     and left-out recomputation, forwards moved ahead; the tuner that chooses among schedules is the search here.
     """
 
-    plain: bool = flag("As few forwards ahead as 1F1B runs.", tried=True)
+    plain: bool = flag("No more forwards ahead than 1F1B runs.", tried=True)
 
     name = "mario"
     only_chunks = 1

@@ -27,7 +27,7 @@ class Caps:
     weight_bytes: PerWorker = 0.0
     """Weights, gradients and optimizer states of one copy of a worker's share."""
     released_by_input: PerWorker = 0.0
-    """Share of an activation that the input gradient of a split backward frees already."""
+    """Share of an activation that the input gradient of a split backward already frees."""
 
     def problems(self, p: int) -> list[Problem]:
         """What is wrong with the numbers, all together.

@@ -21,7 +21,7 @@ from meshwright.fields.script import ScriptFields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest(Request):
-    """Whether a plan is legal, fits and is beaten, and the smallest change that repairs it. Exit 5 on violations.
+    """Whether a plan is legal, fits and is the fastest, and the smallest change that repairs it. Exit 5 on violations.
 
     What is not given comes from the plan file or the launch script, else by default.
     """
@@ -50,8 +50,7 @@ class CheckRequest(Request):
     )
     script: ScriptFields = group(ScriptFields)
     settings: tuple[str, ...] = ask(
-        "Option or key of FILE to be taken instead of what it says, by its own name, such as micro-batch-size=2. "
-        "Repeatable.",
+        "Override an option or key of FILE, by its own name, such as micro-batch-size=2. Repeatable.",
         Texts(metavar="NAME=VALUE", annotation=PAIRS),
         option="--set",
     )

@@ -41,7 +41,7 @@ class ValidateRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateRequest(Request):
-    """Fit the numbers behind predictions to measured runs, or move them by one step of your own.
+    """Fit the numbers behind predictions to measured runs, or adjust them to a measured step of your own.
 
     Fitted numbers are written only if they predict held-out sources better than the numbers before. A file
     calibration.json in the folder MESHWRIGHT_LIBRARY is used by default; --calibration names another for one command.
@@ -109,9 +109,9 @@ class CalibrateRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRequest(Request):
-    """Measure this machine's own device: products, attention, memory, launches and links, as curves.
+    """Measure this machine's own device: matrix products, attention, memory, launches and links, as curves.
 
-    Needs meshwright[jax]. The file is one for `meshwright gpus add`.
+    Needs meshwright[jax]. `meshwright gpus add` takes the file.
     """
 
     examples: ClassVar = ("profile -o mine.toml --name mine", "gpus add mine.toml")
@@ -119,5 +119,5 @@ class ProfileRequest(Request):
     positional: ClassVar = ("output",)
 
     output: Any = ask("Device file to write.", PATH, short="-o")
-    name: str | None = ask("Name of the device.", NAME, usual="made of its kind")
+    name: str | None = ask("Name of the device.", NAME, usual="derived from its kind")
     seconds: float = ask("Shortest measuring time: 60, 2min.", Duration(), default=60.0, usual="60")

@@ -71,7 +71,7 @@ class PageRequest(PlanRequest):
 class ReportRequest(PageRequest):
     """Plans as one self-contained file: HTML, Markdown or a notebook fragment.
 
-    The page has the verdict and the same views as `web`. As md it is text for a merge request, as cell a fragment for
+    The page has the verdict and the same views as `web`. md is text for a merge request; cell is a fragment for
     notebooks, without scripts.
     """
 

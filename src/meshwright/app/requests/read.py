@@ -58,8 +58,8 @@ class CompareRequest(Request):
     """Where the seconds and bytes of two plans differ, or those of a plan and of its run.
 
     With a log, predicted and measured stand side by side, by part of the step where the run reports parts: timers of
-    Megatron and DeepSpeed, columns such as dp_s of a CSV, a trace of the PyTorch profiler. What explains the difference
-    is named with the range it has.
+    Megatron and DeepSpeed, columns such as dp_s of a CSV, a trace of the PyTorch profiler. Each
+    cause of the difference is named with its range.
     """
 
     examples: ClassVar = (
@@ -184,7 +184,7 @@ class TraceRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest(Request):
-    """Write a plan as the files that start today's framework; refuse what the framework cannot express."""
+    """Write the files that start a training framework with a plan; refuse what the framework cannot express."""
 
     examples: ClassVar = (
         "plan llama-3.1-70b --gpus 64xH100 -o plans.json",

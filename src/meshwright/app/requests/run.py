@@ -54,7 +54,7 @@ class ExecutionFields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest(Request):
-    """Train a model under a plan on this machine: loss and seconds of every step, prediction beside reality.
+    """Train a model under a plan on this machine: loss and time of every step, with the prediction.
 
     MODEL is gpt-tiny, llama-tiny, moe-tiny, mlp-tiny, or one of `models list` that fits here, scaled down if need be.
     """

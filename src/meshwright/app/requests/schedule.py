@@ -78,11 +78,11 @@ class ScheduleRequest(Request):
     tr: float = _seconds("Recomputation.", 0.0)
     tc: float = _seconds("Latency of a transfer; it occupies no worker.", 0.0)
     parameters: Mapping[str, int | str | bool] = settings(_parameters)
-    lost: int | None = ask("Worker that is lost, from 0: the order of those that are left (bamboo).", Whole(low=0))
+    lost: int | None = ask("Lost worker, from 0; the others' order is drawn (bamboo).", Whole(low=0))
     times: str | None = ask("CSV or JSON of stage times and bytes (best).", FieldKind(metavar="FILE"))
-    room: float | None = ask("Micro-batches that fit each worker (best).", Number(metavar="N"))
+    room: float | None = ask("Micro-batches whose activations fit on each worker (best).", Number(metavar="N"))
     released_by_input: float | None = ask(
-        "Share of an activation that the input gradient of a split backward frees already, with --room (best).",
+        "Share of an activation that the input gradient of a split backward already frees, with --room (best).",
         Number(metavar="SHARE", zero=True, high=1),
         usual="0",
     )

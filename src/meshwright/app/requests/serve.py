@@ -30,7 +30,7 @@ class ListenRequest(Request):
     port: int | None = ask("Port to listen on.", Whole(high=65_535), usual="8417 or the next free")
     open: bool = ask("Accept requests from other machines.", Flag())
     token: str | None = ask(
-        f"Token of `Authorization: Bearer` in requests; {TOKEN} sets it without showing it in a list of processes.",
+        f"Bearer token that requests must carry; {TOKEN} sets it without showing it in a list of processes.",
         FieldKind(metavar="TEXT"),
     )
 

@@ -39,7 +39,7 @@ class TuneRequest(Request):
     space: SpaceFields = group(
         SpaceFields,
         without=("offload", "methods"),
-        schedule={"usual": "1f1b, gpipe, interleaved, which are all it can"},
+        schedule={"usual": "1f1b, gpipe, interleaved, the only ones it can search"},
     )
     study: StudyFields = group(StudyFields)
     limits: StudyLimitFields = group(StudyLimitFields, time_limit={"usual": "none"})
