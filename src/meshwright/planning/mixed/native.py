@@ -60,6 +60,8 @@ LEFT_OUT = 12
 """Pairs of numbers of devices that pipeline sets are priced on."""
 HALF = 0.5
 """Share of the devices of a small cluster that such a pair has at least."""
+NEAR = 3
+"""Plans of a small cluster whose neighbours are priced."""
 RENTED_FROM = 200
 """Pipeline sets of a part of the cluster whose price is estimated from their closed form."""
 RESTATED = 6
@@ -110,6 +112,8 @@ class NativeSource:
         self._priced = self._too_large = 0
         self._candidates: dict[ExecutionPlan, PricedPlan | None] = {}
         """Plans without a row that were priced: sets over parts of the cluster often leave the same devices idle."""
+        self._sets: dict[ExecutionPlan, PipelineSet[SplitPipeline]] = {}
+        """What plans were made of."""
         self._refused: dict[Problem, None] = {}
         """What a target refuses of the best plans of some devices, where it refuses all that were found."""
         self._groups = GroupsAlone(inputs, space_for, refuses, self.composer.pipelines, self._refused)
@@ -138,7 +142,30 @@ class NativeSource:
         found += self._unevenly(parts, min(map(_step_s, found), default=math.inf))
         best_s = min(map(_step_s, found), default=math.inf)
         found += self._leaving_out(parts, FEWER_COMPOSED, best_s)
+        found += self._near(found)
         return [*self._in_one_group(parts, min(map(_step_s, found), default=math.inf)), *found]
+
+    def _near(self, found: Sequence[PricedPlan]) -> list[PricedPlan]:
+        """Of a small cluster, what is quicker than the best sets by a layer or a few micro-batches elsewhere."""
+        if self.cluster.devices > SMALL or spent():
+            return []
+        from meshwright.planning.mixed.neighbours import best_near  # of few devices alone
+
+        def plan_of(made: PipelineSet[SplitPipeline]) -> ExecutionPlan:
+            return native_plan(made, self.cluster)
+
+        distinct = {one.plan: one for one in sorted(found, key=_step_s) if one.plan in self._sets}
+        near = [
+            self.priced(plan_of(best_near(
+                self._sets[one.plan],
+                one.step_time_s,
+                lambda made: self._pricer.step_time_s(plan_of(made)),
+                lambda made: self.priced(plan_of(made)) is not None,
+                ahead=self.model.tower_layers,
+            )))
+            for one in [*distinct.values()][:NEAR]
+        ]  # fmt: skip
+        return [one for one in near if one is not None]
 
     def _in_one_group(self, parts: Sequence[IslandPart], best_s: float) -> list[PricedPlan]:
         """Plans whose ranks hold one state together, each kind with its share of every micro-batch, where quicker."""
@@ -168,6 +195,7 @@ class NativeSource:
         self._pricer.price_rows(plans)
         later = (native_plan(made, self.cluster) for made in promised[most:])
         for made, plan in zip(promised, chain(plans, later), strict=True):
+            self._sets[plan] = made
             if len(found) > 1 and made.step_s > FARTHEST * min(one.step_time_s for one in found):
                 break
             candidate = self._candidate(plan)
