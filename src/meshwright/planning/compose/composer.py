@@ -59,6 +59,8 @@ class Composer:
     islands: NativeIslands = field(init=False)
     through: NativePipelines = field(init=False)
     _ranked: dict[object, Ranked[SplitPipeline]] = field(default_factory=dict)
+    _sums_s: dict[object, float] = field(default_factory=dict)
+    """Gradients between pipelines, by where these hold which layers; sets differ in micro-batches more often."""
 
     def __post_init__(self) -> None:
         self.islands = NativeIslands(self.model, self.cluster, self.workload, self.space, self.uneven)
@@ -142,6 +144,10 @@ class Composer:
         return [*own[:most], *(one for one in first.values() if one not in own[:most])]
 
     def _synchronised(self, one_set: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:
-        gradient_bytes = trained_parameters(self.model) * self.workload.precision.bytes_of("reduce")
-        sync_s = gradient_sum_s(one_set.pipelines, gradient_bytes, lambda a, b: self.islands.link(a, b)[0])
-        return replace(one_set, step_s=one_set.step_s + sync_s)
+        key = tuple((one.islands, one.stage_devices, one.layers) for one in one_set.pipelines)
+        if key not in self._sums_s:
+            gradient_bytes = trained_parameters(self.model) * self.workload.precision.bytes_of("reduce")
+            self._sums_s[key] = gradient_sum_s(
+                one_set.pipelines, gradient_bytes, lambda a, b: self.islands.link(a, b)[0]
+            )
+        return replace(one_set, step_s=one_set.step_s + self._sums_s[key])
