@@ -8,10 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-import meshwright
-
 ROOT = Path(__file__).parents[1]
 MOST_OF_A_PLAN = 242
 """Modules of ours: the start of a command is as long as what it imports."""
@@ -92,8 +88,6 @@ def test_no_module_but_those_that_run_steps_loads_an_accelerator_stack() -> None
 
 
 def test_a_plan_loads_no_accelerator_stack() -> None:
-    if not hasattr(meshwright, "plan"):
-        pytest.skip("meshwright.plan is not there yet")
     loaded = modules_after("import meshwright\nassert len(meshwright.plan('llama-3-8b', cluster='8xH100')) > 0")
     assert "numpy" in loaded
     assert not loaded & HEAVY
