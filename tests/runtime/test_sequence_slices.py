@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import meshwright as mw
@@ -126,6 +127,43 @@ def test_a_schedule_of_slices_keeps_fewer_activations_than_one_of_whole_sequence
         name: compiled(causal, name).lower(*shapes).verified.peak_bytes[0] for name in ("1f1b", "seq1f1b-segments4")
     }
     assert peaks["seq1f1b-segments4"] < peaks["1f1b"]
+
+
+def layered(loop: Callable[..., jax.Array]) -> Callable[..., Any]:
+    """A step over stacked layers that returns what it predicts for every token, and the loss of every sample."""
+
+    def layer(x: jax.Array, own: Any) -> tuple[jax.Array, None]:
+        q, k, v = jnp.einsum("bsh,phnd->pbsnd", x, own["qkv"])
+        x = x + jnp.einsum("bsnd,ndh->bsh", causal(q, k, v), own["out"])
+        rows = x.reshape(-1, WIDTH)
+        return x + (jax.nn.relu(rows @ own["up"]) @ own["down"]).reshape(x.shape), None
+
+    def loss(weights: Any, batch: Any) -> tuple[jax.Array, Any]:
+        tokens = batch["tokens"]
+        x = loop(layer, weights["embedding"][tokens[:, :-1]] + weights["positions"], weights["layers"])
+        logits = x @ weights["embedding"].T
+        rows = optax.softmax_cross_entropy_with_integer_labels(logits.reshape(-1, WORDS), tokens[:, 1:].reshape(-1))
+        return rows.mean(), (logits, rows.reshape(-1, TOKENS).mean(-1))
+
+    def step(state: Any, batch: Any) -> Any:
+        (value, seen), gradients = mw.value_and_grad(loss, has_aux=True)(state, batch)
+        return jax.tree.map(lambda weight, gradient: weight - 0.1 * gradient, state, gradients), value, seen
+
+    return step
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_loops_over_layers_rows_of_tokens_and_results_per_token(again: bool) -> None:
+    def loop(layer: Any, x: jax.Array, layers: Any) -> jax.Array:
+        return jax.lax.scan(jax.checkpoint(layer) if again else layer, x, layers)[0]
+
+    state = weights()
+    state["layers"] = jax.tree.map(lambda *rows: jnp.stack(rows), *state["layers"])
+    step = layered(loop)
+    method = mw.PipeshardParallel(
+        devices=jax.devices()[:4], num_stages=2, num_micro_batches=2, schedule="seq1f1b-segments4"
+    )
+    assert largest_difference(mw.parallelize(step, method=method)(state, batch()), jax.jit(step)(state, batch())) < 1e-6
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def places() -> jax.Array:
         lambda: jnp.asarray(np.tri(TOKENS, dtype=bool)),
         lambda: jnp.triu(jnp.ones((TOKENS, TOKENS)), 1) == 0,
         lambda: jnp.where(jnp.tril(jnp.ones((TOKENS, TOKENS), bool)), 0.0, -1e9) > -1e8,
+        lambda: (places()[:, None] > places()) | jnp.eye(TOKENS, dtype=bool),
     ],
 )
 def test_masks_as_people_write_them_hide_later_keys(made: Callable[[], Any]) -> None:
@@ -63,12 +64,13 @@ def test_masks_that_show_a_later_key_are_not_said_to_hide_it(made: Callable[[], 
     assert (0, 1) not in facts(made).before
 
 
-@given(st.lists(st.integers(-3, 3), min_size=4, max_size=4), st.sampled_from(["ge", "gt", "le", "lt"]))
+@given(st.lists(st.integers(-3, 3), min_size=4, max_size=4), st.sampled_from(["ge", "gt", "le", "lt", "eq", "ne"]))
 def test_what_is_known_holds_for_every_entry(numbers: list[int], how: str) -> None:
     a, b, c, d = numbers
 
     def made() -> Any:
-        compare: Any = {"ge": jnp.greater_equal, "gt": jnp.greater, "le": jnp.less_equal, "lt": jnp.less}[how]
+        compare: Any = {"ge": jnp.greater_equal, "gt": jnp.greater, "le": jnp.less_equal, "lt": jnp.less,
+                        "eq": jnp.equal, "ne": jnp.not_equal}[how]  # fmt: skip
         return compare(a * places()[:, None] + b, c * places() + d)
 
     table, found = np.asarray(made()), facts(made)

@@ -23,7 +23,7 @@ MOST = 1 << 24
 """Entries of a constant that is looked at."""
 STRUCTURAL = ("broadcast_in_dim", "transpose", "reshape", "squeeze", "expand_dims")
 """Equations of one operand that move its entries, and do nothing else."""
-COMPARISONS = ("ge", "gt", "le", "lt")
+COMPARISONS = ("ge", "gt", "le", "lt", "eq", "ne")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -182,8 +182,8 @@ def _compared(name: str, left: Facts, right: Facts) -> dict[tuple[int, int], Any
     high, low = first - step, first + step
     found: dict[tuple[int, int], Any] = {}
     for key, sure, never in (
-        ((i, j), {"le": high <= 0, "lt": high < 0}, {"ge": high < 0, "gt": high <= 0}),
-        ((j, i), {"ge": low >= 0, "gt": low > 0}, {"le": low > 0, "lt": low >= 0}),
+        ((i, j), {"le": high <= 0, "lt": high < 0, "ne": high < 0}, {"ge": high < 0, "gt": high <= 0, "eq": high < 0}),
+        ((j, i), {"ge": low >= 0, "gt": low > 0, "ne": low > 0}, {"le": low > 0, "lt": low >= 0, "eq": low > 0}),
     ):
         if sure.get(name):
             found[key] = np.bool_(True)

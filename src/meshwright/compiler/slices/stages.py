@@ -33,6 +33,8 @@ class SliceStage:
     carried_in: tuple[tuple[core.Var, Placement], ...]
     """What the stage takes of whole sequences, and the dimension that counts their tokens."""
     carried_out: tuple[tuple[core.Var, Placement], ...]
+    results: tuple[Placement, ...]
+    """Of each result of the loss: the dimension that counts tokens, a sum over slices, or the same in all."""
     number: int
     """Of the slice."""
     kept: tuple[jax.ShapeDtypeStruct, ...]
@@ -108,6 +110,7 @@ def _sliced(
                 programs=stage_programs(cut, last=stage is stages[-1], axes=axes),
                 carried_in=_placed(stage.carried_in, given[len(stage.parameters) :]),
                 carried_out=_placed(stage.carried_out, results), number=number, kept=kept,
+                results=tuple(value.placement for value in results[len(stage.carried_out) :]),
             ))  # fmt: skip
             carried |= dict(zip(stage.carried_out, results, strict=False))
         made.append(tuple(slices))
@@ -180,17 +183,17 @@ class _Slice:
     def _result(self, walk: SliceWalk, at: int, value: RankValue) -> RankValue:
         """A result of the stage as slices may return it: results of the loss are sums over them, or the same in all."""
         if value.order:
-            raise NotSlicedError("scores of queries and keys are passed on to another stage")
+            raise NotSlicedError("scores of queries and keys, or tokens beside samples, are passed on to another stage")
         place = at - len(self.stage.carried_out)
         if place < 0:
             return value
         how = self.step.joins[self.stage.results[place]].how
         if how is How.SAME and value.placement == WHOLE and self.stage.results[place]:
             return value
-        if how is not How.ADDED:
-            raise NotSlicedError(
-                f"a result of the loss is {how.value} over micro-batches, and slices make no part of it"
-            )
+        if how not in (How.ADDED, How.AVERAGED, How.JOINED):
+            raise NotSlicedError(f"a result of the loss is {how.value} over micro-batches, and slices make no part")
+        if how is How.JOINED and value.placement >= 0:
+            return value
         value = walk.summand(value)
         if value.placement != SUM:
             raise NotSlicedError("the loss returns values of single tokens")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
+from functools import partial, reduce
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.extend import core
 
+from meshwright.compiler.joins import How
 from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.operands import Operands
 from meshwright.compiler.ranks.layout import Layout, PlacedValue
@@ -41,6 +46,20 @@ class SliceTasks(StageTasks):
         """
         self.slices = slices
         super().__init__(step, [own[0].programs for own in slices], table, lists, operands, layouts)
+
+    @property
+    def makers(self) -> dict[int, list[tuple[int, range]]]:
+        """Of each result of the loss: the mesh that makes it, and for which slices (all, or the last of a sequence)."""
+        parts, units = self.table.segments, self.table.micro_batches[0]
+        return {
+            place: [(int(self.copies[0, k]), range(parts - 1, units, parts) if self._together(place) else range(units))]
+            for k, own in enumerate(self.slices)
+            for place in own[0].programs.stage.results
+        }
+
+    def _together(self, place: int) -> bool:
+        """Whether slices make a result of their micro-batch before those of micro-batches are put together."""
+        return self.step.joins[place].how in (How.JOINED, How.AVERAGED)
 
     def add(self, task: int) -> None:
         """Add one task; what it needs has been added.
@@ -90,6 +109,17 @@ class SliceTasks(StageTasks):
             return layout.kept(own.programs.stage.carried_out[place].aval)
         return _of_slice(layout, *own.carried_out[place], own.programs.stage.carried_out[place].aval, back=back)
 
+    def _result(self, layout: Layout, own: SliceStage, at: int) -> PlacedValue:
+        """A result of the loss as a slice makes it."""
+        place, tokens = own.programs.stage.results[at], own.results[at]
+        held = layout.result(place)
+        if tokens < 0:
+            return held
+        var = self.step.loss.outvars[place]
+        shape = list(var.aval.shape)
+        shape[tokens] //= self.table.segments
+        return _resized(held, tokens - var.aval.ndim, shape[tokens])
+
     # ---- executables
 
     def _declare(self, programs: StageJaxprs) -> None:
@@ -105,8 +135,8 @@ class SliceTasks(StageTasks):
             *(self._carried(layout, own, i) for i in range(len(stage.carried_in))),
             *(layout.other(operand) for operand in stage.others),
         ]
-        handed = [*(self._passed(layout, own, i) for i in range(len(stage.carried_out))),
-                  *(layout.result(place) for place in stage.results)]  # fmt: skip
+        results = [self._result(layout, own, at) for at in range(len(stage.results))]
+        handed = [*(self._passed(layout, own, i) for i in range(len(stage.carried_out))), *results]
         declare = partial(self.out.parted.declare, layout)
         saved = [layout.kept(var.aval) for var in programs.forward.jaxpr.outvars[len(handed) :]]
         name = f"{k}s{own.number}"
@@ -117,10 +147,25 @@ class SliceTasks(StageTasks):
             *(self._passed(layout, own, i, back=True) for i in programs.carried_out),
         ]
         back = [self._carried(layout, own, i, back=True) for i in programs.carried_in]
+        for at, place in enumerate(stage.results):
+            if own.last and self._together(place):
+                self._declare_together(layout, results[at], own, at)
         sums = [layout.sum(operand) for operand in stage.parameters]
         added = len(sums) + (0 if own.last else len(_earlier(own)))
         declare(f"B{name}", programs.backward, reads, [*back, *sums])
         declare(f"B{name}+", programs.backward, reads, [*back, *sums], added)
+
+    def _declare_together(self, layout: Layout, held: PlacedValue, own: SliceStage, at: int) -> None:
+        """What makes a result of a micro-batch of those of its slices: side by side along tokens, or added."""
+        programs, tokens = own.programs, own.results[at]
+        place, var = programs.stage.results[at], programs.forward.jaxpr.outvars[len(programs.stage.carried_out) + at]
+
+        def joined(*given: Any) -> list[Any]:
+            return [jnp.concatenate(given, axis=tokens) if tokens >= 0 else reduce(jnp.add, given)]
+
+        parts = self.table.segments
+        closed = jax.make_jaxpr(joined)(*[jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)] * parts)
+        self.out.executables[f"tokens{place}"] = layout.program(closed, [held] * parts, [layout.result(place)])
 
     # ---- tasks
 
@@ -142,10 +187,16 @@ class SliceTasks(StageTasks):
                 for i in range(len(stage.carried_out))]  # fmt: skip
         writes = [
             *(self._new(mesh, key, self._passed(layout, own, i)) for i, key in enumerate(keys)),
-            *(self._new(mesh, ("result", place, unit), layout.result(place)) for place in stage.results),
+            *(self._new(mesh, ("result", place, unit), self._result(layout, own, at))
+              for at, place in enumerate(stage.results)),
             *self._saved(mesh, own.programs, unit),
-        ]
+        ]  # fmt: skip
         self.out.run(mesh, f"F{k}s{own.number}", label, reads, writes)
+        for place in stage.results if own.last else ():
+            if self._together(place):
+                made = [self.out.at(mesh, ("result", place, unit - own.number + at)) for at in range(own.number + 1)]
+                whole = self._new(mesh, ("result", place, unit), layout.result(place))
+                self.out.run(mesh, f"tokens{place}", f"tokens{place}.{unit}", made, [whole])
 
     def _slice_backward(self, mesh: int, own: SliceStage, unit: int, label: str) -> None:
         programs, layout = own.programs, self.layouts[mesh]
@@ -182,13 +233,14 @@ def _earlier(own: SliceStage) -> list[int]:
     return [i for i in own.programs.carried_in if i >= len(own.carried_in)]
 
 
-def _of_slice(layout: Layout, whole: object, tokens: int, aval: jax.core.ShapedArray, *, back: bool) -> PlacedValue:
+def _of_slice(layout: Layout, whole: core.Var, tokens: int, aval: Any, *, back: bool) -> PlacedValue:
     """A value of a slice as the mesh holds that of whole sequences."""
     held = layout.cotangent(whole) if back else layout.carried(whole)
-    if tokens < 0:
-        return held
-    # Ranks that hold something of their own have it side by side along a first dimension.
+    return held if tokens < 0 else _resized(held, tokens - aval.ndim, aval.shape[tokens])
+
+
+def _resized(held: PlacedValue, place: int, tokens: int) -> PlacedValue:
+    """A value with so many tokens along a dimension, counted from the last: ranks may add a first one."""
     shape = list(held.aval.shape)
-    shape[tokens - aval.ndim] = aval.shape[tokens]
-    return PlacedValue(aval=jax.ShapeDtypeStruct(tuple(shape), aval.dtype), spec=held.spec, placement=held.placement,
-                       shard=held.shard)  # fmt: skip
+    shape[place] = tokens
+    return replace(held, aval=jax.ShapeDtypeStruct(tuple(shape), held.aval.dtype))

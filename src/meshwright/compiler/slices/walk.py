@@ -55,6 +55,13 @@ class Keys:
     """Where queries and keys met."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Of a value that counts samples and tokens along one dimension: a slice holds its tokens of every sample."""
+
+    samples: int
+
+
 @dataclass(eq=False, slots=True)
 class Found:
     """What is found out about a loss on the way, the same for all of its stages and slices."""
@@ -83,6 +90,8 @@ class SliceWalk(Walk):
         self.kept: list[Any] = []
         """Values of this slice that later ones read."""
         self._keeps = True
+        self._samples = 1
+        """Before tokens along the dimension that counts them in the equation that is read."""
 
     # ---- equations
 
@@ -109,17 +118,65 @@ class SliceWalk(Walk):
             made = super().placed_equation(program, eqn, given)
             return [replace(value, known=one) for value, one in zip(made, facts, strict=True)]
         given = self._started(given)
+        keys = any(isinstance(value.order, Keys) for value in given)
         if name in RULED:
             if name == "custom_vjp_call" and any(value.order for value in given):
-                raise NotShared("a function with a backward of its own reads scores")
+                raise NotShared("a function with a backward of its own reads scores, or tokens beside samples")
             return super().placed_equation(program, eqn, given)
-        if any(value.order for value in given) and name not in ("scan", "cond", "while", *CHECKPOINTS):
+        if keys and name not in ("scan", "cond", "while", *CHECKPOINTS):
             return self._met(program, eqn, given)
+        if name == "reshape" and given[0].placement >= 0:
+            return [self._reshaped(eqn, given[0])]
+        rows = {value.order for value in given if value.placement >= 0}
+        if rows - {None}:
+            return self._in_rows(program, eqn, given, rows)
         rule = rule_of(eqn)
         met = {dims[one.placement] for dims, one in zip(rule.operands, given, strict=False) if one.placement >= 0}
         if len(met) == 2 and len(rule.operands) == len(given) and NO_FACTOR not in met:
             return self._met(program, eqn, given)
         return super().placed_equation(program, eqn, given)
+
+    def _in_rows(
+        self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue], rows: set[Any]
+    ) -> list[RankValue]:
+        """Results of an equation whose operands count samples and tokens along one dimension."""
+        if len(rows) > 1 or eqn.primitive.name in ("scan", "cond", "while", *CHECKPOINTS):
+            raise NotShared(f"{eqn.primitive.name} mixes tokens, which stand beside samples,")
+        (order,) = rows
+        before, self._samples = self._samples, order.samples
+        try:
+            made = super().placed_equation(program, eqn, given)
+        finally:
+            self._samples = before
+        return [replace(value, order=order if value.placement >= 0 else None) for value in made]
+
+    def _rows_of_own(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> RankValue | None:
+        # Numbers of rows that count samples and tokens are those of whole sequences.
+        return None if self._samples > 1 else super()._rows_of_own(program, eqn, given)
+
+    def _reshaped(self, eqn: core.JaxprEqn, value: RankValue) -> RankValue:
+        """Tokens put beside samples along one dimension, or taken apart; other dimensions as they like."""
+        old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+        own, made = _group(old, new, value.placement)
+        long = [at for at in made if new[at] > 1]
+        before = [old[at] for at in own if old[at] > 1]
+        samples = value.order.samples if value.order else 1
+        tokens = old[value.placement] // samples
+        if (
+            long
+            and new[long[-1]] == tokens
+            and int(np.prod([new[at] for at in long[:-1]])) == int(np.prod(before) // tokens)
+        ):
+            # Tokens by themselves, behind whatever counts samples.
+            place, order = long[-1], None
+        elif len(long) == 1 and before[-1] == old[value.placement]:
+            place, order = long[0], Rows(int(np.prod(before) // tokens))
+        elif long and new[long[0]] == old[value.placement] and before[0] == old[value.placement]:
+            place, order = long[0], value.order
+        else:
+            raise NotShared("reshape mixes tokens")
+        shape = tuple(size // self.ranks if at == place else size for at, size in enumerate(new))
+        return RankValue(jnp.reshape(value.value, shape), place, order=order)
 
     def _started(self, given: list[RankValue]) -> list[RankValue]:
         """Operands where weights first meet samples, whose second dimension counts tokens."""
@@ -163,13 +220,13 @@ class SliceWalk(Walk):
     def _factors(self, eqn: core.JaxprEqn, rule: SplitRule, given: Sequence[RankValue]) -> tuple[int, int, Hashable]:
         """The factors of queries and of keys, and where they met."""
         pairs = {(dims[one.placement], dims[one.order.dimension]): one.order.place
-                 for dims, one in zip(rule.operands, given, strict=True) if one.order}  # fmt: skip
+                 for dims, one in zip(rule.operands, given, strict=True) if isinstance(one.order, Keys)}  # fmt: skip
         if not pairs:
-            place = line_of(eqn), eqn.primitive, tuple(atom.aval.shape for atom in eqn.invars)
+            met: Hashable = line_of(eqn), eqn.primitive, tuple(atom.aval.shape for atom in eqn.invars)
             found = list(dict.fromkeys(dims[one.placement] for dims, one in zip(rule.operands, given, strict=True)
                                        if one.placement >= 0))  # fmt: skip
-            query, key = reversed(found) if place in self.found.turned else found
-            return query, key, place
+            query, key = reversed(found) if met in self.found.turned else found
+            return query, key, met
         (query, key), place = next(iter(pairs.items()))
         if len(pairs) > 1 or NO_FACTOR in (query, key):
             raise NotCausalError(f"{eqn.primitive.name} mixes tokens", place)
@@ -179,8 +236,10 @@ class SliceWalk(Walk):
         """What the slice needs of an operand: its own tokens along queries, all up to its last along keys."""
         own = dims.index(query) if query in dims else None
         upto = dims.index(key) if key in dims else None
-        if value.order:
+        if isinstance(value.order, Keys):
             return value.value
+        if value.order:
+            raise NotCausalError("tokens that stand beside samples meet others", place)
         held = self.total(value).value
         if value.placement >= 0:
             if value.placement not in (own, upto):
@@ -216,8 +275,15 @@ class SliceWalk(Walk):
     # ---- from one placement to another
 
     def _part(self, value: Any, dimension: int) -> Any:
-        size = np.shape(value)[dimension] // self.ranks
-        return jax.lax.slice_in_dim(jnp.asarray(value), self.number * size, (self.number + 1) * size, axis=dimension)
+        shape, value = np.shape(value), jnp.asarray(value)
+        if self._samples > 1:
+            apart = (*shape[:dimension], self._samples, shape[dimension] // self._samples, *shape[dimension + 1 :])
+            value, dimension = value.reshape(apart), dimension + 1
+        size = value.shape[dimension] // self.ranks
+        own = jax.lax.slice_in_dim(value, self.number * size, (self.number + 1) * size, axis=dimension)
+        if self._samples > 1:
+            return own.reshape(*shape[: dimension - 1], self._samples * size, *shape[dimension:])
+        return own
 
     def own(self, value: RankValue, dimension: Placement) -> RankValue:
         """A value of which the part for the tokens of this slice is wanted.
@@ -273,7 +339,7 @@ class SliceWalk(Walk):
             number: not needed, as the slice is known.
         """
         walk = SliceWalk(self.ranks, self.number, self.found)
-        walk._keeps = False
+        walk._keeps, walk._samples = False, self._samples
         return walk
 
     def _checkpoint(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
@@ -332,7 +398,7 @@ def _known(value: RankValue) -> Facts:
 
 def _future(value: RankValue, dims: Dims, query: int, key: int) -> Any:
     """The one number of an operand's entries whose key is behind their query; None if nobody knows one."""
-    if value.order:
+    if isinstance(value.order, Keys):
         return value.order.future
     if value.placement != WHOLE or value.moves:
         return None
@@ -360,3 +426,22 @@ def _sees_the_past(eqn: core.JaxprEqn, entries: Sequence[Any]) -> bool:
         return False
     return {"reduce_sum": first == 0, "reduce_max": first <= LOW, "reduce_and": bool(first),
             "reduce_or": not first}.get(name, False)  # fmt: skip
+
+
+def _group(old: Sequence[int], new: Sequence[int], place: int) -> tuple[list[int], list[int]]:
+    """Dimensions that a reshape makes of each other, those with one dimension among them: before and behind it."""
+    i = j = 0
+    while i < len(old) and j < len(new):
+        own, made = [i], [j]
+        left, right = old[i], new[j]
+        while left != right:
+            if left < right:
+                own.append(own[-1] + 1)
+                left *= old[own[-1]]
+            else:
+                made.append(made[-1] + 1)
+                right *= new[made[-1]]
+        if place in own:
+            return own, made
+        i, j = own[-1] + 1, made[-1] + 1
+    return [], []
