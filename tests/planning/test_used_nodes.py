@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshwright.planning.used_nodes import on_used_nodes, used_nodes_note
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
@@ -33,6 +35,17 @@ def test_nodes_of_one_kind_need_no_order() -> None:
     assert used_nodes_note(started(8)) == (
         "start it on node 1 of H100 alone: nodes and ranks are counted from 0 there; the others idle"
     )
+
+
+def test_launchers_of_one_node_take_devices_of_their_own() -> None:
+    job = started(0)
+    (first, *_) = job.cluster.groups
+    seen = job.cluster.part("8 H100 + 8 H100-2", (replace(first, name="H100 + H100-2"),))
+    note = used_nodes_note(replace(job, cluster=seen)) or ""
+    assert note.startswith(
+        "start one launcher for every 8 devices: node ranks go through H100, then H100-2; of several"
+    )
+    assert note.endswith("each sees its own devices alone (CUDA_VISIBLE_DEVICES)")
 
 
 def test_a_plan_of_every_node_in_order_is_left_as_it_is() -> None:

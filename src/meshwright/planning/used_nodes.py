@@ -47,7 +47,11 @@ def used_nodes_note(job: Job) -> str | None:
     groups, nodes = job.cluster.groups, _launched(job)
     if len(groups) == 1 and len(members := groups[0].members) > 1:
         each = "device" if groups[0].devices_per_node == 1 else f"{groups[0].devices_per_node} devices"
-        return f"start one launcher for every {each}: node ranks go through {', then '.join(members)}"
+        # Launchers count devices from 0: two of one node would take the same ones.
+        return (
+            f"start one launcher for every {each}: node ranks go through {', then '.join(members)}; of several in one"
+            " node each sees its own devices alone (CUDA_VISIBLE_DEVICES)"
+        )
     idle = "; the others idle" if len(nodes) < sum(group.nodes for group in groups) else ""
     runs = [(groups[group].name, [node for _, node in run]) for group, run in groupby(nodes, key=lambda node: node[0])]
     if len(runs) == 1:
