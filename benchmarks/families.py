@@ -32,7 +32,7 @@ that its configs leave out, and parts that no key states (norms on queries and k
 
 * A `model_type` that is not in the table is read by its keys where every one of them is understood; the answer says as
   what, and which known name is nearest.
-* A key that changes sizes or work and that nobody understands is refused by its name and value. So is an activation
+* A key that changes sizes or work and is not understood is refused by its name and value. So is an activation
   other than SiLU in an unknown family, as nothing says whether its MLPs have a gate; `"gated_mlp": true` or `false`
   says it.
 * A key that a known family does not have is left out and named in the answer, and refused if it looks like a size.
