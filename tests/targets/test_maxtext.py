@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import meshwright
 from meshwright import check
@@ -13,7 +16,9 @@ from meshwright.errors import InputError
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.targets import fsdp, target_named
-from meshwright.targets.maxtext import QUANTIZATIONS
+from meshwright.targets.maxtext import QUANTIZATIONS, as_read
+from tests.targets.cases import job
+from tests.targets.test_round_trip import written
 
 YAML = "per_device_batch_size: 2\nmax_target_length: 4096\nici_fsdp_parallelism: 8\nquantization: '{}'\n"
 
@@ -271,3 +276,52 @@ def test_the_pipeline_repeats_until_all_layers_are_placed(tmp_path: Path) -> Non
     (tmp_path / "run.yml").write_text((tmp_path / "run.yml").read_text() + "num_pipeline_repeats: 2\n")
     violations = check(tmp_path / "run.yml", gpus="8xH100", search=False).violations
     assert any("make 16 of 32" in one.why for one in violations)
+
+
+def keys_of(line: str, model: str = "llama-3.1-8b", gpus: str = "16xH100") -> dict[str, object]:
+    text = written("maxtext", job(line, model, gpus))["maxtext.yml"]
+    rows = (row.partition(": ") for row in text.splitlines() if not row.startswith("#"))
+    return {name: value for name, _, value in rows}
+
+
+def test_kernels_are_those_of_the_devices() -> None:
+    """On GPUs it would choose attention without windows or context ranks, and interpret the TPUs' kernel of experts."""
+    gpus, tpus = keys_of("ep8.fsdp", "mixtral-8x7b"), keys_of("ep8.fsdp", "mixtral-8x7b", "16xTPU-v5p")
+    assert (gpus["hardware"], gpus["attention"], gpus["megablox"]) == ("gpu", "cudnn_flash_te", "false")
+    assert tpus["hardware"] == "tpu"
+    assert not {"attention", "megablox"} & tpus.keys()
+
+
+def test_a_slice_of_tpus_has_one_mesh() -> None:
+    keys = keys_of("tp2.fsdp", gpus="32xTPU-v5p")
+    assert (keys["ici_fsdp_parallelism"], keys["ici_tensor_parallelism"]) == ("16", "2")
+    assert all(value == "1" for name, value in keys.items() if name.startswith("dcn_"))
+
+
+@pytest.mark.parametrize(
+    ("line", "model", "gpus", "field"),
+    [
+        ("cp2-a2a.fsdp", "llama-3.1-8b", "16xH100", "context.kinds"),
+        ("cp2.fsdp", "llama-3.1-8b", "16xTPU-v5p", "context.kinds"),
+        ("cp2-ag.fsdp", "gpt-oss-20b", "16xH100", "cp"),
+        ("fsdp", "gemma-2-9b", "16xH100", "attention_kernel"),
+        ("fsdp", "mistral-7b-v0.3", "16xH100", "model"),
+    ],
+)
+def test_what_it_refuses_or_leaves_out_at_the_start_is_refused(line: str, model: str, gpus: str, field: str) -> None:
+    assert {problem.field for problem in target_named("maxtext").refused(job(line, model, gpus))} == {field}
+
+
+def test_scores_are_capped_where_they_are_materialised() -> None:
+    one = job("fsdp", "gemma-2-9b")
+    plain = replace(one, workload=replace(one.workload, attention_kernel="materialised"))
+    files = written("maxtext", plain)
+    assert "attention: dot_product\n" in files["maxtext.yml"]
+    read_back = target_named("maxtext").read
+    assert read_back is not None
+    assert read_back(files, 16).workload["attention_kernel"] == "materialised"
+
+
+@given(st.integers(1, 4096), st.integers(1, 512))
+def test_no_sequence_is_cut_off_a_batch(devices: int, sequences: int) -> None:
+    assert int(devices * as_read(sequences / devices, devices)) == sequences

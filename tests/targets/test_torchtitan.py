@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -248,3 +249,40 @@ def test_tensor_overlap_stays_inside_a_domain() -> None:
     assert not [problem for problem in TARGETS["torchtitan"].refused(inside) if "NVLink" in problem.why]
     (problem,) = (problem for problem in TARGETS["torchtitan"].refused(across) if "NVLink" in problem.why)
     assert "leave out tpov" in problem.fix
+
+
+def fields_refused(line: str, model: str, gpus: str = "16xH100") -> set[str]:
+    return {problem.field for problem in TARGETS["torchtitan"].refused(job(line, model, gpus))}
+
+
+def test_what_its_trainer_refuses_at_the_start_is_refused() -> None:
+    """Heads of keys and values held twice, and sequences of multi-token prediction cut over context ranks."""
+    assert fields_refused("tp4.fsdp", "qwen3-30b-a3b") == set()
+    assert fields_refused("tp8.fsdp", "qwen3-30b-a3b") == {"tp"}
+    assert fields_refused("cp2-ag.fsdp", "deepseek-v3") == {"cp"}
+    one = job("tp8.fsdp", "llama-3.1-8b")
+    odd = replace(one, workload=replace(one.workload, seq_len=4100))
+    assert [problem.field for problem in TARGETS["torchtitan"].refused(odd)] == ["seq_len"]
+
+
+def test_a_module_takes_sequences_as_long_as_the_plans() -> None:
+    one = job("fsdp", "qwen3-8b")
+    long = replace(one, workload=replace(one.workload, seq_len=65536))
+    assert "layer.attention.rope.max_seq_len = 65536\n" in written("torchtitan", long)["meshwright_plan.py"]
+    assert "max_seq_len" not in written("torchtitan", one)["meshwright_plan.py"]
+
+
+def test_context_ranks_of_gpt_oss_take_a_kernel_that_has_them() -> None:
+    texts = {
+        line: written("torchtitan", job(line, "gpt-oss-20b"))["meshwright_plan.py"] for line in ("fsdp", "cp2-ag.fsdp")
+    }
+    assert 'attn_backend="flex"' in texts["cp2-ag.fsdp"]
+    assert "attn_backend" not in texts["fsdp"]
+
+
+def test_no_graph_is_captured_where_gradients_go_to_the_host() -> None:
+    for line, graphs in (("fsdp.rc-full", True), ("fsdp.off-wog.rc-full", False)):
+        assert (
+            f"disable_cuda_graphs={not graphs},"
+            in written("torchtitan", job(line, "llama-3.1-8b"))["meshwright_plan.py"]
+        )

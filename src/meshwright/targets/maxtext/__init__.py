@@ -20,8 +20,8 @@ from meshwright.specs.row import PlanRow
 from meshwright.targets import fsdp
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, KeyReader, Keys, yaml_text
-from meshwright.targets.maxtext import remat
-from meshwright.targets.maxtext.models import MODELS, maxtext_name
+from meshwright.targets.maxtext import kernels, remat
+from meshwright.targets.maxtext.models import MODELS, READ_AS, maxtext_name
 from meshwright.targets.maxtext.pipeline import read_stages
 from meshwright.targets.maxtext.shape import EARLIER, described
 from meshwright.targets.one_strategy import Note, OneStrategyTarget, overlaps
@@ -31,11 +31,11 @@ from meshwright.targets.sayable import ANY, Plan, Rule, only
 TITLE = "MaxText"
 CONFIG = "maxtext.yml"
 AXES = ("tensor", "context", "expert", "fsdp", "pipeline", "data")
-"""Of the mesh, those that talk most first: they are put inside nodes before the others."""
-QUANTIZATIONS = {"fp8": "fp8", "mxfp8": "te_mxfp8", "nvfp4": "te_nvfp4", "int8": "int8"}
-"""MaxText's `quantization` of each format of products."""
+"""Of the mesh, those that talk most first: they are put inside slices before the others."""
+QUANTIZATIONS = {"fp8": "te_fp8_currentscaling", "mxfp8": "te_mxfp8", "nvfp4": "te_nvfp4", "int8": "int8"}
+"""MaxText's `quantization` of each format of products; its own `fp8` accumulates no gradients."""
 _PRODUCTS = {name: precision for precision, name in QUANTIZATIONS.items()} | dict.fromkeys(
-    ("fp8_gpu", "fp8_full", "nanoo_fp8", "fp8_nanoo", "te_fp8_delayedscaling", "te_fp8_currentscaling"), "fp8"
+    ("fp8", "fp8_gpu", "fp8_full", "nanoo_fp8", "fp8_nanoo", "te_fp8_delayedscaling"), "fp8"
 )
 """By MaxText's `quantization`, the format of products."""
 CONTEXTS = {"ag": "all_gather", "p2p": "ring", "a2a": "ulysses"}
@@ -50,12 +50,13 @@ SAYS = {
     "dp": ANY,
     "layers": only("even", why="every stage holds equally many layers", fix="give stages equally many layers"),
     "schedule": only("gpipe", "breadth-first", why="a pipeline runs all forwards, then all backwards", fix="use gpipe"),
-    "context.kinds": only(*CONTEXTS, (), why="a context axis has one kind", fix="use cp with one of p2p, a2a, ag"),
+    "context.kinds": only("p2p", "ag", (), why="ulysses runs on TPUs alone", fix="use cp with p2p or ag"),
     "expert.ep": ANY,
     "data.zero": only(0, 3, why="data ranks hold whole copies, or shards of everything (fsdp)", fix="use fsdp"),
     "data.family": ANY,
     "recompute.kind": only("none", "full", why="other policies name tensors, which no plan says", fix="use rc-full"),
     "optimizer": only("adamw", "adam"),
+    "attention_kernel": only("flash", "materialised"),
     "precision": only("bf16", "fp32", *QUANTIZATIONS),
 }
 RULES = (
@@ -95,9 +96,10 @@ RULES = (
         field="context.kinds",
         holds=lambda plan: len(plan.strategy.context) <= 1,
         why="a context axis has one kind",
-        fix="use one of p2p, a2a, ag",
+        fix="use p2p or ag",
         source=_SOURCE,
     ),
+    *kernels.RULES,
     Rule(
         field="expert.ep",
         holds=lambda plan: plan.strategy.expert.ep == 1 or plan.strategy.data.shard % plan.strategy.expert.ep == 0,
@@ -142,8 +144,8 @@ def configuration(plan: Plan) -> Keys:
     keys: Keys = {
         "base_config": "base.yml",
         "model_name": maxtext_name(plan.model),
-        "hardware": "gpu",
-        "per_device_batch_size": int(batch) if batch == int(batch) else batch,
+        **kernels.kernel_keys(plan),
+        "per_device_batch_size": int(batch) if batch == int(batch) else as_read(batch, devices),
         "gradient_accumulation_steps": 1 if piped else steps,
         "max_target_length": plan.workload.seq_len,
         "dtype": "float32" if wide else "bfloat16",
@@ -157,7 +159,7 @@ def configuration(plan: Plan) -> Keys:
     if plan.precision.name in QUANTIZATIONS:
         keys["quantization"] = QUANTIZATIONS[plan.precision.name]
     keys |= _constants(plan)
-    room = plan.per_node
+    room = kernels.slice_devices(plan)
     for axis, degree in degrees(plan).items():
         inside = math.gcd(degree, room)
         room //= inside
@@ -172,6 +174,16 @@ def configuration(plan: Plan) -> Keys:
             "pipeline_fsdp_ag_once": False,
         }
     return keys
+
+
+def as_read(batch: float, devices: int) -> float:
+    """The sequences of a device as a number whose product with all devices MaxText cuts to no sequence less.
+
+    Args:
+        batch: sequences of a micro-batch by devices.
+        devices: of the job.
+    """
+    return batch if int(devices * batch) == round(devices * batch) else math.nextafter(batch, math.inf)
 
 
 def _constants(plan: Plan) -> Keys:
@@ -192,6 +204,14 @@ def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 
 NOTES = (
+    Note(
+        text="attention cudnn_flash_te needs Transformer Engine for JAX, of a version other than 2.12 and 2.13",
+        when=lambda plan: kernels.kernel_keys(plan).get("attention") == "cudnn_flash_te",
+    ),
+    Note(
+        text="its table has 128 rows more than the model's vocabulary",
+        when=lambda plan: plan.model.name.startswith("gemma-"),
+    ),
     Note(
         text=f"remat_policy {KEPT} keeps results of products and attention; norms and activations are computed again",
         when=lambda plan: plan.strategy.recompute.kind == "none",
@@ -288,7 +308,7 @@ def _of_the_base(reader: KeyReader) -> tuple[str, ...]:
 
 _PROGRAM = re.compile(r"(?i)(?:^|/|src\.)maxtext[./](?:[\w./]*[./])?train(?:_compile|_sft|_sft_native)?(?:\.py)?$")
 """Its trainers, as a module or a file, in the places of several releases; that of fine-tuning trains the same way."""
-_OURS = {theirs: ours for ours, theirs in MODELS.items()}
+_OURS = {theirs: ours for ours, theirs in MODELS.items()} | READ_AS
 
 
 def _named(reader: KeyReader) -> dict[str, Any]:

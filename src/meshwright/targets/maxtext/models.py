@@ -14,7 +14,6 @@ MODELS = {
     "llama-3.1-70b": "llama3.1-70b",
     "llama-3.1-405b": "llama3.1-405b",
     "llama-3.3-70b": "llama3.3-70b",
-    "mistral-7b-v0.3": "mistral-7b",
     "mixtral-8x7b": "mixtral-8x7b",
     "mixtral-8x22b": "mixtral-8x22b",
     "gemma-2b": "gemma-2b",
@@ -33,6 +32,9 @@ MODELS = {
     "gpt-oss-120b": "gpt-oss-120b",
 }
 """Those whose constants are the same as those of the model's own config."""
+
+READ_AS = {"mistral-7b": "mistral-7b-v0.3"}
+"""Models that no plan is written for: the same but for 768 words less."""
 
 
 def maxtext_name(model: ModelSpec) -> str | None:

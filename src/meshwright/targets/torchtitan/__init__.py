@@ -12,6 +12,7 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Launch, Word
 from meshwright.formats.torch_loader import COMPUTE_FILE
+from meshwright.specs.layer_spec import LayerSpec
 from meshwright.specs.strategy import HALF_PRODUCTS
 from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.contract import Files, file_of, marked, text_beside
@@ -27,6 +28,21 @@ from meshwright.targets.torchtitan.module import MODULE, module_text
 from meshwright.targets.torchtitan.read import read_configuration
 
 TITLE = "torchtitan"
+
+
+def _kv_heads(kind: LayerSpec) -> int:
+    """Heads of keys and values of a layer, as many as of queries where it has latents of them."""
+    heads: int = getattr(kind.attention, "kv_heads", 0) or getattr(kind.attention, "heads", 0)
+    return heads
+
+
+def _pieces(plan: Plan) -> int:
+    """What the length of a sequence is a multiple of."""
+    strategy = plan.strategy
+    tensor = strategy.tp if plan.settings["tensor.sequence_parallel"] else 1
+    return tensor * (2 * strategy.cp if strategy.cp > 1 else 1)
+
+
 SAYS = pytorch_pipeline.SAYS | {
     "data.zero": only(0, 3, why="data ranks hold whole copies, or shards of everything (FSDP2)", fix="use fsdp"),
     "tuning": ANY,
@@ -61,6 +77,27 @@ RULES = (
         why="multi-token-prediction modules are not cut into pipeline stages",
         fix="use pp1, or a config without num_nextn_predict_layers",
         source="torchtitan/models/deepseek_v3/mtp.py of torchtitan 0.3.0",
+    ),
+    Rule(
+        field="cp",
+        holds=lambda plan: plan.strategy.cp == 1 or not plan.model.mtp_layers,
+        why="multi-token-prediction modules take whole sequences",
+        fix="use cp1, or a config without num_nextn_predict_layers",
+        source="torchtitan/models/deepseek_v3/mtp.py of torchtitan 0.3.0",
+    ),
+    Rule(
+        field="tp",
+        holds=lambda plan: all(_kv_heads(kind) % plan.strategy.tp == 0 for kind in plan.model.kinds()),
+        why="tensor ranks hold whole heads of keys and values, none of them twice",
+        fix="use a tp that divides the heads of keys and values",
+        source="torchtitan/models/common/decoder.py of torchtitan 0.3.0",
+    ),
+    Rule(
+        field="seq_len",
+        holds=lambda plan: plan.workload.seq_len % _pieces(plan) == 0,
+        why="a sequence is cut into tp pieces, and into two of every context rank",
+        fix="use --seq with a multiple of tp x 2 cp",
+        source="torchtitan/trainer.py of torchtitan 0.3.0",
     ),
     Rule(
         field="pp",
@@ -146,6 +183,10 @@ TARGET = OneStrategyTarget(
             when=lambda plan: plan.model.tuning is not None,
         ),
         Note(text="--comm.mode fake_backend starts it on one process without the other devices"),
+        Note(
+            text="torchtitan 0.3.0 shards weights with PyTorch 2.15; an earlier one needs "
+            "--parallelism.spmd_backend partial_dtensor"
+        ),
         overlaps("FSDP2 overlaps its collectives"),
         ADAM_IS_ADAMW,
     ),

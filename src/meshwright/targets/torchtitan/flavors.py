@@ -97,6 +97,14 @@ _OTHER_BASES = {"235B-A22B": 5000000.0}
 """Of single models."""
 
 
+_LONGEST = {"llama3": 131072, "qwen3": 40960, "deepseek_v3": 16384, "gpt_oss": 131072}
+
+
+def longest(flavor: Flavor) -> int:
+    """Tokens of the longest sequence that torchtitan's config of a model takes."""
+    return _LONGEST[flavor.module]
+
+
 def rope_changes(model: ModelSpec, flavor: Flavor) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What has to be set of the rope of torchtitan's config to be the model's, and what of it cannot be.
 

@@ -9,7 +9,7 @@ from meshwright.targets import pytorch_pipeline
 from meshwright.targets.keys import Keys
 from meshwright.targets.sayable import Plan
 from meshwright.targets.torchtitan import formats
-from meshwright.targets.torchtitan.flavors import Flavor, rope_changes
+from meshwright.targets.torchtitan.flavors import Flavor, longest, rope_changes
 from meshwright.targets.torchtitan.lora import converter
 
 MODULE = "meshwright_plan"
@@ -56,7 +56,8 @@ def training_keys(plan: Plan) -> Keys:
     """Fields of `TrainingConfig`."""
     pipeline, strategy = plan.found.pipeline, plan.strategy
     steps = pipeline.num_micro_batches if plan.found.pp > 1 else 1
-    graphs = plan.found.pp == 1 and strategy.expert.ep == 1
+    # Experts' ranks and gradients on their way to the host are waited for, which a captured graph cannot.
+    graphs = plan.found.pp == 1 and strategy.expert.ep == 1 and not strategy.offload.weights
     lora = plan.model.lora
     return {
         **({"dtype": "bfloat16"} if lora is not None and lora.base is None else {}),
@@ -102,6 +103,8 @@ def module_text(plan: Plan, flavor: Flavor) -> str:
     adapted = converter(plan)
     converted = ", ".join((*formats.converters(plan), *([adapted] if adapted else [])))
     modules = f", num_mtp_layers={mtp}" if mtp else ""
+    if flavor.module == "gpt_oss" and plan.strategy.cp > 1:
+        modules += ', attn_backend="flex"'  # its usual kernel takes whole sequences
     chunked = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))"
     return _TEXT.format(
         head=f"{plan.model.name} on {plan.job.plan.devices} devices: {plan.job.name or 'a plan of uneven stages'}.",
@@ -131,8 +134,10 @@ def _imported(module: str, names: Sequence[str]) -> str:
 
 
 def _changes(plan: Plan, flavor: Flavor) -> str:
-    """Lines that make the rope of torchtitan's config that of the model."""
+    """Lines that make the rope of torchtitan's config that of the model, as long as its sequences."""
     changes, _ = rope_changes(plan.model, flavor)
+    if plan.workload.seq_len > longest(flavor):
+        changes = (*changes, f"max_seq_len = {plan.workload.seq_len}")
     if not changes:
         return ""
     lines = [f"        layer.attention.rope.{change}" for change in changes]
