@@ -93,6 +93,58 @@ def test_a_configuration_that_only_the_command_names_is_missed(tmp_path: Path) -
             check(script, cluster="8xH100", search=False).raise_violations()
 
 
+def test_an_option_that_begins_like_a_program_of_megatron_is_no_sign_of_it(tmp_path: Path) -> None:
+    (tmp_path / "zero3.json").write_text(json.dumps(ZERO))
+    script = tmp_path / "run.sh"
+    script.write_text(f"deepspeed {TRAINER} --pretrain_adapter a.bin --bf16 --deepspeed zero3.json\n")
+    assert check(script, cluster="8xH100", search=False).name == "dp8.z3.mbs2.gbs16"
+
+
+def test_a_file_of_keys_that_nobody_knows_is_asked_for(tmp_path: Path) -> None:
+    """A job of an array takes its trainer's file from a list: the engine's configuration alone is no plan."""
+    around = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nfsdp_config: {}\nnum_processes: 8\n"
+    (tmp_path / "around.yaml").write_text(around)
+    script = tmp_path / "run.sbatch"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --array=0-1\nfiles=(a.yaml b.yaml)\nfile=${files[$SLURM_ARRAY_TASK_ID]}\n"
+        'accelerate launch --config_file around.yaml src/train.py "$file" per_device_train_batch_size=2\n'
+    )
+    report = check("qwen3-0.6b", cluster="8xH100", source=script, search=False)
+    assert any("SLURM_ARRAY_TASK_ID" in one.fix for one in report.violations)
+    script.write_text(script.read_text().replace('"$file"', "c.yaml"))
+    with pytest.raises(MeshwrightError, match=r"c\.yaml is not here"):
+        check("qwen3-0.6b", cluster="8xH100", source=script, search=False)
+
+
+def test_a_model_that_sees_is_told_by_the_options_of_its_program(tmp_path: Path) -> None:
+    (tmp_path / "zero3.json").write_text(json.dumps(ZERO))
+    script = tmp_path / "run.sh"
+    script.write_text(f"deepspeed {TRAINER} --vision_tower clip --bf16 --deepspeed zero3.json\n")
+    with pytest.raises(MeshwrightError, match="is started with --vision_tower"):
+        check(script, cluster="8xH100", search=False)
+
+
+def test_a_file_is_looked_for_up_to_the_root_of_its_project(tmp_path: Path) -> None:
+    """A job starts where its project is, though its script lies deeper; no file above the project is taken."""
+    deep = tmp_path / "project" / "shell" / "sft"
+    deep.mkdir(parents=True)
+    script = deep / "run.sh"
+    script.write_text(f"deepspeed {TRAINER} --bf16 --deepspeed zero3.json\n")
+    (tmp_path / "zero3.json").write_text(json.dumps(ZERO))
+    (tmp_path / "project" / "pyproject.toml").touch()
+    with pytest.raises(MeshwrightError, match=r"zero3\.json is not here"):
+        check(script, cluster="8xH100", search=False)
+    (tmp_path / "project" / "zero3.json").write_text(json.dumps(ZERO))
+    assert check(script, cluster="8xH100", search=False).name == "dp8.z3.mbs2.gbs16"
+
+
+def test_a_command_of_which_nothing_is_known_is_asked_for(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/bash\nRUN=$(cat command.txt)\n$RUN --seed 1\n")
+    report = check("qwen3-0.6b", cluster="8xH100", source=script, search=False)
+    assert [one.what for one in report.violations] == ["the program that is started is not known (run.sh:3)"]
+
+
 def test_degrees_that_a_program_makes_itself_are_refused(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text(f"torchrun {TRAINER} --bf16 --sequence_parallel_size ${{SP:-4}} --seed 3\n")

@@ -98,3 +98,18 @@ def test_models_it_has_no_options_for_are_refused() -> None:
 def test_its_scripts_are_not_those_of_megatron_lm() -> None:
     assert target_of_file("train.sh", LLAMA) == "megatron-deepspeed"
     assert target_of_file("train.sh", LLAMA.replace("--deepspeed ", "")) != "megatron-deepspeed"
+
+
+def test_full_recompute_takes_the_layers_of_the_forks_own_default() -> None:
+    """Its parser says 1 where Megatron-LM's says nothing; its launcher hands every process a rank."""
+    text = (
+        "deepspeed --num_gpus 8 pretrain_gpt.py --local_rank=0 --num-layers 4 --hidden-size 1024 --bf16 "
+        "--num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 "
+        "--global-batch-size 8 --vocab-size 32000 --deepspeed --zero-stage 1 --recompute-granularity full "
+        "--recompute-method uniform\n"
+    )
+    assert TARGET.read is not None
+    read = TARGET.read({"train.sh": text}, None)
+    assert not read.problems
+    assert read.row is not None
+    assert read.row.recompute == "full"

@@ -173,7 +173,10 @@ def _nouns(asked: JobFields) -> tuple[ModelSpec | None, ClusterSpec | None]:
     return (None if asked.model is None else resolve_model(asked.model)), cluster
 
 
-_COUNTS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 4, 2, 1)
+_COUNTS = (
+    *(8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 4, 2, 1),
+    *(24, 48, 96, 192, 384, 768, 1536, 3072, 40, 80, 160, 320, 640, 1280, 72, 144, 288, 576, 1152, 2304),
+)
 """Devices for which a file is read that does not say how many there are, until one goes with its degrees."""
 
 
@@ -189,6 +192,8 @@ def _for_devices(launch: LaunchSource, flags: LaunchFile) -> tuple[LaunchFile, P
     if (count is None or row is None or others(flags)) and not flags.questions:
         for devices in _COUNTS:
             read = replace(launch, devices=devices).read()
+            if read.row is None and any(f"{devices} devices" in problem.why for problem in read.problems):
+                continue  # refused for the count itself, which nobody gave
             if (read.row is not None and best.row is None) or len(read.problems) < len(best.problems):
                 best, count = read, devices
             if best.row is not None and not others(best):

@@ -225,12 +225,24 @@ _ABOVE = 6
 """Folders above a file that are looked through for a path it names."""
 
 
+_ROOTS = (".git", "pyproject.toml", "setup.py", "requirements.txt")
+"""What lies at the root of a project."""
+
+
+def _of_project(folder: Path, parents: list[Path]) -> list[Path]:
+    """Folders above one up to the root of its project; none where nothing marks that."""
+    here = [folder, *parents]
+    root = next((at for at, one in enumerate(here) if any((one / mark).exists() for mark in _ROOTS)), 0)
+    return here[1 : root + 1]
+
+
 def text_beside(path: str, folder: Path | None) -> str | None:
     """The text of a file that another one names, by its path or its name beside that one; None if there is none."""
     if folder is None or not path.strip():
         return None
     # Paths start where the job does: beside the file, or in a folder above it, as the root of its repository is.
-    above = [parent / path.lstrip("./") for parent in list(folder.absolute().parents)[:_ABOVE]] if "/" in path else []
+    parents = list(folder.absolute().parents)[:_ABOVE]
+    above = [parent / path.lstrip("./") for parent in (parents if "/" in path else _of_project(folder, parents))]
     ways = [folder / path.lstrip("./"), folder / Path(path).name, *above]
     ways = [Path(path), *ways] if path.startswith("/") else ways
     for way in ways:

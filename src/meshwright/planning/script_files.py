@@ -11,11 +11,19 @@ from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile, Said
-from meshwright.formats.megatron.script import no_training, several_models, trains
+from meshwright.formats.megatron.script import no_training, trains
 from meshwright.formats.shell import Launch, Script, ScriptLine, launches
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.launches import processes
 from meshwright.formats.shell.values import Unknown, Word, known_text, literal, unknown_of
+from meshwright.planning.program_words import (
+    CONFIG_NAME,
+    missing_file,
+    not_here,
+    of_several_models,
+    of_towers,
+    unknown_file,
+)
 from meshwright.planning.trainer_around import engine_of, processes_of
 from meshwright.planning.trainer_options import TrainerOptions, read_trainer_options
 from meshwright.specs.precision import PRECISIONS
@@ -30,7 +38,6 @@ _OPTIONS = (ARGUMENTS, LAUNCHER, overrides.FILE)
 BARE = "defaults.yml"
 """Stands for the configuration of a target's own program that is started without one, or with the one it comes with."""
 _SHIPPED = ("base.yml",)
-_CONFIG = re.compile(r"[^=\s]+\.(?:json|ya?ml|toml)$")
 
 
 def read_through(script: Script, target: Target, devices: int | None, read: Callable[[str], str | None]) -> LaunchFile:
@@ -161,6 +168,10 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         fix = "say what selects one, with --env or --arg, or leave one in the script"
         questions = [Problem(what="the script starts several different jobs", why=why, fix=fix, field="source")]
     files = found[-1][1]
+    if target.name in _ENGINES_ALONE:
+        questions = [*questions, *unknown_file(found[-1][0])]
+        problems += missing_file(found[-1][0], script, read)
+    problems += of_towers(found[-1][0])
     return StartedWith(
         files=files,
         written=frozenset(files) & {LAUNCHER, BARE, *script.files},
@@ -170,7 +181,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         place=str(found[-1][0].place),
         started=processes_of(found[-1][0], target, read),
         questions=tuple(questions),
-        problems=(*problems, *_of_several_models(found[-1][0])),
+        problems=(*problems, *of_several_models(found[-1][0])),
     )
 
 
@@ -203,8 +214,12 @@ def _unknown_words(target: Target, launch: Launch) -> dict[str, Unknown]:
 def _missing_configs(launch: Launch) -> Iterator[str]:
     """Configurations that a program is given and that are not here, but for the one that it comes with."""
     for one in launch.words:
-        if "=" not in one.text and _CONFIG.fullmatch(one.text) and one.text.rpartition("/")[2] not in _SHIPPED:
+        if "=" not in one.text and CONFIG_NAME.fullmatch(one.text) and one.text.rpartition("/")[2] not in _SHIPPED:
             yield one.text
+
+
+_BY_FILE = re.compile(r"(?:^|[/.])(?:axolotl(?:\.cli\.train)?|llamafactory-cli|automodel|run_train\.py)$")
+"""Programs whose file of keys would be read."""
 
 
 def missing_configuration(script: Script, read: Callable[[str], str | None]) -> Problem | None:
@@ -214,17 +229,12 @@ def missing_configuration(script: Script, read: Callable[[str], str | None]) -> 
         script: as bash means it.
         read: the text of a file beside the script, None where there is none.
     """
-    training = [launch for launch in launches(script.commands) if trains(launch) and not is_trainer(launch)]
+    training = [launch for launch in launches(script.commands) if trains(launch) and _BY_FILE.search(launch.program)]
     for launch in reversed(training):
         paths = list(_missing_configs(launch))
         if paths:
-            return _not_here(paths[0], launch) if all(read(path) is None for path in paths) else None
+            return not_here(paths[0], launch) if all(read(path) is None for path in paths) else None
     return None
-
-
-def _not_here(path: str, launch: Launch) -> Problem:
-    why = f"it says what the command does not ({launch.place})"
-    return Problem(what=f"{path[-80:]} is not here", why=why, fix="put it beside the script", field="source")
 
 
 def _unknown(launched: LaunchFile, found: StartedWith) -> Iterator[Problem]:
@@ -240,6 +250,10 @@ def _unknown(launched: LaunchFile, found: StartedWith) -> Iterator[Problem]:
         else:
             opened.append(Open(what=key, unknown=unknown, place=None, field=key))
     yield from questions_for(opened)
+
+
+_ENGINES_ALONE = ("accelerate", "deepspeed")
+"""Targets whose files say the engine: the trainer's own file, where it has one, says the rest."""
 
 
 _ENGINES = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "config_file", "fsdp_config")
@@ -297,21 +311,6 @@ def _of_its_own(launch: Launch) -> Iterator[Problem]:
         why = f"it makes DeepSpeed's configuration itself ({launch.place}), which says what is sharded"
         fix = "check that configuration, as DeepSpeed prints it when it starts: check MODEL ds_config.json"
         yield Problem(what=f"{program} takes {own or '--deepspeed'}", why=why, fix=fix, field=own or "--deepspeed")
-
-
-_SEVERAL = re.compile(r"(?:^|[_.-])(dpo|ppo|grpo|kto|orpo|rloo|rlhf|reward|gkd)(?=[_.-]|$)")
-
-
-def _of_several_models(launch: Launch) -> Iterator[Problem]:
-    """Programs that run more than one model, or a sequence more than once."""
-    names = [launch.program, *(word.text for word in launch.words if word.text.endswith(".py"))]
-    program = next((name for name in (one.rpartition("/")[2] for one in names) if _SEVERAL.search(name.lower())), "")
-    role = several_models(launch)
-    if role is not None:
-        yield role
-    elif program:
-        why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
-        yield Problem(what=f"{program} is started", why=why, fix="check a script of SFT or pretraining", field="source")
 
 
 def is_trainer(launch: Launch) -> bool:
@@ -398,12 +397,12 @@ def _files(
     engines = {path: name for name, path in _engine_files(launch)}
     for word in (*launch.launcher, *launch.words):
         path = word.text.rpartition("=")[2]
-        if (not _CONFIG.fullmatch(path) and path not in engines) or engines.get(path) == _OF_ACCELERATE:
+        if (not CONFIG_NAME.fullmatch(path) and path not in engines) or engines.get(path) == _OF_ACCELERATE:
             continue
         name = path.rpartition("/")[2]
         written = script.files.get(name)
         text = read(path) if written is None else known_text(written)
-        if text is not None and not _CONFIG.fullmatch(path):
+        if text is not None and not CONFIG_NAME.fullmatch(path):
             name += ".json" if text.lstrip().startswith("{") else ".yaml"
         if text is None or not target.recognised(name, text):
             continue
@@ -420,7 +419,7 @@ def _files(
             files = next(({path.rpartition("/")[2]: text} for path, text in there if text is not None), {})
         if not files:
             missing = [*_missing_configs(launch), *(own or ())[:1]]
-            questions += [_not_here(path, launch) for path in missing]
+            questions += [not_here(path, launch) for path in missing]
             files[BARE] = "{}"
         around = engine_of(launch, target, read)
         over = {**(around.keys if around else {}), **json.loads(overrides.as_file(target.overrides(launch)))}

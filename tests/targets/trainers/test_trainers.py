@@ -11,6 +11,7 @@ from meshwright import check
 from meshwright.app.check import CheckReport
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.job import JobFields
+from meshwright.formats.megatron import model_facts
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.launch_script import script_question
 from meshwright.planning.launch_source import Outside
@@ -256,6 +257,20 @@ def test_nanotron_holds_the_whole_model_and_its_degrees(tmp_path: Path) -> None:
     assert report.name == "tp2.pp2.dp2.z1.mbs2.gbs32"
     assert inputs(report).model.parameters == 1_235_814_400  # Llama 3.2 1B
     assert refused(read(tmp_path, "config.yaml", NANOTRON, cluster="16xH100")) == ["parallelism.dp"]
+
+
+def test_nanotron_fills_in_what_a_file_leaves_out(tmp_path: Path) -> None:
+    """Starcoder2 has one head of keys and values, or the groups that are stated, and layers of four widths."""
+    said = "    num_key_value_heads: 8\n", "    intermediate_size: 8192\n"
+    short = NANOTRON.replace(said[0], "").replace(said[1], "").replace("is_llama_config", "is_starcoder2_config")
+    one = inputs(read(tmp_path, "config.yaml", short))
+    four = inputs(
+        read(
+            tmp_path, "config.yaml", short.replace("true\n", "true\n    grouped_query: true\n    num_kv_heads: 4\n", 1)
+        )
+    )
+    facts = [model_facts(one.model), model_facts(four.model)]
+    assert [(of["kv_heads"], of["ffn_hidden"]) for of in facts] == [(1, 8192), (4, 8192)]
 
 
 def test_neox_asks_for_the_vocabulary_that_its_tokenizer_has(tmp_path: Path) -> None:

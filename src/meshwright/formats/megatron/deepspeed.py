@@ -40,6 +40,8 @@ def as_megatron(values: Values) -> list[str]:
     if not any(flag in given for flag in FLASH):
         take("--attention-backend", "unfused")
         notes.append("attention is not fused: no --use-flash-attn is given")
+    if given.get("--recompute-granularity") == ("full",):
+        take("--recompute-num-layers", "1")  # its parser's default, where Megatron-LM's has none
     method = " ".join(values.foreign.get(PARTITION, ())).lower()
     if method in _PARTITIONS:
         values.asked.add(PARTITION)

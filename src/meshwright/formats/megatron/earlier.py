@@ -61,6 +61,8 @@ EARLIER = {
     "--layernorm-epsilon": _renamed("--norm-epsilon"),
     "--rotary-position-embeddings-theta": _renamed("--rotary-base"),
     "--topk": _renamed("--moe-router-topk"),
+    "--local_rank": _gone("set by the launcher", takes=True),
+    "--local-rank": _gone("set by the launcher", takes=True),
     "--cpu-optimizer": _renamed("--optimizer-cpu-offload", takes=False),
     "--no-pipeline-parallel": Earlier(
         meaning="of Megatron-DeepSpeed, no pipeline: without it there is one of a single stage",

@@ -67,7 +67,7 @@ def read_flags(
         return MegatronFlags(
             row=None,
             layout=None,
-            problems=tuple(problems) or _NO_OPTIONS,
+            problems=tuple(problems) or (() if found.questions else _NO_OPTIONS),
             questions=found.questions,
             notes=tuple(notes),
         )

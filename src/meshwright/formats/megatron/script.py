@@ -10,6 +10,7 @@ from meshwright.errors import Problem
 from meshwright.formats.megatron.earlier import EARLIER
 from meshwright.formats.megatron.options import known_options
 from meshwright.formats.shell import Launch, Script, ScriptLine, Unknown, Word, launches
+from meshwright.formats.shell.asking import Open, questions_for
 
 _OTHER_MODELS = {
     "bert": "an encoder that fills in masked words",
@@ -241,6 +242,16 @@ def _of_another(script: Script) -> str:
     return ""
 
 
+def _program_asked(script: Script) -> Iterator[Problem]:
+    """Asks for what a command starts of which nothing is known, program and options: `$RUN`."""
+    opened = [
+        Open(what="the program that is started", unknown=command.words[0].unknown, place=command.place, field="source")
+        for command in script.commands
+        if command.words and command.words[0].unknown is not None and not command.words[0].text
+    ]
+    yield from questions_for([one for one in opened if not one.unknown.unset][-1:])
+
+
 def _options_alone(script: Script) -> ChosenCommand:
     """A text of options; else why nothing was found."""
     # Options of another program, such as srun's, stand behind its name.
@@ -249,6 +260,8 @@ def _options_alone(script: Script) -> ChosenCommand:
     started = launches(script.commands)
     if words and not started and not script.missing:
         return ChosenCommand(words=tuple(words))
+    if not started and (asked := tuple(_program_asked(script))):
+        return ChosenCommand(questions=asked)
     why = "a launch script names them after a .py file"
     fix = "name the script that starts pretrain_gpt.py"
     if started:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
@@ -31,7 +32,8 @@ def _megatron(job: Job, estimate: StepEstimate) -> TargetFiles:
     return target_files(job, ((SCRIPT, script.text),), notes=notes, start=start)
 
 
-_options = marked((".sh", ".slurm", ".sbatch"), ("pretrain_", "--micro-batch-size"))
+MARKS = re.compile(r"pretrain_\w*\.py|--micro-batch-size(?![\w-])")
+"""Its programs, or an option that all its trainings have; `pretrain_` alone is part of others' names too."""
 _table = marked((".yaml", ".yml"), ("--tensor-model-parallel-size:", "--micro-batch-size:"))
 
 
@@ -39,7 +41,8 @@ def _recognised(name: str, text: str) -> bool:
     # Recipes of Megatron-Bridge are called after what they pretrain; Megatron-DeepSpeed has its own target.
     if re.search(r"--deepspeed(?![\w-])|(?:^|[\s./])axolotl(?:\.cli\.| )train\b", text, re.MULTILINE):
         return False  # Axolotl's options have names of these
-    return _table(name, text) or (_options(name, text) and "model.tensor_model_parallel_size=" not in text)
+    script = PurePath(name).suffix in (".sh", ".slurm", ".sbatch") and MARKS.search(text) is not None
+    return _table(name, text) or (script and "model.tensor_model_parallel_size=" not in text)
 
 
 def _plainly(problems: Sequence[Problem], job: Job) -> Iterator[Problem]:

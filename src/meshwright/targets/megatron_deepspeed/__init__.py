@@ -26,6 +26,7 @@ from meshwright.targets import fsdp
 from meshwright.targets.contract import Files, marked, one_line, text_beside, text_of
 from meshwright.targets.deepspeed import SHARDS_AND_OFFLOAD, configuration
 from meshwright.targets.keys import json_text, nested_tables
+from meshwright.targets.megatron import MARKS
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.sayable import ANY, Plan, Rule, only, value_of
 
@@ -244,11 +245,13 @@ NOTES = (
         when=lambda plan: plan.strategy.offload.optimizer > 0,
     ),
 )
-_options = marked((".sh", ".slurm", ".sbatch"), ("pretrain_", "--micro-batch-size"), ("--deepspeed",))
+_script = marked((".sh", ".slurm", ".sbatch"), ("--deepspeed",))
 
 
 def _recognised(name: str, text: str) -> bool:
-    return _options(name, text) and re.search(r"--deepspeed(?![\w-])", text) is not None
+    return (
+        _script(name, text) and MARKS.search(text) is not None and re.search(r"--deepspeed(?![\w-])", text) is not None
+    )
 
 
 def read(files_: Files, devices: int | None = None) -> LaunchFile:

@@ -142,6 +142,7 @@ def _model(reader: KeyReader) -> Mapping[str, Any] | None:
         *("vocab_size", "max_position_embeddings", "tie_word_embeddings", "hidden_act", "head_dim", "attention_bias"),
     )
     config = {name: said[name] for name in names if said.get(name) is not None}
+    _of_defaults(config, kind, said)
     if kind == "qwen2" and not said.get("attention_bias", False):
         config["model_type"] = "llama"
     else:
@@ -154,6 +155,23 @@ def _model(reader: KeyReader) -> Mapping[str, Any] | None:
     if isinstance(config.get("vocab_size"), int):
         config["vocab_size"] = -(-config["vocab_size"] // padded) * padded
     return config
+
+
+def _of_defaults(config: dict[str, Any], kind: str, said: Mapping[str, Any]) -> None:
+    """Sizes that its classes fill in where the file leaves them out.
+
+    Source: Starcoder2Config and LlamaConfig of src/nanotron/config/models_config.py (2025).
+    """
+    hidden, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if kind == "starcoder2":
+        # One head of keys and values, unless groups of them are stated.
+        config.setdefault("num_key_value_heads", said.get("num_kv_heads") if said.get("grouped_query") else 1)
+        if isinstance(hidden, int):
+            config.setdefault("intermediate_size", 4 * hidden)
+    elif kind == "llama":
+        config.setdefault("intermediate_size", 11008)
+        if heads is not None:
+            config.setdefault("num_key_value_heads", heads)
 
 
 def _says(row: PlanRow, text: str) -> dict[str, object]:

@@ -1,0 +1,82 @@
+"""What the words of a program say of its model and of the file of keys that it is started with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from meshwright.errors import Problem
+from meshwright.formats.megatron.script import several_models
+from meshwright.formats.shell import Launch, Script
+from meshwright.formats.shell.asking import Open, questions_for
+from meshwright.formats.shell.values import Word
+
+CONFIG_NAME = re.compile(r"[^=\s]+\.(?:json|ya?ml|toml)$")
+"""Words that name a configuration."""
+
+
+def not_here(path: str, launch: Launch) -> Problem:
+    """That a file which a program is started with is not here."""
+    why = f"it says what the command does not ({launch.place})"
+    return Problem(what=f"{path[-80:]} is not here", why=why, fix="put it beside the script", field="source")
+
+
+def _bare(launch: Launch) -> Iterator[Word]:
+    """Words of a program behind no option, nor one themselves."""
+    for before, one in pairwise([None, *launch.words]):
+        assert one is not None
+        behind = before is not None and before.text.startswith("--") and "=" not in before.text
+        if not behind and not one.text.startswith("-") and "=" not in one.text:
+            yield one
+
+
+def missing_file(launch: Launch, script: Script, read: Callable[[str], str | None]) -> Iterator[Problem]:
+    """A file of a trainer's keys that is named and not here."""
+    for path in (one.text for one in _bare(launch) if one.unknown is None and CONFIG_NAME.fullmatch(one.text)):
+        if path.rpartition("/")[2] not in script.files and read(path) is None:
+            yield not_here(path, launch)
+
+
+_TOWER = re.compile(
+    r"--(?:vision_(?:tower|model|path)|vision_tower_path|mm_\w+|image_folder|freeze_(?:backbone|vision\w*|vit)"
+    r"|pretrain_mm_\w+|tune_mm_\w+|force_image_size|max_dynamic_patch|video_folder|speech_encoder|audio_tower)$"
+)
+"""Options of trainers whose model sees or hears."""
+
+
+def of_towers(launch: Launch) -> Iterator[Problem]:
+    """Why a program is none of a plain decoder: images or sound go through a tower before the text."""
+    flags = (word.text.partition("=")[0].replace("-", "_").replace("__", "--", 1) for word in launch.words)
+    found = next((flag for flag in flags if _TOWER.fullmatch(flag)), None)
+    if found is not None:
+        program = launch.program.rpartition("/")[2]
+        why = "images or sound go through a tower before the text, which a plan of its decoder leaves out"
+        fix = "check a script that trains a text model"
+        yield Problem(what=f"{program} is started with {found}", why=why, fix=fix, field=found)
+
+
+def unknown_file(launch: Launch) -> Iterator[Problem]:
+    """Asks for a word of the program, behind no option, that may be the file of a trainer's keys."""
+    what = "the file or option that the program is started with"
+    opened = [
+        Open(what=what, unknown=one.unknown, place=one.place, field="source")
+        for one in _bare(launch)
+        if one.unknown is not None and not one.unknown.unset
+    ]
+    yield from questions_for(opened[:1])
+
+
+_SEVERAL = re.compile(r"(?:^|[_.-])(dpo|ppo|grpo|kto|orpo|rloo|rlhf|reward|gkd)(?=[_.-]|$)")
+
+
+def of_several_models(launch: Launch) -> Iterator[Problem]:
+    """Programs that run more than one model, or a sequence more than once."""
+    names = [launch.program, *(word.text for word in launch.words if word.text.endswith(".py"))]
+    program = next((name for name in (one.rpartition("/")[2] for one in names) if _SEVERAL.search(name.lower())), "")
+    role = several_models(launch)
+    if role is not None:
+        yield role
+    elif program:
+        why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
+        yield Problem(what=f"{program} is started", why=why, fix="check a script of SFT or pretraining", field="source")
