@@ -132,10 +132,10 @@ METHODS = (
     Method(
         name="Lina",
         year=2023,
-        stated=("epbal", "prioritised"),
-        priced=(LOAD, "test_placement_fills_no_rank_more_and_shadows_send_less"),
-        left_out="priority of all-to-alls over gradient traffic is refused; gradients hide beside the whole last"
-        " backward, its exchanges included, as if each had links of its own",
+        stated=("epfirst", "epbal", "epc4"),
+        priced=(SYSTEMS, "test_exchanges_before_gradients_pay_where_few_micro_batches_hide_them"),
+        run=(RUN, "test_every_way_ends_where_one_device_ends"),
+        left_out="a run leaves the order of collectives to XLA; packing is ep with fewer ranks",
     ),
     Method(
         name="MoE parallel folding",

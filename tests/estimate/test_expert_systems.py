@@ -132,3 +132,26 @@ def test_settings_without_effect_are_refused_with_a_remedy(plan: str, field: str
     (problem,) = [one for one in caught.value.problems if one.field.endswith(field)]
     assert problem.why
     assert problem.fix
+
+
+def test_exchanges_before_gradients_pay_where_few_micro_batches_hide_them() -> None:
+    """Lina: as flows of equal right, gradients of the last backward slow its exchanges; inside a node they do not."""
+    few = "ep32.dp32.z1.mbs4.gbs128"
+    shared, first = priced(few), priced(f"{few}.epfirst")
+    assert first.step_time_s < 0.995 * shared.step_time_s
+    assert dict(first.breakdown_s)["dp"] < dict(shared.breakdown_s)["dp"]
+    inside = "ep8.dp32.z1.mbs4.gbs128"
+    assert step_s(f"{inside}.epfirst") == step_s(inside)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ("ep32.dp32.z3.mbs1", "in no order with exchanges"),
+        ("ep32.dp32.z1.mbs1.epmove", "tokens are not exchanged"),
+        ("dp32.z1.mbs1", "nothing is exchanged"),
+    ],
+)
+def test_an_order_of_exchanges_and_gradients_that_means_nothing_is_refused(plan: str, words: str) -> None:
+    with pytest.raises(MeshwrightError, match=words):
+        step_s(f"{plan}.epfirst")

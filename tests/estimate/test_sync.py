@@ -64,13 +64,22 @@ def around(
     offload: float = 0.0,
     training: bool = True,
     overlap: bool = True,
+    meeting_s: float = 0.0,
+    ahead_s: float = 0.0,
 ) -> StepSync:
     choice = replace(sharding(name, ranks, groups=groups, offload=offload), overlap=np.array([overlap]))
     strides = DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1]))
     return step_sync(
         column(dense),
         column(experts),
-        StepCompute(forward_s=column(forward_s), backward_s=column(backward_s), micro_batches=column(m), passes=passes),
+        StepCompute(
+            forward_s=column(forward_s),
+            backward_s=column(backward_s),
+            micro_batches=column(m),
+            passes=passes,
+            meeting_s=meeting_s,
+            ahead_s=ahead_s,
+        ),
         choice,
         DataNetwork(choice, strides, hardware()),
         Workload(seq_len=4096, global_batch=64, training=training),
@@ -238,3 +247,41 @@ def test_gradients_of_chunks_hide_behind_the_chunks_that_follow() -> None:
     alone = around("z1", dense=few)
     assert seconds(often.gradients_s) < seconds(once.gradients_s) < seconds(alone.gradients_s)
     assert seconds(often.gather_s) < seconds(once.gather_s)
+
+
+@given(
+    name=st.sampled_from(["z0", "z1", "z2"]),
+    dense=st.floats(1e8, 1e11),
+    backward_s=st.floats(0.0, 10.0),
+    share=st.floats(0.0, 1.0),
+    m=st.integers(1, 4),
+)
+def test_exchanges_that_go_first_never_cost_more_than_those_that_share_links(
+    name: str, dense: float, backward_s: float, share: float, m: int
+) -> None:
+    """Lina: what both have to send takes the links as long; those that go first leave them idle for no less long."""
+    exchanged_s = share * backward_s
+    alone, shared, first = (
+        seconds(around(name, dense=dense, backward_s=backward_s, m=m, groups=64, **how).gradients_s)
+        for how in ({}, {"meeting_s": exchanged_s}, {"ahead_s": exchanged_s})
+    )
+    assert alone <= first * (1 + 1e-9)
+    assert first <= shared * (1 + 1e-9)
+    # A flow beside exchanges makes them twice as long at most.
+    assert shared <= alone + exchanged_s * (m if name == "z2" else 1) * (1 + 1e-9)
+
+
+def test_few_gradients_cost_what_they_send_beside_exchanges_and_nothing_behind_them() -> None:
+    usual, shared, first = (
+        seconds(around("z0", dense=1e9, backward_s=10.0, groups=64, **how).gradients_s)
+        for how in ({}, {"meeting_s": 5.0}, {"ahead_s": 5.0})
+    )
+    assert first == pytest.approx(usual)
+    sent_s = seconds(around("z0", dense=1e9, groups=64, overlap=False).gradients_s)
+    assert usual < shared == pytest.approx(sent_s)
+
+
+@pytest.mark.parametrize(("exchanged", "meets"), [(8, 0), (16, 1)])
+def test_gradients_meet_exchanges_that_leave_a_node_as_they_do(exchanged: int, meets: int) -> None:
+    strides = DataGroups(dense_stride=np.array([1]), expert_stride=np.array([exchanged]))
+    assert seconds(DataNetwork(sharding("z1", 64), strides, hardware()).meets_exchanges) == meets

@@ -301,7 +301,7 @@ def test_all_that_has_no_price_is_refused_together_with_reasons_and_remedies() -
     strategy = replace(
         own.plan.strategies[0],
         tensor=TensorPerOperator(mesh=(2,), reference="shards.json"),
-        expert=ExpertParallel(ep=2, prioritised=True, expert_shards=2),
+        expert=ExpertParallel(ep=2, expert_shards=2),
         recompute=Recompute(kind="optimal", reference="table.json"),
     )
     plan = replace(own.plan, strategies=(strategy,))
@@ -310,7 +310,6 @@ def test_all_that_has_no_price_is_refused_together_with_reasons_and_remedies() -
     assert caught.value.code == "MW406"
     assert {problem.field.rpartition("].")[2] for problem in caught.value.problems} == {
         "tensor.name",
-        "expert.prioritised",
         "expert.expert_shards",
         "recompute.kind",
         "recompute.reference",

@@ -197,7 +197,7 @@ def _rungs(row: PlanRow, devices: int) -> Iterator[tuple[str, PlanRow]]:
         ("dispatcher",),
         ("ep_overlap",),
         ("hot_experts",),
-        ("ep_chunks", "drop_duplicates", "stash_collectives"),
+        ("ep_chunks", "drop_duplicates", "stash_collectives", "prioritised"),
         ("offload",),
         ("dp_overlap",),
     )

@@ -12,7 +12,15 @@ from meshwright.specs.workload import Workload
 _LOAD = "state it: --expert-load FILE, or zipf:1.2"
 _ALONE = ExpertParallel()
 _MOE_AGAIN = {"moe", "moe_act"}
-_EXCHANGED = ("overlap_degree", "shadowed", "placed_by_load", "drop_duplicates", "stash_collectives", "locality")
+_EXCHANGED = (
+    "overlap_degree",
+    "shadowed",
+    "placed_by_load",
+    "drop_duplicates",
+    "stash_collectives",
+    "prioritised",
+    "locality",
+)
 """What is said of an exchange between ranks."""
 
 
@@ -60,6 +68,14 @@ def expert_problems(strategy: LayerStrategy, model: ModelSpec, workload: Workloa
             yield refused(
                 name, "with a capacity factor all experts compute equally many tokens", "leave one of them out"
             )
+    if expert.prioritised:
+        if strategy.data.zero == 3:
+            why = "weights are gathered and gradients scattered layer by layer, in no order with exchanges"
+            yield refused("prioritised", why, "leave it out, or use zero 0, 1 or 2")
+        elif not strategy.data.overlap:
+            yield refused("prioritised", "gradients leave behind the last backward anyway", "leave it out")
+        if expert.dispatcher == "move-experts":
+            yield refused("prioritised", "tokens are not exchanged", "leave it out")
     if expert.shadowed >= experts > 0:
         yield refused("shadowed", f"a layer has {experts} experts", f"use at most {experts - 1}")
     if expert.dispatcher == "move-experts":

@@ -29,6 +29,9 @@ class WorkerUpdates(HeldParameters):
     """Of one micro-batch."""
     last_s: Float[np.ndarray, "plans workers"]
     """Of the backward that gradients may hide behind."""
+    meeting_s: Float[np.ndarray, "plans workers"]
+    """Of it, exchanges of tokens that gradients meet on the links, and those that go before gradients."""
+    ahead_s: Float[np.ndarray, "plans workers"]
     micro_batches: Float[np.ndarray, "#plans #workers"]
     """That each chunk runs per update."""
     updates: Float[np.ndarray, "#plans #workers"]
@@ -58,6 +61,8 @@ def updates_of(columns: PipelineColumns) -> WorkerUpdates:
         **{name: getattr(columns, name) for name in HELD},
         forward_s=columns.forward_s.sum(axis=2),
         last_s=last_s.sum(axis=2),
+        meeting_s=columns.meeting_s,
+        ahead_s=columns.ahead_s,
         micro_batches=np.full((1, 1), float(micro_batches)),
         updates=np.full((1, 1), float(updates)),
         last_passes=np.full((1, 1), schedule.last_passes(columns.p, columns.m, columns.v)),

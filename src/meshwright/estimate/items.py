@@ -77,6 +77,10 @@ class ItemCosts:
     """Exposed, forward and backward."""
     cp_s: Float[np.ndarray, "rows items"]
     ep_s: Float[np.ndarray, "rows items"]
+    meeting_s: Float[np.ndarray, "rows items"]
+    """Of `ep_s`, exchanges of a backward that share their links with gradients on their way."""
+    ahead_s: Float[np.ndarray, "rows items"]
+    """Likewise, exchanges that go before gradients."""
     host_s: Float[np.ndarray, "rows items"]
     """Waiting for the host to issue kernels."""
     offload_s: Float[np.ndarray, "rows items"]
@@ -278,6 +282,7 @@ def _add_item(
     comm = {name: getattr(seconds.forward, name) + getattr(backward, name) for name in ("tp_s", "cp_s", "ep_s")}
     forward_s = seconds.forward.compute_s + seconds.forward.tp_s + seconds.forward.cp_s + seconds.forward.ep_s
     backward_s = backward.compute_s + backward.tp_s + backward.cp_s + backward.ep_s
+    exchanged_s = backward.ep_s
     recompute_s, recompute_flop = np.zeros(columns.rows), np.zeros(columns.rows)
     operators = backward.operators * hardware.software.backward_issue
     again = 1.0 if columns.stashed is None else np.where(columns.stashed, 0.0, 1.0)
@@ -285,6 +290,7 @@ def _add_item(
         recompute_s = recompute_s + module.compute_s
         recompute_flop = recompute_flop + module.flop
         backward_s = backward_s + module.compute_s + module.tp_s + module.cp_s + module.ep_s * again
+        exchanged_s = exchanged_s + module.ep_s * again
         operators = operators + module.operators
         for name in comm:
             comm[name] = comm[name] + getattr(module, name) * (again if name == "ep_s" else 1.0)
@@ -318,7 +324,10 @@ def _add_item(
     # Two layers' worth of copies are on the device while one computes.
     transient = transient + 2 * (away + fetched)
 
+    ahead = np.zeros(columns.rows) if columns.prioritised is None else columns.prioritised
     added = {
+        "meeting_s": exchanged_s * (1.0 - ahead),
+        "ahead_s": exchanged_s * ahead,
         "forward_s": forward_s + offload_forward_s,
         "backward_s": backward_s + offload_backward_s,
         "weight_gradient_s": seconds.weight_gradient_s,

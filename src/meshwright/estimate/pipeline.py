@@ -152,6 +152,12 @@ def pipeline_columns(
             found = np.maximum(found, np.where(present[item], values[:, item : item + 1], 0.0))
         return found
 
+    def exchanged_s(values: Float[np.ndarray, "plans items"]) -> Float[np.ndarray, "plans workers"]:
+        # Gradients of weights that are made apart hide behind products alone.
+        if weight_s is not None or not values.any():
+            return np.zeros((plans, workers))
+        return cells(values).sum(axis=2)
+
     return PipelineColumns(
         schedule=schedule,
         p=workers,
@@ -174,6 +180,8 @@ def pipeline_columns(
         recompute_flop=costs.recompute_flop @ whole_step,
         transfer_s=boundary.transfer_s,
         alone_s=alone_s,
+        meeting_s=exchanged_s(costs.meeting_s),
+        ahead_s=exchanged_s(costs.ahead_s),
         waits_s=waits_s,
         tied_s=boundary.tied_s * ends_apart(placement),
         devices_apart=boundary.devices_apart,

@@ -183,6 +183,7 @@ def strategy_columns(
         whole_tokens=_where_any([s.expert.drop_duplicates for s in strategies]),
         leaving=_where_any([1.0 if s.expert.locality is None else s.expert.locality for s in strategies], neutral=1.0),
         stashed=_where_any([s.expert.stash_collectives for s in strategies]),
+        prioritised=_where_any([s.expert.prioritised for s in strategies]),
         compression=_where_any([s.data.compression for s in strategies], neutral=""),
     )
 

@@ -57,6 +57,10 @@ class PipelineColumns(HeldParameters):
     """Latency of one boundary tensor between neighbouring workers, or behind each worker and chunk."""
     alone_s: Float[np.ndarray, "plans workers"]
     """Exchanges exposed in forwards and backwards that run without a partner, of those that hide beside one else."""
+    meeting_s: Float[np.ndarray, "plans workers"]
+    """Exchanges of tokens in the last backward of a micro-batch's, which gradients on their way meet."""
+    ahead_s: Float[np.ndarray, "plans workers"]
+    """Likewise, those that go before gradients."""
     waits_s: Float[np.ndarray, "plans"]
     """What workers wait for each other because micro-batches differ in attended pairs."""
     tied_s: Float[np.ndarray, "plans"]

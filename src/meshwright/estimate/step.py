@@ -236,6 +236,7 @@ def sync_of(work: WorkerUpdates, hardware: Hardware, workload: Workload, partner
         partners: workers of other pipelines with the same layers.
     """
     network = DataNetwork(work.sharding, work.groups, hardware, partners)
+    met = network.meets_exchanges
     once = step_sync(
         work.dense_parameters,
         work.expert_parameters,
@@ -244,6 +245,8 @@ def sync_of(work: WorkerUpdates, hardware: Hardware, workload: Workload, partner
             backward_s=work.last_s,
             micro_batches=work.micro_batches,
             passes=work.last_passes,
+            meeting_s=work.meeting_s * met,
+            ahead_s=work.ahead_s * met,
         ),
         work.sharding,
         network,

@@ -120,6 +120,10 @@ class StepCompute:
     passes: Array | float = 1.0
     """Backwards of a micro-batch that follow the first complete gradients of a step, and forwards before the last
     weights are used: more than one where chunks take turns."""
+    meeting_s: Array | float = 0.0
+    """Of `backward_s`, exchanges of tokens on the links that gradients take, which both use at half their rate."""
+    ahead_s: Array | float = 0.0
+    """Of `backward_s`, exchanges of tokens on these links that gradients wait for."""
 
 
 class DataNetwork:
@@ -130,7 +134,7 @@ class DataNetwork:
     ) -> None:
         self.hardware, self.partners = hardware, partners
         sizes, rates = hardware.joint or (hardware.domain_sizes, hardware.rates)
-        self.shard_rates = rates
+        self.shard_rates, self.replicas = rates, sharding.replicate
         self.strides = {
             False: (groups.dense_stride, sharding.shard),
             True: (groups.expert_stride, sharding.expert_shard),
@@ -155,6 +159,15 @@ class DataNetwork:
                 for expert, inside in self.replica.items()
             }
             self.replica_rates = partners.rates(hardware.rates)
+
+    @cached_property
+    def meets_exchanges(self) -> Array:
+        """1 where gradients of dense weights and exchanges of tokens leave the same domains, over the same links."""
+        (stride, shards), replicas = self.strides[False], self.replicas
+        within, exchanged = stride * shards * replicas, self.strides[True][0]
+        sizes = self.hardware.domain_sizes
+        left = [sum(np.asarray(ranks > size, dtype=np.int64) for size in sizes) for ranks in (within, exchanged)]
+        return np.asarray(left[0] == left[1], dtype=float)
 
     @cached_property
     def _in_shard(self) -> dict[bool, GroupLines]:
@@ -296,6 +309,10 @@ def step_sync(
     Between pipelines they are summed once per step: the pipeline that ends last finds the gradients of its partners
     there and hides its buckets as if it were alone, those that ended before wait for it. Weights of the updated shards
     come back beside the next step's first forward.
+    Exchanges of tokens in that backward may take the same links. As flows of equal right both have half of the rate, so
+    that exchanges of X seconds and gradients of G take min(X, G) longer; exchanges that go first take no longer, and
+    leave gradients the compute of the backward to hide behind.
+    Source: Li et al., "Accelerating Distributed MoE Training and Inference with Lina", USENIX ATC 2023, section 4.
 
     Args:
         dense_parameters: of one worker on one model-parallel rank.
@@ -364,10 +381,13 @@ def step_sync(
             gathered = network.gather_s(piece * weight, expert=expert) * kept
             first = first + gathered
             behind = behind + gathered * (buckets - 1)
-    gradients_s = _late_s(beside, backward_s * hidden * compute.passes, slowdown, on_time) + last
-    gradients_s = gradients_s + _late_s(each, backward_s * hidden, slowdown, on_time) * (micro_batches - 1) * (
-        zero == Z2
-    )
+    # What meets exchanges makes them longer; the rest hides behind what is left of the backward, its compute.
+    window_s = np.maximum(backward_s - compute.ahead_s - compute.meeting_s, 0.0) * hidden
+    met_s = np.minimum(beside * on_time, compute.meeting_s * hidden * compute.passes)
+    gradients_s = _late_s(beside - met_s, window_s * compute.passes, slowdown, on_time) + met_s + last
+    met_s = np.minimum(each * on_time, compute.meeting_s * hidden)
+    late_s = _late_s(each - met_s, window_s, slowdown, on_time) + met_s
+    gradients_s = gradients_s + late_s * (micro_batches - 1) * (zero == Z2)
     gather_s = _late_s(behind, forward_s * hidden * compute.passes, slowdown, on_time) + first
     optimizer_s = optimizer_s + hardware.software.step_s * training
     copies_s = np.maximum(copied_s - backward_s - gradients_s, 0.0)

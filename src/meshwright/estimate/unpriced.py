@@ -53,12 +53,6 @@ OF_STRATEGY = (
         "leave it out, or use placed_by_load with a load of experts",
     ),
     Unpriced(
-        "expert.prioritised",
-        (False,),
-        "exchanges and gradient traffic are priced without an order between them",
-        "leave it out",
-    ),
-    Unpriced(
         "data.averaging",
         ("synchronous", "local", "diloco"),
         "the exchange with a reference copy of the weights has no rule",

@@ -41,6 +41,7 @@ EXPERT_TOKENS: dict[str, tuple[str, str | int]] = {
     "epshadow8": ("hot_experts", "shadow8"),
     "epdtd": ("drop_duplicates", True),
     "epstash": ("stash_collectives", True),
+    "epfirst": ("prioritised", True),
     "epc2": ("ep_chunks", 2),
     "epc4": ("ep_chunks", 4),
     "epc8": ("ep_chunks", 8),
@@ -74,6 +75,8 @@ class PlanRow:
     """Pieces in which dispatch, experts and combine follow each other: 1, 2, 4 or 8."""
     drop_duplicates: bool = False
     stash_collectives: bool = False
+    prioritised: bool = False
+    """Exchanges go before gradients on the links."""
     dp: int = 1
     sharding: str = "z0"
     shard_group: int = 0
@@ -186,6 +189,7 @@ class PlanRow:
                 overlap_degree=self.ep_chunks,
                 drop_duplicates=self.drop_duplicates,
                 stash_collectives=self.stash_collectives,
+                prioritised=self.prioritised,
                 **about_hot_experts(self.hot_experts),
             ),
             data=self.data(),

@@ -70,6 +70,7 @@ def strategy_row(strategy: LayerStrategy) -> PlanRow | None:
         ep_chunks=strategy.expert.overlap_degree if strategy.expert.overlap_degree in (2, 4, 8) else 1,
         drop_duplicates=strategy.expert.drop_duplicates,
         stash_collectives=strategy.expert.stash_collectives,
+        prioritised=strategy.expert.prioritised,
         dp=strategy.dp,
         sharding=sharding,
         shard_group=group,

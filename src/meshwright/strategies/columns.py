@@ -71,6 +71,8 @@ class StrategyColumns:
     """Largest share of tokens that leave the innermost domain, 1 for any; None where no row states one."""
     stashed: Bool[np.ndarray, "rows"] | None = None
     """What exchanges brought is kept for backward; None where no row's is."""
+    prioritised: Bool[np.ndarray, "rows"] | None = None
+    """Exchanges go before gradients that share their links; None where no row's do."""
     compression: Compressions | None = None
     """How gradients are made small, as plans write it; None where no row's are."""
 

@@ -73,7 +73,7 @@ def with_data_degree(row: PlanRow, devices: int) -> PlanRow:
         changed = replace(changed, tp_overlap="bulk", sp=True)
     if changed.ep == 1:
         changed = replace(changed, dispatcher="alltoall", ep_overlap="none", hot_experts="kept", ep_chunks=1)
-        changed = replace(changed, drop_duplicates=False, stash_collectives=False)
+        changed = replace(changed, drop_duplicates=False, stash_collectives=False, prioritised=False)
     default = changed.schedule in (default_schedule(1), default_schedule(2))
     return replace(changed, schedule=default_schedule(changed.vpp)) if default else changed
 
