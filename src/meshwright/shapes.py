@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 else:
@@ -27,4 +29,11 @@ else:
 
         Bool = Float = Int = _Shaped
 
-__all__ = ["Bool", "Float", "Int"]
+__all__ = ["Array", "Bool", "Column", "Float", "Int", "Rows"]
+
+Array = Float[np.ndarray, "..."]
+"""Numbers in any shape."""
+Rows = Float[np.ndarray, "rows"]
+"""A number per row."""
+Column = int | float | np.integer | Array | Int[np.ndarray, "..."]
+"""A number per row, or one number for all rows; rows may have any shape that broadcasts."""

@@ -21,10 +21,10 @@ from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.preemptions import Preempted, preempted
 from meshwright.planning.mixed.search import MixedPlans, mixed_plans
 from meshwright.planning.mixed.slices import Composition, planned_slices
-from meshwright.planning.mixed.source import Launcher, PricedPlan, Refusals, StageSource
+from meshwright.planning.mixed.source import Launcher, PricedPlan, StageSource
 from meshwright.planning.mixed.spaces import space_anywhere
 from meshwright.planning.objectives import QUICKEST, Aim
-from meshwright.planning.one_kind import find_plans
+from meshwright.planning.one_kind import Refusals, find_plans
 from meshwright.planning.one_kind_plans import pinned_notes, target_note
 from meshwright.planning.plan_shape import title
 from meshwright.planning.reason import Reason

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from meshwright.calibrate.coverage import covering_ranges
-from meshwright.calibrate.fit import Z90, Fit, MeasuredStep
+from meshwright.calibrate.fit import Fit, MeasuredStep
 from meshwright.formats.writing import write_file
 from meshwright.library.calibration import SCHEMA
+from meshwright.specs.calibration import Z90
 
 INFORMED = 0.97
 """A number is kept where the runs narrowed its prior to this share or less."""

@@ -54,8 +54,6 @@ ROUNDS = 2
 FEWEST_RUNS = 20
 MOST_RUNS = 40
 """Runs of one source that a fit looks at, evenly spread over its rows: more of one machine teach little."""
-Z90 = 1.645
-"""Half-width of the central 90 % of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,12 @@ from meshwright.calibrate.fit import STEP
 from meshwright.calibrate.parameters import Parameter, fitted_quantities, hardware_with
 from meshwright.estimate.hardware import Hardware, at_pace
 from meshwright.library.software import software
-from meshwright.shapes import Float
+from meshwright.shapes import Float, Rows
 from meshwright.specs.calibration import Calibration, pace_name
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.workload import Workload
 
 Numbers = Float[np.ndarray, "numbers"]
-Rows = Float[np.ndarray, "rows"]
 Slopes = Float[np.ndarray, "rows numbers"]
 
 NOISE = 0.015

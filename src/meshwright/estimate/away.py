@@ -12,11 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
-from meshwright.shapes import Float, Int
+from meshwright.shapes import Array, Int
 from meshwright.specs.workload import Workload
 from meshwright.strategies.data import Z1, Z3, ShardingColumns
-
-Array = Float[np.ndarray, "..."]
 
 AWAY_KINDS = ("host", "disk")
 """Where bytes may be besides the device."""

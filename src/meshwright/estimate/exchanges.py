@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.work_seconds import Rows
 from meshwright.kernels.overlap import exposed_s
+from meshwright.shapes import Rows
 from meshwright.strategies.columns import BEST_OVERLAP, StrategyColumns
 
 # Multiprocessors that exchange kernels keep busy beside compute. Source: DeepSeek-V3 technical report, section 3.2.2.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.work_seconds import Rows
 from meshwright.kernels import collectives
 from meshwright.kernels.lines import group_span
+from meshwright.shapes import Rows
 from meshwright.strategies import TENSORS, context
 from meshwright.strategies.base import Call, Group
 from meshwright.strategies.columns import StrategyColumns

@@ -10,12 +10,10 @@ import numpy as np
 
 from meshwright.estimate.away import AWAY_KINDS, states_away
 from meshwright.estimate.hardware import Hardware
-from meshwright.shapes import Bool, Float, Int
+from meshwright.shapes import Array, Bool, Float, Int
 from meshwright.specs.workload import Workload
 from meshwright.strategies.data import Z3, ShardingColumns, StateBytes, state_bytes
 from meshwright.units import GIB
-
-Array = Float[np.ndarray, "..."]
 
 # Buffers of one communicator inside a node. Source: NCCL issue 964 (544 MB for two ranks, 688 MB for more, A100).
 COMMUNICATOR_BYTES = 0.5 * GIB

@@ -11,8 +11,9 @@ import numpy as np
 from meshwright.estimate.groups import Groups
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.work import LayerPricing
-from meshwright.estimate.work_seconds import ModuleSeconds, Rows
+from meshwright.estimate.work_seconds import ModuleSeconds
 from meshwright.kernels.algorithms import all_reduce_bus_factor, gather_bus_factor
+from meshwright.shapes import Rows
 from meshwright.specs.operators import CoreAttention, Linear, Scan, Scores, Vector
 from meshwright.strategies.base import Call, LocalAttention, LocalGemm, LocalScan, LocalScores
 from meshwright.strategies.columns import region_scale

@@ -17,11 +17,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
-from meshwright.shapes import Bool, Float
+from meshwright.shapes import Array, Bool
 from meshwright.strategies.compression import Chosen, chosen
 from meshwright.strategies.data import ShardingColumns
-
-Array = Float[np.ndarray, "..."]
 
 # Weights are averaged as the main copy holds them.
 AVERAGED_BYTES = 4.0

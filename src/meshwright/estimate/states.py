@@ -14,7 +14,7 @@ from meshwright.estimate import mixing
 from meshwright.estimate.hardware import Hardware
 from meshwright.kernels import collectives, compute
 from meshwright.kernels.lines import group_span
-from meshwright.shapes import Float
+from meshwright.shapes import Array, Float, Rows
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector
 from meshwright.specs.optimizers.base import Matrix, Product
@@ -23,9 +23,6 @@ from meshwright.strategies import TENSORS
 from meshwright.strategies.base import LocalGemm
 from meshwright.strategies.columns import StrategyColumns, full_width, local_units
 from meshwright.strategies.data import Z1, ShardingColumns
-
-Rows = Float[np.ndarray, "rows"]
-Array = Float[np.ndarray, "..."]
 
 # Of the fp32 peak that decompositions reach. Source: singular values of all gradients of Llama-7B, 4.7e14 FLOP as
 # counted in `galore`, take some ten minutes on an A100; Zhang et al. 2024, Q-GaLore (arXiv 2407.08296), section 1.

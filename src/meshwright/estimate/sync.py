@@ -16,11 +16,9 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.kernels.collectives import GroupLines, all_gather_s, all_reduce_s
 from meshwright.kernels.lines import LevelRates, group_span
 from meshwright.kernels.overlap import exposed_s
-from meshwright.shapes import Float, Int
+from meshwright.shapes import Array, Int
 from meshwright.specs.workload import Workload
 from meshwright.strategies.data import Z0, Z1, Z2, Z3, ShardingColumns, optimizer_traffic_bytes
-
-Array = Float[np.ndarray, "..."]
 
 # Gradients leave in buckets of this many parameters, more at large data degrees so that latency stays small.
 # Source: Megatron-LM, distributed data parallel configuration: max(40 M, 1 M x data-parallel degree).

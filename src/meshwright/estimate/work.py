@@ -15,9 +15,10 @@ from meshwright.estimate.exchanges import LayerCompute, exposed_exchanges
 from meshwright.estimate.groups import Groups
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.sequences import dynamic_levels, fullest_pairs, lockstep_pairs, pairs_of_row, scored_pairs
-from meshwright.estimate.work_seconds import ModuleSeconds, Rows, WorkSeconds
+from meshwright.estimate.work_seconds import ModuleSeconds, WorkSeconds
 from meshwright.kernels import compute
 from meshwright.kernels.overlap import exposed_s
+from meshwright.shapes import Rows
 from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Scores, Vector
 from meshwright.specs.precision import Precision
 from meshwright.specs.tuning import MADE_AGAIN_BYTES, STORED_BYTES

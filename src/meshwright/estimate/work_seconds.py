@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.shapes import Float
-
-Rows = Float[np.ndarray, "rows"]
+from meshwright.shapes import Rows
 
 
 @dataclass(slots=True)

@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.shapes import Float, Int
-
-Column = int | float | np.integer | Float[np.ndarray, "..."] | Int[np.ndarray, "..."]
-"""A number per row, or one number for all rows; rows may have any shape that broadcasts."""
+from meshwright.shapes import Column, Float
 
 Seconds = float | Float[np.ndarray, "..."]
 """Seconds, or seconds per byte, in the broadcast shape of the arguments."""

@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.kernels.algorithms import (
-    Column,
     Seconds,
     all_reduce_bus_factor,
     direct_all_to_all_s,
@@ -30,6 +29,7 @@ from meshwright.kernels.lines import (
     Lines,
     kept,
 )
+from meshwright.shapes import Column
 
 # Fractions of the ring's bandwidth that the logarithmic algorithms reach. Source: NCCL src/graph/tuning.cc, where the
 # tree's bus bandwidth is scaled by 0.92 and that of PAT (log-step all-gather and reduce-scatter) by 0.75.

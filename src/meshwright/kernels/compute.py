@@ -10,10 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.shapes import Float, Int
-
-Column = int | float | np.integer | Float[np.ndarray, "..."] | Int[np.ndarray, "..."]
-"""A number per row, or one number for all rows; rows may have any shape that broadcasts."""
+from meshwright.shapes import Column, Float
 
 Amount = float | Float[np.ndarray, "..."]
 """What every function here returns, in the broadcast shape of its arguments."""

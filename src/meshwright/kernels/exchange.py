@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.kernels.algorithms import Column, Seconds
+from meshwright.kernels.algorithms import Seconds
 from meshwright.kernels.lines import LevelRates
+from meshwright.shapes import Column
 
 # Bandwidth that these kernels reach over the achieved one of the level's collectives: 8 H100 dispatch 4096 tokens of
 # width 7168 in fp8 in 491 us and combine them in bf16 in 960 us (283 of 360 GB/s); 8 H800 at 134 of 160 GB/s, 64 at

@@ -8,11 +8,8 @@ from functools import reduce, wraps
 
 import numpy as np
 
-from meshwright.kernels.algorithms import (
-    Column,
-    Seconds,
-)
-from meshwright.shapes import Float, Int
+from meshwright.kernels.algorithms import Seconds
+from meshwright.shapes import Column, Float, Int
 
 Line = tuple[Seconds, Seconds]
 """One algorithm on one group: latency in s, and s per byte of the full tensor."""

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.shapes import Float, Int
-
-Column = int | float | np.integer | Float[np.ndarray, "..."] | Int[np.ndarray, "..."]
-"""A number per row, or one number for all rows."""
+from meshwright.shapes import Column, Float
 
 
 def exposed_s(comm_s: Column, compute_s: Column, slowdown: Column) -> float | Float[np.ndarray, "..."]:

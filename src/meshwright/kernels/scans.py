@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.kernels.compute import Amount, Column, Roof
+from meshwright.kernels.compute import Amount, Roof
+from meshwright.shapes import Column
 
 
 def scan_s(

@@ -20,6 +20,7 @@ from meshwright.specs.device import KernelEfficiency
 from meshwright.specs.software import Software, SoftwareGeneration
 
 LIBRARY_VARIABLE = "MESHWRIGHT_LIBRARY"
+"""Environment variable naming the folder of the user's own devices, models and calibration."""
 SCHEMA = "meshwright.calibration/1"
 MAX_PROBLEMS = 20
 FITTED = ("value", "low", "high", "prior")

@@ -16,6 +16,7 @@ from typing import IO
 
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest
 from meshwright.formats.huggingface import WEIGHTS, read_config
+from meshwright.library.calibration import LIBRARY_VARIABLE
 from meshwright.specs.model import ModelSpec
 
 __all__ = [
@@ -29,9 +30,6 @@ __all__ = [
     "resolve",
     "spec",
 ]
-
-LIBRARY_VARIABLE = "MESHWRIGHT_LIBRARY"
-"""Environment variable naming the folder of the user's own devices and models."""
 
 _DATA = Path(__file__).parent / "data" / "models"
 _FITTING_NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,98}[a-z0-9])?")

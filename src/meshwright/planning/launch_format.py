@@ -13,7 +13,7 @@ from meshwright.formats.files import parsed, read_text
 from meshwright.formats.megatron.records import record_of
 from meshwright.formats.shell import Script, read_script
 from meshwright.planning import trainer_around
-from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, SCRIPTS, TRAINER, Outside, text_beside
+from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, SCRIPTS, TRAINER, Outside, named_text
 from meshwright.planning.nemo_launcher import launcher_config
 from meshwright.planning.script_files import LAUNCHER, missing_configuration, started_with
 from meshwright.planning.trainer_record import recorded
@@ -85,6 +85,6 @@ def _started_by(path: Path, text: str, outside: Outside) -> str | None:
 
 def _script(path: Path, text: str, outside: Outside) -> tuple[Script, Callable[[str], str | None]]:
     """A script as bash means it, and what reads the files beside it."""
-    read = partial(text_beside, folder=path.parent)
+    read = partial(named_text, folder=path.parent)
     said, known = outside.arguments, outside.environment
     return read_script(text, name=path.name, arguments=said, environment=known, read=read), read

@@ -108,7 +108,7 @@ class LaunchSource:
             return replace(self, files=self._with_settings(self.files))
         if not self.is_bash or self.target.script is not None:
             return self
-        read = partial(text_beside, folder=self.folder)
+        read = partial(named_text, folder=self.folder)
         found = started_with(self._script(self.text), self.target, read)
         names = sorted(found.files, key=lambda name: name in self.target.beside)
         if not names or found.written or found.questions:
@@ -154,7 +154,7 @@ class LaunchSource:
 
     def _of_launcher(self, text: str) -> LaunchFile:
         """What the config says that a script starts NeMo's launcher with."""
-        script, read = self._script(text), partial(text_beside, folder=self.folder)
+        script, read = self._script(text), partial(named_text, folder=self.folder)
         found = launcher_config(script, read)
         if found is None or found.problems:
             wrong = InputError(what="the script does not start NeMo's launcher", why="no main.py has stages=[...]")
@@ -171,7 +171,7 @@ class LaunchSource:
         script = self._script(text)
         if self.target.script is not None:
             return self.target.script(script, self.devices)
-        return read_through(script, self.target, self.devices, partial(text_beside, folder=self.folder))
+        return read_through(script, self.target, self.devices, partial(named_text, folder=self.folder))
 
     def _with_settings(self, files: Mapping[str, str]) -> Mapping[str, str]:
         """Files with the keys that stand over them: the target's own, and those of its trainer."""
@@ -190,7 +190,7 @@ class LaunchSource:
             name=self.name or "script",
             arguments=self.outside.arguments,
             environment=self.outside.environment,
-            read=partial(text_beside, folder=self.folder),
+            read=partial(named_text, folder=self.folder),
         )
         script = with_settings(script, self.target, self.outside.settings)
         if not self.target.beside:
@@ -198,7 +198,7 @@ class LaunchSource:
         # Configurations that it names and that lie beside it say more; those that it writes itself come first.
         words = (word.text.rpartition("=")[2] for command in script.commands for word in command.words)
         paths = [path for path in words if path.endswith(".json")]
-        texts = {path: self.files.get(Path(path).name) or text_beside(path, folder=self.folder) for path in paths}
+        texts = {path: self.files.get(Path(path).name) or named_text(path, folder=self.folder) for path in paths}
         named = {Path(path).name: text for path, text in texts.items() if text is not None}
         others = {name: literal(text, ScriptLine(name, 1)) for name, text in named.items()}
         return replace(script, files={**others, **script.files})
@@ -236,7 +236,7 @@ def _of_project(folder: Path, parents: list[Path]) -> list[Path]:
     return here[1 : root + 1]
 
 
-def text_beside(path: str, folder: Path | None) -> str | None:
+def named_text(path: str, folder: Path | None) -> str | None:
     """The text of a file that another one names, by its path or its name beside that one; None if there is none."""
     if folder is None or not path.strip():
         return None
@@ -263,5 +263,5 @@ def _files(source: str | os.PathLike[str], target: Target) -> dict[str, str]:
     for name in target.beside:
         if (path.parent / name).is_file() and name not in found:
             found[name] = read_text(path.parent / name, "launch file")
-    texts = {Path(name).name: text_beside(name, path.parent) for name in target.named(found[path.name])}
+    texts = {Path(name).name: named_text(name, path.parent) for name in target.named(found[path.name])}
     return found | {name: text for name, text in texts.items() if text is not None}

@@ -28,6 +28,7 @@ MOST_ASKED = 40
 """Layouts asked of the search when a target refuses some."""
 
 Refusals = Callable[[Job], tuple[Problem, ...]]
+"""What a target refuses of a plan."""
 SpaceFor = Callable[[ClusterSpec], Space]
 
 

@@ -15,7 +15,7 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import plan_problems, row_problems
 from meshwright.fields.gather import Gather
 from meshwright.fields.kinds import Choice, Count, FieldKind, Number, Whole
-from meshwright.planning.repair.changes import describe, with_chunks, with_data_degree, with_degree
+from meshwright.planning.repair.changes import DEGREES, describe, with_chunks, with_data_degree, with_degree
 from meshwright.planning.sensitivity import numbers_of
 from meshwright.records import Record
 from meshwright.schedules import PLAN_SCHEDULES, known_names, schedule_named
@@ -29,7 +29,6 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import RECOMPUTES, SHARDINGS, PlanRow, recompute_fields
 from meshwright.specs.row_text import parse_row
 
-DEGREES = ("tp", "cp", "pp", "ep", "etp")
 AXES = (*DEGREES, "vpp", "mbs", "recompute", "sharding", "schedule")
 """Settings of a row that change by themselves; the data degree takes what they leave of the devices."""
 MOST_CHOICES = 9

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.app.requests.serve import GIB, HERE
+from meshwright.app.requests.serve import HERE
+from meshwright.units import GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

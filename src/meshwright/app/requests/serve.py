@@ -11,10 +11,10 @@ from meshwright.fields.field import ask
 from meshwright.fields.host import MemorySize
 from meshwright.fields.kinds import Duration, FieldKind, Flag, Whole
 from meshwright.fields.request import Reading, Request
+from meshwright.units import GIB
 
 HERE = "127.0.0.1"
 TOKEN = "MESHWRIGHT_TOKEN"
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from itertools import combinations
 
 import numpy as np
 
-from meshwright.kernels.algorithms import Column, Seconds, ring_gather_s
-from meshwright.shapes import Bool, Float, Int
+from meshwright.kernels.algorithms import Seconds, ring_gather_s
+from meshwright.shapes import Bool, Column, Float, Int
 
 WHOLE = -1
 """An axis that splits nothing."""

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from meshwright.formats.shell import patterns
 from meshwright.formats.shell.closing import closing, closing_brace, closing_quote
 from meshwright.formats.shell.state import Shell
-from meshwright.formats.shell.values import ScriptLine, Unknown, Value, known_text, only_unset, unknown_of
+from meshwright.formats.shell.values import ScriptLine, Truth, Unknown, Value, known_text, only_unset, unknown_of
 from meshwright.formats.shell.words import Expander
 
-Truth = bool | Unknown
 _FILES = [
     "-e",
     "-f",

@@ -18,12 +18,20 @@ from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.source import Source
 from meshwright.formats.shell.state import Shell, TooMuch
 from meshwright.formats.shell.syntax import between, text_at, trimmed
-from meshwright.formats.shell.values import Fragment, Unknown, Value, Variable, known_text, only_unset, unknown_of
+from meshwright.formats.shell.values import (
+    Fragment,
+    Truth,
+    Unknown,
+    Value,
+    Variable,
+    known_text,
+    only_unset,
+    unknown_of,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-Truth = bool | Unknown
 MAX_ROUNDS = 1_000
 
 

@@ -21,6 +21,7 @@ from meshwright.formats.shell.syntax import assigned, file_name, parse, text_at,
 from meshwright.formats.shell.values import (
     Fragment,
     ScriptLine,
+    Truth,
     Unknown,
     Value,
     Variable,
@@ -33,8 +34,6 @@ from meshwright.formats.shell.words import Expander
 
 if TYPE_CHECKING:
     from tree_sitter import Node
-
-Truth = bool | Unknown
 
 
 class Evaluator:

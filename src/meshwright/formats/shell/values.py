@@ -34,6 +34,10 @@ class Unknown:
     """It is one word, whichever it is."""
 
 
+Truth = bool | Unknown
+"""Whether something holds, where it can be known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fragment:
     """Part of a string that was written in one place."""

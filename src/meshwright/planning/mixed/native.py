@@ -31,9 +31,10 @@ from meshwright.planning.mixed.groups_alone import GroupsAlone
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.repairs import mixed_repairs
 from meshwright.planning.mixed.set_cost import price_per_step
-from meshwright.planning.mixed.source import Launcher, PricedPlan, Refusals, SearchRecord
+from meshwright.planning.mixed.source import Launcher, PricedPlan, SearchRecord
 from meshwright.planning.mixed.spaces import space_anywhere
 from meshwright.planning.objectives import Aim
+from meshwright.planning.one_kind import Refusals
 from meshwright.planning.repair.no_plan import NoPlanError, fix_of
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec

@@ -8,28 +8,25 @@ parallelizers   slices that any parallelizers plan, priced by `estimate`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from meshwright.errors import MeshwrightError, Problem, UnsupportedError
+from meshwright.errors import MeshwrightError, UnsupportedError
 from meshwright.estimate.result import StepPrice
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import PipelineSet
 from meshwright.planning.objectives import Aim
+from meshwright.planning.one_kind import Refusals
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 
 if TYPE_CHECKING:
     from meshwright.planning.compose.sources.parallelizers.slice_pipelines import SlicePipeline
-
-Refusals = Callable[[Job], tuple[Problem, ...]]
-"""What a target refuses of a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
