@@ -89,7 +89,7 @@ INTENTS = (
         (
             "samples forced on one axis of a mesh",
             "test_mlp n_layer_mlp_force_batch_dim_mapping",
-            "no such option: the solver chooses the axis",
+            f"{PLANNED}::test_stated_data_ranks_split_samples_where_weights_would_be",
         ),
         (
             "moments in parts: one reduce-scatter and one all-gather",
@@ -156,7 +156,7 @@ INTENTS = (
         (
             "transformer, samples forced on one axis",
             "test_bert bert_layer_force_batch_dim_mapping",
-            "no such option: the solver chooses the axis",
+            f"{PLANNED}::test_stated_data_ranks_split_samples_of_a_transformer",
         ),
         (
             "a split table of words: its gradient is not reduced",

@@ -100,6 +100,8 @@ class ShardParallel(Method):
 
     mesh_shape: tuple[int, ...] | None = None
     """Devices along each axis of a logical mesh of 1 to 3 axes; without it, the best row or grid of two axes."""
+    data_ranks: int | None = None
+    """Parts along the first axis of the mesh that share the samples, whatever it costs; without it, where it pays."""
     memory_bytes: float | None = None
     """Memory of one device for parameters, gradients, optimizer state and activations, bytes; None: unlimited."""
     hosts: Stated | None = None
@@ -130,6 +132,14 @@ class ShardParallel(Method):
         if shape is not None and (not 1 <= len(shape) <= 3 or min(shape) < 1):
             wrong.append(Problem(what=f"mesh_shape = {shape}", why="a logical mesh has 1 to 3 axes of devices",
                                  fix="mesh_shape=(2, 4)", field="mesh_shape"))  # fmt: skip
+        ranks = self.data_ranks
+        if ranks is not None and ranks < 2:
+            wrong.append(Problem(what=f"data_ranks = {ranks}", why="samples are shared between two ranks or more",
+                                 fix="data_ranks=2, or leave it out", field="data_ranks"))  # fmt: skip
+        elif ranks is not None and shape and shape[0] != ranks:
+            wrong.append(Problem(what=f"data_ranks = {ranks} with mesh_shape = {shape}", field="data_ranks",
+                                 why="data ranks lie along the first axis of the mesh",
+                                 fix=f"data_ranks={shape[0]}"))  # fmt: skip
         if self.hosts is not None and isinstance(stated_hosts(self.hosts), Islands):
             wrong.append(Problem(what="hosts of several kinds", why="an operator is split over equal devices",
                                  fix="hosts of one kind, or method=Auto(hosts=...)", field="hosts"))  # fmt: skip
@@ -161,8 +171,15 @@ class ShardParallel(Method):
             devices: in the mesh.
 
         Raises:
-            InputError: `mesh_shape` is for another number of devices.
+            InputError: `mesh_shape` or `data_ranks` is for another number of devices.
         """
+        ranks = self.data_ranks
+        if self.mesh_shape is None and ranks is not None:
+            if devices % ranks:
+                raise InputError(Problem(what=f"data_ranks = {ranks} on {devices} devices", field="data_ranks",
+                                         why="all ranks have as many devices",
+                                         fix=f"data_ranks={devices}, or other devices"))  # fmt: skip
+            return [(devices,) if ranks == devices else (ranks, devices // ranks)]
         if self.mesh_shape is None:
             return [(devices,), *((n, devices // n) for n in range(2, devices) if devices % n == 0)]
         if prod(self.mesh_shape) != devices:

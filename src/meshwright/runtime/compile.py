@@ -27,7 +27,7 @@ from meshwright.compiler.methods import (
     ShardParallel,
 )
 from meshwright.compiler.pipeline_set import PipelineSet
-from meshwright.compiler.ranks.form import form_of, ranks_along
+from meshwright.compiler.ranks.form import form_of, not_shared, ranks_along
 from meshwright.compiler.replaying import check_replayed, decided_plan, replayed_method
 from meshwright.compiler.sharding.apply import AXES, StageSetting, shard_stage
 from meshwright.compiler.sharding.cost import LogicalMesh
@@ -193,7 +193,9 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
             choice = None if replayed is None else replayed.choice
             views = _logical_meshes(method, meshes[0])
             on_ranks = [] if replayed is not None and not replayed.rank_axes else ranks_along(step, stages[0], views)
-            rest = [] if replayed is not None and on_ranks else views
+            if method.data_ranks is not None and not on_ranks:
+                raise not_shared(step, stages[0], method.data_ranks)
+            rest = [] if on_ranks and (replayed is not None or method.data_ranks is not None) else views
             setting = StageSetting(memory_bytes=method.memory_bytes, choice=choice)
             stage, solved = shard_stage(step, stages[0], rest, setting, on_ranks=on_ranks)
             stages, meshes, shardings = (stage,), [solved.mesh], [solved]
@@ -225,6 +227,10 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
 
 def _whole_step(asked: _Asked, method: Method, why: InputError) -> CompiledStep:
     """A step in one piece, on one mesh or spread over those of a pipeline."""
+    if isinstance(method, ShardParallel) and method.data_ranks is not None:
+        raise InputError(Problem(what=f"data_ranks = {method.data_ranks}: {why.problems[0].what}", field="data_ranks",
+                                 why="each rank computes the loss of its own samples, and the step runs whole",
+                                 fix="leave data_ranks out"))  # fmt: skip
     if method.num_micro_batches > 1:
         said = f"runs whole, without its {method.num_micro_batches} micro-batches: {why.problems[0].what}"
         warnings.warn(said, WholeStepWarning, stacklevel=7)

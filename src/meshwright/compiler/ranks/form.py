@@ -18,6 +18,7 @@ from meshwright.compiler.sharding.apply import SolvedSharding
 from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.shardings import DataSharding, MeshSharding
 from meshwright.compiler.traced_step import TracedStep
+from meshwright.errors import InputError, Problem
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -132,6 +133,23 @@ def ranks_along(
                 found[ranks] = None
     shared = [(view, mesh, found[mesh.devices.shape[0]]) for view, mesh in meshes]
     return [(view, mesh, own) for view, mesh, own in shared if own is not None]
+
+
+def not_shared(step: TracedStep, stage: CutStage, ranks: int) -> InputError:
+    """Why data ranks that were asked for cannot share the samples of a loss.
+
+    Args:
+        step: that runs.
+        stage: its loss.
+        ranks: how many.
+    """
+    reason = "they are none of its own"
+    try:
+        rank_stages(step, [stage], [("x", ranks)])
+    except NotShared as error:
+        reason = str(error)
+    return InputError(Problem(what=f"data_ranks = {ranks}: {reason}", field="data_ranks", fix="leave data_ranks out",
+                              why="each rank computes the loss of its own samples, and losses are added"))  # fmt: skip
 
 
 def _data_axes(sharding: MeshSharding) -> tuple[DataSharding, tuple[str, ...]]:
