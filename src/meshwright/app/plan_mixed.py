@@ -274,7 +274,7 @@ def mixed_answer(
         workload=asked.workload,
         assumptions=asked.assumptions,
         verdict=Verdict(
-            text=" ".join(said),
+            text=" ".join(filter(None, said)),
             why=tuple(why),
             runner_up=None if asked.brief else runner_up(plans[0], _second(plans, found, behind), aim),
             reasons=tuple(reasons),

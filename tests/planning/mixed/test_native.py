@@ -31,6 +31,7 @@ def test_mixing_beats_each_kind_alone(plans: PlanSet) -> None:
     assert mixing.best_alone.devices == "16 H100"
     assert plans[0].estimate.step_time_s < (mixing.best_alone.step_time_s or 0.0)
     assert f"{100 * (mixing.gain or 0.0):.0f}%" in plans.verdict.text
+    assert "  " not in plans.verdict.text
 
 
 def test_every_plan_fits_and_trains_the_batch(plans: PlanSet) -> None:
