@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from meshwright.errors import InputError, MeshwrightError, Problem, nearest
+from meshwright.errors import InputError, Problem
 from meshwright.estimate.legality import model_rules, row_degrees
-from meshwright.estimate.stages import refusal
-from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, known_names, schedule_named
-from meshwright.schedules.parameters import tried_of
-from meshwright.search.axes import AXES, is_recompute
+from meshwright.planning.axis_words import (
+    COUNTED,
+    entries_of,
+    note_blank,
+    read_entry,
+    schedules_of,
+)
+from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, schedule_named
+from meshwright.search.axes import AXES
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
-
-COUNTED = tuple(axis.name for axis in AXES.values() if axis.counted)
-_OTHER_NAMES = {other: axis.name for axis in AXES.values() for other in axis.other_names}
-
-
-def axis_called(name: str) -> str | None:
-    """The axis of a name, or of a name that other programs use for it; None where there is none.
-
-    Args:
-        name: as an option or a key, such as `--tensor-parallel-size`.
-    """
-    plain = name.strip("-").replace("-", "_").lower()
-    return plain if plain in AXES else _OTHER_NAMES.get(plain)
-
-
-def _tokens() -> dict[str, tuple[str, str]]:
-    """Tokens of the one-line form that state one axis, with its value."""
-    return {
-        token: (axis.name, word)
-        for axis in AXES.values()
-        if axis.token
-        for word in axis.values()
-        if (token := axis.token(word))
-    }
 
 
 def space_of(
@@ -86,15 +66,15 @@ def space_of(
             )
         pins[axis] = left
 
-    for entry in _entries(pin):
-        axis, values = _read(entry, "pin", problems)
+    for entry in entries_of(pin):
+        axis, values = read_entry(entry, "pin", problems)
         if axis and not values:
             fix = f"say {axis}={'8' if axis in COUNTED else AXES[axis].values()[-1]}"
             problems.append(Problem(what=f"pin {entry!r} has no value", why="a pin fixes an axis to values", fix=fix))
         elif axis:
             hold(axis, values, f"pin {entry!r}")
     if schedule is not None:
-        names = _schedules(schedule, problems, tries=True)
+        names = schedules_of(schedule, problems, tries=True)
         if names:
             hold("schedule", names, f"schedule {_listed(names)}")
     if offload is not None:
@@ -111,8 +91,8 @@ def space_of(
         problems += method_problems(methods) + idle_problems(methods, model, workload)
         opened = tuple(axis for axis in opened_axes(methods, model, workload) if axis not in pins)
         pins |= {axis: OPENED[axis]() for axis in opened}
-    for entry in _entries(forbid):
-        axis, values = _read(entry, "forbid", problems)
+    for entry in entries_of(forbid):
+        axis, values = read_entry(entry, "forbid", problems)
         if axis and not values and AXES[axis].neutral is None:
             problems.append(
                 Problem(
@@ -156,11 +136,11 @@ def check_axes(
     """
     problems: list[Problem] = []
     for verb, said in (("pin", pin), ("forbid", forbid)):
-        _blank(verb, said, problems)
-        for entry in _entries(said):
-            _read(entry, verb, problems)
+        note_blank(verb, said, problems)
+        for entry in entries_of(said):
+            read_entry(entry, verb, problems)
     if schedule is not None:
-        _schedules(schedule, problems)
+        schedules_of(schedule, problems)
     if offload is not None:
         from meshwright.planning.offload import read_offload
 
@@ -189,123 +169,6 @@ def target_rule(target: str | None) -> Callable[[Job], tuple[Problem, ...]] | No
     return refusals_in_search(target)
 
 
-def _blank(verb: str, said: str | Iterable[str], problems: list[Problem]) -> None:
-    """Note a text that names no axis: a variable of a script that is not set."""
-    if any(not str(text).strip(" ,") for text in ([said] if isinstance(said, str) else said)):
-        what, fix = f"{verb} is empty", "leave it out, or say tp=8" if verb == "pin" else "leave it out, or say pp"
-        problems.append(Problem(what=what, why="it names no axis", fix=fix, field=verb))
-
-
-def _entries(said: str | Iterable[str]) -> list[str]:
-    """`tp=4,8,sharding=z1` as `tp=4,8` and `sharding=z1`: what is no value of the entry before starts a new one."""
-    found: list[str] = []
-    for text in [said] if isinstance(said, str) else said:
-        for part in (part.strip() for part in str(text).split(",")):
-            axis = found[-1].partition("=")[0] if found and "=" in found[-1] else ""
-            axis = _OTHER_NAMES.get(axis, axis)
-            value = (
-                part.isdigit()
-                if axis in COUNTED
-                else (axis in AXES and _value(axis, part) is not None) or _schedule(axis, part)
-            )
-            if value:
-                found[-1] += f",{part}"
-            elif part:
-                found.append(part)
-    return found
-
-
-def _read(entry: str, verb: str, problems: list[Problem]) -> tuple[str, tuple[object, ...]]:
-    """Axis and values of one entry; an empty axis where it is not understood."""
-    name, equals, rest = entry.partition("=")
-    name = name.strip().lower().replace("-", "_") if equals else entry.strip()
-    axis = _OTHER_NAMES.get(name, name)
-    if not equals and axis not in AXES:
-        return _read_token(entry, verb, problems)
-    if axis not in AXES:
-        problems.append(_unknown(entry, name, verb))
-        return "", ()
-    values: list[object] = []
-    for text in (part.strip() for part in rest.split(",") if part.strip()):
-        value = _value(axis, text)
-        if value is None:
-            problems.append(_wrong_value(axis, text, verb))
-            return "", ()
-        values.append(value)
-    return axis, tuple(values)
-
-
-def _read_token(entry: str, verb: str, problems: list[Problem]) -> tuple[str, tuple[object, ...]]:
-    if found := _tokens().get(entry):
-        return found[0], (found[1],)
-    if _schedule("schedule", entry):
-        return "schedule", (_value("schedule", entry),)
-    if entry.startswith("rc-") and (word := _value("recompute", entry)):
-        return "recompute", (word,)
-    match = re.fullmatch(r"([a-z]+)([0-9]{1,9})", entry)
-    if match and match[1] in COUNTED and int(match[2]) >= 1:
-        return match[1], (int(match[2]),)
-    problems.append(_unknown(entry, entry, verb))
-    return "", ()
-
-
-def _value(axis: str, text: str) -> object | None:
-    if axis in COUNTED:
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= 1 else None
-    word = text.lower().removeprefix("rc-") if axis == "recompute" else text.lower()
-    if axis == "schedule":
-        return next(iter(_schedules(word, [])), None)
-    if axis == "recompute":
-        return word if is_recompute(word) else None
-    word = f"z{word}" if axis == "sharding" and word.isdigit() else word
-    return word if word in AXES[axis].values() else None
-
-
-def _schedule(axis: str, text: str) -> bool:
-    """Whether an entry is the name of a schedule that plans may run, with its settings or without."""
-    return axis == "schedule" and _value(axis, text) is not None
-
-
-def _unknown(entry: str, name: str, verb: str) -> Problem:
-    close = nearest(name, [*AXES, *_tokens(), *PLAN_SCHEDULES])
-    fix = f"did you mean {' or '.join(close)}?" if close else f"axes: {', '.join(AXES)}"
-    return Problem(what=f"{verb} {entry[:60]!r}: unknown axis {name[:40]!r}", why="no plan has it", fix=fix, field=verb)
-
-
-def _wrong_value(axis: str, text: str, verb: str) -> Problem:
-    if axis in COUNTED:
-        why, fix = "degrees are whole numbers from 1 on", f"for example {axis}=8"
-        return Problem(what=f"{verb} {axis}={text[:40]}", why=why, fix=fix, field=axis)
-    close = nearest(text, AXES[axis].values())
-    fix = f"did you mean {' or '.join(close)}?" if close else ""
-    return Problem(
-        what=f"{verb} {axis}={text[:40]}", why=f"{axis} is one of {', '.join(AXES[axis].values())}", fix=fix, field=axis
-    )
-
-
-def _schedules(
-    named: str | Iterable[str], problems: list[Problem], allowed: Sequence[str] = PLAN_SCHEDULES, *, tries: bool = False
-) -> list[str]:
-    """Schedules by their tokens; with `tries` one that is named without settings stands for those a search tries."""
-    names: list[str] = []
-    for text in [named] if isinstance(named, str) else named:
-        for name in (part.strip().lower() for part in str(text).split(",") if part.strip()):
-            if name == "all":
-                names += list(allowed)
-                continue
-            try:
-                schedule = schedule_named(name[:80])
-            except MeshwrightError as error:
-                problems += error.problems
-                continue
-            if schedule.name in allowed:
-                bare = tries and name in known_names()
-                names += [one.token for one in (tried_of(schedule) if bare else (schedule,))]
-            else:
-                problems.append(refusal(schedule))
-    return list(dict.fromkeys(names))
-
-
 def schedule_names(named: str | Iterable[str], *, refused: bool = False) -> list[str]:
     """Names of schedules, aliases resolved.
 
@@ -317,7 +180,7 @@ def schedule_names(named: str | Iterable[str], *, refused: bool = False) -> list
         InputError: unknown names, all together.
     """
     problems: list[Problem] = []
-    names = _schedules(named, problems, tuple(SCHEDULES) if refused else PLAN_SCHEDULES)
+    names = schedules_of(named, problems, tuple(SCHEDULES) if refused else PLAN_SCHEDULES)
     if problems:
         raise InputError(problems, code="MW205")
     return names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
@@ -133,3 +134,34 @@ class LayerRun:
         check.that(len(self.layers) > 0, "layers", self.layers, "must hold at least one layer")
         check.whole("repeats", self.repeats)
         check.done()
+
+
+MAX_PERIOD = 32
+"""Longest repeating pattern of layers that is looked for."""
+
+
+def layer_runs(layers: Sequence[LayerSpec]) -> tuple[LayerRun, ...]:
+    """Layers in order as runs of the shortest period that covers most: 5 sliding + 1 full, ten times, is one run.
+
+    Args:
+        layers: the layers from the first to the last.
+
+    Returns:
+        Runs whose layers, written out, are `layers`.
+    """
+    numbers: dict[LayerSpec, int] = {}
+    kinds = [numbers.setdefault(layer, len(numbers)) for layer in layers]
+    runs: list[LayerRun] = []
+    start = 0
+    while start < len(kinds):
+        best_period, best_repeats = 1, 1
+        for period in range(1, min(MAX_PERIOD, len(kinds) - start) + 1):
+            end = start + period
+            while end < len(kinds) and kinds[end] == kinds[end - period]:
+                end += 1
+            repeats = (end - start) // period
+            if (repeats > 1 or period == 1) and period * repeats > best_period * best_repeats:
+                best_period, best_repeats = period, repeats
+        runs.append(LayerRun(layers=tuple(layers[start : start + best_period]), repeats=best_repeats))
+        start += best_period * best_repeats
+    return tuple(runs)

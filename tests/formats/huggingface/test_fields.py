@@ -1,18 +1,13 @@
-"""Fields of a config: checks, all problems together, and runs of layers."""
+"""Fields of a config: checks, and all problems together."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.huggingface import read_config
-from meshwright.formats.huggingface.fields import fold
-from meshwright.specs.layers import Attention, DenseMlp
-from meshwright.specs.model import LayerSpec
 from tests.formats.huggingface.configs import LLAMA, MOE
 
 
@@ -63,23 +58,6 @@ def test_layer_lists_are_checked() -> None:
         read_config(gemma | {"layer_types": ["linear_attention"] * 32}, "m")
     with pytest.raises(InputError, match="layer numbers from 0 to 31"):
         read_config(MOE | {"model_type": "qwen3_moe", "mlp_only_layers": [32]}, "m")
-
-
-@given(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=40))
-def test_folding_keeps_the_layers(widths: list[int]) -> None:
-    attention = Attention(heads=1, kv_heads=1, head_dim=1)
-    layers = [LayerSpec(attention=attention, mlp=DenseMlp(ffn_hidden=width, gated=True)) for width in widths]
-    runs = fold(layers)
-    assert [layer for run in runs for _ in range(run.repeats) for layer in run.layers] == layers
-
-
-def test_folding_finds_the_period() -> None:
-    attention = Attention(heads=1, kv_heads=1, head_dim=1)
-    a, b = (LayerSpec(attention=attention, mlp=DenseMlp(ffn_hidden=width, gated=True)) for width in (1, 2))
-    assert [(len(run.layers), run.repeats) for run in fold([a] * 80)] == [(1, 80)]
-    assert [(len(run.layers), run.repeats) for run in fold([a, b] * 40)] == [(2, 40)]
-    assert [(len(run.layers), run.repeats) for run in fold([b] * 3 + [a] * 58)] == [(1, 3), (1, 58)]
-    assert [(len(run.layers), run.repeats) for run in fold([a, a, a, b] * 9 + [a])] == [(4, 9), (1, 1)]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from typing import Literal
 
 from meshwright.formats.huggingface.experts import read_mlps
 from meshwright.formats.huggingface.family import Family
-from meshwright.formats.huggingface.fields import MAX_SEQ_LEN, MAX_VOCAB, Fields, fold
+from meshwright.formats.huggingface.fields import MAX_SEQ_LEN, MAX_VOCAB, Fields
 from meshwright.formats.huggingface.mixers import read_mixers
+from meshwright.specs.layer_spec import layer_runs
 from meshwright.specs.model import LayerSpec, ModelSpec
 
 OF_WORDS = ("CausalLM", "LMHead", "ConditionalGeneration")
@@ -100,7 +101,7 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
         family=name,
         hidden=hidden,
         max_seq_len=longest,
-        runs=fold([kinds[place] for place in places]),
+        runs=layer_runs([kinds[place] for place in places]),
         notes=fields.said(),
         **model,  # type: ignore[arg-type]
     )

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_VOCAB, Fields, fold
+from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_VOCAB, Fields
 from meshwright.formats.huggingface.tower import patch_matrix, section
+from meshwright.specs.layer_spec import layer_runs
 from meshwright.specs.layers import Attention, CrossAttention, DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.streams import Images, Projection, Stream
@@ -377,7 +378,7 @@ def modernbert(fields: Fields) -> ModelSpec:
         hidden=hidden,
         vocab=vocab,
         max_seq_len=longest,
-        runs=fold(own),
+        runs=layer_runs(own),
         tied_embeddings=True,
         embedding_norm=True,
         final_norm="rmsnorm",

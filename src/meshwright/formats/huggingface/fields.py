@@ -10,7 +10,6 @@ from copy import copy
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.spellings import SAME, SPELLINGS
-from meshwright.specs.model import LayerRun, LayerSpec
 
 MAX_WIDTH = 2**22
 MAX_LAYERS = 10_000
@@ -19,8 +18,6 @@ MAX_SEQ_LEN = 2**31
 MAX_EXPERTS = 2**16
 LISTS = ("layers_block_type", "hybrid_override_pattern")
 """Keys of patterns that may stand in for the number of layers."""
-MAX_PERIOD = 32
-"""Longest repeating pattern of layers that is looked for."""
 
 
 def show(value: object) -> str:
@@ -394,30 +391,3 @@ class Fields:
             raise InputError(list(dict.fromkeys(self._problems)), code="MW204")
         if self._refusals:
             raise UnsupportedError(list(dict.fromkeys(self._refusals)), code="MW402")
-
-
-def fold(layers: Sequence[LayerSpec]) -> tuple[LayerRun, ...]:
-    """Layers in order as runs of the shortest period that covers most: 5 sliding + 1 full, ten times, is one run.
-
-    Args:
-        layers: the layers from the first to the last.
-
-    Returns:
-        Runs whose layers, written out, are `layers`.
-    """
-    numbers: dict[LayerSpec, int] = {}
-    kinds = [numbers.setdefault(layer, len(numbers)) for layer in layers]
-    runs: list[LayerRun] = []
-    start = 0
-    while start < len(kinds):
-        best_period, best_repeats = 1, 1
-        for period in range(1, min(MAX_PERIOD, len(kinds) - start) + 1):
-            end = start + period
-            while end < len(kinds) and kinds[end] == kinds[end - period]:
-                end += 1
-            repeats = (end - start) // period
-            if (repeats > 1 or period == 1) and period * repeats > best_period * best_repeats:
-                best_period, best_repeats = period, repeats
-        runs.append(LayerRun(layers=tuple(layers[start : start + best_period]), repeats=best_repeats))
-        start += best_period * best_repeats
-    return tuple(runs)

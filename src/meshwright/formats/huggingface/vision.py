@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 
-from meshwright.formats.huggingface.fields import fold
 from meshwright.formats.huggingface.tower import Tower, section
+from meshwright.specs.layer_spec import layer_runs
 from meshwright.specs.layers import Attention, CrossAttention
 from meshwright.specs.model import LayerSpec, ModelSpec
 
@@ -102,7 +102,7 @@ def with_tower(model: ModelSpec, tower: Tower, *, sound: bool = False) -> ModelS
     """
     notes = (*model.notes, *tower.notes, *((AUDIO,) if sound else ()))
     own = [_crossed(layer, tower) if number in tower.readers else layer for number, layer in enumerate(model.layers())]
-    text = fold(own) if tower.readers else model.runs
+    text = layer_runs(own) if tower.readers else model.runs
     return replace(model, runs=(*tower.runs, *text), streams=(*model.streams, *tower.streams), notes=notes)
 
 

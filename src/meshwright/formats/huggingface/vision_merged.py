@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields, fold
+from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
 from meshwright.formats.huggingface.tower import (
     VISION,
     WINDOWS,
@@ -20,6 +20,7 @@ from meshwright.formats.huggingface.tower import (
     side_of,
     two_matrices,
 )
+from meshwright.specs.layer_spec import layer_runs
 from meshwright.specs.streams import Images, Projection, Stream
 
 
@@ -79,7 +80,7 @@ def qwen2_5_vl(fields: Fields, outer: Fields, text: int) -> Tower:
         tables=hidden,
     )
     windows = Stream(name=WINDOWS, hidden=hidden, tower=True, length=max(1, window // patch) ** 2, window_of=VISION)
-    runs = fold([block.layer(VISION if number in whole else WINDOWS) for number in range(layers)])
+    runs = layer_runs([block.layer(VISION if number in whole else WINDOWS) for number in range(layers)])
     return Tower(runs=runs, streams=(stream, windows))
 
 
