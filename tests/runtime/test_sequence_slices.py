@@ -13,9 +13,12 @@ import pytest
 
 import meshwright as mw
 from meshwright.compiler.instructions import Op
-from meshwright.errors import InputError
+from meshwright.errors import InputError, UnsupportedError
+from meshwright.runtime.training_run import Training
 from meshwright.schedules import schedule_named
 from meshwright.schedules.table import Kind
+from meshwright.specs.row import PlanRow
+from meshwright.zoo.tiny import TINY
 from tests.compiler.models import largest_difference
 
 WIDTH, HEADS, WORDS, TOKENS, LAYERS = 8, 2, 16, 8, 2
@@ -150,6 +153,15 @@ def layered(loop: Callable[..., jax.Array]) -> Callable[..., Any]:
         return jax.tree.map(lambda weight, gradient: weight - 0.1 * gradient, state, gradients), value, seen
 
     return step
+
+
+@pytest.mark.parametrize(("model", "why"), [("moe-tiny", "whole sequences"), (None, "no tokens")])
+def test_a_model_whose_tokens_are_counted_or_missing_is_refused_before_it_is_traced(
+    model: str | None, why: str
+) -> None:
+    spec = None if model is None else TINY[model]
+    with pytest.raises(UnsupportedError, match=why):
+        Training(spec=spec, row=PlanRow(pp=2, gbs=8, schedule="seq1f1b"), stage_layers=(2, 2), seq_len=8, hidden=8)
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.compiler.grid import DeviceGrid
+from meshwright.errors import UnsupportedError
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.local import LocalRuntime
 from meshwright.runtime.parallelize import ParallelizedStep, parallelize
 from meshwright.runtime.plan_method import grid_of, method_of, recompute_runs
 from meshwright.runtime.planned_training import PlannedTraining
 from meshwright.runtime.profile import StepPrediction, predicted_step
+from meshwright.schedules import schedule_named
 from meshwright.specs.row import PlanRow
 from meshwright.zoo.catalogue import model_of
 from meshwright.zoo.model import Model
@@ -26,6 +28,17 @@ class Training(PlannedTraining):
     row: PlanRow
     stage_layers: tuple[int, ...]
     """Layers of each virtual stage, as the planner splits them."""
+
+    def __post_init__(self) -> None:
+        schedule = schedule_named(self.row.schedule)
+        if schedule.sections() == 1 or schedule.parts_samples or (self.spec is not None and not self.spec.is_moe):
+            return
+        name = "the perceptron" if self.spec is None else self.spec.name
+        why = (
+            "it has no tokens" if self.spec is None else "an expert's places are given to the tokens of whole sequences"
+        )
+        what = f"{self.row.schedule} does not run with {name}"
+        raise UnsupportedError(what=what, why=why, fix="1f1b, or a dense model", field="plan", code="MW411")
 
     @property
     def title(self) -> str:

@@ -152,7 +152,9 @@ class SliceTasks(StageTasks):
                 self._declare_together(layout, results[at], own, at)
         sums = [layout.sum(operand) for operand in stage.parameters]
         added = len(sums) + (0 if own.last else len(_earlier(own)))
-        declare(f"B{name}", programs.backward, reads, [*back, *sums])
+        if own.last:
+            declare(f"B{name}", programs.backward, reads, [*back, *sums])
+        # The first backward of all is that of a last slice.
         declare(f"B{name}+", programs.backward, reads, [*back, *sums], added)
 
     def _declare_together(self, layout: Layout, held: PlacedValue, own: SliceStage, at: int) -> None:
