@@ -4,9 +4,9 @@
 Fits to every measured file of full training, starting at the packaged numbers, and writes
 src/meshwright/library/data/calibration.json and, for docs/accuracy.md, what each run was predicted at while its source
 was left out: benchmarks/left_out.csv. With --left-out the packaged numbers and widths stay, and only the errors in that
-file are written, as after a change of how rows are read; with --widths, ranges are made as wide as these errors say,
-as after a change of what widths depend on. With --only device.blackwell numbers with this in their names
-move, by the runs that they touch, and the rest of both files stays.
+file, their summary and what ranges hold of them are written, as after a change of how rows are read; with --widths,
+ranges are made as wide as these errors say, as after a change of what widths depend on. With --only device.blackwell
+numbers with this in their names move, by the runs that they touch, and the rest of both files stays.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.one_step import on_left_out, tell
 from meshwright.app.calibrate import measured_step
 from meshwright.calibrate.coverage import covering_ranges
 from meshwright.calibrate.file import error_summary, fit_record, write_calibration
-from meshwright.calibrate.fit import BETWEEN, Fit, MeasuredStep, fit, spread_out, touches
+from meshwright.calibrate.fit import BETWEEN, Fit, MeasuredStep, Runs, fit, spread_out, touches
 from meshwright.calibrate.parameters import fitted_quantities
 from meshwright.formats.measured import read_rows
 from meshwright.library.calibration import PACKAGED, calibration
@@ -76,6 +76,27 @@ def write_widths(found: Mapping[str, Any]) -> None:
     kept = {name: record["ranges"][name] for name in ("own", "tie")}
     record |= {"ranges": found["ranges"] | kept, "spread": found["spread"]}
     record["errors"]["left_out"] = found["errors"]["left_out"]
+    write_calibration(record, PACKAGED)
+
+
+def write_errors(after: Runs) -> None:
+    """The packaged file with the errors of left_out.csv, and how many of them the ranges there hold; numbers stay.
+
+    Args:
+        after: ln(predicted / measured) of each run under the packaged numbers.
+    """
+    with LEFT_OUT.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    errors, half = (np.array([float(row[name]) for row in rows]) for name in ("left_out", "half_width"))
+    inside, of = np.abs(errors) <= half, np.array([row["source"] for row in rows])
+    sources = {name: round(float(inside[of == name].mean()), 4) for name in dict.fromkeys(of.tolist())}
+    record: dict[str, Any] = json.loads(PACKAGED.read_text(encoding="utf-8"))
+    record["errors"] |= {"after": error_summary(after), "left_out": error_summary(errors)}
+    record["ranges"]["left_out"] |= {
+        "inside": round(float(inside.mean()), 4),
+        "inside_by_source": round(float(np.mean(list(sources.values()))), 4),
+        "sources": sources,
+    }
     write_calibration(record, PACKAGED)
 
 
@@ -143,6 +164,8 @@ def main(arguments: list[str] | None = None) -> int:
         elif widths:
             write_widths(record)
         write_left_out(found, chosen, {} if widths else packaged_widths())
+        if not widths:
+            write_errors(found.after)
     return 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import importlib
+import json
+import math
 import shutil
 import sys
 from dataclasses import replace
@@ -14,6 +16,7 @@ import pytest
 
 from benchmarks import __main__ as speed
 from benchmarks import accuracy, accuracy_classes, calculon, machine, peers, version
+from benchmarks import fit as benchmarks_fit
 from benchmarks.headlines import HEADLINES, Headline
 from benchmarks.one_step import on_left_out
 from meshwright.library.calibration import calibration
@@ -125,6 +128,33 @@ def test_headline_runs_are_priced_near_what_was_published(run: Headline) -> None
     assert run.command.startswith(f"meshwright estimate {run.model} --plan {run.plan} --gpus ")
     assert run.source
     assert run.date
+
+
+def test_errors_of_rows_read_anew_are_summed_up_beside_numbers_that_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sources, one whose two runs a range of 10% holds, one where it holds one of two."""
+    record = {
+        "numbers": {"device.hopper.gemm_fraction": {"value": 0.8}},
+        "errors": {"before": {"median": 0.1}},
+        "ranges": {"left_out": {"median_high_over_low": 1.2}},
+    }
+    packaged, errors = tmp_path / "calibration.json", tmp_path / "left_out.csv"
+    packaged.write_text(json.dumps(record), encoding="utf-8")
+    rows = ("a,one,0.05,0.1", "b,one,-0.02,0.1", "c,two,0.3,0.1", "d,two,0.0,0.1")
+    errors.write_text("id,source,left_out,half_width\n" + "\n".join(rows), encoding="utf-8")
+    monkeypatch.setattr(benchmarks_fit, "PACKAGED", packaged)
+    monkeypatch.setattr(benchmarks_fit, "LEFT_OUT", errors)
+
+    benchmarks_fit.write_errors(np.zeros(4))
+
+    found = json.loads(packaged.read_text(encoding="utf-8"))
+    assert found["numbers"] == record["numbers"]
+    assert found["errors"]["before"] == {"median": 0.1}
+    assert found["errors"]["left_out"]["median"] == pytest.approx(math.expm1(0.035), abs=2e-3)
+    ranges = found["ranges"]["left_out"]
+    assert (ranges["inside"], ranges["inside_by_source"], ranges["sources"]) == (0.75, 0.75, {"one": 1.0, "two": 0.5})
+    assert ranges["median_high_over_low"] == 1.2
 
 
 def test_a_step_of_a_source_left_out_tells_of_its_others() -> None:
