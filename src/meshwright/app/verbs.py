@@ -102,9 +102,8 @@ def python_verb(verb: str) -> Callable[..., Any]:
     signature = signature_of(request)
 
     def call(*values: Any, **named: Any) -> Any:
-        for name in named:
-            if name not in signature.parameters:
-                raise TypeError(_unexpected(verb, name, request))
+        if unknown := [name for name in named if name not in signature.parameters]:
+            raise TypeError("\n".join(_unexpected(verb, name, request) for name in unknown))
         if len(values) > len(request.positional):
             raise TypeError(_too_many(verb, values, request))
         given = signature.bind(*values, **named).arguments

@@ -173,6 +173,8 @@ def test_a_python_verb_refuses_a_name_that_is_no_field() -> None:
         python_verb("plan")("gpt2", sequence_length=4)
     with pytest.raises(TypeError, match=r"plan\(\) got an unexpected keyword argument 'seqlen'; did you mean seq_len?"):
         python_verb("plan")("gpt2", seqlen=4)
+    with pytest.raises(TypeError, match=r"'seqlen'; did you mean seq_len\?\n.*'pinn'; did you mean pin\?"):
+        python_verb("plan")("gpt2", seqlen=4, pinn={"tp": 2})
     with pytest.raises(TypeError, match="it takes plan, target, directory, force"):
         python_verb("export")("plans.json", where="launch")
     for verb, option, name in (
