@@ -19,6 +19,8 @@ from meshwright.targets.sayable import Plan, Rule, Says, only
 
 ARGUMENTS = "training_args.json"
 SCRIPT = "train.py"
+DISTRIBUTED = "distributed_config.json"
+"""Fields of `DistributedConfig` of transformers 5.23, by which `from_pretrained` divides a model over ranks."""
 
 OPTIMIZERS = {
     "adam": "adamw_torch",
@@ -68,9 +70,20 @@ def arguments(plan: Plan, **more: Any) -> Keys:
     }
 
 
-def trainer_files(plan: Plan, **more: Any) -> tuple[tuple[str, str], ...]:
-    """The trainer's arguments, with these beside those of `arguments`, the script that takes them, and its adapters."""
-    return (ARGUMENTS, json_text(arguments(plan, **more))), (SCRIPT, script(plan)), *adapters.files(plan)
+def trainer_files(
+    plan: Plan, *, weights: str = "", distributed: Keys | None = None, **more: Any
+) -> tuple[tuple[str, str], ...]:
+    """The trainer's arguments, the script that takes them, and its adapters.
+
+    Args:
+        plan: that they say.
+        weights: format in which the script makes weights that are trained whole; that of activations by default.
+        distributed: how the transformers library itself divides the model over ranks; nothing by default.
+        more: arguments beside those of `arguments`.
+    """
+    made = (ARGUMENTS, json_text(arguments(plan, **more))), (SCRIPT, script(plan, weights, distributed is not None))
+    divided = () if distributed is None else ((DISTRIBUTED, json_text(distributed)),)
+    return *made, *divided, *adapters.files(plan)
 
 
 def start(plan: Plan) -> str:
@@ -94,17 +107,18 @@ def whole_sequences(source: str, why: str) -> Rule:
     )
 
 
-def script(plan: Plan) -> str:
-    """A Python file that trains the model on random tokens with the arguments beside it."""
+def script(plan: Plan, weights: str = "", divided: bool = False) -> str:
+    """A Python file that trains the model on random tokens; takes what `trainer_files` does."""
+    positions = ', "position_ids": torch.arange(SEQ_LEN)' if _by_heads(plan) else ""
     return f'''"""{plan.model.name}: {plan.workload.seq_len} tokens a sequence, random data in place of yours.
 
 Set MODEL to the Hugging Face id or folder of the model: its own config.json says all of its shape.
 """
 
-{_imports(plan)}
+{_imports(plan, divided)}
 
 SEQ_LEN = {plan.workload.seq_len}
-ATTENTION = "{_attention(plan)}"
+{_devices(plan)}ATTENTION = "{_attention(plan)}"
 
 
 class RandomTokens(torch.utils.data.Dataset):
@@ -116,15 +130,15 @@ class RandomTokens(torch.utils.data.Dataset):
 
     def __getitem__(self, index):
         tokens = torch.randint(self.vocab, (SEQ_LEN,), generator=torch.Generator().manual_seed(index))
-        return {{"input_ids": tokens, "labels": tokens}}
+        return {{"input_ids": tokens, "labels": tokens{positions}}}
 
 
-{_made(plan)}
+{_made(plan, weights, divided)}
 
 
 def main():
     (arguments,) = HfArgumentParser(TrainingArguments).parse_json_file(sys.argv[1])
-    model = made(os.environ["MODEL"])
+{_sequences(plan)}{_counted(plan)}    model = made(os.environ["MODEL"])
     vocab = model.config.get_text_config().vocab_size
     Trainer(model=model, args=arguments, train_dataset=RandomTokens(vocab)).train()
 
@@ -134,29 +148,83 @@ if __name__ == "__main__":
 '''
 
 
-def _imports(plan: Plan) -> str:
+def _imports(plan: Plan, divided: bool) -> str:
     """What the script imports."""
     tuned = plan.model.tuning is not None and plan.model.tuning.lora is not None
     stored = any(name == adapters.QUANTIZED for name, _ in adapters.files(plan))
     names = ["AutoModelForCausalLM", "HfArgumentParser", "Trainer", "TrainingArguments"]
-    names += ["BitsAndBytesConfig"] if stored else [] if tuned else ["AutoConfig"]
-    modules = [*(["json"] if stored else []), "os", "sys"]
+    names += ["BitsAndBytesConfig"] if stored else [] if tuned or divided else ["AutoConfig"]
+    modules = [*(["json"] if stored or divided else []), "os", "sys"]
     head = "".join(f"import {name}\n" for name in modules)
-    return f"{head}\nimport torch\nfrom transformers import {', '.join(sorted(names))}"
+    ulysses = (
+        "from accelerate.parallelism_config import ParallelismConfig\n"
+        "from accelerate.utils import DeepSpeedSequenceParallelConfig\n"
+    )
+    own = "\nfrom transformers.distributed import DistributedConfig" if divided else ""
+    return (
+        f"{head}\nimport torch\n{ulysses if _by_heads(plan) else ''}"
+        f"from transformers import {', '.join(sorted(names))}{own}"
+    )
 
 
-def _made(plan: Plan) -> str:
+def _by_heads(plan: Plan) -> bool:
+    """Whether sequences are cut by heads, which DeepSpeed does inside the trainer."""
+    return any(level.kind == "a2a" for level in plan.strategy.context)
+
+
+def _sequences(plan: Plan) -> str:
+    """Lines of the script that tell the trainer to cut sequences by heads (Ulysses)."""
+    if not _by_heads(plan):
+        return ""
+    return f"""    arguments.parallelism_config = ParallelismConfig(
+        sp_backend="deepspeed",
+        sp_size={plan.strategy.cp},
+        dp_shard_size={plan.strategy.dp},
+        sp_handler=DeepSpeedSequenceParallelConfig(
+            sp_seq_length=SEQ_LEN, sp_seq_length_is_variable=False, sp_attn_implementation=ATTENTION
+        ),
+    )
+"""
+
+
+def shared_batches(plan: Plan) -> bool:
+    """Whether several devices share a micro-batch, so that the batch of a step does not tell how many there are."""
+    return plan.strategy.tp * plan.strategy.cp > 1
+
+
+def _devices(plan: Plan) -> str:
+    """The line of the script that says how many devices make the batch of a step."""
+    return f"DEVICES = {plan.job.plan.devices}\n" if shared_batches(plan) else ""
+
+
+def _counted(plan: Plan) -> str:
+    """Lines of the script that stop where others start it."""
+    if not shared_batches(plan):
+        return ""
+    return """    if arguments.world_size != DEVICES:
+        sys.exit(f"the plan is of {DEVICES} devices, started are {arguments.world_size}")
+"""
+
+
+def _made(plan: Plan, weights: str, divided: bool) -> str:
     """The function of the script that makes the model: its weights as they start, or frozen ones with adapters."""
     tuning, dtype = plan.model.tuning, _FORMATS[plan.precision.activations]
     if tuning is None or tuning.lora is None:
-        return _FROM_CONFIG
+        # The format is said: without it weights are in that of the config, 16 bits in most, and stay in it.
+        return (_DIVIDED if divided else _FROM_CONFIG).format(dtype=weights or dtype, file=DISTRIBUTED)
     stored = "" if tuning.lora.base is None else _STORED.format(file=adapters.QUANTIZED, dtype=dtype)
     return _WITH_ADAPTERS.format(dtype=dtype, stored=stored)
 
 
 _FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _FROM_CONFIG = """def made(model):
-    return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model), attn_implementation=ATTENTION)"""
+    config = AutoConfig.from_pretrained(model)
+    return AutoModelForCausalLM.from_config(config, attn_implementation=ATTENTION, dtype="{dtype}")"""
+_DIVIDED = """def made(model):
+    with open("{file}") as file:
+        parts = DistributedConfig(**json.load(file))
+    said = {{"attn_implementation": ATTENTION, "dtype": "{dtype}"}}
+    return AutoModelForCausalLM.from_pretrained(model, distributed_config=parts, **said)"""
 _WITH_ADAPTERS = """def made(model):
     from peft import PeftConfig, get_peft_model
 
@@ -185,9 +253,14 @@ def shape_problems(plan: Plan) -> Iterator[Problem]:
 def trainer_problems(plan: Plan) -> Iterator[Problem]:
     """What neither the trainer nor PEFT does of a plan."""
     yield from shape_problems(plan)
-    if plan.workload.optimizer.endswith("-8bit") and plan.strategy.data.family == "fsdp":
-        # torchtune refuses the same, for the same reason (its recipes, 2025).
-        why, fix = "optimizers of bitsandbytes take no sharded tensors of FSDP2", "use adamw, or z2"
+    optimizer = plan.workload.optimizer
+    if plan.strategy.data.family == "fsdp" and (optimizer.endswith("-8bit") or optimizer in ("lion", "adafactor")):
+        # torchtune refuses those of 8 bits, for the same reason (its recipes, 2025); Adafactor adds sharded tensors to
+        # whole ones (transformers/optimization.py of transformers 5.23).
+        owner = (
+            "Adafactor of the transformers library takes" if optimizer == "adafactor" else "those of bitsandbytes take"
+        )
+        why, fix = f"{owner} no sharded tensors of FSDP2", "use adamw, or z2"
         yield Problem(what=f"plan: optimizer is {plan.workload.optimizer}", why=why, fix=fix, field="optimizer")
     yield from adapters.untrainable_by_peft(plan)
 
@@ -208,6 +281,8 @@ class Arguments:
     steps: int = 0
     seq_len: int | None = None
     """None where no program of ours is there to say it."""
+    devices: int | None = None
+    """As `seq_len`."""
     attention: str | None = None
     """As `seq_len`: `materialised` or `flash`."""
     notes: tuple[str, ...] = ()
@@ -216,14 +291,15 @@ class Arguments:
 
 def read_arguments(files: Files, reader: KeyReader) -> Arguments:
     """The trainer's arguments among the files of a run; what is missing there is named."""
-    text, seq_len, attention = text_beside(files, ARGUMENTS), _length(files, reader), _attends(files)
+    text, seq_len, attention = text_beside(files, ARGUMENTS), _constant("SEQ_LEN", files, reader), _attends(files)
+    devices = _constant("DEVICES", files, reader)
     if text is None:
         note = f"taken as trained without gradient checkpointing, with AdamW: {ARGUMENTS} is not beside it"
-        return Arguments(given=False, seq_len=seq_len, attention=attention, notes=(note,))
+        return Arguments(given=False, seq_len=seq_len, devices=devices, attention=attention, notes=(note,))
     keys = table_of(text, "JSON", "trainer's arguments")
     own = KeyReader(keys=keys, problems=reader.problems, file=(ARGUMENTS, text))
     reader.beside.append(own)
-    return replace(arguments_of(own, seq_len), attention=attention)
+    return replace(arguments_of(own, seq_len), devices=devices, attention=attention)
 
 
 def arguments_of(own: KeyReader, seq_len: int | None = None, recompute: str = "gradient_checkpointing") -> Arguments:
@@ -246,15 +322,15 @@ def arguments_of(own: KeyReader, seq_len: int | None = None, recompute: str = "g
     )
 
 
-def _length(files: Files, reader: KeyReader) -> int | None:
-    """Tokens of a sequence, as the program says them that is written with a plan."""
+def _constant(name: str, files: Files, reader: KeyReader) -> int | None:
+    """Tokens of a sequence, or devices, as the program says them that is written with a plan."""
     text = text_beside(files, SCRIPT)
-    found = text and re.search(r"^SEQ_LEN = (\d{1,9})$", text, re.MULTILINE)
+    found = text and re.search(rf"^{name} = (\d{{1,9}})$", text, re.MULTILINE)
     if not text or not found:
         return None
-    own = KeyReader(keys={"SEQ_LEN": int(found[1])}, file=(SCRIPT, text))
+    own = KeyReader(keys={name: int(found[1])}, file=(SCRIPT, text))
     reader.beside.append(own)
-    return own.degree("SEQ_LEN")
+    return own.degree(name)
 
 
 def _attends(files: Files) -> str | None:

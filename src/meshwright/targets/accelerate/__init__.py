@@ -5,6 +5,7 @@ Keys are those of accelerate 1.15.0 and transformers 5.23.0 (2026-11), https://g
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -25,6 +26,7 @@ _SIZES = "parallelism_config.parallelism_config_"
 _CONTEXT = {"ag": "allgather", "p2p": "alltoall"}
 """How keys and values go round: gathered, or passed on ring by ring."""
 _SOURCE = "accelerate/parallelism_config.py and utils/dataclasses.py of accelerate 1.15.0"
+_DIVISION = "transformers/distributed/configuration_utils.py and fsdp.py of transformers 5.23.0"
 SAYS = fsdp.SAYS | {
     **hugging_face.RECOMPUTE,
     "tp": ANY,
@@ -51,6 +53,27 @@ RULES = (
         fix="use fsdp",
         source=_SOURCE,
     ),
+    Rule(
+        field="cp",
+        holds=lambda plan: plan.strategy.tp == 1 or plan.strategy.cp == 1,
+        why="the transformers library cuts the matrices of a model as it loads it, and cuts no sequences",
+        fix="use one of tp and cp",
+        source=_DIVISION,
+    ),
+    Rule(
+        field="data.reshard",
+        holds=lambda plan: plan.strategy.tp == 1 or plan.strategy.data.reshard,
+        why="where the transformers library cuts matrices, it frees gathered weights after the forward",
+        fix="use fsdp",
+        source=_DIVISION,
+    ),
+    Rule(
+        field="precision",
+        holds=lambda plan: plan.strategy.tp == 1 or not plan.sharded or plan.precision.name in ("bf16", "fp32"),
+        why="where the transformers library cuts matrices, shards are computed with in bf16, and summed in fp32",
+        fix="use bf16",
+        source=_DIVISION,
+    ),
     fsdp.context_shards(_SOURCE, why="context parallelism needs FSDP2"),
     Rule(
         field="data.shard",
@@ -69,7 +92,7 @@ RULES = (
 def configuration(plan: Plan) -> Keys:
     """The keys of the YAML configuration."""
     strategy = plan.strategy
-    data, sharded = strategy.data, plan.sharded
+    data, sharded = strategy.data, plan.sharded and not _divided(plan)
     activations = plan.precision.activations
     kinds = [level.kind for level in strategy.context]
     flat = {
@@ -93,16 +116,31 @@ def configuration(plan: Plan) -> Keys:
             "fsdp_config.fsdp_offload_params": bool(strategy.offload.weights),
             "fsdp_config.fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
-    if sharded or strategy.tp > 1:
         flat |= {
             f"{_SIZES}dp_replicate_size": data.replicate,
             f"{_SIZES}dp_shard_size": data.shard,
-            f"{_SIZES}tp_size": strategy.tp,
             f"{_SIZES}cp_size": strategy.cp,
         }
     if kinds:
         flat[f"{_SIZES}cp_comm_strategy"] = _CONTEXT[kinds[0]]
     return nested_tables(flat)
+
+
+def _divided(plan: Plan) -> bool:
+    """Whether the transformers library divides the model as it loads it: Accelerate cuts no matrices itself."""
+    return plan.strategy.tp > 1
+
+
+def _division(plan: Plan) -> Keys:
+    """Fields of its `DistributedConfig`."""
+    data = plan.strategy.data
+    return {
+        "tp_size": plan.strategy.tp,
+        "fsdp_size": data.shard if plan.sharded else 1,
+        "dp_replicate_size": data.replicate if plan.sharded else 1,
+        "fsdp_cpu_offload": bool(plan.strategy.offload.weights),
+        "fsdp_mixed_precision": plan.sharded and plan.precision.activations == "bf16",
+    }
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -111,8 +149,21 @@ def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
         f"plan: {plan.job.name or plan.model.name}",
     )
     # FSDP2 wraps layers for recompute itself; twice would compute them a third time.
-    trainer = hugging_face.trainer_files(plan, gradient_checkpointing=plan.recomputed and not plan.sharded)
+    by_fsdp = plan.sharded and not _divided(plan)
+    trainer = hugging_face.trainer_files(
+        plan,
+        weights="float32",
+        distributed=_division(plan) if _divided(plan) else None,
+        gradient_checkpointing=plan.recomputed and not by_fsdp,
+    )
     return (CONFIG, yaml_text(configuration(plan), head)), *trainer
+
+
+def _beyond(plan: Plan) -> Iterator[Problem]:
+    yield from hugging_face.trainer_problems(plan)
+    if _divided(plan) and plan.model.tuning is not None:
+        why, fix = "adapters are put on whole matrices, before they would be cut over tensor ranks", "use tp1"
+        yield Problem(what=f"plan: tp is {plan.strategy.tp}", why=why, fix=fix, field="tp")
 
 
 def _start(plan: Plan) -> str:
@@ -126,7 +177,11 @@ def _start(plan: Plan) -> str:
 NOTES = (
     Note(
         text="with mixed_precision bf16 gradients cross the network in bf16, planned are fp32: it sends half as much",
-        when=lambda plan: plan.sharded and (plan.precision.activations, plan.precision.reduce) == ("bf16", "fp32"),
+        when=lambda plan: (
+            plan.sharded
+            and not _divided(plan)
+            and (plan.precision.activations, plan.precision.reduce) == ("bf16", "fp32")
+        ),
     ),
     overlaps("FSDP2 and DDP overlap their collectives"),
 )
@@ -155,8 +210,10 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     engine = kind == "deepspeed" and reader.get("deepspeed_config.deepspeed_config_file") is None
     if kind == "deepspeed" and not engine:
         return _by_deepspeed(reader, files, trainer, devices)
-    sharded = kind == "fsdp"
-    tp, cp = reader.degree(f"{_SIZES}tp_size"), reader.degree(f"{_SIZES}cp_size")
+    own = _own_division(reader, files)
+    sharded = kind == "fsdp" or (own is not None and own.degree("fsdp_size") > 1)
+    tp = reader.degree(f"{_SIZES}tp_size") if own is None else own.degree("tp_size")
+    cp = reader.degree(f"{_SIZES}cp_size")
     if kind not in ("fsdp", "multi_gpu", "no") and not engine:
         fix = "check the JSON of DeepSpeed" if kind == "deepspeed" else "give the file of that engine"
         reader.refuse("distributed_type", kind.upper(), "FSDP, MULTI_GPU and DEEPSPEED can be planned", fix)
@@ -166,11 +223,17 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         return reader.launch(None, notes=trainer.notes)
     dp = world // (tp * cp)
     held = (
-        _engine(reader) if engine else _shards(reader, dp, cp) if sharded else fsdp.sharding(False, dp=dp, replicate=dp)
+        _engine(reader)
+        if engine
+        else _divided_shards(own, dp)
+        if own is not None
+        else _shards(reader, dp, cp)
+        if sharded
+        else fsdp.sharding(False, dp=dp, replicate=dp)
     )
     steps = trainer.steps or 1
-    own = reader.get("deepspeed_config.gradient_accumulation_steps", "auto")
-    if engine and own != "auto":
+    said = reader.get("deepspeed_config.gradient_accumulation_steps", "auto")
+    if engine and said != "auto":
         steps = reader.degree("deepspeed_config.gradient_accumulation_steps")
     strategy = reader.word(f"{_SIZES}cp_comm_strategy", "allgather")
     kinds = {said: ours for ours, said in _CONTEXT.items()}
@@ -208,9 +271,32 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         if started not in (None, world)
         else ()
     )
-    if sharded and reader.get(_VERSION, 1) == 1:
+    if kind == "fsdp" and reader.get(_VERSION, 1) == 1:
         notes = (*notes, "FSDP1 is priced as FSDP2, which shards alike")
     return reader.launch(row, workload=workload, notes=notes)
+
+
+def _own_division(reader: KeyReader, files: Files) -> KeyReader | None:
+    """How the transformers library divides the model, where a file beside the configuration says that it does."""
+    text = text_beside(files, hugging_face.DISTRIBUTED)
+    if text is None:
+        return None
+    keys = table_of(text, "JSON", "division of the model")
+    own = KeyReader(keys=keys, problems=reader.problems, file=(hugging_face.DISTRIBUTED, text))
+    reader.beside.append(own)
+    own.switch("fsdp_mixed_precision")
+    return own
+
+
+def _divided_shards(own: KeyReader, dp: int) -> dict[str, Any]:
+    """Fields of a row that say what the transformers library shards."""
+    shard, replicate = own.degree("fsdp_size"), own.degree("dp_replicate_size")
+    if shard * replicate != dp:
+        why = f"must make {dp} data ranks with dp_replicate_size {replicate}"
+        own.refuse("fsdp_size", shard, why, f"use {max(1, dp // replicate)}")
+        replicate = 1
+    offload = "wog" if own.switch("fsdp_cpu_offload") else ""
+    return {"offload": offload, **fsdp.sharding(shard > 1, dp=dp, replicate=replicate)}
 
 
 _JSON = "deepspeed_config_file:"
@@ -294,13 +380,13 @@ TARGET = OneStrategyTarget(
     version="1.15.0 (2026-11)",
     says=SAYS,
     rules=RULES,
-    beyond=hugging_face.trainer_problems,
+    beyond=_beyond,
     write=_files,
     start=_start,
     notes=NOTES,
     read=read,
     recognised=FILE.recognised,
     named=_named,
-    beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT, *adapters.FILES),
+    beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT, hugging_face.DISTRIBUTED, *adapters.FILES),
     software="pytorch-eager",
 )

@@ -128,12 +128,32 @@ RULES = (
         fix="offload all of it, or use z3",
         source=_CONFIG,
     ),
+    Rule(
+        field="optimizer",
+        holds=lambda plan: not _own_optimizer(plan) or plan.workload.optimizer in ("adam", "adamw"),
+        why="with experts on several ranks ZeRO 1 and 2 need an optimizer that DeepSpeed makes, here its AdamW",
+        fix="use adamw, or z3",
+        source="deepspeed/runtime/zero/stage_1_and_2.py of deepspeed 0.19.8",
+    ),
     fsdp.offloads_shards(_CONFIG, why="offloading weights needs ZeRO 3", fix="use z3"),
 )
 
 
 _UNTESTED = ("adamw-8bit", "paged-adamw-8bit", "adafactor", "lion", "sgd")
 """Optimizers of the trainer that ZeRO takes on demand."""
+
+
+_OWN_ADAM = {
+    "type": "AdamW",
+    "params.torch_adam": True,
+    **{f"params.{name}": "auto" for name in ("lr", "betas", "eps", "weight_decay")},
+}
+"""An optimizer that DeepSpeed makes, with the numbers of the trainer."""
+
+
+def _own_optimizer(plan: Plan) -> bool:
+    """Whether DeepSpeed makes the optimizer: ZeRO 1 and 2 take experts of several ranks in groups that it marks."""
+    return plan.strategy.expert.ep > 1 and plan.strategy.data.zero in (1, 2)
 
 
 def configuration(plan: Plan) -> Keys:
@@ -156,7 +176,8 @@ def configuration(plan: Plan) -> Keys:
     }
     return nested_tables(
         {
-            "train_batch_size": plan.workload.global_batch,
+            # The trainer compares it with what all devices would take, tensor and sequence ranks among them.
+            "train_batch_size": None if hugging_face.shared_batches(plan) else plan.workload.global_batch,
             "train_micro_batch_size_per_gpu": pipeline.micro_batch,
             "gradient_accumulation_steps": pipeline.num_micro_batches,
             "gradient_clipping": 1.0,
@@ -166,6 +187,7 @@ def configuration(plan: Plan) -> Keys:
             **{f"zero_optimization.{name}": value for name, value in zero.items()},
             "tensor_parallel.autotp_size": strategy.tp if strategy.tp > 1 else None,
             "sequence_parallel_size": strategy.cp if strategy.cp > 1 else None,
+            **({f"optimizer.{name}": value for name, value in _OWN_ADAM.items()} if _own_optimizer(plan) else {}),
             "expert_parallel.enabled": True if strategy.expert.ep > 1 else None,
             "expert_parallel.autoep_size": strategy.expert.ep if strategy.expert.ep > 1 else None,
         }
@@ -183,8 +205,8 @@ NOTES = (
         when=lambda plan: plan.strategy.offload.tier == "nvme",
     ),
     Note(
-        text="Ulysses is set up by the trainer: pass it a ParallelismConfig with sp_size, as the configuration says",
-        when=lambda plan: plan.strategy.cp > 1,
+        text="AutoEP of deepspeed 0.19.8 starts with transformers up to 5.22: 5.23 keeps what it reads in another way",
+        when=lambda plan: plan.strategy.expert.ep > 1,
     ),
 )
 
@@ -251,7 +273,7 @@ def launch_of(
     etp = reader.degree("expert_parallel.expert_tensor_parallel_size")
     if open_to_trainer := _left_to_trainer(reader, trainer):
         return reader.launch(None, questions=(open_to_trainer,), notes=trainer.notes)
-    batch, mbs, steps = _batches(reader, devices, tp * cp, trainer)
+    batch, mbs, steps = _batches(reader, devices or trainer.devices, tp * cp, trainer)
     if batch is None:
         return reader.launch(None)
     dp = batch // (mbs * steps)
