@@ -354,6 +354,7 @@ What was published, and what the command below each says.
 * Format: 16 bits that are not named are fp16.
 * Tokens of experts: one copy to a node in Megatron-Bridge's recipes and where DeepEP or HybridEP is named, else one to
   every expert.
+* Settings of Megatron-Bridge's tables that print none: those of the recipe in the release's code.
 * Zero-bubble schedules: the searched ones as the handcrafted ones of the same memory.
 
 ## Columns of a measured file
