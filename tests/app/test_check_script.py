@@ -373,9 +373,10 @@ def test_another_model_is_told_before_what_is_missing(tmp_path: Path) -> None:
     assert "trains an encoder and a decoder" in check(path, cluster=GPUS, search=False).violations[0].what
 
 
-def test_a_classifier_is_no_decoder(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("task", "what"), [("MNLI", "an encoder"), ("RET-FINETUNE-NQ", "a retriever")])
+def test_a_classifier_is_no_decoder(tmp_path: Path, task: str, what: str) -> None:
     """`tasks/main.py` has the options of a decoder, and fine-tunes BERT."""
     path = tmp_path / "finetune.sh"
-    path.write_text(SCRIPT.replace("pretrain_gpt.py", "tasks/main.py --task MNLI"))
+    path.write_text(SCRIPT.replace("pretrain_gpt.py", f"tasks/main.py --task {task}"))
     report = check("llama-3-8b", cluster=GPUS, source=path, search=False)
-    assert any("fine-tunes an encoder for MNLI" in one.what for one in report.violations)
+    assert any(f"fine-tunes {what} for {task}" in one.what for one in report.violations)

@@ -181,6 +181,8 @@ def _names(unknowns: Iterator[Unknown]) -> list[str]:
 
 _TASKS_OF_ENCODERS = frozenset(("MNLI", "QQP", "QNLI", "MRPC", "RACE", "COLA", "SST-2", "STS-B", "RTE"))
 """Values of --task of `tasks/main.py` that classify with BERT."""
+_TASKS_OF_RETRIEVERS = ("RET-", "RETRIEVER", "ICT-")
+"""Beginnings of those that look passages up."""
 _OF_ROLLOUTS = ("--rollout-", "--num-rollout", "--n-samples-per-prompt")
 
 
@@ -198,9 +200,10 @@ def _other_model(launch: Launch) -> Iterator[Problem]:
         )
         return
     task = next((after.text for before, after in pairwise(launch.words) if before.text == "--task"), "")
-    if task.upper() in _TASKS_OF_ENCODERS:
+    if task.upper() in _TASKS_OF_ENCODERS or task.upper().startswith(_TASKS_OF_RETRIEVERS):
+        kind = "an encoder" if task.upper() in _TASKS_OF_ENCODERS else "a retriever"
         yield Problem(
-            what=f"{launch.program.rpartition('/')[2]} fine-tunes an encoder for {task}",
+            what=f"{launch.program.rpartition('/')[2]} fine-tunes {kind} for {task}",
             why="options are read as those of a decoder: another model's plan would be read wrong",
             fix="check a script that starts pretrain_gpt.py or pretrain_mamba.py",
             field="source",
