@@ -1,4 +1,4 @@
-"""Exported configurations of MaxText, completed, meshed and shaped by it as far as a machine without a GPU can."""
+"""Exported configurations of MaxText, completed, meshed and traced by it as far as a machine without a GPU can."""
 
 from __future__ import annotations
 
@@ -36,18 +36,21 @@ LINES = (
     ("cp2-ag.fsdp", "gemma-2-9b", "8xTPU-v5p"),
 )
 """Plans beside those of the grid: pipelines, context and expert ranks, slices of TPUs."""
+STEPS = len(LINES) + 4
+"""Of the first plans a step is traced too."""
 PADDED = {name: 128 for name in MODELS if name.startswith("gemma-")}
 """Rows of the table that a model of MaxText has more."""
 
 
 def plans() -> Iterator[Job]:
-    """Plans of the grid, one in six, and of every model that it ships."""
-    yield from list(some("maxtext"))[::6]
+    """Plans of every kind and number format, a few of the grid, and one of every model that it ships."""
     yield from (job(*line) for line in LINES)
-    yield from (job("fsdp", model, "8xTPU-v5p" if model.startswith("gemma") else "8xH100") for model in MODELS)
     one = job("fsdp.mbs2", "llama-3.1-8b", "16xB200")
-    yield from (replace(one, workload=replace(one.workload, precision=PRECISIONS[name])) for name in ("fp8", "int8"))
+    formats = ("int8", "fp32", "fp8")
+    yield from (replace(one, workload=replace(one.workload, precision=PRECISIONS[name])) for name in formats)
     yield replace(one, workload=replace(one.workload, attention_kernel="materialised"))
+    yield from list(some("maxtext"))[::12]
+    yield from (job("fsdp", model, "8xTPU-v5p" if model.startswith("gemma") else "8xH100") for model in MODELS)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +65,8 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, dict[st
         (run / "maxtext.yml").write_text(written("maxtext", one)["maxtext.yml"])
         group = one.cluster.groups[0]
         slices = 1 if group.device.name.startswith("TPU") else -(-one.plan.devices // group.devices_per_node)
-        words.append(f"{run}:{one.plan.devices}:{slices}")
+        step = "step" if number < STEPS else ""
+        words.append(f"{run}:{one.plan.devices}:{slices}:{step}")
     program = Path(__file__).with_name("maxtext_start.py")
     done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True, check=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -128,6 +132,13 @@ def test_kernels_are_those_of_the_devices(started: list[tuple[Job, dict[str, Any
         assert held["attention"] == {"flash": usual}.get(one.workload.attention_kernel, "dot_product"), one.name
         assert held["interprets"] == (not tpus and not one.model.is_moe), one.name
         assert held["remat"] == ("full" if one.plan.strategies[0].recompute.kind == "full" else "minimal_with_context")
+
+
+def test_products_of_a_step_are_in_the_formats_of_the_plan(started: list[tuple[Job, dict[str, Any]]]) -> None:
+    for one, held in started[:STEPS]:
+        compute = one.workload.precision.compute
+        if held["weights"]:
+            assert {"int8": "i8", "fp32": "f32"}.get(compute, "bf16") in held["products"], (one.name, compute)
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,9 @@ def test_a_rank_is_one_of_the_plans_mesh(started: Started) -> None:
         assert held["copies"] == [data.replicate if sharded else strategy.dp], one.name
         if sharded:
             assert held["reshards"] == [data.reshard], one.name
+        shards = strategy.tp * held["shards"][0]
+        assert held["held"] == pytest.approx(held["parameters"] / shards, rel=0.02), one.name
+        assert held["optimizer"] == ["AdamW"], one.name
         assert held["sequence_parallel"] == strategy.tensor.sequence_parallel, one.name
 
 

@@ -68,7 +68,7 @@ def held(trainer: Any) -> dict[str, Any]:
         "schedule": None if schedule is None else type(schedule).__name__,
         "scheduled": None if schedule is None else schedule._n_microbatches,
         "optimizer": sorted({type(one).__name__ for one in trainer.optimizers}),
-        "updated": sum(one.numel() for own in trainer.optimizers for one in own.param_groups[0]["params"]),
+        "held": sum(getattr(one, "_local_tensor", one).numel() for one in weights),
         "graphs": trainer.graphs,
         "classes": Counter(re.sub("^FSDP", "", type(one).__name__) for _, one in modules),
     }

@@ -305,6 +305,7 @@ def test_a_slice_of_tpus_has_one_mesh() -> None:
         ("cp2.fsdp", "llama-3.1-8b", "16xTPU-v5p", "context.kinds"),
         ("cp2-ag.fsdp", "gpt-oss-20b", "16xH100", "cp"),
         ("fsdp", "gemma-2-9b", "16xH100", "attention_kernel"),
+        ("tp2.fsdp", "gemma-2b", "16xH100", "tp"),
         ("fsdp", "mistral-7b-v0.3", "16xH100", "model"),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.specs.job import Job
+from meshwright.specs.layer_spec import LayerSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.precision import Precision
 from meshwright.specs.row import default_schedule
@@ -122,6 +123,23 @@ def equal_micro_batches(why: str, source: str) -> Rule:
     """
     fix = "plan micro-batches that are alike"
     return Rule(field="shapes", holds=lambda plan: not plan.found.pipeline.shapes, why=why, fix=fix, source=source)
+
+
+def whole_key_value_heads(source: str) -> Rule:
+    """Heads of keys and values are whole on their tensor ranks, and on no two of them."""
+    return Rule(
+        field="tp",
+        holds=lambda plan: all(_key_value_heads(kind) % plan.strategy.tp == 0 for kind in plan.model.kinds()),
+        why="tensor ranks hold whole heads of keys and values, none of them twice",
+        fix="use a tp that divides the heads of keys and values",
+        source=source,
+    )
+
+
+def _key_value_heads(kind: LayerSpec) -> int:
+    """Heads of keys and values of a layer, as many as of queries where it has latents of them."""
+    heads: int = getattr(kind.attention, "kv_heads", 0) or getattr(kind.attention, "heads", 0)
+    return heads
 
 
 def overlap_inside_domain(source: str) -> Rule:

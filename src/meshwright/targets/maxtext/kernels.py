@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from meshwright.targets.keys import Keys
-from meshwright.targets.sayable import Plan, Rule
+from meshwright.targets.sayable import Plan, Rule, whole_key_value_heads
 
 _SEGMENTS = 32
 """Of a packed sequence, as MaxText's own configurations for GPUs say it."""
@@ -58,6 +58,7 @@ def _sinks(plan: Plan) -> bool:
 
 
 RULES = (
+    whole_key_value_heads("maxtext/layers/attentions.py of maxtext 0.2.5"),
     Rule(
         field="context.kinds",
         holds=lambda plan: plan.strategy.cp == 1 or plan.strategy.context[0].kind == "ag" or not on_tpus(plan),

@@ -12,14 +12,13 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Launch, Word
 from meshwright.formats.torch_loader import COMPUTE_FILE
-from meshwright.specs.layer_spec import LayerSpec
 from meshwright.specs.strategy import HALF_PRODUCTS
 from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.contract import Files, file_of, marked, text_beside
 from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategyTarget, overlaps
 from meshwright.targets.overrides import by_names, by_options
 from meshwright.targets.processes import torchrun
-from meshwright.targets.sayable import ANY, Plan, Rule, only
+from meshwright.targets.sayable import ANY, Plan, Rule, only, whole_key_value_heads
 from meshwright.targets.torchtitan import lora
 from meshwright.targets.torchtitan.edit import edited_module
 from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of, rope_changes, shipped
@@ -28,12 +27,6 @@ from meshwright.targets.torchtitan.module import MODULE, module_text
 from meshwright.targets.torchtitan.read import read_configuration
 
 TITLE = "torchtitan"
-
-
-def _kv_heads(kind: LayerSpec) -> int:
-    """Heads of keys and values of a layer, as many as of queries where it has latents of them."""
-    heads: int = getattr(kind.attention, "kv_heads", 0) or getattr(kind.attention, "heads", 0)
-    return heads
 
 
 def _pieces(plan: Plan) -> int:
@@ -85,13 +78,7 @@ RULES = (
         fix="use cp1, or a config without num_nextn_predict_layers",
         source="torchtitan/models/deepseek_v3/mtp.py of torchtitan 0.3.0",
     ),
-    Rule(
-        field="tp",
-        holds=lambda plan: all(_kv_heads(kind) % plan.strategy.tp == 0 for kind in plan.model.kinds()),
-        why="tensor ranks hold whole heads of keys and values, none of them twice",
-        fix="use a tp that divides the heads of keys and values",
-        source="torchtitan/models/common/decoder.py of torchtitan 0.3.0",
-    ),
+    whole_key_value_heads("torchtitan/models/common/decoder.py of torchtitan 0.3.0"),
     Rule(
         field="seq_len",
         holds=lambda plan: plan.workload.seq_len % _pieces(plan) == 0,
