@@ -53,6 +53,8 @@ def test_all_that_is_open_is_one_question_and_the_second_call_succeeds(tmp_path:
     )
     report = check(path)
     assert (report.exit_code, report.inputs, report.estimate) == (2, None, None)
+    first, second = (what for what, _ in asked(report)[:2])
+    assert report.text == f"Not checked: {first}; {second}; no cluster is given; and 1 more. Nothing was guessed."
     assert [fix for _, fix in asked(report)] == [
         "give --env TP=VALUE --env PP=VALUE",
         "give --arg VALUE 2 times, for the arguments 1 to 2 in order",

@@ -177,7 +177,7 @@ def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckRepo
     searched = source.target.searched
     report = _report(question, violations, search=search, target=searched, oom_log=request.oom_log, sayable=sayable)
     if launch.questions:
-        return replace(report, launch=launch, title="the launch script", text=words.asks(len(launch.questions)))
+        return replace(report, launch=launch, title="the launch script", text=words.asks(launch.questions))
     fix = _fix(editable, launch, report) if editable is not None else None
     if request.fix and request.output is not None and fix is not None and fix.text:
         _write(fix, Path(request.output))
@@ -193,7 +193,7 @@ def _asking(violations: tuple[Violation, ...], launch: LaunchFile) -> CheckRepor
     return CheckReport(
         name=None,
         title="the launch script",
-        text=words.asks(len(launch.questions)),
+        text=words.asks(launch.questions),
         violations=violations,
         estimate=None,
         better=None,

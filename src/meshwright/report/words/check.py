@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from meshwright.errors import Problem
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.planning.plan_source import PlanQuestion
@@ -31,10 +32,15 @@ def check_sentence(
     return plan_sentence(question.job, estimate) + faster
 
 
-def asks(count: int) -> str:
-    """The verdict on a script that leaves something open."""
-    values = "a value that it does not contain" if count == 1 else f"{count} values that it does not contain"
-    return f"The launch script depends on {values}; nothing was guessed."
+def asks(questions: Sequence[Problem]) -> str:
+    """The verdict on a script that leaves something open: what it is, the first three of many.
+
+    Args:
+        questions: what is asked for, at least one.
+    """
+    first = "; ".join(one.what for one in questions[:3])
+    more = f"; and {len(questions) - 3} more" if len(questions) > 3 else ""
+    return f"Not checked: {first}{more}. Nothing was guessed."
 
 
 def as_read(launch: LaunchFile | None) -> dict[str, object] | None:
