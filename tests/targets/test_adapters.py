@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -70,3 +71,34 @@ def test_what_peft_does_not_do_is_refused(lora: str, what: str) -> None:
     fields = JobFields(model="mixtral-8x7b", gpus="8xH100", seq_len=2048, lora=lora)
     with pytest.raises(UnsupportedError, match=what):
         files_of("accelerate", plan_question(PLANS["accelerate"], fields).job)
+
+
+@pytest.mark.parametrize("target", ["deepspeed", "llamafactory", "axolotl"])
+def test_an_optimizer_on_the_host_is_adam(target: str) -> None:
+    fields = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048)
+    adam, sgd = (
+        plan_question("dp8.z2.mbs2.off-og", replace(fields, optimizer=optimizer)).job for optimizer in ("adamw", "sgd")
+    )
+    assert not TARGETS[target].refused(adam)
+    assert [one.what for one in TARGETS[target].refused(sgd)] == ["plan: optimizer is sgd"]
+
+
+def test_tensor_ranks_divide_the_model_as_it_is_loaded() -> None:
+    """Accelerate cuts no matrices: the transformers library does, where a program asks for it."""
+    fields = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048)
+    files = files_of("accelerate", plan_question("tp2.nosp.dp4.fsdp.mbs2.rc-full", fields).job)
+    assert json.loads(files["distributed_config.json"])["tp_size"] == 2
+    assert "distributed_config=" in files["train.py"]
+    assert "FSDP" not in files["accelerate.yaml"]
+    for line in ("tp2.nosp.cp2.dp2.fsdp", "tp2.nosp.dp4.fsdp-keep"):
+        assert TARGETS["accelerate"].refused(plan_question(line, fields).job)
+    tuned_one = plan_question("tp2.nosp.dp4.fsdp", replace(fields, lora="r=8")).job
+    assert [one.field for one in TARGETS["accelerate"].refused(tuned_one)] == ["tp"]
+
+
+@pytest.mark.parametrize("optimizer", ["lion", "adafactor", "adamw-8bit"])
+def test_optimizers_that_take_no_sharded_tensors_are_refused(optimizer: str) -> None:
+    fields = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048, optimizer=optimizer)
+    sharded, whole = (plan_question(line, fields).job for line in ("dp8.fsdp", "dp8.z0"))
+    assert [one.field for one in TARGETS["accelerate"].refused(sharded)] == ["optimizer"]
+    assert not TARGETS["accelerate"].refused(whole)

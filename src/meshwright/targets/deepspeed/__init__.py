@@ -136,6 +136,17 @@ RULES = (
         source="deepspeed/runtime/zero/stage_1_and_2.py of deepspeed 0.19.8",
     ),
     fsdp.offloads_shards(_CONFIG, why="offloading weights needs ZeRO 3", fix="use z3"),
+    Rule(
+        field="optimizer",
+        holds=lambda plan: (
+            plan.strategy.offload.optimizer == 0
+            or plan.strategy.data.family == "fsdp"
+            or plan.workload.optimizer in ("adam", "adamw")
+        ),
+        why="where the optimizer is on the host, Accelerate puts DeepSpeed's Adam for it, whatever the trainer names",
+        fix="use adamw, or leave out the offload",
+        source="accelerate/utils/deepspeed.py of accelerate 1.15.0",
+    ),
 )
 
 
