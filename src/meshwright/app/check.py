@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +35,7 @@ from meshwright.planning.script_fix import ScriptFix, script_fix
 from meshwright.planning.target_space import restricted
 from meshwright.planning.ties import tied
 from meshwright.planning.violation import Violation, too_large
+from meshwright.planning.violation_place import placed
 from meshwright.records import Record, plain
 from meshwright.report.words import check as words
 from meshwright.report.words.measured import folder_notes
@@ -167,7 +167,7 @@ def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckRepo
     framework = request.source_format or format_of(file, outside)
     question, violations, launch, source = script_question(file, framework, request.job, outside)
     if question is None:
-        return _asking(_placed(violations, source, launch), launch)
+        return _asking(placed(violations, source, launch), launch)
     search = request.search and not launch.questions
     sayable, editable = None, source.editable
     if isinstance(source.target, ReadTarget) and editable is not None:
@@ -181,11 +181,7 @@ def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckRepo
     fix = _fix(editable, launch, report) if editable is not None else None
     if request.fix and request.output is not None and fix is not None and fix.text:
         _write(fix, Path(request.output))
-    return replace(report, violations=_placed(report.violations, source, launch), launch=launch, fix=fix)
-
-
-def _placed(violations: Iterable[Violation], source: LaunchSource, launch: LaunchFile) -> tuple[Violation, ...]:
-    return tuple(replace(one, place=_place(one.field, source, launch)) for one in violations)
+    return replace(report, violations=placed(report.violations, source, launch), launch=launch, fix=fix)
 
 
 def _asking(violations: tuple[Violation, ...], launch: LaunchFile) -> CheckReport:
@@ -365,33 +361,6 @@ def _fix(source: LaunchSource, launch: LaunchFile, report: CheckReport) -> Scrip
     if source.by_options:
         return script_fix(source, launch, job, wanted, estimate)
     return config_fix(source, launch, job, wanted.format(), estimate)
-
-
-_WORDS = {
-    "tp": ("tensor", "tp_size"),
-    "pp": ("pipeline", "pp_"),
-    "cp": ("context", "cp_size"),
-    "ep": ("expert", "ep_size"),
-    "dp": ("data_parallel", "dp_", "fsdp"),
-    "mbs": ("micro-batch", "micro_batch", "local_batch"),
-    "devices": ("tensor", "tp_size"),
-}
-"""Parts of the options that say a degree, by how a plan calls it."""
-
-
-def _place(field: str, source: LaunchSource, launch: LaunchFile) -> str:
-    """Where a file says what a violation is about: the value that was read, or the option or key itself."""
-    places = {said.option: said.place for said in (*launch.unpriced, *launch.said) if said.place}
-    if field in places:
-        return places[field]
-    parts = _WORDS.get(field, ())
-    said = next((place for option, place in places.items() if any(part in option for part in parts)), "")
-    last = field.rpartition(".")[2]
-    if said or len(last) < 3:
-        return said
-    written = re.compile(rf"(?<![\w-]){re.escape(last)}(?![\w-])")
-    lines = enumerate(source.text.splitlines(), 1)
-    return next((f"{source.name}:{at}" for at, line in lines if written.search(line.partition(" #")[0])), "")
 
 
 def _write(fix: ScriptFix, path: Path) -> None:
