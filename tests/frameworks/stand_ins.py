@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
+import importlib.util
+import json
+import os
+import signal
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,3 +90,37 @@ def fake_group(ranks: int, rank: int = 0) -> Iterator[None]:
     finally:
         torch.distributed.new_group = made
         torch.distributed.destroy_process_group()
+
+
+def without_init(*packages: str) -> None:
+    """Make installed packages importable without what their __init__ needs of GPUs and trainers."""
+    for name in packages:
+        above, _, last = name.rpartition(".")
+        found = importlib.util.find_spec(name) if not above else None
+        inside = sys.modules[above].__path__ if above else (found.submodule_search_locations or () if found else ())
+        made = types.ModuleType(name)
+        made.__path__ = [f"{folder}/{last}" for folder in inside] if above else list(inside)
+        sys.modules[name] = made
+
+
+def each_alone(start: Callable[..., dict[str, Any]], runs: list[str]) -> None:
+    """Start every run in a process of its own that has all loaded, and print a line of JSON of what it holds.
+
+    Args:
+        start: of one run.
+        runs: what it is started with, with colons between.
+    """
+    for text in runs:
+        sys.stdout.flush()
+        child = os.fork()
+        if child:
+            if os.waitpid(child, 0)[1]:
+                print(json.dumps({"refused": "the process ended"}))
+            continue
+        signal.setitimer(signal.ITIMER_VIRTUAL, 60)
+        try:
+            print(json.dumps(start(*text.split(":"))))
+        except Exception as error:
+            print(json.dumps({"refused": f"{type(error).__name__}: {error}"}))
+        sys.stdout.flush()
+        os._exit(0)

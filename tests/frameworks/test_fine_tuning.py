@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from meshwright.specs.job import Job
+from tests.frameworks.stand_ins import without_init
 from tests.targets.test_adapters import files_of, tuned
 from tests.targets.test_round_trip import some, written
 
@@ -20,18 +21,9 @@ transformers = pytest.importorskip("transformers")
 
 def bare(*packages: str) -> None:
     """Make packages importable without what their __init__ needs of GPUs and trainers."""
-    for name in packages:
-        if "." not in name:
-            found = importlib.util.find_spec(name)
-            if found is None:
-                pytest.skip(f"{name} is not installed")
-            folders = list(found.submodule_search_locations or ())
-        else:
-            above, _, last = name.rpartition(".")
-            folders = [f"{folder}/{last}" for folder in sys.modules[above].__path__]
-        made = types.ModuleType(name)
-        made.__path__ = folders
-        sys.modules[name] = made
+    if importlib.util.find_spec(packages[0]) is None:
+        pytest.skip(f"{packages[0]} is not installed")
+    without_init(*packages)
 
 
 @pytest.fixture(scope="module")

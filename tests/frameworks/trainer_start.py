@@ -7,19 +7,16 @@ memory of the host. Prints a line of JSON for each: what the run holds after a s
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import runpy
-import signal
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
 os.environ |= {"DS_ACCELERATOR": "cpu", "ACCELERATE_TORCH_DEVICE": "cpu", "LOCAL_RANK": "0", "RANK": "0"}
 
-from stand_ins import fake_group
+from stand_ins import each_alone, fake_group
 
 TOKENS = 16
 """Of a sequence here: what a step holds does not depend on it."""
@@ -175,26 +172,6 @@ def without_devices() -> None:
     transformers.trainer.DEFAULT_CALLBACKS.append(Stops)
 
 
-def main() -> None:
-    """Start every run, each in a process of its own that has all loaded."""
-    without_devices()
-    for text in sys.argv[1:]:
-        sys.stdout.flush()
-        child = os.fork()
-        if child:
-            if os.waitpid(child, 0)[1]:
-                print(json.dumps({"refused": "the process ended"}))
-            continue
-        signal.setitimer(signal.ITIMER_VIRTUAL, 60)
-        try:
-            print(json.dumps(started(*text.split(":"))))
-        except Exception as error:
-            if os.environ.get("TRACE"):
-                traceback.print_exc()
-            print(json.dumps({"refused": f"{type(error).__name__}: {error}"}))
-        sys.stdout.flush()
-        os._exit(0)
-
-
 if __name__ == "__main__":
-    main()
+    without_devices()
+    each_alone(started, sys.argv[1:])
