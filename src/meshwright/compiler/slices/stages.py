@@ -15,7 +15,8 @@ from meshwright.compiler.joins import How
 from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared, Placement
 from meshwright.compiler.samples.values import RankValue, part_shape
 from meshwright.compiler.slices.facts import Facts, facts_of_constant
-from meshwright.compiler.slices.walk import Found, NotCausalError, NotSlicedError, SliceWalk
+from meshwright.compiler.slices.keys import NotCausalError, NotSlicedError
+from meshwright.compiler.slices.walk import Found, SliceWalk
 from meshwright.compiler.stage_programs import StageJaxprs, stage_programs
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem

@@ -19,47 +19,23 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.inline import CALLS
-from meshwright.compiler.pointwise import POINTWISE
 from meshwright.compiler.samples.placements import SIZES, SUM, WHOLE, NotShared, Placement
 from meshwright.compiler.samples.values import RankValue
 from meshwright.compiler.samples.walk import CHECKPOINTS, RULED, Walk
 from meshwright.compiler.sharding.rules import NO_FACTOR, Dims, SplitRule, rule_of
-from meshwright.compiler.slices.facts import LOW, STRUCTURAL, Facts, entry_of, facts_of, facts_of_constant
+from meshwright.compiler.slices.facts import facts_of
+from meshwright.compiler.slices.keys import (
+    Keys,
+    NotCausalError,
+    NotSlicedError,
+    Rows,
+    future_entry,
+    kept_future,
+    known_facts,
+    reshaped_group,
+    sees_the_past,
+)
 from meshwright.compiler.source_line import line_of
-
-
-class NotSlicedError(NotShared):
-    """Why a loss cannot be computed slice by slice, and the line of the user's code where."""
-
-    def __init__(self, why: str, line: str = "") -> None:
-        super().__init__(why)
-        self.line = line
-
-
-class NotCausalError(NotSlicedError):
-    """Tokens meet, and with these as queries and those as keys it is not so that queries read earlier keys alone."""
-
-    def __init__(self, why: str, place: Hashable, line: str = "") -> None:
-        super().__init__(why, line)
-        self.place = place
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Keys:
-    """Of a value whose queries are a slice's: the keys that it holds, those of all tokens up to the slice's last."""
-
-    dimension: int
-    future: Any
-    """The one number of all its entries whose key is behind their query; None if nobody knows one."""
-    place: Hashable
-    """Where queries and keys met."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Of a value that counts samples and tokens along one dimension: a slice holds its tokens of every sample."""
-
-    samples: int
 
 
 @dataclass(eq=False, slots=True)
@@ -114,7 +90,7 @@ class SliceWalk(Walk):
         if name in CALLS:
             return self.inside(eqn, given)
         if all(value.placement == WHOLE for value in given) and not any(value.moves for value in given):
-            facts = facts_of(eqn, [_known(value) for value in given])
+            facts = facts_of(eqn, [known_facts(value) for value in given])
             made = super().placed_equation(program, eqn, given)
             return [replace(value, known=one) for value, one in zip(made, facts, strict=True)]
         given = self._started(given)
@@ -157,7 +133,7 @@ class SliceWalk(Walk):
     def _reshaped(self, eqn: core.JaxprEqn, value: RankValue) -> RankValue:
         """Tokens put beside samples along one dimension, or taken apart; other dimensions as they like."""
         old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
-        own, made = _group(old, new, value.placement)
+        own, made = reshaped_group(old, new, value.placement)
         long = [at for at in made if new[at] > 1]
         before = [old[at] for at in own if old[at] > 1]
         samples = value.order.samples if value.order else 1
@@ -184,7 +160,7 @@ class SliceWalk(Walk):
             return given
         for at, value in enumerate(given):
             shape = np.shape(value.value)
-            if value.moves or len(shape) < 2 or not _known(value).samples:
+            if value.moves or len(shape) < 2 or not known_facts(value).samples:
                 continue
             tokens = self.found.tokens or shape[1]
             if tokens == shape[1] and tokens > 1:
@@ -202,7 +178,7 @@ class SliceWalk(Walk):
         query, key, place = self._factors(eqn, rule, given)
         values = [self._extent(value, dims, query, key, place)
                   for value, dims in zip(given, rule.operands, strict=True)]  # fmt: skip
-        entries = [_future(value, dims, query, key) for value, dims in zip(given, rule.operands, strict=True)]
+        entries = [future_entry(value, dims, query, key) for value, dims in zip(given, rule.operands, strict=True)]
         held = [replace(one, value=value) for one, value in zip(given, values, strict=True)]
         read = self.evaluated(program, self._resized(eqn, rule, query, key), held)
         made = []
@@ -211,8 +187,8 @@ class SliceWalk(Walk):
                 raise NotCausalError(f"{eqn.primitive.name} mixes tokens", place)
             order = None
             if key in dims:
-                order = Keys(dims.index(key), _kept_future(eqn, entries), place)
-            elif not _sees_the_past(eqn, entries):
+                order = Keys(dims.index(key), kept_future(eqn, entries), place)
+            elif not sees_the_past(eqn, entries):
                 raise NotCausalError("it does not follow from the program that tokens read earlier ones alone", place)
             made.append(RankValue(value, dims.index(query), order=order))
         return made
@@ -386,62 +362,3 @@ class SliceWalk(Walk):
                 RankValue(jnp.stack([one.value for one in ways]), placement + 1 if placement >= 0 else placement)
             )
         return [*carry, *results]
-
-
-def _known(value: RankValue) -> Facts:
-    if isinstance(value.known, Facts):
-        return value.known
-    if isinstance(value.value, jax.core.Tracer):
-        return Facts()
-    return facts_of_constant(value.value)
-
-
-def _future(value: RankValue, dims: Dims, query: int, key: int) -> Any:
-    """The one number of an operand's entries whose key is behind their query; None if nobody knows one."""
-    if isinstance(value.order, Keys):
-        return value.order.future
-    if value.placement != WHOLE or value.moves:
-        return None
-    facts = _known(value)
-    if query in dims and key in dims:
-        return facts.before.get((dims.index(query), dims.index(key)), facts.every)
-    return facts.every
-
-
-def _kept_future(eqn: core.JaxprEqn, entries: Sequence[Any]) -> Any:
-    name = eqn.primitive.name
-    if name in STRUCTURAL:
-        return entries[0]
-    if name in POINTWISE:
-        return entry_of(eqn, entries)
-    return entries[0] if name == "reduce_sum" and entries[0] is not None and entries[0] == 0 else None
-
-
-def _sees_the_past(eqn: core.JaxprEqn, entries: Sequence[Any]) -> bool:
-    """Whether what a query does not read adds nothing to what an equation makes of all keys."""
-    name, first = eqn.primitive.name, entries[0]
-    if name == "dot_general":
-        return any(one is not None and one == 0 for one in entries)
-    if first is None:
-        return False
-    return {"reduce_sum": first == 0, "reduce_max": first <= LOW, "reduce_and": bool(first),
-            "reduce_or": not first}.get(name, False)  # fmt: skip
-
-
-def _group(old: Sequence[int], new: Sequence[int], place: int) -> tuple[list[int], list[int]]:
-    """Dimensions that a reshape makes of each other, those with one dimension among them: before and behind it."""
-    i = j = 0
-    while i < len(old) and j < len(new):
-        own, made = [i], [j]
-        left, right = old[i], new[j]
-        while left != right:
-            if left < right:
-                own.append(own[-1] + 1)
-                left *= old[own[-1]]
-            else:
-                made.append(made[-1] + 1)
-                right *= new[made[-1]]
-        if place in own:
-            return own, made
-        i, j = own[-1] + 1, made[-1] + 1
-    return [], []
