@@ -15,7 +15,7 @@ from tests.targets.test_round_trip import written
 
 PLANS = {
     "deepspeed": "tp2.nosp.dp8.z1.mbs1.rc-full",
-    "accelerate": "tp2.nosp.dp8.fsdp.mbs1.rc-full",
+    "accelerate": "dp16.fsdp.mbs1.rc-full",
     "automodel": "tp4.dp4.fsdp.mbs1.rc-full",
     "torchtitan": "tp4.dp4.fsdp.mbs1.rc-full",
     "bridge": "tp4.dp4.z1.mbs1.rc-full",
@@ -55,6 +55,16 @@ def test_a_configuration_gets_the_better_plan(target: str, line: str, tmp_path: 
             (better.parent / beside.name).write_text(beside.read_text())
     again = mw.check(model_of(target), source=better, search=False, **asked)
     assert again.name == report.better.name
+
+
+def test_a_plan_that_needs_a_file_less_is_exported_anew(tmp_path: Path) -> None:
+    for name, text in written("accelerate", job("tp2.nosp.dp8.fsdp.mbs1.rc-full", "llama-3.1-8b")).items():
+        (tmp_path / name).write_text(text)
+    report = mw.check("llama-3.1-8b", source=tmp_path / "accelerate.yaml", cluster="16xH100", seq_len=4096)
+    assert report.fix is not None
+    assert report.fix.diff == ""
+    why = "the plan has no distributed_config.json: take its files from `export --to accelerate`"
+    assert report.fix.why_not == why
 
 
 def is_of(target: str, path: Path) -> bool:

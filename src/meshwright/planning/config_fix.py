@@ -59,6 +59,9 @@ def config_fix(source: LaunchSource, now: LaunchFile, job: Job, plan: str, estim
         why = f"this form is not edited in place: take the plan's file from `export --to {target.name}`"
         return ScriptFix(plan=plan, noun=noun, changes=(), diff="", why_not=why)
     theirs = {name: text for name, text in written.files if name != PLAN_FILE}
+    if gone := [name for name in source.target.beside if name in source.files and name not in theirs]:
+        why = f"the plan has no {' and no '.join(gone)}: take its files from `export --to {source.target.name}`"
+        return ScriptFix(plan=plan, noun=noun, changes=(), diff="", why_not=why)
     main = next((name for name, text in theirs.items() if source.target.recognised(name, text)), "")
     # Where the user has no file of a kind, the plan is compared without it.
     theirs, source, added = _alike_named(source, theirs, main)
