@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from meshwright import check
-from meshwright.errors import MeshwrightError
+from meshwright.app.requests.check import CheckRequest
+from meshwright.errors import InputError, MeshwrightError
 from meshwright.targets import target_named
 
 ZERO = {
@@ -247,3 +248,23 @@ def test_earlier_names_of_offload_are_honoured() -> None:
         row = target.read({"ds.json": f'{text}"zero_optimization": {{"stage": 3, {keys}}}}}'}, 8).row
         assert row is not None
         assert row.offload == letters
+
+
+def test_a_folder_with_files_of_several_targets_asks_which(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text(
+        "stage: sft\nfinetuning_type: full\ncutoff_len: 2048\nbf16: true\ndeepspeed: ds.json\n"
+    )
+    batches = '"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2'
+    (tmp_path / "ds.json").write_text(
+        f'{{{batches}, "bf16": {{"enabled": true}}, "zero_optimization": {{"stage": 2}}}}'
+    )
+    given = {"model": "llama-3.1-8b", "cluster": "8xH100", "seq_len": 2048}
+    request = CheckRequest.read({**given, "source": str(tmp_path)})
+    assert str(request.source).endswith("train.yaml")  # the file that it names is a part of it
+    (tmp_path / "accelerate.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 8\n"
+    )
+    with pytest.raises(InputError, match=r"accelerate.yaml \(accelerate\), train.yaml \(llamafactory\)"):
+        CheckRequest.read({**given, "source": str(tmp_path)})
+    request = CheckRequest.read({**given, "source": str(tmp_path), "source_format": "llamafactory"})
+    assert str(request.source).endswith("train.yaml")

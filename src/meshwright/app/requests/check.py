@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from meshwright.app.requests.estimate import PLAN_KIND
-from meshwright.errors import MeshwrightError
+from meshwright.errors import InputError, MeshwrightError
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import PLAN_HELP, JobFields
 from meshwright.fields.kinds import PAIRS, FieldKind, Flag, Texts
@@ -133,11 +133,11 @@ _NAME = re.compile(r"[A-Za-z][\w.-]*")
 def _script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """A launch script that is given without a model, or before it, as the file it is."""
     first, second = values.get("model"), values.get("source")
-    if isinstance(second, (str, os.PathLike)) and (file := _launch_file(Path(second))):
+    if isinstance(second, (str, os.PathLike)) and (file := _launch_file(Path(second), values)):
         values, second = {**values, "source": str(file)}, str(file)
     if not isinstance(first, (str, os.PathLike)) or values.get("plan"):
         return values
-    first = _launch_file(Path(first)) or first
+    first = _launch_file(Path(first), values) or first
     if not _is_script(Path(first), values):
         return values
     if second is None:
@@ -181,13 +181,36 @@ def _target_of(path: Path) -> str | None:
         return None
 
 
-def _launch_file(folder: Path) -> Path | None:
+def _named_by(found: Mapping[Path, str]) -> set[str]:
+    """Names of files that other files of a folder name: they say a part of what those state."""
+    from meshwright.formats.files import read_text
+    from meshwright.targets import TARGETS
+
+    return {
+        Path(name).name
+        for path, target in found.items()
+        for name in TARGETS[target].named(read_text(path, "launch file"))
+    }
+
+
+def _launch_file(folder: Path, values: Mapping[str, Any]) -> Path | None:
     """The file that states the plan in a folder as `export` writes it; None where it is no such folder.
 
     Programs stand last: those of an export take the plan from the file beside them.
+
+    Raises:
+        InputError: the folder has files of several targets, and no target is named; with each file and its target.
     """
     if not os.path.isdir(folder) or (folder / "config.json").exists():
         return None
     files = sorted(folder.iterdir(), key=lambda path: (path.suffix == ".py", path.name))[:64]
     found = {path: target for path in files if path.is_file() and (target := _target_of(path)) is not None}
-    return next(iter(found)) if len({*found.values()}) == 1 else None
+    found = {path: target for path, target in found.items() if path.name not in _named_by(found)}
+    targets, asked = list(dict.fromkeys(found.values())), values.get("source_format")
+    if asked in targets or len(targets) == 1:
+        return next((path for path, target in found.items() if target == asked), next(iter(found)))
+    if not targets:
+        return None
+    shown = ", ".join(f"{path.name} ({target})" for path, target in list(found.items())[:8])
+    what, why = f"{str(folder)!r} has files of {len(targets)} targets", f"each may state a plan: {shown}"
+    raise InputError(what=what, why=why, fix=f"name one of the files, or its target: --from {targets[0]}", code="MW201")
