@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import meshwright as mw
 from meshwright.specs.strategy import Recompute
 from meshwright.targets import TARGETS
 from meshwright.targets.galvatron.trainer import divided
@@ -52,3 +53,8 @@ def test_its_trainer_gives_the_rest_of_the_layers_to_the_last_stage() -> None:
     launch = read({"train_dist.yaml": text}, 8)
     assert launch.dealt is not None
     assert launch.dealt(34) == (8, 8, 8, 10)
+
+
+def test_a_pipeline_is_found_among_plans_without_chunks() -> None:
+    best = mw.plan("llama-2-7b", gpus="16xH100", pin={"pp": 2}, target="galvatron", top=1).best
+    assert all(len(worker.chunks) == 1 for worker in best.job.plan.pipelines[0].workers)

@@ -164,8 +164,12 @@ def _chunks_too(
     plain: PlanRow,
     refused_of: Callable[[PlanRow], set[Problem]],
 ) -> None:
-    """Leave out schedules of several chunks that the target refuses for what they are."""
+    """Leave out chunks that the target has none of, and schedules of several that it refuses for what they are."""
     if model.num_layers % (2 * plain.pp):
+        return
+    chunks = refused_of(replace(plain, schedule="interleaved", vpp=2))
+    if any(problem.field == "vpp" for problem in chunks):
+        _keep(pins, "vpp", (1,), chunks)
         return
     every = pins.get("schedule") or tuple(dict.fromkeys((*_EVERY["schedule"], plain.schedule)))
     found = {
