@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright import check
+from meshwright import check, plan
 from meshwright.app.check import CheckReport
 from meshwright.errors import InputError
 from meshwright.estimate.price import estimate_plan
@@ -19,6 +19,7 @@ from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.plan_source import plan_question
 from meshwright.planning.tuned import read_lora
 from meshwright.specs.job import Job
+from meshwright.specs.row import offload_token
 from meshwright.targets import TARGETS
 from meshwright.targets.torchtitan import flavors
 from meshwright.targets.torchtitan.functions import module_keys
@@ -286,3 +287,8 @@ def test_no_graph_is_captured_where_gradients_go_to_the_host() -> None:
             f"disable_cuda_graphs={not graphs},"
             in written("torchtitan", job(line, "llama-3.1-8b"))["meshwright_plan.py"]
         )
+
+
+def test_of_the_offloads_tried_those_it_has_are_left() -> None:
+    best = plan("llama-3.1-8b", gpus="4xRTX4090", offload="auto", target="torchtitan", top=1).best
+    assert {offload_token(strategy.offload) for strategy in best.job.plan.strategies} == {"wog"}

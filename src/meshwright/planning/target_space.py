@@ -115,6 +115,7 @@ def restricted(
             left = [value for value in pins.get(axis) or every if value not in refused]
             _keep(pins, axis, left, set().union(*(reasons.get(value, set()) for value in refused)))
     _recomputes(pins, model, workload, plain, refused_of)
+    _offloads(pins, plain, refused_of)
     return replace(space, pins=tuple(pins.items()))
 
 
@@ -139,6 +140,17 @@ def _recomputes(
         others = (*selective_words(model, workload.attention_kernel)[1:], f"sel-{HALF_PRODUCTS}")
         left += [word for word in others if not refused(word)][:1]
     _keep(pins, "recompute", left, set().union(*reasons.values()))
+
+
+def _offloads(
+    pins: dict[str, tuple[object, ...]], plain: PlanRow, refused_of: Callable[[PlanRow], set[Problem]]
+) -> None:
+    """Leave out offloads that the target refuses, of several that are tried."""
+    tried = {
+        one: _asked(refused_of, replace(plain, offload=str(one))) for one in pins.get("offload", ()) if one != "none"
+    }
+    if len(pins.get("offload", ())) > 1 and any(tried.values()):
+        _keep(pins, "offload", [one for one in pins["offload"] if not tried.get(one)], set().union(*tried.values()))
 
 
 def _even_stages(
