@@ -8,7 +8,6 @@ and traces a step. Prints a line of JSON for each: what the run holds then, or h
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -16,7 +15,7 @@ import sys
 from collections import Counter
 from typing import Any
 
-from stand_ins import Finder
+from stand_ins import Finder, each_alone
 
 ABSENT = (
     *("tokamax", "drjax", "grain", "tunix", "transformer_engine", "maxtext.kernels", "maxtext.trainers.diloco"),
@@ -116,16 +115,7 @@ def main() -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     import maxtext.trainers.pre_train.train_compile  # noqa: F401, once for all runs
 
-    for text in sys.argv[1:]:
-        sys.stdout.flush()
-        if child := os.fork():  # the number of devices is that of a process
-            os.waitpid(child, 0)
-            continue
-        try:
-            print(json.dumps(started(*text.split(":"))), flush=True)
-        except BaseException as error:
-            print(json.dumps({"refused": f"{type(error).__name__}: {error}"}), flush=True)
-        os._exit(0)
+    each_alone(started, sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def each_alone(start: Callable[..., dict[str, Any]], runs: list[str]) -> None:
         signal.setitimer(signal.ITIMER_VIRTUAL, 60)
         try:
             print(json.dumps(start(*text.split(":"))))
-        except Exception as error:
+        except BaseException as error:  # of programs that leave, too
             print(json.dumps({"refused": f"{type(error).__name__}: {error}"}))
         sys.stdout.flush()
         os._exit(0)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
+from tests.frameworks.starts import found_by
 from tests.targets.cases import job
 from tests.targets.test_round_trip import some, written
 
@@ -69,10 +67,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, dict[st
         for name, text in written("automodel", one).items():
             (run / name).write_text(text)
         words.append(f"{run}:{folder / one.model.name}:{one.plan.devices}")
-    program = Path(__file__).with_name("automodel_start.py")
-    done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True, check=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return list(zip(asked, map(json.loads, lines), strict=True))
+    return list(zip(asked, found_by("automodel_start.py", words), strict=True))
 
 
 def test_a_run_holds_what_the_plan_says(started: list[tuple[Job, dict[str, Any]]]) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import distributions
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS, stated
+from tests.frameworks.starts import found_by
 from tests.targets.cases import job
 from tests.targets.test_round_trip import some, written
 
@@ -122,10 +120,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, dict[st
             (run / name).write_text(text)
         device = one.cluster.groups[0].device.name
         words.append(f"{run}:{folder / one.model.name}:{one.plan.devices}:{device}")
-    program = Path(__file__).with_name("bridge_start.py")
-    done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True, check=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return list(zip(asked, map(json.loads, lines), strict=True))
+    return list(zip(asked, found_by("bridge_start.py", words), strict=True))
 
 
 def test_enough_of_them_are_tried(started: list[tuple[Job, dict[str, Any]]]) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +10,7 @@ import pytest
 from meshwright.fields.job import JobFields
 from meshwright.planning.plan_source import plan_question
 from meshwright.specs.job import Job
+from tests.frameworks.starts import found_by
 from tests.targets.test_round_trip import some, written
 
 for needed in ("accelerate", "deepspeed", "transformers", "omegaconf"):
@@ -56,10 +53,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, dict[st
         for name, text in written("llamafactory", one).items():
             (run / name).write_text(text)
         words.append(f"{run}:{one.model.name}:{one.plan.devices}")
-    program = Path(__file__).with_name("factory_start.py")
-    done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True, check=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return list(zip(asked, map(json.loads, lines), strict=True))
+    return list(zip(asked, found_by("factory_start.py", words), strict=True))
 
 
 def test_a_run_holds_what_the_plan_says(started: list[tuple[Job, dict[str, Any]]]) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +13,7 @@ from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
 from meshwright.targets import TARGETS
 from meshwright.targets.maxtext.models import MODELS
+from tests.frameworks.starts import found_by
 from tests.targets.cases import job
 from tests.targets.test_round_trip import some, written
 
@@ -68,10 +65,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, dict[st
         slices = 1 if tpus else -(-one.plan.devices // group.devices_per_node)
         step = "step" if number < STEPS and not tpus else ""
         words.append(f"{run}:{one.plan.devices}:{slices}:{step}")
-    program = Path(__file__).with_name("maxtext_start.py")
-    done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True, check=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return list(zip(asked, map(json.loads, lines), strict=True))
+    return list(zip(asked, found_by("maxtext_start.py", words), strict=True))
 
 
 def test_enough_of_them_start(started: list[tuple[Job, dict[str, Any]]]) -> None:

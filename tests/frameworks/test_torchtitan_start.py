@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +13,7 @@ from meshwright.planning.plan_source import plan_question
 from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
 from meshwright.targets import TARGETS
+from tests.frameworks.starts import found_by
 from tests.targets.cases import job
 from tests.targets.test_round_trip import some, written
 
@@ -72,10 +69,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Started:
         for name, text in written("torchtitan", one).items():
             (run / name).write_text(text)
         words.append(f"{run}:{one.plan.devices}:{stage * one.plan.devices // (len(one.plan.pipelines[0].workers))}")
-    program = Path(__file__).with_name("torchtitan_start.py")
-    done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True, check=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return [(*own, json.loads(line)) for own, line in zip(asked, lines, strict=True)]
+    return [(*own, found) for own, found in zip(asked, found_by("torchtitan_start.py", words), strict=True)]
 
 
 def test_enough_of_them_start(started: Started) -> None:

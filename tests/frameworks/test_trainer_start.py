@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +11,7 @@ import pytest
 from meshwright.fields.job import JobFields
 from meshwright.planning.plan_source import plan_question
 from meshwright.specs.job import Job
+from tests.frameworks.starts import found_by
 from tests.targets.test_round_trip import some, written
 
 for needed in ("accelerate", "deepspeed", "peft"):
@@ -89,10 +87,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Job, di
         for name, text in written(target, one).items():
             (run / name).write_text(text)
         words.append(f"{target}:{run}:{folder / one.model.name}:{one.plan.devices}")
-    program = Path(__file__).with_name("trainer_start.py")
-    done = subprocess.run([sys.executable, program, *words], capture_output=True, text=True, check=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return [(*one, json.loads(line)) for one, line in zip(asked, lines, strict=True)]
+    return [(*one, found) for one, found in zip(asked, found_by("trainer_start.py", words), strict=True)]
 
 
 def test_a_run_makes_a_step(started: list[tuple[str, Job, dict[str, Any]]]) -> None:

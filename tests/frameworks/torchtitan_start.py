@@ -7,7 +7,6 @@ the model of that rank, without weights. Prints a line of JSON for each: what th
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -15,7 +14,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from stand_ins import fake_group
+from stand_ins import each_alone, fake_group
 
 
 def started(folder: str, devices: str, rank: str) -> dict[str, Any]:
@@ -114,16 +113,7 @@ def without_devices() -> None:
 def main() -> None:
     """Start every run."""
     without_devices()
-    for text in sys.argv[1:]:
-        sys.stdout.flush()
-        if child := os.fork():  # meshes and compiled layers of a run outlive it in its process
-            os.waitpid(child, 0)
-            continue
-        try:
-            print(json.dumps(started(*text.split(":"))), flush=True)
-        except Exception as error:
-            print(json.dumps({"refused": f"{type(error).__name__}: {error}"}), flush=True)
-        os._exit(0)
+    each_alone(started, sys.argv[1:])
 
 
 if __name__ == "__main__":
