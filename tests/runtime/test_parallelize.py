@@ -98,7 +98,6 @@ def test_compiling_runs_nothing_and_says_what_will_run() -> None:
     ("method", "words"),
     [
         (PipeshardParallel(num_stages=3, num_micro_batches=4), "num_stages=2"),
-        (PipeshardParallel(num_stages=4, num_micro_batches=4, schedule="seq1f1b"), "segments"),
         (PipeshardParallel(num_stages=4, num_micro_batches=5), "does not split into 5"),
     ],
 )

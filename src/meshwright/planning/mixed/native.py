@@ -471,7 +471,8 @@ class NativeSource:
         other = NativeSource(replace(self.inputs, model=model, workload=workload), self.space_for, self.effort)
         alone = (one for part in other.whole for one in other.alone(part))
         sets = joinable(self.cluster, other.whole)
-        return [*(one for joined in sets for one in other.composed(joined, SUBSET_COMPOSED)), *alone]
+        composed = [one for joined in sets for one in other.composed(joined, SUBSET_COMPOSED)]
+        return [*composed, *other._near(composed), *alone]
 
 
 def _step_s(one: PricedPlan) -> float:

@@ -32,7 +32,7 @@ def _megatron(job: Job, estimate: StepEstimate) -> TargetFiles:
     return target_files(job, ((SCRIPT, script.text),), notes=notes, start=start)
 
 
-MARKS = re.compile(r"pretrain_\w*\.py|--micro-batch-size(?![\w-])")
+MARKS = re.compile(r"pretrain_\w{0,60}\.py|--micro-batch-size(?![\w-])")
 """Its programs, or an option that all its trainings have; `pretrain_` alone is part of others' names too."""
 _table = marked((".yaml", ".yml"), ("--tensor-model-parallel-size:", "--micro-batch-size:"))
 
