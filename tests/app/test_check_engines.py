@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import meshwright as mw
 from meshwright import check
 from meshwright.app.requests.check import CheckRequest
 from meshwright.errors import InputError, MeshwrightError
@@ -268,3 +269,21 @@ def test_a_folder_with_files_of_several_targets_asks_which(tmp_path: Path) -> No
         CheckRequest.read({**given, "source": str(tmp_path)})
     request = CheckRequest.read({**given, "source": str(tmp_path), "source_format": "llamafactory"})
     assert str(request.source).endswith("train.yaml")
+
+
+def test_a_folder_of_an_export_is_checked_on_its_own_cluster(tmp_path: Path) -> None:
+    planned = mw.estimate("llama-3.1-8b", gpus="16xH100", plan="tp2.mbs1.gbs64.z1")
+    mw.export(planned.plans[0], target="megatron", directory=tmp_path / "run")
+    report = mw.check(tmp_path / "run", search=False)
+    assert report.ok
+    assert report.estimate is not None
+    assert report.estimate.step_time_s == pytest.approx(planned.plans[0].estimate.step_time_s)
+    assert f"the cluster is that of {tmp_path / 'run' / 'plan.json'}" in report.warnings
+    fewer = mw.check(tmp_path / "run", gpus="8xH100", search=False)
+    assert not any("plan.json" in warning for warning in fewer.warnings)
+
+
+def test_a_plan_file_is_a_cluster(tmp_path: Path) -> None:
+    planned = mw.estimate("llama-3.1-8b", gpus="8xA100-40", plan="tp2.mbs1.gbs64.z1")
+    path = planned.plans[0].save(tmp_path / "plan.json")
+    assert mw.estimate("gpt2", cluster=path, plan="mbs1.gbs64").best.job.cluster == planned.best.job.cluster

@@ -278,6 +278,12 @@ def resolve_cluster(
         return resolve_gpus(gpus, calibration)
     assert cluster is not None
     text = os.fspath(cluster)
+    if text.partition("#")[0].endswith(".json"):
+        from meshwright.fields.plan_file import is_plan_file  # few clusters are those of a plan
+        from meshwright.formats.plan_json import read_job
+
+        if is_plan_file(text):
+            return read_job(text).job.cluster
     read = resolve_cluster_file if is_cluster_path(cluster) else resolve_gpus
     return read(text, calibration)
 

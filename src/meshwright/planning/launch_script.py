@@ -10,6 +10,7 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name
 from meshwright.fields.job import JobFields
+from meshwright.fields.plan_file import is_plan_file
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron import model_facts
 from meshwright.formats.megatron.read import DEVICES
@@ -55,6 +56,8 @@ def script_question(
     model, cluster = _nouns(asked)
     launch = LaunchSource.of(source, source_format, None if cluster is None else cluster.devices, outside)
     flags = launch.read()
+    if isinstance(asked.cluster, str) and is_plan_file(asked.cluster):
+        flags = replace(flags, notes=(*flags.notes, f"the cluster is that of {asked.cluster}"))
     which = None
     if cluster is None:
         flags, which = _for_devices(launch, flags)

@@ -134,16 +134,28 @@ def _script_alone(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """A launch script that is given without a model, or before it, as the file it is."""
     first, second = values.get("model"), values.get("source")
     if isinstance(second, (str, os.PathLike)) and (file := _launch_file(Path(second), values)):
-        values, second = {**values, "source": str(file)}, str(file)
+        values, second = {**_on_its_cluster(values, file.parent), "source": str(file)}, str(file)
     if not isinstance(first, (str, os.PathLike)) or values.get("plan"):
         return values
-    first = _launch_file(Path(first), values) or first
+    if file := _launch_file(Path(first), values):
+        values, first = _on_its_cluster(values, file.parent), file
     if not _is_script(Path(first), values):
         return values
     if second is None:
         return {**values, "model": None, "source": first}
     turned = isinstance(second, str) and "\n" not in second and not os.path.isfile(second) and os.path.isfile(first)
     return {**values, "model": second, "source": first} if turned else values
+
+
+def _on_its_cluster(values: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """The cluster of the plan file that `export` left in a folder, where no other is given."""
+    from meshwright.fields.plan_file import is_plan_file
+    from meshwright.targets.contract import PLAN_FILE
+
+    plan = folder / PLAN_FILE
+    if values.get("cluster") or values.get("gpus") or not is_plan_file(str(plan)):
+        return values
+    return {**values, "cluster": str(plan)}
 
 
 def _is_script(path: Path, values: Mapping[str, Any]) -> bool:
