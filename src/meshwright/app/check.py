@@ -35,7 +35,7 @@ from meshwright.planning.script_fix import ScriptFix, script_fix
 from meshwright.planning.target_space import restricted
 from meshwright.planning.ties import tied
 from meshwright.planning.violation import Violation, too_large
-from meshwright.planning.violation_place import placed
+from meshwright.planning.violation_place import at_their_lines
 from meshwright.records import Record, plain
 from meshwright.report.words import check as words
 from meshwright.report.words.measured import folder_notes
@@ -167,7 +167,7 @@ def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckRepo
     framework = request.source_format or format_of(file, outside)
     question, violations, launch, source = script_question(file, framework, request.job, outside)
     if question is None:
-        return _asking(placed(violations, source, launch), launch)
+        return _asking(at_their_lines(violations, source, launch), launch)
     search = request.search and not launch.questions
     sayable, editable = None, source.editable
     if isinstance(source.target, ReadTarget) and editable is not None:
@@ -181,7 +181,7 @@ def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckRepo
     fix = _fix(editable, launch, report) if editable is not None else None
     if request.fix and request.output is not None and fix is not None and fix.text:
         _write(fix, Path(request.output))
-    return replace(report, violations=placed(report.violations, source, launch), launch=launch, fix=fix)
+    return replace(report, violations=at_their_lines(report.violations, source, launch), launch=launch, fix=fix)
 
 
 def _asking(violations: tuple[Violation, ...], launch: LaunchFile) -> CheckReport:

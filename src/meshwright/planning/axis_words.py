@@ -53,7 +53,7 @@ def entries_of(said: str | Iterable[str]) -> list[str]:
             value = (
                 part.isdigit()
                 if axis in COUNTED
-                else (axis in AXES and value_of(axis, part) is not None) or _schedule(axis, part)
+                else (axis in AXES and axis_value(axis, part) is not None) or _schedule(axis, part)
             )
             if value:
                 found[-1] += f",{part}"
@@ -74,7 +74,7 @@ def read_entry(entry: str, verb: str, problems: list[Problem]) -> tuple[str, tup
         return "", ()
     values: list[object] = []
     for text in (part.strip() for part in rest.split(",") if part.strip()):
-        value = value_of(axis, text)
+        value = axis_value(axis, text)
         if value is None:
             problems.append(_wrong_value(axis, text, verb))
             return "", ()
@@ -86,8 +86,8 @@ def _read_token(entry: str, verb: str, problems: list[Problem]) -> tuple[str, tu
     if found := _tokens().get(entry):
         return found[0], (found[1],)
     if _schedule("schedule", entry):
-        return "schedule", (value_of("schedule", entry),)
-    if entry.startswith("rc-") and (word := value_of("recompute", entry)):
+        return "schedule", (axis_value("schedule", entry),)
+    if entry.startswith("rc-") and (word := axis_value("recompute", entry)):
         return "recompute", (word,)
     match = re.fullmatch(r"([a-z]+)([0-9]{1,9})", entry)
     if match and match[1] in COUNTED and int(match[2]) >= 1:
@@ -96,7 +96,7 @@ def _read_token(entry: str, verb: str, problems: list[Problem]) -> tuple[str, tu
     return "", ()
 
 
-def value_of(axis: str, text: str) -> object | None:
+def axis_value(axis: str, text: str) -> object | None:
     if axis in COUNTED:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= 1 else None
     word = text.lower().removeprefix("rc-") if axis == "recompute" else text.lower()
@@ -110,7 +110,7 @@ def value_of(axis: str, text: str) -> object | None:
 
 def _schedule(axis: str, text: str) -> bool:
     """Whether an entry is the name of a schedule that plans may run, with its settings or without."""
-    return axis == "schedule" and value_of(axis, text) is not None
+    return axis == "schedule" and axis_value(axis, text) is not None
 
 
 def _unknown(entry: str, name: str, verb: str) -> Problem:

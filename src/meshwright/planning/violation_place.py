@@ -22,7 +22,7 @@ _WORDS = {
 """Parts of the options that say a degree, by how a plan calls it."""
 
 
-def placed(violations: Iterable[Violation], source: LaunchSource, launch: LaunchFile) -> tuple[Violation, ...]:
+def at_their_lines(violations: Iterable[Violation], source: LaunchSource, launch: LaunchFile) -> tuple[Violation, ...]:
     """Violations with the place in the file that each is about.
 
     Args:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax.extend import core
 
 from meshwright.compiler.inline import flat_jaxpr
-from meshwright.compiler.slices.facts import Facts, facts_of, facts_of_constant
+from meshwright.compiler.slices.facts import Facts, facts_of_constant, result_facts
 
 TOKENS = 5
 
@@ -25,7 +25,7 @@ def facts(made: Callable[[], Any]) -> Facts:
     known = {var: facts_of_constant(value) for var, value in zip(closed.jaxpr.constvars, closed.consts, strict=True)}
     for eqn in closed.jaxpr.eqns:
         read = [facts_of_constant(atom.val) if isinstance(atom, core.Literal) else known[atom] for atom in eqn.invars]
-        known.update(zip(eqn.outvars, facts_of(eqn, read), strict=True))
+        known.update(zip(eqn.outvars, result_facts(eqn, read), strict=True))
     return known[closed.jaxpr.outvars[0]]
 
 

@@ -71,7 +71,7 @@ def facts_of_constant(value: Any) -> Facts:
     return Facts(before=before)
 
 
-def facts_of(eqn: core.JaxprEqn, given: Sequence[Facts]) -> list[Facts]:
+def result_facts(eqn: core.JaxprEqn, given: Sequence[Facts]) -> list[Facts]:
     """What is known of the results of an equation.
 
     Args:

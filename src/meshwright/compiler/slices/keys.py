@@ -33,7 +33,7 @@ class NotCausalError(NotSlicedError):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Keys:
+class KeySpan:
     """Of a value whose queries are a slice's: the keys that it holds, those of all tokens up to the slice's last."""
 
     dimension: int
@@ -44,7 +44,7 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TokenRows:
     """Of a value that counts samples and tokens along one dimension: a slice holds its tokens of every sample."""
 
     samples: int
@@ -72,7 +72,7 @@ def future_entry(value: RankValue, dims: Dims, query: int, key: int) -> Any:
         query: factor of queries.
         key: factor of keys.
     """
-    if isinstance(value.order, Keys):
+    if isinstance(value.order, KeySpan):
         return value.order.future
     if value.placement != WHOLE or value.moves:
         return None

@@ -23,12 +23,12 @@ from meshwright.compiler.samples.placements import SIZES, SUM, WHOLE, NotShared,
 from meshwright.compiler.samples.values import RankValue
 from meshwright.compiler.samples.walk import CHECKPOINTS, RULED, Walk
 from meshwright.compiler.sharding.rules import NO_FACTOR, Dims, SplitRule, rule_of
-from meshwright.compiler.slices.facts import facts_of
+from meshwright.compiler.slices.facts import result_facts
 from meshwright.compiler.slices.keys import (
-    Keys,
+    KeySpan,
     NotCausalError,
     NotSlicedError,
-    Rows,
+    TokenRows,
     future_entry,
     kept_future,
     known_facts,
@@ -90,11 +90,11 @@ class SliceWalk(Walk):
         if name in CALLS:
             return self.inside(eqn, given)
         if all(value.placement == WHOLE for value in given) and not any(value.moves for value in given):
-            facts = facts_of(eqn, [known_facts(value) for value in given])
+            facts = result_facts(eqn, [known_facts(value) for value in given])
             made = super().placed_equation(program, eqn, given)
             return [replace(value, known=one) for value, one in zip(made, facts, strict=True)]
         given = self._started(given)
-        keys = any(isinstance(value.order, Keys) for value in given)
+        keys = any(isinstance(value.order, KeySpan) for value in given)
         if name in RULED:
             if name == "custom_vjp_call" and any(value.order for value in given):
                 raise NotShared("a function with a backward of its own reads scores, or tokens beside samples")
@@ -146,7 +146,7 @@ class SliceWalk(Walk):
             # Tokens by themselves, behind whatever counts samples.
             place, order = long[-1], None
         elif len(long) == 1 and before[-1] == old[value.placement]:
-            place, order = long[0], Rows(int(np.prod(before) // tokens))
+            place, order = long[0], TokenRows(int(np.prod(before) // tokens))
         elif long and new[long[0]] == old[value.placement] and before[0] == old[value.placement]:
             place, order = long[0], value.order
         else:
@@ -187,7 +187,7 @@ class SliceWalk(Walk):
                 raise NotCausalError(f"{eqn.primitive.name} mixes tokens", place)
             order = None
             if key in dims:
-                order = Keys(dims.index(key), kept_future(eqn, entries), place)
+                order = KeySpan(dims.index(key), kept_future(eqn, entries), place)
             elif not sees_the_past(eqn, entries):
                 raise NotCausalError("it does not follow from the program that tokens read earlier ones alone", place)
             made.append(RankValue(value, dims.index(query), order=order))
@@ -196,7 +196,7 @@ class SliceWalk(Walk):
     def _factors(self, eqn: core.JaxprEqn, rule: SplitRule, given: Sequence[RankValue]) -> tuple[int, int, Hashable]:
         """The factors of queries and of keys, and where they met."""
         pairs = {(dims[one.placement], dims[one.order.dimension]): one.order.place
-                 for dims, one in zip(rule.operands, given, strict=True) if isinstance(one.order, Keys)}  # fmt: skip
+                 for dims, one in zip(rule.operands, given, strict=True) if isinstance(one.order, KeySpan)}  # fmt: skip
         if not pairs:
             met: Hashable = line_of(eqn), eqn.primitive, tuple(atom.aval.shape for atom in eqn.invars)
             found = list(dict.fromkeys(dims[one.placement] for dims, one in zip(rule.operands, given, strict=True)
@@ -212,7 +212,7 @@ class SliceWalk(Walk):
         """What the slice needs of an operand: its own tokens along queries, all up to its last along keys."""
         own = dims.index(query) if query in dims else None
         upto = dims.index(key) if key in dims else None
-        if isinstance(value.order, Keys):
+        if isinstance(value.order, KeySpan):
             return value.value
         if value.order:
             raise NotCausalError("tokens that stand beside samples meet others", place)
