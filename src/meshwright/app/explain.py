@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.app.answer import Answer
 from meshwright.app.explain_measured import measured_steps
-from meshwright.app.explain_mixed import mixed_steps
+from meshwright.app.explain_mixed import RIVALS, mixed_steps
 from meshwright.app.requests.read import ExplainRequest
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate, StepPrice
@@ -32,7 +32,6 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 
-RIVALS = 6
 RIVAL_SLOWER = 0.15
 """Neighbours at most this much slower are looked at when assumptions move."""
 

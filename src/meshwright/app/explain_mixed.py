@@ -19,6 +19,7 @@ from meshwright.specs.plan import ExecutionPlan
 MOST_OF_A_LEVER = 5
 """Neighbours shown of each kind of change, those that fit first, the quickest first."""
 RIVALS = 6
+"""Plans nearest to the chosen one that are looked at when assumptions move."""
 
 
 def mixed_steps(

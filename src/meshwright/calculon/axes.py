@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from meshwright.calculon.inputs import CHOICES, Application, System
 
 Value = str | bool | int
+MakeAxes = Callable[[System], "Axes"]
+"""Axes of the space of a system: networks and datatypes are its own."""
 
 SETTING_KEYS = (
     "activation_recompute", "optimizer_sharding", "tensor_par_comm_type", "seq_par_ag_redo", "data_par_overlap",

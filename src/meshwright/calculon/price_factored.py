@@ -24,16 +24,11 @@ from meshwright.calculon.inputs import NO_OVERLAP
 from meshwright.calculon.memory import spaces
 from meshwright.calculon.pipeline import Flow, bubble_s, chunk_s, flow
 from meshwright.calculon.rows import ExecutionRows, Prepared
+from meshwright.calculon.settings import MEMORY_KEYS, OFFLOAD_KEYS
 from meshwright.calculon.vocabulary import vocabulary_times
 from meshwright.search.parts import in_parts
 from meshwright.shapes import Float
 
-OFFLOAD_KEYS = ("weight_offload", "activations_offload", "optimizer_offload")
-MEMORY_KEYS = (
-    "datatype", "fused_activation", "attention_type", "activation_recompute", "optimizer_sharding",
-    "tensor_par_comm_type", "seq_par_ag_redo", "training", *OFFLOAD_KEYS,
-)  # fmt: skip
-"""Settings that memory reads, besides whether tensor traffic overlaps at all."""
 FLOW_KEYS = (
     *(key for key in BLOCK_KEYS if key not in LAYOUT_KEYS), "pipeline_par_net", "optimizer_sharding", *OFFLOAD_KEYS,
 )  # fmt: skip
@@ -54,7 +49,7 @@ def price_factored(rows: FactoredRows, prepare: Prepare) -> tuple[np.ndarray, np
     """
     layouts, settings = rows.layouts, rows.settings
     tiled = settings.tensor_par_overlap != NO_OVERLAP
-    held = rows.combine([rows.own], [*(getattr(settings, key) for key in MEMORY_KEYS), tiled])
+    held = rows.combine([rows.own], [*(getattr(settings, key) for key in (*MEMORY_KEYS, "training")), tiled])
     sent = rows.combine(
         [layouts.tensor_par, layouts.microbatch_size, layouts.data_par, layouts.pipeline_par > 1],
         [getattr(settings, key) for key in FLOW_KEYS],

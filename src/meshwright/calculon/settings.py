@@ -15,12 +15,12 @@ from meshwright.calculon.axes import Axes
 from meshwright.calculon.inputs import CHOICES
 from meshwright.shapes import Int
 
-MEMORY_KEYS = (
-    "activation_recompute", "optimizer_sharding", "tensor_par_comm_type", "seq_par_ag_redo", "weight_offload",
-    "activations_offload", "optimizer_offload", "fused_activation", "attention_type", "datatype",
-)  # fmt: skip
-"""Keys that memory reads, besides whether tensor-parallel traffic is overlapped at all."""
 OFFLOAD_KEYS = ("weight_offload", "activations_offload", "optimizer_offload")
+MEMORY_KEYS = (
+    "activation_recompute", "optimizer_sharding", "tensor_par_comm_type", "seq_par_ag_redo", *OFFLOAD_KEYS,
+    "fused_activation", "attention_type", "datatype",
+)  # fmt: skip
+"""Keys that memory reads, besides whether it trains and whether tensor-parallel traffic is overlapped at all."""
 NETWORK_KEYS = ("tensor_par_net", "pipeline_par_net", "data_par_net")
 
 Columns = Mapping[str, Int[np.ndarray, "settings"]]

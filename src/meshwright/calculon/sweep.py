@@ -10,14 +10,14 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from meshwright.calculon.answer import ExecutionAnswer, SearchGoal, space_answer
-from meshwright.calculon.axes import Axes
+from meshwright.calculon.axes import MakeAxes
 from meshwright.calculon.inputs import Application, System
 from meshwright.calculon.legality import reject
 from meshwright.calculon.model import price
@@ -35,8 +35,6 @@ DESIGNS_AT_ONCE = 256
 """Designs cut into parts together, so that the first answers do not wait for all spaces to be counted."""
 ALL_ROWS = 1 << 15
 """Executions of a space priced together where all of them are wanted."""
-
-MakeAxes = Callable[[System], Axes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

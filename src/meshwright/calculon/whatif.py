@@ -11,14 +11,12 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from meshwright.calculon.answer import ExecutionAnswer, PricedExecution, SearchGoal
-from meshwright.calculon.axes import Axes
+from meshwright.calculon.axes import MakeAxes
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Application, Execution, System
 from meshwright.calculon.model import price
 from meshwright.calculon.search import search
 from meshwright.calculon.space import ExecutionSpace
-
-MakeAxes = Callable[[System], Axes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from meshwright.formats.megatron.model import VOCAB_MULTIPLE, read_pattern
+
 Options = dict[str, str]
 """Options by name, empty where an option is a switch."""
 
@@ -20,7 +22,6 @@ _NAMES = {
     "--num-virtual-stages-per-pipeline-rank": "virtual_pipeline_model_parallel_size",
 }
 """Options whose field in TransformerConfig has another name."""
-VOCAB_MULTIPLE = 128
 
 
 def configuration(options: Options) -> tuple[Any, list[str]]:
@@ -112,8 +113,6 @@ def _typed(text: str, hint: Any, name: str) -> Any:
 
 
 def _frequency(text: str, layers: int) -> Any:
-    from meshwright.formats.megatron.model import read_pattern
-
     found = read_pattern(text, layers)
     return [int(one) for one in found] if found else 1
 

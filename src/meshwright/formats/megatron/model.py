@@ -14,6 +14,10 @@ from meshwright.specs.model import MOST_LAYERS, LayerSpec, ModelSpec
 
 Flags = list[tuple[str, str]]
 
+VOCAB_MULTIPLE = 128
+"""The vocabulary is padded to a multiple of this times the tensor ranks, unless `--make-vocab-size-divisible-by` says
+another."""
+
 
 def _refusal(name: str, value: object, why: str, fix: str = "") -> Problem:
     return Problem(what=f"model: {name} is {value!r}", why=why, fix=fix, field=f"model.{name}")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from meshwright.errors import Problem, UnsupportedError
-from meshwright.formats.megatron.model import model_flags
+from meshwright.formats.megatron.model import VOCAB_MULTIPLE, model_flags
 from meshwright.formats.megatron.optimizers import OPTIMIZERS, optimizer_flags
 from meshwright.formats.megatron.options import known_options
 from meshwright.formats.megatron.precision import precision_flags
@@ -22,7 +22,6 @@ from meshwright.specs.row_of import Homogeneous, homogeneous, row_from
 Flags = list[tuple[str, str]]
 
 COMMIT = "d98e8a64"
-VOCAB_MULTIPLE = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from meshwright.planning.compose.sources.parallelizers.composed import SliceComp
 from meshwright.planning.compose.sources.parallelizers.execution import sliced_plan
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
+from meshwright.planning.mixed.slices import MOST_SKIPS
 from meshwright.planning.mixed.source import PricedPlan, SearchRecord, StagesOfOwnPlans, require_one_stream
 from meshwright.schedules import SCHEDULES
 from meshwright.schedules.plan_rows import row_of
@@ -36,8 +37,6 @@ PRICED = 16
 """Pipeline sets that fit and are priced in full for an answer."""
 COMPARED = 4
 """Pipeline sets that fit and are priced in full for each part of the cluster that the answer is compared with."""
-MOST_SKIPS = 6
-"""Reasons of skips that an error names; all of them are in the data of an answer."""
 
 
 class SliceSource(StagesOfOwnPlans):

@@ -9,6 +9,9 @@ from meshwright.planning.mixed.source import PricedPlan
 from meshwright.specs.plan import StrategyRun
 from meshwright.specs.strategy import LayerStrategy
 
+MOST_SKIPS = 6
+"""Reasons of skips that an error or a report names; all of them are in the data of an answer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSlice:

@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwright.planning.mixed.mixing import EqualRanks, HeldLayers, IdleDevices, Mixing, Subset
 from meshwright.planning.mixed.preemptions import Preempted
-from meshwright.planning.mixed.slices import Composition, PlannedSlice
+from meshwright.planning.mixed.slices import MOST_SKIPS, Composition, PlannedSlice
 from meshwright.planning.mixed.source import SearchRecord
 from meshwright.planning.reason import idle_reason
 from meshwright.report.words.reasons import reason_text
@@ -21,8 +21,6 @@ MOST_SLICES = 8
 """Stages whose planner is told; all of them are in the data."""
 LEAST_ABOVE = 0.0005
 """How far above the mean the slowest stage is told: 0.1% as it is written."""
-MOST_SKIPS = 6
-"""Reasons of skips that are told; all of them are in the data."""
 
 
 def worth(mixing: Mixing) -> str:
