@@ -1,10 +1,11 @@
 """What a launch script starts when bash itself runs it, where every program is a recorder: a measuring tool.
 
-The script sees a root of its own: no network, no files of the machine but bash and tools that change text, a folder
-that is thrown away. Programs that train, install or download are one program that writes down its words and its
+A script of others sees a root of its own: no network, no files of the machine but bash and tools that change text, a
+folder that is thrown away. Programs that train, install or download are one program that writes down its words and its
 environment, and runs what it was handed (`srun bash -c "..."`). It is one node of eight GPUs, on which files that a
 script sources and that are not in its tree are taken as empty, commands that fail do not end it (`set -e`, `set -u`),
-and what a template leaves to fill in is a word. Nothing of the package uses it.
+and what a template leaves to fill in is a word. A script of our own is run as it is, in its own folder, where no
+user namespace is needed. Nothing of the package uses it.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ OTHERS = (
 
 _RECORDER = r"""#!/usr/bin/bash
 name=${0##*/}
-file=/record/${EPOCHREALTIME/[.,]/}.$$
+file=${RECORD_HERE:-/record}/${EPOCHREALTIME/[.,]/}.$$
 printf '%s\0' "$name" "$@" >"$file.argv"
 /usr/bin/env -0 >"$file.env"
 case $name:$* in
@@ -96,6 +97,23 @@ case $name:$* in
   conda:run*) ;;
   conda:*) exit 0 ;;
   scontrol:*hostname*) echo node0; exit 0 ;;
+  torchrun:*--no-python*)
+    # It starts a program that is not Python, once per rank.
+    while [ "$1" != --no-python ]; do shift; done
+    shift
+    export RANK=0 LOCAL_RANK=0
+    exec "$@" ;;
+  ssh:*)
+    while :; do
+      case $1 in
+        -[BbcDEeFIiJLlmOopQRSWw]) shift 2 ;;
+        -*) shift ;;
+        *) break ;;
+      esac
+    done
+    shift
+    [ $# -eq 0 ] || exec /usr/bin/bash -c "$*"
+    exit 0 ;;
 esac
 case " STARTERS " in *" $name "*) ;; *) exit 0 ;; esac
 while [ $# -gt 0 ]; do
@@ -170,6 +188,14 @@ class Recording:
     status: int
     errors: str
 
+    def python_words(self) -> list[list[str]]:
+        """Words behind the file of every Python program that was started."""
+        words = [
+            list(one.argv[1:]) for one in self.commands if one.argv[0] in TRAINERS and "--no-python" not in one.argv
+        ]
+        places = [next((n for n, word in enumerate(one) if word.endswith(".py")), None) for one in words]
+        return [one[at + 1 :] for one, at in zip(words, places, strict=True) if at is not None]
+
     def as_json(self) -> str:
         """Words and environment of the last program that is a trainer's."""
         last = next((one for one in reversed(self.commands) if one.argv[0] in TRAINERS), None)
@@ -204,40 +230,68 @@ def record(
     arguments: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     programs: Path,
+    sealed: bool = True,
 ) -> Recording:
     """Run a script of a tree of files with recorders.
 
     Args:
-        tree: files beside the script; they are not changed.
+        tree: files beside the script; they are not changed where it is sealed.
         script: path in the tree.
         start: folder of the tree in which it is started.
         arguments: its `$1` and on.
         environment: of the script, beside PATH and HOME.
         programs: as `recorders` made it.
+        sealed: run it in a root of its own, forgiving what it lacks there; otherwise as it is, which only scripts that
+            were written here may be.
     """
     with tempfile.TemporaryDirectory(prefix="recording-") as kept:
-        root, out = Path(kept, "root"), Path(kept, "record")
-        root.mkdir()
+        out = Path(kept, "record")
         out.mkdir()
-        prelude = out / "prelude"
-        prelude.write_text(_PRELUDE)
-        given = {"PATH": "/usr/bin", "HOME": "/root", "LANG": "C.UTF-8", "BASH_ENV": "/record/prelude"}
-        given |= slurm(Path(tree, script).read_text(errors="replace")) | dict(environment or {})
-        # The sealed root itself is made with the machine's own programs; the script's environment is set last.
-        names = [f"{name}={value}" for name, value in given.items()]
-        count = len(names)
-        head = f'given=("${{@:1:{count}}}"); shift {count}\n'
-        command = ["unshare", "-Urnmpfi", "--kill-child", "bash", "-c", head + _SEALED, "sealed", *names]
-        words = [str(root), str(programs), str(tree), str(out), start, f"/job/{script}", str(LIMIT_S), *arguments]
+        given = slurm(Path(tree, script).read_text(errors="replace")) | dict(environment or {})
+        if sealed:
+            words = _sealed(Path(kept), tree, script, start, arguments, given, programs)
+            variables, folder = None, None
+        else:
+            words = ["/usr/bin/bash", str(tree / script), *arguments]
+            path = f"{programs}:/usr/bin:/bin"
+            variables, folder = {"PATH": path, "HOME": "/nowhere", "RECORD_HERE": str(out), **given}, tree / start
         try:
             done = subprocess.run(
-                [*command, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S + 10, check=False
+                words,
+                env=variables,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=LIMIT_S + 10,
+                check=False,
             )
             status, errors = done.returncode, done.stderr.decode(errors="replace")[-2000:]
         except subprocess.TimeoutExpired:
             status, errors = 137, "it ran past its time"
         commands = tuple(_recorded(path) for path in sorted(out.glob("*.argv")))
     return Recording(commands=commands, status=status, errors=errors)
+
+
+def _sealed(
+    kept: Path,
+    tree: Path,
+    script: str,
+    start: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    programs: Path,
+) -> list[str]:
+    """The command that runs a script in a root of its own, which is mounted in `kept`."""
+    root, out = kept / "root", kept / "record"
+    root.mkdir()
+    (out / "prelude").write_text(_PRELUDE)
+    given = {"PATH": "/usr/bin", "HOME": "/root", "LANG": "C.UTF-8", "BASH_ENV": "/record/prelude", **environment}
+    # The root itself is made with the machine's own programs; the script's environment is set last.
+    names = [f"{name}={value}" for name, value in given.items()]
+    count = len(names)
+    head = f'given=("${{@:1:{count}}}"); shift {count}\n'
+    command = ["unshare", "-Urnmpfi", "--kill-child", "bash", "-c", head + _SEALED, "sealed", *names]
+    return [*command, *map(str, (root, programs, tree, out, start, f"/job/{script}", LIMIT_S)), *arguments]
 
 
 def _recorded(path: Path) -> Recorded:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.recording import record, recorders
 from meshwright.formats.megatron import read_flags
 from meshwright.formats.shell import Launch, Script, launches, read_script
-from tests.formats.shell.real_bash import machine, started
 
 FOLDER = Path(__file__).parent / "scripts"
 SCRIPTS = sorted(path.name for path in FOLDER.glob("*.sh") if not path.name.startswith("_"))
@@ -50,7 +50,7 @@ def differences(launch: Launch, words: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return machine(tmp_path_factory.mktemp("machine") / "bin")
+    return recorders(tmp_path_factory.mktemp("machine"))
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
@@ -67,7 +67,15 @@ def test_what_is_read_is_what_bash_starts(name: str, programs: Path, tmp_path: P
         assert all(word in reasons for word in asked), reasons
         return
     environment = dict(pair.partition("=")[::2] for pair in told(text, "env"))
-    real = started(tmp_path / "run" / name, programs, told(text, "args"), environment, tmp_path / "record")
+    run = record(
+        tmp_path / "run",
+        name,
+        arguments=told(text, "args"),
+        environment=environment,
+        programs=programs,
+        sealed=False,
+    )
+    real = run.python_words()
     assert real, "bash starts nothing: the script says nothing"
     found_here = launches(script.commands)
     assert len(found_here) == len(real)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.recording import record, recorders
 from meshwright.formats.shell import launches, read_script
-from tests.formats.shell.real_bash import machine, started
 
 NAMES = "ABCDE"
 VALUES = ("1", "8", "x", "two words", "", "a=b", "--flag", "--k v", "7b", "a.b-c", "3 4")
@@ -75,20 +75,21 @@ def statement(some: random.Random, depth: int = 0) -> str:
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_random_scripts_start_what_bash_starts(tmp_path: Path) -> None:
-    programs = machine(tmp_path / "bin")
-    script = tmp_path / "run.sh"
+    programs = recorders(tmp_path)
+    tree = tmp_path / "tree"
+    tree.mkdir()
     sure = 0
     for seed in range(SCRIPTS):
         some = random.Random(seed)
         body = "\n".join(statement(some) for _ in range(some.randint(2, 6)))
         last = f'python x.py {expansion(some)} {expansion(some)} $A "$B" $C "$D" "${{ARR[@]}}" END'
         text = f"{START}{body}\n{last}\n"
-        script.write_text(text)
+        (tree / "run.sh").write_text(text)
         found = read_script(text, name="run.sh", arguments=["p", "q r"])
         commands = launches(found.commands)
         if found.broken or any(word.unknown for launch in commands for word in launch.words):
             continue
         sure += 1
-        real = started(script, programs, ["p", "q r"], {}, tmp_path / "record")
-        assert [[word.text for word in launch.words] for launch in commands] == real, text
+        run = record(tree, "run.sh", arguments=["p", "q r"], programs=programs, sealed=False)
+        assert [[word.text for word in launch.words] for launch in commands] == run.python_words(), text
     assert sure >= 0.8 * SCRIPTS
