@@ -1,9 +1,14 @@
-"""A request as a command: its options, its help, and what is done with what was typed."""
+"""A request as a command: its options, its help, and what is done with what was typed.
+
+Typer makes a pydantic validator for every option of a command. Ours are words, switches and lists of words, which
+`values` reads with errors of our own, so the validators would only cost their import.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -16,7 +21,12 @@ Act = Callable[[Request, dict[str, bool]], int | None]
 
 
 def typer_command(
-    request: type[Request], act: Act, *, output: type[OutputFields] = OutputFields, everything: bool = False
+    request: type[Request],
+    act: Act,
+    *,
+    output: type[OutputFields] = OutputFields,
+    everything: bool = False,
+    described: bool = True,
 ) -> Callable[..., Any]:
     """The function that typer makes a command of.
 
@@ -25,6 +35,7 @@ def typer_command(
         act: what is done with the request that was typed, and with how the answer is shown.
         output: options that say how it is shown.
         everything: whether help describes options that are rarely used, too.
+        described: whether its help is asked for: only then catalogues are read for it.
     """
     how = request_fields(output)
     options = [one for one in (*request_fields(request), *how) if one.cli]
@@ -34,7 +45,7 @@ def typer_command(
         values = {one.name: _value(one, typed[one.name]) for one in options if one.name in typed}
         return act(request.read(values, typed=True), shown)
 
-    parameters = [_parameter(one, hidden=one.rare and not everything) for one in options]
+    parameters = [_parameter(one, hidden=one.rare and not everything, described=described) for one in options]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     command.__doc__ = help_of(request) + ("" if everything else _named([one.spelled for one in options if one.rare]))
@@ -62,14 +73,15 @@ def help_of(request: type[Request]) -> str:
     return "\n\n".join(part for part in (first, "\b\n" + "\n".join(lines), rest) if part)
 
 
-def _parameter(one: Field, *, hidden: bool) -> inspect.Parameter:
-    words: dict[str, Any] = {"metavar": one.placeholder or None, "help": one.explained, "show_default": False}
+def _parameter(one: Field, *, hidden: bool, described: bool) -> inspect.Parameter:
+    explained = one.explained if described or isinstance(one.help, str) else ""
+    words: dict[str, Any] = {"metavar": one.placeholder or None, "help": explained, "show_default": False}
     words["hidden"] = hidden
     kind: Any = list[str] | None if one.repeated else str | None
     if one.argument:
         info: Any = typer.Argument(**words)
     elif one.flag:
-        kind, info = bool, typer.Option(*_spellings(one), help=one.explained, hidden=hidden)
+        kind, info = bool, typer.Option(*_spellings(one), help=explained, hidden=hidden)
     else:
         info = typer.Option(*_spellings(one), **words)
     default = False if one.flag else None
@@ -87,3 +99,40 @@ def _value(one: Field, typed: Any) -> Any:
 
 def _spellings(one: Field) -> list[str]:
     return [one.spelled, *([one.short] if one.short else [])]
+
+
+def command_for(app: typer.Typer, *, whole: bool) -> Any:
+    """The parser of a command line.
+
+    Args:
+        app: with the verb that is called.
+        whole: it has all verbs, as none is called: what is typed is no use.
+    """
+    command = typer.main.get_command(app)
+    if not whole:
+        _take_words(command)
+    return command
+
+
+def _take_words(command: Any) -> None:
+    """Let a command and those below it take words, switches and lists of words unread, by public hooks of click's."""
+    for parameter in command.params:
+        _unread(parameter)
+    # The option for help is made when the command line is parsed.
+    help_option = command.get_help_option
+    command.get_help_option = lambda context: _unread(help_option(context))
+    for inner in getattr(command, "commands", {}).values():
+        _take_words(inner)
+
+
+def _unread(parameter: Any) -> Any:
+    if parameter is not None and not parameter.required:
+        parameter.process_value = partial(_as_typed, parameter)
+    return parameter
+
+
+def _as_typed(parameter: Any, context: Any, value: Any) -> Any:
+    """A value as the command line has it; where several may be given, none of them is an empty list."""
+    if value is None and (parameter.multiple or parameter.nargs == -1):
+        value = ()
+    return value if parameter.callback is None else parameter.callback(context, parameter, value)

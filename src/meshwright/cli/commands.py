@@ -85,13 +85,14 @@ def called(words: Sequence[str]) -> list[str]:
     return list(VERBS)
 
 
-def add_commands(app: typer.Typer, verbs: Sequence[str], *, everything: bool = False) -> None:
+def add_commands(app: typer.Typer, verbs: Sequence[str], *, everything: bool = False, described: bool = True) -> None:
     """Put verbs on an application, each in its group.
 
     Args:
         app: where they go.
         verbs: their names.
         everything: whether help describes options that are rarely used, too.
+        described: whether help is asked for.
     """
     groups: dict[str, typer.Typer] = {}
     for verb in verbs:
@@ -104,9 +105,11 @@ def add_commands(app: typer.Typer, verbs: Sequence[str], *, everything: bool = F
                 app.add_typer(groups[name], name=name)
             home = groups[name]
         request = VERBS[verb].request
-        whole = len(verbs) == 1 or any(name.endswith("_COMPLETE") for name in os.environ)
+        completes = any(name.endswith("_COMPLETE") for name in os.environ)
+        whole = len(verbs) == 1 or completes
         output = WatchedFields if verb in WATCHED else OutputFields
-        made = typer_command(request, partial(act, verb), output=output, everything=everything) if whole else None
+        how = {"everything": everything, "described": described or completes}
+        made = typer_command(request, partial(act, verb), output=output, **how) if whole else None
         home.command(inner or name)(made or summary_of(request))
 
 

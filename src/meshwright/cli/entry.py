@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from meshwright.cli.command import command_for
 from meshwright.cli.commands import WATCH, WATCHED, add_commands, called
 from meshwright.cli.output import (
     INTERRUPTED,
@@ -24,7 +25,6 @@ from meshwright.cli.output import (
     reader_left,
     write,
 )
-from meshwright.cli.start import command_for
 from meshwright.cli.usage import optional_values, usage_error
 from meshwright.errors import MeshwrightError, Problem
 
@@ -50,7 +50,7 @@ def _root(
     pass
 
 
-def application(verbs: Sequence[str], *, everything: bool = False) -> typer.Typer:
+def application(verbs: Sequence[str], *, everything: bool = False, described: bool = True) -> typer.Typer:
     """The command with some of its verbs; help of all their options, or of the usual ones."""
     app = typer.Typer(
         name="meshwright",
@@ -67,7 +67,7 @@ def application(verbs: Sequence[str], *, everything: bool = False) -> typer.Type
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback()(_root)
-    add_commands(app, verbs, everything=everything)
+    add_commands(app, verbs, everything=everything, described=described)
     return app
 
 
@@ -114,11 +114,12 @@ def _run(words: list[str]) -> int:
     verbs = called(words)
     everything = HELP_ALL in words
     words = ["--help" if word == HELP_ALL else word for word in words]
-    if WATCH in words and verbs[0] in WATCHED and not {"-h", "--help"} & {*words}:
+    described = not {"-h", "--help"}.isdisjoint(words)
+    if WATCH in words and verbs[0] in WATCHED and not described:
         from meshwright.cli.watch import watch
 
         return watch(words)
-    command = _command(tuple(verbs), everything)
+    command = _command(tuple(verbs), everything, described)
     try:
         result = command.main(args=words or ["--help"], prog_name="meshwright", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -134,9 +135,9 @@ def _run(words: list[str]) -> int:
 
 
 @cache
-def _command(verbs: tuple[str, ...], everything: bool) -> Any:
+def _command(verbs: tuple[str, ...], everything: bool, described: bool) -> Any:
     """The parser of some verbs, kept for whoever calls `main` again in this process."""
-    return command_for(application(verbs, everything=everything), whole=len(verbs) > 1)
+    return command_for(application(verbs, everything=everything, described=described), whole=len(verbs) > 1)
 
 
 def _too_large() -> MeshwrightError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from meshwright.ops.tuned import tuned_work
 from meshwright.specs.layers.base import AttentionKernel, LayerContext, LayerPart
 from meshwright.specs.model import LayerSpec, ModelSpec, TunedLayer
 from meshwright.specs.operators import Kept, LayerWork, Op, StreamTokens, Vector, whole_product
@@ -79,7 +78,11 @@ def layer_work(
         tokens=tokens,
         wide=layer.wide,
     )
-    return tuned_work(whole, layer) if isinstance(layer, TunedLayer) else whole
+    if not isinstance(layer, TunedLayer):
+        return whole
+    from meshwright.ops.tuned import tuned_work  # most jobs train everything
+
+    return tuned_work(whole, layer)
 
 
 def _mixing(copies: int, hidden: int, name: str) -> list[Op]:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-SECONDS_PER_HOUR = 3600.0
 MOST_PARTS = 48
 """Most parts of a cluster that are planned."""
 

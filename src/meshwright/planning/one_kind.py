@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.planning.costing import SECONDS_PER_HOUR, Offer
+from meshwright.planning.costing import Offer
 from meshwright.planning.fewer_nodes import dividing_part, even_nodes, first_nodes, is_round, parts
 from meshwright.planning.objectives import Aim, admitted, require_prices
 from meshwright.planning.reason import Reason, idle_reason
@@ -21,6 +21,7 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
+from meshwright.units import HOUR_S
 
 MOST_SUBSETS = 6
 CLEARLY_FASTER = 0.02
@@ -396,7 +397,7 @@ def _offers(found: Found) -> list[Offer[FoundPlan]]:
         Offer(
             plan=plan,
             step_time_s=plan.estimate.step_time_s,
-            price_per_step=rate * devices * plan.estimate.step_time_s / SECONDS_PER_HOUR,
+            price_per_step=rate * devices * plan.estimate.step_time_s / HOUR_S,
             energy_j=plan.estimate.energy_j or 0.0,
             peak_memory_bytes=plan.estimate.peak_memory_bytes,
             on=f"{devices} {group.device.name}",

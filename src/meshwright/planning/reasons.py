@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from meshwright.estimate.result import LinkTraffic, StepPrice
-from meshwright.planning.costing import SECONDS_PER_HOUR
 from meshwright.planning.objectives import OBJECTIVES, QUICKEST, Aim
 from meshwright.planning.reason import Reason
 from meshwright.search.result import PlanCertificate
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.units import HOUR_S
 
 if TYPE_CHECKING:
     from meshwright.formats.plan_json import PlannedJob
@@ -173,7 +173,7 @@ def price_reason(price_per_step: float, step_time_s: float, used: Mapping[str, i
     return Reason.of(
         "price",
         price_per_step=price_per_step,
-        devices_price=hour * step_time_s / SECONDS_PER_HOUR,
+        devices_price=hour * step_time_s / HOUR_S,
         step_time_s=step_time_s,
         groups=[{"name": name, "devices": count, "per_hour": rates[name]} for name, count in used.items()],
         idle=cluster.devices - sum(used.values()),

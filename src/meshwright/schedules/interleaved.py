@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.errors import Problem
-from meshwright.schedules.alternating import alternating_table
 from meshwright.schedules.base import Schedule
 from meshwright.schedules.bounds import PathBound
 from meshwright.schedules.in_flight import largest_vectors
+from meshwright.schedules.one_f_one_b import alternating_table
 from meshwright.schedules.parameters import whole
 from meshwright.schedules.table import ScheduleTable
 from meshwright.shapes import Float, Int

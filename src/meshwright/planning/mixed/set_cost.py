@@ -7,12 +7,11 @@ from itertools import combinations, pairwise
 from meshwright.ops.counts import trained_parameters
 from meshwright.planning.compose.pipeline_sets import PipelineSet
 from meshwright.planning.compose.sources.native.split import SplitPipeline
-from meshwright.planning.costing import SECONDS_PER_HOUR
 from meshwright.planning.objectives import Aim
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
-from meshwright.units import GIGA
+from meshwright.units import GIGA, HOUR_S
 
 
 def price_per_step(
@@ -35,7 +34,7 @@ def price_per_step(
         for stage in pipeline.stages
     )
     if not aim.by.paid_links:
-        return hour * one.step_s / SECONDS_PER_HOUR
+        return hour * one.step_s / HOUR_S
     passed = workload.seq_len * model.boundary_width(workload.seq_len)
     once_bytes = passed * workload.precision.bytes_of("activations")
     paid = 0.0
@@ -49,7 +48,7 @@ def price_per_step(
         dearest = max(_price_per_byte(cluster, here, there) for here, there in combinations(one.islands, 2))
         gradient_bytes = trained_parameters(model) * workload.precision.bytes_of("reduce")
         paid += 2 * (count - 1) / count * gradient_bytes * dearest
-    return hour * one.step_s / SECONDS_PER_HOUR + paid
+    return hour * one.step_s / HOUR_S + paid
 
 
 def _price_per_byte(cluster: ClusterSpec, here: int, there: int) -> float:

@@ -20,9 +20,9 @@ from meshwright.planning.compose.sources.profiles.job import costs_of, pipeline_
 from meshwright.planning.compose.sources.profiles.pipeline_pace import PipelinePace, PipelinePacer
 from meshwright.planning.compose.sources.profiles.pipeline_set import EqualPipelines, PipelineShape, ShapeSet
 from meshwright.planning.compose.sources.profiles.traffic import composition_traffic
-from meshwright.planning.costing import SECONDS_PER_HOUR
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.measured import MeasuredJob
+from meshwright.units import HOUR_S
 
 WEIGHT_BYTES, GRADIENT_BYTES = 4, 4
 """Per parameter, of `costs.STATE_BYTES`; the rest is the optimizer's moments and copies."""
@@ -159,7 +159,7 @@ def price_pipelines(pipelines: Sequence[PacedPipeline], costs: ProfileCosts, clu
         breakdown_s=tuple(parts.items()),
         stages=stages,
         fits=_fits(stages),
-        price_per_step=None if hour is None else hour * time_s / SECONDS_PER_HOUR + sent,
+        price_per_step=None if hour is None else hour * time_s / HOUR_S + sent,
         traffic=traffic,
     )
 
