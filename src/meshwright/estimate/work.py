@@ -15,16 +15,15 @@ from meshwright.estimate.exchanges import LayerCompute, exposed_exchanges
 from meshwright.estimate.groups import Groups
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.sequences import dynamic_levels, fullest_pairs, lockstep_pairs, pairs_of_row, scored_pairs
-from meshwright.estimate.work_seconds import ModuleSeconds, WorkSeconds
+from meshwright.estimate.work_seconds import LayerSums, ModuleSeconds, WorkSeconds
 from meshwright.kernels import compute
-from meshwright.kernels.overlap import exposed_s
 from meshwright.shapes import Rows
 from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Scores, Vector
 from meshwright.specs.precision import Precision
 from meshwright.specs.tuning import MADE_AGAIN_BYTES, STORED_BYTES
 from meshwright.specs.workload import Workload
 from meshwright.strategies import TENSORS, context
-from meshwright.strategies.base import Call, LocalAttention, LocalGemm, LocalScan, LocalScores, WeightBytes
+from meshwright.strategies.base import LocalAttention, LocalGemm, LocalScan, LocalScores, WeightBytes
 from meshwright.strategies.columns import StrategyColumns, local_units, region_scale
 
 # A tensor in 16 bits is read and its 8-bit copy written; the transposed copy, for gradients of weights, is not made.
@@ -57,8 +56,8 @@ def price_work(
     return LayerPricing(columns, hardware, workload, quantised=quantised, groups=groups).layer(work)
 
 
-class LayerPricing:
-    """Accumulates one layer, operator by operator."""
+class LayerPricing(LayerSums):
+    """Prices one layer, operator by operator."""
 
     def __init__(
         self,
@@ -69,32 +68,18 @@ class LayerPricing:
         quantised: bool,
         groups: Groups | None = None,
     ) -> None:
-        self.text, self.columns, self.hardware, self.workload = columns, columns, hardware, workload
+        super().__init__(columns, hardware, groups)
+        self.text, self.columns, self.workload = columns, columns, workload
         self.precision: Precision = workload.precision
         self.quantised = quantised
-        self.groups = groups or Groups(columns, hardware)
         self.tensor = TENSORS[columns.tensor]
         self.activation_bytes = self.precision.bytes_of("activations")
         # Of a frozen weight that is not stored in a format of its own.
         self.rest_bytes = 4.0 if hardware.software.wide_rest else self.precision.bytes_of("weights")
         self.formats = WeightBytes(self.precision.bytes_of("weights"), self.precision.bytes_of("gradients"))
-        self.zero = np.zeros(columns.rows)
-        self.forward, self.backward = self._module(), self._module()
-        self.weight_gradient_s = self.zero
-        self.modules: dict[str, ModuleSeconds] = {}
-        self.dense, self.experts, self.replicated = self.zero, self.zero, self.zero
-        self.frozen_dense, self.frozen_experts = self.zero, self.zero
-        self.transient = self.zero
-        self.lockstep: tuple[Rows, Rows] = (self.zero, self.zero)
-        self.uneven: tuple[Rows, Rows] = (self.zero, self.zero)
         self.tiles = {"loss": workload.loss_tiles, "mlp": workload.mlp_tiles}
         self.beside = LayerCompute(columns.rows)
-        self.hidden = self.zero
-        self.stashed = self.zero
         self._devices: dict[bool, tuple[compute.Roof, compute.Tiles]] = {}
-
-    def _module(self) -> ModuleSeconds:
-        return ModuleSeconds.nothing(self.columns.rows)
 
     def watch(self, op: CoreAttention | Scores | Scan, local: LocalAttention | LocalScores | LocalScan) -> None:
         """For those who want to know what falls to one rank; sums do not need it."""
@@ -105,7 +90,7 @@ class LayerPricing:
         own = self.text.at(work.tokens)
         for op in work.ops:
             self.columns = self.text.at(op.tokens) if isinstance(op, Linear) and op.tokens is not None else own
-            module = self.modules.setdefault(op.module, self._module())
+            module = self.modules.setdefault(op.module, self.nothing())
             match op:
                 case Linear(experts=0):
                     local = self.tensor.linear(op, self.columns, self.activation_bytes)
@@ -127,22 +112,7 @@ class LayerPricing:
         self.columns = own
         if exchanges:
             self.exchanges(exchanges, work)
-        return WorkSeconds(
-            forward=self.forward,
-            backward=self.backward if work.reached else self._module(),
-            weight_gradient_s=self.weight_gradient_s,
-            by_module=self.modules,
-            dense_parameters=self.dense,
-            expert_parameters=self.experts,
-            replicated_parameters=self.replicated,
-            frozen_dense_bytes=self.frozen_dense,
-            frozen_expert_bytes=self.frozen_experts,
-            transient_bytes=self.transient,
-            hidden_s=self.hidden,
-            stashed_bytes=self.stashed,
-            lockstep_s=self.lockstep,
-            uneven_s=self.uneven,
-        )
+        return self.seconds(reached=work.reached)
 
     def gemm(self, op: Linear, local: LocalGemm, module: ModuleSeconds, tiles: int = 1) -> None:
         """A product and its gradients."""
@@ -174,7 +144,7 @@ class LayerPricing:
         self._hold(op, local)
         if quantised:
             self._cast(local, module, 1.0 if op.trained else FROZEN_CAST)
-        self._count(module, 2.0 * local.m * local.n * local.k * local.groups)
+        self.count(module, 2.0 * local.m * local.n * local.k * local.groups)
         moved = m * local.groups * (local.n + local.k) * self.activation_bytes
         self.transient = np.maximum(self.transient, moved)
 
@@ -210,7 +180,7 @@ class LayerPricing:
                     place = (op.direction, call.phase)
                     alone[place] = alone.get(place, self.zero) + found
                     modules[place] = module
-                    self._issue(call, module)
+                    self.issue(call, module)
             if own.dispatches("hierarchical") is not None:
                 # Between the levels tokens are laid out anew: read and written.
                 laid_s = own.exchanged(work.top_k) / own.etp * (2 * op.width * self.activation_bytes)
@@ -227,7 +197,7 @@ class LayerPricing:
         exposed = exposed_exchanges(alone, self.beside, whole, own, self.hardware)
         paired = own.overlaps("paired", "paired-wgrad")
         for (direction, phase), seconds in exposed.items():
-            self._expose(phase, "ep_s", seconds, modules[direction, phase])
+            self.expose(phase, "ep_s", seconds, modules[direction, phase])
             if paired is not None:
                 self.hidden = self.hidden + (alone[direction, phase] - seconds) * paired
 
@@ -348,7 +318,7 @@ class LayerPricing:
                 self.calls(few.calls, phases, module, groups=Groups(part, self.hardware), share=share)
         else:
             self.calls(local.calls, phases, module)
-        self._count(module, flop)
+        self.count(module, flop)
         if materialised:
             scores = local.batch * local.heads * local.query_len * local.key_len
             self.transient = np.maximum(self.transient, scores * self.activation_bytes)
@@ -363,7 +333,7 @@ class LayerPricing:
         forward, backward = (self.zero + mixing.scores_s(op, local, self.hardware, back=back) for back in (False, True))
         self.add(module, forward, backward, self.zero, (3.0, 3.0))
         self.calls(local.calls, {"forward": forward, "input_gradient": backward}, module)
-        self._count(module, 2.0 * op.heads * op.dim * local.pairs)
+        self.count(module, 2.0 * op.heads * op.dim * local.pairs)
 
     def scan(self, op: Scan, module: ModuleSeconds) -> None:
         """A recurrence."""
@@ -375,7 +345,7 @@ class LayerPricing:
         )
         self.add(module, forward, backward, self.zero, (op.kernels, 2 * op.kernels))
         self.calls(local.calls, {"forward": forward, "input_gradient": backward}, module)
-        self._count(module, local.tokens * local.heads * (op.forward_flop + op.forward_scalar_flop))
+        self.count(module, local.tokens * local.heads * (op.forward_flop + op.forward_scalar_flop))
 
     def vector(self, op: Vector, top_k: float, module: ModuleSeconds) -> None:
         """An operator that streams."""
@@ -398,75 +368,3 @@ class LayerPricing:
             self.dense = self.dense + held
         else:
             self.frozen_dense = self.frozen_dense + held * self.rest_bytes
-
-    def add(
-        self,
-        module: ModuleSeconds,
-        forward: Rows,
-        input_gradient: Rows,
-        weight_gradient: Rows,
-        issued: tuple[Rows | float, Rows | float] | None = None,
-    ) -> None:
-        """Count an operator's compute, by phase."""
-        self.forward.compute_s = self.forward.compute_s + forward
-        self.backward.compute_s = self.backward.compute_s + input_gradient + weight_gradient
-        self.weight_gradient_s = self.weight_gradient_s + weight_gradient
-        module.compute_s = module.compute_s + forward
-        ahead, back = issued or (1.0, 2.0 if weight_gradient is not self.zero else 1.0)
-        self.forward.operators = self.forward.operators + ahead
-        self.backward.operators = self.backward.operators + back
-        module.operators = module.operators + ahead
-
-    def _count(self, module: ModuleSeconds, flop: Rows | float) -> None:
-        self.forward.flop = self.forward.flop + flop
-        module.flop = module.flop + flop
-
-    def calls(
-        self,
-        calls: tuple[Call, ...],
-        phases: dict[str, Rows],
-        module: ModuleSeconds,
-        groups: Groups | None = None,
-        share: Rows | float = 1.0,
-    ) -> None:
-        """Add what stays exposed: the head of the communication, and what its compute cannot hide of the rest.
-
-        Args:
-            calls: of an operator.
-            phases: its compute, which may hide them.
-            module: that recompute may repeat.
-            groups: other ones than those of the strategies.
-            share: part of the tokens that takes part.
-        """
-        for call in calls:
-            exposed = self.call_s(call, phases, groups)
-            if exposed is not None:
-                self._expose(call.phase, f"{call.category}_s", exposed * share, module)
-                self._issue(call, module, share)
-
-    def call_s(self, call: Call, phases: dict[str, Rows], groups: Groups | None = None) -> Rows | None:
-        """Exposed seconds of a call beside compute of its operator; None where no row communicates."""
-        seconds = (groups or self.groups).seconds(call)
-        if seconds is None or call.beside is None:
-            return seconds
-        beside = phases.get(call.beside, self.zero) * call.beside_share
-        hidden = seconds * (1.0 - call.head_share)
-        slowdown = self.hardware.efficiency.overlap_slowdown
-        late = 1.0 - self.hardware.software.overlap
-        rest = exposed_s(hidden * (1.0 - late), beside, slowdown)
-        return np.asarray(seconds * call.head_share + hidden * late + rest)
-
-    def _expose(self, phase: str, name: str, seconds: Rows, module: ModuleSeconds) -> None:
-        """Add exposed seconds to a phase, and to the module that recompute may repeat."""
-        target = self.forward if phase == "forward" else self.backward
-        setattr(target, name, getattr(target, name) + seconds)
-        if phase == "forward":
-            setattr(module, name, getattr(module, name) + seconds)
-
-    def _issue(self, call: Call, module: ModuleSeconds, share: Rows | float = 1.0) -> None:
-        """Count the operators that the host issues for a call."""
-        issued = np.greater(call.payload_bytes, 0) * np.minimum(call.repeats, 8.0) * np.greater(share, 0)
-        target = self.forward if call.phase == "forward" else self.backward
-        target.operators = target.operators + issued
-        if call.phase == "forward":
-            module.operators = module.operators + issued

@@ -1,4 +1,4 @@
-"""What a layer's work costs under strategies, one row each: seconds by kind, parameters, working memory."""
+"""What a layer's work costs under strategies, one row each, and how it sums up operator by operator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.estimate.groups import Groups
+from meshwright.estimate.hardware import Hardware
+from meshwright.kernels.overlap import exposed_s
 from meshwright.shapes import Rows
+from meshwright.strategies.base import Call
+from meshwright.strategies.columns import StrategyColumns
 
 
 @dataclass(slots=True)
@@ -57,3 +62,130 @@ class WorkSeconds:
     """Waiting for the rank with most attended pairs, forward and backward, where ranks go layer by layer."""
     uneven_s: tuple[Rows, Rows]
     """Of it, what differs between micro-batches: attention of a mean one, forward and backward."""
+
+
+class LayerSums:
+    """Sums over the operators of one layer while they are priced, one by one."""
+
+    def __init__(self, columns: StrategyColumns, hardware: Hardware, groups: Groups | None) -> None:
+        """Nothing yet.
+
+        Args:
+            columns: strategies, one per row.
+            hardware: the device and its links.
+            groups: those of the strategies, where other layers have asked for them.
+        """
+        self.hardware = hardware
+        self.groups = groups or Groups(columns, hardware)
+        self.rows = columns.rows
+        self.zero = np.zeros(columns.rows)
+        self.forward, self.backward = self.nothing(), self.nothing()
+        self.weight_gradient_s = self.zero
+        self.modules: dict[str, ModuleSeconds] = {}
+        self.dense, self.experts, self.replicated = self.zero, self.zero, self.zero
+        self.frozen_dense, self.frozen_experts = self.zero, self.zero
+        self.transient = self.zero
+        self.lockstep: tuple[Rows, Rows] = (self.zero, self.zero)
+        self.uneven: tuple[Rows, Rows] = (self.zero, self.zero)
+        self.hidden = self.zero
+        self.stashed = self.zero
+
+    def nothing(self) -> ModuleSeconds:
+        """A module without work."""
+        return ModuleSeconds.nothing(self.rows)
+
+    def seconds(self, *, reached: bool) -> WorkSeconds:
+        """What was summed.
+
+        Args:
+            reached: whether the gradient comes back to the layer.
+        """
+        return WorkSeconds(
+            forward=self.forward,
+            backward=self.backward if reached else self.nothing(),
+            weight_gradient_s=self.weight_gradient_s,
+            by_module=self.modules,
+            dense_parameters=self.dense,
+            expert_parameters=self.experts,
+            replicated_parameters=self.replicated,
+            frozen_dense_bytes=self.frozen_dense,
+            frozen_expert_bytes=self.frozen_experts,
+            transient_bytes=self.transient,
+            hidden_s=self.hidden,
+            stashed_bytes=self.stashed,
+            lockstep_s=self.lockstep,
+            uneven_s=self.uneven,
+        )
+
+    def add(
+        self,
+        module: ModuleSeconds,
+        forward: Rows,
+        input_gradient: Rows,
+        weight_gradient: Rows,
+        issued: tuple[Rows | float, Rows | float] | None = None,
+    ) -> None:
+        """Count an operator's compute, by phase."""
+        self.forward.compute_s = self.forward.compute_s + forward
+        self.backward.compute_s = self.backward.compute_s + input_gradient + weight_gradient
+        self.weight_gradient_s = self.weight_gradient_s + weight_gradient
+        module.compute_s = module.compute_s + forward
+        ahead, back = issued or (1.0, 2.0 if weight_gradient is not self.zero else 1.0)
+        self.forward.operators = self.forward.operators + ahead
+        self.backward.operators = self.backward.operators + back
+        module.operators = module.operators + ahead
+
+    def count(self, module: ModuleSeconds, flop: Rows | float) -> None:
+        """Count an operator's multiply-adds, each twice."""
+        self.forward.flop = self.forward.flop + flop
+        module.flop = module.flop + flop
+
+    def calls(
+        self,
+        calls: tuple[Call, ...],
+        phases: dict[str, Rows],
+        module: ModuleSeconds,
+        groups: Groups | None = None,
+        share: Rows | float = 1.0,
+    ) -> None:
+        """Add what stays exposed: the head of the communication, and what its compute cannot hide of the rest.
+
+        Args:
+            calls: of an operator.
+            phases: its compute, which may hide them.
+            module: that recompute may repeat.
+            groups: other ones than those of the strategies.
+            share: part of the tokens that takes part.
+        """
+        for call in calls:
+            exposed = self.call_s(call, phases, groups)
+            if exposed is not None:
+                self.expose(call.phase, f"{call.category}_s", exposed * share, module)
+                self.issue(call, module, share)
+
+    def call_s(self, call: Call, phases: dict[str, Rows], groups: Groups | None = None) -> Rows | None:
+        """Exposed seconds of a call beside compute of its operator; None where no row communicates."""
+        seconds = (groups or self.groups).seconds(call)
+        if seconds is None or call.beside is None:
+            return seconds
+        beside = phases.get(call.beside, self.zero) * call.beside_share
+        hidden = seconds * (1.0 - call.head_share)
+        slowdown = self.hardware.efficiency.overlap_slowdown
+        late = 1.0 - self.hardware.software.overlap
+        rest = exposed_s(hidden * (1.0 - late), beside, slowdown)
+        return np.asarray(seconds * call.head_share + hidden * late + rest)
+
+    def expose(self, phase: str, name: str, seconds: Rows, module: ModuleSeconds) -> None:
+        """Add exposed seconds to a phase, and to the module that recompute may repeat."""
+        target = self.forward if phase == "forward" else self.backward
+        setattr(target, name, getattr(target, name) + seconds)
+        if phase == "forward":
+            setattr(module, name, getattr(module, name) + seconds)
+
+    def issue(self, call: Call, module: ModuleSeconds, share: Rows | float = 1.0) -> None:
+        """Count the operators that the host issues for a call."""
+        issued = np.greater(call.payload_bytes, 0) * np.minimum(call.repeats, 8.0) * np.greater(share, 0)
+        target = self.forward if call.phase == "forward" else self.backward
+        target.operators = target.operators + issued
+        if call.phase == "forward":
+            module.operators = module.operators + issued
