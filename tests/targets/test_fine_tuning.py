@@ -90,11 +90,91 @@ def test_rounding_in_training_is_refused(tmp_path: Path) -> None:
     assert [one.field for one in found] == ["qat"]
 
 
+CHAT = "deepspeed main.py --model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 4 --deepspeed"
+
+
+def started(folder: Path, command: str) -> CheckReport:
+    (folder / "run.sh").write_text(f"{command} --output_dir out\n")
+    return check(folder / "run.sh", cluster="8xH100", search=False)
+
+
 def test_a_program_that_makes_its_engine_itself_is_not_read_as_copies(tmp_path: Path) -> None:
-    words = "--model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 4"
-    (tmp_path / "run.sh").write_text(f"deepspeed main.py {words} --zero_stage $ZERO --deepspeed --output_dir out\n")
-    with pytest.raises(InputError, match=r"main.py takes --zero_stage"):
-        check(tmp_path / "run.sh", cluster="8xH100", search=False)
+    with pytest.raises(InputError, match=r"main.py takes --deepspeed"):
+        started(tmp_path, CHAT)
+    asked_for = started(tmp_path, f"{CHAT} --zero_stage $ZERO").violations
+    assert [(one.code, one.field) for one in asked_for] == [("ASK", "--zero_stage")]
+
+
+@pytest.mark.parametrize(
+    ("words", "row"),
+    [
+        ("--zero_stage 3 --dtype bf16", "dp8.z3.mbs4.gbs32"),
+        ("--zero_stage 2 --gradient_checkpointing --gradient_accumulation_steps 2", "dp8.z2.mbs4.gbs64.rc-full.nodpov"),
+        ("--zero_stage 3 --offload", "dp8.z3.mbs4.gbs32.off-wog"),
+    ],
+)
+def test_the_engine_of_deepspeed_chat_is_made_from_its_options(tmp_path: Path, words: str, row: str) -> None:
+    report = started(tmp_path, f"{CHAT} {words}")
+    assert report.name == row
+    assert any("taken as that of DeepSpeed-Chat" in note for note in report.warnings)
+    assert report.inputs is not None
+    assert report.inputs.workload.precision.name == ("bf16" if "bf16" in words else "fp16")
+
+
+def test_adapters_of_deepspeed_chat_freeze_the_products_of_layers_alone(tmp_path: Path) -> None:
+    words = f'{CHAT} --zero_stage 2 --lora_dim 16 --lora_module_name "layers."'
+    whole, alone = (started(tmp_path, one).inputs for one in (words, f"{words} --only_optimize_lora"))
+    assert whole is not None
+    assert alone is not None
+    found = [one.model.lora for one in (whole, alone)]
+    assert [(one.rank, one.targets, one.train) for one in found if one is not None] == [
+        (16, ("all-linear",), ("embedding", "head", "norms")),
+        (16, ("all-linear",), ()),
+    ]
+
+
+TRAIN = (
+    "torchrun --nproc_per_node 8 sft.py --model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 1"
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--use_lora True --lora_rank 8 --lora_trainable q_proj,v_proj --modules_to_save embed_tokens,lm_head",
+        "--enable_lora --lora_r 8 --lora_target_modules q_proj v_proj --lora_modules_to_save embed_tokens lm_head",
+    ],
+)
+def test_adapters_are_read_by_whatever_name_a_program_has_for_them(tmp_path: Path, words: str) -> None:
+    inputs = started(tmp_path, f"{TRAIN} {words} --lora_dropout 0.05 --use_gradient_checkpointing True").inputs
+    assert inputs is not None
+    lora = inputs.model.lora
+    assert lora is not None
+    assert (lora.rank, lora.targets, lora.train) == (8, ("q_proj", "v_proj"), ("embedding", "head"))
+    assert lora.dropout == 0.05
+
+
+def test_weights_in_four_bits_are_trained_through_adapters(tmp_path: Path) -> None:
+    found = started(tmp_path, f"{TRAIN} --load_in_kbits 4").violations
+    assert [one.what for one in found] == ["lora_r and lora_target_modules of the adapters are not known"]
+    inputs = started(tmp_path, f"{TRAIN} --bits 4 --lora_r 64 --lora_target_modules all-linear").inputs
+    assert inputs is not None
+    assert inputs.model.lora is not None
+    assert inputs.model.lora.base == "nf4"
+
+
+@pytest.mark.parametrize(
+    "option", ["--freeze_layers 12", "--pre_seq_len 128", "--parallel_mode zigzag_ring_attn", "--use_galore"]
+)
+def test_what_a_program_itself_changes_is_refused_and_not_noted_alone(tmp_path: Path, option: str) -> None:
+    on, off = (started(tmp_path, f"{TRAIN} {one}").violations for one in (option, f"{option.split()[0]} false"))
+    assert [one.field for one in on if one.code == "OPTIONS"] == [option.split()[0]]
+    assert not [one for one in off if one.code == "OPTIONS"]
+
+
+def test_runs_that_differ_in_length_are_different_jobs(tmp_path: Path) -> None:
+    runs = " && ".join(f"{TRAIN} --max_seq_length {length}" for length in (4096, 32768))
+    assert [one.what for one in started(tmp_path, runs).violations] == ["the script starts several different jobs"]
 
 
 def test_the_engine_is_in_the_file_that_the_yaml_names(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 from meshwright.errors import Problem
@@ -14,8 +13,19 @@ from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.megatron.script import no_training, trains
 from meshwright.formats.shell import Launch, Script, ScriptLine, launches
 from meshwright.formats.shell.asking import Open, questions_for
-from meshwright.formats.shell.launches import processes
 from meshwright.formats.shell.values import Unknown, Word, known_text, literal, unknown_of
+from meshwright.planning.engine_options import (
+    ARGUMENTS,
+    LAUNCHER,
+    OF_ACCELERATE,
+    by_options,
+    engine_files,
+    engine_notes,
+    engine_of_its_own,
+    is_trainer,
+    missing_engine,
+    unknown_engine,
+)
 from meshwright.planning.program_words import (
     CONFIG_NAME,
     missing_file,
@@ -25,14 +35,10 @@ from meshwright.planning.program_words import (
     unknown_file,
 )
 from meshwright.planning.trainer_around import engine_of, processes_of
-from meshwright.planning.trainer_options import TrainerOptions, read_trainer_options
+from meshwright.planning.trainer_options import MODELS, TrainerOptions, read_trainer_options
 from meshwright.specs.precision import PRECISIONS
 from meshwright.targets import Target, fsdp, overrides
 
-ARGUMENTS = "training_args.json"
-"""What trainers take as options: the same names as in this file."""
-LAUNCHER = "options of the launcher"
-"""Stands for a configuration of Accelerate where its own options, and the trainer's, say all of it."""
 _OPTIONS = (ARGUMENTS, LAUNCHER, overrides.FILE)
 """Files that stand for words of the command."""
 BARE = "defaults.yml"
@@ -76,6 +82,7 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
             *launched.notes,
             *_others_started(found, launched, devices),
             *_no_engine(target, found),
+            *found.notes,
             *(options.notes() if target.overrides is None else ()),
             *_assumed(script),
         ),
@@ -115,6 +122,8 @@ class StartedWith:
     """Where the program is started, and its options stand."""
     started: int | None = None
     """Processes that its launcher starts, where its words say so."""
+    notes: tuple[str, ...] = ()
+    """What was taken of the engine."""
     questions: tuple[Problem, ...] = ()
     problems: tuple[Problem, ...] = ()
 
@@ -150,11 +159,11 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         for why, place in script.broken[:4]
     ]
     if not found and target.name == "accelerate":
-        found = [(launch, _by_options(launch, read)) for launch in launches(script.commands) if is_trainer(launch)]
+        found = [(launch, by_options(launch, read)) for launch in launches(script.commands) if is_trainer(launch)]
         questions = [
-            one for launch, _ in found for one in (*read_trainer_options(launch).questions, *_unknown_engine(launch))
+            one for launch, _ in found for one in (*read_trainer_options(launch).questions, *unknown_engine(launch))
         ]
-        problems += [one for launch, _ in found for one in (*_missing(launch), *_of_its_own(launch))]
+        problems += [one for launch, _ in found for one in (*missing_engine(launch), *engine_of_its_own(launch))]
     if not found and others:
         return StartedWith(files={BARE: "{}"}, problems=(*problems, no_training(others[-1])))
     if not found:
@@ -162,7 +171,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         fix = "name the configuration file itself, or put it beside the script"
         problem = Problem(what="there is no configuration", why=why, fix=fix, field="source")
         return StartedWith(problems=(*problems, script.stopped() or problem))
-    if len({json.dumps(files, sort_keys=True) for _, files in found}) > 1:
+    if len({json.dumps([files, _job(target, launch)], sort_keys=True) for launch, files in found}) > 1:
         where = ", ".join(dict.fromkeys(str(launch.place) for launch, _ in found[:6]))
         why = f"their configurations differ, at {where}"
         fix = "say what selects one, with --env or --arg, or leave one in the script"
@@ -180,9 +189,22 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         places={key: str(word.place) for key, word in _overrides(target, found[-1][0]).items() if word.place},
         place=str(found[-1][0].place),
         started=processes_of(found[-1][0], target, read),
+        notes=tuple(engine_notes(found[-1][0])) if LAUNCHER in files else (),
         questions=tuple(questions),
         problems=(*problems, *of_several_models(found[-1][0])),
     )
+
+
+def _job(target: Target, launch: Launch) -> Mapping[str, object]:
+    """What options say beside the files: length and adapters, and how the program itself splits the job.
+
+    Not the model: runs that follow each other train what the one before has saved.
+    """
+    if target.name not in _ENGINES_ALONE:
+        return {}
+    options = read_trainer_options(launch)
+    job = {name: value for name, value in options.job.items() if name not in MODELS}
+    return {**job, **options.split, **options.changes}
 
 
 def with_settings(script: Script, target: Target, settings: Mapping[str, str]) -> Script:
@@ -256,132 +278,6 @@ _ENGINES_ALONE = ("accelerate", "deepspeed")
 """Targets whose files say the engine: the trainer's own file, where it has one, says the rest."""
 
 
-_ENGINES = ("deepspeed", "deepspeed_config", "deepspeed_config_file", "config_file", "fsdp_config")
-"""Options that name the configuration of an engine."""
-_SWITCHES = ("", "true", "false", "1", "0")
-
-
-def _missing(launch: Launch) -> Iterator[Problem]:
-    """Configurations that a program is started with and that were not found: what they say is in no option."""
-    for name, path in _engine_files(launch):
-        if name != _OF_ACCELERATE:
-            why = f"it says what is sharded and offloaded ({launch.place})"
-            yield Problem(what=f"{path[:80]} is not here", why=why, fix="put it beside the script", field=f"--{name}")
-
-
-_OF_ACCELERATE = "deepspeed_config_file"
-"""The option of `accelerate launch`, whose configuration names the file."""
-
-
-def _engine_files(launch: Launch) -> Iterator[tuple[str, str]]:
-    """Options that name the configuration of an engine, with its path, of whatever suffix."""
-    words = [word.text for word in (*launch.launcher, *launch.words)]
-    for one, following in pairwise([*words, ""]):
-        flag, equals, value = one.partition("=")
-        name, path = flag.removeprefix("--").replace("-", "_"), value if equals else following
-        plain = path.lower() not in _SWITCHES and not path.startswith("-") and "{" not in path
-        if flag.startswith("--") and name in _ENGINES and plain:
-            yield name, path
-
-
-def _unknown_engine(launch: Launch) -> Iterator[Problem]:
-    """Engines whose configuration nobody can know: without it a plan of shards would be one of copies."""
-    words = [*launch.launcher, *launch.words]
-    for one, following in pairwise([*words, None]):
-        assert one is not None
-        name, equals, _ = one.text.partition("=")
-        value = one if equals else following
-        unknown = None if value is None else value.unknown
-        if name.startswith("--") and name[2:].replace("-", "_") in _ENGINES and unknown is not None:
-            yield from questions_for([Open(what=name, unknown=unknown, place=one.place, field=name)])
-
-
-_BY_PROGRAM = ("--zero_stage", "--zero-stage", "--offload", "--offload_reference_model")
-
-
-def _of_its_own(launch: Launch) -> Iterator[Problem]:
-    """A program that makes DeepSpeed's configuration itself, from options of its own."""
-    words = [word.text for word in launch.words]
-    bare = any(one == "--deepspeed" and following.startswith("-") for one, following in pairwise([*words, "-"]))
-    if any(one.startswith(("--deepspeed_config", "--deepspeed=")) for one in words):
-        return
-    own = next((one for one in words if one.partition("=")[0] in _BY_PROGRAM), None)
-    if own is not None or bare:
-        program = launch.program.rpartition("/")[2]
-        why = f"it makes DeepSpeed's configuration itself ({launch.place}), which says what is sharded"
-        fix = "check that configuration, as DeepSpeed prints it when it starts: check MODEL ds_config.json"
-        yield Problem(what=f"{program} takes {own or '--deepspeed'}", why=why, fix=fix, field=own or "--deepspeed")
-
-
-def is_trainer(launch: Launch) -> bool:
-    """Whether a program takes the options of the trainer of transformers."""
-    return any(
-        word.text.partition("=")[0].replace("-", "_") == "__per_device_train_batch_size" for word in launch.words
-    )
-
-
-def _by_options(launch: Launch, read: Callable[[str], str | None]) -> dict[str, str]:
-    """What the options of a launcher and of a trainer say of its engine, as the files they could stand in."""
-    options = read_trainer_options(launch)
-    arguments = {ARGUMENTS: json.dumps(options.arguments)}
-    own = _options(launch.launcher)
-    if own.get("use_deepspeed", "false") != "false" or _OF_ACCELERATE in own:
-        return {**_by_deepspeed(launch, own, read), **arguments}
-    said = {**own, **_options(launch.words)}
-    if said.get("fsdp") in ("no", "false"):
-        del said["fsdp"]
-    fsdp = said.get("fsdp", "") if "fsdp" in said else "full_shard" if "use_fsdp" in said else ""
-    strategy = next(
-        (name.upper() for name in ("shard_grad_op", "no_shard", "full_shard") if name in fsdp), "FULL_SHARD"
-    )
-    shards = {
-        "fsdp_version": int(said.get("fsdp_version", "1")) if said.get("fsdp_version", "1").isdecimal() else 1,
-        "fsdp_sharding_strategy": said.get("fsdp_sharding_strategy", strategy),
-        "fsdp_offload_params": "offload" in fsdp or said.get("fsdp_offload_params", "") == "true",
-    }
-    keys = {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "FSDP" if fsdp else "MULTI_GPU",
-        "mixed_precision": said.get("mixed_precision", "no"),
-        "num_processes": processes(launch.launcher)[0],
-        **({"fsdp_config": shards} if fsdp else {}),
-    }
-    return {LAUNCHER: json.dumps(keys), **arguments}
-
-
-_DEEPSPEED = ("zero_stage", "offload_optimizer_device", "offload_param_device", "gradient_accumulation_steps")
-"""Options of `accelerate launch` for DeepSpeed, as its configuration has them."""
-
-
-def _by_deepspeed(launch: Launch, said: Mapping[str, str], read: Callable[[str], str | None]) -> dict[str, str]:
-    """What `accelerate launch --use_deepspeed` says, as its configuration would, with the file that it names."""
-    path = dict(_engine_files(launch)).get(_OF_ACCELERATE)
-    own = {name: int(said[name]) if said[name].isdecimal() else said[name] for name in _DEEPSPEED if name in said}
-    keys = {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "DEEPSPEED",
-        "mixed_precision": said.get("mixed_precision", "no"),
-        "num_processes": processes(launch.launcher)[0],
-        "deepspeed_config": own if path is None else {_OF_ACCELERATE: path},
-    }
-    text = None if path is None else read(path)
-    return {LAUNCHER: json.dumps(keys), **({} if path is None or text is None else {path.rpartition("/")[2]: text})}
-
-
-def _options(words: tuple[Word, ...]) -> dict[str, str]:
-    """Options by name with what stands behind them."""
-    found: dict[str, str] = {}
-    name = ""
-    for word in words:
-        if word.text.startswith("--"):
-            name, _, value = word.text.removeprefix("--").partition("=")
-            name = name.replace("-", "_")
-            found[name] = value.lower()
-        elif name:
-            found[name] = f"{found[name]} {word.text.lower()}".strip()
-    return found
-
-
 def _assumed(script: Script) -> Iterator[str]:
     names = [f"{name} ({place})" for name, place in script.assumed.items() if not name.isdigit() and name != "@"]
     if names:
@@ -394,10 +290,10 @@ def _files(
     """The target's configuration, and the trainer's options as the file they could stand in."""
     files: dict[str, str] = {}
     questions: list[Problem] = []
-    engines = {path: name for name, path in _engine_files(launch)}
+    engines = {path: name for name, path in engine_files(launch)}
     for word in (*launch.launcher, *launch.words):
         path = word.text.rpartition("=")[2]
-        if (not CONFIG_NAME.fullmatch(path) and path not in engines) or engines.get(path) == _OF_ACCELERATE:
+        if (not CONFIG_NAME.fullmatch(path) and path not in engines) or engines.get(path) == OF_ACCELERATE:
             continue
         name = path.rpartition("/")[2]
         written = script.files.get(name)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import Said
@@ -17,7 +18,29 @@ ARGUMENTS = (*BATCH, "gradient_checkpointing", "optim", "bf16", "fp16", "torch_d
 MODELS = ("model_name_or_path", "pretrained_model_name_or_path", "model_id", "base_model")
 LENGTHS = ("max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "block_size", "seq_length", "max_length")
 """What programs call the length of a sequence."""
-ADAPTERS = ("use_peft", "use_lora", "use_dora", "lora_r", "lora_target_modules", "load_in_4bit", "load_in_8bit")
+ADAPTERS = (
+    *("use_peft", "use_lora", "use_dora", "lora_r", "lora_target_modules", "lora_dropout", "modules_to_save"),
+    *("load_in_4bit", "load_in_8bit"),
+)
+_LISTS = ("lora_target_modules", "modules_to_save")
+_ALIASES = {
+    **dict.fromkeys(("use_gradient_checkpointing", "enable_gradient_checkpointing"), "gradient_checkpointing"),
+    **dict.fromkeys(("lora_rank", "lora_dim"), "lora_r"),
+    **dict.fromkeys(
+        ("lora_target", "lora_targets", "target_modules", "lora_modules", "lora_trainable", "trainable"),
+        "lora_target_modules",
+    ),
+    **dict.fromkeys(("use_peft_lora", "enable_lora", "lora_enable"), "use_lora"),
+    **dict.fromkeys(("lora_modules_to_save",), "modules_to_save"),
+    **dict.fromkeys(("q_lora", "use_qlora", "qlora", "use_4bit", "use_4bit_quantization"), "load_in_4bit"),
+    **dict.fromkeys(("use_8bit", "use_8bit_quantization"), "load_in_8bit"),
+}
+"""What programs call options of TRL and of its trainer, whose names stand behind."""
+_BITS = ("load_in_kbits", "bits", "quantization_bit")
+"""Bits that frozen weights are stored in: 16 and 32 are no quantisation."""
+MAKES_ENGINE = ("zero_stage",)
+"""What programs call the stage of an engine that they make themselves, as DeepSpeed-Chat does."""
+_MADE = (*MAKES_ENGINE, "offload")
 _FILES = ("deepspeed", "deepspeed_config", "config", "config_file", "job.config_file", "fsdp")
 _SHOWN = 16
 _BOOLEAN = ("true", "false")
@@ -25,6 +48,21 @@ _DEGREE = re.compile(
     r"(?:^|_)(?:(?:tensor|pipeline|sequence|context|expert|model)_(?:model_)?parallel|[tspce]p_size|ulysses)"
 )
 """Degrees as programs call them that split a job themselves."""
+_CHANGES = re.compile(
+    r"freeze|galore|badam|apollo|pissa|bits?$|[48]bit|fp8|int8|quantiz|offload|zero_stage|moe|expert|trainable|lora"
+    r"|adapter|peft|prefix|p_?tuning|pre_seq_len|prompt_tuning|prun|distill|teacher|checkpointing|recompute|parallel"
+    r"|pipeline|ulysses|ring_attn"
+)
+"""Options of programs that change what is trained, stored, recomputed or split."""
+_SAME = re.compile(
+    r"gradient_checkpointing_(?:kwargs|use_reentrant)|(?:fsdp|bnb|ddp|dataloader|tokenizers?|load|save|merge|resume|push"
+    r"|eval|hub)_\w+|\w*(?:path|dir|name|alpha|bias|task_type|file|lr|learning_rate|seed|revision|weights?|ckpt|id|prompt"
+    r"|type)"
+)
+"""Those of them that change nothing of it: they name, scale or save."""
+_OFF = ("", "false", "no", "none", "0", "0.0", "null", "off")
+_WHOLE_NUMBERS = ("1", "16", "32", "bf16", "fp16", "ddp", "data_parallel", "dp")
+"""Values that split, or store, nothing otherwise."""
 _KEY = re.compile(r"[a-z][a-z0-9_.]*")
 """Of `key=value`, as programs take it that are started with a file of keys."""
 
@@ -41,6 +79,8 @@ class TrainerOptions:
     """Options that nobody here knows."""
     split: Mapping[str, int] = field(default_factory=dict)
     """Those of them that are degrees of a parallel strategy, and more than 1."""
+    changes: Mapping[str, str] = field(default_factory=dict)
+    """Those of them that change what is trained, stored, recomputed or split, with their values."""
     questions: tuple[Problem, ...] = ()
     """What depends on something that the script does not say."""
 
@@ -55,6 +95,10 @@ class TrainerOptions:
             why = f"it splits the job in {value}, and what the program does with it is not known"
             fix = "leave it out to check the rest, or price the plan that it makes: check MODEL --plan PLAN"
             yield Problem(what=f"{name} is not read", why=why, fix=fix, field=name)
+        for name, said in self.changes.items():
+            why = "it is of the program itself, and may change what is trained, stored or recomputed"
+            fix = "leave it out to check the rest, or price the plan that it makes: check MODEL --plan PLAN"
+            yield Problem(what=f"{name} {said[:40]}".strip() + " is not read", why=why, fix=fix, field=name)
 
     @property
     def seq_len(self) -> int | None:
@@ -70,13 +114,22 @@ class TrainerOptions:
         queries and values of decoders (peft/utils/constants.py).
         """
         on = {name for name in ADAPTERS if self.job.get(name) in (True, 1, "")}
-        if not on & {"use_peft", "use_lora"}:
+        if not on & {"use_peft", "use_lora"} and not self.stored_in_bits:
             return None
         targets = self.job.get("lora_target_modules") or "q_proj,v_proj"
         parts = [f"r={self.job.get('lora_r', 16)}"]
         parts += [f"targets={targets}"] if targets != "all-linear" else []
         parts += ["base=nf4"] if "load_in_4bit" in on else ["base=int8"] if "load_in_8bit" in on else []
+        dropout, saved = self.job.get("lora_dropout"), self.job.get("modules_to_save")
+        parts += [f"dropout={dropout}"] if dropout not in (None, 0, "0.0") else []
+        parts += [f"train={saved}"] if saved else []
         return ",".join([*parts, *(["dora"] if "use_dora" in on else [])])
+
+    @property
+    def stored_in_bits(self) -> bool:
+        """Whether weights are stored in few bits, which are trained through adapters alone."""
+        stored = any(self.job.get(name) in (True, 1, "") for name in ("load_in_4bit", "load_in_8bit"))
+        return stored and self.job.get("use_peft") is not False and self.job.get("use_lora") is not False
 
     def said(self, place: str) -> Iterator[Said]:
         """Options of the job with where they stand."""
@@ -102,53 +155,113 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
     values: dict[str, object] = {}
     rest: list[str] = []
     split: dict[str, int] = {}
+    changes: dict[str, str] = {}
     unanswered: list[Open] = []
+    own: dict[str, str] = {}
     known = (*ARGUMENTS, *MODELS, *LENGTHS, *ADAPTERS)
-    words = list(launch.words)
-    for at, word in enumerate(words):
-        flag, equals, attached = word.text.partition("=")
+    made = not names_engine(launch)
+    for flag, attached, held in _options(launch.words):
         name = flag.removeprefix("--").replace("-", "_")
-        if not flag.startswith("--") and not (equals and _KEY.fullmatch(flag)):
-            continue
+        name = _ALIASES.get(name, name)
+        texts = [one.text for one in held] if attached is None else [attached]
+        if name in _BITS and texts[:1] and texts[0] in ("4", "8"):
+            name, texts = f"load_in_{texts[0]}bit", ["true"]
+        unknown = next((one.unknown for one in held if one.unknown is not None), None)
+        if name in _OF_CHAT:
+            own[name] = " ".join(texts)
         if name not in known:
             rest.append(flag)
-            degree = attached or (words[at + 1].text if at + 1 < len(words) else "")
-            if _DEGREE.search(name) and degree.isdecimal() and int(degree) > 1:
-                split[flag] = int(degree)
+            degree, said = _DEGREE.search(name), " ".join(texts)
+            changed = _CHANGES.search(name) and not _SAME.fullmatch(name) and flag.removeprefix("--") not in _FILES
+            if unknown is not None and (degree or changed or name in _MADE):
+                unanswered.append(Open(what=flag, unknown=unknown, place=None, field=flag))
+            elif degree and said.isdecimal():
+                split |= {flag: int(said)} if int(said) > 1 else {}
+            elif (made and name in _MADE) or name in _OF_CHAT:
+                continue
+            elif changed and (said.lower() not in _OFF or not texts) and said.lower() not in _WHOLE_NUMBERS:
+                changes[flag] = said
             continue
-        end = next((i for i in range(at + 1, len(words)) if words[i].text.startswith("--")), len(words))
-        held = [word] if equals else words[at + 1 : end]
-        unknown = next((one.unknown for one in held if one.unknown is not None), None)
         if unknown is not None and name in MODELS and (last := _last_part(held[0])):
             values[name] = last
             continue
         if unknown is not None:
             unanswered.append(Open(what=flag, unknown=unknown, place=None, field=flag))
             continue
-        texts = [attached] if equals else [one.text for one in held]
-        values[name] = _value(",".join(texts) if name == "lora_target_modules" else (texts or ["true"])[0])
-    questions = list(questions_for(unanswered))
-    ranked = next((name for name in ("lora_r", "lora_target_modules") if name in values), None)
-    if ranked is not None and not any(name in values for name in ("use_peft", "use_lora", "use_dora")):
-        why = f"--{ranked} is given, and some programs need no other word"
-        fix = "give --set use_peft=true, or --set use_peft=false where all of the model is trained"
-        questions.append(
-            Problem(what="whether adapters are trained is not known", why=why, fix=fix, field=f"--{ranked}")
-        )
-    left = [name for name in ("lora_r", "lora_target_modules") if name not in values]
-    if left and values.get("use_lora") in (True, 1, "") and "use_peft" not in values:
-        what = f"{' and '.join(left)} of the adapters {'are' if len(left) > 1 else 'is'} not known"
-        why = "--use_lora is an option of the program itself, which has a default of its own"
-        shown = {"lora_r": "lora_r=16", "lora_target_modules": "lora_target_modules=q_proj,v_proj"}
-        fix = f"give {' '.join(f'--set {shown[name]}' for name in left)}, as the program has it"
-        questions.append(Problem(what=what, why=why, fix=fix, field=f"--{left[0]}"))
+        values[name] = _value(",".join(texts) if name in _LISTS else (texts or ["true"])[0])
+    if not values.get("lora_r", 1):  # a rank of 0 is how some programs say that there are none
+        del values["lora_r"]
+    elif "lora_r" in values and own:
+        values |= _of_chat(own)
+    questions = [*questions_for(unanswered), *_adapters_asked(values)]
     return TrainerOptions(
         arguments={name: value for name, value in values.items() if name in ARGUMENTS},
         job={name: value for name, value in values.items() if name not in ARGUMENTS},
         rest=tuple(rest),
         split=split,
+        changes=changes,
         questions=tuple(questions),
     )
+
+
+_OF_CHAT = ("lora_module_name", "only_optimize_lora")
+
+
+def _of_chat(own: Mapping[str, str]) -> dict[str, object]:
+    """Adapters of DeepSpeed-Chat: on every product of the layers, whose weights it freezes, and nothing else.
+
+    Source: dschat/utils/module/lora.py (DeepSpeedExamples, 2025).
+    """
+    # The name is a part of those of the modules that get them: "layers." is of all layers' products.
+    layers = re.fullmatch(r"(?:[\w.]*\.)?(?:layers|layer|h|blocks)\.?", own.get("lora_module_name", "layers."))
+    found: dict[str, object] = {"use_lora": True}
+    if layers is not None:
+        found["lora_target_modules"] = "all-linear"
+    if "only_optimize_lora" not in own:
+        found["modules_to_save"] = "embedding,head,norms"
+    return found
+
+
+def names_engine(launch: Launch) -> bool:
+    """Whether a file of DeepSpeed is named, beside which a program makes none."""
+    words = [one.text for one in launch.words]
+    for one, following in pairwise([*words, "-"]):
+        flag, equals, value = one.partition("=")
+        held = value if equals else following
+        if flag in ("--deepspeed", "--deepspeed_config") and not held.startswith("-") and held.lower() not in _BOOLEAN:
+            return True
+    return False
+
+
+def _options(words: Sequence[Word]) -> Iterator[tuple[str, str | None, Sequence[Word]]]:
+    """Options and `key=value` of a command: the name, the value behind `=`, and the words that hold values."""
+    for at, word in enumerate(words):
+        flag, equals, attached = word.text.partition("=")
+        if not flag.startswith("--") and not (equals and _KEY.fullmatch(flag)):
+            continue
+        end = next((i for i in range(at + 1, len(words)) if words[i].text.startswith("--")), len(words))
+        yield flag, attached if equals else None, [word] if equals else words[at + 1 : end]
+
+
+def _adapters_asked(values: Mapping[str, object]) -> Iterator[Problem]:
+    """Asks whether adapters are trained, and what of them no option says."""
+    ranked = next((name for name in ("lora_r", "lora_target_modules") if name in values), None)
+    stored = any(values.get(name) in (True, 1, "") for name in ("load_in_4bit", "load_in_8bit"))
+    if ranked is not None and not stored and not any(name in values for name in ("use_peft", "use_lora", "use_dora")):
+        why = f"--{ranked} is given, and some programs need no other word"
+        fix = "give --set use_peft=true, or --set use_peft=false where all of the model is trained"
+        yield Problem(what="whether adapters are trained is not known", why=why, fix=fix, field=f"--{ranked}")
+    left = [name for name in ("lora_r", "lora_target_modules") if name not in values]
+    own = values.get("use_lora") in (True, 1, "") or (stored and values.get("use_lora") is not False)
+    if left and own and "use_peft" not in values:
+        what = f"{' and '.join(left)} of the adapters {'are' if len(left) > 1 else 'is'} not known"
+        said = (
+            "--use_lora is" if "use_lora" in values else "weights in 4 or 8 bits are trained through adapters, which is"
+        )
+        why = f"{said} an option of the program itself, which has a default of its own"
+        shown = {"lora_r": "lora_r=16", "lora_target_modules": "lora_target_modules=q_proj,v_proj"}
+        fix = f"give {' '.join(f'--set {shown[name]}' for name in left)}, as the program has it"
+        yield Problem(what=what, why=why, fix=fix, field=f"--{left[0]}")
 
 
 def _last_part(path: Word) -> str:

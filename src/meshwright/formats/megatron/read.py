@@ -178,15 +178,17 @@ def _of_the_program(program: str, values: Values) -> tuple[list[Problem], list[s
             len(notes) > 0
         )
     for problem in (one for one in own if _SPLITS.search(one.field)):
-        why = "it may split the job or move memory in a way that is not read"
+        why = "it may split the job, move memory or change what is trained in a way that is not read"
         what = f"{problem.field} is of {name} itself"
         wrong.append(Problem(what=what, why=why, fix="leave it out to check the rest", field=problem.field))
     notes = [problem.field for problem in own if problem.field not in {one.field for one in wrong}]
     return wrong, [f"options of {name} itself, not read: {', '.join(notes)}"] if notes else []
 
 
-_SPLITS = re.compile(r"parallel|pipeline|partition|offload|in-cpu|fold")
-"""Words in options that cut a job, or move its memory."""
+_SPLITS = re.compile(
+    r"parallel|pipeline|partition|offload|in-cpu|fold|lora|adapter|freez|checkpointing|accumulation|^--(?:mm|vision)-"
+)
+"""Words in options that cut a job, move its memory, or change what is trained."""
 _OF_A_PLAN = re.compile(
     rf"{_SPLITS.pattern}|schedul|recompute|activation|shard|zero|split|chunk|overlap|expert|moe|atten|attn|fp8|fp4|quant"
     "|precision|dtype|layer|hidden|head|batch|seq|length|pack|optim|fsdp|lora|adapter|freez|mask|norm|rope|rotary|embed"
