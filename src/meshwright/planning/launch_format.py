@@ -13,9 +13,10 @@ from meshwright.formats.files import parsed, read_text
 from meshwright.formats.megatron.records import record_of
 from meshwright.formats.shell import Script, read_script
 from meshwright.planning import trainer_around
+from meshwright.planning.engine_options import LAUNCHER
 from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, SCRIPTS, TRAINER, Outside, named_text
 from meshwright.planning.nemo_launcher import launcher_config
-from meshwright.planning.script_files import LAUNCHER, missing_configuration, started_with
+from meshwright.planning.script_files import missing_configuration, started_with
 from meshwright.planning.trainer_record import recorded
 from meshwright.targets import TARGETS, TRAINERS, reader_named, readers, target_of_file
 

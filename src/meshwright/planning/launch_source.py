@@ -15,8 +15,9 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.records import RECORDS, YAML, nemo_of, script_of
 from meshwright.formats.shell import Script, ScriptLine, read_script
 from meshwright.formats.shell.values import literal
+from meshwright.planning.engine_options import ARGUMENTS
 from meshwright.planning.nemo_launcher import launcher_config
-from meshwright.planning.script_files import ARGUMENTS, read_through, started_with, with_settings
+from meshwright.planning.script_files import read_through, started_with, with_settings
 from meshwright.planning.trainer_record import command_recorded, engine_open
 from meshwright.targets import TRAINERS, Target, overrides, reader_named
 from meshwright.targets.keys import keys_of
