@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.estimate.data_network import DataGroups, DataNetwork
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.sync import (
     BUCKET_PARAMETERS,
-    DataGroups,
-    DataNetwork,
     LayerSync,
     StepCompute,
     StepSync,

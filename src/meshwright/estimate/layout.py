@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from meshwright.errors import InfeasibleError
-from meshwright.estimate.attended import attended_pairs
+from meshwright.estimate.sequences import attended_pairs
 from meshwright.kernels.compute import entry_pairs
 from meshwright.kernels.partition import balanced_partition
 from meshwright.ops.edges import edge_work

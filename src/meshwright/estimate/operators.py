@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.estimate.data_network import DataNetwork
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import Item, times_repeated, with_tiles, works_of
 from meshwright.estimate.operator_costs import Message, OperatorCost, WatchedPricing, bus_factor
@@ -19,7 +20,7 @@ from meshwright.estimate.pricer import PlanPricer, micro_batch_of, strategy_of_w
 from meshwright.estimate.rows import strategy_columns
 from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.stages import computed, edge_strategy, pieces
-from meshwright.estimate.sync import DataNetwork, buckets_of
+from meshwright.estimate.sync import buckets_of
 from meshwright.schedules import Kind
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.cluster import ClusterSpec

@@ -14,9 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from meshwright.estimate.data_network import Partners
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.site import Site, Sites
-from meshwright.estimate.sync import Partners
 from meshwright.kernels.lines import LevelRates
 from meshwright.ops.counts import trained_in
 from meshwright.ops.edges import edge_work, edge_works

@@ -6,11 +6,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from meshwright.estimate.data_network import DataGroups, DataNetwork
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import ItemCosts
 from meshwright.estimate.run import PipelineColumns, live
 from meshwright.estimate.states import HELD
-from meshwright.estimate.sync import DataGroups, DataNetwork, LayerSync, layer_sync
+from meshwright.estimate.sync import LayerSync, layer_sync
 from meshwright.kernels.collectives import all_reduce_s, point_to_point_s
 from meshwright.kernels.lines import group_span
 from meshwright.schedules import Kind, Placement, Schedule

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from meshwright.errors import UnsupportedError
+from meshwright.estimate.data_network import DataGroups, Partners
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.held_up import held_up
 from meshwright.estimate.holdings import Holding, beside, counts_of_rows, holding, layouts, updates_of
@@ -25,7 +26,6 @@ from meshwright.estimate.run import PipelineColumns
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.stages import StageRows, computed, edge_strategy, stage_counts
 from meshwright.estimate.step import RunPipeline, StepColumns, Workers, run_pipeline, step_of
-from meshwright.estimate.sync import DataGroups, Partners
 from meshwright.schedules import Schedule
 from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.cluster import ClusterSpec

@@ -13,8 +13,8 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.result import Filling
+from meshwright.kernels.compute import entry_pairs, score_pairs
 from meshwright.shapes import Float, Int
 from meshwright.specs.lengths import DYNAMIC, Lengths, Packing
 from meshwright.specs.operators import CoreAttention, Scores
@@ -27,6 +27,34 @@ WHOLE = CoreAttention(
     name="attention", module="attention", heads=1, kv_heads=1, head_dim=1, value_dim=1, window=None, causal=True
 )
 """Causal attention without a window."""
+
+
+def attended_pairs(op: CoreAttention, seq_len: float) -> float:
+    """Pairs of one sequence and head.
+
+    Args:
+        op: core attention; its window counts the keys a query sees, a chunk cuts the sequence into pieces that do not
+            see each other.
+        seq_len: tokens.
+
+    Returns:
+        Sum over the pieces of `score_pairs`, and of keys that stand for several tokens; all keys for every query where
+        they are those of another stream.
+    """
+    if op.keys is not None:
+        return seq_len * op.keys.count
+    window = float(op.window) if op.window else np.inf
+
+    def pairs(tokens: float) -> float:
+        return float(score_pairs(tokens, tokens, window=window, causal=op.causal))
+
+    if op.entry:
+        most = np.inf if op.picked is None else float(op.picked)
+        return pairs(seq_len) + entry_pairs(int(seq_len), op.entry, most)
+    if not op.chunk or op.chunk >= seq_len:
+        return pairs(seq_len)
+    whole, rest = divmod(seq_len, op.chunk)
+    return whole * pairs(float(op.chunk)) + (pairs(rest) if rest else 0.0)
 
 
 @dataclass(frozen=True, eq=False)

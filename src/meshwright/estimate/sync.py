@@ -5,16 +5,12 @@ All arguments broadcast: plans by workers, or a block of the search's grid.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 
 from meshwright.estimate.away import update_away
-from meshwright.estimate.hardware import Hardware
-from meshwright.kernels.collectives import GroupLines, all_gather_s, all_reduce_s
-from meshwright.kernels.lines import LevelRates, group_span
+from meshwright.estimate.data_network import DataNetwork
 from meshwright.kernels.overlap import exposed_s
 from meshwright.shapes import Array, Int
 from meshwright.specs.workload import Workload
@@ -24,63 +20,6 @@ from meshwright.strategies.data import Z0, Z1, Z2, Z3, ShardingColumns, optimize
 # Source: Megatron-LM, distributed data parallel configuration: max(40 M, 1 M x data-parallel degree).
 BUCKET_PARAMETERS = 40e6
 BUCKET_PARAMETERS_PER_RANK = 1e6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataGroups:
-    """The ranks that share gradients: strides and sizes in rank order tp-cp-ep-dp."""
-
-    dense_stride: Int[np.ndarray, "..."]
-    """tp: dense gradients are summed over context and data ranks."""
-    expert_stride: Int[np.ndarray, "..."]
-    """etp x ep."""
-
-    def take(self, index: Int[np.ndarray, "picked"]) -> DataGroups:
-        """The rows of this index."""
-        return DataGroups(dense_stride=self.dense_stride[index], expert_stride=self.expert_stride[index])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partners:
-    """Workers of other pipelines that hold the same layers, as each worker sees them.
-
-    Gradients are reduced inside a worker's own data group, then between pipelines, each device on its own part. A
-    partner with fewer devices has larger parts; the links of those with more are as much less busy.
-    """
-
-    members: tuple[Array, ...]
-    """Pipelines, the own one counted, inside one domain of each level of the worker's group."""
-    pipelines: int
-    """All of them."""
-    between: LevelRates
-    """The slowest link that leaves the group, one column per worker."""
-    wider: Array
-    """Devices of the worker over those of its narrowest partner, 1 or more."""
-
-    def rates(self, levels: tuple[LevelRates, ...]) -> tuple[LevelRates, ...]:
-        """The group's levels at the pace of the narrowest partner where partners meet, and the links between groups."""
-        inside = (
-            replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s / np.where(members > 1, self.wider, 1.0))
-            for level, members in zip(levels, self.members, strict=True)
-        )
-        slowed = self.between.bandwidth_bytes_per_s / self.wider
-        return (*inside, replace(self.between, bandwidth_bytes_per_s=slowed))
-
-
-def joined_workers(parts: Sequence[Partners]) -> Partners:
-    """Workers of one group, side by side as columns of one row."""
-    between = [part.between for part in parts]
-    return Partners(
-        members=tuple(np.concatenate(level)[None, :] for level in zip(*(part.members for part in parts), strict=True)),
-        pipelines=parts[0].pipelines,
-        between=LevelRates(
-            bandwidth_bytes_per_s=np.concatenate([np.asarray(link.bandwidth_bytes_per_s) for link in between])[None, :],
-            efficiency=1.0,
-            latency_s=np.concatenate([np.asarray(link.latency_s) for link in between])[None, :],
-            base_latency_s=between[0].base_latency_s,
-        ),
-        wider=np.concatenate([part.wider for part in parts])[None, :],
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,108 +61,6 @@ class StepCompute:
     """Of `backward_s`, exchanges of tokens on the links that gradients take, which both use at half their rate."""
     ahead_s: Array | float = 0.0
     """Of `backward_s`, exchanges of tokens on these links that gradients wait for."""
-
-
-class DataNetwork:
-    """Collectives of the shard and replica groups of dense and expert parameters."""
-
-    def __init__(
-        self, sharding: ShardingColumns, groups: DataGroups, hardware: Hardware, partners: Partners | None = None
-    ) -> None:
-        self.hardware, self.partners = hardware, partners
-        sizes, rates = hardware.joint or (hardware.domain_sizes, hardware.rates)
-        self.shard_rates, self.replicas = rates, sharding.replicate
-        self.strides = {
-            False: (groups.dense_stride, sharding.shard),
-            True: (groups.expert_stride, sharding.expert_shard),
-        }
-        self.shard = {
-            False: group_span(groups.dense_stride, sharding.shard, sizes),
-            True: group_span(groups.expert_stride, sharding.expert_shard, sizes),
-        }
-        self.replica = {
-            False: group_span(groups.dense_stride * sharding.shard, sharding.replicate, sizes),
-            True: group_span(groups.expert_stride * sharding.expert_shard, sharding.expert_replicate, sizes),
-        }
-        self.tensor = group_span(1, groups.dense_stride, hardware.domain_sizes)
-        self.replica_rates = rates
-        if partners is not None:
-            # A replica group goes on in the partners: as many times its members at each level, and all at the last.
-            self.replica = {
-                expert: (
-                    *(own * members for own, members in zip(inside, partners.members, strict=True)),
-                    inside[-1] * partners.pipelines,
-                )
-                for expert, inside in self.replica.items()
-            }
-            self.replica_rates = partners.rates(hardware.rates)
-
-    @cached_property
-    def meets_exchanges(self) -> Array:
-        """1 where gradients of dense weights and exchanges of tokens leave the same domains, over the same links."""
-        (stride, shards), replicas = self.strides[False], self.replicas
-        within, exchanged = stride * shards * replicas, self.strides[True][0]
-        sizes = self.hardware.domain_sizes
-        left = [sum(np.asarray(ranks > size, dtype=np.int64) for size in sizes) for ranks in (within, exchanged)]
-        return np.asarray(left[0] == left[1], dtype=float)
-
-    @cached_property
-    def _in_shard(self) -> dict[bool, GroupLines]:
-        return {expert: GroupLines(inside=self.shard[expert], rates=self.shard_rates) for expert in self.shard}
-
-    @cached_property
-    def _in_replica(self) -> dict[bool, GroupLines]:
-        return {expert: GroupLines(inside=self.replica[expert], rates=self.replica_rates) for expert in self.replica}
-
-    def gather_s(self, size_bytes: Array, *, expert: bool) -> Array:
-        """All-gather over the shard group."""
-        return np.asarray(self._in_shard[expert].gather.seconds(size_bytes))
-
-    def scatter_s(self, size_bytes: Array, *, expert: bool) -> Array:
-        """Reduce-scatter over the shard group."""
-        return np.asarray(self._in_shard[expert].gather.seconds(size_bytes))
-
-    def replica_sum_s(self, size_bytes: Array, *, expert: bool) -> Array:
-        """All-reduce between shard groups, and between pipelines."""
-        return np.asarray(self._in_replica[expert].sum.seconds(size_bytes))
-
-    def replica_gather_s(self, size_bytes: Array, *, expert: bool) -> Array:
-        """All-gather between shard groups."""
-        return np.asarray(self._in_replica[expert].gather.seconds(size_bytes))
-
-    def second_gather_s(self, size_bytes: Array, ranks: Int[np.ndarray, "..."], *, expert: bool) -> Array:
-        """All-gather over the ranks that hold a second copy of the weights, neighbours in the shard group.
-
-        Args:
-            size_bytes: of all that is gathered.
-            ranks: of the second copy; those of the first where these are fewer.
-            expert: whether experts' weights.
-        """
-        stride, shards = self.strides[expert]
-        inside = group_span(stride, np.clip(ranks, 1, shards).astype(np.int64), self.hardware.domain_sizes)
-        return np.asarray(all_gather_s(size_bytes, inside=inside, rates=self.hardware.rates))
-
-    def tensor_sum_s(self, parameters: Array, sharding: ShardingColumns, workload: Workload) -> Array:
-        """All-reduce over tensor ranks of gradients that data ranks have summed: of each rank's shard, where sharded.
-
-        Nothing hides it: it comes after the last sum over data ranks. Megatron-LM does so with gradients of norms under
-        sequence parallelism.
-
-        Args:
-            parameters: that tensor ranks hold whole, each with the gradient of its own tokens.
-            sharding: the data-parallel choice.
-            workload: formats.
-        """
-        shards = np.where(sharding.zero > Z0, sharding.shard, 1)
-        size = parameters * sharding.reduced_bytes(workload.precision) / shards * workload.training
-        return np.asarray(all_reduce_s(size, inside=self.tensor, rates=self.hardware.rates))
-
-    def partner_sum_s(self, size_bytes: Array) -> Array:
-        """All-reduce between pipelines alone, of what is summed inside each."""
-        if self.partners is None:
-            return np.zeros(1)
-        inside = (*self.partners.members, np.full(np.shape(self.partners.wider), float(self.partners.pipelines)))
-        return np.asarray(all_reduce_s(size_bytes, inside=inside, rates=self.replica_rates))
 
 
 def layer_sync(

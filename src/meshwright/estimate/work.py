@@ -10,11 +10,17 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.estimate import mixing
-from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.exchanges import LayerCompute, exposed_exchanges
 from meshwright.estimate.groups import Groups
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.sequences import dynamic_levels, fullest_pairs, lockstep_pairs, pairs_of_row, scored_pairs
+from meshwright.estimate.sequences import (
+    attended_pairs,
+    dynamic_levels,
+    fullest_pairs,
+    lockstep_pairs,
+    pairs_of_row,
+    scored_pairs,
+)
 from meshwright.estimate.work_seconds import LayerSums, ModuleSeconds, WorkSeconds
 from meshwright.kernels import compute
 from meshwright.shapes import Rows

@@ -10,9 +10,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from meshwright.schedules import PLAN_SCHEDULES
+from meshwright.search.space import Space
+from meshwright.shapes import Bool, Int
+from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import EXPERT_TOKENS, HOT_EXPERTS, SHARDINGS, HotExperts, offload_tokens
+from meshwright.specs.row import EXPERT_TOKENS, HOT_EXPERTS, SHARDINGS, HotExperts, about_hot_experts, offload_tokens
 from meshwright.specs.strategy import EXPERT_OVERLAPS, RECOMPUTE_MODULES, Dispatcher, ExpertOverlap
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
@@ -61,6 +66,7 @@ SEARCHED_WAYS: tuple[tuple[Dispatcher, ...], tuple[ExpertOverlap, ...], tuple[Ho
 the one that sends less hides more."""
 SKEWED_HOT: tuple[HotExperts, ...] = HOT_EXPERTS
 """What a search goes through where a load of experts is stated: nothing is gained where none is."""
+_PAIRED = np.array([beside.startswith("paired") for _, beside, _ in WAYS])
 _EXPERT_TOKENS = {stated: token for token, stated in EXPERT_TOKENS.items()}
 
 
@@ -219,3 +225,50 @@ AXES: dict[str, Axis] = {
     )
 }
 """By name, in the order in which they are listed."""
+
+
+def ways_of(space: Space, load: ExpertLoad | None) -> Int[np.ndarray, "ways"]:
+    """Codes of the ways to reach experts on other ranks.
+
+    With a load, experts may also move to the tokens: no rank is fuller than another then.
+    """
+    dispatchers, overlaps, _ = SEARCHED_WAYS
+    searched = SEARCHED_WAYS
+    if load is not None:
+        # A rank that holds copies of all experts exchanges nothing, as where they move.
+        hot = tuple(word for word in SKEWED_HOT if about_hot_experts(word).get("shadowed", 0) < load.width)
+        searched = ((*dispatchers, "move-experts"), overlaps, hot)
+    wanted = [space.pinned(axis) or free for axis, free in zip(WAY_AXES, searched, strict=True)]
+    free = space.pinned("dispatcher") is None and space.pinned("ep_overlap") is None
+    stated = space.pinned("hot_experts") is not None
+    found = [
+        number
+        for number, (how, beside, about) in enumerate(WAYS)
+        if how in wanted[0]
+        and beside in wanted[1]
+        and about in wanted[2]
+        and not (free and beside != "none" and how != "deduplicated")
+        and not (not stated and about != "kept" and (how == "move-experts" or beside != "none"))
+    ]
+    return np.array(found, dtype=np.int64)
+
+
+def paired_ways(ways: Int[np.ndarray, "rows"]) -> Bool[np.ndarray, "rows"]:
+    """Ways, by number, whose exchanges run beside another micro-batch."""
+    return _PAIRED[ways]
+
+
+def searched_ways(space: Space, load: ExpertLoad | None) -> list[tuple[Dispatcher, ExpertOverlap, HotExperts]]:
+    """Dispatcher, overlap and treatment of hot experts that a search goes through.
+
+    Args:
+        space: what is pinned of them.
+        load: of experts, where one is stated.
+    """
+    return [WAYS[number] for number in ways_of(space, load).tolist()]
+
+
+def only_way(space: Space) -> int:
+    """The first way that a space is held to, plain exchanges with nothing beside them where it is free."""
+    wanted = tuple((space.pinned(axis) or (WAYS[0][place],))[0] for place, axis in enumerate(WAY_AXES))
+    return next(number for number, way in enumerate(WAYS) if way == wanted)

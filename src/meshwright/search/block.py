@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.estimate.away import HOST_SHARE
+from meshwright.estimate.data_network import DataNetwork
 from meshwright.estimate.items import ItemCosts
 from meshwright.estimate.memory import (
     PerParameter,
@@ -19,7 +20,7 @@ from meshwright.estimate.memory import (
 )
 from meshwright.estimate.pipeline import sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, shared_update_s
-from meshwright.estimate.sync import DataNetwork, StepCompute, step_sync
+from meshwright.estimate.sync import StepCompute, step_sync
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.shape_tables import Shape, ShapeTables
 from meshwright.search.shardings import Sharding

@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from meshwright.estimate.legality import model_rules
-from meshwright.search.axes import AXES, SEARCHED_WAYS, SKEWED_HOT, WAY_AXES, WAYS
+from meshwright.search.axes import AXES, WAYS, paired_ways, ways_of
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.shapes import Bool, Int
-from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import HotExperts, PlanRow, about_hot_experts, offload_of
-from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS, Dispatcher, ExpertOverlap
+from meshwright.specs.row import PlanRow, about_hot_experts, offload_of
+from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
 from meshwright.strategies.base import DegreeRule, Degrees
@@ -153,7 +152,6 @@ class Grid:
 
 _CODES = np.array([(DISPATCHERS.index(how), EXPERT_OVERLAPS.index(beside)) for how, beside, _ in WAYS])
 
-_PAIRED = np.array([beside.startswith("paired") for _, beside, _ in WAYS])
 
 _SHADOWED = np.array([about_hot_experts(hot).get("shadowed", 0) for *_, hot in WAYS])
 
@@ -353,53 +351,6 @@ def context_levels(cp: int, space: Space, *, hierarchical: bool = True) -> list[
             levels = {inner: degree, outer: cp // degree}
             found.append(tuple(levels.get(name, 1) for name in CONTEXTS))
     return found
-
-
-def ways_of(space: Space, load: ExpertLoad | None) -> Ints:
-    """Codes of the ways to reach experts on other ranks.
-
-    With a load, experts may also move to the tokens: no rank is fuller than another then.
-    """
-    dispatchers, overlaps, _ = SEARCHED_WAYS
-    searched = SEARCHED_WAYS
-    if load is not None:
-        # A rank that holds copies of all experts exchanges nothing, as where they move.
-        hot = tuple(word for word in SKEWED_HOT if about_hot_experts(word).get("shadowed", 0) < load.width)
-        searched = ((*dispatchers, "move-experts"), overlaps, hot)
-    wanted = [space.pinned(axis) or free for axis, free in zip(WAY_AXES, searched, strict=True)]
-    free = space.pinned("dispatcher") is None and space.pinned("ep_overlap") is None
-    stated = space.pinned("hot_experts") is not None
-    found = [
-        number
-        for number, (how, beside, about) in enumerate(WAYS)
-        if how in wanted[0]
-        and beside in wanted[1]
-        and about in wanted[2]
-        and not (free and beside != "none" and how != "deduplicated")
-        and not (not stated and about != "kept" and (how == "move-experts" or beside != "none"))
-    ]
-    return np.array(found, dtype=np.int64)
-
-
-def paired_ways(ways: Ints) -> Bool[np.ndarray, "rows"]:
-    """Ways, by number, whose exchanges run beside another micro-batch."""
-    return _PAIRED[ways]
-
-
-def searched_ways(space: Space, load: ExpertLoad | None) -> list[tuple[Dispatcher, ExpertOverlap, HotExperts]]:
-    """Dispatcher, overlap and treatment of hot experts that a search goes through.
-
-    Args:
-        space: what is pinned of them.
-        load: of experts, where one is stated.
-    """
-    return [WAYS[number] for number in ways_of(space, load).tolist()]
-
-
-def only_way(space: Space) -> int:
-    """The first way that a space is held to, plain exchanges with nothing beside them where it is free."""
-    wanted = tuple((space.pinned(axis) or (WAYS[0][place],))[0] for place, axis in enumerate(WAY_AXES))
-    return next(number for number, way in enumerate(WAYS) if way == wanted)
 
 
 def _expert_degrees(model: ModelSpec, space: Space) -> tuple[Folds, Folds]:

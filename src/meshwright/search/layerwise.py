@@ -10,11 +10,12 @@ import math
 
 import numpy as np
 
+from meshwright.estimate.data_network import DataGroups, DataNetwork
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, item_costs
 from meshwright.estimate.memory import COMMUNICATOR_BYTES, TIGHT_SHARE
 from meshwright.estimate.rows import sharding_columns, strategy_columns
-from meshwright.estimate.sync import DataGroups, DataNetwork, layer_sync
+from meshwright.estimate.sync import layer_sync
 from meshwright.search.layer_programs import LayerOptions
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.strategy import DataParallel, LayerStrategy, Recompute, Tensor1D

@@ -22,13 +22,14 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plans
 from meshwright.estimate.states import has_extras
+from meshwright.search.axes import paired_ways, ways_of
 from meshwright.search.block import Block
 from meshwright.search.bound import RowBounds
 from meshwright.search.certificate import SpaceCounts
 from meshwright.search.engine import explore
 from meshwright.search.fitting import Fitting
 from meshwright.search.geometry import MOST_CHUNKS, ShapeFactory, chunk_options
-from meshwright.search.grid import Grid, build_grid, most_offload, paired_ways, ways_of
+from meshwright.search.grid import Grid, build_grid, most_offload
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.queue import Queue, Simulated
 from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from meshwright.search.grid import searched_ways
+from meshwright.search.axes import searched_ways
 from meshwright.search.space import Space
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import about_hot_experts

@@ -14,10 +14,10 @@ from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
-from meshwright.search.axes import WAYS
+from meshwright.search.axes import WAYS, only_way
 from meshwright.search.bound import RowBounds
 from meshwright.search.geometry import ShapeFactory
-from meshwright.search.grid import Grid, build_grid, only_way
+from meshwright.search.grid import Grid, build_grid
 from meshwright.search.search import search
 from meshwright.search.shardings import Sharding, shardings_for
 from meshwright.search.space import Space

@@ -18,11 +18,10 @@ from typing import Literal
 
 import numpy as np
 
-from meshwright.estimate.attended import attended_pairs
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import NONE, Item, item_costs
 from meshwright.estimate.mixing import ALIGNED, FLASH_PAD
-from meshwright.estimate.sequences import pairs_of_row
+from meshwright.estimate.sequences import attended_pairs, pairs_of_row
 from meshwright.ops.counts import trained_parameters
 from meshwright.ops.edges import edge_works
 from meshwright.ops.layers import work_of

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from meshwright.estimate.legality import model_rules
-from meshwright.search.axes import WAY_AXES, WAYS
-from meshwright.search.grid import Grid, context_levels, grid_degrees, only_way
+from meshwright.search.axes import WAY_AXES, WAYS, only_way
+from meshwright.search.grid import Grid, context_levels, grid_degrees
 from meshwright.search.shardings import PLAIN_SHARDINGS, Sharding
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
