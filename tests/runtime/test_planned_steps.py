@@ -201,7 +201,6 @@ def test_convolutions_of_many_samples_reduce_their_kernels_once() -> None:
     }
 
 
-@pytest.mark.xfail(reason="samples are split, and kernels reduced once")
 def test_convolutions_of_many_channels_sum_their_results() -> None:
     layers = 4
     weights = shapes([(3, 3, 256, 256)] * layers)
@@ -219,7 +218,6 @@ def test_channels_that_do_not_meet_are_not_sent() -> None:
 # ---- transformers
 
 
-@pytest.mark.xfail(reason="six all-reduces and nine all-gathers")
 def test_layers_on_a_grid_sum_their_results_and_once_their_gradients() -> None:
     layers = 2
     found = sent(compiled(transformer_loss, transformer(layers, 64), shapes((16, 12, 64)), split((2, 2), SLOWEST)))
@@ -260,7 +258,7 @@ def test_a_language_model_by_samples_reduces_its_gradients_once() -> None:
 
 @pytest.mark.parametrize(
     "shape",
-    [(DEVICES,), pytest.param((2, 2), marks=pytest.mark.xfail(reason="ten all-reduces and fourteen all-gathers"))],
+    [(DEVICES,), (2, 2)],
 )
 def test_a_language_model_by_words_needs_few_sums_beside_its_layers(shape: tuple[int, ...]) -> None:
     layers, grid = 2, len(shape) > 1

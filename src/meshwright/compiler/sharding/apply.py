@@ -31,8 +31,8 @@ AXES = ("x", "y", "z")
 
 
 CLEARLY = 1.05
-"""How much less a decision about all axes has to cost than one beside data ranks: where values move over two axes at
-once, XLA may send more than was priced; sums over ranks are written here."""
+"""How much less a decision about two axes or more has to take than one beside data ranks: where values move over two
+axes at once, XLA may send more than was priced; sums over ranks are written here."""
 
 
 class StagesOfRanks(Protocol):
@@ -147,7 +147,10 @@ def shard_stage(
     solved = [_decided(graph, setting) for graph in graphs]
     best = int(
         np.argmin(
-            [found.objective_s * (1.0 if ranks else CLEARLY) for found, (*_, ranks) in zip(solved, views, strict=True)]
+            [
+                found.objective_s * (CLEARLY if ranks is None and len(view.axes) > 1 else 1.0)
+                for found, (view, _, ranks) in zip(solved, views, strict=True)
+            ]
         )
     )
     graph, found, (_, mesh, ranks) = graphs[best], solved[best], views[best]

@@ -13,9 +13,10 @@ from jax.extend import core
 from meshwright.compiler.cost import PRODUCTS, aval_bytes, eqn_flop
 from meshwright.compiler.sharding.checkpoints import CHECKPOINTS, NOT_KEPT, run_again
 from meshwright.compiler.sharding.cost import WHOLE, LogicalMesh, MeshAxis, Placements
-from meshwright.compiler.sharding.nodes import ChosenValue, DecisionNode, EquationSite, HeldValue
+from meshwright.compiler.sharding.nodes import ChosenValue, DecisionNode, EquationSite, HeldValue, Operand
 from meshwright.compiler.sharding.problem import ChoiceProblem, Pair
 from meshwright.compiler.sharding.rules import SUMS_OF_RANKS, SplitRule, rule_of
+from meshwright.compiler.sharding.shared_operands import share_operands
 from meshwright.compiler.sharding.strategies import divides, equation_strategies, operand_placements, spread_axes
 from meshwright.shapes import Bool, Float
 
@@ -45,6 +46,8 @@ class DecisionGraph:
     edges: dict[Pair, Float[np.ndarray, "choices choices"]] = field(default_factory=dict)
     forward_edges: dict[Pair, Float[np.ndarray, "choices choices"]] = field(default_factory=dict)
     """The part of `edges` that is spent in the forward."""
+    operands: list[Operand] = field(default_factory=list)
+    """Of equations that choose for themselves: values that several of them take are moved once (`share_operands`)."""
     sites: list[EquationSite] = field(default_factory=list)
     values: dict[Any, ChosenValue | None] = field(default_factory=dict)
     scale: float = 1.0
@@ -120,7 +123,7 @@ class DecisionGraph:
         node = self._choosing(f"passed on {var.aval.str_short()}", var.aval)
         self.nodes[node].memory_bytes[:] = 0.0
         placements = self.nodes[node].placements
-        self._edge(use, node, placements, np.zeros(placements.shape, bool))
+        self.edge(use, node, placements, np.zeros(placements.shape, bool))
         return node
 
     def read(self, eqns: Sequence[core.JaxprEqn], again: Collection[int] = ()) -> None:
@@ -204,7 +207,7 @@ class DecisionGraph:
             )
         )
         node = len(self.nodes) - 1
-        self._wire(eqn, uses, node, rule, ways.factors, (placed,), (np.where(sums, WHOLE, running),))
+        self._wire(eqn, uses, node, rule, ways.factors, (placed,), (np.where(sums, WHOLE, running),), chooses=True)
 
     def _follow(self, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | None]) -> None:
         rule = rule_of(eqn)
@@ -243,15 +246,27 @@ class DecisionGraph:
         factors: Placements,
         results: tuple[Placements, ...],
         made: tuple[Placements, ...],
+        *,
+        chooses: bool = False,
     ) -> None:
         """Edges to the operands, and what the results are."""
         wanted: list[Placements | None] = []
-        for use, dims in zip(uses, rule.operands, strict=True):
+        taken: list[Operand | None] = []
+        for atom, use, dims in zip(eqn.invars, uses, rule.operands, strict=True):
+            taken.append(None)
             target = np.array(rule.dimension_of(dims))[factors]
             wanted.append(None if use is None else target)
             if use is not None:
                 # Its gradient is a sum over what is split here and is no dimension of it.
-                self._edge(use, node, target, (factors != WHOLE) & (target == WHOLE))
+                sums = (factors != WHOLE) & (target == WHOLE)
+                if chooses and use.dims is None:
+                    taken[-1] = one = Operand(
+                        var=atom, use=use, node=node, target=target, sums=sums, scale=self.scale, again=self.again,
+                        adds=eqn.primitive.name == "dot_general", sizes=tuple(self.mesh.sizes.tolist()),
+                    )  # fmt: skip
+                    self.operands.append(one)
+                else:
+                    self.edge(use, node, target, sums)
         known = [use for use in uses if use is not None]
         for var, placed in zip(eqn.outvars, results, strict=True):
             self.values[var] = ChosenValue(
@@ -266,11 +281,20 @@ class DecisionGraph:
                 operands=tuple(None if rows is None else HeldValue(node=node, placements=rows) for rows in wanted),
                 made=tuple(HeldValue(node=node, placements=rows) for rows in made),
                 results=tuple(HeldValue(node=node, placements=rows) for rows in results),
+                taken=tuple(taken),
             )
         )
 
-    def _edge(self, use: ChosenValue, node: int, target: Placements, sums: Bool[np.ndarray, "choices axes"]) -> None:
-        """Bring an operand to where an equation wants it, and its gradient back."""
+    def edge(self, use: ChosenValue, node: int, target: Placements, sums: Bool[np.ndarray, "... axes"]) -> None:
+        """Bring an operand to where an equation wants it, and its gradient back.
+
+        Args:
+            use: the operand.
+            node: that takes it.
+            target: where it wants it.
+            sums: axes along which its gradient is a sum still to be taken, for each choice of the node, or for each of
+                the operand and of the node.
+        """
         if use.dims is not None:
             inner = np.array([*use.dims, WHOLE])[target]
             sums, target = sums | ((target != WHOLE) & (inner == WHOLE)), inner
@@ -281,7 +305,7 @@ class DecisionGraph:
             self.nodes[node].communication_s += (1.0 + self.again) * there + back
             self.nodes[node].forward_s += there
             return
-        there, back = self._moved(use, use.placements[:, None], target[None], sums[None])
+        there, back = self._moved(use, use.placements[:, None], target[None], sums)
         pair = (use.node, node)
         if use.node > node:
             pair, there, back = (node, use.node), there.T, np.transpose(back)
@@ -332,7 +356,7 @@ class DecisionGraph:
             kept.append(ChosenValue(node=node, placements=placements, size_bytes=aval_bytes(var.aval),
                               differentiable=_float(var.aval), depth=1 + (use.depth if use else 0)))  # fmt: skip
             if use is not None:
-                self._edge(use, node, placements, np.zeros(placements.shape, bool))
+                self.edge(use, node, placements, np.zeros(placements.shape, bool))
             self.values[var] = kept[-1]
         for var, use in zip(inner.invars[consts + carried :], uses[consts + carried :], strict=True):
             rows = tuple(range(1, 1 + len(var.aval.shape)))
@@ -348,7 +372,7 @@ class DecisionGraph:
         for atom, value in zip(inner.outvars[:carried], kept, strict=True):
             use = self._use(atom)
             if use is not None:
-                self._edge(use, value.node, value.placements, np.zeros(value.placements.shape, bool))
+                self.edge(use, value.node, value.placements, np.zeros(value.placements.shape, bool))
         self.scale = outside
         rounds = tuple(HeldValue(node=one.node, placements=one.placements) for one in kept)
         self.sites.append(
@@ -401,6 +425,7 @@ def graph_of(
         differentiable = var in kept or (var in handed and _float(var.aval))
         graph.operand(var, differentiable=differentiable, parameter=var in kept)
     graph.read(program.eqns)
+    share_operands(graph)
     return graph
 
 

@@ -8,12 +8,15 @@ from itertools import zip_longest
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from meshwright.compiler.inline import is_dropped, piece
 from meshwright.compiler.pointwise import POINTWISE
+from meshwright.compiler.sharding.copies import Copies, copies_of, product_of_copies
+from meshwright.compiler.sharding.cost import WHOLE
 from meshwright.compiler.sharding.graph import CHOOSE
 from meshwright.compiler.sharding.nodes import EquationSite, HeldValue
 
@@ -63,6 +66,7 @@ class HeldProgram:
         """
         jaxpr = closed.jaxpr
         site_of = {id(site.eqn): site for site in sites}
+        copies: dict[tuple[Any, tuple[int, ...]], Any] = {}
 
         def run(*operands: Any) -> list[Any]:
             values: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
@@ -71,14 +75,21 @@ class HeldProgram:
             for eqn in jaxpr.eqns:
                 site = site_of.get(id(eqn))
                 given = [read(atom) for atom in eqn.invars]
-                made = self._equation(jaxpr, eqn, site, given)
+                made = self._equation(jaxpr, eqn, site, given, copies)
                 values.update(zip(eqn.outvars, made, strict=True))
             return self._all([read(atom) for atom in jaxpr.outvars], exits)
 
         shapes = [jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype) for var in jaxpr.invars]
         return jax.make_jaxpr(run, axis_env=list(self.ranks))(*shapes)
 
-    def _equation(self, jaxpr: core.Jaxpr, eqn: core.JaxprEqn, site: EquationSite | None, given: list[Any]) -> Any:
+    def _equation(
+        self,
+        jaxpr: core.Jaxpr,
+        eqn: core.JaxprEqn,
+        site: EquationSite | None,
+        given: list[Any],
+        copies: dict[tuple[Any, tuple[int, ...]], Any],
+    ) -> Any:
         params, name = eqn.params, eqn.primitive.name
         if site is not None and site.inner and name in REWRITTEN:
             params = {**params, "jaxpr": self._inside(params["jaxpr"], site)}
@@ -89,8 +100,26 @@ class HeldProgram:
             alone = piece(jaxpr, [eqn])
             found = iter(core.jaxpr_as_fun(alone)(*(operands[var] for var in alone.jaxpr.invars)))
             return [None if is_dropped(var) else next(found) for var in eqn.outvars]
-        made = eqn.primitive.bind(*self._moved(given, site.given, site.operands), **params)
+        moved, shared = self._moved(given, site.given, site.operands), copies_of(site, self.choice)
+        if shared is not None and self.names:
+            key = eqn.invars[shared.operand], shared.axes
+            if key not in copies:
+                copies[key] = self._copied(moved[shared.operand], shared, site)
+            moved[shared.operand] = copies[key]
+            made = product_of_copies(eqn, shared, moved)
+        else:
+            made = eqn.primitive.bind(*moved, **params)
         return self._moved(made if eqn.primitive.multiple_results else [made], site.made, site.results)
+
+    def _copied(self, value: Any, copies: Copies, site: EquationSite) -> Any:
+        """A value once for each device along some axes, which hold one each."""
+        held = site.operands[copies.operand]
+        assert held is not None
+        lead = [size for own in copies.split.values() for size in own]
+        placement = [WHOLE if dim == WHOLE else dim + len(lead) for dim in held.placements[self.choice[held.node]]]
+        for dim, axis in enumerate(copies.axes):
+            placement[axis] = dim
+        return self._placed(jnp.broadcast_to(value, (*lead, *value.shape)), placement)
 
     def _moved(
         self, values: Sequence[Any], there: Sequence[HeldValue | None], wanted: Sequence[HeldValue | None]
@@ -126,8 +155,10 @@ class HeldProgram:
     def _one(self, value: Any, held: HeldValue | None) -> Any:
         if held is None or not self.names or not np.ndim(value):
             return value
-        spec = partition(held.placements[self.choice[held.node]].tolist(), self.names)
-        return jax.lax.with_sharding_constraint(value, NamedSharding(self._mesh, spec))
+        return self._placed(value, held.placements[self.choice[held.node]].tolist())
+
+    def _placed(self, value: Any, placement: Sequence[int]) -> Any:
+        return jax.lax.with_sharding_constraint(value, NamedSharding(self._mesh, partition(placement, self.names)))
 
     @property
     def _mesh(self) -> Mesh | AbstractMesh:

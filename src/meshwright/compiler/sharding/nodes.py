@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jax.extend import core
@@ -10,7 +11,7 @@ from jax.extend import core
 from meshwright.compiler.sharding.cost import WHOLE, Placements
 from meshwright.compiler.sharding.rules import SplitRule
 from meshwright.compiler.sharding.strategies import Strategies
-from meshwright.shapes import Float
+from meshwright.shapes import Bool, Float
 
 
 @dataclass(eq=False, slots=True)
@@ -63,6 +64,39 @@ class HeldValue:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class MovedValue:
+    """A move of a value that several operators take part in, for each choice of its node."""
+
+    node: int
+    sums: Bool[np.ndarray, "choices axes"]
+    """Axes along which the gradient that comes back is a sum still to be taken, added up over the operators."""
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Operand:
+    """A value that an equation takes which chooses for itself."""
+
+    var: Any
+    use: ChosenValue
+    node: int
+    """Of the equation."""
+    target: Placements
+    """Where the equation wants it, for each of its choices."""
+    sums: Bool[np.ndarray, "choices axes"]
+    """Axes along which its gradient is a sum still to be taken."""
+    adds: bool
+    """Whether that gradient can be added to those of other equations before the sum is taken (`copies`)."""
+    sizes: tuple[int, ...]
+    """Devices along each axis."""
+    scale: float
+    """Trip count of the loops around the equation."""
+    again: float
+    """How often the backward runs the equation once more."""
+    through: MovedValue | None = None
+    """The move by which it comes, where other operators take the value, too."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class EquationSite:
     """An equation of the stage that may be given constraints."""
 
@@ -74,6 +108,8 @@ class EquationSite:
     made: tuple[HeldValue | None, ...] = ()
     """Where each result is before a sum is scattered, and where its gradient is wanted."""
     results: tuple[HeldValue | None, ...] = ()
+    taken: tuple[Operand | None, ...] = ()
+    """How operands come to an equation that chooses for itself."""
     inner: tuple[EquationSite, ...] = ()
     """Equations of the program that it holds."""
     entries: tuple[HeldValue | None, ...] = ()

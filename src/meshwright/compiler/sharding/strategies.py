@@ -63,6 +63,24 @@ def operand_placements(shape: Sequence[int], mesh: LogicalMesh) -> Placements:
     return rows[np.argsort(-mesh.shards(rows), kind="stable")]
 
 
+def moved_once(
+    source: Placements, wanted: Sequence[tuple[Placements, Bool[np.ndarray, "choices axes"]]]
+) -> tuple[Placements, Bool[np.ndarray, "choices axes"]]:
+    """Where a value may go on its way to several equations, and axes along which its gradient is a sum on the way back.
+
+    Args:
+        source: placements of the value.
+        wanted: for each equation, where it wants the value and whose sums it sends back, for each of its ways.
+    """
+    rows = [np.stack([source, np.zeros_like(source)], -1)]
+    rows += [np.stack([target, sums.astype(target.dtype)], -1) for target, sums in wanted]
+    joined = np.concatenate(rows)
+    # First come the value's own places: where costs are equal it does not move.
+    _, first = np.unique(joined.reshape(len(joined), -1), axis=0, return_index=True)
+    kept = joined[np.sort(first)]
+    return kept[..., 0], kept[..., 1].astype(bool)
+
+
 def spread_axes(shape: Sequence[int], placements: Placements, mesh: LogicalMesh) -> Placements:
     """Placements with every axis that splits nothing put on the largest dimension it still divides.
 
