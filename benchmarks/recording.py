@@ -31,6 +31,7 @@ TOOLS = (
 STARTERS = (
     *("srun", "mpirun", "mpiexec", "sbatch", "sudo", "docker", "singularity", "apptainer", "enroot", "numactl", "nsys"),
     *("ncu", "flux", "salloc", "xpk", "conda", "stdbuf", "ray", "uv", "poetry", "rocprof", "taskset", "bsub", "qsub"),
+    *("bcprun",),
 )
 """Recorders that go on with the command they are handed."""
 TRAINERS = (
@@ -120,6 +121,7 @@ while [ $# -gt 0 ]; do
   word=${1##*/}
   case $1 in
     --wrap=*|--command=*) exec /usr/bin/bash -c "${1#*=}" ;;
+    -c|--cmd) [ "$name" = bcprun ] && exec /usr/bin/bash -c "$2" ;;
     --wrap|--command) exec /usr/bin/bash -c "$2" ;;
   esac
   case " bash sh env TRAINERS STARTERS " in *" $word "*) exec "$word" "${@:2}" ;; esac

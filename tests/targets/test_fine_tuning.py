@@ -172,6 +172,18 @@ def test_what_a_program_itself_changes_is_refused_and_not_noted_alone(tmp_path: 
     assert not [one for one in off if one.code == "OPTIONS"]
 
 
+def test_a_condition_that_nobody_knows_asks_for_the_options_that_it_adds_alone(tmp_path: Path) -> None:
+    head = "ARGS=(--max_seq_length 2048)\nif nvidia-smi | grep -q A100; then ARGS+=({}); fi\n"
+    added, other = (
+        started(tmp_path, head.format(one) + TRAIN + ' "${ARGS[@]}"') for one in ("--bf16 True", "--tf32 1")
+    )
+    assert [one.field for one in added.violations if one.code == "ASK"] == ["--bf16"]
+    assert not [one for one in other.violations if one.code == "ASK"]
+    started(tmp_path, head.format("--bf16 True") + TRAIN + ' "${ARGS[@]}"')
+    said = check(tmp_path / "run.sh", cluster="8xH100", search=False, settings="bf16=true")
+    assert not [one for one in said.violations if one.code == "ASK"]
+
+
 def test_runs_that_differ_in_length_are_different_jobs(tmp_path: Path) -> None:
     runs = " && ".join(f"{TRAIN} --max_seq_length {length}" for length in (4096, 32768))
     assert [one.what for one in started(tmp_path, runs).violations] == ["the script starts several different jobs"]

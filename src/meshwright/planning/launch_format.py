@@ -13,8 +13,9 @@ from meshwright.formats.files import parsed, read_text
 from meshwright.formats.megatron.records import record_of
 from meshwright.formats.shell import Script, read_script
 from meshwright.planning import trainer_around
+from meshwright.planning.argument_files import with_argument_files
 from meshwright.planning.engine_options import LAUNCHER
-from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, SCRIPTS, TRAINER, Outside, named_text
+from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, SCRIPTS, Outside, named_text
 from meshwright.planning.nemo_launcher import launcher_config
 from meshwright.planning.script_files import missing_configuration, started_with
 from meshwright.planning.trainer_record import recorded
@@ -39,8 +40,9 @@ def format_of(source: str | os.PathLike[str], outside: Outside = NOTHING_OUTSIDE
     text = read_text(path, "launch script")
     if "stages=" in text and _starts_launcher(path, text, outside):
         return "hydra"
-    found = target_of_file(path.name, text) or record_of(path.name, text)
-    found = found or (TRAINER if recorded(path.name, text) else None)
+    # A file of options may hold the engine's keys, too.
+    found = recorded(path.name, text) if path.suffix == ".json" else None
+    found = found or target_of_file(path.name, text) or record_of(path.name, text) or recorded(path.name, text)
     if found is None and (path.suffix in SCRIPTS or (text.startswith("#!") and path.suffix != ".py")):
         found = _started_by(path, text, outside) or "megatron"
     if found is None and path.suffix in _LANGUAGES:
@@ -88,4 +90,5 @@ def _script(path: Path, text: str, outside: Outside) -> tuple[Script, Callable[[
     """A script as bash means it, and what reads the files beside it."""
     read = partial(named_text, folder=path.parent)
     said, known = outside.arguments, outside.environment
-    return read_script(text, name=path.name, arguments=said, environment=known, read=read), read
+    script = read_script(text, name=path.name, arguments=said, environment=known, read=read)
+    return with_argument_files(script, read), read

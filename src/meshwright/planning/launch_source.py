@@ -15,16 +15,15 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.records import RECORDS, YAML, nemo_of, script_of
 from meshwright.formats.shell import Script, ScriptLine, read_script
 from meshwright.formats.shell.values import literal
+from meshwright.planning.argument_files import with_argument_files
 from meshwright.planning.engine_options import ARGUMENTS
 from meshwright.planning.nemo_launcher import launcher_config
 from meshwright.planning.script_files import read_through, started_with, with_settings
-from meshwright.planning.trainer_record import command_recorded, engine_open
+from meshwright.planning.trainer_record import SWIFT, TRAINER, command_recorded, engine_open
 from meshwright.targets import TRAINERS, Target, overrides, reader_named
 from meshwright.targets.keys import keys_of
 
-TRAINER = "trl"
-"""The record of a trainer's options."""
-SCRIPT_RECORDS = {**dict.fromkeys(RECORDS, "megatron"), TRAINER: "accelerate"}
+SCRIPT_RECORDS = {**dict.fromkeys(RECORDS, "megatron"), TRAINER: "accelerate", SWIFT: "swift"}
 """Other forms of a script by name, with the target whose script it is."""
 SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash", ".job")
 
@@ -138,9 +137,16 @@ class LaunchSource:
         text = self.text if text is None else text
         if self.record == TRAINER:
             over = self.outside.settings
-            read = self._as_script(command_recorded(text, over))
+            command = command_recorded(text, over, name=self.name)
+            engine = reader_named("deepspeed")
+            near = partial(named_text, folder=self.folder)
+            # The engine's own file says what is sharded, where one is there.
+            by_engine = started_with(self._script(command), engine, near).files
+            read = (replace(self, target=engine) if by_engine else self)._as_script(command)
             asked = engine_open(text, over)
             return read if asked is None else replace(read, row=None, questions=(*read.questions, asked))
+        if self.record == SWIFT:
+            return self._as_script(command_recorded(text, self.outside.settings, SWIFT, self.name))
         if self.record == "hydra" and self.is_bash:
             return self._of_launcher(text)
         if self.record:
@@ -193,6 +199,7 @@ class LaunchSource:
             environment=self.outside.environment,
             read=partial(named_text, folder=self.folder),
         )
+        script = with_argument_files(script, partial(named_text, folder=self.folder))
         script = with_settings(script, self.target, self.outside.settings)
         if not self.target.beside:
             return script

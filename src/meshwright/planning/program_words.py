@@ -62,7 +62,7 @@ def unknown_file(launch: Launch) -> Iterator[Problem]:
     opened = [
         Open(what=what, unknown=one.unknown, place=one.place, field="source")
         for one in _bare(launch)
-        if one.unknown is not None and not one.unknown.unset
+        if one.unknown is not None and not one.unknown.unset and not one.unknown.flags
     ]
     yield from questions_for(opened[:1])
 

@@ -66,7 +66,7 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
         return LaunchFile(row=None, layout=None, questions=asked)
     said, unpriced = (tuple(found.placed(one) for one in values) for values in (launched.said, launched.unpriced))
     options = found.options
-    beside: dict[str, Any] = {"lora": options.lora, "seq_len": options.seq_len}
+    beside: dict[str, Any] = {"lora": options.lora, "seq_len": options.seq_len, "attention_kernel": options.attention}
     if options.lora is not None and launched.workload.get("precision") is fsdp.ALL_IN_16_BITS:
         beside["precision"] = PRECISIONS["bf16"]  # adapters are in fp32 beside weights that are frozen
     started = found.started if launched.started is None else launched.started
@@ -131,7 +131,7 @@ class StartedWith:
         """A value that stands in a word of the command, at the place of that."""
         if not one.place.startswith(_OPTIONS):
             return one
-        return replace(one, place=self.places.get(one.option, self.place))
+        return replace(one, place=self.places.get(one.option) or self.options.places.get(one.option, self.place))
 
 
 def started_with(script: Script, target: Target, read: Callable[[str], str | None]) -> StartedWith:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import Said
-from meshwright.formats.shell import Launch, Word
+from meshwright.formats.shell import Launch, ScriptLine, Unknown, Word
 from meshwright.formats.shell.asking import Open, questions_for
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
@@ -22,6 +22,7 @@ ADAPTERS = (
     *("use_peft", "use_lora", "use_dora", "lora_r", "lora_target_modules", "lora_dropout", "modules_to_save"),
     *("load_in_4bit", "load_in_8bit"),
 )
+ATTENTION = ("attn_implementation", "attn_impl")
 _LISTS = ("lora_target_modules", "modules_to_save")
 _ALIASES = {
     **dict.fromkeys(("use_gradient_checkpointing", "enable_gradient_checkpointing"), "gradient_checkpointing"),
@@ -81,8 +82,15 @@ class TrainerOptions:
     """Those of them that are degrees of a parallel strategy, and more than 1."""
     changes: Mapping[str, str] = field(default_factory=dict)
     """Those of them that change what is trained, stored, recomputed or split, with their values."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Where arguments and the rest of the job are written."""
     questions: tuple[Problem, ...] = ()
     """What depends on something that the script does not say."""
+
+    @property
+    def attention(self) -> str | None:
+        """Kernel of attention where an option says that scores are written out; None otherwise."""
+        return "materialised" if any(self.job.get(name) == "eager" for name in ATTENTION) else None
 
     @property
     def model(self) -> str | None:
@@ -132,9 +140,14 @@ class TrainerOptions:
         return stored and self.job.get("use_peft") is not False and self.job.get("use_lora") is not False
 
     def said(self, place: str) -> Iterator[Said]:
-        """Options of the job with where they stand."""
+        """Options of the job with where they stand.
+
+        Args:
+            place: of the command.
+        """
         for name, value in self.job.items():
-            yield Said(option=name, value="given" if value is True else str(value), place=place)
+            shown = "given" if value is True else str(value)
+            yield Said(option=name, value=shown, place=self.places.get(name, place))
 
     def notes(self) -> Iterator[str]:
         """What was taken for granted, and what was not read."""
@@ -152,56 +165,106 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
     Args:
         launch: the program with its words, as bash means them.
     """
-    values: dict[str, object] = {}
-    rest: list[str] = []
-    split: dict[str, int] = {}
-    changes: dict[str, str] = {}
-    unanswered: list[Open] = []
-    own: dict[str, str] = {}
-    known = (*ARGUMENTS, *MODELS, *LENGTHS, *ADAPTERS)
-    made = not names_engine(launch)
-    for flag, attached, held in _options(launch.words):
-        name = flag.removeprefix("--").replace("-", "_")
-        name = _ALIASES.get(name, name)
-        texts = [one.text for one in held] if attached is None else [attached]
-        if name in _BITS and texts[:1] and texts[0] in ("4", "8"):
-            name, texts = f"load_in_{texts[0]}bit", ["true"]
-        unknown = next((one.unknown for one in held if one.unknown is not None), None)
-        if name in _OF_CHAT:
-            own[name] = " ".join(texts)
-        if name not in known:
-            rest.append(flag)
-            degree, said = _DEGREE.search(name), " ".join(texts)
-            changed = _CHANGES.search(name) and not _SAME.fullmatch(name) and flag.removeprefix("--") not in _FILES
-            if unknown is not None and (degree or changed or name in _MADE):
-                unanswered.append(Open(what=flag, unknown=unknown, place=None, field=flag))
-            elif degree and said.isdecimal():
-                split |= {flag: int(said)} if int(said) > 1 else {}
-            elif (made and name in _MADE) or name in _OF_CHAT:
-                continue
-            elif changed and (said.lower() not in _OFF or not texts) and said.lower() not in _WHOLE_NUMBERS:
-                changes[flag] = said
-            continue
-        if unknown is not None and name in MODELS and (last := _last_part(held[0])):
-            values[name] = last
-            continue
-        if unknown is not None:
-            unanswered.append(Open(what=flag, unknown=unknown, place=None, field=flag))
-            continue
-        values[name] = _value(",".join(texts) if name in _LISTS else (texts or ["true"])[0])
+    found = _Collected(makes_engine=not names_engine(launch))
+    for flag, attached, held, place in _options(launch.words):
+        found.take(flag, attached, held, place)
+    values = found.values
     if not values.get("lora_r", 1):  # a rank of 0 is how some programs say that there are none
         del values["lora_r"]
-    elif "lora_r" in values and own:
-        values |= _of_chat(own)
-    questions = [*questions_for(unanswered), *_adapters_asked(values)]
+    elif "lora_r" in values and found.own:
+        values |= _of_chat(found.own)
     return TrainerOptions(
         arguments={name: value for name, value in values.items() if name in ARGUMENTS},
         job={name: value for name, value in values.items() if name not in ARGUMENTS},
-        rest=tuple(rest),
-        split=split,
-        changes=changes,
-        questions=tuple(questions),
+        rest=tuple(found.rest),
+        split=found.split,
+        changes=found.changes,
+        places=found.places,
+        questions=(*questions_for(found.opened.values()), *_adapters_asked(values)),
     )
+
+
+_KNOWN = frozenset((*ARGUMENTS, *MODELS, *LENGTHS, *ADAPTERS, *ATTENTION))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Collected:
+    """Options as they are met: the last of a name stands."""
+
+    makes_engine: bool
+    """No file says the engine."""
+    values: dict[str, object] = field(default_factory=dict)
+    rest: list[str] = field(default_factory=list)
+    split: dict[str, int] = field(default_factory=dict)
+    changes: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    own: dict[str, str] = field(default_factory=dict)
+    """Those of DeepSpeed-Chat that say where adapters are."""
+    opened: dict[str, Open] = field(default_factory=dict)
+    """What is not known, by name."""
+
+    def take(self, flag: str, attached: str | None, held: Sequence[Word], place: ScriptLine | None) -> None:
+        """Keep one option with its values.
+
+        Args:
+            flag: as it is written.
+            attached: its value behind `=`.
+            held: the words that hold its values, and those of which nobody knows whether they are options.
+            place: where it is written.
+        """
+        name = _name(flag)
+        maybe = [one.unknown for one in held if one.unknown is not None and one.unknown.flags]
+        unknown = next((one.unknown for one in held if one.unknown is not None and not one.unknown.flags), None)
+        own = [one for one in held if one.unknown is None or not one.unknown.flags]
+        texts = [one.text for one in own] if attached is None else [attached]
+        if name in _BITS and texts[:1] and texts[0] in ("4", "8"):
+            name, texts = f"load_in_{texts[0]}bit", ["true"]
+        if name not in _KNOWN:
+            self._other(flag, name, texts, unknown)
+        else:
+            if place is not None and place.line:
+                self.places[name] = str(place)
+            self._known(flag, name, texts, unknown, own)
+        for one in maybe:
+            for other in sorted(one.flags or ()):
+                if (called := _name(other)) in _KNOWN or called in _FILES or _changes(other, called):
+                    self.opened[called] = Open(what=other, unknown=one, place=None, field=other)
+
+    def _known(self, flag: str, name: str, texts: list[str], unknown: Unknown | None, own: Sequence[Word]) -> None:
+        self.opened.pop(name, None)
+        if unknown is not None and name in MODELS and (last := _last_part(own[0])):
+            self.values[name] = last
+        elif unknown is not None:
+            self.opened[name] = Open(what=flag, unknown=unknown, place=None, field=flag)
+        else:
+            self.values[name] = _value(",".join(texts) if name in _LISTS else (texts or ["true"])[0])
+
+    def _other(self, flag: str, name: str, texts: list[str], unknown: Unknown | None) -> None:
+        """An option of the program itself."""
+        said = " ".join(texts)
+        self.rest.append(flag)
+        if name in _OF_CHAT:
+            self.own[name] = said
+            return
+        degree, changed = _DEGREE.search(name), _changes(flag, name)
+        if unknown is not None:
+            if degree or changed or name in _MADE:
+                self.opened[name] = Open(what=flag, unknown=unknown, place=None, field=flag)
+        elif degree and said.isdecimal():
+            self.split |= {flag: int(said)} if int(said) > 1 else {}
+        elif changed and not (self.makes_engine and name in _MADE) and (said.lower() not in _OFF or not texts):
+            self.changes |= {flag: said} if said.lower() not in _WHOLE_NUMBERS else {}
+
+
+def _name(flag: str) -> str:
+    """What an option is called here, `_` for `-`."""
+    name = flag.removeprefix("--").replace("-", "_")
+    return _ALIASES.get(name, name)
+
+
+def _changes(flag: str, name: str) -> bool:
+    """Whether an option of a program may change what is trained, stored, recomputed or split."""
+    return bool(_CHANGES.search(name)) and not _SAME.fullmatch(name) and flag.removeprefix("--") not in _FILES
 
 
 _OF_CHAT = ("lora_module_name", "only_optimize_lora")
@@ -233,14 +296,14 @@ def names_engine(launch: Launch) -> bool:
     return False
 
 
-def _options(words: Sequence[Word]) -> Iterator[tuple[str, str | None, Sequence[Word]]]:
-    """Options and `key=value` of a command: the name, the value behind `=`, and the words that hold values."""
+def _options(words: Sequence[Word]) -> Iterator[tuple[str, str | None, Sequence[Word], ScriptLine | None]]:
+    """Options and `key=value` of a command: name, value behind `=`, words that hold values, and the place."""
     for at, word in enumerate(words):
         flag, equals, attached = word.text.partition("=")
         if not flag.startswith("--") and not (equals and _KEY.fullmatch(flag)):
             continue
         end = next((i for i in range(at + 1, len(words)) if words[i].text.startswith("--")), len(words))
-        yield flag, attached if equals else None, [word] if equals else words[at + 1 : end]
+        yield flag, attached if equals else None, [word] if equals else words[at + 1 : end], word.place
 
 
 def _adapters_asked(values: Mapping[str, object]) -> Iterator[Problem]:

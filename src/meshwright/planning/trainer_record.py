@@ -1,70 +1,170 @@
-"""Files of options that trainers of transformers and TRL are started with (`trl sft --config FILE`), as that command.
+"""Files of options that trainers are started with, or leave behind, as the command that they stand for.
 
-Source: TrlParser of trl (trl/scripts/utils.py, 2025): keys are the options of the program, whichever they are.
+Sources: TrlParser of trl (trl/scripts/utils.py, 2025) and HfArgumentParser of transformers: keys are the options of the
+program, whichever they are. ms-swift takes such a file (swift/cli/main.py) and writes `args.json` (BaseArguments of
+swift/arguments); Firefly takes `--train_args_file` (train.py, 2025), whose `train_mode` is qlora where it is not said.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.files import parsed
 from meshwright.formats.megatron.records import command_of, key_line
 
-_OWN = re.compile(r"^per_device_train_batch_size\s*:", re.MULTILINE)
-_MODEL = re.compile(r"^model_name_or_path\s*:", re.MULTILINE)
-_OTHERS = re.compile(r"^(?:finetuning_type|base_model|stage|cutoff_len|step_scheduler|template)\s*:", re.MULTILINE)
+TRAINER = "trl"
+"""The record of a trainer's options."""
+SWIFT = "swift-args"
+"""Those of ms-swift."""
+SUFFIXES = (".json", ".yaml", ".yml")
+INLINE = "ds_config_in_{name}.json"
+"""Name of the configuration of DeepSpeed that stands in a file of options itself."""
+_BATCH = "per_device_train_batch_size"
+_OWN = re.compile(rf"^\s*[\"{{]?\s*\"?{_BATCH}\"?\s*:", re.MULTILINE)
+_MODEL = re.compile(r"^\s*[\"{]?\s*\"?(?:model_name_or_path|model)\"?\s*:", re.MULTILINE)
+_OTHERS = ("finetuning_type", "base_model", "stage", "cutoff_len", "step_scheduler", "template")
 """Keys of LLaMA-Factory, Axolotl and Automodel."""
+_OF_SWIFT = ("tuner_type", "train_type", "sft_type")
+_OF_FIREFLY = ("train_file", "template_name", "task_type", "train_mode")
 _SEVERAL = (
-    "beta",
-    "loss_type",
-    "reward_model_path",
-    "max_prompt_length",
-    "num_generations",
-    "teacher_model_name_or_path",
+    *("reward_model_path", "num_generations", "teacher_model_name_or_path", "beta", "max_prompt_length"),
+    *("rlhf_type", "ref_model", "loss_type"),
 )
 """Options of trainers on pairs, rewards and answers, or with a second model."""
 _ENGINES = ("fsdp", "fsdp_config", "deepspeed")
+_LEFT_OUT = re.compile(
+    r"(?:rank|local_rank|global_world_size|local_world_size|world_size|model_info|model_meta|hub_token|training_args"
+    r"|rlhf_type|llamapro_\w+|\w*token)$"
+)
+"""What `args.json` of ms-swift has of its run, of tuners it does not use, and secrets."""
 
 
-def recorded(name: str, text: str) -> bool:
-    """Whether a file, by its name and text, holds the options of such a trainer."""
-    yaml = name.endswith((".yaml", ".yml"))
-    return yaml and bool(_OWN.search(text)) and bool(_MODEL.search(text)) and not _OTHERS.search(text)
+def recorded(name: str, text: str) -> str | None:
+    """Which record a file of a trainer's options is, by its name and text; None where it is none.
+
+    Args:
+        name: of the file.
+        text: of the file.
+    """
+    if not name.endswith(SUFFIXES) or not _OWN.search(text) or not _MODEL.search(text):
+        return None
+    keys = _keys(name, text)
+    if keys is None or "model_name_or_path" not in keys:
+        return SWIFT if keys is not None and any(one in keys for one in _OF_SWIFT) else None
+    return TRAINER
 
 
-def command_recorded(text: str, over: Mapping[str, str]) -> str:
+def trainer_keys(name: str, text: str) -> Mapping[str, Any] | None:
+    """Options that a program is started with in a file, by name; None where the file is none of options.
+
+    Args:
+        name: of the file.
+        text: of the file.
+    """
+    return _keys(name, text) if name.endswith(SUFFIXES) and _OWN.search(text) else None
+
+
+def _keys(name: str, text: str) -> Mapping[str, Any] | None:
+    try:
+        keys = parsed(text, "JSON" if name.endswith(".json") else "YAML", "file of a trainer's options")
+    except InputError:
+        return None
+    if not isinstance(keys, dict) or _BATCH not in keys:
+        return None
+    of_others = any(one in keys for one in _OTHERS) and not any(one in keys for one in _OF_SWIFT)
+    return None if of_others else keys
+
+
+def words_of(keys: Mapping[str, Any], name: str) -> Iterator[tuple[str, list[str]]]:
+    """Options of a program by the key that says them: the option and its values.
+
+    Args:
+        keys: of the file.
+        name: of the file, after which the engine is called that it holds.
+    """
+    for key, value in (*keys.items(), *_of_firefly(keys).items()):
+        if value is None or value == "" or value == []:
+            continue
+        if key == "deepspeed" and isinstance(value, Mapping):
+            yield key, [f"--{key}", INLINE.format(name=name)]
+        elif key == "fsdp_config" and isinstance(value, Mapping):
+            for inner, said in value.items():
+                if isinstance(said, (bool, int, str)):
+                    yield key, [f"--fsdp_{str(inner).removeprefix('fsdp_')}", str(said)]
+        elif isinstance(value, Mapping):
+            continue
+        else:
+            entries = value if isinstance(value, list) else [value]
+            texts = [str(one) for one in entries if not isinstance(one, (dict, list))]
+            yield key, [f"--{key}", *texts]
+
+
+def engine_inside(keys: Mapping[str, Any], name: str) -> tuple[str, str] | None:
+    """Name and text of the configuration of DeepSpeed that a file of options holds itself; None where it has none."""
+    held = keys.get("deepspeed")
+    return (INLINE.format(name=name), json.dumps(held)) if isinstance(held, Mapping) else None
+
+
+def _of_firefly(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """What Firefly makes of `train_mode`: adapters on all products, beside weights in 4 bits but for `lora`."""
+    if not {_OF_FIREFLY[0]} & keys.keys() or len({*_OF_FIREFLY} & keys.keys()) < 2:
+        return {}
+    mode = str(keys.get("train_mode", "qlora"))
+    if mode not in ("lora", "qlora"):
+        return {}
+    found = {"use_lora": True, "lora_rank": keys.get("lora_rank", 64), "lora_target_modules": "all-linear"}
+    return {**found, **({"load_in_4bit": True} if mode == "qlora" else {})}
+
+
+def command_recorded(text: str, over: Mapping[str, str], record: str = TRAINER, name: str = "args.yaml") -> str:
     """The command that a file of options stands for, every option on the line it has in the file.
 
     Args:
         text: of the file.
         over: options that stand over those of the file.
+        record: which it is, `trl` or `swift-args`.
+        name: of the file.
 
     Raises:
-        InputError: the text is no YAML, its trainer runs more than one pass over a sequence, or nobody says what
-            shards its weights.
+        InputError: the text is no table, or its trainer runs more than one pass over a sequence.
     """
-    keys = parsed(text, "YAML", "file of a trainer's options")
+    language = "JSON" if text.lstrip().startswith("{") else "YAML"
+    keys = parsed(text, language, "file of a trainer's options")
     if not isinstance(keys, dict):
         raise InputError(Problem(what="the file of a trainer's options holds no keys", why="it must be a table"))
     if problems := list(_refused(keys)):
         raise InputError(problems, code="MW231")
     lines = text.split("\n")
     said: dict[int, list[str]] = {}
-    for key, value in keys.items():
-        if key in over or value is None or isinstance(value, dict) or value is False:
+    for key, (option, *values) in words_of(keys, name):
+        if key in over or (record == SWIFT and _LEFT_OUT.match(key)):
             continue
-        entries = value if isinstance(value, list) else [] if value is True else [value]
-        words = " ".join(shlex.quote(str(entry)) for entry in entries if not isinstance(entry, (dict, list)))
-        said.setdefault(key_line(lines, str(key)), []).append(f"--{key} {words}".rstrip().replace("\n", " "))
-    return command_of(said, "accelerate launch sft.py")
+        if values == ["False"] and record == TRAINER:
+            continue
+        words = "" if values == ["True"] and record == TRAINER else " ".join(shlex.quote(one) for one in values)
+        said.setdefault(key_line(lines, key), []).append(f"{option} {words}".rstrip().replace("\n", " "))
+    command = command_of(said, _start(keys, record))
+    engine = engine_inside(keys, name)
+    return command if engine is None else f"{command}\ncat > {engine[0]} <<'END'\n{engine[1]}\nEND\n"
+
+
+def _start(keys: Mapping[str, Any], record: str) -> str:
+    if record == TRAINER:
+        return "accelerate launch sft.py"
+    world = keys.get("global_world_size")
+    return f"{f'NPROC_PER_NODE={world} ' if type(world) is int and world > 1 else ''}swift sft"
 
 
 def engine_open(text: str, over: Mapping[str, str]) -> Problem | None:
     """Asks what shards the weights, which the configuration of Accelerate says that is given beside such a file."""
-    said = {name for name in _ENGINES if name in over or re.search(rf"^{name}\s*:\s*\S", text, re.MULTILINE)}
+    keys = parsed(text, "JSON" if text.lstrip().startswith("{") else "YAML", "file of a trainer's options")
+    assert isinstance(keys, dict)
+    said = [name for name in _ENGINES if name in over or keys.get(name) not in (None, "", [], False)]
     if said:
         return None
     why = "the configuration of Accelerate that the trainer is started with says it, and is not in this file"
@@ -73,7 +173,16 @@ def engine_open(text: str, over: Mapping[str, str]) -> Problem | None:
 
 
 def _refused(keys: Mapping[str, object]) -> Iterator[Problem]:
-    found = [name for name in _SEVERAL if keys.get(name) is not None]
+    # A file that a run of ms-swift has left states defaults of other trainings, too.
+    several = ("rlhf_type",) if any(one in keys for one in _OF_SWIFT) else _SEVERAL
+    found = [name for name in several if keys.get(name) is not None]
+    if str(keys.get("task_type")).lower() in ("dpo", "rm", "ppo", "grpo", "kto", "orpo"):
+        found = ["task_type", *found]
     if found:
         why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
-        yield Problem(what=f"{found[0]} is given", why=why, fix="check a file of SFT or pretraining", field=found[0])
+        yield Problem(
+            what=f"{found[0]} is {str(keys[found[0]])[:40]}",
+            why=why,
+            fix="check a file of SFT or pretraining",
+            field=found[0],
+        )

@@ -179,8 +179,14 @@ def _begins_as_script(path: Path) -> bool:
 
 
 def _of_a_target(path: Path) -> bool:
-    """Whether a JSON file is the configuration of a target, and not that of a model."""
-    return _target_of(path) is not None
+    """Whether a JSON file is the configuration of a target, or of a trainer's options, and not that of a model."""
+    from meshwright.formats.files import read_text
+    from meshwright.planning.trainer_record import recorded
+
+    try:
+        return _target_of(path) is not None or recorded(path.name, read_text(path, "launch file")) is not None
+    except (MeshwrightError, OSError):
+        return False
 
 
 def _target_of(path: Path) -> str | None:

@@ -131,9 +131,13 @@ def _pure(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: 
         why = f"what {name} prints" if unknown is None else unknown.why
         names = () if unknown is None else unknown.names
         _say(shell, (Fragment("", place, Unknown(why=why, place=place, names=names)),))
-        if shell.output is None:
+        if name in _PROBES:
+            shell.status = Unknown(why=f"whether {name} succeeds", place=place)
+        elif shell.output is None:
             shell.status = True
         return
+    if name in _PROBES:
+        shell.status = bool(text)
     _say(shell, literal(text, place))
 
 

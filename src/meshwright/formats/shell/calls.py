@@ -68,7 +68,7 @@ def inner_scripts(evaluator: Interpreter, words: list[Value], place: ScriptLine,
     for at, text in enumerate(texts):
         if text.endswith(".py") or (text in ("python", "python3", "torchrun", "-m") and not starts_programs):
             return False
-        if text.partition("=")[0] == _SUBMITTED.get(name):
+        if text.partition("=")[0] in _SUBMITTED.get(name, ()):
             value = behind_equals(words[at]) if "=" in text else words[at + 1] if at + 1 < len(words) else ()
             _text(evaluator, value, (), place, shell)
             return True
@@ -83,8 +83,14 @@ def inner_scripts(evaluator: Interpreter, words: list[Value], place: ScriptLine,
     return False
 
 
-_SUBMITTED = {"sbatch": "--wrap", "xpk": "--command"}
-"""Options in which programs that submit jobs take a script."""
+_SUBMITTED = {
+    "sbatch": ("--wrap",),
+    "xpk": ("--command",),
+    "gcloud": ("--command",),
+    "bcprun": ("-c", "--cmd"),
+    **dict.fromkeys(("su", "script", "runuser"), ("-c", "--command")),
+}
+"""Options in which programs that submit or start jobs take a script."""
 _STARTERS = frozenset(
     [
         "srun",

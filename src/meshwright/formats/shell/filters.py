@@ -165,6 +165,38 @@ def _xargs(words: list[str], given: str | None) -> str | None:
     return None if given is None or words not in ([], ["echo"]) else " ".join(given.split()) + "\n"
 
 
+_PRINTS = re.compile(r"(?:NR ?== ?(\d{1,4}) ?)?\{ ?print (NF|\$NF|\$\d{1,3}) ?;? ?\}")
+
+
+def _awk(words: list[str], given: str | None) -> str | None:
+    """Programs that print one field of each line, or how many there are."""
+    mark: str | None = None
+    rest = list(words)
+    while rest and rest[0].startswith("-F"):
+        word = rest.pop(0)
+        mark = word[2:] or (rest.pop(0) if rest else "")
+    match = _PRINTS.fullmatch(rest[0].strip()) if len(rest) == 1 else None
+    if given is None or match is None or (mark is not None and (len(mark) != 1 or mark in "|.*+?\\^$[]() \t")):
+        return None
+    found = []
+    for number, line in enumerate(given.splitlines(), 1):
+        if match[1] and number != int(match[1]):
+            continue
+        fields = line.split(mark) if line else []
+        at = len(fields) if match[2] == "$NF" else int(match[2][1:]) if match[2] != "NF" else -1
+        found.append(str(len(fields)) if at < 0 else line if at == 0 else fields[at - 1] if at <= len(fields) else "")
+    return "".join(f"{line}\n" for line in found)
+
+
+def _grep(words: list[str], given: str | None) -> str | None:
+    """`grep -o` of letters that stand for themselves."""
+    flags, rest = [word for word in words if word.startswith("-")], [word for word in words if word[:1] != "-"]
+    plain = len(rest) == 1 and re.fullmatch(r"[\w,:;=/ ]+", rest[0]) is not None
+    if given is None or flags not in (["-o"], ["-oF"], ["-Fo"]) or not plain:
+        return None
+    return "".join(f"{rest[0]}\n" for line in given.splitlines() for _ in range(line.count(rest[0])))
+
+
 _OUTPUTS: dict[str, Callable[[list[str], str | None], str | None]] = {
     "seq": _seq,
     "basename": _basename,
@@ -172,6 +204,8 @@ _OUTPUTS: dict[str, Callable[[list[str], str | None], str | None]] = {
     "realpath": _realpath,
     "readlink": _realpath,
     "expr": _expr,
+    "awk": _awk,
+    "grep": _grep,
     "bc": _bc,
     "tr": _tr,
     "wc": _wc,
@@ -183,7 +217,7 @@ _OUTPUTS: dict[str, Callable[[list[str], str | None], str | None]] = {
     "tee": lambda words, given: given,
 }
 PURE = tuple(name for name in _OUTPUTS if name not in ("xargs",))
-READ = frozenset(("bc", "tr", "wc", "cut", "head", "tail", "cat", "tee"))
+READ = frozenset(("bc", "tr", "wc", "cut", "head", "tail", "cat", "tee", "awk", "grep"))
 
 
 def output(name: str, words: list[str], given: str | None) -> str | None:
@@ -194,7 +228,7 @@ def output(name: str, words: list[str], given: str | None) -> str | None:
         words: behind it.
         given: what it reads; None where that is not known.
     """
-    if name in ("sed", "awk"):
+    if name == "sed":
         return None
     try:
         return _OUTPUTS[name](words, given)

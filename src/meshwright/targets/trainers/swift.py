@@ -17,12 +17,12 @@ from meshwright.formats.megatron.options import known_options
 from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import Launch, Script, launches, processes, word
 from meshwright.formats.shell.asking import Open, questions_for
-from meshwright.formats.shell.values import known_text, unknown_of
+from meshwright.formats.shell.values import Value, known_text, unknown_of
 from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.row import PlanRow
-from meshwright.targets import fine_tuning, fsdp, hugging_face
+from meshwright.targets import deepspeed, fine_tuning, fsdp, hugging_face
 from meshwright.targets.contract import ReadTarget
-from meshwright.targets.keys import KeyReader, Keys
+from meshwright.targets.keys import KeyReader, Keys, table_of
 from meshwright.targets.trainers import commands, shared
 from meshwright.targets.trainers.commands import Command
 
@@ -83,7 +83,7 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
     if question is not None:
         return commands.not_read(problems, (question,), last.text("model"))
     _refuse(reader)
-    launched = _megatron(reader, last, world) if last.megatron else _trainer(reader, last, world)
+    launched = _megatron(reader, last, world) if last.megatron else _trainer(reader, script.files, world)
     known = {one.option for one in launched.said}
     said = (*launched.said, *(one for one in reader.said() if one.option not in known))
     known |= {one.option for one in said}
@@ -202,8 +202,14 @@ def _lora(reader: KeyReader, usual: str) -> dict[str, Any] | None:
     return {name: value for name, value in found.items() if value}
 
 
-def _trainer(reader: KeyReader, one: _Started, world: int) -> LaunchFile:
-    """`swift sft`: the trainer of transformers with DeepSpeed, FSDP2 or copies of the weights."""
+def _trainer(reader: KeyReader, files: Mapping[str, Value], world: int) -> LaunchFile:
+    """`swift sft`: the trainer of transformers with DeepSpeed, FSDP2 or copies of the weights.
+
+    Args:
+        reader: of its options.
+        files: beside the script, or written by it.
+        world: processes of the job.
+    """
     lora = _lora(reader, "lora")
     cp = reader.degree("sequence_parallel_size")
     mbs = reader.degree("per_device_train_batch_size")
@@ -216,7 +222,7 @@ def _trainer(reader: KeyReader, one: _Started, world: int) -> LaunchFile:
     again = "full" if reader.switch("gradient_checkpointing", default=True) else "none"
     half = reader.word("torch_dtype", "bfloat16")
     fields: dict[str, Any] = {"mbs": mbs, "gbs": mbs * steps * dp, "recompute": again}
-    row, sharded, questions = _engine(reader, dp, cp, fields)
+    row, sharded, questions = _engine(reader, files, dp, cp, fields, steps)
     return shared.launched(
         reader,
         row,
@@ -240,17 +246,31 @@ def _precision(reader: KeyReader, dtype: str, *, sharded: bool) -> Precision:
     return PRECISIONS["bf16"] if sharded else fsdp.ALL_IN_16_BITS
 
 
+def _of_file(reader: KeyReader, name: str, text: str, dp: int, fields: Mapping[str, Any], steps: int) -> LaunchFile:
+    """What a configuration of DeepSpeed says, with the batch that the options say."""
+    keys = table_of(text, "JSON", "configuration of DeepSpeed")
+    own = KeyReader(keys=keys, problems=reader.problems, file=(name, text))
+    trainer = hugging_face.Arguments(
+        given=True, mbs=fields["mbs"], steps=steps, recompute=fields["recompute"], dtype="bf16"
+    )
+    return deepspeed.launch_of(own, trainer, dp)
+
+
 def _engine(
-    reader: KeyReader, dp: int, cp: int, fields: Mapping[str, Any]
+    reader: KeyReader, files: Mapping[str, Value], dp: int, cp: int, fields: Mapping[str, Any], steps: int
 ) -> tuple[PlanRow | None, bool, tuple[Problem, ...]]:
     """The plan of an engine, and whether it keeps fp32 copies."""
     name = str(reader.get("deepspeed") or "")
     fsdp = str(reader.get("fsdp") or "")
     if name:
-        keys = _ZERO.get(name)
+        keys, text = _ZERO.get(name), known_text(files.get(name.rpartition("/")[2]) or ())
+        if keys is None and text.lstrip().startswith("{"):
+            found = _of_file(reader, name.rpartition("/")[2], text, dp, fields, steps)
+            row = found.row
+            return None if row is None else replace(row, cp=(("a2a", cp),) if cp > 1 else row.cp), True, found.questions
         if keys is None:
-            why = "it says what is sharded and offloaded, and is not read from a script of ms-swift"
-            fix = f"check it with --from deepspeed, or use one of {', '.join(_ZERO)}"
+            why = "it says what is sharded and offloaded, and does not lie beside the script"
+            fix = f"put it there, or use one of {', '.join(_ZERO)}"
             question = Problem(what=f"{name[:80]} is not here", why=why, fix=fix, field="deepspeed")
             return None, True, (question,)
         tp = reader.degree("deepspeed_autotp_size")
@@ -345,5 +365,6 @@ TARGET = ReadTarget(
     like="megatron",
     script=read,
     recognised=_recognised,
+    beside=(deepspeed.CONFIG,),
     software="pytorch-eager",
 )
