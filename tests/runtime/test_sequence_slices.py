@@ -124,6 +124,33 @@ def test_tasks_and_messages_are_those_of_the_schedule() -> None:
     assert len(sent) == 2 * 4
 
 
+def unrolled(layer: Callable[..., Any], x: jax.Array, layers: Any) -> jax.Array:
+    for at in range(LAYERS):
+        x, _ = layer(x, jax.tree.map(lambda rows, at=at: rows[at], layers))
+    return x
+
+
+@pytest.mark.parametrize("stages", [4, 8])
+def test_stages_without_attention_and_results_per_token(stages: int) -> None:
+    state = weights()
+    state["layers"] = jax.tree.map(lambda *rows: jnp.stack(rows), *state["layers"])
+    step = layered(unrolled)
+    method = mw.PipeshardParallel(num_stages=stages, num_micro_batches=2, schedule="seq1f1b-segments4")
+    assert largest_difference(mw.parallelize(step, method=method)(state, batch()), jax.jit(step)(state, batch())) < 1e-6
+
+
+@pytest.mark.parametrize("attention", [causal, written_out])
+def test_a_stage_that_ends_inside_of_attention_passes_on_scores_of_the_keys_so_far(attention: Attention) -> None:
+    step = step_with(attention)
+    method = mw.LocalPipeline(num_stages=7, num_micro_batches=2, schedule="seq1f1b-segments4")
+    run = mw.parallelize(step, method=method)
+    assert largest_difference(run(weights(), batch()), jax.jit(step)(weights(), batch())) < 1e-6
+    program = run.lower(weights(), batch()).program
+    sent = [one for own in program.lists for one in own if one.op is Op.SEND and one.label.startswith("SEND_F0.")]
+    keys = [program.buffers[one.reads[-1]].shape[-1] for one in sent]
+    assert keys == [2, 4, 6, 8] * 2
+
+
 def test_a_schedule_of_slices_keeps_fewer_activations_than_one_of_whole_sequences() -> None:
     shapes = jax.eval_shape(lambda: (weights(), batch()))
     peaks = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,13 +13,21 @@ from meshwright.compiler.cut import CutStage
 from meshwright.compiler.inline import opened
 from meshwright.compiler.joins import How
 from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared, Placement
-from meshwright.compiler.samples.values import RankValue, part_shape
+from meshwright.compiler.samples.values import RankValue
 from meshwright.compiler.slices.facts import Facts, facts_of_constant
-from meshwright.compiler.slices.keys import NotCausalError, NotSlicedError
+from meshwright.compiler.slices.keys import KeySpan, NotCausalError, NotSlicedError
 from meshwright.compiler.slices.walk import Found, SliceWalk
 from meshwright.compiler.stage_programs import StageJaxprs, stage_programs
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.errors import InputError, Problem
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SlicedValue:
+    """A value between stages, and how many slices' tokens one slice passes on along each dimension that counts them."""
+
+    whole: core.Var
+    slices: Mapping[int, int]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -31,20 +39,17 @@ class SliceStage:
     """
 
     programs: StageJaxprs
-    carried_in: tuple[tuple[core.Var, Placement], ...]
-    """What the stage takes of whole sequences, and the dimension that counts their tokens."""
-    carried_out: tuple[tuple[core.Var, Placement], ...]
+    carried_in: tuple[SlicedValue, ...]
+    """What the stage takes of whole sequences."""
+    carried_out: tuple[SlicedValue, ...]
     results: tuple[Placement, ...]
     """Of each result of the loss: the dimension that counts tokens, a sum over slices, or the same in all."""
     number: int
     """Of the slice."""
+    last: bool
+    """Of its sequence, so that no slice reads what this one keeps."""
     kept: tuple[jax.ShapeDtypeStruct, ...]
     """What every slice but the last keeps."""
-
-    @property
-    def last(self) -> bool:
-        """Whether no slice reads what this one keeps."""
-        return len(self.programs.stage.carried_out) == len(self.carried_out)
 
     @property
     def earlier(self) -> list[tuple[int, int]]:
@@ -109,8 +114,9 @@ def _sliced(
             cut = reads.cut(program)
             slices.append(SliceStage(
                 programs=stage_programs(cut, last=stage is stages[-1], axes=axes),
-                carried_in=_placed(stage.carried_in, given[len(stage.parameters) :]),
-                carried_out=_placed(stage.carried_out, results), number=number, kept=kept,
+                carried_in=_passed(stage.carried_in, given[len(stage.parameters) :], number),
+                carried_out=_passed(stage.carried_out, results, number),
+                number=number, last=number == parts - 1, kept=kept,
                 results=tuple(value.placement for value in results[len(stage.carried_out) :]),
             ))  # fmt: skip
             carried |= dict(zip(stage.carried_out, results, strict=False))
@@ -120,8 +126,16 @@ def _sliced(
     return tuple(made)
 
 
-def _placed(variables: Sequence[core.Var], values: Sequence[RankValue]) -> tuple[tuple[core.Var, Placement], ...]:
-    return tuple((var, value.placement) for var, value in zip(variables, values, strict=False))
+def _passed(variables: Sequence[core.Var], values: Sequence[RankValue], number: int) -> tuple[SlicedValue, ...]:
+    return tuple(SlicedValue(var, _slices(value, number)) for var, value in zip(variables, values, strict=False))
+
+
+def _slices(value: RankValue, number: int) -> dict[int, int]:
+    """Dimensions that count tokens, with slices whose tokens a slice holds: its own, of keys those before it, too."""
+    found = {value.placement: 1} if value.placement >= 0 else {}
+    if isinstance(value.order, KeySpan):
+        found[value.order.dimension] = number + 1
+    return found
 
 
 def _operands(step: TracedStep) -> list[RankValue]:
@@ -175,19 +189,26 @@ class _Slice:
             kept[:] = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in walk.kept]
             return [value.value for value in results] + (walk.kept if self.number < self.parts - 1 else [])
 
-        shapes = [jax.ShapeDtypeStruct(part_shape(var.aval.shape, value.placement, self.parts), var.aval.dtype)
+        shapes = [jax.ShapeDtypeStruct(self._shape(var, value), var.aval.dtype)
                   for var, value in zip(stage.program.jaxpr.invars, self.given, strict=True)]  # fmt: skip
         shapes[self.before : self.before] = [one for one in self.kept for _ in range(self.number)]
         closed = opened(jax.make_jaxpr(run, axis_env=list(axes))(*shapes))
         return closed, made, tuple(kept)
 
+    def _shape(self, var: core.Var, value: RankValue) -> tuple[int, ...]:
+        """Of what the slice is given of a value."""
+        shape = list(var.aval.shape)
+        for place, slices in _slices(value, self.number).items():
+            shape[place] = shape[place] // self.parts * slices
+        return tuple(shape)
+
     def _result(self, walk: SliceWalk, at: int, value: RankValue) -> RankValue:
         """A result of the stage as slices may return it: results of the loss are sums over them, or the same in all."""
-        if value.order:
-            raise NotSlicedError("scores of queries and keys, or tokens beside samples, are passed on to another stage")
         place = at - len(self.stage.carried_out)
         if place < 0:
             return value
+        if value.order:
+            raise NotSlicedError("the loss returns scores of queries and keys, or tokens beside samples")
         how = self.step.joins[self.stage.results[place]].how
         if how is How.SAME and value.placement == WHOLE and self.stage.results[place]:
             return value

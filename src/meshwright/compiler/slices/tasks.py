@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend import core
 
 from meshwright.compiler.joins import How
 from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.operands import Operands
 from meshwright.compiler.ranks.layout import Layout, PlacedValue
 from meshwright.compiler.shardings import ValueRole
-from meshwright.compiler.slices.stages import SliceStage
+from meshwright.compiler.slices.stages import SlicedValue, SliceStage
 from meshwright.compiler.stage_programs import StageJaxprs
 from meshwright.compiler.stage_tasks import StageTasks
 from meshwright.compiler.traced_step import TracedStep
@@ -101,13 +100,25 @@ class SliceTasks(StageTasks):
         """What the stage before passes on, or, behind it, what an earlier slice kept."""
         if place >= len(own.carried_in):
             return layout.kept(own.programs.stage.carried_in[place].aval)
-        return _of_slice(layout, *own.carried_in[place], own.programs.stage.carried_in[place].aval, back=back)
+        return self._of_slice(layout, own.carried_in[place], back=back)
 
     def _passed(self, layout: Layout, own: SliceStage, place: int, *, back: bool = False) -> PlacedValue:
         """What this stage passes on, or, behind it, what the slice keeps."""
         if place >= len(own.carried_out):
             return layout.kept(own.programs.stage.carried_out[place].aval)
-        return _of_slice(layout, *own.carried_out[place], own.programs.stage.carried_out[place].aval, back=back)
+        return self._of_slice(layout, own.carried_out[place], back=back)
+
+    def _of_slice(self, layout: Layout, value: SlicedValue, *, back: bool) -> PlacedValue:
+        """A value of a slice as the mesh holds that of whole sequences."""
+        held = layout.cotangent(value.whole) if back else layout.carried(value.whole)
+        return self._shortened(held, value.slices, value.whole.aval.ndim)
+
+    def _shortened(self, held: PlacedValue, slices: Mapping[int, int], dimensions: int) -> PlacedValue:
+        """A value with the tokens of so many slices along some of its dimensions: ranks may add one before them."""
+        shape = list(held.aval.shape)
+        for place, count in slices.items():
+            shape[place - dimensions] = shape[place - dimensions] // self.table.segments * count
+        return replace(held, aval=jax.ShapeDtypeStruct(tuple(shape), held.aval.dtype))
 
     def _result(self, layout: Layout, own: SliceStage, at: int) -> PlacedValue:
         """A result of the loss as a slice makes it."""
@@ -115,10 +126,7 @@ class SliceTasks(StageTasks):
         held = layout.result(place)
         if tokens < 0:
             return held
-        var = self.step.loss.outvars[place]
-        shape = list(var.aval.shape)
-        shape[tokens] //= self.table.segments
-        return _resized(held, tokens - var.aval.ndim, shape[tokens])
+        return self._shortened(held, {tokens: 1}, self.step.loss.outvars[place].aval.ndim)
 
     # ---- executables
 
@@ -233,16 +241,3 @@ class SliceTasks(StageTasks):
 def _earlier(own: SliceStage) -> list[int]:
     """Gradients of what earlier slices kept, among those that a backward returns."""
     return [i for i in own.programs.carried_in if i >= len(own.carried_in)]
-
-
-def _of_slice(layout: Layout, whole: core.Var, tokens: int, aval: Any, *, back: bool) -> PlacedValue:
-    """A value of a slice as the mesh holds that of whole sequences."""
-    held = layout.cotangent(whole) if back else layout.carried(whole)
-    return held if tokens < 0 else _resized(held, tokens - aval.ndim, aval.shape[tokens])
-
-
-def _resized(held: PlacedValue, place: int, tokens: int) -> PlacedValue:
-    """A value with so many tokens along a dimension, counted from the last: ranks may add a first one."""
-    shape = list(held.aval.shape)
-    shape[place] = tokens
-    return replace(held, aval=jax.ShapeDtypeStruct(tuple(shape), held.aval.dtype))
