@@ -180,9 +180,5 @@ def _refused(keys: Mapping[str, object]) -> Iterator[Problem]:
         found = ["task_type", *found]
     if found:
         why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
-        yield Problem(
-            what=f"{found[0]} is {str(keys[found[0]])[:40]}",
-            why=why,
-            fix="check a file of SFT or pretraining",
-            field=found[0],
-        )
+        what = f"task_type is {keys['task_type']}" if found[0] == "task_type" else f"{found[0]} is given"
+        yield Problem(what=what, why=why, fix="check a file of SFT or pretraining", field=found[0])
