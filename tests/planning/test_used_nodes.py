@@ -48,6 +48,19 @@ def test_launchers_of_one_node_take_devices_of_their_own() -> None:
     assert note.endswith("each sees its own devices alone (CUDA_VISIBLE_DEVICES)")
 
 
+def test_launchers_of_unequal_nodes_are_one_for_each() -> None:
+    job = started(0)
+    (first, *_) = job.cluster.groups
+    group = replace(first, name="H100 + H100-2", unequal_nodes=((1, 11), (1, 5)))
+    seen = replace(job, cluster=job.cluster.part("11 H100 + 5 H100-2", (group,)))
+    assert "CUDA_VISIBLE_DEVICES" in (used_nodes_note(seen) or "")
+    plan = plan_of(([Stage(0, PlanRow(dp=16, gbs=16).strategy(), 12)], 1, 1))
+    whole = replace(seen, plan=plan, workload=replace(seen.workload, global_batch=16))
+    assert used_nodes_note(whole, each_node=True) == (
+        "start one launcher on every node: node rank 0 has 11 devices (H100), node rank 1 has 5 devices (H100-2)"
+    )
+
+
 def test_a_plan_of_every_node_in_order_is_left_as_it_is() -> None:
     job = started(0, 8, 16, 24, 32)
     assert on_used_nodes(job) is job

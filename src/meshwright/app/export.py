@@ -67,7 +67,7 @@ def export(
     if directory is not None:
         check_directory(directory, force=force)
     whole, warnings = job_of(plan)
-    job, note = on_used_nodes(whole), used_nodes_note(whole)
+    job, note = on_used_nodes(whole), used_nodes_note(whole, each_node=framework.unequal_nodes)
     run = framework.as_run(job)
     estimate = estimate_plan(run.plan, run.model, run.cluster, run.workload)
     try:

@@ -127,7 +127,7 @@ def resized(group: NodeGroup, nodes: int) -> NodeGroup:
     elif outer is None:
         inner, outer = inner[:-1], group.domains[-1]
     domains: list[DomainSpec] = [*inner, replace(outer, size=devices)]
-    return replace(group, nodes=nodes, domains=tuple(domains))
+    return replace(group, nodes=nodes, domains=tuple(domains), unequal_nodes=group.first_unequal(devices))
 
 
 def _gone(cluster: ClusterSpec, text: str) -> np.ndarray:

@@ -48,7 +48,10 @@ def first_nodes(cluster: ClusterSpec, *, nodes: int, per_node: int) -> ClusterSp
     if len(domains) > 1 and domains[-2].size >= devices:
         domains = [domain for domain in domains[:-1] if domain.size <= devices]
         domains[-1] = replace(domains[-1], size=devices)
-    changed: NodeGroup = replace(group, nodes=nodes, devices_per_node=per_node, domains=tuple(domains))
+    unequal = group.first_unequal(devices) if per_node == group.devices_per_node else ()
+    changed: NodeGroup = replace(
+        group, nodes=nodes, devices_per_node=per_node, domains=tuple(domains), unequal_nodes=unequal
+    )
     name = (
         f"{devices}x{group.device.name}"
         if per_node == group.devices_per_node

@@ -6,7 +6,7 @@ that stay idle are not started, and the others are started in the order of the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, groupby, pairwise
 
@@ -42,9 +42,17 @@ def on_used_nodes(job: Job) -> Job:
     return replace(job, cluster=cluster, plan=_renumbered(job.plan, _moves(job.cluster, nodes)))
 
 
-def used_nodes_note(job: Job) -> str | None:
-    """Which nodes a plan is started on and in which order, where a launcher could do otherwise; else None."""
+def used_nodes_note(job: Job, *, each_node: bool = False) -> str | None:
+    """Which nodes a plan is started on and in which order, where a launcher could do otherwise; else None.
+
+    Args:
+        job: the plan and its cluster.
+        each_node: whether a launcher of nodes of unlike sizes starts on each as many processes as it has devices.
+    """
     groups, nodes = job.cluster.groups, _launched(job)
+    sizes = groups[0].first_unequal(job.plan.devices) if each_node and len(groups) == 1 else ()
+    if sizes:
+        return f"start one launcher on every node: {', '.join(_node_runs(sizes, groups[0].members))}"
     if len(groups) == 1 and len(members := groups[0].members) > 1:
         each = "device" if groups[0].devices_per_node == 1 else f"{groups[0].devices_per_node} devices"
         # Launchers count devices from 0: two of one node would take the same ones.
@@ -66,6 +74,18 @@ def used_nodes_note(job: Job) -> str | None:
         words.append(f"node {rank} {_ranges(ranks)} {are} {node} {_ranges(numbers)} of {name}")
         first += len(numbers)
     return f"start its nodes in the order of the stages: {', '.join(words)}{idle}"
+
+
+def _node_runs(sizes: Sequence[tuple[int, int]], names: Sequence[str]) -> Iterator[str]:
+    """`node rank 0 has 8 devices (H100)`: nodes of one size in turn, with the groups they are of."""
+    first = 0
+    # Of a group whose last node is used in part there are two runs: their names would not be in step.
+    named = names if len(names) == len(sizes) else [""] * len(sizes)
+    for (count, each), name in zip(sizes, named, strict=True):
+        rank, have = ("rank", "has") if count == 1 else ("ranks", "have")
+        devices = "1 device" if each == 1 else f"{each} devices"
+        yield f"node {rank} {_ranges([*range(first, first + count)])} {have} {devices}{f' ({name})' if name else ''}"
+        first += count
 
 
 def _launched(job: Job) -> list[Node]:

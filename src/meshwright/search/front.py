@@ -45,7 +45,8 @@ def smaller_clusters(cluster: ClusterSpec) -> Iterator[ClusterSpec]:
         nodes, devices = (nodes // 2, devices) if nodes > 1 else (1, devices // 2)
         size = nodes * devices
         domains = tuple(replace(domain, size=min(domain.size, size)) for domain in group.domains)
-        part = replace(group, nodes=nodes, devices_per_node=devices, domains=domains)
+        unequal = group.first_unequal(size)
+        part = replace(group, nodes=nodes, devices_per_node=devices, domains=domains, unequal_nodes=unequal)
         yield cluster.part(f"{size}x{group.device.name}", (part,))
 
 

@@ -102,6 +102,11 @@ class NodeGroup:
     """Mean over a step of training, as measured; None for the device's limit."""
     preemptions_per_node_hour: float = 0.0
     """How often a spot node is taken away, beside failures."""
+    unequal_nodes: tuple[tuple[int, int], ...] = ()
+    """Of several groups that count as this one: nodes of each and devices of such a node, in order, where these differ.
+
+    The group's own nodes are then as large as the largest size that divides them all.
+    """
 
     def __post_init__(self) -> None:
         check = Check(f"group {self.name}")
@@ -119,6 +124,10 @@ class NodeGroup:
                 sizes,
                 f"the outermost must hold all {self.devices} devices of the group",
             )
+        if self.unequal_nodes and good:
+            held = sum(nodes * devices for nodes, devices in self.unequal_nodes)
+            why = f"they hold {held} devices, and the group {self.devices}"
+            check.that(held == self.devices, "unequal_nodes", self.unequal_nodes, why)
         check.done()
 
     @property
@@ -130,6 +139,20 @@ class NodeGroup:
     def members(self) -> tuple[str, ...]:
         """The groups of a cluster that count as this one; itself where it is no such group."""
         return tuple(self.name.split(AND))
+
+    def first_unequal(self, devices: int) -> tuple[tuple[int, int], ...]:
+        """`unequal_nodes` of the first devices of the group; nothing where those nodes are equal.
+
+        Args:
+            devices: how many; the last node may have some of its devices alone.
+        """
+        found: list[tuple[int, int]] = []
+        for nodes, each in self.unequal_nodes:
+            whole = min(nodes, devices // each)
+            part = min(devices - whole * each, each) if whole < nodes else 0
+            found += [*([(whole, each)] if whole else []), *([(1, part)] if part else [])]
+            devices -= whole * each + part
+        return tuple(found) if len({each for _, each in found}) > 1 else ()
 
     @property
     def price_per_hour(self) -> float | None:

@@ -73,6 +73,8 @@ class Target(ABC):
     """Whether a file, by its name and text, is one of the target's."""
     as_run: Callable[[Job], Job] = lambda job: job
     """The plan as the target's memory holds it, where that is not what the plan says; the same job elsewhere."""
+    unequal_nodes: bool = False
+    """Whether its files start another number of processes on a node of another size."""
     suggested: bool = True
     """Whether answers say of a plan if this target runs it, unless asked."""
     software: str | None = None

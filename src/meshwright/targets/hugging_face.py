@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.errors import Problem
+from meshwright.formats.processes import torchrun
 from meshwright.targets import adapters
 from meshwright.targets.contract import Files, text_beside
 from meshwright.targets.keys import KeyReader, Keys, json_text, table_of
-from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import Plan, Rule, Says, only
 
 ARGUMENTS = "training_args.json"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from meshwright.errors import Problem
+from meshwright.formats import processes
 from meshwright.specs.job import Job
 from meshwright.specs.layer_spec import LayerSpec
 from meshwright.specs.model import ModelSpec
@@ -19,7 +20,6 @@ from meshwright.specs.row_of import Homogeneous, homogeneous
 from meshwright.specs.strategy import LayerStrategy, Tensor1D
 from meshwright.specs.tuning import Tuning
 from meshwright.specs.workload import Workload
-from meshwright.targets import processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import pytest
 from meshwright import export, plan
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import UnsupportedError
+from meshwright.formats.megatron import read_flags
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.job_inputs import resolve_cluster
 from meshwright.planning.mixed.equal_ranks import counted_as_one, evener
@@ -90,6 +91,20 @@ def test_a_device_more_of_an_odd_node_is_never_slower_for_a_launcher() -> None:
     assert more.mixing is not None
     assert [(one.group, one.idle) for one in more.mixing.idle] == [("H100-2", 1)]
     assert [(one.group, one.nodes) for one in more.mixing.places] == [("H100", (0, 0)), ("H100-2", (0, 0))]
+
+
+def test_an_odd_node_is_started_by_a_launcher_of_its_own() -> None:
+    """8 and 5 devices, all of them one group: 8 processes on the first node, 5 on the second."""
+    asked = {"global_batch": 104, "target": "deepspeed", "top": 1, "pin": "dp=13"}
+    best = plan("llama-3.2-1b", gpus="8xH100,5xH200", **asked)[0]
+    written = export(best, "deepspeed")
+    assert "torchrun --nproc-per-node $((NODE_RANK < 1 ? 8 : 5)) --nnodes 2 --node-rank $NODE_RANK" in written.start
+    assert any("node rank 1 has 5 devices (H200)" in note for note in written.notes)
+    script = dict(export(best, "megatron").files)["train.sh"]
+    assert "--nproc_per_node $((NODE_RANK < 1 ? 8 : 5)) --nnodes 2" in script
+    read = read_flags(script)
+    assert any("NODE_RANK" in problem.why for problem in read.problems)  # no number of devices is guessed
+    assert not read_flags(script, devices=13).problems
 
 
 def test_fewer_devices_of_each_node_have_more_in_common() -> None:

@@ -15,6 +15,7 @@ from meshwright.formats.megatron.precision import precision_flags
 from meshwright.formats.megatron.settings import ASKED
 from meshwright.formats.megatron.strategy import flex_backend, strategy_flags, strategy_refusal
 from meshwright.formats.plan_json import content_hash
+from meshwright.formats.processes import processes_of_node, unequal_nodes
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import Homogeneous, homogeneous, row_from
@@ -230,10 +231,14 @@ def _environment(found: Homogeneous, fsdp: bool) -> list[str]:
 
 def _launch(job: Job, per_node: int) -> list[str]:
     local = min(per_node, job.plan.devices)
+    each, nodes, rank = str(local), job.plan.devices // local, "${NODE_RANK:-0}"
+    if unequal_nodes(job):
+        # Without its number no node knows how many processes it starts.
+        (each, nodes), rank = processes_of_node(job), "$NODE_RANK"
     return [
         "LAUNCH=(",
-        f"  torchrun --nproc_per_node {local} --nnodes {job.plan.devices // local}",
-        '  --node_rank "${NODE_RANK:-0}" --master_addr "${MASTER_ADDR:-localhost}"',
+        f"  torchrun --nproc_per_node {each} --nnodes {nodes}",
+        f'  --node_rank "{rank}" --master_addr "${{MASTER_ADDR:-localhost}}"',
         '  --master_port "${MASTER_PORT:-6000}"',
         ")",
     ]

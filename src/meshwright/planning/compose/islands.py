@@ -246,7 +246,14 @@ def weakest_of(groups: Sequence[NodeGroup], links: Iterable[LinkSpec]) -> NodeGr
         else sum(g.devices * (g.price_per_hour or 0.0) for g in groups) / whole,
         preemptions_per_node_hour=sum(g.nodes * g.preemptions_per_node_hour for g in groups) * each / whole,
         host=min((group.host for group in groups), key=lambda host: host.memory_bytes or math.inf),
+        unequal_nodes=_unequal_nodes(groups),
     )
+
+
+def _unequal_nodes(groups: Sequence[NodeGroup]) -> tuple[tuple[int, int], ...]:
+    """Nodes of each group and devices of such a node; nothing where all nodes are equal."""
+    sizes = [one for group in groups for one in group.unequal_nodes or ((group.nodes, group.devices_per_node),)]
+    return tuple(sizes) if len({devices for _, devices in sizes}) > 1 else ()
 
 
 def _node_domains(group: NodeGroup) -> list[DomainSpec]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.processes import torchrun
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.targets import fsdp, hugging_face, pytorch_pipeline
 from meshwright.targets.automodel import peft
@@ -17,7 +18,6 @@ from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategyTarget, overlaps
 from meshwright.targets.overrides import by_options
-from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 TITLE = "NeMo Automodel"
@@ -226,6 +226,7 @@ TARGET = OneStrategyTarget(
     name="automodel",
     title=TITLE,
     version="0.7.0 (2026-11)",
+    unequal_nodes=True,
     says=SAYS,
     rules=RULES,
     beyond=_beyond,

@@ -14,6 +14,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
 from meshwright.formats.key_text import KeyText
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.processes import torchrun
 from meshwright.specs.job import Job
 from meshwright.targets.bridge import lora, recipe
 from meshwright.targets.bridge.edit import overrides_text
@@ -29,7 +30,6 @@ from meshwright.targets.contract import Files, JobTarget, TargetFiles, file_of, 
 from meshwright.targets.megatron import as_run_by_megatron
 from meshwright.targets.megatron.rules import rule_problems
 from meshwright.targets.overrides import FILE
-from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import unequal_pipelines
 
 TITLE = "Megatron-Bridge"
@@ -172,6 +172,7 @@ TARGET = JobTarget(
     name="bridge",
     title=TITLE,
     version="0.3.1 (2026-11)",
+    unequal_nodes=True,
     translate=_files,
     untold=_refused,
     read=_read,

@@ -218,6 +218,7 @@ TARGET = OneStrategyTarget(
     name="deepspeed",
     title=TITLE,
     version="0.19.8 (2026-11)",
+    unequal_nodes=True,
     says=SAYS,
     rules=RULES,
     beyond=hugging_face.trainer_problems,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.key_text import key_text
+from meshwright.formats.processes import torchrun
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Chunk, Pipeline
 from meshwright.specs.row_of import Homogeneous, effective
@@ -20,7 +21,6 @@ from meshwright.targets.galvatron import trainer
 from meshwright.targets.galvatron.read import CONFIG, FILE, read
 from meshwright.targets.keys import Keys, json_text
 from meshwright.targets.overrides import by_equals
-from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import ANY, Plan, Rule, only, setting_problems, settings_of, unequal_pipelines
 
 TITLE = "Galvatron"
@@ -188,6 +188,7 @@ TARGET = JobTarget(
     name="galvatron",
     title=TITLE,
     version="2.4.0",
+    unequal_nodes=True,
     translate=_files,
     untold=_refused,
     read=read,

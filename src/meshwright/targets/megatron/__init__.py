@@ -108,4 +108,5 @@ TARGET = JobTarget(
     script=lambda script, devices: megatron.read_flags(script, devices=devices),
     recognised=_recognised,
     as_run=as_run_by_megatron,
+    unequal_nodes=True,
 )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.processes import torchrun
 from meshwright.formats.shell import Launch, Word
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.specs.strategy import HALF_PRODUCTS
@@ -17,7 +18,6 @@ from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.contract import Files, file_of, marked, text_beside
 from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategyTarget, overlaps
 from meshwright.targets.overrides import by_names, by_options
-from meshwright.targets.processes import torchrun
 from meshwright.targets.sayable import ANY, Plan, Rule, only, whole_key_value_heads
 from meshwright.targets.torchtitan import lora
 from meshwright.targets.torchtitan.edit import edited_module
@@ -159,6 +159,7 @@ TARGET = OneStrategyTarget(
     name="torchtitan",
     title=TITLE,
     version="0.3.0 (2026-11)",
+    unequal_nodes=True,
     says=SAYS,
     rules=RULES,
     beyond=_model_problems,
