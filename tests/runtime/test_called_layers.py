@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import jax
@@ -91,6 +92,12 @@ def trained(run: Any, layers: int, steps: int = 3) -> list[Any]:
     return [np.asarray(one) for one in jax.tree.leaves((state, told))]
 
 
+@cache
+def alone(layers: int, steps: int = 3) -> list[Any]:
+    """What one device computes, the same whatever it is held against."""
+    return trained(jax.jit(step), layers, steps)
+
+
 def parts(compiled: Any) -> Counter[str]:
     """How often each part of a task is called."""
     return Counter(one.executable for own in compiled.program.lists for one in own if one.op is Op.RUN and one.part)
@@ -100,9 +107,9 @@ def parts(compiled: Any) -> Counter[str]:
 @pytest.mark.parametrize(("name", "donate"), [*((name, False) for name in METHODS), ("data", True), ("pipeline", True)])
 def test_layers_called_one_by_one_compute_what_one_device_does(name: str, donate: bool) -> None:
     parallel = mw.parallelize(step, method=METHODS[name], donate=donate)
-    made, alone = trained(parallel, 16), trained(jax.jit(step), 16)
+    made = trained(parallel, 16)
     assert max(parts(parallel.compiled()).values()) >= 6
-    for one, other in zip(made, alone, strict=True):
+    for one, other in zip(made, alone(16), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
 
@@ -130,7 +137,7 @@ def test_workers_call_layers_too() -> None:
         made = trained(parallel, 16, steps=2)
     finally:
         parallel.close()
-    for one, other in zip(made, trained(jax.jit(step), 16, steps=2), strict=True):
+    for one, other in zip(made, alone(16, steps=2), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
 
 

@@ -116,7 +116,9 @@ def decoder(words: str, name: str = "llama-tiny") -> RankTraining:
                         hidden=None)  # fmt: skip
 
 
-@pytest.mark.parametrize("words", ["z1.off-a", "z2.rc-sel.off-aog", "z3.rc-full.off-waog"])
+@pytest.mark.parametrize(
+    "words", ["z1.off-a", pytest.param("z2.rc-sel.off-aog", marks=pytest.mark.slow), "z3.rc-full.off-waog"]
+)
 def test_ranks_whose_activations_wait_on_the_host_end_where_one_device_ends(words: str) -> None:
     with jax_precision("fp64"):
         one = decoder(words, "gpt-tiny")

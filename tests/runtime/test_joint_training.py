@@ -18,12 +18,12 @@ from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.strategy import ContextParallel, DataParallel, LayerStrategy, Recompute
 from meshwright.zoo.quantised import padded
-from meshwright.zoo.tiny import TINY
+from meshwright.zoo.tiny import TINY, scaled_model
 from tests.estimate.mixed import Stage, plan_of
 from tests.virtual_devices import eight_devices
 
 eight_devices()
-MODEL, LENGTH, STEPS = TINY["llama-tiny"], 8, 3
+MODEL, LENGTH, STEPS = scaled_model(TINY["llama-tiny"], layers=2), 8, 3
 
 
 def joint(zero: int, *, reshard: bool = True, micro_batches: int = 2, cp: int = 1) -> ExecutionPlan:
