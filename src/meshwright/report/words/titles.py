@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.planning.plan_shape import groups_of, title
 from meshwright.schedules.plan_rows import row_of
+from meshwright.specs.cluster import AND
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import LayerStrategy
@@ -87,3 +88,8 @@ def shortened_title(numbers: Sequence[int]) -> str:
         else:
             runs.append((number, 1))
     return " + ".join(f"{times} x {number}" if times > 1 else str(number) for number, times in runs)
+
+
+def devices_of(name: str, count: int) -> str:
+    """Devices of a group: `32 H100`; of several groups as one, `16 devices (H100 + H200)`."""
+    return f"{count:,} devices ({name})" if AND in name else f"{count:,} {name}"
