@@ -256,7 +256,7 @@ def test_layers_that_differ_stand_in_the_json_that_the_trainer_names(tmp_path: P
 
 def test_an_engine_that_nobody_knows_is_no_plan_of_copies(tmp_path: Path) -> None:
     path = tmp_path / "train.sh"
-    launch = "deepspeed train_lora.py --model_name_or_path Qwen/Qwen3-8B --bf16 True --per_device_train_batch_size 2"
+    launch = "deepspeed finetune.py --model_name_or_path Qwen/Qwen3-8B --bf16 True --per_device_train_batch_size 2"
     path.write_text(f"{launch} --lora_r 8 --model_max_length 2048 --deepspeed $ENGINE\n")
     report = check(path, gpus="8xH100", search=False)
     assert [(what, fix) for what, fix in asked(report)] == [

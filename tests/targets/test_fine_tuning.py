@@ -184,6 +184,45 @@ def test_a_condition_that_nobody_knows_asks_for_the_options_that_it_adds_alone(t
     assert not [one for one in said.violations if one.code == "ASK"]
 
 
+def test_a_program_named_for_adapters_trains_them(tmp_path: Path) -> None:
+    words = f"{TRAIN} --lora_rank 8 --trainable q_proj,v_proj"
+    assert [one.what for one in started(tmp_path, words).violations if one.code == "ASK"] == [
+        "whether adapters are trained is not known"
+    ]
+    inputs = started(tmp_path, words.replace("sft.py", "run_sft_with_peft.py")).inputs
+    assert inputs is not None
+    assert inputs.model.lora is not None
+
+
+@pytest.mark.parametrize(("kind", "base"), [("lora", None), ("qlora", "nf4")])
+def test_one_word_says_what_is_trained(tmp_path: Path, kind: str, base: str | None) -> None:
+    words = f"{TRAIN} --finetuning_type {kind} --lora_rank 8 --lora_target q_proj,v_proj"
+    inputs = started(tmp_path, words).inputs
+    assert inputs is not None
+    assert inputs.model.lora is not None
+    assert inputs.model.lora.base == base
+    refused = started(tmp_path, f"{TRAIN} --finetuning_type p_tuning").violations
+    assert [one.field for one in refused if one.code == "OPTIONS"] == ["--finetuning_type"]
+
+
+@pytest.mark.parametrize("option", ["--pooling_mode mean", "--num_labels 6", "--mlm_probability 0.2"])
+def test_trainers_of_embeddings_and_classes_are_refused(tmp_path: Path, option: str) -> None:
+    with pytest.raises(InputError, match="trains embeddings, classes or masked words"):
+        started(tmp_path, f"{TRAIN} {option}")
+
+
+def test_a_batch_of_the_program_itself_is_no_step_of_the_trainer(tmp_path: Path) -> None:
+    found = started(tmp_path, f"{TRAIN} --train_bsz_per_gpu 4 --eval_batch_size 8 --preprocessing_batch_size 100")
+    assert [one.field for one in found.violations if one.code == "OPTIONS"] == ["--train_bsz_per_gpu"]
+
+
+def test_a_batch_that_trainer_and_engine_say_differently_is_refused(tmp_path: Path) -> None:
+    engine = {**Z3, "train_micro_batch_size_per_gpu": 2}
+    (tmp_path / "z3.json").write_text(json.dumps(engine))
+    found = started(tmp_path, f"{TRAIN} --bf16 True --deepspeed z3.json".replace("size 1", "size 16")).violations
+    assert [(one.field, "the trainer has 16" in one.why) for one in found] == [("train_micro_batch_size_per_gpu", True)]
+
+
 def test_runs_that_differ_in_length_are_different_jobs(tmp_path: Path) -> None:
     runs = " && ".join(f"{TRAIN} --max_seq_length {length}" for length in (4096, 32768))
     assert [one.what for one in started(tmp_path, runs).violations] == ["the script starts several different jobs"]

@@ -252,7 +252,10 @@ def named_text(path: str, folder: Path | None) -> str | None:
     parents = list(folder.absolute().parents)[:_ABOVE]
     above = [parent / path.lstrip("./") for parent in (parents if "/" in path else _of_project(folder, parents))]
     ways = [folder / path.lstrip("./"), folder / Path(path).name, *above]
-    ways = [Path(path), *ways] if path.startswith("/") else ways
+    if path.startswith("/"):  # as a container or another machine has it: the end of the path, with its folder at least
+        parts = Path(path).parts[1:]
+        ends = ["/".join(parts[at:]) for at in range(1, len(parts) - 1)]
+        ways = [Path(path), *ways, *(parent / end for end in ends for parent in _of_project(folder, parents))]
     for way in ways:
         try:
             if way.is_file():

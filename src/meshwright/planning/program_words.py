@@ -56,6 +56,27 @@ def of_towers(launch: Launch) -> Iterator[Problem]:
         yield Problem(what=f"{program} is started with {found}", why=why, fix=fix, field=found)
 
 
+_OTHER_HEADS = re.compile(
+    r"--(?:pooling_\w+|sentence_pooling\w*|simcse_\w+|bidirectional|train_group_size|train_n_passages|mlm_probability"
+    r"|negatives\w*|contrastive\w*|num_labels|num_classes)$"
+)
+"""Options of trainers of embeddings, classes or masked words."""
+
+
+def of_other_heads(launch: Launch) -> Iterator[Problem]:
+    """Why a program does not train a decoder to predict the next token."""
+    for before, after in pairwise([*(word.text for word in launch.words), ""]):
+        flag, equals, value = before.partition("=")
+        said = (value if equals else after).lower()
+        name = flag.replace("-", "_").replace("__", "--", 1)
+        if _OTHER_HEADS.fullmatch(name) and said not in ("false", "0", "none"):
+            program = launch.program.rpartition("/")[2]
+            why = "it trains embeddings, classes or masked words: its head and its passes are others"
+            fix = "check a script of SFT or pretraining"
+            yield Problem(what=f"{program} is started with {name}", why=why, fix=fix, field=name)
+            return
+
+
 def unknown_file(launch: Launch) -> Iterator[Problem]:
     """Asks for a word of the program, behind no option, that may be the file of a trainer's keys."""
     what = "the file or option that the program is started with"

@@ -30,6 +30,7 @@ from meshwright.planning.program_words import (
     CONFIG_NAME,
     missing_file,
     not_here,
+    of_other_heads,
     of_several_models,
     of_towers,
     unknown_file,
@@ -180,7 +181,7 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
     if target.name in _ENGINES_ALONE:
         questions = [*questions, *unknown_file(found[-1][0])]
         problems += missing_file(found[-1][0], script, read)
-    problems += of_towers(found[-1][0])
+    problems += [*of_towers(found[-1][0]), *of_other_heads(found[-1][0])]
     return StartedWith(
         files=files,
         written=frozenset(files) & {LAUNCHER, BARE, *script.files},

@@ -11,6 +11,7 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import Said
 from meshwright.formats.shell import Launch, ScriptLine, Unknown, Word
 from meshwright.formats.shell.asking import Open, questions_for
+from meshwright.planning.own_options import changes_plan, is_degree, leaves_alone
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 ARGUMENTS = (*BATCH, "gradient_checkpointing", "optim", "bf16", "fp16", "torch_dtype", "dtype")
@@ -39,31 +40,22 @@ _ALIASES = {
 """What programs call options of TRL and of its trainer, whose names stand behind."""
 _BITS = ("load_in_kbits", "bits", "quantization_bit")
 """Bits that frozen weights are stored in: 16 and 32 are no quantisation."""
+_KINDS = ("finetuning_type", "train_mode", "tuner_type", "train_type", "sft_type", "tuning_method")
+_ADAPTED: dict[str, dict[str, object]] = {
+    "full": {"use_lora": False},
+    "none": {"use_lora": False},
+    "lora": {"use_lora": True},
+    "qlora": {"use_lora": True, "load_in_4bit": True},
+}
+"""What is trained, as programs say it in one word."""
+_FOR_ADAPTERS = re.compile(r"(?:^|[_.-])(?:q?lora|peft)(?=[_.-]|$)")
+"""In names of programs that train nothing but adapters."""
 MAKES_ENGINE = ("zero_stage",)
 """What programs call the stage of an engine that they make themselves, as DeepSpeed-Chat does."""
 _MADE = (*MAKES_ENGINE, "offload")
 _FILES = ("deepspeed", "deepspeed_config", "config", "config_file", "job.config_file", "fsdp")
 _SHOWN = 16
 _BOOLEAN = ("true", "false")
-_DEGREE = re.compile(
-    r"(?:^|_)(?:(?:tensor|pipeline|sequence|context|expert|model)_(?:model_)?parallel|[tspce]p_size|ulysses)"
-)
-"""Degrees as programs call them that split a job themselves."""
-_CHANGES = re.compile(
-    r"freeze|galore|badam|apollo|pissa|bits?$|[48]bit|fp8|int8|quantiz|offload|zero_stage|moe|expert|trainable|lora"
-    r"|adapter|peft|prefix|p_?tuning|pre_seq_len|prompt_tuning|prun|distill|teacher|checkpointing|recompute|parallel"
-    r"|pipeline|ulysses|ring_attn"
-)
-"""Options of programs that change what is trained, stored, recomputed or split."""
-_SAME = re.compile(
-    r"gradient_checkpointing_(?:kwargs|use_reentrant)|(?:fsdp|bnb|ddp|dataloader|tokenizers?|load|save|merge|resume|push"
-    r"|eval|hub)_\w+|\w*(?:path|dir|name|alpha|bias|task_type|file|lr|learning_rate|seed|revision|weights?|ckpt|id|prompt"
-    r"|type)"
-)
-"""Those of them that change nothing of it: they name, scale or save."""
-_OFF = ("", "false", "no", "none", "0", "0.0", "null", "off")
-_WHOLE_NUMBERS = ("1", "16", "32", "bf16", "fp16", "ddp", "data_parallel", "dp")
-"""Values that split, or store, nothing otherwise."""
 _KEY = re.compile(r"[a-z][a-z0-9_.]*")
 """Of `key=value`, as programs take it that are started with a file of keys."""
 
@@ -173,6 +165,8 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
         del values["lora_r"]
     elif "lora_r" in values and found.own:
         values |= _of_chat(found.own)
+    elif "lora_r" in values and _FOR_ADAPTERS.search(launch.program.rpartition("/")[2]):
+        values.setdefault("use_lora", True)
     return TrainerOptions(
         arguments={name: value for name, value in values.items() if name in ARGUMENTS},
         job={name: value for name, value in values.items() if name not in ARGUMENTS},
@@ -219,6 +213,9 @@ class _Collected:
         texts = [one.text for one in own] if attached is None else [attached]
         if name in _BITS and texts[:1] and texts[0] in ("4", "8"):
             name, texts = f"load_in_{texts[0]}bit", ["true"]
+        if name in _KINDS and unknown is None and texts[:1] and texts[0].lower() in _ADAPTED:
+            self.values |= _ADAPTED[texts[0].lower()]
+            return
         if name not in _KNOWN:
             self._other(flag, name, texts, unknown)
         else:
@@ -246,14 +243,14 @@ class _Collected:
         if name in _OF_CHAT:
             self.own[name] = said
             return
-        degree, changed = _DEGREE.search(name), _changes(flag, name)
+        degree, changed = is_degree(name), _changes(flag, name)
         if unknown is not None:
             if degree or changed or name in _MADE:
                 self.opened[name] = Open(what=flag, unknown=unknown, place=None, field=flag)
         elif degree and said.isdecimal():
             self.split |= {flag: int(said)} if int(said) > 1 else {}
-        elif changed and not (self.makes_engine and name in _MADE) and (said.lower() not in _OFF or not texts):
-            self.changes |= {flag: said} if said.lower() not in _WHOLE_NUMBERS else {}
+        elif changed and not (self.makes_engine and name in _MADE) and not (texts and leaves_alone(said)):
+            self.changes[flag] = said
 
 
 def _name(flag: str) -> str:
@@ -264,7 +261,7 @@ def _name(flag: str) -> str:
 
 def _changes(flag: str, name: str) -> bool:
     """Whether an option of a program may change what is trained, stored, recomputed or split."""
-    return bool(_CHANGES.search(name)) and not _SAME.fullmatch(name) and flag.removeprefix("--") not in _FILES
+    return changes_plan(name) and flag.removeprefix("--") not in _FILES
 
 
 _OF_CHAT = ("lora_module_name", "only_optimize_lora")

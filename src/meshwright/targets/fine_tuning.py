@@ -87,7 +87,7 @@ def of_deepspeed(
         own = KeyReader(keys=keys or {}, problems=reader.problems, file=(name, text or ""))
     reader.beside.append(own)
     for key, value in zip(_BATCHES, (trainer.mbs, trainer.steps), strict=True):
-        if own.get(key, "auto") not in ("auto", value):
+        if key not in trainer.stated and own.get(key, "auto") not in ("auto", value):
             own.refuse(key, own.get(key), f"the trainer has {value}, and stops where they differ", "write auto")
     return deepspeed.launch_of(own, trainer, devices)
 

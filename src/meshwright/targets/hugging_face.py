@@ -285,6 +285,8 @@ class Arguments:
     """As `seq_len`."""
     attention: str | None = None
     """As `seq_len`: `materialised` or `flash`."""
+    stated: tuple[str, ...] = ()
+    """Batch and accumulation by the names that DeepSpeed has for them, where they are said and not usual."""
     notes: tuple[str, ...] = ()
     """What was taken for granted, where they are not there."""
 
@@ -319,7 +321,14 @@ def arguments_of(own: KeyReader, seq_len: int | None = None, recompute: str = "g
         mbs=own.degree("per_device_train_batch_size", 8),
         steps=own.degree("gradient_accumulation_steps", 1),
         seq_len=seq_len,
+        stated=tuple(name for name, key in _STATED.items() if own.get(key) is not None),
     )
+
+
+_STATED = {
+    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+}
 
 
 def _constant(name: str, files: Files, reader: KeyReader) -> int | None:

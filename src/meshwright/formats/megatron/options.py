@@ -258,6 +258,10 @@ def _unknown(flag: str) -> Problem:
     )
 
 
+_OF_FORKS = ("--tokenizer-type", "--lr-decay-style", "--dataloader-type")
+"""Options whose values forks add to: they change no plan, and the vocabulary is asked for where nothing says it."""
+
+
 def _value_problems(flag: str, option: Option, values: list[str]) -> list[Problem]:
     least = int(option.takes) if option.takes.isdigit() else 1 if option.takes == "+" else 0
     if len(values) < least:
@@ -271,7 +275,7 @@ def _value_problems(flag: str, option: Option, values: list[str]) -> list[Proble
         if option.kind in ("int", "float") and not _reads(value, option.kind):
             noun = "a whole number" if option.kind == "int" else "a number"
             problems.append(Problem(what=f"{flag} is {value!r}", why=f"must be {noun}", field=flag))
-        elif option.choices and value not in option.choices:
+        elif option.choices and value not in option.choices and flag not in _OF_FORKS:
             close = nearest(value, option.choices, count=1)
             fix = f"did you mean {close[0]}?" if close else ""
             why = f"must be one of {', '.join(option.choices)}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.formats.launch_file import LaunchFile, Said
+from meshwright.formats.megatron.beyond import beyond_options
 from meshwright.formats.megatron.layout import read_layout
 from meshwright.formats.megatron.model import read_facts
 from meshwright.formats.megatron.optimizers import read_optimizer
@@ -84,7 +85,7 @@ def read_flags(
     else:
         problems += values.problems
     own, foreign = _of_the_program(found.program, values)
-    problems += own
+    problems += [*own, *beyond_options(values)]
     notes += [*values.notes, *foreign]
     started, _ = processes(found.launcher)
     if devices is None:

@@ -110,6 +110,15 @@ def read_script(
 _TO_FILL_IN = re.compile(r"^([ \t]*(?:export[ \t]+)?\w+=)(<[A-Za-z][^<>|&;$`\n]*>)(?=\S*[ \t]*$)", re.MULTILINE)
 
 
+_OLD_ARITHMETIC = re.compile(r"\$\[([\w\s+*/%(){}$<>=!&|-]*)\]")
+"""`$[...]`, which bash still takes for `$((...))`."""
+
+
 def _filled_in(text: str) -> str:
-    """A template with a word in each place that it leaves to its reader: bash takes no `DATA_PATH=<Specify path>`."""
+    """A template with a word in each place that it leaves to its reader: bash takes no `DATA_PATH=<Specify path>`.
+
+    Old arithmetic becomes today's, which the parser knows.
+    """
+    while (new := _OLD_ARITHMETIC.sub(r"$((\1))", text)) != text:
+        text = new
     return _TO_FILL_IN.sub(lambda match: match[1] + re.sub(r"\W", "_", match[2]), text)

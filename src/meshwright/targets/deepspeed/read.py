@@ -164,6 +164,10 @@ def _batches(
     if trainer.given:
         # "auto" is what the trainer's own arguments say.
         filled = dict(zip(names, (None, trainer.mbs, trainer.steps), strict=True))
+        for name in trainer.stated:
+            if given[name] not in (None, "auto", filled[name]):
+                why = f"the trainer has {filled[name]}, and stops where they differ"
+                reader.refuse(name, given[name], why, "write auto")
         filled, auto = {name: filled[name] for name in auto}, []
     batch, mbs, steps = (
         filled[name] if name in filled else reader.degree(name) if given[name] and name not in auto else None

@@ -251,7 +251,12 @@ def _of_file(reader: KeyReader, name: str, text: str, dp: int, fields: Mapping[s
     keys = table_of(text, "JSON", "configuration of DeepSpeed")
     own = KeyReader(keys=keys, problems=reader.problems, file=(name, text))
     trainer = hugging_face.Arguments(
-        given=True, mbs=fields["mbs"], steps=steps, recompute=fields["recompute"], dtype="bf16"
+        given=True,
+        mbs=fields["mbs"],
+        steps=steps,
+        recompute=fields["recompute"],
+        dtype="bf16",
+        stated=("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
     )
     return deepspeed.launch_of(own, trainer, dp)
 

@@ -2,9 +2,11 @@
 # Devices counted by the text tools that people use for it, and a command handed to a launcher of a cluster.
 DEVICES="0,1,2,3"
 COUNT=$(echo $DEVICES | awk -F',' '{print NF}')
+SECOND_NODES=1
 COMMAS=$(echo "$DEVICES" | grep -o "," | wc -l)
 FIRST=$(echo "node7 eth0 10.0.0.7" | awk '{print $3}')
 SECOND=$(printf 'a b\nc d\n' | awk 'NR==2 {print $NF}')
+TOTAL=$[${COUNT} * $[SECOND_NODES + 1]]
 if echo "$DEVICES" | grep -o 7; then COUNT=8; fi
-CMD="torchrun --nproc_per_node $COUNT train.py --count $COUNT --commas $COMMAS --master $FIRST --second $SECOND"
+CMD="torchrun --nproc_per_node $COUNT train.py --count $COUNT --commas $COMMAS --master $FIRST --second $SECOND --total $TOTAL"
 bcprun --nnodes 1 --npernode 1 -c "$CMD"
