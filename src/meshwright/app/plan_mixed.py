@@ -21,7 +21,7 @@ from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.preemptions import Preempted, preempted
 from meshwright.planning.mixed.search import MixedPlans, mixed_plans
 from meshwright.planning.mixed.slices import Composition, planned_slices
-from meshwright.planning.mixed.source import Launcher, PricedPlan, StageSource
+from meshwright.planning.mixed.source import Launcher, PricedPlan, SearchRecord, StageSource
 from meshwright.planning.mixed.spaces import space_anywhere
 from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.one_kind import Refusals, find_plans
@@ -86,43 +86,63 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
         raise UnsupportedError(_no_front("--parallelizer" if named else "several groups of nodes"), code="MW407")
     if inputs.model.tuning is not None:
         _check_trained(named)
-    spec, workload, refuses = inputs.model, inputs.workload, target_rule(request.target)
-
-    def asked_for(part: ClusterSpec) -> Space:
-        space = space_of(spec, workload, part.devices, **request.space.keywords())
-        # Stages of unlike devices know 1d strategies and no offload: `all` opens neither, a name is refused further on.
-        closed = {axis for axis in ("tensor", "offload") if axis not in (request.space.methods or "")}
-        pins = tuple(pin for pin in space.pins if pin[0] not in closed or pin[0] not in space.opened)
-        return replace(space, pins=pins, opened=tuple(axis for axis in space.opened if axis not in closed))
-
-    def space_for(refuses: Refusals | None, part: ClusterSpec) -> Space:
-        space = asked_for(part)
-        return restricted(space, spec, part, workload, refuses) if refuses and part.homogeneous else space
-
+    refuses, spaces = target_rule(request.target), _StageSpaces(inputs=inputs, request=request)
+    anywhere = space_anywhere(inputs.cluster, partial(spaces.under, refuses))
+    notes = [*pinned_notes(anywhere), *([target_note(request.target)] if request.target else ())]
     source: StageSource
     slices: SliceSource | None = None
-    anywhere = space_anywhere(inputs.cluster, partial(space_for, refuses))
-    notes = tuple(pinned_notes(anywhere))
-    if request.target:
-        notes += (target_note(request.target),)
     if named:
         from meshwright.planning.mixed.parallelizers import SliceSource
 
         source = slices = SliceSource(inputs, named, anywhere)
-        notes = (Assumption(name="parallelizers", value=", ".join(source.names), basis="assumed"), *notes)
+        notes = [Assumption(name="parallelizers", value=", ".join(source.names), basis="assumed"), *notes]
     else:
-        pinned = any(axis != "offload" for axis, _ in space_anywhere(inputs.cluster, asked_for).pins)
-        source = NativeSource(inputs, partial(space_for, refuses), pinned=pinned, refuses=refuses)
-    top = request.top
+        pinned = any(axis != "offload" for axis, _ in space_anywhere(inputs.cluster, spaces.asked_for).pins)
+        source = NativeSource(inputs, partial(spaces.under, refuses), pinned=pinned, refuses=refuses)
 
     def usual() -> Launcher | None:
-        return None if named else _usual_launcher(inputs.cluster, space_for)
+        return None if named else _usual_launcher(inputs.cluster, spaces.under)
 
     target = Launcher(target=request.target, refuses=refuses, space=anywhere) if request.target and refuses else None
     found = mixed_plans(source, aim, target, usual)
-    composition = _composition(slices, found, top, _own_search(inputs)) if slices else None
-    asked = Asked(model=spec, workload=workload, assumptions=(*inputs.assumptions, *notes), top=top, aim=aim)
+    composition = _composition(slices, found, request.top, _own_search(inputs)) if slices else None
+    asked = Asked(
+        model=inputs.model,
+        workload=inputs.workload,
+        assumptions=(*inputs.assumptions, *notes),
+        top=request.top,
+        aim=aim,
+    )
     return mixed_answer(asked, source, found, composition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StageSpaces:
+    """Spaces of the stages on a part of the cluster, as the request narrows them."""
+
+    inputs: JobInputs
+    request: PlanRequest
+
+    def asked_for(self, part: ClusterSpec) -> Space:
+        """Whatever starts the plan."""
+        asked = self.request.space
+        space = space_of(self.inputs.model, self.inputs.workload, part.devices, **asked.keywords())
+        # Stages of unlike devices know 1d strategies and no offload: `all` opens neither, a name is refused further on.
+        closed = {axis for axis in ("tensor", "offload") if axis not in (asked.methods or "")}
+        pins = tuple(pin for pin in space.pins if pin[0] not in closed or pin[0] not in space.opened)
+        return replace(space, pins=pins, opened=tuple(axis for axis in space.opened if axis not in closed))
+
+    def under(self, refuses: Refusals | None, part: ClusterSpec) -> Space:
+        """What a framework can start of it.
+
+        Args:
+            refuses: what the framework refuses of a job; None where none is asked for.
+            part: of the cluster.
+        """
+        space, inputs = self.asked_for(part), self.inputs
+        if refuses is None or not part.homogeneous:
+            return space
+        return restricted(space, inputs.model, part, inputs.workload, refuses)
 
 
 def _check_trained(named: Sequence[Parallelizer]) -> None:
@@ -238,17 +258,7 @@ def mixed_answer(
         for rank, one in enumerate(found.candidates[: max(asked.top, 2)], start=1)
     )
     searched, run = source.searched(), whole_run(best.job, best.estimate)
-    mixing: Mixing | None = None
-    if not (source.cluster.homogeneous or asked.brief):
-        mixing = mixing_of(
-            found,
-            best,
-            cluster=source.cluster,
-            doubts=tuple(source.doubts(best)),
-            frameworks=tuple(_frameworks(best)),
-            searched=searched,
-            rented=aim.rents,
-        )
+    mixing = None if source.cluster.homogeneous or asked.brief else _mixing(source, found, searched, aim)
     lost, behind = preempted(best), _preempted_quickest(found, aim)
     unsafe = () if behind is None else behind.groups
     left_out = idle_devices(source.cluster, best.estimate, rented=aim.rents, preempted=unsafe)
@@ -286,6 +296,20 @@ def mixed_answer(
         mixing=mixing,
         searched=searched,
         composition=composition,
+    )
+
+
+def _mixing(source: StageSource, found: MixedPlans, searched: SearchRecord, aim: Aim) -> Mixing:
+    """What mixing is worth in the best plan."""
+    best = found.candidates[0]
+    return mixing_of(
+        found,
+        best,
+        cluster=source.cluster,
+        doubts=tuple(source.doubts(best)),
+        frameworks=tuple(_frameworks(best)),
+        searched=searched,
+        rented=aim.rents,
     )
 
 
