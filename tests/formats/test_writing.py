@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -184,13 +185,30 @@ def test_a_device_is_written_and_stays_a_device() -> None:
     assert Path("/dev/null").is_char_device()
 
 
+def test_a_pipe_that_nobody_reads_is_refused_and_one_that_is_read_gets_all(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="cannot be written"):
+        write_file(pipe, "text")
+    text = "x" * 300_000
+    with (tmp_path / "read").open("w") as read, subprocess.Popen(["cat", pipe], stdout=read) as reader:
+        while True:
+            with contextlib.suppress(InputError):  # until the reader has opened it
+                write_file(pipe, text)
+                break
+        assert reader.wait(60) == 0
+    assert (tmp_path / "read").read_text() == text
+    assert pipe.is_fifo()
+
+
 def test_no_other_code_writes_files() -> None:
     """Runs and compiled code have formats of their own; all text goes through the one writer."""
     source = Path(__file__).parents[2] / "src" / "meshwright"
     # The page's log lives in a temporary folder while it is compared.
     apart = {"formats/writing.py", "runtime/checkpoint.py", "app/page_answers.py"}
-    # Temporary folders too: documents of a request, and files that a framework reads back in the same process.
-    apart |= {"service/answering.py", "xray/torchtitan.py"}
+    # Temporary folders too: documents of a request, files that a framework reads back in the same process, and the
+    # file that leads a browser to the page.
+    apart |= {"service/answering.py", "xray/torchtitan.py", "service/local.py"}
     # A process that answers for another tells it which files it read.
     apart.add("cli/seen.py")
     # A worker of Galvatron's own environment, without this package.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import socket
+import stat
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +27,7 @@ from meshwright.app.requests.page import WebRequest
 from meshwright.cli import main
 from meshwright.errors import InputError
 from meshwright.report.page.document import LIVE_VIEWS, VIEWS
-from meshwright.service.local import listening
+from meshwright.service.local import leading_to, listening
 from tests.report.page.chromium import Shown, chromium
 
 uvicorn = pytest.importorskip("uvicorn")
@@ -312,3 +315,32 @@ def test_the_command_says_its_address_and_ends_at_an_interrupt() -> None:
         assert (code, "llama-3.1-70b" in text) == (200, True)
         process.send_signal(2)
         assert process.wait(120) == 0
+
+
+def test_the_command_line_of_the_browser_does_not_show_the_key(tmp_path: Path) -> None:
+    shown = tmp_path / "shown"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {shown}.part; mv {shown}.part {shown}\n')
+    browser.chmod(0o700)
+    command = [sys.executable, "-c", "import sys; from meshwright.cli import main; sys.exit(main())", "web"]
+    settings = {**os.environ, "BROWSER": str(browser), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=settings) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert asked(url)[0] == 200
+        while not shown.exists():
+            time.sleep(0.02)
+        file = Path(urllib.parse.unquote(urllib.parse.urlparse(shown.read_text().strip()).path))
+        assert urllib.parse.urlparse(url).path.strip("/") not in shown.read_text()
+        assert url in file.read_text()
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        process.send_signal(2)
+        assert process.wait(120) == 0
+        assert not file.parent.exists()
+
+
+def test_the_file_leads_a_browser_to_the_page(browser: Shown, address: str) -> None:
+    with leading_to(address) as file:
+        browser.page.goto(file.as_uri())
+        browser.page.wait_for_url(address)
+        browser.page.wait_for_selector("html[data-priced]", state="attached")

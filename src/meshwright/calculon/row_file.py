@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from meshwright.calculon.executions import ExecutionColumns
 from meshwright.calculon.inputs import Application, Execution, System
@@ -17,8 +18,11 @@ from meshwright.calculon.model import price
 from meshwright.calculon.reading import read_application, read_execution, read_system
 from meshwright.calculon.rejections import rejection
 from meshwright.errors import InputError, MeshwrightError, Problem
+from meshwright.formats.files import opened
 
 LINES_AT_ONCE = 4096
+MOST_CHARACTERS = 2**16
+"""Of a line: application, system and execution in full take a tenth of it. The rest of a longer one is passed over."""
 ROW_KEYS = ("app", "system", "execution")
 
 
@@ -30,10 +34,10 @@ def row_lines(path: str) -> Iterator[Iterable[str]]:
         InputError: the file cannot be read.
     """
     if path == "-":
-        yield sys.stdin
+        yield _bounded(sys.stdin)
         return
     try:
-        stream = Path(path).expanduser().open(encoding="utf-8-sig", errors="replace")
+        stream = io.TextIOWrapper(opened(Path(path).expanduser()), encoding="utf-8-sig", errors="replace")
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         problem = Problem(
@@ -41,7 +45,15 @@ def row_lines(path: str) -> Iterator[Iterable[str]]:
         )
         raise InputError(problem, code="MW201") from None
     with stream:
-        yield stream
+        yield _bounded(stream)
+
+
+def _bounded(stream: IO[str]) -> Iterator[str]:
+    """The lines of a stream, each cut off behind the first character too many."""
+    while line := stream.readline(MOST_CHARACTERS + 1):
+        yield line
+        while line and not line.endswith("\n"):
+            line = stream.readline(MOST_CHARACTERS + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +117,9 @@ class _Reader:
             return _Row(error=_sentence(error.problems))
 
     def _row(self, line: str) -> _Row:
+        if len(line) > MOST_CHARACTERS:
+            why = f"a row is one object of at most {MOST_CHARACTERS:,} characters"
+            raise InputError(what="the line is too long", why=why)
         try:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import os
 import stat
+import time
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from meshwright.errors import InputError, UnsupportedError
 
 MAX_BYTES = 16 * 1024**2
 """Nothing this package reads as text comes near it; larger files are refused unread."""
+PIPE_WAIT_S = 30.0
+"""A pipe has to be written whole in it: nobody may ever write into one that has a name."""
 MOST_VALUES = 1_000_000
 """Of a YAML file, each alias counted as all that it names."""
 
@@ -37,13 +42,10 @@ def read_text(path: str | Path, noun: str, *, max_bytes: int = MAX_BYTES) -> str
         status = file.stat()
         if stat.S_ISDIR(status.st_mode):
             raise refuse("it is a folder", "name the file inside it")
-        if not stat.S_ISREG(status.st_mode):
-            raise refuse("it is not a regular file", "name a text file")
-        if status.st_size > max_bytes:
-            size = f"{status.st_size:,} bytes; at most {max_bytes:,} are read"
-            raise refuse(f"it is too large: {size}", f"this is probably not a {noun}")
-        with file.open("rb") as stream:
-            content = stream.read(max_bytes + 1)
+        content = content_of(file, max_bytes=max_bytes) if status.st_size <= max_bytes else b""
+        if (size := max(status.st_size, len(content))) > max_bytes:
+            why = f"it is too large: {size:,} bytes; at most {max_bytes:,} are read"
+            raise refuse(why, f"this is probably not a {noun}")
     except InputError:
         raise
     except FileNotFoundError:
@@ -60,6 +62,68 @@ def read_text(path: str | Path, noun: str, *, max_bytes: int = MAX_BYTES) -> str
     if "\0" in text:
         raise refuse("it is binary, not UTF-8 text", f"name a {noun} in text form")
     return text
+
+
+def content_of(path: str | Path, *, max_bytes: int) -> bytes:
+    """What a file holds, or what is written into a pipe, such as `<(jq . config.json)` of bash.
+
+    Args:
+        path: the file or pipe.
+        max_bytes: of more, one byte too many is returned.
+
+    Raises:
+        OSError: absent, unreadable, a folder, a device or a socket, or a pipe that is not written whole in
+            `PIPE_WAIT_S`.
+    """
+    end_s, parts, left = time.monotonic() + PIPE_WAIT_S, [], max_bytes + 1
+    with opened(path) as stream:
+        number = stream.fileno()
+        if not stat.S_ISFIFO(os.fstat(number).st_mode):
+            return stream.read(left)
+        while left > 0 and (part := os.read(number, min(left, 1 << 20))):
+            parts.append(part)
+            left -= len(part)
+            _wait(number, end_s)
+    return b"".join(parts)
+
+
+def opened(path: str | Path) -> IO[bytes]:
+    """A file opened for reading, or a pipe that somebody wrote into or closed.
+
+    Args:
+        path: the file or pipe.
+
+    Raises:
+        OSError: absent, unreadable, a folder, a device or a socket, or a pipe that nobody wrote into in `PIPE_WAIT_S`.
+    """
+    mode = os.stat(path).st_mode
+    if stat.S_ISREG(mode):
+        return open(path, "rb")
+    if not stat.S_ISFIFO(mode):
+        raise OSError(errno.EINVAL, "it is a folder" if stat.S_ISDIR(mode) else "it is a device or a socket, no file")
+    # Without O_NONBLOCK `open` itself waits for a writer.
+    stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    try:
+        _wait(stream.fileno(), time.monotonic() + PIPE_WAIT_S)
+        os.set_blocking(stream.fileno(), True)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+def _wait(number: int, end_s: float) -> None:
+    """Until a pipe has something to read or is closed.
+
+    Raises:
+        TimeoutError: it has not at that moment of the monotonic clock.
+    """
+    import select
+
+    readable = select.poll()
+    readable.register(number, select.POLLIN)
+    if not readable.poll(1e3 * max(0.0, end_s - time.monotonic())):
+        raise TimeoutError(errno.ETIMEDOUT, f"it is a pipe that was not written and closed within {PIPE_WAIT_S:g} s")
 
 
 def read_table(path: str | Path, noun: str) -> dict[str, object]:

@@ -49,16 +49,21 @@ def count_beside(folder: str | os.PathLike[str], config: Mapping[str, object]) -
     """
     here = Path(folder)
     try:
-        shards = sorted(here.glob("*.safetensors"))
+        shards = _files(here, "*.safetensors")
         index = here / INDEX
         if shards and not (index.is_file() and len(shards) < _shards_of(index)):
             return count_safetensors(shards)
         if index.is_file():
             return _from_index(index, config)
-        gguf = sorted(here.glob("*.gguf"))
+        gguf = _files(here, "*.gguf")
         return count_gguf(_one_model(gguf)) if gguf else None
     except (OSError, ValueError, RecursionError, struct.error, KeyError, TypeError, AttributeError):
         return None
+
+
+def _files(folder: Path, pattern: str) -> list[Path]:
+    """Those of a folder that a pattern names, in order; pipes of such a name hold no weights."""
+    return sorted(path for path in folder.glob(pattern) if path.is_file())
 
 
 def count_safetensors(paths: Iterable[Path]) -> Counted | None:

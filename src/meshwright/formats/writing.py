@@ -135,15 +135,25 @@ def write_file(path: str | Path, content: str | bytes, *, make_folder: bool = Fa
     except UnicodeEncodeError as error:
         raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
     if target.exists() and not target.is_file():
-        # A device or a pipe, such as /dev/stdout, has no content to lose and no name to give, and may wait for ever.
+        # A device or a pipe, such as /dev/stdout, has no content to lose and no name to give.
         try:
-            target.write_bytes(data)
+            _write_into(target, data)
         except OSError as error:
             raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
         return
     with uninterrupted():
         _write_file(target, data)
         written.append(target)
+
+
+def _write_into(target: Path, data: bytes) -> None:
+    """Write to a device or a pipe, at once: `open` alone would wait until somebody reads a pipe."""
+    if not target.is_fifo():
+        target.write_bytes(data)
+        return
+    with open(os.open(target, os.O_WRONLY | os.O_NONBLOCK), "wb") as stream:
+        os.set_blocking(stream.fileno(), True)
+        stream.write(data)
 
 
 def _write_file(target: Path, data: bytes) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from meshwright.errors import InputError
+from meshwright.formats.files import content_of
 from meshwright.formats.huggingface import WEIGHTS, read_config
 from meshwright.specs.model import ModelSpec
 
@@ -95,8 +96,7 @@ def config_content(path: str) -> object:
     if path.lower().endswith(WEIGHTS) and os.path.isfile(path):
         return _from_weights(path)
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1) if os.fstat(file.fileno()).st_size <= MAX_BYTES else None
+        data = content_of(path, max_bytes=MAX_BYTES)
     except FileNotFoundError:
         file_name, mark, _ = path.rpartition("#")
         of_plans = bool(mark) and os.path.isfile(file_name)
@@ -104,9 +104,8 @@ def config_content(path: str) -> object:
         fix = f"say --plan {path}" if of_plans else "check the path"
         raise model_refusal(f"no file or folder {path}", why, fix, code="MW201") from None
     except (OSError, ValueError) as error:
-        raise model_refusal(f"cannot read {path[:200]!r}", str(error), "check the path and its permissions") from None
-    if data is None:
-        raise _too_large(path)
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise model_refusal(f"cannot read {path[:200]!r}", why, "check the path and its permissions") from None
     return parsed_config(data, path)
 
 

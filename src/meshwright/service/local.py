@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import os
 import secrets
 import socket
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from meshwright.app.page import page_source
@@ -47,9 +51,31 @@ def serve_page(request: WebRequest, tell: Callable[[str], None]) -> None:
     url = f"http://{ADDRESS}:{listener.getsockname()[1]}/{key}/"
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="on"))
     tell(url)
-    if not request.no_browser:
-        webbrowser.open(url)
-    server.run(sockets=[listener])
+    if request.no_browser:
+        server.run(sockets=[listener])
+        return
+    with leading_to(url) as file:
+        webbrowser.open(file.as_uri())
+        server.run(sockets=[listener])
+
+
+@contextmanager
+def leading_to(url: str) -> Iterator[Path]:
+    """A file in a folder of this user alone that sends a browser on to an address; both are gone after the body.
+
+    The command line of a browser is shown to every user of the machine, and the address holds the key of the page.
+
+    Args:
+        url: the address.
+    """
+    with TemporaryDirectory(prefix="meshwright-web-") as folder:
+        file = Path(folder) / "open.html"
+        shown = html.escape(url)
+        file.write_text(
+            '<!DOCTYPE html><meta charset="utf-8"><title>meshwright</title>'
+            f'<meta http-equiv="refresh" content="0; url={shown}"><a href="{shown}">{shown}</a>\n'
+        )
+        yield file
 
 
 def needs_web(what: str) -> InputError:

@@ -8,6 +8,7 @@ the device are those of category `kernel`, `gpu_memcpy` and `gpu_memset`; steps 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import re
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.errors import InputError
-from meshwright.formats.files import read_text
+from meshwright.formats.files import content_of, read_text
 from meshwright.formats.logs.record import LoggedStep, LoggedTerm, RunLog
 from meshwright.shapes import Float
 from meshwright.units import GIB, MICRO
@@ -87,7 +88,8 @@ def _events(path: str | Path) -> list[Any]:
 
     try:
         if str(path).lower().endswith(".gz"):
-            with gzip.open(path) as stream:
+            packed = content_of(path, max_bytes=int(MAX_BYTES))
+            with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
                 content = stream.read(int(MAX_BYTES) + 1)
             if len(content) > MAX_BYTES:
                 raise refuse(f"it unpacks to more than {MAX_BYTES:,} bytes")
