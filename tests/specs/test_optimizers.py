@@ -31,6 +31,7 @@ def flop(text: str, matrix: Matrix = WIDE) -> float:
         ("sgd", 0, 0),
         ("sgd-momentum", 4, 4 * ELEMENTS),
         ("lion", 4, 4 * ELEMENTS),
+        ("adam-mini", 4, 4 * ELEMENTS),
         ("muon", 8, 4 * ELEMENTS),
         ("adamw-8bit", 2.03125, 2.03125 * ELEMENTS),
         ("paged-adamw-8bit", 2.03125, 2.03125 * ELEMENTS),

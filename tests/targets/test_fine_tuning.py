@@ -12,6 +12,7 @@ from meshwright import check
 from meshwright.app.check import CheckReport
 from meshwright.errors import InputError
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.specs.optimizers import optimizer_named
 
 FACTORY = """\
 model_name_or_path: meta-llama/Llama-3.1-8B-Instruct
@@ -223,6 +224,24 @@ def test_a_batch_that_trainer_and_engine_say_differently_is_refused(tmp_path: Pa
     assert [(one.field, "the trainer has 16" in one.why) for one in found] == [("train_micro_batch_size_per_gpu", True)]
 
 
+@pytest.mark.parametrize(
+    ("text", "optimizer"),
+    [
+        (FACTORY + "use_galore: true\ngalore_rank: 64\n", "galore:rank=64,every=200"),
+        (FACTORY + "use_adam_mini: true\n", "adam-mini"),
+        (FACTORY + "optim: galore_adamw\noptim_args: rank=32, update_proj_gap=100\n", "galore:rank=32,every=100"),
+    ],
+)
+def test_optimizers_with_smaller_states_are_priced(tmp_path: Path, text: str, optimizer: str) -> None:
+    whole = text.replace("finetuning_type: lora", "finetuning_type: full")
+    small, usual = asked(tmp_path, whole).inputs, asked(tmp_path, FACTORY).inputs
+    assert small is not None
+    assert usual is not None
+    assert small.workload.optimizer == optimizer
+    held = [optimizer_named(one.workload.optimizer).each_bytes(4.0) for one in (small, usual)]
+    assert held[0] <= held[1]
+
+
 def test_runs_that_differ_in_length_are_different_jobs(tmp_path: Path) -> None:
     runs = " && ".join(f"{TRAIN} --max_seq_length {length}" for length in (4096, 32768))
     assert [one.what for one in started(tmp_path, runs).violations] == ["the script starts several different jobs"]
@@ -342,7 +361,7 @@ def test_shards_that_the_trainer_has_no_key_for_are_refused(tmp_path: Path) -> N
     [
         (FACTORY.replace("stage: sft", "stage: dpo"), "stage is 'dpo'"),
         (FACTORY.replace("type: lora", "type: freeze"), "finetuning_type is 'freeze'"),
-        (FACTORY + "use_galore: true\n", "use_galore is True"),
+        (FACTORY + "use_badam: true\n", "use_badam is True"),
         (FACTORY + "do_train: false\ndo_predict: true\n", "do_predict is True"),
         (AXOLOTL + "rl: dpo\n", "rl is 'dpo'"),
         (AXOLOTL.replace("optimizer: paged_adamw_32bit", "optimizer: came_pytorch"), "optimizer is 'came_pytorch'"),

@@ -14,7 +14,7 @@ from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.planning.own_options import changes_plan, is_degree, leaves_alone
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
-ARGUMENTS = (*BATCH, "gradient_checkpointing", "optim", "bf16", "fp16", "torch_dtype", "dtype")
+ARGUMENTS = (*BATCH, "gradient_checkpointing", "optim", "optim_args", "bf16", "fp16", "torch_dtype", "dtype")
 """Arguments of the trainer itself, by the names of its file."""
 MODELS = ("model_name_or_path", "pretrained_model_name_or_path", "model_id", "base_model")
 LENGTHS = ("max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "block_size", "seq_length", "max_length")

@@ -6,7 +6,7 @@ The script builds the model from its own config.json, so that rope, norms, route
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -351,8 +351,29 @@ def _attends(files: Files) -> str | None:
 def optimizer_of(reader: KeyReader, path: str = "optim") -> str:
     """The optimizer that the trainer's arguments name."""
     name = reader.word(path, "adamw_torch").removesuffix("_fused")
+    if name == "galore_adamw":
+        return galore(_settings(reader), rank="rank", every="update_proj_gap")
     known = {said: ours for ours, said in OPTIMIZERS.items() if ours != "adam"} | _ALSO
     if name not in known:
         reader.refuse(path, name, f"{', '.join(known)} can be planned")
         return "adamw"
     return known[name]
+
+
+def _settings(reader: KeyReader) -> dict[str, object]:
+    """What `optim_args` says: `rank=64, update_proj_gap=100`."""
+    parts = (part.partition("=") for part in str(reader.get("optim_args") or "").split(","))
+    return {name.strip(): int(said) if said.strip().isdecimal() else said for name, _, said in parts}
+
+
+def galore(said: Mapping[str, object], *, rank: str, every: str, usual: tuple[int, int] = (128, 200)) -> str:
+    """GaLore as an optimizer is named here.
+
+    Args:
+        said: its settings.
+        rank, every: what they are called: the rank, and the steps between two projections.
+        usual: both, where nothing says them.
+    """
+    held = zip((said.get(rank), said.get(every)), usual, strict=True)
+    found = [value if isinstance(value, int) else default for value, default in held]
+    return f"galore:rank={found[0]},every={found[1]}"

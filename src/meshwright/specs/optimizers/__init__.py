@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 OPTIMIZERS: dict[str, str] = {
     "adam": "adam:Adam",
     "adamw": "adam:AdamW",
+    "adam-mini": "adam_mini:AdamMini",
     "adamw-8bit": "adam_8bit:Adam8bit",
     "paged-adamw-8bit": "adam_8bit:PagedAdam8bit",
     "adafactor": "adafactor:Adafactor",

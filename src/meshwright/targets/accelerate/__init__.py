@@ -189,7 +189,10 @@ FILE = KeyFile(
     title=TITLE,
     name=CONFIG,
     package=__name__,
-    marks=(("compute_environment", "mixed_precision:"), ("distributed_type",)),
+    marks=(
+        ("compute_environment", "mixed_precision:", "deepspeed_config:", "fsdp_config:", "num_processes:"),
+        ("distributed_type",),
+    ),
 )
 
 

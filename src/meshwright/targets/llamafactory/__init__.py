@@ -7,6 +7,7 @@ https://github.com/hiyouga/LLaMA-Factory; arguments of the trainer stand among t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import Problem
@@ -119,6 +120,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         return read_v1(reader, files, devices)
     _refuse(reader)
     trainer = hugging_face.arguments_of(reader, recompute="disable_gradient_checkpointing")
+    trainer = replace(trainer, optimizer=_optimizer(reader, trainer.optimizer))
     lora = _lora(reader)
     eager = reader.word("flash_attn") == "disabled"
     said = {
@@ -161,9 +163,24 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
 _OF_MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size")
 _OTHERS = (
-    *("use_galore", "use_apollo", "use_badam", "use_unsloth", "fp8", "mixture_of_depths", "use_kt", "use_muon"),
-    *("use_adam_mini", "use_llama_pro", "use_asft_loss", "freeze_language_model"),
+    *("use_apollo", "use_badam", "use_unsloth", "fp8", "mixture_of_depths", "use_kt", "galore_layerwise"),
+    *("use_llama_pro", "use_asft_loss", "freeze_language_model"),
 )
+
+
+def _optimizer(reader: KeyReader, trained: str) -> str:
+    """The optimizer that a switch names, else the trainer's.
+
+    Usual settings of GaLore are those of hparams/finetuning_args.py of llamafactory 0.9.5 (2026-11).
+    """
+    if reader.switch("use_galore"):
+        if trained not in ("adamw", "adam"):
+            reader.refuse("optim", trained, "GaLore is priced with moments of 32 bits", "use adamw_torch")
+        names = ("galore_rank", "galore_update_interval")
+        said = {name: reader.get(name) for name in names}
+        return hugging_face.galore(said, rank=names[0], every=names[1], usual=(16, 200))
+    switches = {"use_adam_mini": "adam-mini", "use_muon": "muon"}
+    return next((name for switch, name in switches.items() if reader.switch(switch)), trained)
 
 
 _OTHER_WORK = ("do_predict", "do_eval")

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.formats.key_text import Entry, KeyText, leaves
+from meshwright.targets import overrides
+from meshwright.targets.contract import Files
 from meshwright.targets.keys import Keys, nested_tables
 
 RECOMPUTE = "activation_checkpoint"
@@ -70,6 +72,15 @@ NAMES = {
     "compile.enable": "compile =",
 }
 """What the text of TOML calls keys whose path ends in another name."""
+
+
+def with_todays_names(files: Files) -> Files:
+    """Files of a run whose words of the command have today's names of keys, where they have earlier ones."""
+    text = files.get(overrides.FILE)
+    if text is None:
+        return files
+    said = {MOVED.get(name, name): value for name, value in json.loads(text).items()}
+    return {**files, overrides.FILE: json.dumps(said)}
 
 
 def names_in(text: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from meshwright.targets import fsdp, overrides, pytorch_pipeline
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyReader, key_problems, known_keys
 from meshwright.targets.torchtitan import stages
-from meshwright.targets.torchtitan.earlier import EVERY, RECOMPUTE, names_in
+from meshwright.targets.torchtitan.earlier import EVERY, RECOMPUTE, names_in, with_todays_names
 from meshwright.targets.torchtitan.flavors import layers_of, library_name
 from meshwright.targets.torchtitan.functions import CONFIG, SECTIONS, module_keys
 
@@ -41,6 +41,8 @@ def read_configuration(
         InputError: the text is neither.
     """
     name, text = file
+    if name.endswith(".toml"):
+        files = with_todays_names(files or {})
     said, over = overrides.laid_over({}, files or {})
     wanted = said.get(CONFIG)
     keys, unresolved = module_keys(text, wanted if isinstance(wanted, str) and name.endswith(".py") else None)
@@ -82,6 +84,8 @@ def read_configuration(
         workload["precision"] = fsdp.IN_16_BITS
     elif narrow:
         reader.refuse(f"{_T}dtype", "bfloat16", f"products in {precision} are priced with fp32 copies", "use float32")
+    if reader.get("optimizer.name") is not None:
+        workload["optimizer"] = _optimizer(reader)
     if reduced:
         workload["precision"] = replace(workload["precision"], reduce="bf16")
     model = {"num_layers": layers, "name": library_name(*shipped)} if layers else {}
@@ -91,6 +95,17 @@ def read_configuration(
         return replace(reader.launch(None), problems=(), questions=questions)
     dealt = rule if layers is None else None
     return reader.launch(row, layout, dealt=dealt, model=model, workload=workload, notes=notes)
+
+
+_OPTIMIZERS = {"adamw": "adamw", "adam": "adam", "adam_mini": "adam-mini", "muon": "muon", "sgd": "sgd", "lion": "lion"}
+
+
+def _optimizer(reader: KeyReader) -> str:
+    """The optimizer that `optimizer.name` says, of torchtitan or of a fork."""
+    name = reader.word("optimizer.name").lower()
+    if name not in _OPTIMIZERS:
+        reader.refuse("optimizer.name", name, f"{', '.join(_OPTIMIZERS)} can be planned", "use AdamW")
+    return _OPTIMIZERS.get(name, "adamw")
 
 
 def _layout(reader: KeyReader, rule: Dealt, layers: int) -> tuple[int, ...] | None:

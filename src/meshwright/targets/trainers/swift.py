@@ -42,7 +42,16 @@ _FREEZE = (
     *("trainable_parameters_regex", "freeze_llm", "target_regex", "target_parameters", "modules_to_save"),
 )
 _OTHERS = (
-    *("use_galore", "optimizer", "lisa_activated_layers", "llamapro_num_new_blocks", "device_map", "max_memory"),
+    *(
+        "galore_quantization",
+        "galore_optim_per_parameter",
+        "galore_with_embedding",
+        "optimizer",
+        "lisa_activated_layers",
+        "llamapro_num_new_blocks",
+        "device_map",
+        "max_memory",
+    ),
     *("num_labels", "problem_type", "teacher_model", "enable_channel_loss", "use_ray"),
 )
 _DEFAULT_STEPS = 16
@@ -228,11 +237,23 @@ def _trainer(reader: KeyReader, files: Mapping[str, Value], world: int) -> Launc
         row,
         precision=_precision(reader, half, sharded=sharded or lora is not None),
         model=str(model) if model else None,
-        optimizer=hugging_face.optimizer_of(reader),
+        optimizer=_optimizer(reader),
         seq_len=reader.get("max_length") if isinstance(reader.get("max_length"), int) else None,
         lora=lora,
         attention_kernel="materialised" if reader.word("attn_impl") == "eager" else None,
         questions=questions,
+    )
+
+
+def _optimizer(reader: KeyReader) -> str:
+    """The trainer's optimizer, or GaLore with its usual settings in swift/arguments/tuner_args.py."""
+    names = ("galore_rank", "galore_update_proj_gap")
+    said = {name: reader.get(name) for name in names}
+    own = hugging_face.optimizer_of(reader)
+    return (
+        hugging_face.galore(said, rank=names[0], every=names[1], usual=(128, 50))
+        if reader.switch("use_galore")
+        else own
     )
 
 
