@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from meshwright.library.calibration import calibration
 from meshwright.library.devices import devices
 from meshwright.library.software import software
 from meshwright.shapes import Float, Int
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import DomainSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec, KernelEfficiency
 from meshwright.specs.dtypes import DTYPE_BYTES
+from meshwright.specs.precision import Precision
 from meshwright.specs.software import Software
 from meshwright.specs.workload import Workload
 from meshwright.units import TERA
@@ -238,9 +241,14 @@ def hardware_of(group: NodeGroup, workload: Workload, driver: Software | None = 
     Raises:
         UnsupportedError: if the device cannot compute in the format asked for, or nobody knows the framework.
     """
+    known = calibration(workload.calibration)
+    return _hardware(group, workload.precision, known, driver or software(workload.software, workload.calibration))
+
+
+@lru_cache(maxsize=256)
+def _hardware(group: NodeGroup, precision: Precision, known: Calibration, driver: Software) -> Hardware:
+    """The same for all workloads of one precision, framework and calibration."""
     device, efficiency = group.device, group.device.efficiency
-    precision, known = workload.precision, calibration(workload.calibration)
-    driver = driver or software(workload.software, workload.calibration)
     fraction = {
         8.0: efficiency.gemm_fraction_fp32,
         4.0: efficiency.gemm_fraction_fp32,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from meshwright.formats.gpus import parse_gpus
 from meshwright.library.devices import device, generations, is_device, kernel_efficiency
 from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
+from meshwright.specs.device import DeviceSpec
 
 
 def resolve_gpus(text: str, calibration: Calibration | None = None) -> ClusterSpec:
@@ -21,7 +22,32 @@ def resolve_gpus(text: str, calibration: Calibration | None = None) -> ClusterSp
         InputError: the text is not of this form, or its numbers cannot be.
         UnsupportedError: an unknown device and nothing else wrong.
     """
-    return parse_gpus(text, partial(device, calibration=calibration), is_node=_is_instance)
+    devices: dict[str, DeviceSpec] = {}
+
+    def found(name: str) -> DeviceSpec:
+        return devices.setdefault(name, device(name, calibration=calibration))
+
+    known = _READ.get(text) if isinstance(text, str) else None
+    if known is not None and all(found(name) is one for name, one in known.devices):
+        return known.cluster
+    cluster = parse_gpus(text, found, is_node=_is_instance)
+    if len(_READ) >= MOST_KEPT:
+        _READ.clear()
+    _READ[text] = _Read(cluster=cluster, devices=tuple(devices.items()))
+    return cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """A text as it was read, and the devices that its names then stood for."""
+
+    cluster: ClusterSpec
+    devices: tuple[tuple[str, DeviceSpec], ...]
+
+
+MOST_KEPT = 256
+_READ: dict[str, _Read] = {}
+"""Clusters by their text, which estimates ask for again and again: good while names stand for the same devices."""
 
 
 def _is_instance(name: str) -> bool:

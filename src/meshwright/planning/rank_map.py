@@ -6,11 +6,13 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.job import Job
+from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.units import GIGA, significant
 
@@ -86,14 +88,18 @@ def rank_map(job: PlannedJob) -> RankMap:
     """
     if not isinstance(job, Job) or not job.cluster.homogeneous or len(job.plan.pipelines) > 1:
         return RankMap(groups=(), stages=tuple(_stages_by_group(job)), warnings=())
-    pipeline, cluster_group = job.plan.pipelines[0], job.cluster.groups[0]
-    strategy = job.plan.strategies[job.plan.strategy_index(pipeline, pipeline.workers[0])]
-    kinds = [*stage_groups(strategy, experts=job.model.is_moe), ("pp", len(pipeline.workers), strategy.devices)]
-    groups = tuple(
-        _group(name, size, stride, job.plan.devices, cluster_group) for name, size, stride in kinds if size > 1
-    )
-    warnings = tuple(_warning(g, cluster_group) for g in groups if g.leaves and g.name.split()[0] in CROSSING)
-    return RankMap(groups=groups, stages=_stages(job, cluster_group.devices_per_node), warnings=warnings)
+    return _of_one_pipeline(job.plan, job.cluster.groups[0], experts=job.model.is_moe)
+
+
+@lru_cache(maxsize=64)
+def _of_one_pipeline(plan: ExecutionPlan, where: NodeGroup, *, experts: bool) -> RankMap:
+    """The rank map of a plan on equal nodes; an answer asks for its warnings first, and then for all of it."""
+    pipeline = plan.pipelines[0]
+    strategy = plan.strategies[plan.strategy_index(pipeline, pipeline.workers[0])]
+    kinds = [*stage_groups(strategy, experts=experts), ("pp", len(pipeline.workers), strategy.devices)]
+    groups = tuple(_group(name, size, stride, plan.devices, where) for name, size, stride in kinds if size > 1)
+    warnings = tuple(_warning(g, where) for g in groups if g.leaves and g.name.split()[0] in CROSSING)
+    return RankMap(groups=groups, stages=_stages(plan, where.devices_per_node), warnings=warnings)
 
 
 def stage_groups(strategy: LayerStrategy, *, experts: bool) -> list[tuple[str, int, int]]:
@@ -150,9 +156,9 @@ def _rate(bytes_per_s: float) -> str:
     return significant(bytes_per_s / GIGA)
 
 
-def _stages(job: Job, per_node: int) -> tuple[str, ...]:
+def _stages(plan: ExecutionPlan, per_node: int) -> tuple[str, ...]:
     lines = []
-    for number, worker in enumerate(job.plan.pipelines[0].workers):
+    for number, worker in enumerate(plan.pipelines[0].workers):
         first, last = worker.devices[0][0], worker.devices[-1][1]
         nodes = (
             f"node {first // per_node}"

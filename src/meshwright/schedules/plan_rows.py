@@ -125,6 +125,12 @@ def plan_of(row: PlanRow, layers: Sequence[int]) -> ExecutionPlan:
         )
     if problems:
         raise InputError(problems, code="MW211")
+    return _plan_of(row, tuple(layers))
+
+
+@lru_cache(maxsize=256)
+def _plan_of(row: PlanRow, layers: tuple[int, ...]) -> ExecutionPlan:
+    """The plan of a row whose counts fit it; one object for all sequence lengths that split layers alike."""
     schedule = schedule_named(row.schedule)
     if schedule.pairs_passes and row.ep > 1 and row.ep_overlap == "none":
         row = replace(row, ep_overlap="paired-wgrad")
@@ -171,10 +177,15 @@ def plan_of(row: PlanRow, layers: Sequence[int]) -> ExecutionPlan:
 
 def row_of(plan: ExecutionPlan, model: ModelSpec) -> PlanRow | None:
     """The homogeneous row a plan equals, however its layers are split; None where no row says all of it."""
+    return _row_of(plan, model.num_layers)
+
+
+@lru_cache(maxsize=256)
+def _row_of(plan: ExecutionPlan, layers: int) -> PlanRow | None:
     from meshwright.specs.row_of import homogeneous, row_from  # a search makes plans of rows, not rows of plans
 
     found, _ = homogeneous(plan)
-    if found is None or sum(found.layers) != model.num_layers:
+    if found is None or sum(found.layers) != layers:
         return None
     spec = found.pipeline.schedule
     row = row_from(found, gbs=plan.global_batch)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from meshwright.specs.hashed import HashedOnce, hashed_once
+
 Z90 = 1.645
 """Half-width of the central 90 % of a normal distribution."""
 WIDEST = math.log(3.0)
@@ -132,8 +134,9 @@ class Ranges:
         return dict(self.seen).get(name, 0)
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
+class Calibration(HashedOnce):
     """What one fit found."""
 
     date: str

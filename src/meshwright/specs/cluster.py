@@ -10,6 +10,7 @@ from typing import Literal
 
 from meshwright.specs.check import Check
 from meshwright.specs.device import Basis, DeviceSpec, LinkProtocols
+from meshwright.specs.hashed import HashedOnce, hashed_once
 
 MAX_DEVICES = 1_048_576
 AND = " + "
@@ -85,8 +86,9 @@ class HostSpec:
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeGroup:
+class NodeGroup(HashedOnce):
     """Equal nodes."""
 
     name: str
@@ -207,8 +209,9 @@ class LinkSpec:
         }
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSpec:
+class ClusterSpec(HashedOnce):
     """All devices of a job, groups in rank order."""
 
     name: str

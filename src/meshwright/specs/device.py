@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.specs.check import Check
 from meshwright.specs.dtypes import PEAK_DTYPE, PRODUCT_CURVE
+from meshwright.specs.hashed import HashedOnce, hashed_once
 
 Basis = Literal["datasheet", "literature", "fitted", "measured", "assumed", "extrapolated"]
 
@@ -161,8 +162,9 @@ class KernelEfficiency:
         return float(at_128 / np.interp(math.log(width), np.log(dims), rates))
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSpec:
+class DeviceSpec(HashedOnce):
     """One accelerator as frameworks see it (one rank)."""
 
     name: str

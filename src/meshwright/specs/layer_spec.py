@@ -8,12 +8,14 @@ from typing import Annotated, Literal
 
 from meshwright.specs.by_kind import BY_KIND
 from meshwright.specs.check import Check
+from meshwright.specs.hashed import HashedOnce, hashed_once
 from meshwright.specs.layers import CrossAttention, FeedForwardKind, MixerKind
 from meshwright.specs.tuning import LayerTuning
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerSpec:
+class LayerSpec(HashedOnce):
     """One layer: a mixer and a feed-forward part, of which one may be absent."""
 
     attention: Annotated[MixerKind, BY_KIND]

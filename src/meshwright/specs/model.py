@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Literal
 
 from meshwright.specs.check import Check
+from meshwright.specs.hashed import HashedOnce, hashed_once
 from meshwright.specs.layer_spec import LayerRun as LayerRun
 from meshwright.specs.layer_spec import LayerSpec as LayerSpec
 from meshwright.specs.layer_spec import TunedLayer as TunedLayer
@@ -25,8 +26,9 @@ MOST_LAYERS = 2048
 """Many times those of any model; what weighs every cut grows with their square, in bytes too."""
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(HashedOnce):
     """A transformer: layers of the text, and of the streams beside it."""
 
     name: str

@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from meshwright.specs.hashed import HashedOnce, hashed_once
+
 Region = Literal["sequence", "tensor", "expert", "expert-in"]
 Split = Literal["column", "row", "replicated", "expert-column", "expert-row"]
 
@@ -325,8 +327,9 @@ def activation_pass(name: str, width: int, *, module: str = "", region: Region =
     )
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerWork:
+class LayerWork(HashedOnce):
     """One layer: its operators and what they keep."""
 
     ops: tuple[Op, ...]

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from meshwright.specs.check import Check
+from meshwright.specs.hashed import HashedOnce, hashed_once
 from meshwright.specs.strategy import LayerStrategy
 
 ParameterValue = int | float | str | bool
@@ -97,8 +98,9 @@ class Pipeline:
             yield from worker.chunks
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionPlan:
+class ExecutionPlan(HashedOnce):
     """How one step is executed, on any cluster."""
 
     strategies: tuple[LayerStrategy, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 from typing import Any, Literal, get_args
 
@@ -167,6 +167,9 @@ class PlanRow:
 
     def strategy(self, *, recomputed: bool | None = None) -> LayerStrategy:
         """The strategy of a layer; `recomputed` says on which side of a `block` boundary the layer is."""
+        return _strategy_of(self, bool(recomputed))
+
+    def _strategy(self, *, recomputed: bool) -> LayerStrategy:
         if self.recompute == "block":
             recompute = Recompute(kind="full") if recomputed else Recompute()
         elif self.recompute == "uni":
@@ -225,6 +228,12 @@ class PlanRow:
             shard = max(1, self.shard_group // self.cp_degree)
             return DataParallel(replicate=max(1, self.dp // shard), shard=shard, zero=3, family="fsdp", **more)
         return DataParallel(shard=self.dp, zero=3, family="fsdp", reshard=self.sharding == "fsdp", **more)
+
+
+@lru_cache(maxsize=512)
+def _strategy_of(row: PlanRow, recomputed: bool) -> LayerStrategy:
+    """A strategy is asked for by each rule of a plan, and by the plan itself."""
+    return row._strategy(recomputed=recomputed)
 
 
 def about_hot_experts(word: HotExperts) -> dict[str, Any]:

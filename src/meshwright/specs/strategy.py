@@ -13,6 +13,7 @@ from typing import Annotated, Literal, get_args
 from meshwright.specs.by_kind import BY_KIND
 from meshwright.specs.check import Check
 from meshwright.specs.dtypes import DTYPE_BYTES
+from meshwright.specs.hashed import HashedOnce, hashed_once
 from meshwright.specs.precision import Precision
 
 TensorOverlap = Literal["none", "bulk", "ring"]
@@ -298,8 +299,9 @@ OFFLOADED = ("weights", "activations", "optimizer", "gradients")
 """What may leave the device, in the order of the letters of `off-waog`."""
 
 
+@hashed_once
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerStrategy:
+class LayerStrategy(HashedOnce):
     """How one run of layers is spread over the devices of its worker."""
 
     tensor: Annotated[Tensor, BY_KIND] = Tensor1D()

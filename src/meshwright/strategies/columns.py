@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import reduce
+from functools import cached_property, reduce
 
 import numpy as np
 
@@ -25,9 +25,12 @@ Compressions = np.ndarray
 """Words, one per row, such as `powersgd4`, empty for gradients as they are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StrategyColumns:
-    """One strategy per row. Rows of any origin: a grid of the search, or the distinct strategies of one plan."""
+    """One strategy per row. Rows of any origin: a grid of the search, or the distinct strategies of one plan.
+
+    What every operator of a layer asks for again is computed once, so that there are no slots.
+    """
 
     tp: Int[np.ndarray, "rows"]
     sp: Bool[np.ndarray, "rows"]
@@ -81,17 +84,17 @@ class StrategyColumns:
         """Number of rows."""
         return len(self.tp)
 
-    @property
+    @cached_property
     def cp(self) -> Int[np.ndarray, "rows"]:
         """Context degree over all levels."""
         return ranks_of(self.context)
 
-    @property
+    @cached_property
     def tokens(self) -> Float[np.ndarray, "rows"]:
         """Tokens of one micro-batch on one context rank: mbs * seq / cp."""
         return self.mbs * self.seq_len / self.cp
 
-    @property
+    @cached_property
     def sequence_tokens(self) -> Float[np.ndarray, "rows"]:
         """Tokens in the sequence region: cut by tp with sequence parallelism."""
         return self.tokens / np.where(self.sp, self.tp, 1)
