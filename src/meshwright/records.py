@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from pathlib import PurePath
@@ -52,7 +52,11 @@ _SCALARS = frozenset((str, int, float, bool, type(None)))
 
 def as_json(document: Mapping[str, Any]) -> str:
     """One JSON object with sorted keys and a final newline; numbers that are not finite are a bug."""
-    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", _indented(document, "\n")) + "\n"
+    text = _indented(document, "\n") + "\n"
+    # Of ASCII, which is most of it, JSON leaves one of them as it is; looking through texts takes long.
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _indented(value: Any, line: str) -> str:
@@ -69,6 +73,8 @@ def _indented(value: Any, line: str) -> str:
         if not value:
             return "{}"
         inner = line + " "
+        if _of_c is not None and _SCALARS.issuperset(map(type, value.values())):
+            return f"{{{inner}{''.join(_flat(inner)(value, 0))[1:-1]}{line}}}"
         items = [f"{_key(name)}{_indented(value[name], inner)}" for name in sorted(value)]
         return f"{{{inner}{f',{inner}'.join(items)}{line}}}"
     if kind is list or kind is tuple:
@@ -83,6 +89,17 @@ def _indented(value: Any, line: str) -> str:
     if kind in _WORDS:
         return _WORDS[kind][bool(value)]
     return _DUMPED.encode(value).replace("\n", line)
+
+
+_of_c: Callable[..., Callable[[Any, int], tuple[str, ...]]] | None = getattr(json.encoder, "c_make_encoder", None)
+"""What `json` writes with where nothing is indented; None where Python has none of its own in C."""
+
+
+@lru_cache(maxsize=64)
+def _flat(inner: str) -> Callable[[Any, int], tuple[str, ...]]:
+    """Writes an object of plain values, one a line, each but the first behind a new line with its indent."""
+    assert _of_c is not None
+    return _of_c(None, _DUMPED.default, _text, None, ": ", f",{inner}", True, False, False)
 
 
 _WORDS = {bool: ("false", "true"), type(None): ("null", "null")}

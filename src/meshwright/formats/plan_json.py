@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import marshal
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -140,7 +141,7 @@ def with_model(planned: PlannedJob) -> Job:
 
 def content_hash(job: PlannedJob) -> str:
     """`sha256:` and the digest of the job's canonical JSON; the name does not count."""
-    return _hash(_content(job))
+    return _digest(_joined(_texts(job)))
 
 
 def record_hash(record: Any) -> str:
@@ -162,9 +163,10 @@ def job_document(job: PlannedJob, made_with: MadeWith | None = None) -> dict[str
     Raises:
         InputError: if a number in it is not finite.
     """
-    content = _content(job)
+    texts = _texts(job)
+    content = {name: marshal.loads(_marshalled(text)) for name, text in texts.items()}
     rests = {} if made_with is None else {"made_with": _plain(made_with)}
-    return {"schema": PLAN_SCHEMA, "name": job.name, "hash": _hash(content), **rests, **content}
+    return {"schema": PLAN_SCHEMA, "name": job.name, "hash": _digest(_joined(texts)), **rests, **content}
 
 
 def write_job(job: PlannedJob, made_with: MadeWith | None = None) -> str:
@@ -213,19 +215,29 @@ def read_document(document: Any, index: int | None = None) -> PlanFile:
     return _from_plan(document, "")
 
 
-def _plan_content(plan: ExecutionPlan) -> dict[str, Any]:
-    """The plan itself as data, as a plan document has it beside model, cluster and workload."""
-    return {
-        "strategies": [_plain(strategy) for strategy in plan.strategies],
-        "pipelines": [_plain(pipeline) for pipeline in plan.pipelines],
-    }
-
-
-def _content(job: PlannedJob) -> dict[str, Any]:
-    cluster, plan = _plain(job.cluster), _plan_content(job.plan)
+def _texts(job: PlannedJob) -> dict[str, str]:
+    """The content of a plan document by key, each as canonical JSON."""
+    plan = _plan_texts(job.plan)
     if isinstance(job, MeasuredJob):
-        return {"profile": _plain(job.profile), "cluster": cluster, "global_batch": job.global_batch, **plan}
-    return {"model": _plain(job.model), "cluster": cluster, "workload": _plain(job.workload), **plan}
+        own = {"profile": _canonical(_plain(job.profile)), "global_batch": _canonical(job.global_batch)}
+    else:
+        own = {"model": _record_text(job.model), "workload": _canonical(_plain(job.workload))}
+    return {"cluster": _record_text(job.cluster), **own, **plan}
+
+
+@lru_cache(maxsize=64)
+def _record_text(record: ModelSpec | ClusterSpec) -> str:
+    """Of a noun that documents share: written once, as the documents of many plans and estimates hold it."""
+    return _canonical(_plain(record))
+
+
+@lru_cache(maxsize=64)
+def _plan_texts(plan: ExecutionPlan) -> dict[str, str]:
+    """The plan itself, as a document has it beside model, cluster and workload."""
+    return {
+        "strategies": _canonical([_plain(strategy) for strategy in plan.strategies]),
+        "pipelines": _canonical([_plain(pipeline) for pipeline in plan.pipelines]),
+    }
 
 
 def _plain(value: Any, hint: Any = None) -> Any:
@@ -271,11 +283,34 @@ def _slots(kind: Any) -> tuple[tuple[str, Any, Any], ...]:
 
 
 def _hash(content: Mapping[str, Any]) -> str:
+    return _digest(_canonical(content))
+
+
+def _canonical(content: Any) -> str:
+    """JSON that is the same on every machine.
+
+    Raises:
+        InputError: a number is not finite.
+    """
     try:
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+        return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
     except ValueError as error:
         why = "numbers must be finite"
         raise _fail(f"the plan holds a value that JSON cannot: {error}", why, code="MW224") from None
+
+
+@lru_cache(maxsize=256)
+def _marshalled(text: str) -> bytes:
+    """JSON as Python reads it fastest: every document gets data of its own."""
+    return marshal.dumps(json.loads(text))
+
+
+def _joined(texts: Mapping[str, str]) -> str:
+    """The canonical JSON of an object, by that of its members."""
+    return "{" + ",".join(f'"{name}":{texts[name]}' for name in sorted(texts)) + "}"
+
+
+def _digest(text: str) -> str:
     return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
