@@ -22,6 +22,7 @@ class Steady:
     """In place of a process: answers every question in the same time."""
 
     alive = True
+    used_s = 0.0
 
     def processor_s(self) -> float:
         return 0.0

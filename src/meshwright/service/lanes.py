@@ -15,7 +15,7 @@ from typing import Any
 
 from meshwright.service.answering import Reply
 from meshwright.service.framing import framed, next_message
-from meshwright.service.worker import DONE, READY, TOLD, WorkerRole, asked, progress_of, reply_of, work
+from meshwright.service.worker import DONE, READY, TOLD, WorkerRole, asked, progress_of, reply_of, used_s, work
 
 Tell = Callable[[Any], None]
 WAITING = 6.0
@@ -51,6 +51,8 @@ class WorkerProcess:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.alive = True
         """Whether it can be asked."""
+        self.used_s = 0.0
+        """Processor time that it had used when it last said so: at its start, and with each reply."""
         self._reply: asyncio.Future[Reply] | None = None
         self._tell: Tell | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -102,6 +104,8 @@ class WorkerProcess:
 
     def _hear(self, message: bytes) -> None:
         kind, content = message[:1], message[1:]
+        if kind in (READY, DONE):
+            self.used_s = used_s(content)
         if kind == READY and not self.ready.done():
             self.ready.set_result(None)
         elif kind == DONE and self._reply is not None and not self._reply.done():
@@ -243,13 +247,13 @@ async def _within(limit_s: float, worker: WorkerProcess, answering: Coroutine[An
     Raises:
         TooSlowError: it takes more, or `WAITING` times as many seconds by the clock.
     """
-    task, began_s, before_s = asyncio.ensure_future(answering), time.monotonic(), worker.processor_s()
+    task, began_s, before_s = asyncio.ensure_future(answering), time.monotonic(), worker.used_s
     try:
         left_s = limit_s
         while not (await asyncio.wait({task}, timeout=max(left_s, SHORTEST_S)))[0]:
-            used_s = None if before_s is None or (now_s := worker.processor_s()) is None else now_s - before_s
-            waited_s = time.monotonic() - began_s
-            left_s = min(limit_s - (waited_s if used_s is None else used_s), WAITING * limit_s - waited_s)
+            waited_s, now_s = time.monotonic() - began_s, worker.processor_s()
+            spent_s = waited_s if now_s is None else now_s - before_s
+            left_s = min(limit_s - spent_s, WAITING * limit_s - waited_s)
             if left_s <= 0:
                 raise TooSlowError
         return await task

@@ -9,6 +9,7 @@ import socket
 import struct
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,14 @@ from meshwright.service.framing import framed, receive
 
 READY, TOLD, DONE = b"r", b"t", b"d"
 """First bytes of what a worker sends: it can be asked; how far it is; the reply."""
-_STATUS = struct.Struct("!H")
+_HEAD = struct.Struct("!Hd")
+"""Of a reply: its status, and the processor seconds that the worker has used in all."""
 TOLD_S = 0.2
 """Between two messages of how far a search is."""
 MANY_OBJECTS = 50_000
 """New ones after which Python looks for cycles."""
-NICENESS = 5
-"""Of workers that search: a third of the weight of one that answers quick questions, so that estimates come first where
+NICENESS = 10
+"""Of workers that search: a tenth of the weight of one that answers quick questions, so that estimates come first where
 processors are few, and searches still end."""
 _WARM: dict[str, dict[str, Any]] = {
     "estimate": {"model": "llama-3.1-8b", "gpus": "8xH100", "plan": "tp2.mbs1.z1"},
@@ -74,7 +76,7 @@ def work(connection: socket.socket, role: WorkerRole) -> None:
         if role.memory_bytes:
             _limit(role.memory_bytes)
         try:
-            connection.sendall(framed(READY))
+            connection.sendall(framed(READY + _packed(Reply(status=0, content=b""))))
             while True:
                 verb, body, tells = json.loads(receive(connection))
                 with confinement.shut(), watched(seldom(tell, TOLD_S) if tells else None):
@@ -103,12 +105,18 @@ def progress_of(content: bytes) -> dict[str, Any]:
 
 def reply_of(content: bytes) -> Reply:
     """The reply that a worker sent: numbers and text, as nothing that answers strangers may hand objects on."""
-    media_type, _, rest = content[_STATUS.size :].partition(b"\n")
-    return Reply(status=_STATUS.unpack_from(content)[0], content=rest, media_type=media_type.decode())
+    media_type, _, rest = content[_HEAD.size :].partition(b"\n")
+    return Reply(status=_HEAD.unpack_from(content)[0], content=rest, media_type=media_type.decode())
+
+
+def used_s(content: bytes) -> float:
+    """The processor seconds that a worker had used when it sent a reply, or that it can be asked."""
+    found: float = _HEAD.unpack_from(content)[1]
+    return found
 
 
 def _packed(reply: Reply) -> bytes:
-    return _STATUS.pack(reply.status) + reply.media_type.encode() + b"\n" + reply.content
+    return _HEAD.pack(reply.status, time.process_time()) + reply.media_type.encode() + b"\n" + reply.content
 
 
 def _limit(more_bytes: int) -> None:
