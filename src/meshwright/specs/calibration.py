@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshwright.specs.hashed import HashedOnce, hashed_once
+from meshwright.specs.check import HashedOnce, hashed_once
 
 Z90 = 1.645
 """Half-width of the central 90 % of a normal distribution."""

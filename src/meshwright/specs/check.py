@@ -1,9 +1,10 @@
-"""Gather every problem of a spec, then raise once."""
+"""What specs share: their problems are gathered and raised once, and deep ones are hashed once."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from meshwright.errors import InputError, Problem
 
@@ -55,3 +56,37 @@ class Check:
         """
         if self.problems:
             raise InputError(self.problems)
+
+
+Kind = TypeVar("Kind", bound="HashedOnce")
+
+
+class HashedOnce:
+    """Base of a frozen dataclass under `hashed_once`: the place of its hash, which is no field and is not pickled."""
+
+    __slots__ = ("_hash",)
+
+    _hash: int
+
+
+def hashed_once(record: type[Kind]) -> type[Kind]:
+    """A class decorator above `@dataclass(frozen=True, slots=True)`: the hash of all fields, computed when first asked.
+
+    Args:
+        record: the dataclass, whose base is `HashedOnce`.
+
+    Returns:
+        The same class.
+    """
+    of_fields = record.__hash__
+
+    def of_record(self: Kind) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            found = of_fields(self)
+            object.__setattr__(self, "_hash", found)
+            return found
+
+    record.__hash__ = of_record  # type: ignore[method-assign, assignment]
+    return record

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from meshwright.specs.check import Check
+from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.device import Basis, DeviceSpec, LinkProtocols
-from meshwright.specs.hashed import HashedOnce, hashed_once
 
 MAX_DEVICES = 1_048_576
 AND = " + "

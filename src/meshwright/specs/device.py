@@ -8,9 +8,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from meshwright.specs.check import Check
+from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.dtypes import PEAK_DTYPE, PRODUCT_CURVE
-from meshwright.specs.hashed import HashedOnce, hashed_once
 
 Basis = Literal["datasheet", "literature", "fitted", "measured", "assumed", "extrapolated"]
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from meshwright.specs.by_kind import BY_KIND
-from meshwright.specs.check import Check
-from meshwright.specs.hashed import HashedOnce, hashed_once
+from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.layers import CrossAttention, FeedForwardKind, MixerKind
 from meshwright.specs.tuning import LayerTuning
 

@@ -12,8 +12,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Literal
 
-from meshwright.specs.check import Check
-from meshwright.specs.hashed import HashedOnce, hashed_once
+from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.layer_spec import LayerRun as LayerRun
 from meshwright.specs.layer_spec import LayerSpec as LayerSpec
 from meshwright.specs.layer_spec import TunedLayer as TunedLayer

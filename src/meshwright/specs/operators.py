@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from meshwright.specs.hashed import HashedOnce, hashed_once
+from meshwright.specs.check import HashedOnce, hashed_once
 
 Region = Literal["sequence", "tensor", "expert", "expert-in"]
 Split = Literal["column", "row", "replicated", "expert-column", "expert-row"]

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from meshwright.specs.check import Check
-from meshwright.specs.hashed import HashedOnce, hashed_once
+from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.strategy import LayerStrategy
 
 ParameterValue = int | float | str | bool

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 from meshwright.specs.by_kind import BY_KIND
-from meshwright.specs.check import Check
+from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.dtypes import DTYPE_BYTES
-from meshwright.specs.hashed import HashedOnce, hashed_once
 from meshwright.specs.precision import Precision
 
 TensorOverlap = Literal["none", "bulk", "ring"]

@@ -7,7 +7,7 @@ import pickle
 from dataclasses import dataclass, fields, replace
 
 from meshwright.library.models import resolve
-from meshwright.specs.hashed import HashedOnce, hashed_once
+from meshwright.specs.check import HashedOnce, hashed_once
 
 asked: list[int] = []
 
