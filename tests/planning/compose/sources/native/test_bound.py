@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from benchmarks.every_plan import Axes, EveryPlan, small_job
 from meshwright import estimate
 from meshwright.estimate.hardware import hardware_of
-from meshwright.planning.compose.sources.native.bound import least_step_s
+from meshwright.estimate.items import NONE, Item, item_costs
+from meshwright.fields.job import JobFields
+from meshwright.planning.compose.sources.native.bound import layer_ways, least_step_s
+from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.mixed.native import NativeSource
+from meshwright.search.axes import WAYS
+from meshwright.search.grid import Grid
 from meshwright.search.space import Space
+from meshwright.strategies import CONTEXTS
 from tests.planning.compose.test_composer import asked
 
 PLANS = (
@@ -21,6 +31,9 @@ PLANS = (
     ("llama-3-8b", "tp4.pp2.dp1.z1.mbs8.gbs256", "8xB200", {"optimizer": "sgd"}),
     ("mixtral-8x22b", "tp2.pp8.dp4.ep4.z1.mbs1.gbs128", "64xH100", {}),
     ("mixtral-8x22b", "tp1.pp8.dp8.ep8.z1.mbs1.gbs128", "64xH100", {"expert_load": 1.4}),
+    ("llama-3-8b", "tp1.pp8.dp1.mbs1.gbs8.vpp2.zb-v", "8xH100", {}),
+    ("llama-3-8b", "tp8.pp1.dp1.mbs1.gbs1", "8xH100", {}),
+    ("llama-3-8b", "tp2.cp4.pp1.dp1.mbs1.gbs1", "8xA100-80", {}),
     ("deepseek-v3", "tp2.pp16.dp16.ep32.z1.mbs1.gbs512", "512xH100", {"dtype": "fp8"}),
 )
 
@@ -49,9 +62,83 @@ def test_devices_that_are_added_lower_the_bound_and_equal_ones_share_it() -> Non
     first, second = (hardware_of(group, inputs.workload) for group in inputs.cluster.groups)
     always_s = first.software.step_s
 
-    def bound_s(*devices: tuple[object, int]) -> float:
-        return least_step_s(inputs.model, inputs.workload, list(devices)) - always_s  # type: ignore[arg-type]
+    def bound_s(*devices: tuple[object, int], flushes: bool = True) -> float:
+        least_s = least_step_s(inputs.model, inputs.workload, list(devices), flushes=flushes)  # type: ignore[arg-type]
+        return least_s - always_s
 
-    assert bound_s((first, 4)) == pytest.approx(bound_s((first, 2)) / 2)
+    # Twice the devices take half as long, unless that is too short for a sequence.
+    assert bound_s((first, 4), flushes=False) == pytest.approx(bound_s((first, 2), flushes=False) / 2)
+    assert bound_s((first, 4)) >= bound_s((first, 2)) / 2
     assert bound_s((first, 1), (first, 3)) == pytest.approx(bound_s((first, 4)))
     assert bound_s((first, 2), (second, 2)) < bound_s((first, 2)) < bound_s((second, 2))
+
+
+@pytest.mark.parametrize(("gpus", "batch"), [("1xH200,1xL40S", 1), ("2xH100,1xA100-80", 2), ("2xH100,2xA100-80", 1)])
+def test_no_plan_of_few_sequences_is_quicker_than_the_bound(gpus: str, batch: int) -> None:
+    """Every plan there is, by an enumerator that shares nothing with the bound but prices."""
+    inputs = small_job("llama-3.2-1b", gpus, batch)
+    bound_s = NativeSource(inputs, lambda part: Space()).bound_s()
+    best_s, _ = EveryPlan(inputs, Axes(tensor=(1, 2), context=(1, 2), shardings=("z0", "fsdp"))).best()
+    assert 0.2 * best_s < bound_s <= best_s
+
+
+def test_few_sequences_cannot_use_all_devices_as_well_as_many() -> None:
+    few, many = (asked("32xH100,32xA100-80", batch, 32) for batch in (16, 1024))
+    each = []
+    for inputs in (few, many):
+        devices = [(hardware_of(group, inputs.workload), group.devices) for group in inputs.cluster.groups]
+        bounds = [least_step_s(inputs.model, inputs.workload, devices, flushes=flushes) for flushes in (True, False)]
+        each.append(bounds[0] / bounds[1])
+    assert each[0] > 1.02
+    assert each[1] == pytest.approx(1.0)
+
+
+DRAWN = {
+    name: job_inputs(JobFields(model=name, gpus=gpus, global_batch=256, seq_len=2048))
+    for name, gpus in (
+        ("llama-3.2-1b", "64xL40S"),
+        ("llama-3.1-70b", "64xH100"),
+        ("mixtral-8x22b", "64xH200"),
+        ("qwen3-30b-a3b", "64xA100-80"),
+    )
+}
+KNOWN = {
+    name: layer_ways(job.model, job.workload, hardware_of(job.cluster.groups[0], job.workload), 64)
+    for name, job in DRAWN.items()
+}
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    name=st.sampled_from(sorted(DRAWN)),
+    degrees=st.tuples(*[st.sampled_from((1, 2, 4, 8)) for _ in range(4)]),
+    mbs=st.integers(1, 24),
+    kind=st.integers(0, len(CONTEXTS) - 1),
+    overlap=st.integers(0, 2),
+    way=st.integers(0, len(WAYS) - 1),
+)
+def test_no_strategy_runs_a_layer_better_than_every_way(
+    name: str, degrees: tuple[int, ...], mbs: int, kind: int, overlap: int, way: int
+) -> None:
+    job, known = DRAWN[name], KNOWN[name]
+    tp, cp, ep, etp = degrees
+    experts = max((layer.mlp.routed_experts for layer in job.model.kinds() if layer.mlp.routed_experts), default=1)
+    if experts == 1 or ep * etp > 64:
+        ep = etp = 1
+    one = np.ones(1, dtype=np.int64)
+    context = np.ones((1, len(CONTEXTS)), dtype=np.int64)
+    context[0, kind] = cp
+    kept = way if ep > 1 and WAYS[way][2] == WAYS[0][2] else 0
+    grid = Grid(
+        tp=tp * one, overlap=(overlap if tp > 1 else 0) * one, context=context, ep=ep * one, etp=etp * one, pp=one,
+        dp=8 * one, mbs=mbs * one, m=one, way=kept * one,
+    )  # fmt: skip
+    items = tuple(Item("layer", layer, NONE) for layer in job.model.kinds())
+    hardware = hardware_of(job.cluster.groups[0], job.workload)
+    costs = item_costs(items, grid.strategies(job.workload), job.model, hardware, job.workload)
+    once_s = (costs.forward_s + costs.backward_s)[0]
+    passed_s = once_s - costs.weight_gradient_s[0]
+    device_s = once_s * tp * cp / mbs
+    for number in range(len(items)):
+        better = (known.device_s[:, number] <= device_s[number]) & (known.passed_s[:, number] <= passed_s[number])
+        assert better.any(), (name, tp, cp, ep, etp, mbs, kind, overlap, WAYS[kept])

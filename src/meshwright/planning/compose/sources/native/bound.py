@@ -4,16 +4,24 @@
     products        2 P ((1 + h / K) + (1 + h / N) + 1) / (peak x fraction), h what a tile loses, weight gradients too
     attention       as `flash_attention_s` with every unit busy
     memory-bound    elements over the achieved bandwidth
-    layers          at least what they take as they are priced, at micro-batches that lose nothing (`least_layers_s`)
-    step >= max over y of  sum_j y_j B n_j / sum_k N_k max_j (y_j / c_kj)  +  update
+    layers          at least what they take as they are priced, in each of the ways r of `layer_ways`
+    its way         l_kjr seconds that the sequence itself is in the layer, forward and backward, with the others of
+                    its micro-batch; gradients of weights may run beside the next layer
+    step >= max over y, b of  sum_j n_j min_kr (a_k B c_kjr + b l_kjr) / (sum_k N_k a_k + b)  +  update,
+                              a_k = max_j (y_j / c_kj)
 
-The first term is the dual of sharing B sequences of n_j parts among N_k devices so that the slowest ends first; y = c_k
-of every kind is tried. The update reads and writes every parameter's state once, on the device that holds it. Launches,
-unfilled tiles, traffic between devices, pipelines that fill and drain, and memory limits come on top in any plan.
+The first term is a dual of sharing B sequences of n_j parts among N_k devices so that the slowest ends first, while no
+sequence takes longer through its layers than the step: where there are few sequences for the devices, they run in
+small micro-batches or on several devices at once, and lose what those lose. y = c_k of every kind and several b are
+tried.
+
+The update reads and writes every parameter's state once, on the device that holds it. Traffic between tensor and
+context ranks, pipelines and copies, pipelines that fill and drain, and memory limits come on top in any plan.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -25,7 +33,9 @@ from meshwright.estimate.sequences import attended_pairs, pairs_of_row
 from meshwright.ops.counts import trained_parameters
 from meshwright.ops.edges import edge_works
 from meshwright.ops.layers import work_of
+from meshwright.search.axes import WAYS
 from meshwright.search.grid import Grid
+from meshwright.search.table import divisors
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import CoreAttention, LayerWork, Linear, StreamTokens, Vector
@@ -36,19 +46,37 @@ LARGE = 256
 """Sequences of a micro-batch at which launches and unfilled tiles are lost in the rest."""
 BEYOND = 0.005
 """Share that still larger ones may save."""
-TENSOR = (1, 2, 4, 8)
+TENSOR = (1, 2, 4, 8, 16, 32, 64)
+"""Tensor degrees; a larger one loses at least as much as the last, and spreads the same work over more devices."""
+SEQUENCES = (*np.geomspace(1 / 16, 32, 40).tolist(), 64.0, float(LARGE))
+"""Sequences of a micro-batch on a tensor group: parts of one where context ranks or slices share it."""
+WEIGHTS = (0.0, *np.geomspace(0.02, 8.0, 25).tolist())
+"""Of the way of a sequence, over that of all devices."""
 ENDS: tuple[Literal["embedding", "head"], ...] = ("embedding", "head")
 
 
-def least_step_s(model: ModelSpec, workload: Workload, devices: list[tuple[Hardware, int]]) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWays:
+    """Ways to run the layers of a model on one kind of device: none of any plan takes less of both numbers."""
+
+    device_s: Float[np.ndarray, "ways kinds"]
+    """Device seconds of one sequence."""
+    passed_s: Float[np.ndarray, "ways kinds"]
+    """Seconds from where a sequence enters to where it leaves, forward and backward."""
+
+
+def least_step_s(
+    model: ModelSpec, workload: Workload, devices: list[tuple[Hardware, int]], *, flushes: bool = True
+) -> float:
     """Lower bound of the step of any plan, in seconds.
 
-        dual of the fractional shares, plus the update
+        dual of the fractional shares and of the way of a sequence, plus the update
 
     Args:
         model: the model.
         workload: the step.
         devices: kinds of device and how many of each.
+        flushes: whether every sequence ends in the step it starts in; schedules that never flush do without.
 
     Returns:
         Seconds; plans whose experts drop tokens, or that keep their optimizer on the host, are not bounded.
@@ -57,12 +85,27 @@ def least_step_s(model: ModelSpec, workload: Workload, devices: list[tuple[Hardw
     cost_s = np.array(
         [[part_s(work, hardware, workload, quantised=own) for work, own in works] for hardware, _ in devices]
     )
-    layers_s = np.array([least_layers_s(model, workload, hardware) for hardware, _ in devices])
-    cost_s[:, : layers_s.shape[1]] = np.maximum(cost_s[:, : layers_s.shape[1]], layers_s)
+    kinds = len(model.kinds())
+    every = sum(count for _, count in devices)
+    ways = [layer_ways(model, workload, hardware, every) for hardware, _ in devices]
+    least_s = cost_s[:, :kinds].copy()
+    cost_s[:, :kinds] = np.maximum(least_s, [way.device_s.min(axis=0) for way in ways])
     number = np.array([count for _, count in devices], dtype=float)
-    needed = workload.global_batch * counts
-    compute_s = max(float(y @ needed / (number @ (y / cost_s).max(axis=1))) for y in cost_s)
-    return compute_s + _update_s(model, workload, devices)
+    batch = float(workload.global_batch)
+    found = 0.0
+    for shadow in (y / cost_s for y in cost_s):
+        worth = shadow.max(axis=1)
+        ends = counts[kinds:] @ (worth[:, None] * cost_s[:, kinds:]).min(axis=0) * batch
+        # Each kind's ways, those of all kinds beside each other.
+        work = np.concatenate(
+            [batch * a * np.maximum(way.device_s, least) for a, way, least in zip(worth, ways, least_s, strict=True)]
+        )
+        passed = np.concatenate([way.passed_s for way in ways])
+        whole = float(number @ worth)
+        for weight in WEIGHTS if flushes else (0.0,):
+            held = (work + weight * whole * passed).min(axis=0)
+            found = max(found, float(counts[:kinds] @ held + ends) / (whole * (1.0 + weight)))
+    return found + _update_s(model, workload, devices)
 
 
 def part_s(work: LayerWork, hardware: Hardware, workload: Workload, *, quantised: bool) -> float:
@@ -86,30 +129,49 @@ def part_s(work: LayerWork, hardware: Hardware, workload: Workload, *, quantised
     return total
 
 
-def least_layers_s(model: ModelSpec, workload: Workload, hardware: Hardware) -> Float[np.ndarray, "kinds"]:
-    """Device seconds of one sequence through each kind of layer as they are priced, at micro-batches that lose nothing.
+def layer_ways(model: ModelSpec, workload: Workload, hardware: Hardware, devices: int) -> LayerWays:
+    """Device seconds of one sequence through each kind of layer as they are priced, and how long it is in them.
 
-        min over tensor and expert degrees of  tp x seconds / micro-batch,  at LARGE sequences, less BEYOND
-
-    Smaller micro-batches, context parallelism, recompute and sharded weights only add to it.
+    Micro-batches of x sequences on t tensor ranks take  t x seconds / x  of their devices, and keep a sequence for the
+    seconds but those of weight gradients. Between two sizes counts the better of either number. Exchanges of experts
+    are in them, in the least of their ways; what tensor and context ranks send, recompute and sharded weights only add.
 
     Args:
         model: the model.
         workload: the step.
         hardware: of the device.
+        devices: over which a micro-batch is spread at most.
     """
-    experts = sorted({1, *(layer.mlp.routed_experts for layer in model.kinds() if layer.mlp.routed_experts)})
-    pairs = [(tp, ep) for tp in TENSOR for ep in experts]
-    tp, ep = (np.array(column, dtype=np.int64) for column in zip(*pairs, strict=True))
+    most = max((layer.mlp.routed_experts for layer in model.kinds() if layer.mlp.routed_experts), default=1)
+    ways = [n for n, way in enumerate(WAYS) if most > 1 and (workload.expert_load or way[2] == WAYS[0][2])] or [0]
+    rows = [(1, ep, way) for ep in divisors(most) for way in (ways if ep > 1 else ways[:1])]
+    rows += [(tp, ep, 0) for tp in TENSOR[1:] if tp <= devices for ep in sorted({1, most})]
+    size = np.tile(np.array(SEQUENCES), len(rows))
+    tp, ep, way = (np.repeat(np.array(column, dtype=np.int64), len(SEQUENCES)) for column in zip(*rows, strict=True))
     one = np.ones_like(tp)
     grid = Grid(
         tp=tp, overlap=0 * one, context=np.ones((len(tp), len(CONTEXTS)), dtype=np.int64), ep=ep, etp=one, pp=one,
-        dp=ep, mbs=LARGE * one, m=one, way=0 * one,
+        dp=ep, mbs=one, m=one, way=way,
     )  # fmt: skip
-    items = tuple(Item("layer", kind, NONE) for kind in model.kinds())
-    costs = item_costs(items, grid.strategies(workload), model, hardware, workload)
-    once_s = costs.forward_s + (costs.backward_s if workload.training else 0.0)
-    return (once_s * tp[:, None] / LARGE).min(axis=0) * (1.0 - BEYOND)
+    columns = replace(grid.strategies(workload), mbs=size)
+    costs = item_costs(tuple(Item("layer", kind, NONE) for kind in model.kinds()), columns, model, hardware, workload)
+    once_s = costs.forward_s + (costs.backward_s if workload.training else 0.0) - costs.tp_s
+    once_s = once_s - np.where(tp[:, None] > 1, costs.ep_s, 0.0)
+    passed_s = once_s - (costs.weight_gradient_s if workload.training else 0.0)
+    shape = (len(rows), len(SEQUENCES), -1)
+    device_s = (once_s * (tp / size)[:, None]).reshape(shape) * (1.0 - BEYOND)
+    # Without what they send tensor ranks may seem to save device time, which they never do.
+    alone = tp.reshape(shape[:2])[:, 0] == 1
+    device_s[~alone] = np.maximum(device_s[~alone], device_s[alone].min(axis=(0, 1)))
+    # Of a size between two, no smaller one and not the next loses less, and no larger one and not the last is quicker.
+    device_s = np.minimum.accumulate(device_s, axis=1)
+    passed_s = np.minimum.accumulate(passed_s.reshape(shape)[:, ::-1], axis=1)[:, ::-1]
+    before_s = np.concatenate([np.zeros_like(passed_s[:, :1]), passed_s], axis=1)
+    next_s = np.concatenate([device_s, device_s[:, -1:]], axis=1)
+    beyond = tp.reshape(shape[:2])[:, 0] == TENSOR[-1]
+    before_s[beyond] *= TENSOR[-1] / max(devices, TENSOR[-1])
+    kinds = once_s.shape[1]
+    return LayerWays(device_s=next_s.reshape(-1, kinds), passed_s=before_s.reshape(-1, kinds))
 
 
 def _parts(model: ModelSpec, workload: Workload) -> tuple[Float[np.ndarray, "parts"], list[tuple[LayerWork, bool]]]:
