@@ -200,6 +200,7 @@ def _of_trainer(keys: Mapping[str, Any], devices: int | None, find: Find) -> Fac
     if "gradient_checkpointing" in keys:
         facts["recompute"] = "full" if _on(keys["gradient_checkpointing"]) else "none"
     facts["seq"] = next((_number(keys[one]) for one in _LENGTHS if one in keys), None)
+    facts["rank"] = next((_number(keys[one]) for one in ("lora_r", "lora_rank") if one in keys), None)
     engine = keys.get("deepspeed")
     if isinstance(engine, str) and (path := find(engine)) is not None:
         facts |= _of_deepspeed(_json(path))

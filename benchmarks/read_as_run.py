@@ -181,6 +181,7 @@ _SETTINGS = {
     "lora_target_modules": "q_proj,v_proj",
     "fsdp": "no",
     "bf16": "true",
+    "use_peft": "true",
 }
 """What is said where a key is asked for."""
 
@@ -383,7 +384,10 @@ def _words(path: Path, run: Recorded, given: Mapping[str, str], arguments: list[
 
 
 def _same(run: str, read: str) -> bool:
-    return run == read or run.replace("/job/", "") == read or run.rpartition("/")[2] == read.rpartition("/")[2] != ""
+    if run == read or run.replace("/job/", "") == read or run.rpartition("/")[2] == read.rpartition("/")[2] != "":
+        return True
+    # What a template leaves to fill in is one word where it runs, and another where it is read.
+    return "to_fill_in" in run and re.fullmatch(re.escape(run).replace("to_fill_in", r"_\w+"), read) is not None
 
 
 def main() -> Iterator[str]:

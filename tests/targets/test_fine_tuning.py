@@ -242,6 +242,21 @@ def test_optimizers_with_smaller_states_are_priced(tmp_path: Path, text: str, op
     assert held[0] <= held[1]
 
 
+def test_a_file_that_leaves_accumulation_out_has_that_of_the_trainer(tmp_path: Path) -> None:
+    engine = {name: value for name, value in Z3.items() if name != "gradient_accumulation_steps"}
+    (tmp_path / "z3.json").write_text(json.dumps(engine | {"train_batch_size": None}))
+    found = started(tmp_path, f"{TRAIN} --bf16 True --gradient_accumulation_steps 8 --deepspeed z3.json")
+    assert found.name == "dp8.z3.mbs1.gbs64"
+
+
+@pytest.mark.parametrize(
+    "program", ["run_glue.py", "train_text_image_embedding.py", "train_scorers.py", "spin/run_spin.py"]
+)
+def test_programs_that_train_something_else_are_told_by_their_names(tmp_path: Path, program: str) -> None:
+    with pytest.raises(InputError, match="embeddings, classes|pairs or rewards"):
+        started(tmp_path, TRAIN.replace("sft.py", program))
+
+
 def test_runs_that_differ_in_length_are_different_jobs(tmp_path: Path) -> None:
     runs = " && ".join(f"{TRAIN} --max_seq_length {length}" for length in (4096, 32768))
     assert [one.what for one in started(tmp_path, runs).violations] == ["the script starts several different jobs"]

@@ -39,7 +39,7 @@ def missing_file(launch: Launch, script: Script, read: Callable[[str], str | Non
 
 
 _TOWER = re.compile(
-    r"--(?:vision_(?:tower|model|path)|vision_tower_path|mm_\w+|image_folder|freeze_(?:backbone|vision\w*|vit)"
+    r"--(?:vision_(?:tower|model|path)|vision_tower_path|mm_\w+|image_folder|(?:image|vision|audio|video)_(?:model|encoder)\w*|freeze_(?:backbone|vision\w*|vit)"
     r"|pretrain_mm_\w+|tune_mm_\w+|force_image_size|max_dynamic_patch|video_folder|speech_encoder|audio_tower)$"
 )
 """Options of trainers whose model sees or hears."""
@@ -61,18 +61,26 @@ _OTHER_HEADS = re.compile(
     r"|negatives\w*|contrastive\w*|num_labels|num_classes)$"
 )
 """Options of trainers of embeddings, classes or masked words."""
+_OF_OTHER_HEADS = re.compile(
+    r"(?:^|[_.-])(?:embeddings?|clip|rerank(?:er)?|retriev(?:er|al)|classif\w*|scorers?|glue|squad|ner|mlm|swag|superglue)"
+    r"(?=[_.-]|$)"
+)
+"""In names of such programs."""
 
 
 def of_other_heads(launch: Launch) -> Iterator[Problem]:
     """Why a program does not train a decoder to predict the next token."""
+    program = launch.program.rpartition("/")[2]
+    why = "it trains embeddings, classes or masked words: its head and its passes are others"
+    fix = "check a script of SFT or pretraining"
+    if _OF_OTHER_HEADS.search(program):
+        yield Problem(what=f"{program} is started", why=why, fix=fix, field="source")
+        return
     for before, after in pairwise([*(word.text for word in launch.words), ""]):
         flag, equals, value = before.partition("=")
         said = (value if equals else after).lower()
         name = flag.replace("-", "_").replace("__", "--", 1)
         if _OTHER_HEADS.fullmatch(name) and said not in ("false", "0", "none"):
-            program = launch.program.rpartition("/")[2]
-            why = "it trains embeddings, classes or masked words: its head and its passes are others"
-            fix = "check a script of SFT or pretraining"
             yield Problem(what=f"{program} is started with {name}", why=why, fix=fix, field=name)
             return
 
@@ -88,7 +96,11 @@ def unknown_file(launch: Launch) -> Iterator[Problem]:
     yield from questions_for(opened[:1])
 
 
-_SEVERAL = re.compile(r"(?:^|[_.-])(dpo|ppo|grpo|kto|orpo|rloo|rlhf|reward|gkd)(?=[_.-]|$)")
+_SEVERAL = re.compile(r"(?:^|[_.-])(dpo|spin|simpo|orpo|ppo|grpo|kto|orpo|rloo|rlhf|reward|gkd)(?=[_.-]|$)")
+
+
+_OF_PAIRS = re.compile(r"--(?:beta|max_prompt_length|num_generations|reward_model_path|dpo_\w+|simpo_\w+)(?:=|$)")
+"""Options of trainers on pairs, rewards and answers."""
 
 
 def of_several_models(launch: Launch) -> Iterator[Problem]:
@@ -96,8 +108,13 @@ def of_several_models(launch: Launch) -> Iterator[Problem]:
     names = [launch.program, *(word.text for word in launch.words if word.text.endswith(".py"))]
     program = next((name for name in (one.rpartition("/")[2] for one in names) if _SEVERAL.search(name.lower())), "")
     role = several_models(launch)
+    pairs = next((one.text for one in launch.words if _OF_PAIRS.match(one.text)), None)
     if role is not None:
         yield role
+    elif pairs is not None and not program:
+        why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
+        what = f"{pairs.partition('=')[0]} is given"
+        yield Problem(what=what, why=why, fix="check a script of SFT or pretraining", field=pairs.partition("=")[0])
     elif program:
         why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
         yield Problem(what=f"{program} is started", why=why, fix="check a script of SFT or pretraining", field="source")

@@ -165,7 +165,7 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
         del values["lora_r"]
     elif "lora_r" in values and found.own:
         values |= _of_chat(found.own)
-    elif "lora_r" in values and _FOR_ADAPTERS.search(launch.program.rpartition("/")[2]):
+    elif _FOR_ADAPTERS.search(launch.program.rpartition("/")[2]) and "use_peft" not in values:
         values.setdefault("use_lora", True)
     return TrainerOptions(
         arguments={name: value for name, value in values.items() if name in ARGUMENTS},

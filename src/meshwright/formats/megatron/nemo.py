@@ -113,7 +113,13 @@ def nemo_config(data: Any) -> NemoConfig | None:
     root = root[inner] if inner is not None else root
     model, trainer = root.get("model"), root.get("trainer")
     other = next((name for name in _OTHERS if isinstance(model, dict) and model.get(name) not in (None, False)), None)
+    split = isinstance(model, dict) and "pipeline_model_parallel_split_rank" in model and "num_layers" not in model
+    other = "pipeline_model_parallel_split_rank" if split else other
     other = "bert_binary_head" if isinstance(model, dict) and "bert_binary_head" in model else other
+    if re.search(r"(?:^|_)(?:infer|inference|eval|generate|t0|t5)(?:_|$)", str(root.get("name") or "")):
+        why = "by its name it generates, or trains an encoder and a decoder"
+        what = f"the config is {str(root['name'])[:60]}"
+        raise UnsupportedError(Problem(what=what, why=why, fix="check a config that trains GPT", field="name"))
     if other is not None:
         why = f"model.{other} is of another model, or of more than one, whose plan would be read wrong"
         raise UnsupportedError(Problem(what="the model is no plain decoder", why=why, fix="check a config of GPT"))

@@ -115,6 +115,10 @@ def _pure(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: 
     given = shell.stdin
     if name == "cat" and len(words) > 1 and known_text(words[1]) != "-":
         given = evaluator.record.files.get(known_text(words[1]).rpartition("/")[2])
+    if name == "sed" and len(words) > 2 and given is None and unknown_of(words[-1]) is None:
+        source = evaluator.file(words[-1], place, shell)
+        given = None if source is None else literal(source.text, place)
+        words = words if given is None else words[:-1]
     if name == "cat" and given is not None:
         _say(shell, given)
         return

@@ -188,6 +188,23 @@ def _awk(words: list[str], given: str | None) -> str | None:
     return "".join(f"{line}\n" for line in found)
 
 
+_REPLACES = re.compile(r"s([/|#,@])((?:(?!\1)[\w\-:\". $?=])+)\1((?:(?!\1)[^&\\\n])*)\1(g?)")
+
+
+def _sed(words: list[str], given: str | None) -> str | None:
+    """`s/letters/other/`, one or several, of letters that stand for themselves."""
+    scripts = [word for word in words if word not in ("-e", "-E", "-r")]
+    found = [_REPLACES.fullmatch(part.strip()) for script in scripts for part in script.split(";")]
+    if given is None or not found or any(word.startswith("-") and word not in ("-e", "-E", "-r") for word in words):
+        return None
+    lines = given.splitlines(keepends=True)
+    for one in found:
+        if one is None or (re.search(r"[.$?]", one[2]) is not None):
+            return None
+        lines = [line.replace(one[2], one[3], -1 if one[4] else 1) for line in lines]
+    return "".join(lines)
+
+
 def _grep(words: list[str], given: str | None) -> str | None:
     """`grep -o` of letters that stand for themselves."""
     flags, rest = [word for word in words if word.startswith("-")], [word for word in words if word[:1] != "-"]
@@ -206,6 +223,7 @@ _OUTPUTS: dict[str, Callable[[list[str], str | None], str | None]] = {
     "expr": _expr,
     "awk": _awk,
     "grep": _grep,
+    "sed": _sed,
     "bc": _bc,
     "tr": _tr,
     "wc": _wc,
@@ -217,7 +235,7 @@ _OUTPUTS: dict[str, Callable[[list[str], str | None], str | None]] = {
     "tee": lambda words, given: given,
 }
 PURE = tuple(name for name in _OUTPUTS if name not in ("xargs",))
-READ = frozenset(("bc", "tr", "wc", "cut", "head", "tail", "cat", "tee", "awk", "grep"))
+READ = frozenset(("bc", "tr", "wc", "cut", "head", "tail", "cat", "tee", "awk", "grep", "sed"))
 
 
 def output(name: str, words: list[str], given: str | None) -> str | None:
@@ -228,8 +246,6 @@ def output(name: str, words: list[str], given: str | None) -> str | None:
         words: behind it.
         given: what it reads; None where that is not known.
     """
-    if name == "sed":
-        return None
     try:
         return _OUTPUTS[name](words, given)
     except (NotArithmetic, ValueError):

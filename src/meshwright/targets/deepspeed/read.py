@@ -168,7 +168,9 @@ def _batches(
             if given[name] not in (None, "auto", filled[name]):
                 why = f"the trainer has {filled[name]}, and stops where they differ"
                 reader.refuse(name, given[name], why, "write auto")
-        filled, auto = {name: filled[name] for name in auto}, []
+        # What the file leaves out the trainer does by itself.
+        left = [name for name in trainer.stated if given[name] is None]
+        filled, auto = {name: filled[name] for name in (*auto, *left)}, []
     batch, mbs, steps = (
         filled[name] if name in filled else reader.degree(name) if given[name] and name not in auto else None
         for name in names
