@@ -253,7 +253,7 @@ def test_a_file_that_leaves_accumulation_out_has_that_of_the_trainer(tmp_path: P
     "program", ["run_glue.py", "train_text_image_embedding.py", "train_scorers.py", "spin/run_spin.py"]
 )
 def test_programs_that_train_something_else_are_told_by_their_names(tmp_path: Path, program: str) -> None:
-    with pytest.raises(InputError, match="embeddings, classes|pairs or rewards"):
+    with pytest.raises(InputError, match=r"embeddings, classes|pairs or rewards"):
         started(tmp_path, TRAIN.replace("sft.py", program))
 
 
