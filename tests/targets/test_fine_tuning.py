@@ -257,6 +257,24 @@ def test_programs_that_train_something_else_are_told_by_their_names(tmp_path: Pa
         started(tmp_path, TRAIN.replace("sft.py", program))
 
 
+def test_options_of_llamafactory_have_its_own_defaults(tmp_path: Path) -> None:
+    words = f"{TRAIN.replace('sft.py', 'src/train_bash.py')} --stage sft --template llama2"
+    adapted = started(tmp_path, f"{words} --lora_target q_proj,v_proj")
+    assert adapted.inputs is not None
+    assert adapted.inputs.model.lora is not None
+    assert (adapted.name, adapted.inputs.model.lora.rank) == ("dp8.mbs1.gbs8.rc-full", 8)
+    whole = started(tmp_path, f"{words} --finetuning_type full --disable_gradient_checkpointing True")
+    assert whole.inputs is not None
+    assert (whole.name, whole.inputs.model.lora) == ("dp8.mbs1.gbs8", None)
+
+
+def test_the_trainers_own_engine_stands_over_that_of_accelerate(tmp_path: Path) -> None:
+    (tmp_path / "z3.json").write_text(json.dumps(Z3))
+    (tmp_path / "two.yaml").write_text("distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {}\n")
+    command = TRAIN.replace("torchrun --nproc_per_node 8", "accelerate launch --config_file two.yaml")
+    assert started(tmp_path, f"{command} --bf16 True --deepspeed z3.json").name == "dp8.z3.mbs1.gbs8"
+
+
 def test_runs_that_differ_in_length_are_different_jobs(tmp_path: Path) -> None:
     runs = " && ".join(f"{TRAIN} --max_seq_length {length}" for length in (4096, 32768))
     assert [one.what for one in started(tmp_path, runs).violations] == ["the script starts several different jobs"]

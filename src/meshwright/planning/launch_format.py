@@ -79,6 +79,8 @@ def _started_by(path: Path, text: str, outside: Outside) -> str | None:
     found = [name for name in with_files if started_with(script, reader_named(name), read).files]
     if LAUNCHER in started_with(script, TARGETS["accelerate"], read).files:
         found = [name for name in found if name != "accelerate"] or ["accelerate"]
+    if sorted(found) == ["accelerate", "deepspeed"]:
+        found.remove("accelerate")  # the trainer's own `--deepspeed` stands over what is around it
     if len(found) == 2 and "accelerate" in found and {*found} & {*trainer_around.TRAINERS}:
         found.remove("accelerate")  # it stands around a trainer that has a file of its own
     if not found and (missing := missing_configuration(script, read)) is not None:

@@ -50,10 +50,13 @@ def changes_plan(name: str) -> bool:
     return _NAMES.fullmatch(name) is None and "eval" not in name
 
 
-def leaves_alone(said: str) -> bool:
+def leaves_alone(name: str, said: str) -> bool:
     """Whether a value of such an option splits, stores and trains as without it.
 
     Args:
+        name: of the option, with `_`.
         said: the value.
     """
-    return said.lower() in (*_OFF, *_WHOLE)
+    found = _CHANGES.search(name)
+    counts = found is not None and found[0] in ("batch", "bsz", "accum")
+    return said.lower() in (*_OFF, *_WHOLE) if not counts else not said.isdecimal() or said == "0"

@@ -74,6 +74,8 @@ class TrainerOptions:
     """Those of them that are degrees of a parallel strategy, and more than 1."""
     changes: Mapping[str, str] = field(default_factory=dict)
     """Those of them that change what is trained, stored, recomputed or split, with their values."""
+    factory: bool = False
+    """They are of a program of LLaMA-Factory."""
     places: Mapping[str, str] = field(default_factory=dict)
     """Where arguments and the rest of the job are written."""
     questions: tuple[Problem, ...] = ()
@@ -145,6 +147,8 @@ class TrainerOptions:
         """What was taken for granted, and what was not read."""
         if self.lora is not None and not self.job.get("lora_target_modules"):
             yield "no adapter targets are named: query and value projections are taken, as in PEFT"
+        if self.factory:
+            yield "taken as a program of LLaMA-Factory: it recomputes layers, and trains adapters of rank 8, by default"
         rest = [flag for flag in self.rest if flag.removeprefix("--") not in _FILES]
         if rest:
             more = f" and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else ""
@@ -161,9 +165,10 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
     for flag, attached, held, place in _options(launch.words):
         found.take(flag, attached, held, place)
     values = found.values
+    factory = _of_factory(found)
     if not values.get("lora_r", 1):  # a rank of 0 is how some programs say that there are none
         del values["lora_r"]
-    elif "lora_r" in values and found.own:
+    elif "lora_r" in values and {*_OF_CHAT} & found.own.keys():
         values |= _of_chat(found.own)
     elif _FOR_ADAPTERS.search(launch.program.rpartition("/")[2]) and "use_peft" not in values:
         values.setdefault("use_lora", True)
@@ -174,6 +179,7 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
         split=found.split,
         changes=found.changes,
         places=found.places,
+        factory=factory,
         questions=(*questions_for(found.opened.values()), *_adapters_asked(values)),
     )
 
@@ -240,7 +246,7 @@ class _Collected:
         """An option of the program itself."""
         said = " ".join(texts)
         self.rest.append(flag)
-        if name in _OF_CHAT:
+        if name in (*_OF_CHAT, *_OF_FACTORY):
             self.own[name] = said
             return
         degree, changed = is_degree(name), _changes(flag, name)
@@ -249,7 +255,7 @@ class _Collected:
                 self.opened[name] = Open(what=flag, unknown=unknown, place=None, field=flag)
         elif degree and said.isdecimal():
             self.split |= {flag: int(said)} if int(said) > 1 else {}
-        elif changed and not (self.makes_engine and name in _MADE) and not (texts and leaves_alone(said)):
+        elif changed and not (self.makes_engine and name in _MADE) and not (texts and leaves_alone(name, said)):
             self.changes[flag] = said
 
 
@@ -265,6 +271,23 @@ def _changes(flag: str, name: str) -> bool:
 
 
 _OF_CHAT = ("lora_module_name", "only_optimize_lora")
+_OF_FACTORY = ("stage", "template", "dataset_dir", "disable_gradient_checkpointing")
+
+
+def _of_factory(found: _Collected) -> bool:
+    """Whether options are those of LLaMA-Factory's `src/train.py`, whose own defaults are then filled in.
+
+    Source: hparams/model_args.py and finetuning_args.py of llamafactory 0.9.5 (2026-11), and its earlier
+    `train_bash.py`: layers are recomputed, adapters trained.
+    """
+    own, values = found.own, found.values
+    if own.get("stage") not in ("sft", "pt") or not ({"template", "dataset_dir"} & own.keys() or "use_lora" in values):
+        return False
+    off = own.get("disable_gradient_checkpointing", "false").lower() in ("", "true", "1")
+    values.setdefault("gradient_checkpointing", not off)
+    if values.setdefault("use_lora", True) is True:
+        values.setdefault("lora_r", 8)
+    return True
 
 
 def _of_chat(own: Mapping[str, str]) -> dict[str, object]:
