@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.errors import Problem
+from meshwright.estimate.degree_rules import model_rules
 from meshwright.estimate.layout import expand
-from meshwright.estimate.legality import model_rules, plan_problems, row_degrees, row_problems
+from meshwright.estimate.legality import plan_problems, row_degrees, row_problems
 from meshwright.library.models import spec
 from meshwright.schedules import SCHEDULES
 from meshwright.specs import ModelSpec, PlanRow

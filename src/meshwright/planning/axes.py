@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from meshwright.errors import InputError, Problem
-from meshwright.estimate.legality import model_rules, row_degrees
+from meshwright.estimate.degree_rules import model_rules
+from meshwright.estimate.legality import row_degrees
 from meshwright.planning.axis_words import (
     COUNTED,
     entries_of,

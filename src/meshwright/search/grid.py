@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.estimate.legality import model_rules
+from meshwright.estimate.degree_rules import model_rules
 from meshwright.search.axes import AXES, WAYS, paired_ways, ways_of
 from meshwright.search.space import Space
 from meshwright.search.table import divisors

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from meshwright.estimate.legality import model_rules
+from meshwright.estimate.degree_rules import model_rules
 from meshwright.search.axes import WAY_AXES, WAYS, only_way
 from meshwright.search.grid import Grid, context_levels, grid_degrees
 from meshwright.search.shardings import PLAIN_SHARDINGS, Sharding
