@@ -267,7 +267,8 @@ class NativeSource:
     def _unevenly(self, parts: Sequence[IslandPart], best_s: float) -> list[PricedPlan]:
         """Sets of pipelines whose micro-batches do not divide the batch, where those that do share it coarsely.
 
-        Over all parts, and over each by itself: sets of few devices promise less than they keep beside large ones.
+        Over all parts, and over each by itself, where whole shares of the batch are looked at, too: sets of few devices
+        promise less than they keep beside large ones.
         """
         if len(parts) < 2:
             return []
@@ -276,7 +277,8 @@ class NativeSource:
         several = [[part] for part in parts if part.devices > 1 and (coarse(parts) or coarse([part]))]
         each = [own for own in several if islands.least_s(own) < best_s]
         # What one kind does by itself is a time to beat for all of them.
-        alone = [one for own in each for one in self._first(self._uneven, own, COMPOSED)]
+        ways = (self._uneven, self.composer)
+        alone = [one for own in each for way in ways for one in self._first(way, own, COMPOSED)]
         return [*(self._first(self._uneven, parts, UNEVENLY_COMPOSED) if coarse(parts) else []), *alone]
 
     @cached_property
