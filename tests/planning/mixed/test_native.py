@@ -173,6 +173,8 @@ def test_nodes_that_leave_an_uneven_rest_are_never_slower() -> None:
         ("llama-3.2-3b", "4xH200,4xA100-80", "4xH200,6xA100-80", 32),
         # Five, and two in turn, of seven by themselves: no set of both kinds near them tells which are worth the most.
         ("llama-3.2-1b", "7xH100,2xL40S", "7xH100,4xL40S", 32),
+        # 17 + 5 x 3 sequences on two and six: far from the first of such sets with fractions of micro-batches.
+        ("llama-3.2-3b", "2xH200,5xA100-80", "2xH200,7xA100-80", 32),
         # Four, and three in turn, in micro-batches that divide the batch; few sets of both kinds are as quick.
         ("llama-3.2-1b", "7xH100,1xL40S", "7xH100,4xL40S", 32),
     ],

@@ -198,7 +198,8 @@ class NativeSource:
     def _first(self, composer: Composer, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """The first few of a composer that fit, as long as they promise to be about as quick."""
         found: list[PricedPlan] = []
-        promised = composer.made(parts, 3 * most)
+        # Of sizes that do not divide the batch, sets that promise little in fractions may be the quickest in whole.
+        promised = composer.made(parts, max(3 * most, UNEVENLY_COMPOSED if composer.uneven else 0))
         plans = [native_plan(made, self.cluster) for made in promised[:most]]
         self._pricer.price_rows(plans)
         later = (native_plan(made, self.cluster) for made in promised[most:])
