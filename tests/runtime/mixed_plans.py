@@ -8,12 +8,13 @@ from itertools import accumulate
 from meshwright.library.clusters import resolve_gpus
 from meshwright.runtime.mixed_training import MixedTraining
 from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, StrategyRun, Worker
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import Workload
-from meshwright.zoo.tiny import TINY
+from meshwright.zoo.tiny import TINY, scaled_model
 
 LENGTH = 8
 GPUS = "4xA100-80,2xL40S,2xA100-40"
@@ -75,15 +76,22 @@ def plan_of(*lines: Line) -> ExecutionPlan:
     return ExecutionPlan(strategies=tuple(strategies), pipelines=tuple(pipelines))
 
 
-def job_of(plan: ExecutionPlan, model: str = "llama-tiny") -> Job:
+def spec_of(plan: ExecutionPlan, model: str) -> ModelSpec:
+    """The model with as many layers as the plan has."""
+    layers = sum(run.layers for chunk in plan.pipelines[0].chunks() for run in chunk.runs)
     spec = TINY[model]
+    return spec if layers == spec.num_layers else scaled_model(spec, layers=layers)
+
+
+def job_of(plan: ExecutionPlan, model: str = "llama-tiny") -> Job:
+    spec = spec_of(plan, model)
     workload = Workload(seq_len=LENGTH, global_batch=plan.global_batch, precision=PRECISIONS["fp32"])
     return Job(model=spec, cluster=resolve_gpus(GPUS), workload=workload, plan=plan)
 
 
 def training_of(plan: ExecutionPlan, model: str = "llama-tiny", backend: str = "local") -> MixedTraining:
-    return MixedTraining(spec=TINY[model], seq_len=LENGTH, job=job_of(plan, model), name="drawn", backend=backend,
-                         timeout_s=120.0)  # fmt: skip
+    job = job_of(plan, model)
+    return MixedTraining(spec=job.model, seq_len=LENGTH, job=job, name="drawn", backend=backend, timeout_s=120.0)
 
 
 CASES: dict[str, tuple[ExecutionPlan, str]] = {
@@ -97,8 +105,8 @@ CASES: dict[str, tuple[ExecutionPlan, str]] = {
     ),
     "two pipelines, micro-batches of 6 and 2 samples": (
         plan_of(
-            Line(3, 2, (stage(3, dp=2, sharding="z2"), stage(1, tp=2))),
-            Line(2, 5, (stage(1), stage(2, tp=2), stage(1))),
+            Line(3, 2, (stage(2, dp=2, sharding="z2"), stage(1, tp=2))),
+            Line(2, 3, (stage(1), stage(1, tp=2), stage(1))),
         ),
         "gpt-tiny",
     ),
