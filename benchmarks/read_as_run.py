@@ -372,7 +372,9 @@ def _words(path: Path, run: Recorded, given: Mapping[str, str], arguments: list[
         if any(one.unknown is not None for one in mine):
             a, b = options(theirs), options([one.text if one.unknown is None else "?" for one in mine])
             wrong = {
-                name: (a[name], b[name]) for name in a.keys() & b.keys() if a[name] != b[name] and "?" not in b[name]
+                name: (a[name], b[name])
+                for name in a.keys() & b.keys()
+                if "?" not in b[name] and (len(a[name]) != len(b[name]) or not all(map(_same, a[name], b[name])))
             }
             best = best or (f"differs: {wrong}" if wrong else "same but for unknown")
             continue
@@ -384,7 +386,11 @@ def _words(path: Path, run: Recorded, given: Mapping[str, str], arguments: list[
 
 
 def _same(run: str, read: str) -> bool:
-    if run == read or run.replace("/job/", "") == read or run.rpartition("/")[2] == read.rpartition("/")[2] != "":
+    if (
+        run == read
+        or run.replace("/job/", "") == read.removeprefix("./")
+        or run.rpartition("/")[2] == read.rpartition("/")[2] != ""
+    ):
         return True
     # What a template leaves to fill in is one word where it runs, and another where it is read.
     return "to_fill_in" in run and re.fullmatch(re.escape(run).replace("to_fill_in", r"_\w+"), read) is not None

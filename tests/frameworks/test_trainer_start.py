@@ -51,6 +51,7 @@ MORE: dict[str, tuple[dict[str, Any], ...]] = {
         {"plan": "dp16.z2.mbs2", "optimizer": "sgd"},
         {"plan": "dp16.z1.mbs2", "dtype": "fp32"},
         {"plan": "cp4-a2a.dp4.z3.mbs2.rc-full"},
+        {"plan": "tp2.nosp.dp8.z3.mbs2"},
     ),
 }
 """Plans with what the grid has not."""

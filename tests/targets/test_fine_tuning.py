@@ -257,6 +257,11 @@ def test_programs_that_train_something_else_are_told_by_their_names(tmp_path: Pa
         started(tmp_path, TRAIN.replace("sft.py", program))
 
 
+def test_a_stage_of_rewards_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="pairs or rewards"):
+        started(tmp_path, f"{TRAIN.replace('sft.py', 'train_bash.py')} --stage rm --finetuning_type full")
+
+
 def test_options_of_llamafactory_have_its_own_defaults(tmp_path: Path) -> None:
     words = f"{TRAIN.replace('sft.py', 'src/train_bash.py')} --stage sft --template llama2"
     adapted = started(tmp_path, f"{words} --lora_target q_proj,v_proj")

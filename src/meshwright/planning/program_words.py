@@ -96,11 +96,21 @@ def unknown_file(launch: Launch) -> Iterator[Problem]:
     yield from questions_for(opened[:1])
 
 
+def words_of(launch: Launch) -> list[str]:
+    """Words of a program, with an end."""
+    return [*(word.text for word in launch.words), ""]
+
+
 _SEVERAL = re.compile(r"(?:^|[_.-])(dpo|spin|simpo|orpo|ppo|grpo|kto|orpo|rloo|rlhf|reward|gkd)(?=[_.-]|$)")
 
 
-_OF_PAIRS = re.compile(r"--(?:beta|max_prompt_length|num_generations|reward_model_path|dpo_\w+|simpo_\w+)(?:=|$)")
+_OF_PAIRS = re.compile(
+    r"--(?:beta|max_prompt_length|num_generations|reward_model_path|(?:dpo|simpo|rrhf|rank(?:ing)?)_\w+|margin|lenpen)"
+    r"(?:=|$)"
+)
 """Options of trainers on pairs, rewards and answers."""
+_STAGES = ("rm", "dpo", "ppo", "kto", "orpo", "simpo", "grpo")
+"""Values of `--stage` of LLaMA-Factory's program that run a sequence more than once, or more than one model."""
 
 
 def of_several_models(launch: Launch) -> Iterator[Problem]:
@@ -109,6 +119,8 @@ def of_several_models(launch: Launch) -> Iterator[Problem]:
     program = next((name for name in (one.rpartition("/")[2] for one in names) if _SEVERAL.search(name.lower())), "")
     role = several_models(launch)
     pairs = next((one.text for one in launch.words if _OF_PAIRS.match(one.text)), None)
+    stages = [one for one, after in pairwise(words_of(launch)) if one == "--stage" and after in _STAGES]
+    pairs = next((one for one in stages), pairs)
     if role is not None:
         yield role
     elif pairs is not None and not program:

@@ -33,7 +33,8 @@ _ALIASES = {
         "lora_target_modules",
     ),
     **dict.fromkeys(("use_peft_lora", "enable_lora", "lora_enable"), "use_lora"),
-    **dict.fromkeys(("lora_modules_to_save",), "modules_to_save"),
+    "lora_modules_to_save": "modules_to_save",
+    "mark_only_lora_as_trainable": "only_optimize_lora",
     **dict.fromkeys(("q_lora", "use_qlora", "qlora", "use_4bit", "use_4bit_quantization"), "load_in_4bit"),
     **dict.fromkeys(("use_8bit", "use_8bit_quantization"), "load_in_8bit"),
 }

@@ -95,10 +95,10 @@ RULES = (
     ),
     Rule(
         field="data.zero",
-        holds=lambda plan: plan.strategy.tp == 1 or plan.strategy.data.zero <= 2,
-        why="AutoTP goes with ZeRO 0 to 2",
+        holds=lambda plan: plan.strategy.expert.ep == 1 or plan.strategy.tp == 1 or plan.strategy.data.zero <= 2,
+        why="AutoTP goes with ZeRO 3 where experts are not spread over ranks (AutoEP)",
         fix="use z2, or tp1",
-        source=_CONFIG,
+        source="deepspeed/runtime/engine.py of deepspeed 0.19.8",
     ),
     Rule(
         field="cp",

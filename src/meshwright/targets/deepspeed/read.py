@@ -31,6 +31,8 @@ _BOTH_NAMES = frozenset(
 def _one_name(keys: Keys) -> Keys:
     """Keys by the name that the table of facts has, without comments, which DeepSpeed passes over."""
     found = {name: value for name, value in keys.items() if not name.startswith(("_", "//"))}
+    if "bfloat16" in found:  # its earlier name, which DeepSpeed still takes
+        found.setdefault("bf16", found.pop("bfloat16"))
     zero = found.get("zero_optimization")
     if isinstance(zero, dict):
         named = {f"stage3_{name}" if name in _BOTH_NAMES else name: value for name, value in zero.items()}
