@@ -172,3 +172,19 @@ def test_adapters_of_nemo_are_a_workload(tmp_path: Path) -> None:
     report = mw.check(source=file, source_format="hydra", cluster="16xH100", search=False, settings="vocab-size=32000")
     assert report.inputs is not None
     assert report.inputs.model.tuning is not None
+
+
+def test_the_batch_of_a_step_goes_where_devices_share_one(tmp_path: Path) -> None:
+    """The trainer compares it with what all devices would take, sequence ranks among them."""
+    path = tmp_path / "ds.json"
+    path.write_text(
+        '{\n  "train_batch_size": 64,\n  "train_micro_batch_size_per_gpu": 1,\n  "gradient_accumulation_steps": 8,\n'
+        '  "bf16": {"enabled": true},\n  "zero_optimization": {"stage": 3}\n}\n'
+    )
+    fix = mw.check("llama-3.1-8b", cluster="8xH100", source=path, seq_len=131072).fix
+    assert fix is not None
+    assert '"sequence_parallel_size": 8' in fix.text
+    assert "train_batch_size" not in fix.text
+    short = mw.check("llama-3.1-8b", cluster="8xH100", source=path, seq_len=2048).fix
+    assert short is not None
+    assert '"train_batch_size": 64' in short.text

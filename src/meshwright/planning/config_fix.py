@@ -108,7 +108,8 @@ def rewritten(
     if isinstance(edited, str):
         told = tuple(change.told(now) for change in changes)
         return replace(fix, changes=told, why_not=edited)
-    for change in list(changes):
+    kept = source.target.left_out
+    for change in [one for one in changes if one.new is not _ABSENT or one.path not in kept]:
         without = [other for other in changes if other is not change]
         smaller = edited_files(source, without)
         if not isinstance(smaller, str) and say_the_same(source.reading(smaller), wanted):

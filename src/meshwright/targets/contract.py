@@ -58,6 +58,9 @@ class Target(ABC):
     leaves them out."""
     edited: Callable[[str, str], KeyText | None] = key_text
     """A file of the target, by name and text, as one that can be edited; None where it cannot."""
+    left_out: frozenset[str] = frozenset()
+    """Keys that an edit takes away where the plan's own file has none, though the file reads the same with them: the
+    program compares them with others, and stops."""
     beside: tuple[str, ...] = ()
     """Names of files that say more of a plan, where they lie in one folder with the file that is read."""
     named: Callable[[str], tuple[str, ...]] = lambda text: ()

@@ -227,6 +227,8 @@ TARGET = OneStrategyTarget(
     notes=NOTES,
     read=read,
     recognised=FILE.recognised,
+    # The trainer compares the batch of a step with what all devices would take, those that share one among them.
+    left_out=frozenset(("train_batch_size",)),
     beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT, *adapters.FILES),
     software="pytorch-eager",
 )
