@@ -115,7 +115,7 @@ def test_the_same_batches_come_each_time() -> None:
 
 def test_a_mixed_run_that_loses_a_worker_goes_on_with_another_plan(tmp_path: Path) -> None:
     """The second worker dies; its two devices are gone, and what the first ones train then is the same run."""
-    plan = plan_of(Line(1, 2, (stage(2, dp=4), stage(2, dp=2))))
+    plan = plan_of(Line(1, 2, (stage(1, dp=4), stage(1, dp=2))))
     expected = losses_of(training_of(plan), Steps(count=3))  # type: ignore[arg-type]
     there = training_of(plan, backend="processes")
     watched = Watched(there, kill_after=0)  # type: ignore[arg-type]
