@@ -165,7 +165,8 @@ def test_weights_in_four_bits_are_trained_through_adapters(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "option", ["--freeze_layers 12", "--pre_seq_len 128", "--parallel_mode zigzag_ring_attn", "--use_galore"]
+    "option",
+    ["--freeze_layers 12", "--pre_seq_len 128", "--parallel_mode ring", "--use_galore", "--medusa_num_heads 3"],
 )
 def test_what_a_program_itself_changes_is_refused_and_not_noted_alone(tmp_path: Path, option: str) -> None:
     on, off = (started(tmp_path, f"{TRAIN} {one}").violations for one in (option, f"{option.split()[0]} false"))

@@ -10,7 +10,7 @@ _DEGREE = re.compile(
 _CHANGES = re.compile(
     r"freeze|galore|badam|apollo|pissa|bits?$|[48]bit|fp8|int8|quantiz|offload|zero_stage|moe|expert|trainable|lora"
     r"|adapter|peft|prefix|p_?tuning|pre_seq_len|prompt_tuning|prun|distill|teacher|checkpointing|recompute|parallel"
-    r"|pipeline|ulysses|ring_attn|batch|bsz|accum"
+    r"|pipeline|ulysses|ring_attn|medusa|eagle|batch|bsz|accum"
 )
 _KINDS = ("finetuning_type", "train_mode", "tuner_type", "train_type", "sft_type", "tuning_method")
 _NAMES = re.compile(

@@ -220,6 +220,8 @@ class _Collected:
         texts = [one.text for one in own] if attached is None else [attached]
         if name in _BITS and texts[:1] and texts[0] in ("4", "8"):
             name, texts = f"load_in_{texts[0]}bit", ["true"]
+        if name == "lora" and [text.lower() for text in texts] in ([], ["true"], ["false"]):
+            name = "use_lora"
         if name in _KINDS and unknown is None and texts[:1] and texts[0].lower() in _ADAPTED:
             self.values |= _ADAPTED[texts[0].lower()]
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -431,6 +432,16 @@ def test_nanotron_balances_what_stages_multiply(tmp_path: Path, vocab: int, layo
     assert question is not None
     assert question.plan is not None
     assert tuple(chunk.num_layers for chunk in question.plan.pipelines[0].chunks()) == layout
+
+
+def test_neox_of_version_2_has_the_mlp_of_llama_by_a_key(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 4096, "num_layers": 32, "num_attention_heads": 32, "pos_emb": "rotary", "rotary_pct": 1}
+    shape = {"norm": "rmsnorm", "mlp_type": "llama", "activation": "silu", "no_weight_tying": True}
+    plain = {"use_bias_in_attn_linear": False, "pipe_parallel_size": 1, "model_parallel_size": 1, "seq_length": 2048}
+    batch = {"train_micro_batch_size_per_gpu": 1, "attention_config": [[["flash"], 32]]}
+    text = json.dumps(sizes | shape | plain | batch, indent=2)
+    report = read(tmp_path, "7B.yml", text, settings="padded_vocab_size=32000")
+    assert inputs(report).model.parameters == 6_738_415_616  # Llama 7B
 
 
 def test_neox_counts_layers_where_it_parts_them_by_type(tmp_path: Path) -> None:

@@ -185,9 +185,21 @@ NOTES = (
     ),
     overlaps("FSDP2 and DDP overlap their collectives"),
 )
+_EARLIER = {"fsdp_backward_prefetch_policy": "fsdp_backward_prefetch"}
+
+
+def _todays_names(keys: Keys) -> Keys:
+    """Keys with the names of today where a file has earlier ones, which Accelerate still takes."""
+    shards = keys.get("fsdp_config")
+    if not isinstance(shards, dict):
+        return keys
+    return {**keys, "fsdp_config": {_EARLIER.get(name, name): value for name, value in shards.items()}}
+
+
 FILE = KeyFile(
     title=TITLE,
     name=CONFIG,
+    plain=_todays_names,
     package=__name__,
     marks=(
         ("compute_environment", "mixed_precision:", "deepspeed_config:", "fsdp_config:", "num_processes:"),

@@ -20,11 +20,19 @@ from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
 
 TITLE = "LLM Foundry"
-_recognised = marked_lines(
+_marked = marked_lines(
     r"^[ \t]*global_train_batch_size:",
     r"^[ \t]*(?:train_loader|max_duration|device_eval_batch_size):",
     r"^[ \t]*model:",
 )
+_OF_OLMO = re.compile(r"^[ \t]+(?:block_type|layer_norm_type|mlp_hidden_size|mlp_ratio)[ \t]*:", re.MULTILINE)
+"""Keys of the models of OLMo's trainer, whose batch has the same names."""
+
+
+def _recognised(name: str, text: str) -> bool:
+    return _marked(name, text) and _OF_OLMO.search(text) is None
+
+
 _OPTIMIZERS = {"decoupled_adamw": "adamw", "adamw": "adamw", "decoupled_lionw": "lion"}
 _MICRO = "device_train_microbatch_size"
 

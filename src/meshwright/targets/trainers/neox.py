@@ -35,6 +35,8 @@ _BY_FILE = {"20B_tokenizer": 50277, "gpt2-vocab": 50257}
 """Tokens of a tokenizer by its file."""
 _MICRO, _VOCAB = "train_micro_batch_size_per_gpu", "padded_vocab_size"
 _OPTIMIZERS = ("adam", "adamw", "sgd", "lion")
+_LLAMA_MULTIPLE = 256
+"""Of the width of LLaMAParallelMLP (megatron/model/transformer.py of gpt-neox 2.0)."""
 _GATED = ("swiglu", "geglu", "glu", "reglu", "bilinear")
 
 
@@ -184,6 +186,16 @@ def _model(reader: KeyReader, questions: list[Problem]) -> Mapping[str, Any] | N
         "tie_word_embeddings": not reader.switch("no_weight_tying"),
     }
     dropped = {f"{name}_dropout": reader.get(f"{name}_dropout", 0.0) for name in ("hidden", "attention")}
+    # Version 2 has the MLP of Llama by a key of its own: its width is that of one half, without biases.
+    if norm.endswith("rmsnorm") and reader.word("mlp_type", "regular") == "llama" and activation == "silu":
+        width = -(-int(2 * hidden * 4 / 3) // _LLAMA_MULTIPLE) * _LLAMA_MULTIPLE
+        return {
+            **common,
+            "model_type": "llama",
+            "intermediate_size": reader.degree("intermediate_size", width),
+            "num_key_value_heads": grouped,
+            "attention_bias": reader.switch("use_bias_in_attn_linear", default=True),
+        }
     if norm.endswith("rmsnorm") and activation in _GATED and place == "rotary" and not any(dropped.values()):
         multiple = reader.degree("mlp_multiple_of")
         # Gated MLPs are narrowed by 2/3, and the width is that of both halves.
