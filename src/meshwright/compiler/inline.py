@@ -129,13 +129,18 @@ def is_dropped(var: core.Var) -> bool:
     return type(var) is not core.Var and str(var) == "_"
 
 
+HOLDS = (core.ClosedJaxpr, core.Jaxpr, tuple, list)
+"""Types of parameters that may hold programs."""
+
+
 def programs_of(eqn: core.JaxprEqn) -> list[core.Jaxpr]:
     """Programs inside an equation: bodies of loops, branches, functions with rules of their own.
 
     Args:
         eqn: of a traced program.
     """
-    return [inner for value in eqn.params.values() for inner in programs_in(value)]
+    # Asked of every equation several times: most parameters are numbers and shapes.
+    return [inner for value in eqn.params.values() if isinstance(value, HOLDS) for inner in programs_in(value)]
 
 
 def programs_in(value: Any) -> list[core.Jaxpr]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.found_gradients import gradients_found
-from meshwright.compiler.inline import opened, programs_in, programs_of
+from meshwright.compiler.inline import HOLDS, opened, programs_in, programs_of
 from meshwright.compiler.source_line import frame_of, line_of, start_of
 from meshwright.compiler.unplaced import unplaced
 from meshwright.compiler.users_mesh import users_mesh
@@ -39,7 +40,10 @@ def traced_loss(
     with tracing_errors(fun), users_mesh() as meshed, gradients_found() if gradients else nullcontext():
         # A function of its own for each, or JAX would remember the first.
         once, again = (jax.make_jaxpr(lambda *given: flat(*given))(*shapes) for _ in range(2))
-        once, again = (opened(unplaced(program, differentiated=gradients, meshed=meshed)) for program in (once, again))
+        read = partial(unplaced, differentiated=gradients, meshed=meshed)
+        same = _same(once, again)
+        once = opened(read(once))
+        again = once if same else opened(read(again))
     for program in (once, again):
         _check_stale(fun, program)
     changed = _difference(once.jaxpr, again.jaxpr) or _other_constants(once, again)
@@ -137,6 +141,28 @@ def _at(error: BaseException) -> str:
     return f": {line}" if line else ""
 
 
+def _same(one: core.ClosedJaxpr, other: core.ClosedJaxpr) -> bool:
+    """Whether two programs are the same before their calls are opened; where they are not, both are read further."""
+    held: list[list[Any]] = [[], []]
+    for program, consts in zip((one, other), held, strict=True):
+        consts += program.consts
+        consts += [value for inner in _closed_inside(program.jaxpr) for value in inner.consts]
+    if any(isinstance(value, jax.core.Tracer) for value in [*held[0], *held[1]]) or len(held[0]) != len(held[1]):
+        return False
+    return _difference(one.jaxpr, other.jaxpr) is None and all(map(_equal, *held))
+
+
+def _closed_inside(jaxpr: core.Jaxpr) -> Iterator[core.ClosedJaxpr]:
+    """Programs with constants of their own at any depth."""
+    for eqn in jaxpr.eqns:
+        for value in eqn.params.values():
+            if isinstance(value, HOLDS):
+                own = value if isinstance(value, tuple | list) else (value,)
+                yield from (one for one in own if isinstance(one, core.ClosedJaxpr))
+        for inner in programs_of(eqn):
+            yield from _closed_inside(inner)
+
+
 def _difference(one: core.Jaxpr, other: core.Jaxpr) -> str | None:
     """Where two programs first differ; None where they are the same."""
     for first, second in zip(one.eqns, other.eqns, strict=False):
@@ -144,8 +170,10 @@ def _difference(one: core.Jaxpr, other: core.Jaxpr) -> str | None:
             line = line_of(first) or line_of(second)
             return f": {line}" if line else ""
         for name, value in first.params.items():
+            if not isinstance(value, HOLDS):
+                continue
             for a, b in zip(programs_in(value), programs_in(second.params[name]), strict=False):
-                if (found := _difference(a, b)) is not None:
+                if a is not b and (found := _difference(a, b)) is not None:
                     return found
     return None if len(one.eqns) == len(other.eqns) else ""
 

@@ -132,7 +132,7 @@ class Updating:
         return PlacedValue(aval=shape_only(var.aval), spec=self.out.buffers[buffer].spec)
 
     def _role(self, var: core.Var) -> ValueRole:
-        return ValueRole.PARAMETER if is_parameter(self.step, var) else ValueRole.STATE
+        return ValueRole.PARAMETER if var in self.operand_of else ValueRole.STATE
 
     def _fetch(
         self, mesh: int, wanted: Sequence[core.Var], home: Mapping[core.Var, int],
@@ -187,7 +187,7 @@ class Updating:
     def _state_spec(self, mesh: int, var: core.Var) -> Any:
         """An output takes the sharding of the input it replaces, where there is one."""
         old = self.replaced.get(var)
-        return None if old is None else state_spec(self.step, old, self.shardings[mesh], self.devices[mesh])
+        return None if old is None else self.shardings[mesh].spec(self._role(old), old, self.devices[mesh])
 
     def _outcome(self, atom: Any, made: Mapping[core.Var, int]) -> StepResult:
         if isinstance(atom, core.Var) and atom in self.operands.place_of:

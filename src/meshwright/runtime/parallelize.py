@@ -13,6 +13,7 @@ import numpy as np
 
 from meshwright.compiler.batch_arguments import batch_argument
 from meshwright.compiler.calls import CallForm, StepCall
+from meshwright.compiler.garbage import garbage_left
 from meshwright.compiler.methods import DataParallel, FollowParallel, Method
 from meshwright.compiler.users_mesh import mesh_aside
 from meshwright.errors import InputError, Problem
@@ -101,7 +102,8 @@ class ParallelizedStep:
             return compile_following(fun, arguments, self.method, batch, self.loss)
         before = self.compiled()
         beside = before.runtime if before is not None else None
-        return compile_step(fun, arguments, self.method, batch, self.loss, self.place, beside)
+        with garbage_left():
+            return compile_step(fun, arguments, self.method, batch, self.loss, self.place, beside)
 
     def create(self, init: Callable[..., Any], *arguments: Any, batch: Any) -> Any:
         """The first state, made where the step reads it: `state = train_step.create(init, key, batch=batch)`.

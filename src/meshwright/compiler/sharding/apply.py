@@ -31,8 +31,11 @@ AXES = ("x", "y", "z")
 
 
 CLEARLY = 1.05
-"""How much less a decision about two axes or more has to take than one beside data ranks: where values move over two
-axes at once, XLA may send more than was priced; sums over ranks are written here."""
+"""How much less a decision about all axes has to take than one beside data ranks: where values move over two axes at
+once, XLA may send more than was priced; sums over ranks are written here. Along one axis it is so much of what goes
+beyond the work that every decision has."""
+NEARLY_EQUAL = 1e-3
+"""Part of a step that decides for nothing: programs too small to share take as long one way as the other."""
 
 
 class StagesOfRanks(Protocol):
@@ -145,14 +148,7 @@ def shard_stage(
     views = [*on_ranks, *((view, mesh, None) for view, mesh in meshes)]
     graphs = [_graph(step, stage, view, own_ranks, setting) for view, _, own_ranks in views]
     solved = [_decided(graph, setting) for graph in graphs]
-    best = int(
-        np.argmin(
-            [
-                found.objective_s * (CLEARLY if ranks is None and len(view.axes) > 1 else 1.0)
-                for found, (view, _, ranks) in zip(solved, views, strict=True)
-            ]
-        )
-    )
+    best = int(np.argmin(_compared_s(graphs, solved, [ranks is not None for *_, ranks in views])))
     graph, found, (_, mesh, ranks) = graphs[best], solved[best], views[best]
     own = stage if ranks is None else ranks.stages[0]
     names = AXES[0 if ranks is None else len(ranks.axes) : mesh.devices.ndim]
@@ -165,6 +161,17 @@ def shard_stage(
         return replace(own, program=held.program(own.program, graph.sites)), sharding
     parts = [replace(layer, program=held.program(layer.program, graph.sites)) for layer in layers]
     return recomputed(stage, parts), sharding
+
+
+def _compared_s(graphs: Sequence[DecisionGraph], solved: Sequence[Decision], on_ranks: Sequence[bool]) -> list[float]:
+    """Seconds by which decisions are compared: those without data ranks with a margin."""
+    least_s = min(graph.compute_s(found.choice) for graph, found in zip(graphs, solved, strict=True))
+    found_s = []
+    for graph, found, ranks in zip(graphs, solved, on_ranks, strict=True):
+        common_s = least_s if len(graph.mesh.axes) == 1 else 0.0
+        margin_s = (CLEARLY - 1.0) * (found.objective_s - common_s) + NEARLY_EQUAL * found.objective_s
+        found_s.append(found.objective_s + (0.0 if ranks else margin_s))
+    return found_s
 
 
 def _graph(

@@ -71,6 +71,14 @@ class DecisionGraph:
             edges=self._all_edges(again),
         )
 
+    def compute_s(self, choice: Sequence[int]) -> float:
+        """Seconds of a choice that are work, for one micro-batch.
+
+        Args:
+            choice: of each node.
+        """
+        return sum(float(node.compute_s[own]) for node, own in zip(self.nodes, choice, strict=True))
+
     def _all_edges(self, again: float) -> dict[Pair, Float[np.ndarray, "choices choices"]]:
         if not again:
             return self.edges
