@@ -14,7 +14,8 @@ import meshwright
 from meshwright.library.calibration import PACKAGED
 from meshwright.service.answering import Reply
 
-MOST_BYTES = 64 * 2**20
+MOST_BYTES = 16 * 2**20
+"""Some six hundred estimates; a busy service is as large after seconds as after days."""
 
 
 class Replies:
