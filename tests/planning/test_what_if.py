@@ -138,3 +138,16 @@ def test_a_plan_whose_stages_differ_keeps_its_settings() -> None:
     assert step_s(changed_job(mixed, {"seq_len": mixed.workload.seq_len * 2})) > step_s(mixed)
     name = quantities_of(mixed)[0].name
     assert step_s(changed_job(mixed, {"numbers": {name: 0.5}})) > step_s(mixed)
+
+
+def test_kinds_have_prices_of_their_own() -> None:
+    mixed = mw.plan("gpt2", gpus="4xH100,4xA100-80", global_batch=32, top=1)[0].job
+    asked: dict[str, object] = {"price": {"A100-80": 1.5}}
+    changed = changed_job(mixed, asked)
+    before = {group.device.name: group.price_per_hour for group in mixed.cluster.groups}
+    after = {group.device.name: group.price_per_hour for group in changed.cluster.groups}
+    assert after == {**before, "A100-80": 1.5}
+    assert describe_conditions(mixed, changed, asked) == ["A100-80 1.5 USD per GPU and hour"]
+    with pytest.raises(InputError, match="a price of 'B200'") as refused:
+        changed_job(mixed, {"price": {"B200": 1, "H100": "cheap"}})
+    assert len(refused.value.problems) == 2

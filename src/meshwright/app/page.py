@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.app.estimate import priced_set
-from meshwright.app.plan_set import PlanSet, RankedPlan, ranked
+from meshwright.app.plan_set import PlanSet, RankedPlan, ranked, told_apart
 from meshwright.app.requests.page import NOT_OF_THE_ANSWER, PageRequest
 from meshwright.errors import UnsupportedError
 from meshwright.estimate.price import estimate_plan
@@ -92,7 +92,8 @@ def on_page(plan: RankedPlan) -> PlanOnPage:
 
 def _source(document: Mapping[str, Any], plans: tuple[RankedPlan, ...], command: str) -> PageSource:
     shown = tuple(on_page(plan) for plan in plans)
-    return PageSource(document={**document, "plans": [one.entry for one in shown]}, plans=shown, command=command)
+    entries = [{**one.entry, "title": title} for one, title in zip(shown, told_apart(plans), strict=True)]
+    return PageSource(document={**document, "plans": entries}, plans=shown, command=command)
 
 
 def _of_file(text: str, command: str) -> PageSource:

@@ -81,7 +81,7 @@ class PageAnswers:
                 "expert_load": None if load else job.workload.expert_imbalance,
                 "zipf": load and load.zipf,
             },
-            "price": job.cluster.groups[0].price_per_hour,
+            "prices": {group.device.name: group.price_per_hour for group in job.cluster.groups},
         }
         if asked.get("quantities"):
             found["quantities"] = _that_matter(job)

@@ -87,7 +87,8 @@ def changed_plan(job: Job, row: PlanRow | None, changes: Mapping[str, Any]) -> t
         row: that says it; None where none does.
         changes: by name: `row`, a plan in one line that the others then change; `AXES`; `seq_len` and `global_batch`;
             `expert_load`, the fullest rank over the mean, `zipf:S`, or rows of tokens by expert; `price` in USD per
-            device and hour; `numbers`, factors by the name of a number of the cluster.
+            device and hour, of all kinds or by the name of the device; `numbers`, factors by the name of a number of
+            the cluster.
 
     Raises:
         InputError: a value breaks its rule, or the settings do not go together; all problems at once.
@@ -220,7 +221,12 @@ def describe_conditions(before: Job, after: Job, changes: Mapping[str, Any]) -> 
         load = after.workload.expert_load
         found.append(f"expert load {load.described if load else f'{after.workload.expert_imbalance:.3g}'}")
     if "price" in changes:
-        found.append(f"{after.cluster.groups[0].price_per_hour:.3g} USD per GPU and hour")
+        of_kinds = {group.device.name: group.price_per_hour for group in after.cluster.groups}
+        stated = changes["price"] if isinstance(changes["price"], Mapping) else dict.fromkeys(of_kinds)
+        said = [(kind, usd) for kind, usd in of_kinds.items() if kind in stated and usd is not None]
+        alike = len({usd for _, usd in said}) == 1 and len(said) == len(of_kinds)
+        for kind, usd in said[:1] if alike else said:
+            found.append(f"{'' if alike else f'{kind} '}{usd:.3g} USD per GPU and hour")
     return [*found, *(f"{name} x {float(factor):.3g}" for name, factor in changes.get("numbers", {}).items())]
 
 
@@ -314,11 +320,34 @@ def _moved(row: PlanRow, name: str, value: Any, devices: int) -> PlanRow:
     return replace(row, schedule=schedule.token, vpp=vpp)
 
 
+def _repriced(cluster: ClusterSpec, stated: Any) -> ClusterSpec:
+    """The cluster at other prices: one of all devices, or one for each kind that is named.
+
+    Raises:
+        InputError: a price is none, or a kind is not in the cluster; all problems at once.
+    """
+    kinds = dict.fromkeys(group.device.name for group in cluster.groups)
+    gather = Gather()
+    prices: dict[str, float | None] = {}
+    for kind, usd in (stated if isinstance(stated, Mapping) else dict.fromkeys(kinds, stated)).items():
+        if kind not in kinds:
+            what = f"a price of {str(kind)[:60]!r}"
+            problem = Problem(what=what, why="the cluster has none", fix=f"one of {', '.join(kinds)}", field="price")
+            gather.problem(problem, "MW206")
+        else:
+            prices[kind] = gather.attempt(lambda usd=usd: PRICE.read("price", usd))  # type: ignore[misc]
+    gather.done()
+    groups = (
+        replace(one, price_per_device_hour=prices[one.device.name]) if one.device.name in prices else one
+        for one in cluster.groups
+    )
+    return replace(cluster, groups=tuple(groups))
+
+
 def _changed_cluster(job: Job, changes: Mapping[str, Any]) -> ClusterSpec:
     cluster = job.cluster
     if "price" in changes:
-        price = PRICE.read("price", changes["price"])
-        cluster = replace(cluster, groups=tuple(replace(g, price_per_device_hour=price) for g in cluster.groups))
+        cluster = _repriced(cluster, changes["price"])
     wanted = changes.get("numbers", {})
     if not isinstance(wanted, Mapping):
         problem = Problem(what="numbers is no table", why="it has factors by name", field="numbers")

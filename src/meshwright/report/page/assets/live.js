@@ -256,9 +256,21 @@ class Live {
   }
 
   price_(shell, knobs) {
-    return html("div", { class: "price" in this.changes ? "knob changed" : "knob" }, html("label", { for: "knob-price" }, html("span", {}, "USD per GPU and hour")),
-      html("input", { id: "knob-price", type: "number", min: 0, step: "0.1", class: "button", style: { width: "100%" }, value: knobs.price ?? "", placeholder: "not said",
-        onchange: (event) => this.apply(shell, { price: event.target.value === "" ? null : Number(event.target.value) }) }), this.problemOf("price"));
+    const kinds = Object.entries(knobs.prices);
+    const stated = typeof this.changes.price === "object" ? this.changes.price : {};
+    const change = (kind, text) => {
+      if (kinds.length === 1) return this.apply(shell, { price: text === "" ? null : Number(text) });
+      const price = { ...stated, [kind]: Number(text) };
+      if (text === "") delete price[kind];
+      return this.apply(shell, { price: Object.keys(price).length ? price : null });
+    };
+    const field = ([kind, usd], at) => {
+      const id = at ? `knob-price-${at}` : "knob-price";
+      const name = kinds.length === 1 ? "USD per GPU and hour" : `${kind}: USD per GPU and hour`;
+      return [html("label", { for: id }, html("span", {}, name)),
+        html("input", { id, type: "number", min: 0, step: "0.1", class: "button", style: { width: "100%" }, value: usd ?? "", placeholder: "not said", onchange: (event) => change(kind, event.target.value) })];
+    };
+    return html("div", { class: "price" in this.changes ? "knob changed" : "knob" }, ...kinds.flatMap(field), this.problemOf("price"));
   }
 
   tools(shell) {

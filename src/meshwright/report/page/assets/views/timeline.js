@@ -108,18 +108,22 @@ function rows(labels, gutter, step, canvas) {
   const { data } = step;
   const every = Math.max(1, Math.ceil(13 / canvas.pitch));
   let island = null;
+  // Names stand beside the rows of their groups if all fit there; else under each stage, where rows are high enough.
+  const held = (name) => data.workers.filter((worker) => worker.island === name).length;
+  const beside = data.workers.every(({ island: name }) => !name || held(name) * canvas.pitch - 4 > name.length * 7) || canvas.height < 28;
   data.workers.forEach((worker, row) => {
     if (worker.island && worker.island !== island?.name) {
       const behind = data.workers.findIndex((other, at) => at > row && other.island !== worker.island);
       const count = (behind < 0 ? step.workers : behind) - row;
       const high = count * canvas.pitch - 4;
       labels.append(html("div", { class: "pipeline-island", style: { top: `${row * canvas.pitch}px`, height: `${high}px` } },
-        html("span", {}, high > worker.island.length * 7 ? worker.island : "")));
+        html("span", {}, beside && high > worker.island.length * 7 ? worker.island : "")));
       island = { name: worker.island };
     } else if (worker.island !== island?.name) island = null;
     if (row % every === 0) {
       const [name] = worker.name.split(":");
-      labels.append(html("div", { class: "pipeline-label", style: { top: `${row * canvas.pitch}px`, height: `${canvas.height}px` } }, name.replace("pipeline ", "p").replace(/ stage /, " s")));
+      labels.append(html("div", { class: "pipeline-label", style: { top: `${row * canvas.pitch}px`, height: `${canvas.height}px` } },
+        html("span", {}, name.replace("pipeline ", "p").replace(/ stage /, " s"), ...(beside || !worker.island ? [] : [html("small", {}, worker.island)]))));
     }
     const bar = html("div", { class: "pipeline-bar" }, ...GUTTER.filter((name) => worker.shares[name] > 0).map((name) =>
       html("i", { style: { flex: `${worker.shares[name]} 0 0`, background: gutterColour(name) } })));
