@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+import meshwright as mw
 from meshwright import plan
+from meshwright.report.words.comparison import distinct_titles
 from meshwright.report.words.titles import strategy_text
+from meshwright.specs.job import Job
 from meshwright.specs.row_text import parse_row
 from meshwright.specs.strategy import DataParallel, LayerStrategy, Recompute
 
@@ -38,3 +43,14 @@ def test_states_over_all_ranks_are_said_behind_what_a_pipeline_does_itself() -> 
     one = LayerStrategy(data=DataParallel(zero=1, across=6), recompute=Recompute(kind="full"))
     assert strategy_text(two) == "dp2 z2, states over all 6 ranks"
     assert strategy_text(one) == "z1 rc-full, states over all 6 ranks"
+
+
+def test_one_chunk_is_said_as_one() -> None:
+    def job(vpp: int) -> Job:
+        found = mw.estimate("gpt2", f"pp2.vpp{vpp}.dp1.mbs1.gbs8", gpus="2xH100").best.job
+        assert isinstance(found, Job)
+        return replace(found, name=None)
+
+    several, one = distinct_titles([(job(2), "2xH100"), (job(1), "2xH100")])
+    assert several == "2xH100"
+    assert "1 chunk," in one

@@ -168,8 +168,14 @@ def distinct_titles(plans: Sequence[tuple[PlannedJob, str]]) -> list[str]:
 
 def _distinct(job: PlannedJob, title: str, first: PlannedJob) -> str:
     other = [(name, show(job)) for name, show in _STAGES.items() if show(job) != show(first)]
-    said = [_SAID_OF_STAGES.get(name, f"{name} {{}}").format(text) for name, text in other]
+    said = [_said(name, text) for name, text in other]
     return f"{title} ({', '.join(said)})" if said else title
+
+
+def _said(name: str, text: str) -> str:
+    """A setting of stages in words: `2 chunks`, `1 pipeline`."""
+    words = _SAID_OF_STAGES.get(name, f"{name} {{}}").format(text)
+    return words.removesuffix("s") if text == "1" else words
 
 
 _MODELLED: dict[str, Callable[[Any], str]] = {
