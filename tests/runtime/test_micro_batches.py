@@ -11,7 +11,7 @@ import pytest
 import meshwright as mw
 from meshwright.errors import InputError
 from meshwright.runtime.devices import jax_precision
-from tests.runtime.micro_batch_cases import EXACT, REFUSED, Loss, batch, difference, masked, measured, weights
+from tests.runtime.micro_batch_cases import EXACT, REFUSED, Loss, batch, difference, mapped, masked, measured, weights
 
 METHODS: dict[str, Callable[[int], Any]] = {
     "data": lambda parts: mw.DataParallel(num_micro_batches=parts, devices=jax.devices()[:4]),
@@ -32,7 +32,7 @@ def test_the_step_is_that_of_the_whole_batch(loss: Loss) -> None:
 
 @pytest.mark.filterwarnings("ignore::meshwright.compiler.idle_devices.IdleDevicesWarning")
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("loss", [masked, measured], ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("loss", [masked, measured, mapped], ids=lambda loss: loss.__name__)
 def test_so_it_is_under_every_method(loss: Loss, method: str) -> None:
     with jax_precision("fp64"):
         assert difference(loss, METHODS[method](4), weights(), batch()) < 1e-9

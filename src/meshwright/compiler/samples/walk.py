@@ -337,13 +337,26 @@ class Walk:
         start = list(given[consts : consts + carried])
         rows = [self.total(value) for value in given[consts + carried :]]
         if any(value.placement == 0 for value in rows):
-            raise NotShared("a loop over samples")
+            return self._mapped(eqn, held, start, rows)
         placements = tuple(value.placement for value in start)
         while True:
             try:
                 return self._scanned(eqn, held, start, rows, placements)
             except _Again as again:
                 placements = again.placements
+
+    def _mapped(
+        self, eqn: core.JaxprEqn, held: Sequence[RankValue], start: Sequence[RankValue], rows: Sequence[RankValue]
+    ) -> list[RankValue]:
+        """A loop whose rounds take samples of their own and hand nothing on (`lax.map`): a rank runs its own rounds."""
+        if start or self.sorts or any(value.placement != WHOLE for value in held):
+            raise NotShared("a loop over samples")
+        if any(value.placement > 0 for value in rows) or eqn.params["length"] % self.ranks:
+            raise NotShared(f"a loop over samples in {eqn.params['length']} rounds")
+        own = [self.own(value, 0).value for value in rows]
+        params = {**eqn.params, "length": eqn.params["length"] // self.ranks}
+        made = eqn.primitive.bind(*(value.value for value in held), *own, **params)
+        return [RankValue(value, 0) for value in made]
 
     def _scanned(
         self, eqn: core.JaxprEqn, held: Sequence[RankValue], start: Sequence[RankValue], rows: Sequence[RankValue],
