@@ -94,7 +94,9 @@ class LayerPricing(LayerSums):
         """All operators of a layer."""
         exchanges = []
         own = self.text.at(work.tokens)
-        for op in work.ops:
+        parts = self._captured(work)
+        for number, op in enumerate(work.ops):
+            self.launched = not (parts and parts[number])
             self.columns = self.text.at(op.tokens) if isinstance(op, Linear) and op.tokens is not None else own
             module = self.modules.setdefault(op.module, self.nothing())
             match op:
@@ -115,10 +117,20 @@ class LayerPricing(LayerSums):
                     self.vector(op, work.top_k, module)
                 case Exchange():
                     exchanges.append((op, module))
-        self.columns = own
+        self.columns, self.launched = own, True
         if exchanges:
             self.exchanges(exchanges, work)
+        self.replay(len({part for part in parts if part}))
         return self.seconds(reached=work.reached)
+
+    def _captured(self, work: LayerWork) -> list[str]:
+        """The captured part of each operator, nothing where the framework captures none."""
+        captured = self.hardware.software.captured
+        if not captured:
+            return []
+        from meshwright.estimate.captured import captured_parts  # few frameworks capture parts of layers
+
+        return captured_parts(work, captured, shared_beside=self.text.overlaps("shared") is not None)
 
     def gemm(self, op: Linear, local: LocalGemm, module: ModuleSeconds, tiles: int = 1) -> None:
         """A product and its gradients."""

@@ -89,6 +89,8 @@ class LayerSums:
         self.uneven: tuple[Rows, Rows] = (self.zero, self.zero)
         self.hidden = self.zero
         self.stashed = self.zero
+        self.launched = True
+        """Whether the host issues what is added operator by operator, instead of a graph that holds it."""
 
     def nothing(self) -> ModuleSeconds:
         """A module without work."""
@@ -130,6 +132,8 @@ class LayerSums:
         self.backward.compute_s = self.backward.compute_s + input_gradient + weight_gradient
         self.weight_gradient_s = self.weight_gradient_s + weight_gradient
         module.compute_s = module.compute_s + forward
+        if not self.launched:
+            return
         ahead, back = issued or (1.0, 2.0 if weight_gradient is not self.zero else 1.0)
         self.forward.operators = self.forward.operators + ahead
         self.backward.operators = self.backward.operators + back
@@ -182,8 +186,19 @@ class LayerSums:
         if phase == "forward":
             setattr(module, name, getattr(module, name) + seconds)
 
+    def replay(self, graphs: int) -> None:
+        """Count the launches of graphs, each way.
+
+        Args:
+            graphs: of the layer.
+        """
+        self.forward.operators = self.forward.operators + graphs
+        self.backward.operators = self.backward.operators + graphs
+
     def issue(self, call: Call, module: ModuleSeconds, share: Rows | float = 1.0) -> None:
         """Count the operators that the host issues for a call."""
+        if not self.launched:
+            return
         issued = np.greater(call.payload_bytes, 0) * np.minimum(call.repeats, 8.0) * np.greater(share, 0)
         target = self.forward if call.phase == "forward" else self.backward
         target.operators = target.operators + issued

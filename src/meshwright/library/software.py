@@ -82,6 +82,7 @@ def published_software(name: str) -> Software:
         data.pop(key, None)
     for key, field, scale in _SCALED:
         data[field] = data.pop(key) * scale
+    data["captured"] = tuple(data.get("captured", ()))
     return generation_of(name).of(Software(name=name, **data))
 
 

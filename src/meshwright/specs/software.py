@@ -11,6 +11,9 @@ from meshwright.specs.tuning import BITSANDBYTES
 
 FlashKernel = Literal["fa1", "fa2", "best"]
 
+CAPTURED_PARTS = ("attn", "mlp", "moe_router", "moe_preprocess")
+"""What of a layer a CUDA graph may hold by itself, as Megatron-Core names it."""
+
 DEFAULT_SOFTWARE = "megatron-core"
 """What a workload runs under unless it says otherwise."""
 PEFT_SOFTWARE = "transformers"
@@ -71,6 +74,9 @@ class Software:
     their factors."""
     launches_experts: bool = False
     """Whether the products of each expert of a rank are launched by themselves; else one kernel takes those of all."""
+    captured: tuple[str, ...] = ()
+    """Parts of a layer that the host launches as one CUDA graph each, of CAPTURED_PARTS; the rest operator by
+    operator."""
     backward_issue: float = 1.0
     """Host time to issue an operator backward over forward, 0-1: autograd's engine runs no modules. It tells where the
     host waits for the device before each micro-batch; else what forward issues late is made up for in backward."""
@@ -116,6 +122,8 @@ class Software:
         check.positive("held_logits", self.held_logits, zero=True)
         check.positive("overlap", self.overlap, zero=True)
         check.one_of("flash", self.flash, ("fa1", "fa2", "best"))
+        for part in self.captured:
+            check.one_of("captured", part, CAPTURED_PARTS)
         check.done()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.formats.measured.recipes import LAYER_GRAPHS, with_recipe
+from meshwright.formats.measured.recipes import LAYER_GRAPHS, launched_by, with_recipe
 from tests.formats.measured.row import assumed, run_of
 
 DEEPSEEK = {
@@ -83,3 +83,63 @@ def test_settings_that_no_code_of_a_release_has_give_way_to_its_recipe() -> None
     assert "vpp 5" in assumed(run)["settings"]
     other = run_of(**printed | {"dtype": "bf16"})
     assert other.plans[0].row.mbs == 2
+
+
+QWEN = {
+    "source": "Megatron-MoE-ModelZoo Qwen3",
+    "framework": "Megatron-Core MoE",
+    "model_name": "Qwen3-235B-A22B",
+    "year": "2025",
+    "gpu": "GB200",
+    "gpu_mem_gb": "186",
+    "nodes_gpus": "4",
+    "n_gpus": "256",
+    "n_experts": "128",
+    "top_k": "8",
+    "moe_ffn_hidden": "1536",
+    "tp": "1",
+    "pp": "4",
+    "vpp": "",
+    "ep": "64",
+    "dp": "64",
+    "global_batch_seqs": "8192",
+    "recompute": "",
+    "notes": "HybridEP",
+}
+
+
+def test_parts_of_layers_in_graphs_are_launched_as_such() -> None:
+    """Qwen3-235B on racks: attention and router in graphs, by scripts of 2026."""
+    run = run_of(**QWEN)
+    assert run.workload.software == "megatron-core-graphs-attention@2026-06"
+    assert run.overlap == "none"
+    assert "Megatron-MoE-ModelZoo" in assumed(run)["settings"]
+
+
+def test_a_script_that_pairs_micro_batches_puts_gradients_of_weights_off() -> None:
+    run = run_of(**QWEN | {"pp": "1", "dp": "256"})
+    assert run.overlap == "paired-wgrad"
+
+
+def test_what_a_row_says_of_recompute_stands_beside_its_script() -> None:
+    said = {"source": "Megatron-Core MoE report (arXiv 2603.07685) T11", "recompute": "selective"}
+    run = run_of(**QWEN | said | {"recompute_detail": "moe_act, layernorm"})
+    assert run.plans[0].modules == ("moe_act", "layernorm")
+    assert run.workload.software.startswith("megatron-core-graphs-attention")
+
+
+@pytest.mark.parametrize(
+    ("notes", "line"),
+    [
+        ("full-iteration cuda graph; cp by p2p", "megatron-core-graphs"),
+        ("cuda_graph=none/full_iteration dispatcher=none", "megatron-core-graphs"),
+        (
+            "cuda_graph=transformer_engine/['moe_router', 'moe_preprocess'] dispatcher=none",
+            "megatron-core-graphs-router",
+        ),
+        ("cuda_graph=none/none dispatcher=none", "megatron-core"),
+        ("cuda_graph=none/[] dispatcher=hybridep", "megatron-core"),
+    ],
+)
+def test_notes_say_what_is_launched_at_once(notes: str, line: str) -> None:
+    assert launched_by(notes) == line

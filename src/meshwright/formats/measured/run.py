@@ -14,7 +14,7 @@ from meshwright.formats.measured import fold
 from meshwright.formats.measured.habits import FSDP2, habits
 from meshwright.formats.measured.model import ModelLookup, read_model, without_dropout
 from meshwright.formats.measured.plans import PlanReader, PossiblePlan
-from meshwright.formats.measured.recipes import LAYER_GRAPHS, with_recipe
+from meshwright.formats.measured.recipes import launched_by, with_recipe
 from meshwright.formats.measured.record import MeasuredRecord
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
 from meshwright.specs.device import DeviceSpec
@@ -201,10 +201,8 @@ class _RowReader:
         if software == "megatron-deepspeed" and not record.text("attention"):
             software = "megatron-deepspeed-unfused"
             self.assume("fused kernels", "none: no attention kernel is named")
-        if software == "megatron-core" and self.tuning is not None and "layer cuda graphs" in self.notes:
-            software = "megatron-core-graphs"
-        if software == "megatron-core" and LAYER_GRAPHS in self.notes:
-            software = "megatron-core-graphs"
+        if software == "megatron-core":
+            software = launched_by(self.notes)
         software = self.dated(software)
         flash = fold.flash(record.text("attention"))
         if flash and fold.local_layers(record.text("framework"), record.text("notes")):
@@ -252,7 +250,8 @@ class _RowReader:
         """As the notes say: `a2a_overlap=True`, `+1f1b a2a overlap`, `shared_expert_overlap=true`."""
         if re.search(r"a2a_overlap=true|1f1b a2a overlap", self.notes):
             # Megatron-Bridge asks for both at once. Source: scripts/performance/utils of v0.2.0 to v0.4.1.
-            return "paired-wgrad" if "bridge" in self.record.text("framework").lower() else "paired"
+            both = "bridge" in self.record.text("framework").lower() or "delay_wgrad=true" in self.notes
+            return "paired-wgrad" if both else "paired"
         return "shared" if "shared_expert_overlap=true" in self.notes else "none"
 
     def offloaded(self, model: ModelSpec) -> float:
