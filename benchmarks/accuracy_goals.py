@@ -28,29 +28,32 @@ What is known about what misses:
 
 * **Sources never seen.** Most of what they are off by is one number each that no other source tells: Sailor's host,
   matrix units of TPU v6e, attention of torchtitan's rings over 4 and 8 devices, about half as quick as alone and over
-  2. Of the 62 of 591 runs that are more than 20% off, 22 are Sailor's, which make 13% of all error; 4 each are of
-  vTrain on one node, nanotron, TPU v6e and Megatron-Bridge 25.09, 5 of DeepSeek-V3 and Grok on GB200 in May 2025. One
-  factor a source, the best there is, would leave 5.1% and 15.4%, one for each source, device and kind of model 3.5% and
-  13.9%. Priors made narrower and wider by factors of 0.5 to 2 move left-out errors by less than 0.3 points.
+  2. Of the 58 of 591 runs that are more than 20% off, 20 are Sailor's, which make 13% of all error; 4 each are of
+  vTrain on one node, nanotron, MLPerf 4.1 and Megatron-Bridge 25.09. One factor a source, the best there is, would
+  leave 5.0% and 15.2%, one for each source, device and kind of model 3.6% and 13.9%. Priors made narrower and wider
+  by factors of 0.5 to 2 move left-out errors by less than 0.3 points.
 * **Small models on one node.** Steps of vTrain's sweep, extrapolated to no micro-batch, leave the update and the sum of
   gradients and nothing constant. Groups of 8 tensor ranks come out 14% too fast, of 4 with 2,048 columns 17% too slow:
   there a layer takes 3.1 ms, less than the 3.6 ms that the host needs for layers of half the width elsewhere.
 * **Sailor** is read in fp32 with products in tf32 and without dropout: its launch asks for no 16 bits, its validator
   counts 4 bytes a number and one copy of the scores. So read, with its kernels counted one by one from the source,
-  its small models come out 25% too fast where it is left out. Steps of the model of 350 million parameters are 22 ms
-  a sequence, as counted, and 50 ms a micro-batch beside that, as if host and device took turns. Its engine waits for
-  the device before each micro-batch and at each stage, which tells a part of it; the rest is not explained.
+  its small models come out 27% too fast where it is left out. Its steps are a line in the sequences of a micro-batch:
+  22 ms each for 350 million parameters, as counted, and 1.6 to 2.4 ms a layer and micro-batch beside that, as if host
+  and device took turns, whatever the width. Its engine waits for the device before each micro-batch and at each stage,
+  which tells a part of it; the rest is not explained.
 * **Generations of software.** Dense runs of GB200 in May 2025 (NeMo 25.04, 25.05) are slower than those since
-  November by what `young_products` says. DeepSeek-V3 there took 34 s where later releases take a third: no bounded
-  ratio of a generation gives that, and it stays 62% too fast; the same model on H100 in that release is 0 to 5% off.
+  November by what `young_products` says. DeepSeek-V3 there took 34 s where later releases take a third: its script
+  captures no graphs, and the host issues every operator. Priced so it is 5% too fast (62% before).
   Rows of Megatron-Bridge's tables that state no settings are read with those of the release's own code: in 25.09 Qwen3
   drops tokens and runs in graphs of whole layers on Blackwell, which is why Qwen3-30B on B200 takes 14.5 s there and
-  27.1 s in 26.02; read so it is 25% too fast. DeepSeek-V3 on H100 pairs micro-batches. What 26.02.01 prints of Llama 3
+  27.1 s in 26.02; read so it is 25% too fast, and the run of 26.02, whose router is in graphs, 40%: what its host does
+  for 16 experts is not explained. DeepSeek-V3 on H100 pairs micro-batches. What 26.02.01 prints of Llama 3
   70B in 4 and 8 bits on GB300 is in no code of that release, and one of the two layouts would not fit; read as the code
   says they are 3% too fast and 1% too slow (48% too slow as printed). Qwen3-30B on 16 H100 takes 24.8 s in 25.11, half
   of that in 25.09, and Qwen3-235B on B300 49.6 s in 26.02.01 and 22.1 s in 26.04.01: 59% and 45% too fast, no setting
-  explains them. Llama with layers offloaded to the host (GB200, 40 and 95 of 80 and 126) is 12% too fast: the copies
-  are priced as hidden.
+  explains them. Llama with layers offloaded to the host (GB200, 40 and 95 of 80 and 126) is 12% too fast: Transformer
+  Engine spreads copies over all layers, and at 150 GB/s a device they take less than the layers compute. At 100 GB/s
+  the three would be 0 to 9% too fast; nothing measured says so.
 * **Llama 3 paper, Table 4.** 8 to 9% too fast, read as the paper says: nothing recomputed, chunks of one layer, which
   the two points of utilisation lost from 32 to 16 sequences a rank agree with. Its memory then comes out too high.
 * **nanotron.** The 80B model on 32 and 512 H100 (14.8% and 17% MFU) is not explained by its layout, and the 8.86B
@@ -59,14 +62,14 @@ What is known about what misses:
 * **GPT OSS** (four releases): 21% too fast to 26% too slow, 11% too fast in the median. Biases of experts, added by
   kernels that nothing fuses, were two thirds of what was missing; launches of these kernels are not priced.
 * **Experts.** Runs with 16 and more experts a rank come out too fast, those with 2 to 8 too slow, by less since the
-  launches of each expert are counted. Graphs of whole layers spare them; graphs of parts of a layer, as most recipes
-  since November 2025 have, are not priced.
-* **Hosts of Grace.** PyTorch's own linear layer takes 2.5 times (GH200) and 2.7 times (GB200) as long to issue as on a
-  Xeon (NVIDIA/TransformerEngine, issue 2053, 2025-08). With 2.5 for every operator and numbers not fitted again,
-  DeepSeek-V3 on GB200 in May 2025, whose launch script asks for no graphs, is 37% too fast instead of 62%, and Sailor,
-  left out, 16% off in the median instead of 28%. But experts on GB200 and GB300, whose recipes capture parts of layers,
-  come out up to 180% too slow, and Sailor's micro-batches of one sequence up to 118%, left out: all 7.7% and 19.5%,
-  experts 9.4% and 32.0%. Graphs of parts of layers have to be priced first; it is not in force.
+  launches of each expert are counted. Graphs of whole layers spare them, those of parts of a layer the launches of
+  attention, router and what it prepares. Scripts say which runs had them.
+* **Hosts of Grace.** PyTorch's own linear layer takes 2.5 times (GH200) and 2.75 times (GB200) as long to issue as on
+  a Xeon (NVIDIA/TransformerEngine, issue 2053, 2025-08), and so is every operator priced there. The numbers of
+  Megatron-Core's hosts were fitted again with it. Runs on Grace, left out, are 9.3% off in the median and 34% at the
+  90th percentile instead of 10.1% and 37%, all 7.6% and 19.5% instead of 7.6% and 20.5%. Worse: SimuMax on B200 10.3%
+  (9.0%), as what slows GB200 is its host now and no longer its products, the 90th percentile of MLPerf 18.3% (17.2%),
+  and GPT OSS on GB200 in 25.11 26% too slow (0%).
 * **16 bits on Blackwell.** GB200 in NVIDIA's recipes would take .63 of the peak, B200 in SimuMax' runs .50 to .55;
   .59 is what the fit gives where all runs of a source may be off together by what their machine is.
 * **SimuMax on B200**, left out: timings of products alone on that machine reach .49 of the peak, those of other B200

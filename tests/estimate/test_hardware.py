@@ -116,3 +116,16 @@ def test_what_devices_share_of_a_host_is_shared_out() -> None:
     assert one["disk_rates"] == (5e9, 5e9)
     plain = host_columns(replace(group, host=HostSpec()))
     assert plain["host_update_bytes_per_s"] == HOST_UPDATE_BYTES_PER_S / 8
+
+
+def test_operators_wait_for_the_processor_a_device_is_built_with() -> None:
+    """A Grace issues operators slower than a Xeon; the device itself runs as quickly."""
+    workload = Workload(seq_len=2048, global_batch=8)
+    grace = node_group(name="GB200", device=named("GB200"), nodes=1, devices_per_node=4)
+    xeon = replace(grace, device=replace(grace.device, host_issue=1.0))
+    slow, usual = hardware_of(grace, workload), hardware_of(xeon, workload)
+
+    assert grace.device.host_issue == named("GB300").host_issue > named("GH200-96").host_issue > 1.0
+    assert slow.operator_s == pytest.approx(grace.device.host_issue * usual.operator_s)
+    assert named("B200").host_issue == named("H200").host_issue == 1.0
+    assert replace(slow, efficiency=usual.efficiency, software=usual.software) == usual

@@ -249,6 +249,9 @@ def hardware_of(group: NodeGroup, workload: Workload, driver: Software | None = 
 def _hardware(group: NodeGroup, precision: Precision, known: Calibration, driver: Software) -> Hardware:
     """The same for all workloads of one precision, framework and calibration."""
     device, efficiency = group.device, group.device.efficiency
+    if device.host_issue != 1.0:
+        efficiency = replace(efficiency, dispatch_s=efficiency.dispatch_s * device.host_issue)
+        driver = replace(driver, operator_s=driver.operator_s * device.host_issue)
     fraction = {
         8.0: efficiency.gemm_fraction_fp32,
         4.0: efficiency.gemm_fraction_fp32,

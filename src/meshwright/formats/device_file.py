@@ -153,6 +153,7 @@ def device_spec(record: Mapping[str, Any], efficiency: EfficiencyLookup) -> Devi
         notes=record.get("notes", ""),
         unified_memory=record.get("unified_memory", False),
         any_operand_order=record.get("any_operand_order", False),
+        host_issue=record.get("host_issue", 1.0),
         provenance=_provenance(
             record,
             record.get("source", {}),

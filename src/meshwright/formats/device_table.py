@@ -112,6 +112,7 @@ class _DeviceKeys(TableProblems):
     notes: Text = key()
     unified_memory: bool = key()
     any_operand_order: bool = key()
+    host_issue: PositiveFloat = key("2.5")
 
 
 def _sources(*names: str) -> Any:

@@ -30,6 +30,7 @@ def device_text(spec: DeviceSpec) -> str:
         *_entries({"units": spec.units}),
         *_entries({"unified_memory": True} if spec.unified_memory else {}),
         *_entries({"any_operand_order": True} if spec.any_operand_order else {}),
+        *_entries({"host_issue": spec.host_issue} if spec.host_issue != 1.0 else {}),
         *_entries({"notes": spec.notes} if spec.notes else {}),
         "",
         "[efficiency]",

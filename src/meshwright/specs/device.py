@@ -191,6 +191,8 @@ class DeviceSpec(HashedOnce):
     """The processor of the host and the device share one memory, and no copies pass between them."""
     any_operand_order: bool = False
     """8-bit products read either operand as it is stored, so that weights with one scale need no transposed copy."""
+    host_issue: float = 1.0
+    """Time the processor it is built together with takes to issue an operator, over that of a Xeon's core."""
     node: NodeDefaults | None = None
 
     def __post_init__(self) -> None:
@@ -199,6 +201,7 @@ class DeviceSpec(HashedOnce):
             check.positive(f"peak_flop_per_s.{dtype}", peak)
         for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "host_bandwidth_bytes_per_s"):
             check.positive(name, getattr(self, name))
+        check.positive("host_issue", self.host_issue)
         check.whole("units", self.units)
         check.that(bool(self.peak_flop_per_s), "peak_flop_per_s", {}, "must hold at least one dtype")
         check.done()
