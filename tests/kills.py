@@ -28,11 +28,20 @@ from typing import Any
 
 from meshwright.cli import main as command
 from meshwright.formats.writing import write_file
+from tests.families import Family
 
 KEPT = "kept before\n"
 SWEEP = "calculon sweep megatron-126M a100_80g --procs 4,8,12,16,24,32 --batch 8,16 -o s.parquet"
 STUDY = "tune gpt2 --gpus 4xH100 --gbs 8 --seq 512 --with random --trials 40 --storage t.db"
 ANSWER = "plan gpt2 --gpus 4xH100 --gbs 8 --seq 512 --top 1 -o out"
+
+LAB = '[[group]]\nname = "lab"\ndevice = "H100"\nnodes = 1024\ndevices_per_node = 8\n'
+FAMILIES = (
+    "plan deepseek-v3 --cluster lab.toml --top 1 --watch",
+    "serve --port 18471 --workers 2",
+    "calculon sweep megatron-126M a100_80g --procs 4,8,12,16,24,32 --batch 8,16 -o f.parquet --force",
+    "run moe-tiny --plan pp2.dp2 --devices 4 --backend processes --steps 100000",
+)
 
 
 def killed(act: Callable[[], Any], after_s: float) -> bool:
@@ -172,7 +181,22 @@ def _trials(name: str) -> list[tuple[Any, ...]]:
         return storage.execute("SELECT number, name, value FROM meshwright_trial ORDER BY number").fetchall()
 
 
+def families(kills: int, chance: Random) -> tuple[int, list[str]]:
+    """Of commands whose work other processes do: none of these stays."""
+    wrong, folder = [], Path.cwd()
+    (folder / "lab.toml").write_text(LAB)
+    for number in range(kills):
+        command = FAMILIES[number % len(FAMILIES)]
+        family = Family(command.split(), folder, {"NPROC": "2"})
+        family.until(lambda living: len(living) > 1)
+        time.sleep(chance.uniform(0.0, 5.0))
+        if left := family.kill():
+            wrong.append(f"kill {number} of {command}: {', '.join(left.values())}")
+    return kills, wrong
+
+
 KINDS = {"writes": writes, "checkpoints": checkpoints, "answers": answers, "sweeps": sweeps, "studies": studies}
+KINDS["families"] = families
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ from types import FrameType
 from typing import Any
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
+LOOK_S = 1.0
+"""How often a process looks whether the one it works for is there."""
 
 
 @contextmanager
@@ -39,6 +42,25 @@ def uninterrupted() -> Iterator[None]:
             handler(number, frame)
         elif handler is not signal.SIG_IGN:
             signal.raise_signal(number)
+
+
+def end_with(parent: int) -> None:
+    """End this process some seconds after its parent at most, even if that was killed and could tell nobody.
+
+    To be called in the main thread; a process that it forks has to call it anew.
+
+    Args:
+        parent: the process number of the parent.
+    """
+
+    def look(number: int, frame: FrameType | None) -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+
+    # A clock rather than a thread: a process that searches forks only while it has one thread.
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, look)
+        signal.setitimer(signal.ITIMER_REAL, LOOK_S, LOOK_S)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import pytest
 from meshwright.cli import main
 from meshwright.cli.commands import WATCHED
 from meshwright.cli.seen import Seen
+from tests.families import Family
 
 CLUSTER = '[[group]]\nname = "lab"\ndevice = "H100"\nnodes = {nodes}\ndevices_per_node = 8\n'
 WORDS = ("estimate", "llama-3.1-8b", "--plan", "tp2.mbs1.z1", "--cluster", "lab.toml", "--gbs", "64", "--watch")
@@ -54,6 +55,13 @@ def test_an_answer_follows_its_file_until_it_is_interrupted(watching: subprocess
     told(watching, "watching lab.toml")
     watching.send_signal(signal.SIGINT)
     assert watching.wait(60) == 0
+
+
+def test_an_answer_under_way_ends_with_the_command_that_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "lab.toml").write_text(CLUSTER.format(nodes=1024))
+    family = Family(["plan", "deepseek-v3", "--cluster", "lab.toml", "--top", "1", "--watch"], tmp_path)
+    assert family.until(lambda living: any("meshwright.cli.seen" in command for command in living.values()))
+    assert family.kill() == {}
 
 
 def test_without_a_file_there_is_nothing_to_watch(capfd: pytest.CaptureFixture[str]) -> None:

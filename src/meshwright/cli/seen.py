@@ -1,6 +1,6 @@
-"""One answer of a command that is watched, in a process of its own: `python -m meshwright.cli.seen SEEN WORDS`.
+"""One answer of a command that is watched, in a process of its own: `python -m meshwright.cli.seen SEEN PARENT WORDS`.
 
-Which files it read, and what they were like, is written to SEEN.
+Which files it read, and what they were like, is written to SEEN; it ends with the process PARENT.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from meshwright.cli.entry import main
 from meshwright.cli.watch import stamp
+from meshwright.interruptions import end_with
 
 
 class Seen:
@@ -42,7 +43,8 @@ def answer() -> int:
     """Answer the words, and write down what was read."""
     seen = Seen()
     sys.addaudithook(seen)
-    code = main(sys.argv[2:])
+    end_with(int(sys.argv[2]))
+    code = main(sys.argv[3:])
     found = dict(seen.stamps)
     Path(sys.argv[1]).write_text(json.dumps(found), encoding="utf-8")
     return code

@@ -61,7 +61,8 @@ def _answered(words: Sequence[str], note: Path) -> dict[str, list[int] | None]:
     """
     note.unlink(missing_ok=True)
     # -P: a file beside the user's own is no module of ours.
-    code = subprocess.run([sys.executable, "-P", "-m", ANSWERING, str(note), *words], check=False).returncode
+    command = [sys.executable, "-P", "-m", ANSWERING, str(note), str(os.getpid()), *words]
+    code = subprocess.run(command, check=False).returncode
     if code == INTERRUPTED or not note.exists():
         raise KeyboardInterrupt
     found: dict[str, list[int] | None] = json.loads(note.read_text(encoding="utf-8"))

@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 
+from meshwright.interruptions import end_with
 from meshwright.search.parts import threads
 from meshwright.search.tasks import Part, PricingTask, do_task, run_here
 
@@ -42,19 +42,11 @@ def run_on_cores(tasks: Sequence[PricingTask[Part]]) -> Iterator[tuple[int, Part
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-LOOK_S = 1.0
-"""How often a process looks whether the one it works for is there."""
-
-
 def _begin(parent: int) -> None:
-    """An interruption is for the process that waits; it ends the others in order, or they end when it is gone."""
+    """An interruption is for the process that waits; it ends the others in order, or they end when it is gone.
+
+    Each holds the others' pipes open, so none would see that the process they work for was killed.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    """Each holds the others' pipes open, so none would see that the process they work for was killed."""
-    while os.getppid() == parent:
-        time.sleep(LOOK_S)
-    os._exit(1)
+    end_with(parent)

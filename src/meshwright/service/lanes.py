@@ -45,7 +45,7 @@ class WorkerProcess:
     def __init__(self, role: WorkerRole) -> None:
         context = multiprocessing.get_context("spawn")
         ours, theirs = socket.socketpair()
-        self.process: BaseProcess = context.Process(target=work, args=(theirs, role), daemon=True)
+        self.process: BaseProcess = context.Process(target=work, args=(theirs, role, os.getpid()), daemon=True)
         self.process.start()
         theirs.close()
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()

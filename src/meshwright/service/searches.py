@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import secrets
 import time
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from meshwright.errors import InputError, MeshwrightError
 from meshwright.fields.command_line import command_line
 from meshwright.fields.kinds import Choice
 from meshwright.fields.request import request_fields
+from meshwright.interruptions import end_with
 from meshwright.records import fields_of as fields_of_record
 from meshwright.search.watching import SearchProgress, seldom, watched
 
@@ -101,7 +103,8 @@ class Searches:
                 why = f"at most {MOST_AT_ONCE} run at once"
                 raise InputError(what="searches are under way", why=why, fix="cancel one of them")
             ours, theirs = multiprocessing.Pipe(duplex=False)
-            process = multiprocessing.get_context("spawn").Process(target=_search, args=(fields, theirs), daemon=True)
+            asked_by = (fields, theirs, os.getpid())
+            process = multiprocessing.get_context("spawn").Process(target=_search, args=asked_by, daemon=True)
             name = secrets.token_hex(8)
             self._searches[name] = Search(process=process, answers=ours, request=request)
             process.start()
@@ -159,8 +162,9 @@ class Searches:
                 search.result = {"state": "failed", "error": error.to_dict()}
 
 
-def _search(fields: Mapping[str, Any], out: Connection) -> None:
-    """In the process of its own: answer, or say why not."""
+def _search(fields: Mapping[str, Any], out: Connection, parent: int) -> None:
+    """In the process of its own, which ends with its parent: answer, or say why not."""
+    end_with(parent)
 
     def tell(progress: SearchProgress) -> None:
         out.send(("progress", fields_of_record(progress)))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from meshwright.interruptions import end_with
 from meshwright.records import fields_of as fields_of_record
 from meshwright.search.watching import SearchProgress, seldom, watched
 from meshwright.service.answering import Reply, reply_to
@@ -49,17 +50,20 @@ class WorkerRole:
     """Above what it has when it is ready; None for no limit."""
 
 
-def work(connection: socket.socket, role: WorkerRole) -> None:
-    """Answer questions until the other end is closed.
+def work(connection: socket.socket, role: WorkerRole, parent: int | None = None) -> None:
+    """Answer questions until the other end is closed, or the parent ends while one is answered.
 
     Args:
         connection: questions come in, replies and how far they are go out.
         role: what the worker is for.
+        parent: the process that asks, where it is another one.
     """
 
     def tell(progress: SearchProgress) -> None:
         connection.sendall(framed(TOLD + json.dumps(fields_of_record(progress)).encode()))
 
+    if parent is not None:
+        end_with(parent)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory(prefix="meshwright-") as name:
         folder = Path(name).resolve()
