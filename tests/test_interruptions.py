@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -66,3 +68,9 @@ def test_other_threads_are_never_interrupted_and_change_no_handler() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+@pytest.mark.parametrize(("parent", "code"), [("os.getppid()", 0), ("os.getpid()", 1)])
+def test_a_process_ends_when_its_parent_is_another_one(parent: str, code: int) -> None:
+    program = f"import os, time; from meshwright import interruptions as i; i.LOOK_S = 0.05; i.end_with({parent}); "
+    assert subprocess.run([sys.executable, "-c", program + "time.sleep(0.5)"]).returncode == code

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from meshwright.search.front import FRONT_STEP, device_front, smaller_clusters
 from meshwright.search.search import search
 from meshwright.search.space import Space
@@ -35,3 +39,13 @@ def test_cost_is_time_times_devices_where_no_price_is_known() -> None:
         price = small.cluster.groups[0].price_per_hour
         seconds = plan.plan.estimate.step_time_s * plan.devices
         assert plan.cost == (seconds if price is None else seconds * price / 3600)
+
+
+def test_cost_is_device_hours_times_the_price_that_is_stated() -> None:
+    small = SPACES[0]
+    (group,) = small.cluster.groups
+    priced = replace(small.cluster, groups=(replace(group, price_per_hour=7.0),))
+    whole = search(small.model, priced, small.workload, top=1, pareto=True)
+    for plan in device_front(small.model, priced, small.workload, lambda part: Space(), whole):
+        hours = plan.plan.estimate.step_time_s * plan.devices / 3600
+        assert plan.cost == pytest.approx(7 * hours)
