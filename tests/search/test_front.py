@@ -44,7 +44,7 @@ def test_cost_is_time_times_devices_where_no_price_is_known() -> None:
 def test_cost_is_device_hours_times_the_price_that_is_stated() -> None:
     small = SPACES[0]
     (group,) = small.cluster.groups
-    priced = replace(small.cluster, groups=(replace(group, price_per_hour=7.0),))
+    priced = replace(small.cluster, groups=(replace(group, price_per_device_hour=7.0),))
     whole = search(small.model, priced, small.workload, top=1, pareto=True)
     for plan in device_front(small.model, priced, small.workload, lambda part: Space(), whole):
         hours = plan.plan.estimate.step_time_s * plan.devices / 3600
