@@ -142,6 +142,7 @@ def _row(reader: KeyReader, devices: int | None, tuned: bool) -> Any:
             "data_parallel_shard_dim", shard, f"must be {dp // replicate} on {dp * tp * cp} devices", "use -1"
         )
         return None
+    _refuse_at_start(reader, tp, tuned)
     mbs, steps = reader.degree("batch_size"), reader.degree("gradient_accumulation_steps")
     again = reader.switch("enable_activation_checkpointing")
     letters = "wog" if reader.switch("fsdp_cpu_offload") else ""
@@ -162,6 +163,19 @@ def _row(reader: KeyReader, devices: int | None, tuned: bool) -> Any:
     )
 
 
+def _refuse_at_start(reader: KeyReader, tp: int, tuned: bool) -> None:
+    """What the recipes themselves stop on, or read past."""
+    if tp > 1 and tuned:
+        why = "recipes of adapters have no tensor ranks"
+        reader.refuse("tensor_parallel_dim", tp, why, "use 1")
+    elif tp > 1 and reader.get("tensor_parallel_plan") is None:
+        why = "which matrices are cut, and how, is said by tensor_parallel_plan, which is not there"
+        reader.refuse("tensor_parallel_dim", tp, why, "name a plan of torchtune.models, or use 1")
+    if reader.switch("enable_activation_offloading") and not reader.switch("enable_activation_checkpointing"):
+        why = "only inputs of layers that are computed again are offloaded"
+        reader.refuse("enable_activation_offloading", True, why, "set enable_activation_checkpointing to True")
+
+
 def _optimizer(reader: KeyReader) -> str:
     said = str(reader.get("optimizer._component_", "torch.optim.AdamW"))
     for known, ours in _OPTIMIZERS:
@@ -174,14 +188,20 @@ def _optimizer(reader: KeyReader) -> str:
 
 
 def _says(row: PlanRow, text: str) -> dict[str, object]:
+    # The last release, 0.6.1, reads past keys of copies and context ranks: they are set where a file has them. It takes
+    # no fused optimizer beside tensor ranks.
     letters = row.offload.partition("-")[0]
     rotates = {"context_parallel_rotate_method": "alltoall" if row.cp[0][0] == "p2p" else "allgather"} if row.cp else {}
+    newer: dict[str, dict[str, object]] = {
+        "context_parallel_dim": {"context_parallel_dim": row.cp_degree, **rotates},
+        "data_parallel_replicate_dim": {"data_parallel_replicate_dim": shared.copies(row)},
+        "data_parallel_shard_dim": {"data_parallel_shard_dim": -1},
+    }
+    keys = [name for name in newer if re.search(rf"^{name}:", text, re.MULTILINE)]
     return {
         "tensor_parallel_dim": row.tp,
-        "context_parallel_dim": row.cp_degree,
-        **rotates,
-        "data_parallel_replicate_dim": shared.copies(row),
-        "data_parallel_shard_dim": -1,
+        **({"optimizer.fused": False} if row.tp > 1 and re.search(r"^\s+fused:", text, re.MULTILINE) else {}),
+        **{name: value for key in keys for name, value in newer[key].items()},
         "batch_size": row.mbs,
         "gradient_accumulation_steps": row.micro_batches,
         "enable_activation_checkpointing": row.recompute == "full",
