@@ -11,9 +11,9 @@ import pytest
 
 from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
-from tests.frameworks.starts import found_by
+from tests.frameworks.starts import exported, found_by
 from tests.targets.cases import job
-from tests.targets.test_round_trip import some, written
+from tests.targets.test_round_trip import some
 
 pytest.importorskip("nemo_automodel")
 
@@ -61,11 +61,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, dict[st
         (folder / name / "config.json").write_text(json.dumps(SIZES | config))
     asked = list(plans())
     words = []
-    for number, one in enumerate(asked):
-        run = folder / str(number)
-        run.mkdir()
-        for name, text in written("automodel", one).items():
-            (run / name).write_text(text)
+    for run, _, one in exported([("automodel", one) for one in asked], folder):
         words.append(f"{run}:{folder / one.model.name}:{one.plan.devices}")
     return list(zip(asked, found_by("automodel_start.py", words), strict=True))
 

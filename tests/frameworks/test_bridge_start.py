@@ -13,9 +13,9 @@ import pytest
 
 from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS, stated
-from tests.frameworks.starts import found_by
+from tests.frameworks.starts import exported, found_by
 from tests.targets.cases import job
-from tests.targets.test_round_trip import some, written
+from tests.targets.test_round_trip import some
 
 if find_spec("megatron") is None or not list(distributions(name="megatron-bridge")) or find_spec("hydra") is None:
     pytest.skip("megatron-bridge is not installed", allow_module_level=True)
@@ -113,11 +113,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, dict[st
         (folder / name / "config.json").write_text(json.dumps(config | {"torch_dtype": "bfloat16"}))
     asked = list(plans())
     words = []
-    for number, one in enumerate(asked):
-        run = folder / str(number)
-        run.mkdir()
-        for name, text in written("bridge", one).items():
-            (run / name).write_text(text)
+    for run, _, one in exported([("bridge", one) for one in asked], folder):
         device = one.cluster.groups[0].device.name
         words.append(f"{run}:{folder / one.model.name}:{one.plan.devices}:{device}")
     return list(zip(asked, found_by("bridge_start.py", words), strict=True))

@@ -10,8 +10,8 @@ import pytest
 from meshwright.fields.job import JobFields
 from meshwright.planning.plan_source import plan_question
 from meshwright.specs.job import Job
-from tests.frameworks.starts import found_by
-from tests.targets.test_round_trip import some, written
+from tests.frameworks.starts import exported, found_by
+from tests.targets.test_round_trip import some
 
 for needed in ("accelerate", "deepspeed", "transformers", "omegaconf"):
     pytest.importorskip(needed)
@@ -47,11 +47,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, dict[st
     folder = tmp_path_factory.mktemp("runs")
     asked = list(plans())
     words = []
-    for number, one in enumerate(asked):
-        run = folder / str(number)
-        run.mkdir()
-        for name, text in written("llamafactory", one).items():
-            (run / name).write_text(text)
+    for run, _, one in exported([("llamafactory", one) for one in asked], folder):
         words.append(f"{run}:{one.model.name}:{one.plan.devices}")
     return list(zip(asked, found_by("factory_start.py", words), strict=True))
 

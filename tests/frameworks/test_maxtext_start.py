@@ -13,9 +13,9 @@ from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
 from meshwright.targets import TARGETS
 from meshwright.targets.maxtext.models import MODELS
-from tests.frameworks.starts import found_by
+from tests.frameworks.starts import exported, found_by
 from tests.targets.cases import job
-from tests.targets.test_round_trip import some, written
+from tests.targets.test_round_trip import some
 
 pytest.importorskip("maxtext.configs.types", exc_type=ImportError)
 
@@ -56,10 +56,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Job, dict[st
     folder = tmp_path_factory.mktemp("runs")
     asked = list(plans())
     words = []
-    for number, one in enumerate(asked):
-        run = folder / str(number)
-        run.mkdir()
-        (run / "maxtext.yml").write_text(written("maxtext", one)["maxtext.yml"])
+    for number, (run, _, one) in enumerate(exported([("maxtext", one) for one in asked], folder)):
         group = one.cluster.groups[0]
         tpus = group.device.name.startswith("TPU")
         slices = 1 if tpus else -(-one.plan.devices // group.devices_per_node)

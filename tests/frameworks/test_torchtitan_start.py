@@ -13,9 +13,9 @@ from meshwright.planning.plan_source import plan_question
 from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
 from meshwright.targets import TARGETS
-from tests.frameworks.starts import found_by
+from tests.frameworks.starts import exported, found_by
 from tests.targets.cases import job
-from tests.targets.test_round_trip import some, written
+from tests.targets.test_round_trip import some
 
 pytest.importorskip("torchtitan.trainer", exc_type=ImportError)
 
@@ -63,11 +63,9 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Started:
     folder = tmp_path_factory.mktemp("runs")
     asked = [(one, len(one.plan.pipelines[0].workers) - 1) for one in plans()]
     words = []
-    for number, (one, stage) in enumerate(asked):
-        run = folder / str(number)
-        run.mkdir()
-        for name, text in written("torchtitan", one).items():
-            (run / name).write_text(text)
+    for (run, _, one), (_, stage) in zip(
+        exported([("torchtitan", one) for one, _ in asked], folder), asked, strict=True
+    ):
         words.append(f"{run}:{one.plan.devices}:{stage * one.plan.devices // (len(one.plan.pipelines[0].workers))}")
     return [(*own, found) for own, found in zip(asked, found_by("torchtitan_start.py", words), strict=True)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from meshwright.fields.job import JobFields
 from meshwright.planning.plan_source import plan_question
 from meshwright.specs.job import Job
-from tests.frameworks.starts import found_by
-from tests.targets.test_round_trip import some, written
+from tests.frameworks.starts import exported, found_by
+from tests.targets.test_round_trip import some
 
 for needed in ("accelerate", "deepspeed", "peft"):
     pytest.importorskip(needed)
@@ -70,24 +71,27 @@ def plans(target: str) -> Iterator[Job]:
         yield question.job
 
 
-@pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Job, dict[str, Any]]]:
-    """Every plan with what its run holds."""
-    transformers = pytest.importorskip("transformers")
-    folder = tmp_path_factory.mktemp("runs")
+def saved_models(folder: Path) -> None:
+    """Small models of both kinds, with weights and a tokenizer of no words."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<unk>": 0, "</s>": 1}, unk_token="<unk>"))
     for name, config in SMALL.items():
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps(SIZES | config))
         said = transformers.AutoConfig.from_pretrained(folder / name)
         transformers.AutoModelForCausalLM.from_config(said).save_pretrained(folder / name)
+        ends = {"bos_token": "</s>", "eos_token": "</s>", "pad_token": "</s>"}
+        transformers.PreTrainedTokenizerFast(tokenizer_object=words, **ends).save_pretrained(folder / name)
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Job, dict[str, Any]]]:
+    """Every plan with what its run holds."""
+    folder = tmp_path_factory.mktemp("runs")
+    saved_models(folder)
     asked = [(target, one) for target in KEPT for one in plans(target)]
-    words = []
-    for number, (target, one) in enumerate(asked):
-        run = folder / str(number)
-        run.mkdir()
-        for name, text in written(target, one).items():
-            (run / name).write_text(text)
-        words.append(f"{target}:{run}:{folder / one.model.name}:{one.plan.devices}")
+    runs = exported(asked, folder)
+    words = [f"{target}:{run}:{folder / one.model.name}:{one.plan.devices}" for run, target, one in runs]
     return [(*one, found) for one, found in zip(asked, found_by("trainer_start.py", words), strict=True)]
 
 

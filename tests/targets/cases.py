@@ -20,6 +20,7 @@ from meshwright.targets import TARGETS
 MODELS = ("llama-3.1-8b", "mixtral-8x7b")
 OTHER_MODELS = {
     "llamafactory": (*MODELS, "llama-3-8b", "llama-2-7b"),
+    "axolotl": (*MODELS, "llama-3-8b"),
     "galvatron": ("llama-2-7b", "llama-2-13b"),
     "maxtext": (*MODELS, "llama-3-8b"),
     "alpa": (*MODELS, "llama-3-8b"),

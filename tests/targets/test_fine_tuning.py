@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ from meshwright.app.check import CheckReport
 from meshwright.errors import InputError
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.specs.optimizers import optimizer_named
+from meshwright.targets import TARGETS
+from meshwright.targets.fsdp import ALL_IN_16_BITS
+from tests.targets.cases import job
+from tests.targets.test_round_trip import row_of, written
 
 FACTORY = """\
 model_name_or_path: meta-llama/Llama-3.1-8B-Instruct
@@ -419,13 +424,30 @@ def test_an_engine_is_found_from_the_root_of_its_repository(tmp_path: Path) -> N
     assert "z3" in str(asked(folder, text).name)
 
 
-def test_copies_that_are_loaded_in_16_bits_have_no_others(tmp_path: Path) -> None:
-    """Without an engine that shards, all of a model trained in bf16 is in bf16; adapters leave it as it is."""
+def test_weights_that_are_loaded_in_16_bits_have_no_others(tmp_path: Path) -> None:
+    """Without an engine that makes copies in fp32, all of a model trained in bf16 is in bf16: FSDP1 makes some."""
     whole = AXOLOTL.replace("adapter: qlora\nload_in_4bit: true\nlora_r: 32\nlora_target_linear: true\n", "")
-    alone, sharded = (asked(tmp_path, text).inputs for text in (whole, whole + FSDP))
-    assert isinstance(alone, JobInputs)
-    assert isinstance(sharded, JobInputs)
-    assert (alone.workload.precision.master, sharded.workload.precision.master) == (None, "fp32")
+    first = whole + FSDP.replace("fsdp_version: 2", "fsdp_version: 1")
+    found = [asked(tmp_path, text).inputs for text in (whole, whole + FSDP, first)]
+    assert [one.workload.precision.master for one in found if isinstance(one, JobInputs)] == [None, None, "fp32"]
+
+
+@pytest.mark.parametrize("line", ["fsdp.mbs2", "fsdp-keep.rc-full", "hsdp4.off-wog", "cp2.fsdp", "cp2.hsdp4.mbs2"])
+def test_what_fsdp2_trains_as_loaded_reads_back(line: str) -> None:
+    one = job(line, "llama-3.1-8b")
+    one = replace(one, workload=replace(one.workload, precision=ALL_IN_16_BITS))
+    launch = TARGETS["axolotl"].read(written("axolotl", one), None)
+    assert not launch.problems
+    assert launch.row is not None
+    assert launch.row.format() == row_of(one).format()
+    assert launch.workload["precision"] == ALL_IN_16_BITS
+
+
+@pytest.mark.parametrize(
+    ("line", "field"), [("fsdp.mbs2", "precision"), ("tp2.nosp.z1", "tp"), ("cp2.z3", "cp"), ("tp2.nosp.fsdp", "tp")]
+)
+def test_what_axolotl_would_run_otherwise_is_refused(line: str, field: str) -> None:
+    assert field in {problem.field for problem in TARGETS["axolotl"].refused(job(line, "llama-3.1-8b"))}
 
 
 def test_inputs_of_layers_go_to_the_host(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.specs.precision import PRECISIONS
+from meshwright.specs.precision import PRECISIONS, stated
 from meshwright.specs.row import PlanRow
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import adapters, deepspeed, fine_tuning, fsdp, hugging_face
@@ -25,31 +25,62 @@ from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 TITLE = "Axolotl"
 CONFIG = "axolotl.yaml"
+DATA = [{"path": "data.jsonl", "type": "completion"}]
+"""Texts to train on: the command line takes no list of data sets."""
 _SCHEMA = "axolotl/utils/schemas/config.py of axolotl 0.19.0"
+_LOADED = "axolotl/utils/config/__init__.py and axolotl/monkeypatch/accelerate/fsdp2.py of axolotl 0.19.0"
+_AS_LOADED = (
+    fsdp.ALL_IN_16_BITS.name,
+    stated(PRECISIONS["bf16"], {"grad_dtype": "bf16", "moment_dtype": "bf16", "main_copy": "none"}).name,
+)
+"""Names of the formats in which FSDP2 trains weights that are loaded in 16 bits: a question leaves the messages out."""
 SAYS = (
     deepspeed.SAYS
     | fsdp.SAYS
     | {
-        "tp": ANY,
+        "tp": only(1, why="its call for tensor ranks stops in transformers 5.23", fix="use fsdp, z3 or cp"),
         "cp": ANY,
         "context.kinds": only("p2p", why="keys and values go round in a ring", fix="use p2p"),
         "expert.ep": only(1, why="experts are on every rank"),
         "offload.tier": ANY,
-        "precision": only("bf16", "fp16", "fp32"),
+        "precision": only("bf16", "fp16", "fp32", *_AS_LOADED),
     }
 )
+_FREER = ("data.replicate", "data.reshard", "offload.weights")
+"""What DeepSpeed's rules say of these does not hold of FSDP2; tensor ranks are refused as such."""
 RULES = (
-    *(
-        rule
-        for rule in deepspeed.RULES
-        if rule.field not in ("cp", "data.replicate", "data.reshard", "offload.weights")
-    ),
+    *(rule for rule in deepspeed.RULES if rule.field not in ("cp", "data.zero", "tensor.sequence_parallel", *_FREER)),
     Rule(
-        field="tp",
-        holds=lambda plan: plan.strategy.tp * plan.strategy.cp == 1 or plan.strategy.data.family == "fsdp",
-        why="tensor and context parallelism go with FSDP2",
+        field="cp",
+        holds=lambda plan: plan.strategy.cp == 1 or plan.strategy.data.family == "fsdp",
+        why="context parallelism goes with FSDP2",
         fix="use fsdp",
         source=_SCHEMA,
+    ),
+    Rule(
+        field="cp",
+        holds=lambda plan: plan.strategy.cp == 1 or _attention(plan) == "flash_attention_2",
+        why="its ring of keys and values is made of flash attention, which takes 16 bits",
+        fix="use bf16 and no materialised attention, or cp1",
+        source=_SCHEMA,
+    ),
+    Rule(
+        field="precision",
+        holds=lambda plan: (
+            plan.strategy.data.family != "fsdp"
+            or plan.model.lora is not None
+            or plan.precision.name in ("fp32", *_AS_LOADED)
+        ),
+        why="weights are loaded in 16 bits, which FSDP2 shards and trains as they are, moments too",
+        fix="state grad_dtype bf16, moment_dtype bf16 and main_copy none, or use z3",
+        source=_LOADED,
+    ),
+    Rule(
+        field="precision",
+        holds=lambda plan: plan.strategy.data.family == "fsdp" or plan.precision.name not in _AS_LOADED,
+        why="DeepSpeed keeps a main copy and moments in fp32",
+        fix="leave out main_copy, or use fsdp",
+        source="deepspeed/runtime/bf16_optimizer.py of deepspeed 0.19.8",
     ),
     Rule(
         field="data.replicate",
@@ -94,12 +125,13 @@ def configuration(plan: Plan) -> Keys:
     """The keys of the YAML."""
     strategy, lora = plan.strategy, plan.model.lora
     flat: Keys = {
+        "datasets": DATA,
         "sequence_len": plan.workload.seq_len,
         "sample_packing": plan.workload.attention_kernel != "materialised" and not _several_in_a_ring(plan),
         "micro_batch_size": plan.found.pipeline.micro_batch,
         "gradient_accumulation_steps": plan.found.pipeline.num_micro_batches,
         "gradient_checkpointing": plan.recomputed,
-        "attn_implementation": "eager" if plan.workload.attention_kernel == "materialised" else "flash_attention_2",
+        "attn_implementation": _attention(plan),
         "optimizer": hugging_face.OPTIMIZERS[plan.workload.optimizer],
         **fine_tuning.dtype_keys(plan),
         "learning_rate": 1e-4,
@@ -138,13 +170,21 @@ def configuration(plan: Plan) -> Keys:
     return nested_tables(flat)
 
 
+def _attention(plan: Plan) -> str:
+    """Its kernels of attention: those of flash attention take no fp32."""
+    if plan.workload.attention_kernel == "materialised":
+        return "eager"
+    return "sdpa" if plan.precision.activations == "fp32" else "flash_attention_2"
+
+
 def _several_in_a_ring(plan: Plan) -> bool:
     """Packed sequences go round a ring one at a time."""
     return plan.strategy.cp > 1 and plan.found.pipeline.micro_batch > 1
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
-    head = ("model and data are given on the command line", f"plan: {plan.job.name or plan.model.name}")
+    texts = f'{DATA[0]["path"]} holds the texts, {{"text": ...}} in each line; the model is given on the command line'
+    head = (texts, f"plan: {plan.job.name or plan.model.name}")
     return (CONFIG, yaml_text(configuration(plan), head)), *fine_tuning.engine_files(plan)
 
 
@@ -204,7 +244,11 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
             )
         return reader.launch(_away(engine.row, reader), **fine_tuning.with_fields(engine, reader, model, files, **said))
     row = _away(_row(reader, trainer, devices), reader)
-    plain = trainer.dtype == "bf16" and said["lora"] is None and row is not None and row.sharding == "z0"
+    plain = (
+        trainer.dtype == "bf16"
+        and said["lora"] is None
+        and ((row is not None and row.sharding == "z0") or _second(reader))
+    )
     low = "fp8" if reader.switch("fp8") else trainer.dtype or "fp32"
     workload = {
         "precision": fsdp.ALL_IN_16_BITS if plain and low != "fp8" else PRECISIONS[low],
@@ -213,6 +257,12 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         **{name: value for name, value in said.items() if value is not None},
     }
     return reader.launch(row, model={"name": str(model)} if model else {}, workload=workload)
+
+
+def _second(reader: KeyReader) -> bool:
+    """Whether FSDP2 shards, which trains weights as they are loaded; FSDP1 makes its shards fp32."""
+    nested = reader.get("fsdp_config.fsdp_version", 1)
+    return str(reader.get("fsdp_version", nested)) == "2"
 
 
 _UNREAD = (
