@@ -42,10 +42,11 @@ def started(folder: str, model: str, devices: str) -> dict[str, Any]:
         cfg = load_cfg("axolotl.yaml", base_model=model)
         attention, cfg.attn_implementation = cfg.attn_implementation, "sdpa"  # kernels of GPUs are not installed
         cfg.device_map = {"": "cpu"}
+        cfg.dataloader_num_workers, cfg.dataloader_prefetch_factor = 0, None
         cfg |= dict.fromkeys(("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel", "lora_embedding_kernel"))
-        tokens = [[1 + one % 9] * 16 for one in range(4096)]
+        tokens = [[1 + one % 9] * 128 for one in range(4096)]
         data = Dataset.from_dict(
-            {"input_ids": tokens, "labels": tokens, "attention_mask": [[1] * 16] * 4096, "length": [16] * 4096}
+            {"input_ids": tokens, "labels": tokens, "attention_mask": [[1] * 128] * 4096, "length": [128] * 4096}
         )
         meta = TrainDatasetMeta(train_dataset=data, eval_dataset=None, total_num_steps=20)
         trainer, *_ = setup_model_and_trainer(cfg, meta)

@@ -30,6 +30,7 @@ SIZES: dict[str, Any] = {
 }
 """As many heads as the models have, all else small; weights are published in 16 bits."""
 SMALL: dict[str, dict[str, Any]] = {
+    "llama-3-8b": {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
     "llama-3.1-8b": {"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
     "mixtral-8x7b": {
         "architectures": ["MixtralForCausalLM"],
