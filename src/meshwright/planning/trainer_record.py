@@ -25,8 +25,9 @@ SUFFIXES = (".json", ".yaml", ".yml")
 INLINE = "ds_config_in_{name}.json"
 """Name of the configuration of DeepSpeed that stands in a file of options itself."""
 _BATCH = "per_device_train_batch_size"
-_OWN = re.compile(rf"^\s*[\"{{]?\s*\"?{_BATCH}\"?\s*:", re.MULTILINE)
-_MODEL = re.compile(r"^\s*[\"{]?\s*\"?(?:model_name_or_path|model)\"?\s*:", re.MULTILINE)
+_KEY = r"^[ \t]*(?:[{\"][ \t]*)?\"?"
+_OWN = re.compile(rf"{_KEY}{_BATCH}\"?[ \t]*:", re.MULTILINE)
+_MODEL = re.compile(rf"{_KEY}(?:model_name_or_path|model)\"?[ \t]*:", re.MULTILINE)
 _OTHERS = ("finetuning_type", "base_model", "stage", "cutoff_len", "step_scheduler", "template")
 """Keys of LLaMA-Factory, Axolotl and Automodel."""
 _OF_SWIFT = ("tuner_type", "train_type", "sft_type")
