@@ -294,7 +294,7 @@ def test_files_that_are_no_files(tmp_path: Path) -> None:
         (tmp_path / "huge.toml", "too large"),
         (tmp_path / ("x" * 5000), "cannot be read"),
         ("nul\0", "cannot be read"),
-        ("/dev/null", "not a regular file"),
+        ("/dev/null", "a device or a socket, no file"),
     ):
         with pytest.raises(InputError, match=message):
             read_table(path, "cluster file")

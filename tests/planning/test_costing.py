@@ -8,8 +8,9 @@ from functools import partial
 import pytest
 
 from meshwright.planning.compose.sources.profiles.search import ComposedShapes, ShapeComposer, ShapeEffort
-from meshwright.planning.costing import SECONDS_PER_HOUR, Counts, Offer, rented
+from meshwright.planning.costing import Counts, Offer, rented
 from meshwright.planning.objectives import Aim
+from meshwright.units import HOUR_S
 from tests.planning.compose.sources.profiles.test_search import tiny_costs
 
 PRICES = {"Alpha-32": 3.0, "Beta-12": 0.5}
@@ -28,7 +29,7 @@ def offers_on(counts: Counts, *, composer: ShapeComposer) -> list[Offer[Composed
         return []
     hour = sum(price * composed.one_set.devices(name) for name, price in PRICES.items())
     time_s = composed.time.step_time_s
-    price = hour * time_s / SECONDS_PER_HOUR
+    price = hour * time_s / HOUR_S
     return [Offer(plan=composed, step_time_s=time_s, price_per_step=price, peak_memory_bytes=0.0, on="")]
 
 

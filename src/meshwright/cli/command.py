@@ -21,13 +21,9 @@ Act = Callable[[Request, dict[str, bool]], int | None]
 
 
 def typer_command(
-    request: type[Request],
-    act: Act,
-    *,
-    output: type[OutputFields] = OutputFields,
-    everything: bool = False,
+    request: type[Request], act: Act, *, output: type[OutputFields] = OutputFields, everything: bool = False,
     described: bool = True,
-) -> Callable[..., Any]:
+) -> Callable[..., Any]:  # fmt: skip
     """The function that typer makes a command of.
 
     Args:
@@ -46,9 +42,13 @@ def typer_command(
         return act(request.read(values, typed=True), shown)
 
     parameters = [_parameter(one, hidden=one.rare and not everything, described=described) for one in options]
+    command.__doc__ = help_of(request) + ("" if everything else _named([one.spelled for one in options if one.rare]))
+    return _with_parameters(command, parameters)
+
+
+def _with_parameters(command: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
-    command.__doc__ = help_of(request) + ("" if everything else _named([one.spelled for one in options if one.rare]))
     return command
 
 

@@ -106,10 +106,11 @@ def add_commands(app: typer.Typer, verbs: Sequence[str], *, everything: bool = F
             home = groups[name]
         request = VERBS[verb].request
         completes = any(name.endswith("_COMPLETE") for name in os.environ)
-        whole = len(verbs) == 1 or completes
         output = WatchedFields if verb in WATCHED else OutputFields
         how = {"everything": everything, "described": described or completes}
-        made = typer_command(request, partial(act, verb), output=output, **how) if whole else None
+        made = (
+            typer_command(request, partial(act, verb), output=output, **how) if completes or len(verbs) == 1 else None
+        )
         home.command(inner or name)(made or summary_of(request))
 
 
