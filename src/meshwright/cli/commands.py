@@ -97,13 +97,7 @@ def add_commands(app: typer.Typer, verbs: Sequence[str], *, everything: bool = F
     groups: dict[str, typer.Typer] = {}
     for verb in verbs:
         name, _, inner = verb.partition(" ")
-        home = app
-        if inner:
-            if name not in groups:
-                groups[name] = typer.Typer(help=GROUPS[name], no_args_is_help=True, rich_markup_mode=None)
-                groups[name].callback()(lambda: None)
-                app.add_typer(groups[name], name=name)
-            home = groups[name]
+        home = _group(app, groups, name) if inner else app
         request = VERBS[verb].request
         completes = any(name.endswith("_COMPLETE") for name in os.environ)
         output = WatchedFields if verb in WATCHED else OutputFields
@@ -112,6 +106,15 @@ def add_commands(app: typer.Typer, verbs: Sequence[str], *, everything: bool = F
             typer_command(request, partial(act, verb), output=output, **how) if completes or len(verbs) == 1 else None
         )
         home.command(inner or name)(made or summary_of(request))
+
+
+def _group(app: typer.Typer, groups: dict[str, typer.Typer], name: str) -> typer.Typer:
+    """The group of verbs of this name, which the first of them makes."""
+    if name not in groups:
+        groups[name] = typer.Typer(help=GROUPS[name], no_args_is_help=True, rich_markup_mode=None)
+        groups[name].callback()(lambda: None)
+        app.add_typer(groups[name], name=name)
+    return groups[name]
 
 
 def act(verb: str, request: Request, output: dict[str, bool]) -> int | None:
