@@ -69,7 +69,7 @@ def test_llamafactory_reads_what_the_plan_means(one: Job, factory: Any) -> None:
 @pytest.mark.parametrize("one", list(some("axolotl")), ids=lambda one: f"{one.model.name}-{one.name}")
 def test_axolotl_reads_what_the_plan_means(one: Job, axolotl: Any) -> None:
     keys = yaml.safe_load(written("axolotl", one)["axolotl.yaml"])
-    made = axolotl(**keys, base_model="any", datasets=[{"path": "any", "type": "alpaca"}])
+    made = axolotl(**keys, base_model="any")
     strategy = one.plan.strategies[0]
     assert (made.micro_batch_size, made.gradient_accumulation_steps) == numbers(one)
     assert made.sequence_len == one.workload.seq_len
