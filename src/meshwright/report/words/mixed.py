@@ -11,7 +11,7 @@ from meshwright.planning.mixed.slices import MOST_SKIPS, Composition, PlannedSli
 from meshwright.planning.mixed.source import SearchRecord
 from meshwright.planning.reason import idle_reason
 from meshwright.report.words.reasons import reason_text
-from meshwright.report.words.titles import devices_of, shortened_title, strategy_text
+from meshwright.report.words.titles import group_text, shortened_title, strategy_text
 from meshwright.specs.cluster import AND
 from meshwright.units import gib, percent, seconds, signed_percent, significant, slower
 
@@ -104,7 +104,7 @@ def held_line(one: HeldLayers) -> str:
     stages = "1 stage" if len(one.layers) == 1 else f"{len(one.layers)} stages"
     return (
         f"{name}: {sum(one.layers)} layers ({shortened_title(one.layers)}) on {stages} of "
-        f"{devices_of(one.group, one.devices)}, "
+        f"{group_text(one.group, one.devices)}, "
         f"{strategy_text(one.strategy)}, {one.micro_batches} x mbs{one.mbs}"
     )
 

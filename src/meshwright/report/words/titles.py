@@ -90,6 +90,6 @@ def shortened_title(numbers: Sequence[int]) -> str:
     return " + ".join(f"{times} x {number}" if times > 1 else str(number) for number, times in runs)
 
 
-def devices_of(name: str, count: int) -> str:
+def group_text(name: str, count: int) -> str:
     """Devices of a group: `32 H100`; of several groups as one, `16 devices (H100 + H200)`."""
     return f"{count:,} devices ({name})" if AND in name else f"{count:,} {name}"

@@ -14,7 +14,7 @@ from meshwright.planning.ties import time_difference
 from meshwright.planning.whole_run import WholeRun
 from meshwright.records import Record
 from meshwright.report.words.reasons import reason_text
-from meshwright.report.words.titles import devices_of
+from meshwright.report.words.titles import group_text
 from meshwright.search.result import PlanCertificate
 from meshwright.specs.cluster import AND
 from meshwright.specs.job import Job
@@ -142,7 +142,7 @@ def devices_text(estimate: StepPrice, names: dict[str, str] | None = None) -> st
     used = Counter[str]()
     for stage in estimate.stages:
         used[(names or {}).get(stage.group, stage.group)] += stage.devices
-    return AND.join(devices_of(name, count) for name, count in used.items())
+    return AND.join(group_text(name, count) for name, count in used.items())
 
 
 def peak_text(estimate: StepPrice) -> str:

@@ -25,7 +25,7 @@ from meshwright.targets.sayable import ANY, Plan, Rule, only
 
 TITLE = "Axolotl"
 CONFIG = "axolotl.yaml"
-DATA = [{"path": "data.jsonl", "type": "completion"}]
+DATASETS = [{"path": "data.jsonl", "type": "completion"}]
 """Texts to train on: the command line takes no list of data sets."""
 _SCHEMA = "axolotl/utils/schemas/config.py of axolotl 0.19.0"
 _LOADED = "axolotl/utils/config/__init__.py and axolotl/monkeypatch/accelerate/fsdp2.py of axolotl 0.19.0"
@@ -125,7 +125,7 @@ def configuration(plan: Plan) -> Keys:
     """The keys of the YAML."""
     strategy, lora = plan.strategy, plan.model.lora
     flat: Keys = {
-        "datasets": DATA,
+        "datasets": DATASETS,
         "sequence_len": plan.workload.seq_len,
         "sample_packing": plan.workload.attention_kernel != "materialised" and not _several_in_a_ring(plan),
         "micro_batch_size": plan.found.pipeline.micro_batch,
@@ -183,7 +183,9 @@ def _several_in_a_ring(plan: Plan) -> bool:
 
 
 def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
-    texts = f'{DATA[0]["path"]} holds the texts, {{"text": ...}} in each line; the model is given on the command line'
+    texts = (
+        f'{DATASETS[0]["path"]} holds the texts, {{"text": ...}} in each line; the model is given on the command line'
+    )
     head = (texts, f"plan: {plan.job.name or plan.model.name}")
     return (CONFIG, yaml_text(configuration(plan), head)), *fine_tuning.engine_files(plan)
 
