@@ -40,7 +40,8 @@ def fixed(folder: Path, name: str, text: str, plan: str, settings: dict[str, str
     [
         ("tune.yaml", files.TUNE, "dp8.fsdp-keep.mbs4.gbs64", None,
          ("+batch_size: 4", "+gradient_accumulation_steps: 2", "+fsdp_reshard_after_forward: false")),
-        ("tune.yaml", files.TUNE, "cp2-ag.dp4.fsdp.mbs1.gbs16.rc-full", None, ("+context_parallel_dim: 2",)),
+        ("tune.yaml", files.TUNE + "context_parallel_dim: 1\n", "cp2-ag.dp4.fsdp.mbs1.gbs16.rc-full", None,
+         ("+context_parallel_dim: 2",)),
         ("nano.yaml", files.NANOTRON, "pp4.dp2.z1.mbs1.gbs32", None, ("+  pp: 4", "+  tp: 1")),
         ("nano.yaml", files.NANOTRON, "dp8.mbs1.gbs64.rc-full", None, ("+  recompute_layer: true", "+  zero_stage: 0")),
         ("neox.yml", files.NEOX, "dp8.z2.mbs2.gbs32", VOCABULARY,
@@ -70,6 +71,7 @@ def test_a_plan_is_written_into_the_users_file(
     ("name", "text", "plan", "why"),
     [
         ("nano.yaml", files.NANOTRON, "dp8.z2.mbs1.gbs32", "says z2"),
+        ("tune.yaml", files.TUNE, "cp2-ag.dp4.fsdp.mbs1.gbs16.rc-full", "says cp2-ag"),
         ("tune.yaml", files.TUNE, "pp2.dp4.fsdp.mbs1.gbs32", "says pp2"),
         ("tune.yaml", files.TUNE, "dp8.mbs1.gbs32", "has fsdp whatever"),
         ("lit.yaml", files.LIT.replace("devices: 4", "devices: 8"), "dp8.fsdp.mbs1.gbs64", "has rc-full whatever"),
