@@ -24,11 +24,14 @@ class Steady:
     alive = True
     used_s = 0.0
 
+    def __init__(self, takes_s: float = TAKES_S) -> None:
+        self.takes_s = takes_s
+
     def processor_s(self) -> float:
         return 0.0
 
     async def ask(self, verb: str, body: Mapping[str, Any], tell: object = None) -> Reply:
-        await asyncio.sleep(TAKES_S)
+        await asyncio.sleep(self.takes_s)
         return Reply(status=200, content=verb.encode())
 
 
@@ -39,6 +42,37 @@ def test_who_waits_longer_than_the_limit_is_answered_while_the_line_moves() -> N
         return await asyncio.gather(*(lane.ask(f"{number}", {}, LIMIT_S) for number in range(6)))
 
     assert [reply.content for reply in asyncio.run(six())] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_nobody_overtakes_those_who_wait() -> None:
+    """Who asks in the moment in which a worker comes free is the last in the line, not the first."""
+
+    async def ask(lane: WorkerLane, name: str, order: list[str], *, again: bool = False) -> None:
+        await lane.ask(name, {}, 10.0)
+        order.append(name)
+        if again:
+            await ask(lane, f"{name} again", order)
+
+    async def five() -> list[str]:
+        lane, order = WorkerLane(WorkerRole(), 1), list[str]()
+        lane._back(Steady(0.02))  # type: ignore[arg-type]
+        await asyncio.gather(*(ask(lane, name, order, again=True) for name in "abc"))
+        return order
+
+    assert asyncio.run(five()) == ["a", "b", "c", "a again", "b again", "c again"]
+
+
+def test_who_gives_up_leaves_the_line_and_takes_no_worker_along() -> None:
+    async def three() -> list[bytes]:
+        lane = WorkerLane(WorkerRole(), 1)
+        lane._back(Steady(0.02))  # type: ignore[arg-type]
+        asking = [asyncio.ensure_future(lane.ask(name, {}, 10.0)) for name in "abc"]
+        await asyncio.sleep(0.0)
+        asking[1].cancel()
+        replies = await asyncio.gather(*asking, return_exceptions=True)
+        return [reply.content if isinstance(reply, Reply) else b"gone" for reply in replies]
+
+    assert asyncio.run(three()) == [b"a", b"gone", b"c"]
 
 
 class Busy(Steady):
@@ -65,7 +99,7 @@ def test_a_limit_is_one_of_processor_time(share: float, takes_s: float, answered
     async def ask() -> None:
         lane = WorkerLane(WorkerRole(), 0)
         lane._closed = True  # no process in its place
-        lane._free.put_nowait(worker)  # type: ignore[arg-type]
+        lane._lay_down(worker)  # type: ignore[arg-type]
         await lane.ask("plan", {}, LIMIT_S)
 
     if answered:

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -121,7 +122,10 @@ class WorkerLane:
         self.role, self.count, self.most_waiting = role, count, most_waiting
         self.waiting = self.busy = self.started = 0
         self.busy_s = 0.0
-        self._free: asyncio.LifoQueue[WorkerProcess] = asyncio.LifoQueue()
+        self._free: list[WorkerProcess] = []
+        self._line: deque[asyncio.Future[WorkerProcess]] = deque()
+        """Who waits, first come first. A worker that comes free is handed to the first: were it only laid down, one who
+        came since would take it, and those who wait would wait again, the longest the longest."""
         self._workers: set[WorkerProcess] = set()
         self._closed = False
         self._starting: set[asyncio.Task[None]] = set()
@@ -132,8 +136,7 @@ class WorkerLane:
         """Start the workers, and wait until one is ready."""
         for _ in range(self.count):
             self._start()
-        first = await self._free.get()
-        self._free.put_nowait(first)
+        self._lay_down(await self._taken())
 
     @property
     def alive(self) -> int:
@@ -202,16 +205,41 @@ class WorkerLane:
         while True:
             try:
                 async with asyncio.timeout(patient_until_s - time.monotonic()):
-                    return await self._free.get()
+                    return await self._taken()
             except TimeoutError:
                 if self._moved_s + limit_s <= time.monotonic():
                     raise BusyError from None
                 patient_until_s = self._moved_s + limit_s
 
+    async def _taken(self) -> WorkerProcess:
+        """The worker that came free last, or the next one."""
+        if self._free:
+            return self._free.pop()
+        place: asyncio.Future[WorkerProcess] = asyncio.get_running_loop().create_future()
+        self._line.append(place)
+        try:
+            return await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._lay_down(place.result())
+            else:
+                with contextlib.suppress(ValueError):  # a worker that came free since found it given up
+                    self._line.remove(place)
+            raise
+
+    def _lay_down(self, worker: WorkerProcess) -> None:
+        """A free worker, to the first in the line."""
+        while self._line:
+            place = self._line.popleft()
+            if not place.done():
+                place.set_result(worker)
+                return
+        self._free.append(worker)
+
     def _back(self, worker: WorkerProcess) -> None:
         self._moved_s = time.monotonic()
         if worker.alive:
-            self._free.put_nowait(worker)
+            self._lay_down(worker)
         else:
             self._replace(worker)
 
@@ -238,7 +266,7 @@ class WorkerLane:
                 await asyncio.sleep(1.0)
                 self._replace(worker)
             return
-        self._free.put_nowait(worker)
+        self._lay_down(worker)
 
 
 async def _within(limit_s: float, worker: WorkerProcess, answering: Coroutine[Any, Any, Reply]) -> Reply:
