@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from meshwright.calculon import row_file
 from meshwright.formats import files
 from tests.cli.conftest import Run
 from tests.cli.files import SMALL_LLAMA
@@ -133,3 +136,65 @@ def test_a_line_without_an_end_is_an_error_of_that_line(run: Run) -> None:
         json.loads(line)["error"] for line in run("calculon", "estimate", "--batch", "rows.jsonl").out.splitlines()
     ]
     assert ["too long" in answer for answer in answers] == [False, True, False]
+
+
+def test_lines_before_one_that_never_ends_are_answered(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_file, "MOST_PASSED_OVER", 200_000)
+    with subprocess.Popen(["sh", "-c", "echo '{}'; exec cat /dev/zero"], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(writer.stdout))
+        outcome = run("calculon", "estimate", "--batch", "-")
+        writer.kill()
+    assert outcome.code == 2
+    assert "a line has no end" in outcome.err
+    assert ["too long" in json.loads(line)["error"] for line in outcome.out.splitlines()] == [False, True]
+
+
+def test_rows_are_not_read_from_a_closed_standard_input(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    outcome = run("calculon", "estimate", "--batch", "-")
+    assert outcome.code == 2
+    assert "standard input is closed" in outcome.err
+
+
+CLUSTERS = {
+    "TOML": '# ours\n[[group]]\nname = "lab"\ndevice = "H100"\nnodes = 1\ndevices_per_node = 8\n',
+    "JSON": '{"group": [{"name": "lab", "device": "H100", "nodes": 1, "devices_per_node": 8}]}',
+    "YAML": "# ours\ngroup:\n- {name: lab, device: H100, nodes: 1, devices_per_node: 8}\n",
+}
+
+
+@contextmanager
+def piped(text: str) -> Iterator[str]:
+    """The name of a pipe that a text was written into, as bash gives for `<(...)`."""
+    reads, writes = os.pipe()
+    try:
+        with os.fdopen(writes, "w") as stream:
+            stream.write(text)
+        yield f"/dev/fd/{reads}"
+    finally:
+        os.close(reads)
+
+
+@pytest.mark.parametrize("text", CLUSTERS.values(), ids=CLUSTERS)
+def test_a_cluster_out_of_a_pipe_is_read_by_its_text(text: str, run: Run) -> None:
+    with piped(text) as pipe, piped(json.dumps({**SMALL_LLAMA, "_name_or_path": "us/small"})) as config:
+        answer = run("plan", config, "--cluster", pipe, "--top", "1", "--json").document
+    assert answer["inputs"]["model"]["name"] == "small"
+    assert answer["inputs"]["cluster"]["name"] == "cluster"
+
+
+def test_what_is_wrong_in_a_pipe_is_told_in_its_language(run: Run) -> None:
+    with piped("{") as pipe:
+        assert "is not valid JSON" in run("plan", "gpt2", "--cluster", pipe).err
+    with piped("group: [") as pipe:
+        assert "is not valid YAML" in run("plan", "gpt2", "--cluster", pipe).err
+    with piped("hello") as pipe:
+        assert "write the keys as TOML" in run("plan", "gpt2", "--cluster", pipe).err
+
+
+def test_a_plan_file_out_of_a_pipe_is_read_as_often_as_needed(run: Run) -> None:
+    run("plan", "gpt2", "--gpus", "8xH100", "--gbs", "8", "--seq", "512", "--top", "1", "-o", "plan.json")
+    with piped(Path("plan.json").read_text()) as pipe:
+        assert run("check", "--plan", pipe).code == 0
+        assert run("check", "--plan", pipe).code == 0

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +22,8 @@ from meshwright.formats.files import opened
 LINES_AT_ONCE = 4096
 MOST_CHARACTERS = 2**16
 """Of a line: application, system and execution in full take a tenth of it. The rest of a longer one is passed over."""
+MOST_PASSED_OVER = 2**28
+"""Characters of that rest: a stream that has no end of line is no file of rows."""
 ROW_KEYS = ("app", "system", "execution")
 
 
@@ -34,6 +35,12 @@ def row_lines(path: str) -> Iterator[Iterable[str]]:
         InputError: the file cannot be read.
     """
     if path == "-":
+        if sys.stdin is None:
+            fix = "pipe rows in, or name a file of JSON lines"
+            raise InputError(
+                Problem(what="standard input is closed", why="--batch - reads it", fix=fix, field="--batch"),
+                code="MW201",
+            )
         yield _bounded(sys.stdin)
         return
     try:
@@ -49,11 +56,21 @@ def row_lines(path: str) -> Iterator[Iterable[str]]:
 
 
 def _bounded(stream: IO[str]) -> Iterator[str]:
-    """The lines of a stream, each cut off behind the first character too many."""
+    """The lines of a stream, each cut off behind the first character too many.
+
+    Raises:
+        InputError: a line has no end.
+    """
     while line := stream.readline(MOST_CHARACTERS + 1):
         yield line
+        passed_over = 0
         while line and not line.endswith("\n"):
             line = stream.readline(MOST_CHARACTERS + 1)
+            passed_over += len(line)
+            if passed_over > MOST_PASSED_OVER:
+                why = f"it is not over after {MOST_PASSED_OVER:,} characters; a row is one object a line"
+                fix = "end every row with a line feed"
+                raise InputError(Problem(what="a line has no end", why=why, fix=fix, field="--batch"), code="MW201")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +94,30 @@ def calculon_batch(lines: Iterable[str], *, fixed: bool = False) -> Iterator[dic
 
     Yields:
         `{ok, error, stats}` per line, in order; a malformed line is an error of that line only.
+
+    Raises:
+        InputError: a line has no end; those before it are answered.
     """
     read = _Reader()
-    asked = (line for line in lines if line.strip())
-    while block := list(islice(asked, LINES_AT_ONCE)):
+    for block in _blocks(line for line in lines if line.strip()):
         yield from _answers([read.row(line) for line in block], fixed=fixed)
+
+
+def _blocks(lines: Iterator[str]) -> Iterator[list[str]]:
+    """So many lines at a time as are priced together; those before a line that cannot be read, too."""
+    block: list[str] = []
+    try:
+        for line in lines:
+            block.append(line)
+            if len(block) == LINES_AT_ONCE:
+                yield block
+                block = []
+    except InputError:
+        if block:
+            yield block
+        raise
+    if block:
+        yield block
 
 
 def _answers(rows: list[_Row], *, fixed: bool) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import errno
 import importlib
 import json
 import os
+import re
 import stat
 import time
 import tomllib
@@ -16,10 +17,18 @@ from meshwright.errors import InputError, UnsupportedError
 
 MAX_BYTES = 16 * 1024**2
 """Nothing this package reads as text comes near it; larger files are refused unread."""
+LANGUAGES = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML", ".toml": "TOML"}
+"""Of tables of keys, by the ending of their file."""
 PIPE_WAIT_S = 30.0
 """A pipe has to be written whole in it: nobody may ever write into one that has a name."""
 MOST_VALUES = 1_000_000
 """Of a YAML file, each alias counted as all that it names."""
+MOST_PIPES = 8
+"""Whose contents are kept at a time."""
+_NUMBERED = re.compile(r"/(?:dev|proc/[^/]+)/fd/\d+")
+_YAML_START = re.compile(r"""(?:%YAML|---(?:\s|$)|(?:[\w.-]+|"[^"]*"|'[^']*')\s*:(?:\s|$))""")
+_written: dict[tuple[int, int], bytes] = {}
+"""What was read from pipes that have no name, by device and inode: they give it once, and some files are read twice."""
 
 
 def read_text(path: str | Path, noun: str, *, max_bytes: int = MAX_BYTES) -> str:
@@ -75,16 +84,27 @@ def content_of(path: str | Path, *, max_bytes: int) -> bytes:
         OSError: absent, unreadable, a folder, a device or a socket, or a pipe that is not written whole in
             `PIPE_WAIT_S`.
     """
-    end_s, parts, left = time.monotonic() + PIPE_WAIT_S, [], max_bytes + 1
+    end_s, limit = time.monotonic() + PIPE_WAIT_S, max_bytes + 1
     with opened(path) as stream:
         number = stream.fileno()
-        if not stat.S_ISFIFO(os.fstat(number).st_mode):
-            return stream.read(left)
-        while left > 0 and (part := os.read(number, min(left, 1 << 20))):
-            parts.append(part)
-            left -= len(part)
+        status = os.fstat(number)
+        if not stat.S_ISFIFO(status.st_mode):
+            return stream.read(limit)
+        pipe = (status.st_dev, status.st_ino)
+        content = bytearray(_written.pop(pipe, b""))
+        while len(content) < limit and (part := os.read(number, min(limit - len(content), 1 << 20))):
+            content += part
             _wait(number, end_s)
-    return b"".join(parts)
+    if has_no_name(path):
+        _written[pipe] = bytes(content)
+        for oldest in list(_written)[:-MOST_PIPES]:
+            del _written[oldest]
+    return bytes(content[:limit])
+
+
+def has_no_name(path: str | Path) -> bool:
+    """Whether a path is the number of an open file, such as `/dev/fd/63` for `<(...)` of bash: it tells no content."""
+    return _NUMBERED.fullmatch(str(path)) is not None
 
 
 def opened(path: str | Path) -> IO[bytes]:
@@ -127,14 +147,14 @@ def _wait(number: int, end_s: float) -> None:
 
 
 def read_table(path: str | Path, noun: str) -> dict[str, object]:
-    """A TOML, JSON or YAML file (by its ending; TOML where there is none) as a table of keys.
+    """A TOML, JSON or YAML file (by its ending; by its text where that is none of theirs) as a table of keys.
 
     Raises:
         InputError: the file cannot be read, its syntax is wrong, or it is no table of keys.
         UnsupportedError: a YAML file where no YAML reader is installed.
     """
     text = read_text(path, noun)
-    language = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML"}.get(Path(path).suffix.lower(), "TOML")
+    language = LANGUAGES.get(Path(path).suffix.lower()) or language_of(text)
     data = parsed(text, language, f"{noun} {str(path)!r}")
     if not isinstance(data, dict):
         raise InputError(
@@ -144,6 +164,19 @@ def read_table(path: str | Path, noun: str) -> dict[str, object]:
             code="MW202",
         )
     return {str(key): value for key, value in data.items()}
+
+
+def language_of(text: str) -> str:
+    """JSON, YAML or TOML: how the first line of a table that is no comment starts tells them apart.
+
+    Args:
+        text: of a file, not empty.
+    """
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    if first.startswith("{"):
+        return "JSON"
+    return "YAML" if _YAML_START.match(first) else "TOML"
 
 
 def parsed(text: str, language: str, noun: str) -> object:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from meshwright.errors import InputError
-from meshwright.formats.files import content_of
+from meshwright.formats.files import content_of, has_no_name
 from meshwright.formats.huggingface import WEIGHTS, read_config
 from meshwright.specs.model import ModelSpec
 
@@ -40,6 +40,8 @@ def name_of_config(config: Mapping[str, object]) -> str:
 def model_at(path: str, *, name: str | None = None) -> ModelSpec:
     """The model of a config.json, of a folder with one, or of weights; notes say where weights disagree."""
     content = config_content(path)
+    if has_no_name(path) and isinstance(content, dict):
+        name = name or name_of_config(content)
     return _checked(model_of_config(content, name or name_of_path(path), source=path), content, path)
 
 

@@ -12,7 +12,7 @@ from meshwright.formats.cluster import DeviceLookup
 from meshwright.formats.cluster_file import cluster_from_table
 from meshwright.formats.clusters import kubernetes, matrix, nvidia_smi, nvidia_topo, slurm
 from meshwright.formats.clusters.base import ClusterText, Description, Format
-from meshwright.formats.files import read_table, read_text
+from meshwright.formats.files import LANGUAGES, has_no_name, language_of, read_table, read_text
 from meshwright.specs.cluster import ClusterSpec
 
 ALIKE = 0.1
@@ -47,19 +47,21 @@ def read_description(path: str | Path, lookup: DeviceLookup, tolerance: float = 
     try:
         return Description(kind=CLUSTER_FILE, table=read_table(path, CLUSTER_FILE))
     except InputError as error:
-        if Path(path).suffix.lower() in (".toml", ".json", ".yaml", ".yml"):
+        if Path(path).suffix.lower() in LANGUAGES or language_of(text) != "TOML":
             raise
         known = ", ".join(format_.name for format_ in FORMATS)
         what = f"{str(path)!r} is no description of a cluster that is known"
         why = f"it is neither TOML, JSON or YAML nor one of: {known}"
-        fix = "name the file with its ending, or see the page on clusters"
+        remedy = "write the keys as TOML" if has_no_name(path) else "name the file with its ending"
+        fix = f"{remedy}, or see the page on clusters"
         raise InputError(what=what, why=why, fix=fix, code=error.code) from None
 
 
 def read_cluster(path: str | Path, lookup: DeviceLookup, tolerance: float = ALIKE) -> ClusterSpec:
     """The cluster of a file, whatever its kind; arguments and errors as `read_description`."""
     description = read_description(path, lookup, tolerance)
-    return cluster_from_table(description.table, lookup, name=Path(path).stem, notes=description.notes)
+    name = "cluster" if has_no_name(path) else Path(path).stem
+    return cluster_from_table(description.table, lookup, name=name, notes=description.notes)
 
 
 __all__ = ["ALIKE", "CLUSTER_FILE", "FORMATS", "Description", "read_cluster", "read_description"]

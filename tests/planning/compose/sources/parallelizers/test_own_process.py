@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -80,10 +82,41 @@ time.sleep(600)
     assert ask(one) == []
     assert "gave no answer within 2 s" in one.skips[0].reason
     assert not one.hung
-    child, deadline = Path(f"/proc/{number.read_text()}/stat"), time.monotonic() + 60
-    while child.exists() and child.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < deadline, "the child goes on"
+    until_gone(number.read_text())
+
+
+def until_gone(number: str) -> None:
+    """Wait until a process has ended."""
+    process, deadline = Path(f"/proc/{number}/stat"), time.monotonic() + 60
+    while process.exists() and process.read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline, "the process goes on"
         time.sleep(0.05)
+
+
+def test_a_process_ends_with_its_children_when_the_asker_is_killed(tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers"
+    text = f"""
+import os, pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+part = pathlib.Path({str(numbers)!r} + ".part")
+part.write_text(f"{{os.getpid()}} {{child.pid}}")
+part.rename({str(numbers)!r})
+time.sleep(600)
+"""
+    one = guarded(tmp_path, text, time_limit_s=600.0)
+    asker = os.fork()
+    if not asker:
+        ask(one)
+        os._exit(0)
+    deadline = time.monotonic() + 60
+    while not numbers.exists():
+        assert time.monotonic() < deadline, "it was not started"
+        time.sleep(0.02)
+    time.sleep(0.1)  # the watching shell is started behind it
+    os.kill(asker, signal.SIGKILL)
+    os.waitpid(asker, 0)
+    for number in numbers.read_text().split():
+        until_gone(number)
 
 
 def test_a_command_that_is_not_there_is_a_skip() -> None:

@@ -1,6 +1,7 @@
 """A parallelizer in a process of its own: one question on its standard input, one answer on its standard output.
 
-Its dependencies, its crashes and its memory stay there; one that takes too long is ended with all it started.
+Its dependencies, its crashes and its memory stay there; one that takes too long is ended with all it started, and so is
+one whose asker was killed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,9 @@ from meshwright.units import seconds
 
 MOST_SHOWN = 300
 """Characters of the last line it printed on its standard error."""
+
+WATCH = 'read -r _; kill -s KILL -- "-$1"'
+"""Of a shell: its standard input ends when the process that writes to it does, whatever ended that."""
 
 Request = Callable[[ModelSlice, Island, Workload, int], Mapping[str, Any]]
 
@@ -70,7 +75,7 @@ class OwnProcess:
             )  # fmt: skip
         except OSError as error:
             raise self._lost("could not be started", f"{self.command[0]}: {error.strerror or error}") from None
-        with process:
+        with process, _ended_with_this(process.pid):
             try:
                 out, err = process.communicate(text, timeout=self.time_limit_s)
             except subprocess.TimeoutExpired:
@@ -87,6 +92,30 @@ class OwnProcess:
 
     def _lost(self, what: str, why: str) -> LostError:
         return LostError(what=f"parallelizer {self.name} {what}", why=why, code="MW151")
+
+
+@contextmanager
+def _ended_with_this(group: int) -> Iterator[None]:
+    """In the body, a group of processes is killed when this process ends: a foreign program looks for no parent.
+
+    Whatever is forked meanwhile holds the pipe to the watching shell, too; it ends within a second by itself.
+
+    Args:
+        group: number of a process group.
+    """
+    try:
+        watcher = subprocess.Popen(
+            ["/bin/sh", "-c", WATCH, "watch", str(group)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    except OSError:  # no shell, or no room for one more process: it is watched no less than before
+        yield
+        return
+    try:
+        yield
+    finally:
+        watcher.kill()  # before its standard input is closed
+        watcher.communicate()
 
 
 def _end(process: subprocess.Popen[str]) -> None:
