@@ -252,6 +252,31 @@ def test_litgpt_drops_what_is_left_of_a_batch_and_recomputes_on_several_devices(
     assert read(tmp_path, "full.yaml", LIT, settings="devices=8").ok
 
 
+def test_litgpt_keeps_what_adapters_stand_on_as_wide_as_its_mixed_precision_does(tmp_path: Path) -> None:
+    tuned = LIT.replace("bf16-true", "bf16-mixed") + "lora_r: 8\n"
+    one = inputs(read(tmp_path, "lora.yaml", tuned, cluster="4xH100"))
+    assert one.model.lora is not None
+    assert (one.model.lora.base, one.workload.precision.reduce) == ("fp32", "fp32")
+    alone = tuned.replace("devices: 4", "devices: 1")
+    stored = read(tmp_path, "lora.yaml", alone + "quantize: bnb.nf4\n", cluster="1xH100")
+    assert refused(stored) == ["quantize"]
+
+
+def test_litgpt_copies_a_pretraining_between_nodes_and_has_batches_of_its_own(tmp_path: Path) -> None:
+    anew = LIT.replace("checkpoint_dir: checkpoints/meta-llama/", "model_name: ").replace(
+        "num_nodes: 1", "num_nodes: 2"
+    )
+    report = read(tmp_path, "pretrain.yaml", anew)
+    assert report.name == "dp8.hsdp4.mbs4.gbs64"
+    assert report.launch is not None
+    assert any("HYBRID_SHARD" in note for note in report.launch.notes)
+    usual = LIT.replace("  global_batch_size: 66\n", "").replace("  micro_batch_size: 4\n", "  micro_batch_size: 1\n")
+    tuned = read(tmp_path, "full.yaml", usual)
+    assert tuned.name == "dp4.fsdp.mbs1.gbs16.rc-full"
+    assert tuned.launch is not None
+    assert any("4 micro-batches" in note for note in tuned.launch.notes)
+
+
 def test_nanotron_holds_the_whole_model_and_its_degrees(tmp_path: Path) -> None:
     report = read(tmp_path, "config.yaml", NANOTRON)
     assert report.ok

@@ -1,7 +1,9 @@
 """LitGPT: the YAML of a fine-tuning or a pretraining, whose programs choose sharding and recompute themselves.
 
 Keys are those of litgpt/args.py, finetune/full.py, finetune/lora.py and pretrain.py of litgpt (2026), whose programs
-shard over all devices wherever there are two or more, https://github.com/Lightning-AI/litgpt.
+shard over all devices wherever there are two or more, https://github.com/Lightning-AI/litgpt. A pretraining shards over
+the devices of a node and copies between nodes (HYBRID_SHARD). Adapters are sharded by FSDP2, where mixed precision is
+that of products alone.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ _PARTS = {
     "lora_value": "v_proj",
     "lora_projection": "o_proj",
 }
+_BATCHES = {True: (512, 4), False: (16, 1)}
+"""Sequences of a step and of a micro-batch where a file leaves them out: of a pretraining, and of the others."""
 _DEFAULTS = {"lora_query": True, "lora_value": True}
 _MLP = ("gate_proj", "up_proj", "down_proj")
 _OPTIMIZERS = {
@@ -54,9 +58,10 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         InputError: the text is no YAML.
     """
     reader = shared.yaml_reader(file_of(files, "litgpt.yaml", _recognised), files, TITLE)
-    world = _world(reader, devices)
     trained, lora = reader.get("model_name"), _lora(reader)
-    precision, wide = _precision(reader)
+    pretrains = trained is not None and reader.get("checkpoint_dir") is None
+    world, nodes = _world(reader, devices, pretrains), reader.degree("num_nodes")
+    precision, wide = _precision(reader, lora)
     stored = reader.word("quantize")
     if stored and lora is None:
         reader.refuse("quantize", stored, "all weights are trained", "leave it out")
@@ -64,7 +69,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         reader.refuse(
             "quantize", stored, "its programs store frozen weights in 4 bits on one device only", "leave it out"
         )
-    mbs, batch = reader.degree("train.micro_batch_size", 4), reader.degree("train.global_batch_size", 64)
+    usual = _BATCHES[pretrains]
+    mbs = reader.degree("train.micro_batch_size", usual[1])
+    batch = reader.degree("train.global_batch_size", usual[0])
     steps = batch // world // mbs
     if steps < 1:
         why = f"must hold a micro-batch of {mbs} on each of {world} devices"
@@ -73,12 +80,19 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     notes = () if gbs == batch or steps < 1 else (f"a step has {gbs} sequences: what is left of {batch} is dropped",)
     if lora is not None and reader.switch("lora_head"):
         notes = (*notes, "the adapter of lm_head is not priced")
-    pretrains = trained is not None and reader.get("checkpoint_dir") is None
-    if pretrains and reader.degree("num_nodes") > 1:
-        why = "copies stand on nodes (HYBRID_SHARD), and how many devices a node has is not in the file"
-        reader.refuse("num_nodes", reader.get("num_nodes"), why, "use 1")
+    if world > 1 and steps > 1:
+        why = "2 bytes per trained parameter that are not priced" if not wide else "4 bytes per trained parameter"
+        notes = (*notes, f"gradients stay whole on every device between the {steps} micro-batches of a step: {why}")
+    copies = nodes if pretrains and nodes < world else 1
+    if copies > 1:
+        notes = (*notes, f"shards are those of a node, which is taken to have {world // nodes} devices (HYBRID_SHARD)")
     row = shared.sharded_row(
-        world, mbs=mbs, gbs=gbs, sharded=world > 1, recompute="full" if world > 1 and not pretrains else "none"
+        world,
+        mbs=mbs,
+        gbs=gbs,
+        sharded=world > 1,
+        replicate=copies,
+        recompute="full" if world > 1 and not pretrains else "none",
     )
     model = str(trained or PurePath(str(reader.get("checkpoint_dir") or "")).name)
     return shared.launched(
@@ -95,9 +109,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     )
 
 
-def _world(reader: KeyReader, devices: int | None) -> int:
+def _world(reader: KeyReader, devices: int | None, pretrains: bool) -> int:
     """Devices of the job: those that the file says, else those of the cluster."""
-    said, nodes = reader.get("devices", 1), reader.degree("num_nodes")
+    said, nodes = reader.get("devices", "auto" if pretrains else 1), reader.degree("num_nodes")
     if said in ("auto", -1):
         return devices or 1
     world = reader.degree("devices") * nodes
@@ -107,17 +121,22 @@ def _world(reader: KeyReader, devices: int | None) -> int:
     return world
 
 
-def _precision(reader: KeyReader) -> tuple[Precision, bool]:
-    """Formats of the training, and whether all is in fp32."""
+def _precision(reader: KeyReader, lora: dict[str, Any] | None) -> tuple[Precision, bool]:
+    """Formats of the training, and whether all is in fp32; frozen weights in fp32 are said of the adapters."""
     name = reader.word("precision", "bf16-mixed")
+    reduced = "bf16" if lora is None else "fp32"  # FSDP2 is given no policy: what is kept is sent
     known = {
         "bf16-true": fsdp.ALL_IN_16_BITS,
-        "bf16-mixed": stated(PRECISIONS["bf16"], {"grad_dtype": "fp32", "reduce_dtype": "bf16"}),
+        "bf16-mixed": stated(PRECISIONS["bf16"], {"grad_dtype": "fp32", "reduce_dtype": reduced}),
         "32-true": PRECISIONS["fp32"],
         "32": PRECISIONS["fp32"],
     }
     if name not in known:
         reader.refuse("precision", name, f"{', '.join(known)} can be planned", "use bf16-true")
+    if lora is not None and name == "bf16-mixed":
+        if lora.get("base"):
+            reader.refuse("quantize", lora["base"], "its program takes no mixed precision beside it", "use bf16-true")
+        lora.setdefault("base", "fp32")
     return known.get(name, fsdp.ALL_IN_16_BITS), name in ("32-true", "32")
 
 
