@@ -347,6 +347,57 @@ def test_a_tokenizer_that_only_the_environment_knows_is_no_question(tmp_path: Pa
     assert [v.what for v in report.violations] == ["the vocabulary is not known"]
 
 
+@pytest.mark.parametrize(
+    ("said", "tokens"),
+    [
+        ("--vocab-file /data/gpt2-vocab.json --merge-file /data/gpt2-merges.txt", 50_257),  # the program's own default
+        ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model /data/tokenizers/llama-3.2-1b", 128_256),
+        ("--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model data/llama-7b/tokenizer.model", 32_000),
+        ("--tokenizer-type BertWordPieceLowerCase --vocab-file /data/vocab.txt", None),
+    ],
+)
+def test_a_vocabulary_is_that_of_the_tokenizer_that_is_named(tmp_path: Path, said: str, tokens: int | None) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "#!/bin/bash\ntorchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 8 --hidden-size 1024 "
+        "--num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 1 "
+        f"--global-batch-size 64 --bf16 {said}\n"
+    )
+    report = check(script, cluster="8xA100-80", search=False)
+    if tokens is None:
+        assert "the vocabulary is not known" in [v.what for v in report.violations]
+    else:
+        assert any(f"{tokens:,} tokens" in note for note in report.warnings)
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        (
+            "/data/hub/models--meta-llama--Llama-2-7b-hf/snapshots/01c7f73d771dfac7d292323805ebc428287df4f9",
+            "llama-2-7b",
+        ),
+        ("/data/Llama-2-7b-hf/", "llama-2-7b"),
+        ("/data/llama3-8b-instruct", "llama-3-8b"),
+        ("mirror/qwen3-8b-base", "qwen3-8b"),
+        ("/data/llama-2-7b/pruned", None),
+        ("/data/llama-2-7b-4bit", None),
+    ],
+)
+def test_a_model_is_known_by_the_end_of_its_path(tmp_path: Path, path: str, model: str | None) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        f"#!/bin/bash\ntorchrun --nproc_per_node 8 run_clm.py --model_name_or_path {path} --bf16 --block_size 1024 "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 1\n"
+    )
+    report = check(script, cluster="8xA100-80", search=False)
+    if model is None:
+        assert f"the model is not at hand: {path}" in [v.what for v in report.violations]
+    else:
+        assert report.inputs is not None
+        assert report.inputs.model.name == model
+
+
 def test_a_script_that_trains_nothing_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "convert.sh"
     path.write_text(SCRIPT.replace("pretrain_gpt.py", "tools/model_hf_to_mg.py"))

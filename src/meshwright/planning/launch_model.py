@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from meshwright.errors import MeshwrightError, Problem
@@ -50,10 +51,35 @@ def _vocabulary(launch: LaunchFile) -> tuple[int | None, str]:
     vocab: int | None = launch.model.get("vocab")
     if vocab is not None:
         return vocab, ""
-    whole = models.find_name(place) if place else None
+    whole = _named_in(place, files=True) if place else None
     if whole is not None:
         return models.spec(whole).vocab, whole
     return _VOCABULARIES.get(kind), kind
+
+
+def _named_in(place: str, *, files: bool = False) -> str | None:
+    """The library's model whose name the end of a path has; None where it has none.
+
+    Args:
+        place: a path or a name on the hub: `/data/Llama-2-7b-hf`, a folder of the hub's cache, `x/qwen3-8b-instruct`.
+        files: whether the path may be that of a tokenizer's file in the model's folder.
+    """
+    parts = [part for part in place.split("/") if part]
+    if len(parts) > 2 and parts[-2] == "snapshots":
+        parts = parts[:-2]
+    if files and len(parts) > 1 and _TOKENIZER_FILE.fullmatch(parts[-1]):
+        parts.pop()
+    if not parts:
+        return None
+    last = _CACHED.sub("", parts[-1]).replace("--", "/")
+    return models.find_name(last) or models.find_name(_TUNED.sub("", last))
+
+
+_CACHED = re.compile(r"^models--")
+"""Of a folder in the cache of the hub's client: models--ORGANISATION--NAME/snapshots/COMMIT."""
+_TUNED = re.compile(r"(?:[-_.](?:instruct|chat|base|it|hf))+$", re.I)
+"""Ends of names of what was made of a model by training, or stored in another form: its shape is the model's."""
+_TOKENIZER_FILE = re.compile(r"tokenizer[\w.-]*")
 
 
 def _resolved(named: str) -> tuple[ModelSpec | None, Problem | None]:
@@ -61,8 +87,7 @@ def _resolved(named: str) -> tuple[ModelSpec | None, Problem | None]:
     try:
         return models.resolve(named), None
     except MeshwrightError as error:
-        last = named.rstrip("/").rpartition("/")[2]
-        known = models.find_name(last) if last != named else None
+        known = _named_in(named)
         if known is None:
             close = error.problems[0].fix.partition("?")[0]
             why = f"{error.problems[0].why}; {close}?" if close.startswith("did you mean") else error.problems[0].why

@@ -30,6 +30,8 @@ _LAYERS_OF_STAGES = (
 )
 MEGATRON_PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_bert.py", "pretrain_t5.py", "pretrain_vlm.py")
 """Entry points of Megatron-LM itself: they add no options that its parser does not have."""
+_DEFAULT_TOKENIZERS = dict.fromkeys(("pretrain_gpt.py", "pretrain_hybrid.py"), "GPT2BPETokenizer")
+"""What a program's `args_defaults` say where no --tokenizer-type is given, in Megatron-LM and Megatron-DeepSpeed."""
 DEVICES = "devices"
 """The field of what is wrong with the number of devices that a launcher starts."""
 _OF_ITS_OWN = ("tokenizer", "vocab")
@@ -95,6 +97,8 @@ def read_flags(
     if values.has("--rampup-batch-size"):
         notes.append("the batch grows until --global-batch-size, which is planned: --rampup-batch-size")
     facts, fact_problems = read_facts(values)
+    if not any(facts.get("tokenizer", ())) and _by_default(values):
+        facts["tokenizer"] = (_DEFAULT_TOKENIZERS.get(found.program.rpartition("/")[2], ""), "")
     derived = list(fact_problems)
     workload = _workload(values, derived)
     row = read_row(values, devices, derived)
@@ -134,6 +138,13 @@ _NO_OPTIONS = (
         field="options",
     ),
 )
+
+
+def _by_default(values: Values) -> bool:
+    """Whether the script takes the program's own kind of tokenizer: it names its file, and no kind."""
+    kinds = {"--tokenizer-type", "--tokenizer-model", "--tokenizer-name-or-path"}
+    said = values.given.keys() | values.hidden.keys()
+    return "--vocab-file" in said and not kinds & said
 
 
 def _of_words(given: Sequence[str | Word]) -> ChosenCommand:

@@ -237,7 +237,9 @@ def _vocabulary(reader: KeyReader) -> int | None:
     """Rows of the embedding, padded as the program pads them."""
     if reader.get(_VOCAB) is not None:
         return reader.degree(_VOCAB)
-    where, kind = str(reader.get("vocab_file", "")), str(reader.get("tokenizer_type", ""))
+    where = str(reader.get("vocab_file", ""))
+    # The default is of no use where the file leaves its vocabulary to another, which may name the kind too.
+    kind = str(reader.get("tokenizer_type", "GPT2BPETokenizer" if where else ""))
     tokens = next((count for name, count in _BY_FILE.items() if name in where), None) or _TOKENIZERS.get(kind)
     multiple = reader.degree("make_vocab_size_divisible_by", 128) * reader.degree("model_parallel_size")
     return None if tokens is None else -(-tokens // multiple) * multiple
