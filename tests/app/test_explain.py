@@ -101,6 +101,13 @@ def test_experts_are_a_rung_of_their_own() -> None:
     assert "add ep8" in [step.change for step in explain(chosen).ladder]
 
 
+def test_neighbours_without_an_order_of_exchanges_and_gradients_say_so() -> None:
+    found = explain(estimate("mixtral-8x7b", "ep8.epfirst.z1", gpus="16xH100")[0])
+    sharded = [step for step in found.neighbours if ".z3." in step.name]
+    assert sharded
+    assert all("prioritised" in step.text for step in sharded)
+
+
 def test_neighbours_use_all_devices_and_differ() -> None:
     model = models.resolve(MODEL)
     row = with_data_degree(PlanRow(tp=2, pp=2, vpp=4, gbs=64, schedule="interleaved", sharding="z1"), 8)

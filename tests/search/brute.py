@@ -51,7 +51,13 @@ def pipelines(schedules: tuple[str, ...], layers: int) -> list[tuple[str, int]]:
     return list(itertools.product(schedules, range(1, layers + 1)))
 
 
-def all_rows(model: ModelSpec, workload: Workload, devices: int, schedules: tuple[str, ...] = ()) -> Iterator[PlanRow]:
+def all_rows(
+    model: ModelSpec,
+    workload: Workload,
+    devices: int,
+    schedules: tuple[str, ...] = (),
+    orders: tuple[str, ...] = ("shared",),
+) -> Iterator[PlanRow]:
     """Every legal row of the default space, or with these schedules, by nested loops and the legality rules alone."""
     experts = [layer.mlp for layer in model.kinds() if layer.mlp.kind == "moe"]
     eps = divisors(experts[0].experts) if experts else [1]
@@ -64,7 +70,12 @@ def all_rows(model: ModelSpec, workload: Workload, devices: int, schedules: tupl
         for mbs, levels, (spread, way), etp, overlap in itertools.product(
             divisors(workload.global_batch // dp),
             context_levels(cp),
-            [(ep, way) for ep in eps for way in (WAYS if ep > 1 else WAYS[:1])],
+            [
+                (ep, (*way, order))
+                for ep in eps
+                for way in (WAYS if ep > 1 else WAYS[:1])
+                for order in (orders if ep > 1 else ("shared",))
+            ],
             etps,
             ("bulk", "ring") if tp > 1 else ("bulk",),
         ):
@@ -84,6 +95,7 @@ def all_rows(model: ModelSpec, workload: Workload, devices: int, schedules: tupl
                     "etp": etp,
                     "dispatcher": way[0],
                     "ep_overlap": way[1],
+                    "prioritised": way[2] == "first",
                     "dp": dp,
                     "mbs": mbs,
                     "gbs": workload.global_batch,
@@ -91,7 +103,7 @@ def all_rows(model: ModelSpec, workload: Workload, devices: int, schedules: tupl
                     "tp_overlap": overlap,
                 }
                 # Some schedules demand that everything is recomputed; asked again below, of each row.
-                asked = PlanRow(**degrees | {"ep_overlap": "none"}, recompute="full")
+                asked = PlanRow(**degrees | {"ep_overlap": "none", "prioritised": False}, recompute="full")
                 if row_problems(asked, model, workload.seq_len, devices):
                     continue
                 for (sharding, group), (recompute, layers) in itertools.product(
@@ -104,7 +116,9 @@ def all_rows(model: ModelSpec, workload: Workload, devices: int, schedules: tupl
                         **recompute_fields(recompute),
                         recompute_layers=layers,
                     )
-                    if not row_problems(row, model, workload.seq_len, devices):
+                    # A rule of strategies, not of rows: sharded weights leave layer by layer, in no order.
+                    unordered = row.prioritised and row.data().zero == 3
+                    if not unordered and not row_problems(row, model, workload.seq_len, devices):
                         yield row
 
 
@@ -112,6 +126,8 @@ def said_of(row: PlanRow, axis: str) -> object:
     """What a row says on an axis."""
     if axis == "recompute":
         return row.recompute_word.rstrip("0123456789")
+    if axis == "ep_order":
+        return "first" if row.prioritised else "shared"
     return getattr(row, "cp_degree" if axis == "cp" else axis)
 
 
@@ -120,7 +136,8 @@ def price_everything(small: SmallSpace) -> list[dict[str, object]]:
     found = []
     model, cluster, workload = small.model, small.cluster, small.workload
     held = dict(small.pins)
-    for row in all_rows(model, workload, cluster.devices, held.pop("schedule", ())):
+    named = held.pop("schedule", ()), held.get("ep_order", ("shared",))
+    for row in all_rows(model, workload, cluster.devices, *named):
         if any(said_of(row, axis) not in values for axis, values in held.items()):
             continue
         estimate = estimate_plan(expand(row, model, workload.seq_len), model, cluster, workload)

@@ -80,6 +80,20 @@ SPACES = (
         Workload(seq_len=512, global_batch=2),
         pins=(("cp", (1, 2)), ("sharding", ("z0", "z3", "fsdp-keep", "hsdp")), ("recompute", ("sel-moe_act", "full"))),
     ),
+    SmallSpace(
+        "exchanges before gradients",
+        model(LayerRun(layers=(MOE,), repeats=2)),
+        cluster("4x1xA100-80", 7.0),
+        Workload(seq_len=512, global_batch=8),
+        pins=(
+            ("tp", (1,)),
+            ("cp", (1,)),
+            ("mbs", (1, 2, 4)),
+            ("ep_order", ("shared", "first")),
+            ("sharding", ("z0", "z1", "z2", "fsdp")),
+            ("recompute", ("none", "full")),
+        ),
+    ),
 )
 
 CATALOGUE = SmallSpace(

@@ -19,7 +19,7 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.library.models import spec
 from meshwright.schedules import SCHEDULES, schedule_named
 from meshwright.search.away import joined_answers
-from meshwright.search.axes import WAYS
+from meshwright.search.axes import way_of
 from meshwright.search.bound import RowBounds
 from meshwright.search.certificate import Certificate
 from meshwright.search.fitting import Fitting
@@ -177,7 +177,7 @@ def test_a_row_of_no_shape_that_is_small_and_quick_enough_has_no_such_plan(numbe
     place = {(*(int(getattr(grid, name)[i]) for name in names), grid.levels(i)): i for i in range(grid.rows)}
     plans: dict[int, list[Priced]] = {}
     for plan in everything(number, False):
-        row, way = plan.row, WAYS.index((plan.row.dispatcher, plan.row.ep_overlap, plan.row.hot_experts))
+        row, way = plan.row, way_of(plan.row)
         key = row.tp, OVERLAPS.index(row.tp_overlap), row.ep, row.etp, row.pp, row.dp, row.mbs, way, row.cp
         if schedule_named(row.schedule).bound_by_formula:
             plans.setdefault(place[key], []).append(plan)

@@ -267,8 +267,8 @@ class SpaceFields:
     )
 
     methods: str | None = ask(
-        "Open whole axes: all, or some of schedule (every exact one), dispatcher, ep_overlap, hot_experts, offload, "
-        "tensor.",
+        "Open whole axes: all, or some of schedule (every exact one), dispatcher, ep_overlap, hot_experts, "
+        "ep_order, offload, tensor.",
         FieldKind(metavar="AXIS,...|all"),
         rare=True,
     )

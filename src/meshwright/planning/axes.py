@@ -18,6 +18,7 @@ from meshwright.planning.axis_words import (
 )
 from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, schedule_named
 from meshwright.search.axes import AXES
+from meshwright.search.shardings import keeps_order
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.job import Job
@@ -202,7 +203,7 @@ def _impossible(
     pins: dict[str, tuple[object, ...]], model: ModelSpec, workload: Workload, devices: int
 ) -> list[Problem]:
     """Pins that no legal plan has whatever the other axes are."""
-    problems: list[Problem] = []
+    problems = _unordered(pins)
     tensors = [str(name) for name in pins.get("tensor", ("1d",))]
     # Of several strategies one that can have it is enough.
     each = [_impossible_for(name, pins, model, workload, devices) for name in tensors]
@@ -220,6 +221,23 @@ def _impossible(
             why = f"tp x cp x pp x dp must use the {devices} devices"
             problems.append(Problem(what=f"{parts} = {product}", why=why, fix="free one of these axes", field="pin"))
     return problems
+
+
+def _unordered(pins: dict[str, tuple[object, ...]]) -> list[Problem]:
+    """Exchanges that are held to go before gradients, where no value of another axis leaves them or an order."""
+    if pins.get("ep_order") != ("first",):
+        return []
+    found = []
+    if pins.get("dispatcher") == ("move-experts",):
+        found.append(("dispatcher=move-experts", "tokens are not exchanged", "use dispatcher=alltoall"))
+    shardings = [str(name) for name in pins.get("sharding", ())]
+    if shardings and not any(keeps_order(name) for name in shardings):
+        why = "weights are gathered and gradients scattered layer by layer, in no order with exchanges"
+        found.append((f"sharding={_listed(shardings)}", why, "use sharding=z0, z1 or z2"))
+    return [
+        Problem(what=f"ep_order=first with {what}", why=why, fix=f"{fix}, or ep_order=shared", field="ep_order")
+        for what, why, fix in found
+    ]
 
 
 def _impossible_for(

@@ -31,6 +31,7 @@ OPENED: dict[str, Callable[[], tuple[str, ...]]] = {
     "dispatcher": _words("dispatcher"),
     "ep_overlap": _words("ep_overlap"),
     "hot_experts": _words("hot_experts"),
+    "ep_order": _words("ep_order"),
     "offload": lambda: read_offload(AUTO),
     "tensor": _words("tensor"),
 }

@@ -91,4 +91,11 @@ class Pricer:
         problems = row_problems(row, self.model, self.workload.seq_len, self.devices)
         if row.offload:
             problems = (*problems, *update_problems(offload_of(row.offload), self.workload))
+        if row.ep > 1 and not problems:
+            from meshwright.estimate.expert_rules import expert_problems  # dense models have none
+
+            sides = dict.fromkeys(row.strategy(recomputed=recomputed) for recomputed in (False, True))
+            problems = tuple(
+                one for side in sides for one in expert_problems(side, self.model, self.workload, "strategies[0]")
+            )
         return tuple(problems)

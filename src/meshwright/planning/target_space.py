@@ -24,6 +24,7 @@ _PLAIN_INSTEAD: dict[str, tuple[str, tuple[object, ...]]] = {
     "expert.overlap": ("ep_overlap", ("none",)),
     "expert.shadowed": ("hot_experts", ("kept",)),
     "expert.placed_by_load": ("hot_experts", ("kept",)),
+    "expert.prioritised": ("ep_order", ("shared",)),
     "block": ("recompute", ("none", "full")),
 }
 """Settings that no plain plan shows: the axis of the field refused, and its values that are not refused for it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -17,7 +18,15 @@ from meshwright.search.space import Space
 from meshwright.shapes import Bool, Int
 from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import EXPERT_TOKENS, HOT_EXPERTS, SHARDINGS, HotExperts, about_hot_experts, offload_tokens
+from meshwright.specs.row import (
+    EXPERT_TOKENS,
+    HOT_EXPERTS,
+    SHARDINGS,
+    HotExperts,
+    PlanRow,
+    about_hot_experts,
+    offload_tokens,
+)
 from meshwright.specs.strategy import EXPERT_OVERLAPS, RECOMPUTE_MODULES, Dispatcher, ExpertOverlap
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
@@ -50,23 +59,33 @@ class Axis:
 
 DISPATCHED: tuple[Dispatcher, ...] = ("alltoall", "allgather", "deduplicated", "hierarchical", "move-experts")
 """Dispatchers that are priced."""
-WAYS: tuple[tuple[Dispatcher, ExpertOverlap, HotExperts], ...] = tuple(
-    itertools.product(DISPATCHED, EXPERT_OVERLAPS, HOT_EXPERTS)
+ExchangeOrder = Literal["shared", "first"]
+"""On links that exchanges of tokens and gradients take at once: each at half its rate, or exchanges first."""
+EXCHANGE_ORDERS: tuple[ExchangeOrder, ...] = get_args(ExchangeOrder)
+Way = tuple[Dispatcher, ExpertOverlap, HotExperts, ExchangeOrder]
+WAYS: tuple[Way, ...] = tuple(
+    way
+    for way in itertools.product(DISPATCHED, EXPERT_OVERLAPS, HOT_EXPERTS, EXCHANGE_ORDERS)
+    if not (way[0] == "move-experts" and way[3] == "first")  # no token is exchanged
 )
-"""How tokens reach their experts, what runs beside, and what is done about hot experts; the first is what a plan
-without experts has."""
-WAY_AXES = ("dispatcher", "ep_overlap", "hot_experts")
+"""How tokens reach their experts, what runs beside, what is done about hot experts, and whether exchanges go before
+gradients; the first is what a plan without experts has."""
+WAY_AXES = ("dispatcher", "ep_overlap", "hot_experts", "ep_order")
 """Axes that a way has a value of, in order."""
-SEARCHED_WAYS: tuple[tuple[Dispatcher, ...], tuple[ExpertOverlap, ...], tuple[HotExperts, ...]] = (
+SEARCHED_WAYS: tuple[
+    tuple[Dispatcher, ...], tuple[ExpertOverlap, ...], tuple[HotExperts, ...], tuple[ExchangeOrder, ...]
+] = (
     ("alltoall", "deduplicated"),
     ("none", "paired-wgrad"),
     ("kept",),
+    ("shared",),
 )
 """Those that a search goes through unless others are named, but for pairs with a plain exchange: of two dispatchers
 the one that sends less hides more."""
 SKEWED_HOT: tuple[HotExperts, ...] = HOT_EXPERTS
 """What a search goes through where a load of experts is stated: nothing is gained where none is."""
-_PAIRED = np.array([beside.startswith("paired") for _, beside, _ in WAYS])
+_PAIRED = np.array([beside.startswith("paired") for _, beside, *_ in WAYS])
+_FIRST = np.array([order == "first" for *_, order in WAYS])
 _EXPERT_TOKENS = {stated: token for token, stated in EXPERT_TOKENS.items()}
 
 
@@ -166,6 +185,13 @@ AXES: dict[str, Axis] = {
             neutral="kept",
             token=lambda word: _EXPERT_TOKENS.get(("hot_experts", word), ""),
         ),
+        Axis(
+            name="ep_order",
+            default="shared; first, exchanges of tokens before gradients (Lina), where it is named",
+            words=lambda: EXCHANGE_ORDERS,
+            neutral="shared",
+            token=lambda word: _EXPERT_TOKENS.get(("prioritised", word == "first"), ""),
+        ),
         Axis(name="dp", default="what is left of the devices", other_names=_degree_names("data")),
         Axis(
             name="mbs",
@@ -232,21 +258,22 @@ def ways_of(space: Space, load: ExpertLoad | None) -> Int[np.ndarray, "ways"]:
 
     With a load, experts may also move to the tokens: no rank is fuller than another then.
     """
-    dispatchers, overlaps, _ = SEARCHED_WAYS
+    dispatchers, overlaps, _, orders = SEARCHED_WAYS
     searched = SEARCHED_WAYS
     if load is not None:
         # A rank that holds copies of all experts exchanges nothing, as where they move.
         hot = tuple(word for word in SKEWED_HOT if about_hot_experts(word).get("shadowed", 0) < load.width)
-        searched = ((*dispatchers, "move-experts"), overlaps, hot)
+        searched = ((*dispatchers, "move-experts"), overlaps, hot, orders)
     wanted = [space.pinned(axis) or free for axis, free in zip(WAY_AXES, searched, strict=True)]
     free = space.pinned("dispatcher") is None and space.pinned("ep_overlap") is None
     stated = space.pinned("hot_experts") is not None
     found = [
         number
-        for number, (how, beside, about) in enumerate(WAYS)
+        for number, (how, beside, about, order) in enumerate(WAYS)
         if how in wanted[0]
         and beside in wanted[1]
         and about in wanted[2]
+        and order in wanted[3]
         and not (free and beside != "none" and how != "deduplicated")
         and not (not stated and about != "kept" and (how == "move-experts" or beside != "none"))
     ]
@@ -258,8 +285,13 @@ def paired_ways(ways: Int[np.ndarray, "rows"]) -> Bool[np.ndarray, "rows"]:
     return _PAIRED[ways]
 
 
-def searched_ways(space: Space, load: ExpertLoad | None) -> list[tuple[Dispatcher, ExpertOverlap, HotExperts]]:
-    """Dispatcher, overlap and treatment of hot experts that a search goes through.
+def first_ways(ways: Int[np.ndarray, "rows"]) -> Bool[np.ndarray, "rows"]:
+    """Ways, by number, whose exchanges go before gradients."""
+    return _FIRST[ways]
+
+
+def searched_ways(space: Space, load: ExpertLoad | None) -> list[Way]:
+    """Dispatcher, overlap, treatment of hot experts and order of exchanges that a search goes through.
 
     Args:
         space: what is pinned of them.
@@ -272,3 +304,13 @@ def only_way(space: Space) -> int:
     """The first way that a space is held to, plain exchanges with nothing beside them where it is free."""
     wanted = tuple((space.pinned(axis) or (WAYS[0][place],))[0] for place, axis in enumerate(WAY_AXES))
     return next(number for number, way in enumerate(WAYS) if way == wanted)
+
+
+def way_of(row: PlanRow) -> int:
+    """The way of a plan, by number.
+
+    Args:
+        row: the plan.
+    """
+    order: ExchangeOrder = "first" if row.prioritised else "shared"
+    return WAYS.index((row.dispatcher, row.ep_overlap, row.hot_experts, order))

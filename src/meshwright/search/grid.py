@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.estimate.degree_rules import model_rules
-from meshwright.search.axes import AXES, WAYS, paired_ways, ways_of
+from meshwright.search.axes import AXES, WAYS, first_ways, paired_ways, ways_of
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.shapes import Bool, Int
@@ -68,6 +68,11 @@ class Grid:
         """Rows whose exchanges run beside another micro-batch."""
         return paired_ways(self.way)
 
+    @property
+    def first(self) -> Bool[np.ndarray, "rows"]:
+        """Rows whose exchanges go before gradients."""
+        return first_ways(self.way)
+
     def levels(self, row: int) -> tuple[tuple[str, int], ...]:
         """Context levels of a row, as a plan states them."""
         degrees = zip(CONTEXTS, self.context[row].tolist(), strict=True)
@@ -80,7 +85,7 @@ class Grid:
             row: of the grid.
             settings: of the plan that a grid does not hold: pipeline, batch, sharding, recompute.
         """
-        dispatcher, overlap, hot_experts = WAYS[int(self.way[row])]
+        dispatcher, overlap, hot_experts, order = WAYS[int(self.way[row])]
         return PlanRow(
             tp=int(self.tp[row]),
             tensor=self.tensor,
@@ -91,6 +96,7 @@ class Grid:
             dispatcher=dispatcher,
             ep_overlap=overlap,
             hot_experts=hot_experts,
+            prioritised=order == "first",
             dp=int(self.dp[row]),
             mbs=int(self.mbs[row]),
             **settings,
@@ -146,16 +152,17 @@ class Grid:
             load=workload.expert_load,
             shadowed=_SHADOWED[self.way] if _SHADOWED[self.way].any() else None,
             placed=_PLACED[self.way] if _PLACED[self.way].any() else None,
+            prioritised=self.first if self.first.any() else None,
             data_ranks=self.dp if workload.sequence_lengths else None,
         )
 
 
-_CODES = np.array([(DISPATCHERS.index(how), EXPERT_OVERLAPS.index(beside)) for how, beside, _ in WAYS])
+_CODES = np.array([(DISPATCHERS.index(how), EXPERT_OVERLAPS.index(beside)) for how, beside, *_ in WAYS])
 
 
-_SHADOWED = np.array([about_hot_experts(hot).get("shadowed", 0) for *_, hot in WAYS])
+_SHADOWED = np.array([about_hot_experts(hot).get("shadowed", 0) for *_, hot, _ in WAYS])
 
-_PLACED = np.array([hot == "balanced" for *_, hot in WAYS])
+_PLACED = np.array([hot == "balanced" for *_, hot, _ in WAYS])
 
 COLUMNS = tuple(f.name for f in fields(Grid) if f.name not in ("tensor", "offload"))
 """Fields with one entry per row."""

@@ -22,7 +22,7 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plans
 from meshwright.estimate.states import has_extras
-from meshwright.search.axes import paired_ways, ways_of
+from meshwright.search.axes import first_ways, paired_ways, ways_of
 from meshwright.search.block import Block
 from meshwright.search.bound import RowBounds
 from meshwright.search.certificate import SpaceCounts
@@ -34,7 +34,7 @@ from meshwright.search.priced_rows import PricedRows
 from meshwright.search.queue import Queue, Simulated
 from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
 from meshwright.search.shape_tables import ShapeTables
-from meshwright.search.shardings import shardings_for
+from meshwright.search.shardings import keeps_order, shardings_for
 from meshwright.search.space import Space
 from meshwright.search.table import Table, of_each_pair, per_pair
 from meshwright.search.watching import SearchProgress, watcher
@@ -189,14 +189,21 @@ class SpaceSearch:
         if not grid.rows:
             return np.zeros(0, dtype=np.int64)
         shapes = per_pair(grid.pp, grid.m, self.factory.count)
-        several = None if ways is None else paired_ways(ways)
-        if several is not None:
-            both = per_pair(grid.pp, grid.m, self.factory.count_paired) if several.any() else 0
-            shapes = np.where(grid.ep > 1, shapes * int((~several).sum()) + both * int(several.sum()), shapes)
-        elif (paired := grid.paired).any():
-            shapes = np.where(paired, per_pair(grid.pp, grid.m, self.factory.count_paired), shapes)
         shardings = per_pair(grid.dp, grid.cp, lambda dp, cp: len(shardings_for(dp, cp, self.space)))
-        return shapes * shardings
+        paired, first = (grid.paired, grid.first) if ways is None else (paired_ways(ways), first_ways(ways))
+        both = per_pair(grid.pp, grid.m, self.factory.count_paired) if paired.any() else shapes
+        ordered = per_pair(grid.dp, grid.cp, self._ordered_shardings) if first.any() else shardings
+        if ways is None:
+            return np.where(paired, both, shapes) * np.where(first, ordered, shardings)
+        each = [
+            (both if beside else shapes) * (ordered if before else shardings)
+            for beside, before in zip(paired.tolist(), first.tolist(), strict=True)
+        ]
+        return np.where(grid.ep > 1, sum(each), shapes * shardings)
+
+    def _ordered_shardings(self, dp: int, cp: int) -> int:
+        """Data-parallel choices of a data and context degree whose gradients may leave behind exchanges of tokens."""
+        return sum(keeps_order(choice.name) for choice in shardings_for(dp, cp, self.space))
 
     def opened(self, grid: Grid) -> Iterator[_Open]:
         """Rows with the shapes that fit them, the best of their plans simulated as they are explored.

@@ -50,6 +50,15 @@ def shardings_for(dp: int, cp: int, space: Space) -> tuple[Sharding, ...]:
     return tuple(choice for choice in found if wanted is None or choice.name in wanted)
 
 
+def keeps_order(choice: str) -> bool:
+    """Whether exchanges of tokens may go before gradients: those of sharded weights leave layer by layer, in no order.
+
+    Args:
+        choice: name of the sharding.
+    """
+    return choice in _ZERO
+
+
 def _away_columns(away: Offload, shape: tuple[int, ...]) -> dict[str, Float[np.ndarray, "choices rows"]]:
     """Columns of what is away besides the optimizer, the same in all rows."""
     values = {
@@ -113,7 +122,8 @@ class ShardingTable:
         return cls(
             choices=choices,
             legal=np.where(grouped, in_groups, (ranks > 1) | alone)
-            & np.array([offload_suits(away, choice.name, ranks) for choice in choices]),
+            & np.array([offload_suits(away, choice.name, ranks) for choice in choices])
+            & (each([keeps_order(choice.name) for choice in choices]) | ~grid.first),
             columns=ShardingColumns(
                 zero=np.broadcast_to(each([_ZERO.get(choice.name, Z3) for choice in choices]), shape),
                 fsdp=np.broadcast_to(each([choice.name in _FSDP for choice in choices]), shape),

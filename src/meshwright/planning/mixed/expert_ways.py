@@ -14,6 +14,7 @@ from meshwright.search.space import Space
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import about_hot_experts
 from meshwright.specs.workload import Workload
+from meshwright.strategies.data import Z3
 
 
 def of_other_ways(plan: ExecutionPlan, space: Space, workload: Workload) -> Iterator[ExecutionPlan]:
@@ -21,16 +22,17 @@ def of_other_ways(plan: ExecutionPlan, space: Space, workload: Workload) -> Iter
 
     Args:
         plan: composed.
-        space: what is pinned of dispatcher, overlap and hot experts.
+        space: what is pinned of dispatcher, overlap, hot experts and the order of exchanges.
         workload: with the load of experts, where one is stated.
     """
     if all(strategy.expert.ep == 1 for strategy in plan.strategies):
         return
-    for dispatcher, overlap, hot in searched_ways(space, workload.expert_load):
+    for dispatcher, overlap, hot, order in searched_ways(space, workload.expert_load):
+        way = {"dispatcher": dispatcher, "overlap": overlap, **about_hot_experts(hot)}
         strategies = tuple(
             replace(
                 strategy,
-                expert=replace(strategy.expert, dispatcher=dispatcher, overlap=overlap, **about_hot_experts(hot)),
+                expert=replace(strategy.expert, **way, prioritised=order == "first" and strategy.data.zero < Z3),
             )
             if strategy.expert.ep > 1
             else strategy

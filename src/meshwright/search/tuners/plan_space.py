@@ -14,7 +14,7 @@ from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
-from meshwright.search.axes import WAYS, only_way
+from meshwright.search.axes import WAYS, only_way, way_of
 from meshwright.search.bound import RowBounds
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid, build_grid
@@ -62,7 +62,12 @@ class PlanSpace(TableSpace):
             problem = Problem(what=what, why=why, fix="drop it, or use plan", field="ep_overlap")
             raise UnsupportedError(problem, code="MW406")
         hot = (self.space.pinned("hot_experts") or ("kept",))[:1]
-        fixed = {"dispatcher": dispatchers[:1] or WAYS[0][:1], "ep_overlap": ("none",), "hot_experts": hot}
+        fixed = {
+            "dispatcher": dispatchers[:1] or WAYS[0][:1],
+            "ep_overlap": ("none",),
+            "hot_experts": hot,
+            "ep_order": (self.space.pinned("ep_order") or ("shared",))[:1],
+        }
         object.__setattr__(self, "space", replace(self.space, pins=tuple((dict(self.space.pins) | fixed).items())))
 
     @property
@@ -169,6 +174,7 @@ class PlanSpace(TableSpace):
             etp=number["etp"],
             dispatcher=WAYS[only_way(self.space)][0] if number["ep"] > 1 else WAYS[0][0],
             hot_experts=WAYS[only_way(self.space)][2] if number["ep"] > 1 else WAYS[0][2],
+            prioritised=number["ep"] > 1 and WAYS[only_way(self.space)][3] == "first",
             dp=self.cluster.devices // (tp * cp * pp),
             sharding=sharding,
             shard_group=number["hsdp_ranks"] * cp if sharding == "hsdp" else 0,
@@ -208,7 +214,7 @@ class PlanSpace(TableSpace):
             "overlap": OVERLAPS.index(row.tp_overlap),
             "m": row.micro_batches,
         }
-        values["way"] = WAYS.index((row.dispatcher, row.ep_overlap, row.hot_experts))
+        values["way"] = way_of(row)
         grid = Grid(
             **{name: np.array([value], dtype=np.int64) for name, value in values.items()},
             context=np.array([[level.get(kind, 1) for kind in CONTEXTS]], dtype=np.int64),

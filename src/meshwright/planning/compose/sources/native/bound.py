@@ -143,7 +143,9 @@ def layer_ways(model: ModelSpec, workload: Workload, hardware: Hardware, devices
         devices: over which a micro-batch is spread at most.
     """
     most = max((layer.mlp.routed_experts for layer in model.kinds() if layer.mlp.routed_experts), default=1)
-    ways = [n for n, way in enumerate(WAYS) if most > 1 and (workload.expert_load or way[2] == WAYS[0][2])] or [0]
+    # In which order exchanges and gradients take the links is no matter of a layer.
+    kept = [n for n, way in enumerate(WAYS) if way[3] == WAYS[0][3]]
+    ways = [n for n in kept if most > 1 and (workload.expert_load or WAYS[n][2] == WAYS[0][2])] or [0]
     rows = [(1, ep, way) for ep in divisors(most) for way in (ways if ep > 1 else ways[:1])]
     rows += [(tp, ep, 0) for tp in TENSOR[1:] if tp <= devices for ep in sorted({1, most})]
     size = np.tile(np.array(SEQUENCES), len(rows))

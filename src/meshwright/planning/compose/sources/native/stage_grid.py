@@ -81,7 +81,7 @@ def stage_grid(
 
 def _way(space: Space) -> int:
     """Tokens sent once where that is free: what runs beside an exchange is chosen of whole plans."""
-    once = WAYS.index(("deduplicated", "none", "kept"))
+    once = WAYS.index(("deduplicated", "none", "kept", "shared"))
     free = all(word in (space.pinned(axis) or (word,)) for axis, word in zip(WAY_AXES, WAYS[once], strict=True))
     return once if free else only_way(space)
 
