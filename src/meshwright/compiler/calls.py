@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import update_wrapper
+from functools import lru_cache, update_wrapper
 from typing import Any
 
 import jax
@@ -100,7 +100,7 @@ class CallForm:
             InputError: the step does not take them.
         """
         given, names = self._by_position(arguments, keywords)
-        parameters = self._names()
+        parameters = self._names() if self.static_argnames else []
         static = {place % max(len(given), 1) for place in self.static_argnums}
         static |= {place for place, name in enumerate(parameters[: len(given)]) if name in self.static_argnames}
         static |= {len(given) - len(names) + at for at, name in enumerate(names) if name in self.static_argnames}
@@ -165,6 +165,11 @@ def _closed(tree: Any) -> Any:
 
     Numbers of Python are arrays, as for `jax.jit`, but in modules of Equinox, which filters them out.
     """
+    leaves = jax.tree.leaves(tree)
+    kinds = set(map(type, leaves))
+    hosts = np.ndarray in kinds and any(type(leaf) is np.ndarray and not _is_array(leaf) for leaf in leaves)
+    if not hosts and all(map(_always_array, kinds)):
+        return tree
     if (equinox := sys.modules.get("equinox")) is None:
         return jax.tree.map(lambda leaf: leaf if _is_array(leaf) else Static(leaf), tree)
     return jax.tree.map(
@@ -175,11 +180,31 @@ def _closed(tree: Any) -> Any:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=256)
+def _always_array(kind: type) -> bool:
+    """Whether all objects of a type are arrays, in modules too; of a state of hundreds, one type is asked for all.
+
+    Those of NumPy can hold other objects, which is asked of each.
+    """
+    return kind is np.ndarray or (
+        all(hasattr(kind, name) for name in ("shape", "dtype", "__array__")) and not issubclass(kind, np.generic)
+    )
+
+
 def _opened(tree: Any) -> Any:
+    if not _holds_static(jax.tree.structure(tree)):
+        return tree
     return jax.tree.map(
         lambda leaf: leaf.value if isinstance(leaf, Static) else leaf, tree,
         is_leaf=lambda node: isinstance(node, Static),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _holds_static(structure: Any) -> bool:
+    """Whether a tree has parts that are no arrays; trees of hundreds of arrays come back with each step."""
+    empty = jax.tree.unflatten(structure, [0] * structure.num_leaves)
+    return any(isinstance(leaf, Static) for leaf in jax.tree.leaves(empty, is_leaf=lambda n: isinstance(n, Static)))
 
 
 def _is_array(leaf: Any) -> bool:

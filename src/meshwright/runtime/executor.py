@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -139,15 +139,23 @@ class MeshExecutor:
             self._shardings[buffer] = NamedSharding(self.mesh, self.buffers[buffer].spec or PartitionSpec())
         return self._shardings[buffer]
 
-    def begin(self, values: Mapping[int, Any]) -> None:
+    def begin(self, values: Mapping[int, Any], lying: Collection[int] = ()) -> list[int]:
         """Go to the start of the list.
 
         Args:
             values: of the buffers that hold one there, anywhere; they are placed.
+            lying: buffers whose values are known to have their shardings.
+
+        Returns:
+            Buffers whose values had to be placed.
         """
-        apart = [buffer for buffer, value in values.items() if not self._lies(value, buffer)]
-        self.values = {**values, **dict(zip(apart, self.placed([values[one] for one in apart], apart), strict=True))}
+        asked = [buffer for buffer in values if buffer not in lying] if lying else values
+        apart = [buffer for buffer in asked if not self._lies(values[buffer], buffer)]
+        self.values = dict(values)
+        if apart:
+            self.values.update(zip(apart, self.placed([values[one] for one in apart], apart), strict=True))
         self.place, self._posted = 0, -1
+        return apart
 
     def placed(self, values: Sequence[Any], buffers: Sequence[int]) -> Sequence[Any]:
         """Values with the shardings of buffers; one call for all of them takes less than half of one for each.

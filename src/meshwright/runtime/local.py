@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
@@ -41,6 +40,14 @@ class LocalRuntime:
         self.program = program
         self.meshes = tuple(meshes)
         self._taken = tuple(sorted(program.taken))
+        self._read = tuple(dict.fromkeys(feed.input for feed in program.feeds))
+        whole = [feed for feed in program.feeds if feed.micro_batch is None]
+        self._cut = [feed for feed in program.feeds if feed.micro_batch is not None]
+        self._whole: list[list[tuple[int, int]]] = [
+            [(feed.input, feed.buffer) for feed in whole if program.buffers[feed.buffer].mesh == mesh]
+            for mesh in range(program.meshes)
+        ]
+        """Input and buffer of what a mesh takes as it is: of a large model hundreds, gone through in each step."""
         self._paced = False
         self._alone = len(self.meshes) == self.meshes[0].size == 1
         functions = {name: core.jaxpr_as_fun(closed) for name, closed in program.executables.items()}
@@ -125,12 +132,11 @@ class LocalRuntime:
         return self._outputs(inputs), moments
 
     def _begin(self, inputs: Sequence[Any], micro_batches: int) -> None:
-        fed: dict[int, dict[int, Any]] = defaultdict(dict)
-        for feed in self.program.feeds:
-            if isinstance(inputs[feed.input], jax.Array) and inputs[feed.input].is_deleted():
-                raise InputError(GIVEN)
+        if any(isinstance(inputs[number], jax.Array) and inputs[number].is_deleted() for number in self._read):
+            raise InputError(GIVEN)
         inputs = self._own(inputs)
-        for feed, part in fed_parts(inputs, self.program.feeds, micro_batches, self.sharding if self._alone else None):
+        fed: list[dict[int, Any]] = [{buffer: inputs[number] for number, buffer in own} for own in self._whole]
+        for feed, part in fed_parts(inputs, self._cut, micro_batches, self.sharding if self._alone else None):
             fed[self.program.buffers[feed.buffer].mesh][feed.buffer] = part
         for mesh, executor in enumerate(self.executors):
             executor.begin(fed[mesh])

@@ -7,7 +7,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ from meshwright.runtime.local import GIVEN
 from meshwright.runtime.micro_batch_parts import fed_part
 from meshwright.runtime.moments import Moments, from_start
 from meshwright.runtime.portable import WorkerProgram, worker_programs
-from meshwright.runtime.worker import BufferMove, Done, Key, Orders
+from meshwright.runtime.worker import BufferMove, Done, Key, Orders, Reading
 
 COMPILING = 10
 """In the first step, which compiles, workers have so many times the limit."""
@@ -41,6 +41,11 @@ class DistributedArray(ABC):
         """Shape of the whole array."""
 
     @property
+    @abstractmethod
+    def dtype(self) -> Any:
+        """Type of the entries."""
+
+    @property
     def ndim(self) -> int:
         """Number of axes."""
         return len(self.shape)
@@ -51,51 +56,79 @@ class DistributedArray(ABC):
         return int(np.prod(self.shape, dtype=np.int64))
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
+class MadeValues:
+    """What one step left with the workers."""
+
+    team: _Team
+    step: int
+    """Under which the workers keep it."""
+    program: int
+    """Index of the program among those loaded in the workers."""
+    timed: bool
+    """Whether instructions were timed, and so compiled one by one."""
+    buffers: Sequence[Buffer]
+    """Of the program."""
+    hosts: dict[int, np.ndarray] = field(default_factory=dict)
+    """Values that are here too, by buffer."""
+    given: set[int] = field(default_factory=set)
+    """Buffers whose memory a step has taken."""
+    dropped: list[int] = field(default_factory=list)
+    """Buffers that nobody refers to any more, since the workers were told last."""
+
+
 class RemoteArray(DistributedArray):
     """A value that a worker keeps; `numpy.asarray` gathers it."""
 
-    __slots__ = ("_buffer", "_given", "_host", "_key", "_team")
+    # A step of a large model makes hundreds of these, so they hold no more than where they come from.
+    __slots__ = ("_made", "_number")
 
-    def __init__(self, team: _Team, key: Key, buffer: Buffer) -> None:
+    def __init__(self, made: MadeValues, number: int) -> None:
         """Refer to a value.
 
         Args:
-            team: whose worker keeps it.
-            key: under which.
-            buffer: that held it.
+            made: by which step.
+            number: of the buffer that held it.
         """
-        self._team, self._key, self._buffer = team, key, buffer
-        self._host: np.ndarray | None = None
-        self._given = False
+        self._made = made
+        self._number = number
 
     def __del__(self) -> None:
         # In a tenth of the time of a finalizer, of which a step would make one for every array of the state.
-        self._team.dropped[self._buffer.mesh].append(self._key)
+        made = self._made
+        made.dropped.append(self._number)
+        if len(made.dropped) == 1:
+            made.team.dropping.append(made)
+
+    @property
+    def buffer(self) -> Buffer:
+        """Buffer that held it, the same object after every step of a program."""
+        return self._made.buffers[self._number]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the whole array."""
-        return self._buffer.shape
+        return self.buffer.shape
 
     @property
     def dtype(self) -> Any:
         """Type of the entries."""
-        form = host_form(self._buffer.shape, self._buffer.dtype)
+        form = host_form(self.buffer.shape, self.buffer.dtype)
         return jax.random.key(0, impl=form.keys).dtype if form.keys else form.dtype
 
     @property
     def mesh(self) -> int:
         """Mesh that holds it."""
-        return self._buffer.mesh
+        return self.buffer.mesh
 
     def gather(self) -> Any:
         """The whole value, as an array that JAX takes."""
-        form = host_form(self._buffer.shape, self._buffer.dtype)
+        form = host_form(self.buffer.shape, self.buffer.dtype)
         return from_host(self._numbers(), form.keys)
 
     def give(self) -> None:
         """Its memory is taken by a step."""
-        self._given = True
+        self._made.given.add(self._number)
 
     def check(self) -> None:
         """Whether it can still be read.
@@ -103,14 +136,15 @@ class RemoteArray(DistributedArray):
         Raises:
             InputError: a step has taken its memory.
         """
-        if self._given:
+        if self._number in self._made.given:
             raise InputError(GIVEN)
 
     def _numbers(self) -> np.ndarray:
-        if self._host is None:
+        hosts, number = self._made.hosts, self._number
+        if number not in hosts:
             self.check()
-            self._host = self._team.fetch(self._buffer.mesh, self._key)
-        return self._host
+            hosts[number] = self._made.team.fetch(self.mesh, (self._made.step, number))
+        return hosts[number]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self._numbers(), dtype=dtype, copy=copy)
@@ -128,7 +162,7 @@ class RemoteArray(DistributedArray):
         return self.gather()[index]
 
     def __repr__(self) -> str:
-        return f"RemoteArray({self._buffer.dtype}{list(self.shape)} on mesh {self.mesh})"
+        return f"RemoteArray({self.buffer.dtype}{list(self.shape)} on mesh {self.mesh})"
 
 
 class RemoteRuntime:
@@ -166,7 +200,8 @@ class RemoteRuntime:
         self._taken = program.taken
         # A step of a large model goes through hundreds of these.
         self._feeds = [(feed.input, feed.buffer, program.buffers[feed.buffer].mesh, feed) for feed in program.feeds]
-        self._made = {one.buffer: program.buffers[one.buffer] for one in program.outcomes if one.buffer is not None}
+        self._made = tuple(dict.fromkeys(one.buffer for one in program.outcomes if one.buffer is not None))
+        self._last: _LastReading | None = None
         self._team: _Team | None = None
         self._beside = beside
         self._loaded: tuple[_Team, int] | None = None
@@ -225,19 +260,20 @@ class RemoteRuntime:
     def _step(self, inputs: Sequence[Any], micro_batches: int, *, timed: bool) -> tuple[list[Any], Moments]:
         team = self._started()
         if self._loaded is None or self._loaded[0] is not team:
-            self._loaded = team, team.load(self._parts)
-        steps = team.steps
-        orders = self._orders(team, self._loaded[1], inputs, micro_batches, timed=timed)
+            self._loaded, self._last = (team, team.load(self._parts)), None
+        made = MadeValues(
+            team=team, step=team.steps, program=self._loaded[1], timed=timed, buffers=self.program.buffers
+        )
+        orders = self._orders(made, inputs, micro_batches)
         done = team.step(orders, self.program.lists)
         for place in self._taken:
             if isinstance(inputs[place], RemoteArray):
                 inputs[place].give()
-        scalars = {key: value for one in done for key, value in one.scalars.items()}
-        made = {number: RemoteArray(team, (steps, number), buffer) for number, buffer in self._made.items()}
-        for (_, number), value in scalars.items():
-            made[number]._host = value
+        for one in done:
+            made.hosts.update(one.scalars)
+        arrays = {number: RemoteArray(made, number) for number in self._made}
         outputs = [
-            inputs[outcome.input] if outcome.buffer is None else made[outcome.buffer]  # type: ignore[index]
+            inputs[outcome.input] if outcome.buffer is None else arrays[outcome.buffer]  # type: ignore[index]
             for outcome in self.program.outcomes
         ]
         return outputs, from_start([one.moments for one in done[:: self.hosts]])
@@ -252,42 +288,73 @@ class RemoteRuntime:
             self._team.start(len(devices))
         return self._team
 
-    def _orders(
-        self, team: _Team, program: int, inputs: Sequence[Any], micro_batches: int, *, timed: bool
-    ) -> list[Orders]:
+    def _orders(self, made: MadeValues, inputs: Sequence[Any], micro_batches: int) -> list[Orders]:
+        team = made.team
         fed: dict[int, dict[int, Any]] = defaultdict(dict)
-        reused: dict[int, dict[int, Key]] = defaultdict(dict)
+        reused: list[tuple[int, int, MadeValues, int]] = []
         moves = []
         hosts: dict[int, np.ndarray] = {}
         for number, buffer, mesh, feed in self._feeds:
             value = inputs[number]
-            remote = isinstance(value, RemoteArray)
-            if remote and value._given:
-                value.check()
-            if remote and value._team is team and feed.micro_batch is None:
-                if value._buffer.mesh == mesh:
-                    reused[mesh][buffer] = value._key
-                else:
-                    moves.append(BufferMove(key=value._key, given=value._buffer, target=mesh, buffer=buffer))
-                continue
-            if remote or feed.micro_batch is None:
+            if type(value) is RemoteArray:
+                own, place = value._made, value._number
+                if place in own.given:
+                    value.check()
+                if own.team is team and feed.micro_batch is None:
+                    given = own.buffers[place]
+                    if given.mesh == mesh:
+                        reused.append((mesh, buffer, own, place))
+                    else:
+                        moves.append(BufferMove(key=(own.step, place), given=given, target=mesh, buffer=buffer))
+                    continue
+            if feed.micro_batch is None or type(value) is RemoteArray:
                 if number not in hosts:
                     hosts[number] = to_host(value)
                 value = hosts[number]
             fed[mesh][buffer] = to_host(fed_part({number: value}, feed, micro_batches))  # type: ignore[arg-type]
+        steps, readings = self._reading(made, reused)
         dropped = team.take_dropped()
         return [
             Orders(
                 fed=fed[mesh],
-                reused=reused[mesh],
+                steps=steps,
+                reading=None if readings is None else readings[mesh],
                 moves=moves,
-                drop=dropped[mesh],
-                step=team.steps,
-                timed=timed,
-                program=program,
+                drop=dropped,
+                step=made.step,
+                timed=made.timed,
+                program=made.program,
             )
             for mesh in range(self.program.meshes)
         ]
+
+    def _reading(
+        self, made: MadeValues, reused: Sequence[tuple[int, int, MadeValues, int]]
+    ) -> tuple[list[int], list[Reading] | None]:
+        """Steps that made the kept values which the lists read; and which of them each list reads, where that, or the
+        program that made them, is not as in the last step."""
+        indices: dict[MadeValues, int] = {}
+        numbered = [(buffer, indices.setdefault(own, len(indices)), place) for _, buffer, own, place in reused]
+        steps = [own.step for own in indices]
+        now = _LastReading([(own.program, own.timed) for own in indices], numbered)
+        if now == self._last:
+            return steps, None
+        self._last = now
+        readings: list[Reading] = []
+        for mesh in range(self.program.meshes):
+            own = [one for (where, *_), one in zip(reused, numbered, strict=True) if where == mesh]
+            readings.append(tuple(zip(*own, strict=True)) if own else ((), (), ()))  # type: ignore[arg-type]
+        return steps, readings
+
+
+@dataclass(frozen=True, slots=True)
+class _LastReading:
+    """What kept values the last step of a program read."""
+
+    makers: list[tuple[int, bool]]
+    """Programs that made them, and whether they were timed."""
+    read: list[tuple[int, int, int]]
+    """Buffer, index of the maker, and its buffer."""
 
 
 @dataclass(eq=False)
@@ -302,7 +369,7 @@ class _Team:
     over: bool = False
 
     def __post_init__(self) -> None:
-        self.dropped: dict[int, list[Key]] = defaultdict(list)
+        self.dropping: list[MadeValues] = []
         self._end = weakref.finalize(self, self.crew.close, kill=True)
 
     def start(self, count: int) -> None:
@@ -341,9 +408,12 @@ class _Team:
             return answers[mesh]
         return together_again([part for worker in workers for part in answers[worker]])
 
-    def take_dropped(self) -> dict[int, list[Key]]:
-        """By mesh, what the driver no longer refers to since the last call."""
-        dropped, self.dropped = self.dropped, defaultdict(list)
+    def take_dropped(self) -> dict[int, list[int]]:
+        """Buffers that the driver no longer refers to since the last call, by the step that made them."""
+        dropping, self.dropping = self.dropping, []
+        dropped = {}
+        for made in dropping:
+            dropped[made.step], made.dropped = made.dropped, []
         return dropped
 
     def end(self, *, kill: bool) -> None:

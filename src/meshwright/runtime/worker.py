@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Key = tuple[int, int]
 """A value that a worker keeps: the step that made it, and its buffer there."""
+Reading = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""What a list reads of kept values: its buffers, and of each the index of its step and its buffer there."""
 
 FOLDER = "MESHWRIGHT_WORKERS"
 """Variable that names the folder of a run, where workers have the sockets by which they find each other."""
@@ -52,12 +54,14 @@ class Orders:
 
     fed: Mapping[int, Any] = field(default_factory=dict)
     """Values of buffers, from the driver."""
-    reused: Mapping[int, Key] = field(default_factory=dict)
-    """Buffers that hold kept values."""
+    steps: Sequence[int] = ()
+    """That made the kept values which the list reads."""
+    reading: Reading | None = None
+    """Which values of these steps; None where it is as in the last step of this program, and they were made alike."""
     moves: Sequence[BufferMove] = ()
     """Moves between workers before the list runs, in the same order for all."""
-    drop: Sequence[Key] = ()
-    """Kept values that nobody refers to any more."""
+    drop: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """Buffers, of all meshes, whose kept values nobody refers to any more, by the step that made them."""
     step: int = 0
     """Under which the worker keeps what it makes."""
     timed: bool = False
@@ -70,8 +74,8 @@ class Orders:
 class Done:
     """What a worker reports of a step."""
 
-    scalars: Mapping[Key, Any]
-    """Kept values without axes."""
+    scalars: Mapping[int, Any]
+    """Kept values without axes, by buffer."""
     moments: Sequence[TimedInstruction] = ()
     """When each instruction ran, where it was asked."""
 
@@ -88,7 +92,11 @@ class MeshWorker:
         """
         self.mesh, self._watch = mesh, watch
         watch(BETWEEN)
-        self._kept: dict[Key, Any] = {}
+        self._kept: dict[int, dict[int, Any]] = {}
+        self._readings: dict[int, Reading] = {}
+        """Of each program, as it was in its last step."""
+        self._lying: dict[int, Collection[int]] = {}
+        """Of each program, buffers whose kept values then had their shardings: values made alike have them too."""
         self._listener: Listener
         self._wires: Wires
         self._part: WorkerProgram
@@ -187,13 +195,17 @@ class MeshWorker:
         """
         from meshwright.runtime.host_arrays import from_host, host_form, to_host
 
-        for key in orders.drop:
-            del self._kept[key]
+        self._drop(orders.drop)
         self._executor = self._executors[orders.program]
         buffers = self._executor.buffers
         fed = {buffer: from_host(value, host_form(buffers[buffer].shape, buffers[buffer].dtype).keys)
                for buffer, value in orders.fed.items()}  # fmt: skip
-        fed |= {buffer: self._kept[key] for buffer, key in orders.reused.items()}
+        if orders.reading is not None:
+            self._readings[orders.program] = orders.reading
+        targets, indices, sources = self._readings.get(orders.program, ((), (), ()))
+        made_by = [self._kept.get(step, {}) for step in orders.steps]
+        fed |= {target: made_by[index][source]
+                for target, index, source in zip(targets, indices, sources, strict=True)}  # fmt: skip
         for move in orders.moves:
             if move.source == self._part.mesh:
                 self._give(move)
@@ -201,25 +213,42 @@ class MeshWorker:
                 self._watch(MOVING)
                 fed[move.buffer] = self._taken(move)
         self._watch(BETWEEN)
-        self._executor.begin(fed)
+        lying = self._lying.get(orders.program, ()) if orders.reading is None else ()
+        placed = self._executor.begin(fed, lying)
+        if orders.reading is not None:
+            self._lying[orders.program] = frozenset(targets).difference(placed)
         self._executor.moments = None
         if orders.timed:
             self._executor.begin_timing()
         self._executor.advance(wait=True)
         self._watch(BETWEEN)
         kept = self._parts[orders.program].kept
-        made = {(orders.step, buffer): self._executor.values[buffer] for buffer in kept}
+        values = self._executor.values
+        if made := {buffer: values[buffer] for buffer in kept}:
+            self._kept[orders.step] = made
         self._executor.values = {}
-        self._kept.update(made)
         return Done(
-            scalars={key: to_host(value) for key, value in made.items() if not value.shape},
+            scalars={buffer: to_host(made[buffer]) for buffer in kept if not buffers[buffer].shape},
             moments=tuple(self._executor.moments or ()),
         )
+
+    def _drop(self, dropped: Mapping[int, Sequence[int]]) -> None:
+        for step, numbers in dropped.items():
+            if (made := self._kept.get(step)) is None:
+                continue
+            for number in numbers:
+                made.pop(number, None)
+            if not made:
+                del self._kept[step]
+
+    def _value(self, key: Key) -> Any:
+        step, number = key
+        return self._kept[step][number]
 
     def _give(self, move: BufferMove) -> None:
         from meshwright.runtime.host_arrays import host_form
 
-        value = self._kept[move.key]
+        value = self._value(move.key)
         if self._part.hosts > 1:
             self._executor.send([value], [move.given], [self._executor.buffers[move.buffer]])  # type: ignore[attr-defined]
         else:
@@ -247,5 +276,5 @@ class MeshWorker:
         if self._part.hosts > 1:
             from meshwright.runtime.hosted import parts_here
 
-            return parts_here(self._kept[key])
-        return to_host(self._kept[key])
+            return parts_here(self._value(key))
+        return to_host(self._value(key))
