@@ -121,7 +121,7 @@ class TrainerOptions:
             return None
         targets = self.job.get("lora_target_modules") or "q_proj,v_proj"
         parts = [f"r={self.job.get('lora_r', 16)}"]
-        parts += [f"targets={targets}"] if targets != "all-linear" else []
+        parts += [f"targets={targets}"] if targets not in ("all-linear", "all") else []
         parts += ["base=nf4"] if "load_in_4bit" in on else ["base=int8"] if "load_in_8bit" in on else []
         dropout, saved = self.job.get("lora_dropout"), self.job.get("modules_to_save")
         parts += [f"dropout={dropout}"] if dropout not in (None, 0, "0.0") else []
@@ -290,6 +290,7 @@ def _of_factory(found: _Collected) -> bool:
     values.setdefault("gradient_checkpointing", not off)
     if values.setdefault("use_lora", True) is True:
         values.setdefault("lora_r", 8)
+        values.setdefault("lora_target_modules", "all")
     return True
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from meshwright.errors import Problem
+from meshwright.errors import InputError, Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.tuning import ALL_LINEAR
 from meshwright.targets import deepspeed, hugging_face, overrides
@@ -48,18 +48,36 @@ _BATCHES = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 """What the trainer says itself, and compares with the JSON where that has a number."""
 
 
-def reader_of(files: Files, file: tuple[str, str], title: str) -> KeyReader:
+def reader_of(files: Files, file: tuple[str, str], title: str, marks: Iterable[str] = ()) -> KeyReader:
     """The keys of a file, those of the command line that starts it over them.
 
     Args:
         files: of the run.
         file: name and text of the YAML.
         title: of the target.
+        marks: keys of which one stands in every file of it: where the file has none, a launcher's file may hold the
+            trainer's in a table of its own.
+
+    Raises:
+        InputError: the text is no YAML, or holds the trainer's keys in several tables.
     """
-    keys = table_of(file[1], "YAML", f"{title} configuration")
+    keys = _trainers(table_of(file[1], "YAML", f"{title} configuration"), tuple(marks), title)
     given = text_beside(files, hugging_face.ARGUMENTS)
     keys, over = overrides.laid_over({**keys, **(json.loads(given) if given else {})}, files)
     return KeyReader(keys=keys, file=file, over=over)
+
+
+def _trainers(keys: Keys, marks: tuple[str, ...], title: str) -> Keys:
+    """The table of a file in which a trainer's own keys stand: the file itself, or one within it."""
+    if not marks or any(mark in keys for mark in marks):
+        return keys
+    outer = [value for value in keys.values() if isinstance(value, Mapping)]
+    inner = [value for table in outer for value in table.values() if isinstance(value, Mapping)]
+    found = [dict(table) for table in (*outer, *inner) if any(mark in table for mark in marks)]
+    if len(found) > 1:
+        why = f"{len(found)} tables of it hold keys of {title}"
+        raise InputError(Problem(what="the file holds several jobs", why=why, fix="check one in a file of its own"))
+    return found[0] if found else keys
 
 
 def engine_named(text: str) -> tuple[str, ...]:

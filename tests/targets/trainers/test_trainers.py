@@ -388,6 +388,35 @@ def test_swift_takes_the_files_of_deepspeed_that_come_with_it(tmp_path: Path) ->
     assert inputs(plain).workload.precision.master is None  # weights loaded in bf16 have no other copy
 
 
+def test_swift_2_calls_options_otherwise(tmp_path: Path) -> None:
+    earlier = (
+        "NPROC_PER_NODE=8 swift sft --model_type qwen2-0_5b-instruct --sft_type full --dtype AUTO --batch_size 4 "
+        "--gradient_accumulation_steps 8 --max_length 4096 --deepspeed 'default-zero3'\n"
+    )
+    report = read(tmp_path, "sft.sh", earlier)
+    assert report.ok
+    assert report.name == "dp8.z3.mbs4.gbs256.rc-full.nodpov"
+    assert (inputs(report).model.name, inputs(report).workload.seq_len) == ("qwen2-0.5b", 4096)
+    path = earlier.replace("--sft_type full", "--sft_type lora --model_id_or_path /hub/Qwen2-0___5B-Instruct")
+    assert refused(read(tmp_path, "lora.sh", path)) == ["target_modules"]  # DEFAULT is another set for each model
+    named = read(tmp_path, "named.sh", path.replace("--dtype", "--lora_target_modules q_proj v_proj --dtype"))
+    assert inputs(named).model.lora is not None
+    assert inputs(named).model.lora.targets == ("q_proj", "v_proj")  # type: ignore[union-attr]
+
+
+def test_swift_trains_modules_beside_its_adapters(tmp_path: Path) -> None:
+    saved = SWIFT.replace("--tuner_type full", "--tuner_type lora --modules_to_save embed_tokens lm_head")
+    tuning = inputs(read(tmp_path, "sft.sh", saved)).model.lora
+    assert tuning is not None
+    assert tuning.train == ("embedding", "head")
+
+
+def test_swift_on_one_visible_device_starts_one_process(tmp_path: Path) -> None:
+    report = read(tmp_path, "sft.sh", SWIFT.replace("NPROC_PER_NODE=8", "CUDA_VISIBLE_DEVICES=0"))
+    assert report.launch is not None
+    assert report.launch.started == 1
+
+
 def test_swift_hands_options_to_megatron(tmp_path: Path) -> None:
     report = read(tmp_path, "moe.sh", OF_MEGATRON)
     assert report.legal

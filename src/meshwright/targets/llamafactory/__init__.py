@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.errors import Problem
+from meshwright.formats.key_text import KeyText, key_text
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
@@ -95,6 +96,7 @@ def _beyond(plan: Plan) -> Iterator[Problem]:
         )
 
 
+_MARKS = ("model_name_or_path", "finetuning_type", "cutoff_len")
 _RECOGNISED = marked(
     (".yaml", ".yml"), ("model_name_or_path:", "finetuning_type:"), ("finetuning_type:", "cutoff_len:")
 )
@@ -115,7 +117,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         InputError: the text is no YAML.
     """
     file = file_of(files, CONFIG, _recognised)
-    reader = fine_tuning.reader_of(files, file, TITLE)
+    # Those of version 1 are recognised by keys of their own.
+    reader = fine_tuning.reader_of(files, file, TITLE, () if RECOGNISED(*file) else _MARKS)
     if RECOGNISED(*file):
         return read_v1(reader, files, devices)
     _refuse(reader)
@@ -231,6 +234,13 @@ def _lora(reader: KeyReader) -> dict[str, Any] | None:
     return {name: value for name, value in found.items() if value}
 
 
+def _edited(name: str, text: str) -> KeyText | None:
+    """The file by its keys; None of a launcher's, which holds the trainer's in a table of its own."""
+    keys = key_text(name, text)
+    within = keys is not None and _recognised(name, text) and not RECOGNISED(name, text)
+    return None if within and keys is not None and not any(mark in keys.values for mark in _MARKS) else keys
+
+
 TARGET = OneStrategyTarget(
     name="llamafactory",
     title=TITLE,
@@ -252,6 +262,7 @@ TARGET = OneStrategyTarget(
     overrides=lambda launch: {**by_flags(launch.words), **by_equals(launch.words)},
     beside=(deepspeed.CONFIG, hugging_face.ARGUMENTS),
     named=fine_tuning.engine_named,
+    edited=_edited,
     suggested=False,
     software="pytorch-eager",
 )

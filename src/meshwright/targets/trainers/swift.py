@@ -23,7 +23,7 @@ from meshwright.specs.row import PlanRow
 from meshwright.targets import deepspeed, fine_tuning, fsdp, hugging_face
 from meshwright.targets.contract import ReadTarget
 from meshwright.targets.keys import KeyReader, Keys, table_of
-from meshwright.targets.trainers import commands, shared
+from meshwright.targets.trainers import commands, shared, swift_names
 from meshwright.targets.trainers.commands import Command
 
 TITLE = "ms-swift"
@@ -39,7 +39,7 @@ _ZERO: dict[str, Keys] = {
 """Files of DeepSpeed that come with it, by the name that `--deepspeed` takes (swift/config)."""
 _FREEZE = (
     *("freeze_parameters", "freeze_parameters_regex", "freeze_parameters_ratio", "trainable_parameters"),
-    *("trainable_parameters_regex", "freeze_llm", "target_regex", "target_parameters", "modules_to_save"),
+    *("trainable_parameters_regex", "freeze_llm", "target_regex", "target_parameters"),
 )
 _OTHERS = (
     *(
@@ -100,7 +100,7 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
         launched,
         said=tuple(last.placed(one) for one in said if one.option in last.options),
         unpriced=tuple(last.placed(one) for one in reader.unpriced() if one.option not in known),
-        started=world if _stated(last) else None,
+        started=_own_processes(last),
     )
 
 
@@ -109,14 +109,14 @@ def _started(launch: Launch) -> _Started | None:
     stem = program.rpartition("/")[2]
     if stem in ("swift", "megatron") and words:
         return _Started(
-            megatron=stem == "megatron", verb=words[0].text, options=commands.options_by_name(words[1:]), launch=launch
+            megatron=stem == "megatron", verb=words[0].text, options=swift_names.options(words[1:]), launch=launch
         )
     path = program.replace(".", "/") if not program.endswith(".py") else program.removesuffix(".py")
     match = re.search(r"swift/cli/(_megatron/)?(\w+)$", path)
     if match is None:
         return None
     verb = words[0].text if match[2] == "main" and words else match[2]
-    return _Started(megatron=bool(match[1]), verb=verb, options=commands.options_by_name(words), launch=launch)
+    return _Started(megatron=bool(match[1]), verb=verb, options=swift_names.options(words), launch=launch)
 
 
 def _no_training(found: list[_Started]) -> Problem:
@@ -144,16 +144,22 @@ def _count(one: _Started, name: str) -> tuple[int | None, Open | None]:
     return (int(text), None) if text.isdecimal() and int(text) > 0 else (None, None)
 
 
-def _stated(one: _Started) -> bool:
-    return bool(one.launch.environment.get("NPROC_PER_NODE")) or processes(one.launch.launcher)[0] is not None
+def _own_processes(one: _Started) -> int | None:
+    """Processes that the script starts; None where it leaves them open."""
+    by_launcher = processes(one.launch.launcher)[0]
+    (each, hidden), (nodes, other) = _count(one, "NPROC_PER_NODE"), _count(one, "NNODES")
+    if by_launcher is not None or hidden is not None or other is not None:
+        return by_launcher
+    visible = known_text(one.launch.environment.get("CUDA_VISIBLE_DEVICES") or ())
+    if each is None:
+        return 1 if visible.isdecimal() and not one.launch.distributed else None  # one process, which sees one device
+    return each * (nodes or 1)
 
 
 def _world(reader: KeyReader, one: _Started, devices: int | None) -> tuple[int, Problem | None]:
     """Processes of the job, and the question where a variable hides them."""
-    (each, unknown), (nodes, other) = _count(one, "NPROC_PER_NODE"), _count(one, "NNODES")
-    by_launcher = processes(one.launch.launcher)[0]
-    own = by_launcher if by_launcher is not None else None if each is None else each * (nodes or 1)
-    hidden = unknown or other
+    own = _own_processes(one)
+    hidden = _count(one, "NPROC_PER_NODE")[1] or _count(one, "NNODES")[1]
     if devices is None and own is None and hidden is not None:
         return 1, next(questions_for([hidden]))
     visible = known_text(one.launch.environment.get("CUDA_VISIBLE_DEVICES") or ())
@@ -200,12 +206,17 @@ def _lora(reader: KeyReader, usual: str) -> dict[str, Any] | None:
         base = "int8" if four == 8 else reader.word("bnb_4bit_quant_type", "nf4")
         if four == 4 and not reader.switch("bnb_4bit_use_double_quant", default=True):
             base += "-single"
+    saved = reader.get("modules_to_save")
+    if reader.get("target_modules") == "DEFAULT":
+        why = "which modules it stands for differs from model to model"
+        reader.refuse("target_modules", "DEFAULT", why, "name the modules, or say --set target_modules=q_proj,v_proj")
     found = {
         "r": reader.degree("lora_rank", 8),
-        "targets": ["all-linear"] if reader.word("target_modules", "all-linear") == "all-linear"
+        "targets": ["all-linear"] if reader.word("target_modules", "all-linear") in ("all-linear", "default")
         else fine_tuning.targets_of(reader.get("target_modules")),
         "dora": reader.switch("use_dora"),
         "dropout": reader.get("lora_dropout", 0.05),
+        "train": fine_tuning.targets_of(saved) if saved else None,
         "base": base,
     }  # fmt: skip
     return {name: value for name, value in found.items() if value}
@@ -286,7 +297,7 @@ def _engine(
     reader: KeyReader, files: Mapping[str, Value], dp: int, cp: int, fields: Mapping[str, Any], steps: int
 ) -> tuple[PlanRow | None, bool, tuple[Problem, ...]]:
     """The plan of an engine, and whether it keeps fp32 copies."""
-    name = str(reader.get("deepspeed") or "")
+    name = swift_names.engine(str(reader.get("deepspeed") or ""))
     fsdp = str(reader.get("fsdp") or "")
     if name:
         keys, text = _ZERO.get(name), known_text(files.get(name.rpartition("/")[2]) or ())
