@@ -15,8 +15,8 @@ from meshwright.targets.run.rules import unrunnable_settings
 from tests.runtime.test_versions import batch, initial, largest_difference, step
 
 MICRO_BATCHES = 16
-REFUSED = {"seq1f1b", "slimpipe", "terapipe", "ftpipe"}
-INEXACT = {"pipedream", "pipedream-2bw"}
+REFUSED = {"seq1f1b", "slimpipe", "terapipe"}
+INEXACT = {"pipedream", "pipedream-2bw", "ftpipe"}
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

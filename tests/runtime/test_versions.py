@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import meshwright as mw
 from meshwright.compiler.instructions import Op, StepProgram
 from meshwright.errors import InputError
+from meshwright.schedules.table import Kind
 from tests.compiler.models import largest_difference
 
 WIDTH, SAMPLES, STAGES = 4, 16, 4
@@ -105,6 +107,32 @@ def test_gradients_are_of_weights_as_old_as_the_papers_say(method: Any, each: in
     newest, _ = delayed(initial(), batch(), stages, method.num_micro_batches, each, lambda k, i: i // each)
     first, _ = run(initial(), batch())
     assert largest_difference(first, newest) > 1e-3
+
+
+@pytest.mark.parametrize(("workers", "chunks"), [(4, 1), (2, 2)])
+def test_stages_that_are_not_neighbours_update_by_themselves(workers: int, chunks: int) -> None:
+    method = mw.LocalPipeline(num_stages=workers, num_micro_batches=8, schedule="ftpipe", chunks=chunks)
+    run = mw.parallelize(step, method=method)
+    compiled = run.lower(jax.eval_shape(initial), jax.eval_shape(batch))
+    assert "lack up to 3" in compiled.program.inexact
+    stages = stages_of(mw.parallelize(step, method=replace(method, num_stages=STAGES, chunks=1)))
+    assert stages_of(run) == jax.tree.map(lambda k: k % workers, stages)
+    table = compiled.table
+    assert table.version is not None
+    forwards = table.at[Kind.F]
+    there = here = initial()
+    for _ in range(2):
+        there, value = run(there, batch())
+        here, expected = delayed(here, batch(), stages, 8, 1, lambda k, i: int(table.version[forwards[k, i]]))
+        assert abs(float(value) - float(expected)) < 1e-6
+    assert largest_difference(there, here) < 1e-5
+    # A stage of depth d lacks d updates once the pipeline is full, and never more.
+    lacks = [[i - int(table.version[forwards[k, i]]) for i in range(8)] for k in range(STAGES)]
+    assert (
+        [max(own) for own in lacks] == [3, 2, 1, 0]
+        if chunks == 1
+        else all(max(own) <= STAGES - 1 - k for k, own in enumerate(lacks))
+    )
 
 
 def test_versions_on_meshes_of_their_own() -> None:
@@ -201,7 +229,7 @@ def test_updates_that_wait_for_other_stages_are_refused(step: Any, words: str) -
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"schedule": "ftpipe"}, 'schedule="pipedream"'),
+        ({"schedule": "ftpipe", "updates": 2}, "updates=8"),
         ({"schedule": "seq1f1b"}, "slices of a sequence"),
         ({"schedule": "pipedream", "updates": 2}, "updates=8"),
         ({"schedule": "1f1b", "updates": 2}, "updates=1"),

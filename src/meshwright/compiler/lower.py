@@ -160,9 +160,9 @@ def _with_versions(
     )  # fmt: skip
     for task in in_rounds(table):
         if table.kind[task] == Kind.OPT:
-            mesh = int(table.worker[task])
-            versioned.add(mesh)
-            tasks.counted[mesh, int(table.stage[task])] = 0
+            stage = int(table.stage[task])
+            versioned.add(stage)
+            tasks.counted[int(table.worker[task]), stage] = 0
         else:
             tasks.add(task)
     tasks.operands.version = 0

@@ -215,8 +215,8 @@ class PipeshardParallel(Method):
     grid: GridSplit | None = None
     """What is split over devices of a mesh beside its samples; without it, nothing."""
     updates: int | None = None
-    """Updates of the weights in one call, of schedules that keep several versions of them: `pipedream` does one with
-    each micro-batch, `pipedream-2bw` without it as many as have a micro-batch for each stage."""
+    """Updates of the weights in one call, of schedules that keep several versions of them: `pipedream` and `ftpipe` do
+    one with each micro-batch, `pipedream-2bw` without it as many as have a micro-batch for each stage."""
 
     def __post_init__(self) -> None:
         Method.__post_init__(self)

@@ -57,8 +57,10 @@ class Operands:
         self.made_before = {var: eqn for eqn in step.before for var in eqn.outvars if eqn.primitive is not total_p}
         self.version = 0
         """Updates that the state has seen which is read next."""
+        self.stage = 0
+        """Stage that reads it."""
         self.renewed: set[tuple[int, int]] = set()
-        """Mesh and place of inputs that updates in the step renew; newer ones are ("state", place, version)."""
+        """Stage and place of inputs that updates in the step renew; newer ones are ("state", stage, place, version)."""
 
     def of_loss(self, mesh: int, operand: int, unit: int, role: ValueRole) -> int:
         """Buffer of an operand of the loss.
@@ -109,8 +111,8 @@ class Operands:
             return self._whole(mesh, atom)
         if atom in self.place_of:
             place = self.place_of[atom]
-            if self.version and (mesh, place) in self.renewed:
-                return self.out.at(mesh, ("state", place, self.version))
+            if self.version and (self.stage, place) in self.renewed:
+                return self.out.at(mesh, ("state", self.stage, place, self.version))
             split = place in self.step.batch
             if split and unit is None:
                 if self.step.micro_batches > 1:
@@ -177,8 +179,9 @@ class Operands:
         inputs = free_variables(eqns)
         of_batch = any(self.place_of.get(one) in self.step.batch or one is self.step.number or one in self.totals
                        for one in inputs)  # fmt: skip
-        newer = any((mesh, self.place_of.get(one)) in self.renewed for one in inputs)
-        key = ("before", var, unit if of_batch else None, self.version if newer else 0)
+        newer = any((self.stage, self.place_of.get(one)) in self.renewed for one in inputs)
+        version = (self.stage, self.version) if newer else 0
+        key = ("before", var, unit if of_batch else None, version)
         if (mesh, key) not in self.out.ids:
             number = list(self.made_before).index(var)
             name = f"{self.prefix}before{number}"

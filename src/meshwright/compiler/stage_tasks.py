@@ -86,7 +86,7 @@ class StageTasks:
         # What a stage makes is named by its number among the stages of all pipelines.
         named = programs.stage.index
         label = f"{kind.name}{named}.{unit}"
-        self.operands.version = 0 if table.version is None else int(table.version[task])
+        self.operands.version, self.operands.stage = 0 if table.version is None else int(table.version[task]), k
         match kind:
             case Kind.F:
                 again = Kind.R in table.kinds and table.at[Kind.R, table.stage[task], table.micro_batch[task]] >= 0

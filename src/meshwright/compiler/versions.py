@@ -1,9 +1,9 @@
 """Schedules that update behind some micro-batches of a step while others are under way on older weights.
 
-Every mesh updates what it holds by itself, as soon as its own gradients are there, and the newer state gets buffers of
-its own: a backward still finds the weights that its forward read. So an update that needs numbers of several stages
-(a norm over all gradients, a weight that two stages share) would make every update wait for the whole pipeline; it is
-refused.
+Every stage updates what it holds by itself, as soon as its own gradients are there, and the newer state gets buffers of
+its own: a backward still finds the weights that its forward read. Stages of one mesh keep apart. So an update that
+needs numbers of several stages (a norm over all gradients, a weight that two stages share) would make every update wait
+for the whole pipeline; it is refused.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FIX = "1f1b or another schedule with one version of the weights"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class MeshUpdate:
-    """What one mesh does in each update."""
+class StageUpdate:
+    """What one stage does in each update."""
 
     places: tuple[int, ...]
     """Inputs of the step whose newer values it makes."""
@@ -54,12 +54,12 @@ class VersionedUpdates:
         devices: Sequence[int],
         micro_batches: int,
     ) -> None:
-        """Find out what every mesh updates.
+        """Find out what every stage updates.
 
         Args:
             step: that is run.
             programs: of its stages.
-            meshes: of the stages; each holds one.
+            meshes: of the stages.
             lists: that are written.
             operands: of the loss; learn which inputs get newer versions.
             shardings: of values, by mesh.
@@ -67,30 +67,30 @@ class VersionedUpdates:
             micro_batches: whose gradients are added up for an update.
 
         Raises:
-            InputError: meshes cannot update by themselves, or the step does not return its state first.
+            InputError: stages cannot update by themselves, or the step does not return its state first.
         """
         self.step, self.programs, self.out, self.operands = step, programs, lists, operands
         self.shardings, self.devices = shardings, devices
         self.parts = micro_batches if step.mean else 1
-        self.stage_of = {mesh: k for k, mesh in enumerate(meshes)}
-        self.made: dict[int, int] = dict.fromkeys(self.stage_of, 0)
-        """Updates that each mesh has done."""
+        self.meshes = meshes
+        self.made = [0] * len(meshes)
+        """Updates that each stage has done."""
         self._eqns = [*step.before, *step.after]
         self._made_by = {var: eqn for eqn in self._eqns for var in eqn.outvars}
-        self._mesh_of_gradient = self._owners(meshes)
+        self._stage_of_gradient = self._owners()
         self.places_of, self.home = self._split()
-        self.updates = {mesh: self._program(mesh) for mesh in self.stage_of}
-        operands.renewed = {(mesh, place) for mesh, places in self.places_of.items() for place in places}
+        self.updates = [self._program(k) for k in range(len(meshes))]
+        operands.renewed = {(k, place) for k, places in enumerate(self.places_of) for place in places}
 
-    def add(self, mesh: int) -> None:
-        """Add the next update of a mesh.
+    def add(self, k: int) -> None:
+        """Add the next update of a stage.
 
         Args:
-            mesh: whose stage has added up its gradients.
+            k: the stage, which has added up its gradients.
         """
-        k, number = self.stage_of[mesh], self.made[mesh]
-        update, step = self.updates[mesh], self.step
-        self.operands.version = number
+        mesh, number = self.meshes[k], self.made[k]
+        update, step = self.updates[k], self.step
+        self.operands.version, self.operands.stage = number, k
         gradient_of = dict(zip(step.gradients, step.wrt, strict=True))
         reads = [
             self.out.at(mesh, ("sum", k, gradient_of[var]))
@@ -100,26 +100,26 @@ class VersionedUpdates:
             )
             for var in update.inputs
         ]
-        self.made[mesh] = number + 1
+        self.made[k] = number + 1
         writes = []
         for place in update.places:
             old = step.jaxpr.invars[place]
             spec = state_spec(step, old, self.shardings[mesh], self.devices[mesh])
-            writes.append(self.out.new(mesh, ("state", place, number + 1), old.aval, spec))
-        self.out.executables[f"update{mesh}"] = update.program
-        self.out.run(mesh, f"update{mesh}", f"update{mesh}.{number}", reads, writes)
+            writes.append(self.out.new(mesh, ("state", k, place, number + 1), old.aval, spec))
+        self.out.executables[f"update{k}"] = update.program
+        self.out.run(mesh, f"update{k}", f"update{k}.{number}", reads, writes)
 
     def outcomes(self) -> list[StepResult]:
         """Where each output of the step is, when all updates and all results of the loss are written."""
         found = []
         for place, atom in enumerate(self.step.jaxpr.outvars):
             if place in self.home:
-                mesh = self.home[place]
-                found.append(StepResult(buffer=self.out.at(mesh, ("state", place, self.made[mesh]))))
+                k = self.home[place]
+                found.append(StepResult(buffer=self.out.at(self.meshes[k], ("state", k, place, self.made[k]))))
             elif isinstance(atom, core.Var) and atom in self.operands.place_of:
                 found.append(StepResult(input=self.operands.place_of[atom]))
             elif isinstance(atom, core.Var) and atom in set(self.step.mark.outvars):
-                mesh = next(mesh for mesh in self.stage_of if (mesh, ("value", atom)) in self.out.ids)
+                mesh = next(mesh for mesh in self.meshes if (mesh, ("value", atom)) in self.out.ids)
                 found.append(StepResult(buffer=self.out.at(mesh, ("value", atom))))
             else:
                 found.append(StepResult(buffer=self.operands.value(0, atom, None, ValueRole.OTHER)))
@@ -127,8 +127,8 @@ class VersionedUpdates:
 
     # ---- who updates what
 
-    def _owners(self, meshes: Sequence[int]) -> dict[core.Var, int]:
-        """Mesh of each gradient."""
+    def _owners(self) -> dict[core.Var, int]:
+        """Stage of each gradient."""
         step = self.step
         readers: dict[int, list[int]] = {}
         for one in self.programs:
@@ -143,7 +143,7 @@ class VersionedUpdates:
                 fix=_FIX, field="schedule",
             ))  # fmt: skip
         return {
-            var: meshes[readers[operand][0]] if operand in readers else meshes[0]
+            var: readers[operand][0] if operand in readers else 0
             for operand, var in zip(step.wrt, step.gradients, strict=True)
         }
 
@@ -157,39 +157,38 @@ class VersionedUpdates:
         )
         return f"argument {jax.tree_util.keystr(paths[place][0])}"
 
-    def _split(self) -> tuple[dict[int, set[int]], dict[int, int]]:
-        """Inputs that each mesh renews, and the mesh whose newest value of each the step returns."""
+    def _split(self) -> tuple[list[set[int]], dict[int, int]]:
+        """Inputs that each stage renews, and the stage whose newest value of each the step returns."""
         step = self.step
         self._check_outputs()
         states = self._state_places()
         home: dict[int, int] = {}
         everywhere: set[int] = set()
         for place in states:
-            meshes = {self._mesh_of_gradient[var] for var in self._gradients(place)}
-            if len(meshes) > 1:
+            stages = {self._stage_of_gradient[var] for var in self._gradients(place)}
+            if len(stages) > 1:
                 raise InputError(Problem(
-                    what=f"the update adds up numbers of the stages on meshes {', '.join(map(str, sorted(meshes)))}",
+                    what=f"the update adds up numbers of stages {', '.join(map(str, sorted(stages)))}",
                     why="with several versions of the weights every stage updates by itself, as soon as its own"
                     " gradients are there", fix=f"leave out the norm over all gradients, or take {_FIX}",
                     field="schedule",
                 ))  # fmt: skip
-            if meshes:
-                home[place] = meshes.pop()
+            if stages:
+                home[place] = stages.pop()
             else:
                 everywhere.add(place)
-                home[place] = next(iter(self.stage_of))
-        renewed = {mesh: {place for place in states if home[place] == mesh} for mesh in self.stage_of}
-        for mesh, own in renewed.items():
-            k = self.stage_of[mesh]
+                home[place] = 0
+        renewed = [{place for place in states if home[place] == k} for k in range(len(self.meshes))]
+        for k, own in enumerate(renewed):
             stage = self.programs[k].stage
             atoms = [step.mark.invars[operand] for operand in (*stage.parameters, *stage.others)]
             atoms += [step.jaxpr.outvars[place] for place in own]
             wanted = self._inputs(atoms) & set(states) - own
             while wanted:
-                foreign = {place for place in wanted if place not in everywhere and home[place] != mesh}
+                foreign = {place for place in wanted if place not in everywhere and home[place] != k}
                 if foreign:
                     raise InputError(Problem(
-                        what=f"mesh {mesh} reads state that mesh {home[min(foreign)]} updates",
+                        what=f"stage {k} reads state that stage {home[min(foreign)]} updates",
                         why="with several versions of the weights every stage keeps and updates its own state",
                         fix=_FIX, field="schedule",
                     ))  # fmt: skip
@@ -255,9 +254,9 @@ class VersionedUpdates:
     def _inputs(self, atoms: Sequence[Any]) -> set[int]:
         return {self.operands.place_of[var] for var in self._sources(atoms) if var in self.operands.place_of}
 
-    def _program(self, mesh: int) -> MeshUpdate:
-        """One executable: the mean of the added gradients, and the equations of the update that this mesh needs."""
-        step, places = self.step, tuple(sorted(self.places_of[mesh]))
+    def _program(self, k: int) -> StageUpdate:
+        """One executable: the mean of the added gradients, and the equations of the update that this stage needs."""
+        step, places = self.step, tuple(sorted(self.places_of[k]))
         outputs = [step.jaxpr.outvars[place] for place in places]
         needed = {id(eqn) for atom in outputs if isinstance(atom, core.Var)
                   for eqn in ancestors(atom, self._made_by, self._eqns)}  # fmt: skip
@@ -279,4 +278,4 @@ class VersionedUpdates:
                            for var, one in zip(free, whole, strict=True)))  # fmt: skip
 
         program = jax.make_jaxpr(update)(*(shape_of(var) for var in inputs))
-        return MeshUpdate(places=places, inputs=tuple(inputs), program=program)
+        return StageUpdate(places=places, inputs=tuple(inputs), program=program)

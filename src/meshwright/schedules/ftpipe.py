@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.errors import InputError, Problem
+import numpy as np
+
+from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule, Updates
 from meshwright.schedules.list_order import Key, list_table
+from meshwright.schedules.optimizer_step import with_updates
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
@@ -15,8 +18,9 @@ class FTPipe(Schedule):
     """Any map of virtual stages to workers; a stage of depth d (0 at the end) keeps at most d + 1 micro-batches.
 
     A free worker runs a backward before a forward, and of the forwards the one nearest to the end of the chain; how the
-    published runtime breaks ties is rebuilt here by list scheduling with b = 2*f. Weights are updated behind each
-    micro-batch without a flush, so a stage of depth d runs on weights that lack up to d updates; the table holds m
+    published runtime breaks ties is rebuilt here by list scheduling with b = 2*f. Each stage is updated behind each of
+    its micro-batches without a flush, so a stage of depth d runs on weights that lack up to d updates; they are stashed
+    until the backward, of the published options the one whose gradients are those of one version. The table holds m
     micro-batches with one fill and one drain. One stage per worker, in order: the order and time of 1F1B.
     Source: Eliad et al., "Fine-tuning giant neural networks on commodity hardware with automatic pipeline model
     parallelism", USENIX ATC 2021.
@@ -31,6 +35,8 @@ class FTPipe(Schedule):
     title = "FTPipe: blocks that are not neighbours on one worker"
     source = "Eliad et al., FTPipe, USENIX ATC 2021"
     exact_semantics = False
+    # Of two workers with one stage each; as many as the depth of its deepest stage allows in general.
+    weight_copies = 2
     traffic = "one boundary for every virtual stage but the last, wherever the next one is"
 
     def closed_form_s(self, p: int, m: int, v: int, forward_s: float, backward_s: float) -> float | None:
@@ -41,16 +47,18 @@ class FTPipe(Schedule):
         """The map of `blocks`."""
         return Placement.loop(p, v) if self.blocks is None else Placement.of_chains([self.blocks])
 
-    def updates(self, p: int, m: int, v: int = 1, count: int | None = None) -> Updates:
-        """Refused: its source leaves the order of updates open where a worker has several stages.
+    def worker_weight_copies(self, p: int, m: int, v: int = 1) -> tuple[int, ...]:
+        """At most d + 1 versions of a worker whose deepest stage has depth d, if there are as many micro-batches."""
+        placement = self.placement(p, v)
+        first = [int(np.flatnonzero(placement.worker == worker)[0]) for worker in range(p)]
+        return tuple(min(placement.stages - stage, m) for stage in first)
 
-        Raises:
-            InputError: always.
-        """
-        why = "with one stage per worker its order and its updates are those of pipedream, and with more of them its"
-        why += " source leaves the order open"
-        what, fix = f'schedule = "{self.name}"', 'schedule="pipedream"'
-        raise InputError(what=what, why=why, fix=fix, field="schedule")
+    def updates(self, p: int, m: int, v: int = 1, count: int | None = None) -> Updates:
+        """One update of a stage behind each of its micro-batches."""
+        self._check(p, m, v)
+        self._check_updates(count, m)
+        table = with_updates(self.table(p, m, v), 1)
+        return Updates(table=table, count=m, each=1, lag=min(table.placement.stages, m) - 1)
 
     def period(self, p: int, v: int) -> int | None:
         """Each micro-batch repeats the one before, with one stage per worker."""

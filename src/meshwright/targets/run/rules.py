@@ -21,7 +21,7 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
     why = ""
     if not schedule.exact_semantics:
         why = "it updates stage by stage on several weight versions, and training here clips by the norm of all"
-        why += " gradients; parallelize runs pipedream and pipedream-2bw with optimizers that do not"
+        why += " gradients; parallelize runs pipedream, pipedream-2bw and ftpipe with optimizers that do not"
     if why:
         what = f"{row.schedule} does not run here"
         yield Problem(what=what, why=why, fix="1f1b, interleaved or zb-h1", field="plan")
