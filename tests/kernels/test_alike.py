@@ -58,6 +58,13 @@ def test_nothing_joins_what_is_infinitely_far() -> None:
     assert linkage(apart).labels(1e9).tolist() == [0, 0, 2]
 
 
+def test_things_as_far_apart_as_the_tolerance_are_together() -> None:
+    apart = np.array([[0.0, 0.5, 2.0], [0.5, 0.0, 2.0], [2.0, 2.0, 0.0]])
+    assert linkage(apart).labels(0.5).tolist() == [0, 0, 2]
+    assert linkage(apart).labels(2.0).tolist() == [0, 0, 0]
+    assert linkage(np.zeros((2, 2))).labels(0.0).tolist() == [0, 0]
+
+
 def test_how_far_apart_properties_and_links_are() -> None:
     assert ratio_apart([np.array([2.0, 3.0]), np.array([10.0, 10.0])])[0, 1] == pytest.approx(0.5)
     apart = links_apart(np.array([[9.0, 40.0, 10.0], [40.0, 9.0, 10.0], [10.0, 10.0, 9.0]]))

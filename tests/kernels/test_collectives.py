@@ -143,6 +143,13 @@ def test_all_gather_between_single_ranks_of_many_nodes_takes_log_steps() -> None
     assert lines.algorithms[lines.fastest(10 * GB)] == "ring"
 
 
+def test_a_tree_starts_after_its_chain_and_one_step_per_doubling_of_each_level() -> None:
+    """8 ranks of a node, 16 nodes of a pod, 3 pods: 2 (7 a0 + 4 a1 + 2 a2) behind the base latency of 8.4 us."""
+    tree = c.all_reduce_lines(inside=[8, 128, 384], rates=THREE_LEVELS).only("tree")
+    chain, doublings, pods = 7 * 3.4e-6, 4 * 14e-6, 2 * 18e-6
+    assert tree.seconds(1e-9) == pytest.approx(8.4e-6 + 2 * (chain + doublings + pods))
+
+
 def test_a_message_goes_over_the_outermost_level_spanned() -> None:
     inside = group_span(np.array([1, 8, 64]), 2, (8, 64, 1024))
     expected_s = [level.base_latency_s + level.latency_s + 1e8 / level.reached_bytes_per_s(1) for level in THREE_LEVELS]
@@ -304,3 +311,8 @@ def test_fewer_tokens_that_leave_a_domain_take_less_time() -> None:
     assert seconds[0] == seconds[1] == pytest.approx(0.75 / 25.0)
     assert seconds[2] == pytest.approx(0.14 / 25.0)
     assert seconds[3] == pytest.approx(7 / 8 / 300.0)
+
+
+def test_a_local_exchange_of_nothing_or_of_one_rank_takes_no_time() -> None:
+    for payload_bytes, inside in ((0.0, (8.0, 32.0)), (1e9, (1.0, 1.0))):
+        assert c.local_all_to_all_s(payload_bytes, 0.5, inside=inside, rates=H100_NODES) == 0.0

@@ -23,6 +23,8 @@ def test_parts_that_a_token_enters() -> None:
     assert limited.entered(8) == pytest.approx(3.6, abs=0.01)
     # 64 ranks: 4 nodes of 8 ranks are open to it. 4 nodes hold two groups each.
     assert limited.entered(64) == pytest.approx(32 * (1 - (31 / 32) ** 8))
+    # 4 choices among 4 nodes find 4 (1 - (3/4)^4) = 175/64 of them.
+    assert limited.entered(4) == pytest.approx(175 / 64 * (1 - (111 / 175) ** 8))
     assert limited.entered(4) < Routing(copies=8).entered(4)
     assert limited.entered(1) == 1.0
 
@@ -64,3 +66,20 @@ def test_less_is_sent_than_by_a_plain_all_to_all() -> None:
     assert once[0] == 0.0
     assert limited[1] < once[1] < all_to_all_s(size, inside=inside, rates=rates)[1]
     assert token_exchange_s(1e9, inside=(1.0, 1.0), rates=rates, routing=Routing(copies=8)) == 0.0
+
+
+def test_seconds_of_an_exchange_in_a_node_and_between_nodes() -> None:
+    """8 ranks of a node: 40 us and 8 (1 - (7/8)^8) / 8 x 7/8 of 1 GB at 0.8 of 400 GB/s.
+
+    64 ranks: the fabric is slower. It passes 5.25 / 8 x 7/8 of the bytes at 0.97 of 50 GB/s, and 60 us more.
+    """
+    rates, random = (level(400), level(50), level(25)), Routing(copies=8)
+    once = 1 - (7 / 8) ** 8
+    inside = token_exchange_s(1e9, inside=(8.0, 8.0, 8.0), rates=rates, routing=random)
+    assert inside == pytest.approx(40e-6 + once * 7 / 8 / (0.8 * 400))
+    between = token_exchange_s(1e9, inside=(8.0, 64.0, 64.0), rates=rates, routing=random)
+    assert between == pytest.approx(100e-6 + once * 7 / 8 / (0.97 * 50))
+    # One rank of each node, and of each rack: only the outer levels are crossed.
+    assert token_exchange_s(1.0, inside=(1.0, 8.0, 8.0), rates=rates, routing=random) == pytest.approx(100e-6, rel=1e-3)
+    racks = token_exchange_s(1e9, inside=(1.0, 1.0, 8.0), rates=rates, routing=random)
+    assert racks == pytest.approx(100e-6 + once * 7 / 8 / (0.97 * 25))

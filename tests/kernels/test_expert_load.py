@@ -33,6 +33,25 @@ def test_pools_of_smartmoe_put_the_heaviest_expert_beside_a_light_one() -> None:
     assert placed_by_load(shares, 2).tolist() == [[0, 1, 1, 0]]
 
 
+def test_experts_that_do_not_divide_leave_a_slot_free() -> None:
+    """Seven equal experts on three ranks of three slots: 2 or 3 on each, whichever way they are placed."""
+    equal = counted_shares(((1.0,) * 7,))
+    assert sorted(np.bincount(placed_by_load(equal, 3)[0]).tolist()) in ([1, 3, 3], [2, 2, 3])
+
+
+def test_no_expert_is_more_popular_than_once_per_token() -> None:
+    """1, 1/4, 1/9 and 1/16 add up to 205/144: the first would take 144/205 of the visits, and takes half.
+
+    The others share the other half in their proportions, 36 : 16 : 9.
+    """
+    (first, *_) = zipf_shares(4, 2.0, visited=2.0)
+    assert sorted(first * 122) == pytest.approx([9, 16, 36, 61])
+    (all_of_them, *_) = zipf_shares(4, 2.0, visited=4.0)
+    assert all_of_them == pytest.approx(np.full(4, 0.25))
+    (uncut, *_) = zipf_shares(4, 2.0)
+    assert sorted(uncut * 205) == pytest.approx([9, 16, 36, 144])
+
+
 def test_balanced_experts_fill_no_rank_more_than_another() -> None:
     shares = counted_shares(((3.0,) * 16, (3.0,) * 16))
     assert [fullest(shares, ranks) for ranks in (1, 2, 8, 16)] == [1.0] * 4

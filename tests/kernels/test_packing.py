@@ -65,6 +65,11 @@ def test_the_fullest_rank_is_as_full_as_that_of_many_draws(terms: int, ranks: in
     assert fullest_of(values, shares, terms, ranks) == pytest.approx(expected, rel=0.03)
 
 
+def test_the_fuller_of_two_ranks() -> None:
+    """Of two fair draws of 0 or 1 the larger is 1 in three cases of four: 3/4 over the mean of 1/2."""
+    assert fullest_of((0.0, 1.0), (0.5, 0.5), 1, 2) == pytest.approx(1.5, rel=1e-3)
+
+
 def test_nobody_waits_for_one_rank_or_for_equal_rows() -> None:
     assert fullest_of((1.0, 9.0), (0.5, 0.5), 4, 1) == 1.0
     assert fullest_of((5.0, 5.0), (0.5, 0.5), 4, 64) == 1.0

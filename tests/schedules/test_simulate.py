@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.errors import InputError
 from meshwright.schedules import SCHEDULES, Kind, ScheduleTable, Times, makespans, simulate, with_communication
 from meshwright.schedules.memory import Footprint
 from meshwright.schedules.simulate import Jitter
@@ -179,3 +180,9 @@ def test_more_sets_than_run_together() -> None:
     np.testing.assert_allclose(
         makespans(SCHEDULES["1f1b"].table(2, 40), times).max(axis=1), (40 + 1) * 3 * seconds, rtol=1e-12
     )
+
+
+def test_several_sets_of_durations_are_no_timeline() -> None:
+    times = Times(forward_s=np.ones((3, 2, 1)), backward_s=np.ones((3, 2, 1)))
+    with pytest.raises(InputError, match="3 sets of durations for one timeline"):
+        simulate(SCHEDULES["gpipe"].table(2, 4), times)

@@ -23,6 +23,13 @@ def test_time_of_four_workers(m: int, makespan_s: float) -> None:
     assert varuna.closed_form_s(4, m, 1, 1.0, 2.0) == makespan_s
 
 
+def test_one_worker_recomputes_nothing() -> None:
+    """m (f + b), whatever the ratio of the two."""
+    varuna = SCHEDULES["varuna"]
+    assert varuna.closed_form_s(1, 4, 1, 1.0, 2.5) == 14.0
+    assert simulate(varuna.table(1, 4), varuna.equal_times(1, recompute_s=1.0)).makespan_s == 12.0
+
+
 def test_a_backward_follows_its_recomputation_and_the_last_worker_has_none() -> None:
     table = SCHEDULES["varuna"].table(5, 13)
     again = (table.kind == Kind.R).nonzero()[0]

@@ -13,7 +13,7 @@ from meshwright.errors import InputError
 from meshwright.formats.cluster import GroupLinks, default_links, node_group
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.devices import device
-from meshwright.planning.compose.islands import AlikeDevices, as_cluster, granularities, islands
+from meshwright.planning.compose.islands import AlikeDevices, as_cluster, granularities, islands, weakest_of
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 
 DEVICES = ("H100", "H100-96", "H200", "A100-40", "A100-80", "V100-16")
@@ -95,6 +95,56 @@ def test_an_island_of_several_groups_counts_as_its_weakest() -> None:
     assert [domain.size for domain in seen.domains] == [8, 32]
     assert island.apart == pytest.approx(3350 / 2400 - 1)
     assert as_cluster(cluster, (island,)).devices == 32
+
+
+def test_only_links_between_its_own_groups_slow_an_island_down() -> None:
+    cluster = resolve_gpus("16xH100,16xH200,16xA100-80")
+    assert weakest_of(cluster.groups[:2], cluster.links).domains[-1].bandwidth_bytes_per_s == 50e9
+    assert weakest_of(cluster.groups, cluster.links).domains[-1].bandwidth_bytes_per_s == 25e9
+
+
+def test_an_island_is_as_well_known_as_the_links_between_its_groups() -> None:
+    cluster = resolve_gpus("16xH100,16xH200")
+    known = tuple(replace(link, basis="measured") for link in cluster.links)
+    fabric = replace(cluster.groups[0].domains[-1], basis="measured")
+    rail = replace(cluster.groups[0].domains[0], name="rail", size=16, basis="literature")
+    first = replace(cluster.groups[0], nodes=4, domains=(cluster.groups[0].domains[0], rail, replace(fabric, size=32)))
+    groups = (first, cluster.groups[1])
+    assert weakest_of(groups, cluster.links).domains[-1].basis == "assumed"
+    assert weakest_of(groups, known).domains[-1].basis == "measured"
+
+
+def test_an_island_costs_the_mean_of_its_devices() -> None:
+    """16 devices at 2 and 48 at 4 an hour: 3.5 each; unknown where one price is."""
+    groups = resolve_gpus("16xH100,48xH200").groups
+    priced = [replace(group, price_per_device_hour=price) for group, price in zip(groups, (2.0, 4.0), strict=True)]
+    assert weakest_of(priced, ()).price_per_device_hour == pytest.approx(3.5)
+    unknown = replace(priced[0], price_per_device_hour=None, device=replace(priced[0].device, price_per_hour=None))
+    assert weakest_of([unknown, priced[1]], ()).price_per_device_hour is None
+
+
+def test_levels_inside_nodes_stay_as_far_as_the_nodes_of_the_island_reach() -> None:
+    """Pairs in nodes of 8: a level of 4 and one of 8 are inside nodes of the island, the fabric is outside."""
+    pair, fabric = resolve_gpus("16xH100").groups[0].domains
+    inner = tuple(replace(pair, name=f"of {size}", size=size) for size in (2, 4, 8))
+    group = replace(resolve_gpus("16xH100").groups[0], domains=(*inner, fabric))
+    seen = weakest_of([group, replace(group, name="other")], ())
+    assert [domain.size for domain in seen.domains] == [2, 4, 8, 32]
+
+
+def test_the_largest_level_that_nodes_divide_is_an_island() -> None:
+    """48 devices in nodes of 4, levels of 12 and 24 between them and the fabric: two islands of 24."""
+    node, fabric = resolve_gpus("16xH100").groups[0].domains
+    inner = tuple(replace(node, name=f"of {size}", size=size) for size in (4, 10, 24))
+    group = replace(
+        resolve_gpus("16xH100").groups[0],
+        nodes=12, devices_per_node=4, domains=(*inner, replace(fabric, size=48)),
+    )  # fmt: skip
+    finer = granularities(ClusterSpec(name="racks", groups=(group,), links=()))[0]
+    assert [(island.copies, island.counts_as.devices) for island in finer.islands] == [(2, 24)]
+    # No whole nodes of 4 fill levels of 10.
+    cut = replace(group, nodes=10, domains=(*inner[:2], replace(fabric, size=40)))
+    assert [way.tolerance for way in granularities(ClusterSpec(name="racks", groups=(cut,), links=()))] == [0.0]
 
 
 def test_the_finer_granularity_is_the_largest_inner_domain() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshwright.fields.job import JobFields
-from meshwright.planning.compose.moved_state import MovedState, _intervals, moved_state
+from meshwright.planning.compose.moved_state import MovedState, _bytes_by_layer, _intervals, moved_state
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.plan import ExecutionPlan
@@ -156,3 +156,51 @@ def test_a_state_that_all_ranks_hold_stays_where_they_are_whatever_their_pipelin
     assert found.flows == ()
     alone = made(PlanRow(dp=8, sharding=f"z{zero}", gbs=24))
     assert moved_state(MODEL, WORKLOAD, joint((6, 2), zero), alone, CLUSTER, numbers).flows == ()
+
+
+THREE_KINDS = job_inputs(JobFields(model="gpt2", gpus="4xH100,4xA100-80,4xL40S", global_batch=24))
+
+
+def received_by_others(left: set[int], speeds: dict[tuple[str, str], float]) -> tuple[dict[str, float], float]:
+    """Copies of the whole state over each link, and seconds per copy, where only some groups of 12 ranks keep it."""
+    model, recipe = THREE_KINDS.model, THREE_KINDS.workload.precision
+    links = tuple(
+        replace(link, bandwidth_bytes_per_s=speeds.get(link.between, link.bandwidth_bytes_per_s))
+        for link in THREE_KINDS.cluster.links
+    )
+    plan = plan_of(PlanRow(dp=12, gbs=24), [model.num_layers])
+    numbers = np.array([device if device // 4 in left else -1 for device in range(12)])
+    cluster = replace(THREE_KINDS.cluster, links=links)
+    found = moved_state(model, THREE_KINDS.workload, plan, plan, cluster, numbers)
+    states = recipe.bytes_of("weights") + recipe.bytes_of("master") + 2 * recipe.bytes_of("moments")
+    parameters = sum(layer.parameters(model.hidden) for layer in model.layers())
+    whole = states * (parameters + model.embedding_parameters + model.head_parameters)
+    assert found.kept_bytes == pytest.approx(4 * len(left) * whole)
+    return {flow.link: flow.size_bytes / whole for flow in found.flows}, found.time_s / whole
+
+
+def test_groups_that_start_empty_receive_over_their_own_links() -> None:
+    """Four devices of a group receive a copy each; the slower link, of 12.5 GB/s, sets the time."""
+    flows, time_s = received_by_others({0}, {})
+    assert flows == pytest.approx({"H100 - A100-80": 4, "H100 - L40S": 4})
+    assert time_s == pytest.approx(1 / 12.5e9)
+    flows, _ = received_by_others({2}, {})
+    assert flows == pytest.approx({"H100 - L40S": 4, "A100-80 - L40S": 4})
+
+
+def test_a_group_receives_from_the_quicker_of_two_that_have_it() -> None:
+    flows, time_s = received_by_others({0, 1}, {("A100-80", "L40S"): 20e9})
+    assert flows == pytest.approx({"A100-80 - L40S": 4})
+    assert time_s == pytest.approx(1 / 20e9)
+
+
+def test_bytes_of_experts_and_of_what_is_not_are_apart() -> None:
+    """Mixtral: 8 experts of 3 x 4096 x 14336; queries and output 4096^2, keys and values 4096 x 1024, norms, router.
+
+    Weights in bf16; a copy and two moments in fp32 are 12 bytes of state.
+    """
+    inputs = job_inputs(JobFields(model="mixtral-8x7b", gpus="8xH100", global_batch=24))
+    experts = 8 * 3 * 4096 * 14336
+    dense = 2 * 4096**2 + 2 * 4096 * 1024 + 2 * 4096 + 8 * 4096
+    first, *_ = _bytes_by_layer(inputs.model, inputs.workload)
+    assert first == pytest.approx((2 * dense, 12 * dense, 2 * experts, 12 * experts))

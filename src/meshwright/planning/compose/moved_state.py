@@ -292,10 +292,9 @@ class _Places:
         for g, name in enumerate(names):
             mine = received[self.group == g].sum(axis=0)
             flows[f"inside nodes of {name}"] = float(mine[0])
-            for h, other in enumerate(names):
+            for h in range(len(names)):
                 link = f"between nodes of {name}" if g == h else " - ".join(names[i] for i in sorted((g, h)))
-                if g == h or other != name:
-                    flows[link] = flows.get(link, 0.0) + float(mine[1 + h])
+                flows[link] = flows.get(link, 0.0) + float(mine[1 + h])
         times = received[:, 0] / self.inner_speed[self.group]
         times = times + (received[:, 1:-1] / self.speed[self.group]).sum(axis=1)
         return MovedState(
