@@ -81,6 +81,8 @@ def _indented(value: Any, line: str) -> str:
         if not value:
             return "[]"
         inner = line + " "
+        if _of_c is not None and len(value) > 1 and _SCALARS.issuperset(map(type, value)):
+            return f"[{inner}{''.join(_flat(inner)(value, 0))[1:-1]}{line}]"
         return f"[{inner}{f',{inner}'.join([_indented(one, inner) for one in value])}{line}]"
     if kind is float and -math.inf < value < math.inf:
         return float.__repr__(value)

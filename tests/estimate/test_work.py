@@ -97,3 +97,23 @@ def test_tokens_sent_to_experts_are_held_as_they_come_and_as_they_are_laid_out(e
     hardware = hardware_of(resolve_gpus("8xH100").groups[0], workload)
     held = float(price_work(work, columns(mbs=2, ep=ep), hardware, workload).transient_bytes[0])
     assert held == (2 * 2 * TOKENS * 8 * model.hidden * 2 if ep > 1 else 0)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3"])
+def test_a_row_costs_the_same_alone_and_among_thousands(model: str, dtype: str) -> None:
+    """Few rows are priced all products and sums of a layer together, many of them one after the other."""
+    layer = spec(model).last_layer()
+    work = layer_work(layer, spec(model).hidden, "flash")
+    workload = Workload(seq_len=TOKENS, global_batch=8, precision=precision(dtype))
+    hardware = hardware_of(resolve_gpus("64xH100").groups[0], workload)
+    degrees = [1, 2, 8]
+    for overlap in ("none", "bulk", "ring"):
+        together = price_work(work, columns(tp=degrees * 2000, sp=True, overlap=overlap), hardware, workload)
+        for row, tp in enumerate(degrees):
+            alone = price_work(work, columns(tp=tp, sp=True, overlap=overlap), hardware, workload)
+            for way in ("forward", "backward"):
+                one, every = getattr(alone, way), getattr(together, way)
+                assert (one.compute_s[0], one.tp_s[0]) == pytest.approx(
+                    (every.compute_s[row], every.tp_s[row]), rel=1e-14
+                )

@@ -103,6 +103,8 @@ def layouts(plan: ExecutionPlan, worker: Worker, edge: int) -> list[list[int]]:
         edge: strategy of its embedding and head where it has no layers.
     """
     used = sorted({run.strategy for chunk in worker.chunks for run in chunk.runs} | {edge})
+    if len(used) == 1:
+        return [used]
     by_key: dict[tuple[object, ...], list[int]] = {}
     for index in used:
         by_key.setdefault(layout_key(plan.strategies[index]), []).append(index)

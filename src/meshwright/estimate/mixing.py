@@ -115,6 +115,8 @@ def layout_share(phase: str, groups: Amount | Int[np.ndarray, "rows"]) -> Amount
         groups: products in one launch, per row.
     """
     alone, grouped = LAYOUT_SHARES[phase]
+    if isinstance(groups, float | int):
+        return grouped if groups > 1 else alone
     share: Amount = np.where(np.greater(groups, 1), grouped, alone)
     return share
 

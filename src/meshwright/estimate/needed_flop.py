@@ -9,7 +9,7 @@ from meshwright.estimate.layout import token_flop
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.ops.edges import edge_work, edge_works
 from meshwright.ops.layers import work_of
-from meshwright.specs.model import ModelSpec
+from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.operators import CoreAttention, LayerWork, Linear, Scan, Scores
 from meshwright.specs.workload import Workload
 
@@ -19,11 +19,16 @@ def attention_flop_per_token(model: ModelSpec, seq_len: int) -> float:
     recurrences."""
     total = 0.0
     for kind, count in model.kind_counts().items():
-        work = work_of(model, kind, "flash")
-        mixing = tuple(op for op in work.ops if isinstance(op, (CoreAttention, Scores, Scan)))
-        only_core = replace(work, ops=mixing, kept=())
-        total += count * token_flop(only_core, seq_len)
+        total += count * token_flop(_mixing(model, kind), seq_len)
     return total
+
+
+@lru_cache(maxsize=256)
+def _mixing(model: ModelSpec, kind: LayerSpec) -> LayerWork:
+    """Of a layer what mixes tokens, alone."""
+    work = work_of(model, kind, "flash")
+    mixing = tuple(op for op in work.ops if isinstance(op, (CoreAttention, Scores, Scan)))
+    return replace(work, ops=mixing, kept=())
 
 
 def model_flop_per_token(model: ModelSpec, seq_len: int, *, training: bool) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,26 +83,19 @@ class WatchedPricing(LayerPricing):
         self.messages: list[Message] = []
         self._op: Any = None
         self._kind = ""
-        self._phases: Iterator[str] = iter(())
-        self._times = 1
 
-    def gemm(self, op: Linear, local: LocalGemm, module: ModuleSeconds, tiles: int = 1) -> None:
+    def gemm(self, op: Linear, local: LocalGemm, module: ModuleSeconds, seconds: Sequence[Rows]) -> None:
         """A product and its gradients."""
-        self._op, self._kind, self._times = op, "product", tiles
-        self._phases = iter(PHASES)
-        super().gemm(op, local, module, tiles)
-
-    def product(self, m: object, n: object, k: object, groups: object, output_bytes: float, *, quantised: bool) -> Rows:
-        """Seconds of so many products of [m, k] and [k, n] in one launch."""
-        phase = next(self._phases)
-        rows, width, depth, many = (float(np.ravel(np.asarray(size, dtype=float))[0]) for size in (m, n, k, groups))
-        element = self.precision.bytes_of("compute") if quantised else self.activation_bytes
-        cost = self._cost(phase)
-        cost.peak_flop_per_s = self.hardware.gemm_flop_per_s if quantised else self.hardware.head_flop_per_s
-        cost.flop += self._times * many * 2.0 * rows * width * depth
-        moved = (rows * depth + depth * width) * element + rows * width * output_bytes
-        cost.moved_bytes += self._times * many * moved
-        return super().product(m, n, k, groups, output_bytes, quantised=quantised)
+        self._op, self._kind, times = op, "product", self._tiles(op)
+        for phase, (*sizes, output_bytes, quantised) in zip(PHASES, self.products(op, local), strict=False):
+            rows, width, depth, many = (float(np.ravel(np.asarray(size, dtype=float))[0]) for size in sizes)
+            element = self.precision.bytes_of("compute") if quantised else self.activation_bytes
+            cost = self._cost(phase)
+            cost.peak_flop_per_s = self.hardware.gemm_flop_per_s if quantised else self.hardware.head_flop_per_s
+            cost.flop += times * many * 2.0 * rows * width * depth
+            moved = (rows * depth + depth * width) * element + rows * width * output_bytes
+            cost.moved_bytes += times * many * moved
+        super().gemm(op, local, module, seconds)
 
     def attention(self, op: CoreAttention, module: ModuleSeconds) -> None:
         """Attention between queries and keys."""

@@ -5,6 +5,7 @@ One row or a million rows: the same functions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,8 +22,7 @@ from meshwright.estimate.sequences import (
     pairs_of_row,
     scored_pairs,
 )
-from meshwright.estimate.work_seconds import LayerSums, ModuleSeconds, WorkSeconds
-from meshwright.kernels import compute
+from meshwright.estimate.work_seconds import Device, LayerSums, ModuleSeconds, Product, WorkSeconds, products_s
 from meshwright.shapes import Rows
 from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Scores, Vector
 from meshwright.specs.precision import Precision
@@ -85,7 +85,7 @@ class LayerPricing(LayerSums):
         self.formats = WeightBytes(self.precision.bytes_of("weights"), self.precision.bytes_of("gradients"))
         self.tiles = {"loss": workload.loss_tiles, "mlp": workload.mlp_tiles}
         self.beside = LayerCompute(columns.rows)
-        self._devices: dict[bool, tuple[compute.Roof, compute.Tiles]] = {}
+        self._devices: dict[bool, Device] = {}
 
     def watch(self, op: CoreAttention | Scores | Scan, local: LocalAttention | LocalScores | LocalScan) -> None:
         """For those who want to know what falls to one rank; sums do not need it."""
@@ -95,18 +95,24 @@ class LayerPricing(LayerSums):
         exchanges = []
         own = self.text.at(work.tokens)
         parts = self._captured(work)
+        places = [self.text.at(op.tokens) if isinstance(op, Linear) and op.tokens else own for op in work.ops]
+        cut = {
+            number: (op, self._cut(op, columns, work.top_k))
+            for number, (op, columns) in enumerate(zip(work.ops, places, strict=True))
+            if isinstance(op, Linear)
+        }
+        self.groups.look_ahead([call for _, local in cut.values() for call in local.calls])
+        products = {number: self.products(op, local) for number, (op, local) in cut.items()}
+        every = [product for each in products.values() for product in each]
+        seconds = iter(products_s(every, self.rows, self._device))
         for number, op in enumerate(work.ops):
-            self.launched = not (parts and parts[number])
-            self.columns = self.text.at(op.tokens) if isinstance(op, Linear) and op.tokens is not None else own
-            module = self.modules.setdefault(op.module, self.nothing())
+            self.launched, self.columns = not (parts and parts[number]), places[number]
+            module = self.modules.get(op.module)
+            if module is None:
+                module = self.modules[op.module] = self.nothing()
             match op:
-                case Linear(experts=0):
-                    local = self.tensor.linear(op, self.columns, self.activation_bytes)
-                    self.gemm(op, local, module, self.tiles.get(op.module, 1))
                 case Linear():
-                    from meshwright.strategies import expert  # dense layers have none
-
-                    self.gemm(op, expert.shard_experts(op, self.columns, work.top_k, self.formats), module)
+                    self.gemm(op, cut[number][1], module, [next(seconds) for _ in products[number]])
                 case CoreAttention():
                     self.attention(op, module)
                 case Scores():
@@ -132,11 +138,47 @@ class LayerPricing(LayerSums):
 
         return captured_parts(work, captured, shared_beside=self.text.overlaps("shared") is not None)
 
-    def gemm(self, op: Linear, local: LocalGemm, module: ModuleSeconds, tiles: int = 1) -> None:
-        """A product and its gradients."""
-        quantised, m, written = self.quantised and not op.adapter, local.m / tiles, self.activation_bytes
-        forward = tiles * self.product(m, local.n, local.k, local.groups, written, quantised=quantised)
-        input_gradient = tiles * self.product(m, local.k, local.n, local.groups, written, quantised=quantised)
+    def _cut(self, op: Linear, columns: StrategyColumns, top_k: float) -> LocalGemm:
+        """A linear operator on one rank."""
+        if not op.experts:
+            return self.tensor.linear(op, columns, self.activation_bytes)
+        from meshwright.strategies import expert  # dense layers have none
+
+        return expert.shard_experts(op, columns, top_k, self.formats)
+
+    def products(self, op: Linear, local: LocalGemm) -> list[Product]:
+        """What a linear operator computes tile by tile: forward, the gradient of its input, that of a trained weight.
+
+        Args:
+            op: of the whole layer.
+            local: the operator on one rank.
+        """
+        quantised, m, written = self.quantised and not op.adapter, local.m / self._tiles(op), self.activation_bytes
+        found = [
+            Product(m, local.n, local.k, local.groups, written, quantised),
+            Product(m, local.k, local.n, local.groups, written, quantised),
+        ]
+        if op.trained:
+            # Gradients of weights are added to what is there: read and written.
+            accumulated = 2 * self.precision.bytes_of("gradients")
+            found.append(Product(local.k, local.n, m, local.groups, accumulated, quantised))
+        return found
+
+    def _tiles(self, op: Linear) -> int:
+        """Pieces that tokens of a dense product are computed in."""
+        return 1 if op.experts else self.tiles.get(op.module, 1)
+
+    def gemm(self, op: Linear, local: LocalGemm, module: ModuleSeconds, seconds: Sequence[Rows]) -> None:
+        """A product and its gradients.
+
+        Args:
+            op: of the whole layer.
+            local: the operator on one rank.
+            module: that recompute may repeat.
+            seconds: of each of its `products`.
+        """
+        quantised, tiles = self.quantised and not op.adapter, self._tiles(op)
+        forward, input_gradient = (tiles * each for each in seconds[:2])
         forward = forward / mixing.layout_share("forward", local.groups)
         input_gradient = input_gradient / mixing.layout_share("input_gradient", local.groups)
         if op.forward_weight_bytes:
@@ -144,7 +186,7 @@ class LayerPricing(LayerSums):
             forward = forward + local.parameters * op.forward_weight_bytes / bandwidth
             input_gradient = input_gradient + local.parameters * op.backward_weight_bytes / bandwidth
             self.transient = np.maximum(self.transient, self.zero + local.parameters * MADE_AGAIN_BYTES)
-        weight_gradient = self._weight_gradient(local, tiles, quantised=quantised) if op.trained else self.zero
+        weight_gradient = self._weight_gradient(local, tiles * seconds[2]) if op.trained else self.zero
         if local.expert and self.hardware.software.launches_experts:
             # Kernels of experts one after the other: each starts by itself, as timed alone in microbenchmarks of B200.
             starts = (self.zero + local.groups - 1.0) * self.hardware.efficiency.launch_s
@@ -157,13 +199,13 @@ class LayerPricing(LayerSums):
             here = local.fetched * (self.formats.weights + self.formats.gradients)
             self.transient = np.maximum(self.transient, self.zero + here)
         if local.expert or op.module == "shared_experts":
-            for phase, seconds in phases.items():
-                self.beside.add(self.beside.experts if local.expert else self.beside.shared, phase, seconds)
+            for phase, phase_s in phases.items():
+                self.beside.add(self.beside.experts if local.expert else self.beside.shared, phase, phase_s)
         self._hold(op, local)
         if quantised:
             self._cast(local, module, 1.0 if op.trained else FROZEN_CAST)
         self.count(module, 2.0 * local.m * local.n * local.k * local.groups)
-        moved = m * local.groups * (local.n + local.k) * self.activation_bytes
+        moved = local.m / tiles * local.groups * (local.n + local.k) * self.activation_bytes
         self.transient = np.maximum(self.transient, moved)
 
     def _issued(self, op: Linear, local: LocalGemm, *, quantised: bool) -> tuple[Rows | float, Rows | float]:
@@ -219,11 +261,8 @@ class LayerPricing(LayerSums):
             if paired is not None:
                 self.hidden = self.hidden + (alone[direction, phase] - seconds) * paired
 
-    def _weight_gradient(self, local: LocalGemm, tiles: int, *, quantised: bool) -> Rows:
-        # Gradients of weights are added to what is there: read and written.
-        accumulated = 2 * self.precision.bytes_of("gradients")
-        m = local.m / tiles
-        seconds = tiles * self.product(local.k, local.n, m, local.groups, accumulated, quantised=quantised)
+    def _weight_gradient(self, local: LocalGemm, seconds: Rows) -> Rows:
+        """Seconds of the gradient of a weight by those of its product, with adding it up where that is apart."""
         seconds = seconds / mixing.layout_share("weight_gradient", local.groups)
         if self.hardware.software.adds_gradients:
             added = local.parameters * self.precision.adding_bytes
@@ -250,29 +289,16 @@ class LayerPricing(LayerSums):
         else:
             self.frozen_dense = self.frozen_dense + local.parameters * each
 
-    def product(self, m: object, n: object, k: object, groups: object, output_bytes: float, *, quantised: bool) -> Rows:
-        """Seconds of so many products of [m, k] and [k, n] in one launch."""
-        roof, tiles = self._device(quantised=quantised)
-        seconds = compute.gemm_s(
-            np.asarray(m, dtype=float),
-            np.asarray(n, dtype=float),
-            np.asarray(k, dtype=float),
-            groups=np.asarray(groups, dtype=float),
-            roof=roof,
-            tiles=tiles,
-            input_bytes=self.precision.bytes_of("compute") if quantised else self.activation_bytes,
-            output_bytes=output_bytes,
-        )
-        return seconds + self.zero
-
-    def _device(self, *, quantised: bool) -> tuple[compute.Roof, compute.Tiles]:
+    def _device(self, quantised: bool) -> Device:
         """What products run against, the same for all products of a layer in one format."""
         if quantised not in self._devices:
             hardware, precision = self.hardware, self.precision
             peak = hardware.gemm_flop_per_s if quantised else hardware.head_flop_per_s
             fraction = hardware.gemm_fraction if quantised else hardware.head_fraction
             dtype = precision.compute if quantised else precision.activations
-            self._devices[quantised] = mixing.roof(hardware, peak, fraction), mixing.tiles(hardware, dtype)
+            input_bytes = precision.bytes_of("compute") if quantised else self.activation_bytes
+            roof, tiles = mixing.roof(hardware, peak, fraction), mixing.tiles(hardware, dtype)
+            self._devices[quantised] = Device(roof, tiles, input_bytes)
         return self._devices[quantised]
 
     def _cast(self, local: LocalGemm, module: ModuleSeconds, share: float) -> None:

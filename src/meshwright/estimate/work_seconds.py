@@ -2,16 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from meshwright.estimate.groups import Groups
 from meshwright.estimate.hardware import Hardware
+from meshwright.kernels import compute
 from meshwright.kernels.overlap import exposed_s
 from meshwright.shapes import Rows
 from meshwright.strategies.base import Call
-from meshwright.strategies.columns import StrategyColumns
+from meshwright.strategies.columns import Column, StrategyColumns
+
+CELLS_TOGETHER = 4096
+"""Products times rows that are priced as one array: more would leave the cache, fewer cost mostly calls."""
+
+
+class Product(NamedTuple):
+    """Matrix products of [m, k] and [k, n] that one launch computes."""
+
+    m: Column
+    n: Column
+    k: Column
+    groups: Column
+    """Of them."""
+    output_bytes: float
+    """Per element written."""
+    quantised: bool
+    """Whether they run in the compute format."""
+
+
+class Device(NamedTuple):
+    """What products in one format run against."""
+
+    roof: compute.Roof
+    tiles: compute.Tiles
+    input_bytes: float
+    """Per element read."""
+
+
+def products_s(products: Sequence[Product], rows: int, device: Callable[[bool], Device]) -> list[Rows]:
+    """Seconds of each of these launches; those of few rows are priced together.
+
+    Args:
+        products: of one layer.
+        rows: that each has, or one number for all.
+        device: for products in the compute format, and for others.
+    """
+    found: list[Rows] = [np.zeros(rows)] * len(products)
+    each = max(1, CELLS_TOGETHER // max(rows, 1))
+    for quantised in (True, False):
+        own = [number for number, product in enumerate(products) if product.quantised is quantised]
+        for low in range(0, len(own), each):
+            part = own[low : low + each]
+            seconds = _together([products[number] for number in part], rows, device(quantised))
+            for number, one in zip(part, seconds, strict=True):
+                found[number] = one
+    return found
+
+
+def _together(products: Sequence[Product], rows: int, device: Device) -> Iterable[Rows]:
+    """Seconds of products in one format."""
+    sizes: Sequence[Column] = products[0][:4]
+    output_bytes: Column = products[0].output_bytes
+    if len(products) > 1:
+        table = np.empty((4, len(products), rows))
+        for number, product in enumerate(products):
+            for size, own in zip(table, product, strict=False):
+                size[number] = own
+        sizes = list(table)
+        output_bytes = np.array([[product.output_bytes] for product in products])
+    m, n, k, groups = (np.asarray(size, dtype=float) for size in sizes)
+    seconds = compute.gemm_s(
+        m,
+        n,
+        k,
+        groups=groups,
+        roof=device.roof,
+        tiles=device.tiles,
+        input_bytes=device.input_bytes,
+        output_bytes=output_bytes,
+    )
+    return list(np.asarray(seconds)) if len(products) > 1 else [seconds + np.zeros(rows)]
 
 
 @dataclass(slots=True)

@@ -173,13 +173,12 @@ def _sized(
         several = len(where.groups) > 1
         batch = default_batch(filled, job.tokens_per_step, devices, notes, usual, noun, several=several)
     check_batch(batch)
-    workload = replace(first, seq_len=seq, global_batch=batch)
     like = job.like
     stated = job.software is not None or _measured_under(first, like)
+    software = first.software if stated or like is not None else usual_software(spec.lora.base if spec.lora else None)
+    workload = replace(first, seq_len=seq, global_batch=batch, software=software)
     if like is not None:
         workload = with_rest(workload, replace(like, software=workload.software) if stated else like)
-    elif not stated:
-        workload = replace(workload, software=usual_software(spec.lora.base if spec.lora else None))
     given = stated or like is not None
     _check_run(workload)
     notes += [*sampled, *job_assumptions(workload, spec, where, job.price, software_given=given)]

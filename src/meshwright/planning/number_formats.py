@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.fields.job import JobFields
@@ -74,6 +76,7 @@ def optimizer_said(workload: Workload) -> str:
     return workload.optimizer if kind.name in ("adam", "adamw") else f"{kind.describe()}: {kind.summary}"
 
 
+@lru_cache(maxsize=64)
 def check_computes(groups: tuple[NodeGroup, ...], precision: Precision) -> None:
     """Whether any of the devices computes in a format, and converts to the one that experts are sent tokens in.
 

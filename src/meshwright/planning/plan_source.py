@@ -204,8 +204,11 @@ def plan_question(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) ->
         InputError: anything is malformed, or plan, model and cluster contradict each other.
         UnsupportedError: an unknown name.
     """
-    carried = isinstance(plan, (Job, MeasuredJob, HasJob, Mapping)) or (
-        isinstance(plan, (str, os.PathLike)) and _names_file(plan)
+    # A text is looked at first: asking whether anything else has a job takes long.
+    carried = (
+        _names_file(plan)
+        if isinstance(plan, (str, os.PathLike))
+        else isinstance(plan, (Job, MeasuredJob, Mapping, HasJob))
     )
     if carried:
         job, read_warnings = job_of(plan)  # type: ignore[arg-type]

@@ -32,6 +32,8 @@ def schedule_of(spec: ScheduleSpec) -> Schedule:
         UnsupportedError: nobody knows its name.
     """
     schedule = schedule_named(spec.name)
+    if not spec.parameters:
+        return schedule
     own = {item.name for item in fields(schedule)}
     return replace(schedule, **{name: value for name, value in spec.parameters if name in own})
 

@@ -6,6 +6,8 @@ every set of durations, the rest of it is known.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from meshwright.schedules.program import Program, Segment
@@ -52,7 +54,7 @@ def end_times(
     for k, (segment, count) in enumerate(zip(program.segments, counts, strict=True)):
         ready = weights[segment.weights] if _lays_out(segment, count, gates, rows) else None
         memory = _Returns(program.lookback(k), ends.shape[1]) if _may_return(program, k, count) else None
-        closers = _closers(program, segment)
+        closers = _closers(program, k)
         window, done = segment.window, 0
         while done < count:
             last = closers if done == count - 1 else {}
@@ -101,8 +103,10 @@ def _may_return(program: Program, k: int, count: int) -> bool:
     return bool(segment.joined) and count * segment.nodes >= PERIODS_WORTH_A_LOOK * program.lookback(k)
 
 
-def _closers(program: Program, segment: Segment) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """By level of the last period: which of the closing nodes lie there, and where in the level."""
+@lru_cache(maxsize=512)
+def _closers(program: Program, k: int) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """By level of the last period of a segment: which of the closing nodes lie there, and where in the level."""
+    segment = program.segments[k]
     here = np.nonzero((program.last >= segment.start) & (program.last < segment.end))[0]
     if not len(here):
         return {}

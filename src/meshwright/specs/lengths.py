@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 from meshwright.errors import InputError, unknown_name
@@ -37,6 +38,7 @@ class Packing:
     edges: tuple[int, ...] = ()
 
     @classmethod
+    @lru_cache(maxsize=64)
     def read(cls, text: str) -> Packing:
         """The packing of `pack`, `pad`, `bins` or `bins:512,2048`.
 

@@ -102,7 +102,7 @@ class Workload:
 
     def with_batch(self, global_batch: int) -> Workload:
         """The same step with another batch."""
-        return replace(self, global_batch=global_batch)
+        return self if global_batch == self.global_batch else replace(self, global_batch=global_batch)
 
     def describe(self) -> dict[str, object]:
         """The `workload` entry of a plan set."""

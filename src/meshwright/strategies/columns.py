@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,15 @@ BEST_OVERLAP = len(EXPERT_OVERLAPS)
 
 Compressions = np.ndarray
 """Words, one per row, such as `powersgd4`, empty for gradients as they are."""
+
+
+class HiddenShares(NamedTuple):
+    """What of a tensor collective the product beside it may hide."""
+
+    compute: Float[np.ndarray, "rows"]
+    """Part of the product that is there to hide it."""
+    exposed: Float[np.ndarray, "rows"]
+    """Part of the collective that stays exposed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +108,21 @@ class StrategyColumns:
     def sequence_tokens(self) -> Float[np.ndarray, "rows"]:
         """Tokens in the sequence region: cut by tp with sequence parallelism."""
         return self.tokens / np.where(self.sp, self.tp, 1)
+
+    @cached_property
+    def rings(self) -> HiddenShares:
+        """Of collectives that go piece by piece beside a product, on rows of rings."""
+        return self._hidden(self.tp_overlap == OVERLAPS.index("ring"))
+
+    @cached_property
+    def overlapped(self) -> HiddenShares:
+        """Of collectives beside a product that does not need them, on rows with any overlap."""
+        return self._hidden(self.tp_overlap != OVERLAPS.index("none"))
+
+    def _hidden(self, where: Bool[np.ndarray, "rows"]) -> HiddenShares:
+        """A ring exposes one of tp pieces."""
+        first_piece = np.where(self.tp_overlap == OVERLAPS.index("ring"), 1.0 / self.tp, 0.0)
+        return HiddenShares(compute=where.astype(float), exposed=np.where(where, first_piece, 1.0))
 
     @property
     def boundary_tokens(self) -> Float[np.ndarray, "rows"]:

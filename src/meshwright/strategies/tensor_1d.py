@@ -14,13 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from meshwright.shapes import Bool, Float
+from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear, Vector
 from meshwright.strategies.base import Call, DegreeRule, Group, Kind, LocalGemm, Phase, TensorStrategy
-from meshwright.strategies.columns import StrategyColumns, full_width, local_width
-
-NONE, BULK, RING = 0, 1, 2
+from meshwright.strategies.columns import HiddenShares, StrategyColumns, full_width, local_width
 
 
 class OneDimension(TensorStrategy):
@@ -109,14 +107,14 @@ def _column_calls(op: Linear, columns: StrategyColumns, activation_bytes: float)
     sharded, whole = _payloads(op.gather, columns, activation_bytes)
     again = sharded * float(op.trained)
     # A gradient that no gradient of a weight can hide is reduced in pieces, as the product makes them.
-    ring, hidden = columns.tp_overlap == RING, columns.tp_overlap != NONE
+    ring, hidden = columns.rings, columns.overlapped
     beside: Phase = "weight_gradient" if op.trained else "input_gradient"
     late = hidden if op.trained else ring
     return (
-        _call("all_gather", "forward", sharded, columns, beside="forward", where=ring),
-        _call("reduce_scatter", "backward", sharded, columns, beside=beside, where=late),
-        _call("all_gather", "backward", again, columns, beside="input_gradient", where=hidden),
-        _call("all_reduce", "backward", whole, columns, beside=beside, where=late),
+        _call("all_gather", "forward", sharded, beside="forward", hidden=ring),
+        _call("reduce_scatter", "backward", sharded, beside=beside, hidden=late),
+        _call("all_gather", "backward", again, beside="input_gradient", hidden=hidden),
+        _call("all_reduce", "backward", whole, beside=beside, hidden=late),
     )
 
 
@@ -124,11 +122,11 @@ def _row_calls(width: int, columns: StrategyColumns, activation_bytes: float) ->
     """Forward, partial sums are reduced. Backward, the gradient of the output is gathered before anything else can run,
     so only a ring hides it."""
     sharded, whole = _payloads(width, columns, activation_bytes)
-    ring = columns.tp_overlap == RING
+    ring = columns.rings
     return (
-        _call("reduce_scatter", "forward", sharded, columns, beside="forward", where=ring),
-        _call("all_reduce", "forward", whole, columns, beside="forward", where=ring),
-        _call("all_gather", "backward", sharded, columns, beside="input_gradient", where=ring),
+        _call("reduce_scatter", "forward", sharded, beside="forward", hidden=ring),
+        _call("all_reduce", "forward", whole, beside="forward", hidden=ring),
+        _call("all_gather", "backward", sharded, beside="input_gradient", hidden=ring),
     )
 
 
@@ -144,13 +142,11 @@ def _call(
     kind: Kind,
     phase: Literal["forward", "backward"],
     payload_bytes: Float[np.ndarray, "rows"],
-    columns: StrategyColumns,
     *,
     beside: Phase,
-    where: Bool[np.ndarray, "rows"],
+    hidden: HiddenShares,
 ) -> Call:
-    """A collective hidden beside a product on some rows and exposed on the others; a ring exposes one of tp pieces."""
-    first_piece = np.where(columns.tp_overlap == RING, 1.0 / columns.tp, 0.0)
+    """A collective hidden beside a product on some rows and exposed on the others."""
     return Call(
         kind=kind,
         category="tp",
@@ -158,8 +154,8 @@ def _call(
         group="tp",
         payload_bytes=payload_bytes,
         beside=beside,
-        beside_share=where.astype(float),
-        head_share=np.where(where, first_piece, 1.0),
+        beside_share=hidden.compute,
+        head_share=hidden.exposed,
     )
 
 
