@@ -11,6 +11,8 @@ import meshwright as mw
 from meshwright import check
 from meshwright.app.requests.check import CheckRequest
 from meshwright.errors import InputError, MeshwrightError
+from meshwright.schedules import known_names
+from meshwright.specs.row_text import parse_row
 from meshwright.targets import target_named
 
 ZERO = {
@@ -287,3 +289,20 @@ def test_a_plan_file_is_a_cluster(tmp_path: Path) -> None:
     planned = mw.estimate("llama-3.1-8b", gpus="8xA100-40", plan="tp2.mbs1.gbs64.z1")
     path = planned.plans[0].save(tmp_path / "plan.json")
     assert mw.estimate("gpt2", cluster=path, plan="mbs1.gbs64").best.job.cluster == planned.best.job.cluster
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "stage", "cluster"), [("llama-3.1-8b", 64, 1, "8xA100-80"), ("llama-3.1-70b", 16, 3, "8xH100")]
+)
+def test_repairs_are_those_that_the_files_framework_runs(
+    tmp_path: Path, model: str, batch: int, stage: int, cluster: str
+) -> None:
+    path = tmp_path / "ds.json"
+    each = {"train_batch_size": batch, "train_micro_batch_size_per_gpu": batch // 8}
+    path.write_text(json.dumps({**each, "bf16": {"enabled": True}, "zero_optimization": {"stage": stage}}))
+    report = check(model, cluster=cluster, source=path, search=False)
+    assert [violation.code for violation in report.violations] == ["MEM_STAGE"]
+    assert report.repairs
+    for repair in report.repairs:
+        row = parse_row(repair.name, devices=8, global_batch=batch, schedules=known_names())
+        assert (row.pp, row.sp and row.tp > 1) == (1, False)  # it has no sequence parallelism beside tensor ranks

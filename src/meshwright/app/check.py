@@ -30,6 +30,7 @@ from meshwright.planning.one_kind import find_plans
 from meshwright.planning.plan_shape import title
 from meshwright.planning.plan_source import PlanQuestion, measured_plan, plan_question
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
+from meshwright.planning.repair.of_target import as_said, of_degrees
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
 from meshwright.planning.script_fix import ScriptFix, script_fix
 from meshwright.planning.target_space import restricted
@@ -49,7 +50,6 @@ from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
-from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_text import parse_row
 from meshwright.targets.contract import ReadTarget
@@ -238,7 +238,8 @@ def _report(
         better = _better(question, estimate, warnings, target, sayable)
     elif search:
         warnings.append("no other plan was searched: use `plan` for clusters of several groups")
-    repairs = _repairs(row, inputs, estimate, died)
+    spelled = partial(as_said, inputs=inputs, rule=target_rule(target), sayable=sayable)
+    repairs = _repairs(row, inputs, estimate, died, spelled)
     faster = None if better is None else (better.name, better.gain)
     name = row.format() if row is not None else None
     shown = title_of(question.job, row) if question.plan else name or "the launch script"
@@ -257,11 +258,16 @@ def _report(
 
 
 def _repairs(
-    row: PlanRow | None, inputs: JobInputs, estimate: StepEstimate | None, died: PostMortem | None
+    row: PlanRow | None,
+    inputs: JobInputs,
+    estimate: StepEstimate | None,
+    died: PostMortem | None,
+    spelled: Callable[[PlanRow], PlanRow | None],
 ) -> tuple[Repair, ...]:
     """What repairs a plan of one row that is illegal, too large, or ran out of memory."""
     bad = estimate is None or estimate.fits == "no" or died is not None
-    return tuple(repairs_of_plan(row, inputs, died.short_bytes if died else 0.0)) if bad and row is not None else ()
+    short = died.short_bytes if died else 0.0
+    return repairs_of_plan(row, inputs, short, spelled) if bad and row is not None else ()
 
 
 def _priced(question: PlanQuestion) -> tuple[StepEstimate | None, list[Violation]]:
@@ -282,13 +288,6 @@ _TRIED = 64
 """Plans of a search that are tried in a trainer's file."""
 
 
-def _of_degrees(rule: Callable[[Job], tuple[Problem, ...]], job: Job) -> tuple[Problem, ...]:
-    """What a target refuses of a plan's degrees: a trainer like it has its own models, formats, optimizer, adapters."""
-    usual = replace(job.workload, precision=PRECISIONS["bf16"], optimizer="adamw", attention_kernel="flash")
-    found = rule(replace(job, workload=usual, model=replace(job.model, tuning=None)))
-    return tuple(problem for problem in found if (problem.field or "").partition(".")[0] != "model")
-
-
 def _better(
     question: PlanQuestion,
     estimate: StepEstimate | None,
@@ -302,7 +301,7 @@ def _better(
     """
     inputs = question.inputs
     rule = target_rule(target)
-    refuses = rule if rule is None or sayable is None else partial(_of_degrees, rule)
+    refuses = rule if rule is None or sayable is None else partial(of_degrees, rule)
 
     def space_for(part: ClusterSpec) -> Space:
         return restricted(Space(), inputs.model, part, inputs.workload, refuses) if refuses else Space()

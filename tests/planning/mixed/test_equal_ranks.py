@@ -10,6 +10,7 @@ from meshwright import export, plan
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import UnsupportedError
 from meshwright.formats.megatron import read_flags
+from meshwright.formats.shell import read_script
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.job_inputs import resolve_cluster
 from meshwright.planning.mixed.equal_ranks import counted_as_one, evener
@@ -103,8 +104,13 @@ def test_an_odd_node_is_started_by_a_launcher_of_its_own() -> None:
     script = dict(export(best, "megatron").files)["train.sh"]
     assert "--nproc_per_node $((NODE_RANK < 1 ? 8 : 5)) --nnodes 2" in script
     read = read_flags(script)
-    assert any("NODE_RANK" in problem.why for problem in read.problems)  # no number of devices is guessed
-    assert not read_flags(script, devices=13).problems
+    assert not read.problems
+    assert (read.started, read.row.dp) == (13, 13)  # type: ignore[union-attr]
+    assert read_flags(read_script(script, environment={"NODE_RANK": "1"})).started == 13
+    numbered = read_flags(script.replace("#!/usr/bin/env bash", "#!/usr/bin/env bash\nNODE_RANK=0"))
+    assert numbered.started == 16
+    unknown = read_flags(script.replace("NODE_RANK < 1", "NODE_RANK < FULL"))
+    assert any("NODE_RANK" in problem.why for problem in unknown.problems)  # no number of devices is guessed
 
 
 def test_fewer_devices_of_each_node_have_more_in_common() -> None:

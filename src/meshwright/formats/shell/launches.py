@@ -131,6 +131,7 @@ def processes(launcher: Sequence[Word]) -> tuple[int | None, Unknown | None]:
     """
     found: dict[str, int] = {}
     unknown = None
+    each: tuple[int, ...] = ()
     for at, word in enumerate(launcher):
         match = re.fullmatch(r"--?([A-Za-z][A-Za-z_-]*)(?:=(.*))?", word.text, re.DOTALL)
         short = {"-N": "nodes", "-n": "ntasks", "-np": "np"}.get(word.text)
@@ -144,11 +145,14 @@ def processes(launcher: Sequence[Word]) -> tuple[int | None, Unknown | None]:
         if value is None:
             continue
         if value.unknown is not None:
+            each = value.unknown.by_node if kind == "node" else each
             unknown = unknown or value.unknown
             continue
         digits = re.match(r"(\d{1,7})", (match[2] if match and match[2] is not None else value.text))
         if digits and int(digits[1]) >= 1:
             found[kind] = int(digits[1])
+    if each and found.get("nodes", len(each) + 1) <= len(each):
+        return sum(each[: found["nodes"]]), None  # nodes of unlike sizes
     if "node" in found:
         if unknown is not None and "nodes" not in found:
             return None, unknown

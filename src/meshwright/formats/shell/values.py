@@ -32,6 +32,8 @@ class Unknown:
     """Options that can stand in its place; None where that may be any."""
     single: bool = False
     """It is one word, whichever it is."""
+    by_node: tuple[int, ...] = ()
+    """Its number on each node, by NODE_RANK from 0, where that alone settles it."""
 
 
 Truth = bool | Unknown

@@ -28,6 +28,12 @@ class Part:
     words: tuple[Value, ...] | None = None
 
 
+_OF_NODE = "NODE_RANK"
+"""The number of a node among those of the job, as torchrun counts them."""
+_NODES = 256
+"""Nodes for which a choice by that number is made."""
+
+
 class _Undecided(Exception):
     """A name in arithmetic whose value nobody knows."""
 
@@ -249,6 +255,11 @@ class Expander:
 
     def arithmetic(self, start: int, end: int, place: ScriptLine) -> Value:
         """The value of `$((...))`."""
+        if (each := self._by_node(start, end)) and len(set(each)) > 1:
+            unknown = Unknown(
+                why="it differs from node to node", place=place, names=(_OF_NODE,), single=True, by_node=each
+            )
+            return (Fragment("", place, unknown),)
         try:
             return (Fragment(str(self.number(start, end)), place),)
         except _Undecided as undecided:
@@ -258,8 +269,23 @@ class Expander:
             why = f"`{self.source.text[start:end].strip()[:40]}` has no value: {error}"
             return (Fragment("", place, Unknown(why=why, place=place, single=True)),)
 
-    def number(self, start: int, end: int) -> int:
+    def _by_node(self, start: int, end: int) -> tuple[int, ...]:
+        """The value of a choice by the node's number, on each node; nothing of other arithmetic."""
+        text = self.source.text[start:end]
+        if _OF_NODE not in text or "?" not in text or _OF_NODE in self.shell.variables:
+            return ()  # a script that numbers its node itself means that one
+        try:
+            return tuple(self.number(start, end, node) for node in range(_NODES))
+        except (_Undecided, ValueError, patterns.BadPattern):
+            return ()
+
+    def number(self, start: int, end: int, node: int | None = None) -> int:
         """The value of arithmetic.
+
+        Args:
+            start: of the expression in the source.
+            end: of it.
+            node: what NODE_RANK is; as the shell has it by default.
 
         Raises:
             NotArithmetic: it has none.
@@ -276,6 +302,9 @@ class Expander:
             depth += 1
             if depth > MAX_DEPTH:
                 raise NotArithmetic(f"{name} is defined by itself")
+            if name == _OF_NODE and node is not None:
+                depth -= 1
+                return node
             value = self.shell.value(name, place)
             found = unknown_of(value)
             if found is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from meshwright.budget import spent
@@ -32,45 +32,60 @@ class Repair(Record):
     changes_training: bool
 
 
-def repairs_of_plan(row: PlanRow, inputs: JobInputs, short_bytes: float = 0.0) -> tuple[Repair, ...]:
+Spelled = Callable[[PlanRow], PlanRow | None]
+"""A row as a target says it, None where it does not."""
+
+
+def repairs_of_plan(
+    row: PlanRow, inputs: JobInputs, short_bytes: float = 0.0, spelled: Spelled = lambda row: row
+) -> tuple[Repair, ...]:
     """One change that makes a row legal and fit, else two, quickest first.
 
     Args:
         row: of the plan.
         inputs: its model, cluster and workload.
         short_bytes: more than is predicted, which must fit too.
+        spelled: how the file that is repaired says a row.
     """
     pricer = Pricer(inputs.model, inputs.cluster, inputs.workload, inputs.cluster.devices)
     singles = list(repairs(row, inputs.model, pricer.devices))
-    found = _good(row, singles, pricer, short_bytes)
+    found = _good(row, singles, pricer, short_bytes, spelled)
     if not found:
         pairs = (
             again for change in singles[:MOST_PAIRS] for again in repairs(change.row, inputs.model, pricer.devices)
         )
-        found = _good(row, pairs, pricer, short_bytes)
+        found = _good(row, pairs, pricer, short_bytes, spelled)
     found.sort(key=lambda one: (one.changes_training, one.fits == "tight", one.step_time_s))
     return tuple(found[:MOST_REPAIRS])
 
 
-def _good(row: PlanRow, changes: Iterable[Change], pricer: Pricer, short_bytes: float) -> list[Repair]:
+def _good(
+    row: PlanRow, changes: Iterable[Change], pricer: Pricer, short_bytes: float, spelled: Spelled
+) -> list[Repair]:
     found: dict[PlanRow, Repair] = {}
     for change in changes:
         if spent():
             break
         priced = pricer.price(change.row)
-        if not priced.fits or priced.estimate is None or change.row in found:
+        if not priced.fits or priced.estimate is None:
+            continue
+        changed = spelled(change.row)
+        if changed is None or changed in found:
+            continue
+        priced = priced if changed == change.row else pricer.price(changed)
+        if not priced.fits or priced.estimate is None:
             continue
         full = priced.estimate.fullest
         if full.peak_memory_bytes + short_bytes > full.capacity_bytes:
             continue
-        found[change.row] = Repair(
-            change=describe(row, change.row),
-            name=change.row.format(),
-            changes=distance(row, change.row),
+        found[changed] = Repair(
+            change=describe(row, changed),
+            name=changed.format(),
+            changes=distance(row, changed),
             step_time_s=priced.estimate.step_time_s,
             peak_memory_bytes=full.peak_memory_bytes,
             capacity_bytes=full.capacity_bytes,
             fits=priced.estimate.fits,
-            changes_training=change.changes_training or change.row.gbs != row.gbs,
+            changes_training=change.changes_training or changed.gbs != row.gbs,
         )
     return list(found.values())
