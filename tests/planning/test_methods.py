@@ -92,6 +92,14 @@ def test_an_order_of_exchanges_that_no_plan_has_is_refused(beside: str, why: str
         space(EXPERTS, pin=("epfirst", beside))
 
 
+@pytest.mark.parametrize("pin", ["epfirst", "epdedup", "epov", "epshadow2"])
+def test_ways_to_reach_experts_are_refused_where_there_are_none(pin: str) -> None:
+    with pytest.raises(InputError, match="has no experts"):
+        space(DENSE, pin=pin)
+    assert space(EXPERTS, pin=pin)
+    assert space(DENSE, forbid=pin)
+
+
 def test_a_plan_says_what_was_opened_and_is_no_slower() -> None:
     asked = {"gpus": "4xH100", "global_batch": 16, "top": 1, "schedule": "1f1b"}
     narrow, wide = (mw.plan("gpt2", methods=methods, **asked).to_dict() for methods in (None, "all"))  # type: ignore[arg-type]

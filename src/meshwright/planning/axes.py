@@ -17,7 +17,7 @@ from meshwright.planning.axis_words import (
     schedules_of,
 )
 from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, schedule_named
-from meshwright.search.axes import AXES
+from meshwright.search.axes import AXES, WAY_AXES
 from meshwright.search.shardings import keeps_order
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
@@ -203,7 +203,7 @@ def _impossible(
     pins: dict[str, tuple[object, ...]], model: ModelSpec, workload: Workload, devices: int
 ) -> list[Problem]:
     """Pins that no legal plan has whatever the other axes are."""
-    problems = _unordered(pins)
+    problems = [*_unordered(pins), *_of_no_experts(pins, model)]
     tensors = [str(name) for name in pins.get("tensor", ("1d",))]
     # Of several strategies one that can have it is enough.
     each = [_impossible_for(name, pins, model, workload, devices) for name in tensors]
@@ -237,6 +237,18 @@ def _unordered(pins: dict[str, tuple[object, ...]]) -> list[Problem]:
     return [
         Problem(what=f"ep_order=first with {what}", why=why, fix=f"{fix}, or ep_order=shared", field="ep_order")
         for what, why, fix in found
+    ]
+
+
+def _of_no_experts(pins: dict[str, tuple[object, ...]], model: ModelSpec) -> list[Problem]:
+    """Ways to reach experts that a model without any is held to."""
+    if any(layer.mlp.routed_experts for layer in model.kinds()):
+        return []
+    why = f"{model.name} has no experts"
+    return [
+        Problem(what=f"{axis}={_listed(pins[axis])}", why=why, fix=f"leave {axis} out", field=axis)
+        for axis in WAY_AXES
+        if axis in pins and AXES[axis].neutral not in pins[axis]
     ]
 
 

@@ -26,6 +26,15 @@ def test_dense_models_have_no_other_way() -> None:
     assert not list(of_other_ways(job.plan, Space(), job.workload))
 
 
+def test_stages_that_keep_to_an_order_of_exchanges_are_composed_of_shardings_that_have_one() -> None:
+    first = plan("qwen3-30b-a3b", **ASKED, pin="epfirst")[0]
+    spread = [strategy for strategy in first.plan.strategies if strategy.expert.ep > 1]
+    assert spread
+    assert all(strategy.expert.prioritised and strategy.data.zero < 3 for strategy in spread)
+    free = plan("qwen3-30b-a3b", **ASKED, methods="ep_order")[0]
+    assert free.estimate.step_time_s <= 1.01 * first.estimate.step_time_s
+
+
 @pytest.mark.parametrize("overlap", ["none", "paired-wgrad"])
 def test_only_what_is_pinned_is_tried(overlap: str) -> None:
     job = plan("qwen3-30b-a3b", **ASKED)[0].job

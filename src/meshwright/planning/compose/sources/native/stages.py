@@ -25,7 +25,7 @@ from meshwright.planning.compose.sources.native.stage_grid import quickest_rows,
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.search.axes import recompute_words
 from meshwright.search.grid import COLUMNS, Grid
-from meshwright.search.shardings import Sharding, ShardingTable
+from meshwright.search.shardings import Sharding, ShardingTable, keeps_order
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
@@ -227,6 +227,8 @@ def _sharded(
     legal = shared if choice.name != "z0" else np.ones(grid.rows, dtype=bool)
     if choice.name == "hsdp":
         legal = (grid.dp % choice.shard == 0) & (grid.dp > choice.shard)
+    if not keeps_order(choice.name):
+        legal = legal & ~grid.first
     rows = np.flatnonzero(legal)
     if not len(rows):
         return None
