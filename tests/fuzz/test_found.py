@@ -261,6 +261,12 @@ def test_a_storage_longer_than_a_file_name_is_refused() -> None:
         storage_path("a" * 300)
 
 
+@pytest.mark.parametrize("words", ["getopts", "getopts ab", "getopts ab 1x", "getopts ab ''", "source", "read -d"])
+def test_builtins_without_their_words_do_nothing(words: str) -> None:
+    found = read_script(f"{words}\nwhile {words}; do break; done\ntorchrun pretrain_gpt.py --num-layers 8")
+    assert found.commands[-1].words[-1].text == "8"
+
+
 def test_a_script_of_billions_of_layers_is_refused() -> None:
     words = ["--num-layers", "17179869184", "--hidden-size", "4096", "--num-attention-heads", "32"]
     assert any("at most 2,048" in one.why for one in read_flags(words).problems)

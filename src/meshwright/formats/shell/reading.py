@@ -81,7 +81,10 @@ def mapfile(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell
 
 def getopts(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:
     """Short options of the positional parameters, one a call."""
-    letters, name = known_text(words[1]).lstrip(":"), known_text(words[2])
+    if len(words) < 3 or not NAME.fullmatch(name := known_text(words[2])):
+        shell.status = False  # bash says how it is used, or that this is no name
+        return
+    letters = known_text(words[1]).lstrip(":")
     held = known_text(shell.value("OPTIND", place)) or "1"
     at = int(held) if is_whole(held) else 1
     word = known_text(shell.positional[at - 1]) if at <= len(shell.positional) else ""
