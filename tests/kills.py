@@ -4,6 +4,7 @@
     answers    `plan -o`: the file is the one from before, or whole
     sweeps     killed again and again and gone on with: the rows are those of an undisturbed sweep
     studies    likewise with `tune --storage`: no trial that was there is gone, and the best is the same
+    optuna, smac, ray  their studies: every trial that was there stays as it was, and all that were asked for come
     checkpoints  saved over and over, the next process going on from the last: it is whole, and none is lost
 
 Processes are forked with everything imported, so that a kill costs no start. Workers of a run and of the service are
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,7 +34,8 @@ from tests.families import Family
 
 KEPT = "kept before\n"
 SWEEP = "calculon sweep megatron-126M a100_80g --procs 4,8,12,16,24,32 --batch 8,16 -o s.parquet"
-STUDY = "tune gpt2 --gpus 4xH100 --gbs 8 --seq 512 --with random --trials 40 --storage t.db"
+TRIALS = 40
+STUDY = f"tune gpt2 --gpus 4xH100 --gbs 8 --seq 512 --with random --trials {TRIALS} --storage t.db"
 ANSWER = "plan gpt2 --gpus 4xH100 --gbs 8 --seq 512 --top 1 -o out"
 
 LAB = '[[group]]\nname = "lab"\ndevice = "H100"\nnodes = 1024\ndevices_per_node = 8\n'
@@ -170,6 +173,53 @@ def studies(kills: int, chance: Random) -> tuple[int, list[str]]:
     return met, wrong
 
 
+def tuned(tuner: str, kills: int, chance: Random) -> tuple[int, list[str]]:
+    """Of studies of another package in this process; what it proposes after a kill is its own affair."""
+    study = STUDY.replace("random", tuner)
+    whole_s = took_s(study.replace("t.db", "other.db"), study.replace("t.db", "whole.db"))
+    wrong, met = [], 0
+    while met < kills:
+        had: list[tuple[Any, ...]] = []
+        while killed(lambda: command([*study.split(), "--resume"]), chance.uniform(0.0, 0.7) * whole_s):
+            met += 1
+            wrong += _lost(had, met)
+            had = _trials("t.db")
+        if command([*study.split(), "--resume"]):
+            wrong.append(f"after {met} kills --resume failed")
+        wrong += _lost(had, met)
+        if [row[0] for row in _trials("t.db")] != list(range(TRIALS)):
+            wrong.append(f"after {met} kills there are {len(_trials('t.db'))} trials")
+        for left in Path().glob("t.db*"):
+            left.unlink()
+    return met, wrong
+
+
+def ray_tuned(kills: int, chance: Random) -> tuple[int, list[str]]:
+    """Of studies whose trials Ray's workers price: likewise, and no process of Ray stays."""
+    study = STUDY.replace("random", "ray").split()
+    wrong: list[str] = []
+    had: list[tuple[Any, ...]] = []
+    for met in range(1, kills + 1):
+        family = Family([*study, "--resume"], Path.cwd(), {"NPROC": "2"})
+        family.until(lambda living, had=had: len(_trials("t.db")) > len(had) or not living, 120.0)  # type: ignore[misc]
+        time.sleep(chance.uniform(0.0, 0.5))
+        if left := family.kill():
+            wrong.append(f"kill {met}: {', '.join(left.values())}")
+        wrong += _lost(had, met)
+        had = _trials("t.db")
+        if len(had) == TRIALS:
+            had = []
+            for name in Path().glob("t.db*"):
+                name.unlink()
+    return kills, wrong
+
+
+def _lost(had: list[tuple[Any, ...]], met: int) -> list[str]:
+    """A sentence where trials that a study had are not there as they were."""
+    now = _trials("t.db")
+    return [] if now[: len(had)] == had else [f"after {met} kills the {len(had)} trials are others"]
+
+
 def _trials(name: str) -> list[tuple[Any, ...]]:
     """Numbers and values of the trials in a storage."""
     if not Path(name).exists():
@@ -195,8 +245,14 @@ def families(kills: int, chance: Random) -> tuple[int, list[str]]:
     return kills, wrong
 
 
-KINDS = {"writes": writes, "checkpoints": checkpoints, "answers": answers, "sweeps": sweeps, "studies": studies}
-KINDS["families"] = families
+KINDS: dict[str, Callable[[int, Random], tuple[int, list[str]]]] = {
+    "writes": writes,
+    "checkpoints": checkpoints,
+    "answers": answers,
+    "sweeps": sweeps,
+    "studies": studies,
+}
+KINDS |= {"optuna": partial(tuned, "optuna"), "smac": partial(tuned, "smac"), "ray": ray_tuned, "families": families}
 
 
 def main() -> int:
