@@ -12,6 +12,7 @@ from meshwright.estimate.hardware import (
     HOST_MEMORY_FRACTION,
     HOST_UPDATE_BYTES_PER_S,
     Hardware,
+    at_pace,
     hardware_of,
     host_columns,
     level_rates,
@@ -129,3 +130,33 @@ def test_operators_wait_for_the_processor_a_device_is_built_with() -> None:
     assert slow.operator_s == pytest.approx(grace.device.host_issue * usual.operator_s)
     assert named("B200").host_issue == named("H200").host_issue == 1.0
     assert replace(slow, efficiency=usual.efficiency, software=usual.software) == usual
+
+
+def test_at_half_the_pace_every_rate_is_half_and_every_latency_double() -> None:
+    group = resolve_gpus("16xH100").groups[0]
+    usual = hardware_of(group, Workload(seq_len=2048, global_batch=8))
+    slow = at_pace(usual, 0.5, (0.4, 0.6))
+    rates = ("gemm_flop_per_s", "attention_flop_per_s", "scalar_flop_per_s", "head_flop_per_s", "memory_bytes_per_s")
+    for name in (*rates, "host_bytes_per_s", "host_update_bytes_per_s", "pace"):
+        assert getattr(slow, name) == getattr(usual, name) / 2, name
+    for name in ("launch_s", "dispatch_s"):
+        assert getattr(slow.efficiency, name) == 2 * getattr(usual.efficiency, name), name
+    for name in ("operator_s", "step_s"):
+        assert getattr(slow.software, name) == 2 * getattr(usual.software, name) > 0, name
+    links = list(zip((*slow.rates, *slow.exchange_rates), (*usual.rates, *usual.exchange_rates), strict=True))
+    for late, level in links:
+        assert late.bandwidth_bytes_per_s == level.bandwidth_bytes_per_s / 2
+        for name in ("latency_s", "base_latency_s", "in_switch_latency_s"):
+            assert getattr(late, name) == 2 * getattr(level, name), name
+        if level.quick:
+            assert late.quick == (2 * level.quick[0], 2 * level.quick[1], level.quick[2])
+    assert slow.pace_range == (0.4, 0.6)
+    assert at_pace(slow, 2.0) == usual
+
+
+def test_a_clock_is_the_power_per_flop_to_the_exponent_of_the_generation() -> None:
+    """1000 W for 2.25 PFLOP/s where the reference has 0.4 W per TFLOP/s: (1000 / 2250 / 0.4) to the exponent."""
+    efficiency = replace(named("GB200").efficiency, power_exponent=0.5, power_w_per_tflop=0.4)
+    peaks = tuple((dtype, 2.2505e15 if dtype == "bf16" else peak) for dtype, peak in named("GB200").peak_flop_per_s)
+    device = replace(named("GB200"), power_w=1000.0, peak_flop_per_s=peaks, efficiency=efficiency)
+    assert power_limited_clock(device) == pytest.approx((1000 / 2250.5 / 0.4) ** 0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from meshwright.library.models import spec
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.specs import ModelSpec, PlanRow
+from meshwright.specs.operators import Linear, Scan, Scores, StreamTokens
 from tests.estimate.cases import DENSE, LATENT, MIXED, MODELS
 
 
@@ -76,6 +78,26 @@ def test_a_token_meets_its_experts_only() -> None:
     met = kind.active_parameters(2048) - kind.norm_parameters(2048)
     assert token_flop(work, 1) == 2 * met + 2 * 16 * 256
     assert LATENT.num_layers == 8
+
+
+def test_an_indexer_and_a_recurrence_count_as_what_the_model_asks_for() -> None:
+    """2 per element of a query and earlier key of each head: (s + 1) / 2 keys; a recurrence per head and token."""
+    work = layer_work(DENSE.last_layer(), 4096, "flash")
+    indexer = Scores(name="index", module="self_attn", heads=64, dim=128, picked=2048)
+    assert token_flop(replace(work, ops=(indexer,)), 8191) == 2 * 64 * 128 * 4096
+    scan = Scan(
+        name="scan", module="mixer", heads=8, state=64 * 128, chunk=256, recurrence_flop=1000.0, forward_flop=1.0,
+        backward_flop=1.0, forward_elements=1.0, backward_elements=1.0, exchanged=1.0,
+    )  # fmt: skip
+    assert token_flop(replace(work, ops=(scan,)), 8192) == 8 * 1000
+
+
+def test_layers_of_images_count_by_their_tokens_for_each_of_the_text() -> None:
+    """Three tokens of an image for two of the text: half as much again of every product."""
+    work = layer_work(DENSE.last_layer(), 4096, "flash")
+    only = replace(work, ops=tuple(op for op in work.ops if isinstance(op, Linear)))
+    images = replace(only, tokens=StreamTokens(sequences=6.0, length=1024, whole=True))
+    assert token_flop(images, 4096) == 1.5 * token_flop(only, 4096)
 
 
 def test_a_window_caps_the_keys() -> None:

@@ -65,8 +65,11 @@ def around(
     overlap: bool = True,
     meeting_s: float = 0.0,
     ahead_s: float = 0.0,
+    expert_ranks: int | None = None,
 ) -> StepSync:
     choice = replace(sharding(name, ranks, groups=groups, offload=offload), overlap=np.array([overlap]))
+    if expert_ranks is not None:
+        choice = replace(choice, expert_shard=np.array([expert_ranks]))
     strides = DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1]))
     return step_sync(
         column(dense),
@@ -100,6 +103,17 @@ def test_reduced_and_gathered_bytes_with_nothing_to_hide_them() -> None:
     z0 = around("z0", dense=few, groups=64)
     assert seconds(z0.gradients_s) == pytest.approx(seconds(replicated.replica_sum_s(column(4 * few), expert=False)))
     assert seconds(z0.gather_s) == 0
+
+
+def test_experts_are_reduced_and_gathered_among_their_own_ranks() -> None:
+    """64 ranks of which 8 hold the same experts: what experts add is a scatter and a gather of 8."""
+    few = BUCKET_PARAMETERS
+    dense, both = (around("z1", dense=few, experts=experts, expert_ranks=8) for experts in (0.0, few))
+    eight = network("z1", 8)
+    added_s = seconds(both.gradients_s) - seconds(dense.gradients_s)
+    assert added_s == pytest.approx(seconds(eight.scatter_s(column(4 * few), expert=True)))
+    added_s = seconds(both.gather_s) - seconds(dense.gather_s)
+    assert added_s == pytest.approx(seconds(eight.gather_s(column(2 * few), expert=True)))
 
 
 @pytest.mark.parametrize("name", NAMES)

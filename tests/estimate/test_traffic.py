@@ -20,6 +20,7 @@ from tests.estimate.mixed import Stage, plan_of
 MODEL = resolve("gpt2")
 WHOLE = LayerStrategy(tensor=Tensor1D(degree=4))
 HALF = LayerStrategy(tensor=Tensor1D(degree=2), data=DataParallel(replicate=2))
+NARROW = LayerStrategy(tensor=Tensor1D(degree=2))
 
 
 def cluster(price_per_gb: float = 0.02) -> ClusterSpec:
@@ -39,7 +40,7 @@ def activations(sequences: int) -> float:
     return 2 * sequences * 1024 * MODEL.hidden * 2
 
 
-@pytest.mark.parametrize("second", [WHOLE, HALF])
+@pytest.mark.parametrize("second", [WHOLE, HALF, NARROW])
 def test_every_sequence_crosses_once_each_way_whatever_the_degrees(second: LayerStrategy) -> None:
     plan = plan_of(([Stage(0, HALF, 5), Stage(8, second, 7)], 2, 3))
     ((pair, link),) = traffic(plan).items()
@@ -48,7 +49,7 @@ def test_every_sequence_crosses_once_each_way_whatever_the_degrees(second: Layer
     assert link.activation_bytes == activations(2 * 2 * 3)
     # A ring of two sends half of the table twice, either way, for each data rank that both ends have.
     assert MODEL.tied_embeddings
-    assert link.gradient_bytes == 2 * table * min(2, 4 // second.tp)
+    assert link.gradient_bytes == 2 * table * min(2, second.devices // second.tp)
     assert link.price_per_step == pytest.approx(0.02 * link.total_bytes / GIGA)
 
 
@@ -57,6 +58,26 @@ def test_gradients_of_two_pipelines_cross_both_ways() -> None:
     (link,) = traffic(plan).values()
     assert link.activation_bytes == 0
     assert link.gradient_bytes == pytest.approx(2 * 4 * MODEL.parameters, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("zero", "reshard", "bytes_each"),
+    [
+        (1, True, 4 + 2),  # a scatter of fp32 and a gather of bf16 in a step
+        (2, True, 3 * 4 + 2),  # a scatter for each of 3 micro-batches
+        (3, True, 3 * 4 + 2 * 3 * 2),  # and a gather for each forward and each backward
+        (3, False, 3 * 4 + 2),
+    ],
+)
+def test_a_state_that_pipelines_hold_together_goes_around_all_their_ranks(
+    zero: int, reshard: bool, bytes_each: int
+) -> None:
+    """A ring of 16 ranks passes 15/16 of every parameter over each of its two crossings, out and back."""
+    data = DataParallel(shard=8, zero=zero, reshard=reshard, across=16)
+    own = LayerStrategy(data=data)
+    (link,) = traffic(plan_of(([Stage(0, own, 12)], 1, 3), ([Stage(8, own, 12)], 1, 3))).values()
+    assert link.activation_bytes == 0
+    assert link.gradient_bytes == pytest.approx(2 * 15 / 16 * bytes_each * MODEL.parameters, rel=1e-3)
 
 
 def test_a_ring_of_three_groups_crosses_each_link_by_four_thirds() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.schedules import SCHEDULES, Times, simulate
+from meshwright.schedules.bounds import window_lengths
 from tests.schedules.cases import CASES, Case, name
 
 
@@ -42,3 +43,7 @@ def test_a_slow_worker_sets_the_pace_of_1f1b() -> None:
     forward_s, backward_s = np.ones((4, 1)), 2 * np.ones((4, 1))
     forward_s[1], backward_s[1] = 10, 20
     assert SCHEDULES["1f1b"].lower_bound_s(forward_s, backward_s, 0.0, 100) == pytest.approx(3 + 100 * 30)
+
+
+def test_windows_are_powers_of_two_and_all_workers() -> None:
+    assert [list(window_lengths(p)) for p in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]

@@ -17,6 +17,15 @@ def test_times_of_four_workers(ticks: int, waves: int, backward_s: float, makesp
     assert simulate(hanayo.table(4, 4, 2 * waves), times).makespan_s == makespan_s
 
 
+def test_the_closed_form_is_that_of_one_wave_and_as_many_micro_batches_as_workers() -> None:
+    """m (f + b) + (p - 1) b = 4 x 3 + 3 x 2, and m (f + b) of one worker; none for others or short backwards."""
+    hanayo = Hanayo()
+    assert hanayo.closed_form_s(4, 4, 2, 1.0, 2.0) == 18.0
+    assert hanayo.closed_form_s(1, 5, 2, 1.0, 2.5) == 17.5
+    unknown = ((4, 8, 2, 2.0), (4, 3, 2, 2.0), (4, 4, 4, 2.0), (4, 4, 2, 0.5 * hanayo.backward_ticks))
+    assert [hanayo.closed_form_s(p, m, v, 1.0, backward_s) for p, m, v, backward_s in unknown] == [None] * 4
+
+
 def test_a_limit_keeps_the_activations_of_long_steps() -> None:
     """The wave alone would hold 15 micro-batches for 115 s; 1F1B takes 117 s."""
     any_number, some = Hanayo(admit=16), Hanayo()
