@@ -187,6 +187,9 @@ def test_a_kept_plan_stands_beside_the_changed_one(browser: Shown, page: Any) ->
     table = page.locator(".beside")
     assert table.locator("th[scope=col]").count() == 3
     assert "recompute" in table.inner_text()
+    assert table.locator("th[scope=col] wbr").count() > 2
+    page.set_viewport_size({"width": 390, "height": 900})
+    assert table.evaluate("one => one.scrollHeight - one.clientHeight") <= 0
     assert browser.complaints == []
 
 
@@ -244,6 +247,7 @@ def test_measured_runs_are_points_and_a_point_shows_its_row(browser: Shown, page
     page.click("#tab-accuracy")
     page.set_input_files("#measured", str(MEASURED))
     page.wait_for_selector("#view circle")
+    assert "the band one that is off by at most 20%" in page.inner_text("#view")
     first = page.locator("#view svg[aria-label^='Step time'] circle").first
     first.focus()
     page.keyboard.press("ArrowRight")

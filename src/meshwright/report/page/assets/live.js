@@ -198,7 +198,7 @@ class Live {
         this.quick(shell, change(value));
       },
       onchange: (event) => { this.dragging = null; this.apply(shell, change(values[Number(event.target.value)])); } });
-    return html("div", { class: own ? "knob changed" : "knob" }, html("label", { for: id }, html("span", {}, name), output), input, below, this.problemOf(field));
+    return html("div", { class: own ? "knob changed" : "knob" }, html("label", { for: id }, html("span", {}, sentence(name)), output), input, below, this.problemOf(field));
   }
 
   // While a slider is held the plan is priced, and the panel stays as it is under the pointer.
@@ -426,6 +426,8 @@ class Live {
   }
 }
 
+// A name as the first words of a line; fp8 and NVLink stay as they are written.
+const sentence = (name) => name.replace(/^[a-z](?=[a-z]* )/, (first) => first.toUpperCase());
 const whole = (value) => value.toLocaleString("en-US");
 
 const near = (own, values) => [...new Set([...values, own])].sort((a, b) => a - b);

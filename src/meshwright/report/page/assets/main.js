@@ -19,7 +19,7 @@
 //   compared()               a promise of the plans kept to compare, this one first: [{ title, entry, settings }]
 //   get(key), set(key, text) what a view wants to keep in the address
 import { table } from "page/table.js";
-import { coded, html, svg } from "page/svg.js";
+import { coded, dotted, html, svg } from "page/svg.js";
 import { gib, percent, seconds, significant, signedPercent, ofCapacity, usd, count } from "page/units.js";
 import { views } from "page/views.js";
 
@@ -347,7 +347,7 @@ function verdict(shell) {
     if (more.length) lines.push(html("details", { class: "more-reasons" }, html("summary", {}, `${more.length} more`), html("ul", { class: "because" }, ...more.map((line) => html("li", {}, coded(line))))));
     if (said.runner_up) lines.push(html("p", { class: "because", style: { "margin-top": "2px" } }, "runner-up ", html("code", {}, said.runner_up.title), `, ${seconds(said.runner_up.step_time_s)}: ${said.runner_up.loses_because}`));
   } else lines.push(html("p", { class: "because" }, entry.identities.join("; ")));
-  return [html("div", { class: "named" }, html("p", { class: "plan" }, entry.title), planPicker(shell)), html("div", { class: "tiles" }, ...tiles), told, ...lines,
+  return [html("div", { class: "named" }, html("p", { class: "plan" }, ...dotted(entry.title)), planPicker(shell)), html("div", { class: "tiles" }, ...tiles), told, ...lines,
     ...(shell.document.warnings ?? []).map((text) => html("p", { class: "because warn" }, "warning: ", coded(text)))];
 }
 

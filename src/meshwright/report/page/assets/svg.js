@@ -23,5 +23,8 @@ export const svg = (tag, attributes, ...children) => fill(document.createElement
 export const drawing = (width, height, label, ...children) =>
   svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, class: "drawing" }, ...children);
 
+// The one-line form of a plan, which breaks behind its dots where it has no room.
+export const dotted = (title) => title.split(/(?<=\.)/).flatMap((part, at) => (at ? [html("wbr"), part] : [part]));
+
 // Words of the command line: what stands between backticks is code.
 export const coded = (text) => text.split("`").map((part, at) => (at % 2 ? html("code", {}, part) : part));

@@ -24,7 +24,7 @@ function explored(found, page) {
     html("h2", {}, NAMES[metric]),
     html("p", {}, `${count(one.score.predicted)} of ${count(one.score.runs)} measured runs are predicted: median error ${percent(one.score.median_error)}, 90% within ${percent(one.score.p90_error)}, ${percent(one.score.in_interval)} inside their range.`),
     scatter(one, metric, found.rows, (point) => show(point, metric))));
-  root.append(figures.length ? html("div", { class: "grid" }, ...figures) : html("p", {}, html("b", {}, "No row has a measurement that is predicted.")), shown);
+  root.append(...(figures.length ? [html("p", { class: "muted" }, `A colour is a source; the line is a perfect prediction, the band one that is off by at most ${percent(BAND)}.`), html("div", { class: "grid" }, ...figures)] : [html("p", {}, html("b", {}, "No row has a measurement that is predicted."))]), shown);
   for (const [metric, one] of Object.entries(found.metrics)) {
     page.table(root, [
       { name: "Run", key: "id" }, { name: "Source", key: "group" }, { name: `Measured, ${one.unit}`, key: "measured", number: true, show: (value) => significant(value) },

@@ -1,6 +1,6 @@
 import { MEMORY, PARTS, memory, part, series } from "page/colours.js";
 import { explains } from "page/card.js";
-import { html, svg } from "page/svg.js";
+import { dotted, html, svg } from "page/svg.js";
 import { gib, percent, seconds, signedPercent, signedSeconds } from "page/units.js";
 
 export const view = {
@@ -22,7 +22,8 @@ export const view = {
       root.append(html("p", { class: "absent" }, "There is no other plan to compare with."));
       return;
     }
-    root.append(summary(found, page), html("div", { class: "grid" }, ...found.slice(1).map((other, at) => waterfall(other, found[0], at + 1, page))), memories(found, page));
+    const apart = html("p", { class: "muted", style: { margin: "14px 0 0" } }, "Bars of whole steps do not start at zero, so that what changes between two plans can be seen.");
+    root.append(summary(found, page), apart, html("div", { class: "grid" }, ...found.slice(1).map((other, at) => waterfall(other, found[0], at + 1, page))), memories(found, page));
   },
 };
 
@@ -40,7 +41,7 @@ function summary(found, page) {
   ];
   const names = [...new Set(found.flatMap((one) => Object.keys(one.settings)))];
   const differing = names.filter((name) => new Set(found.map((one) => one.settings[name] ?? "–")).size > 1);
-  const head = html("tr", {}, html("th", { scope: "col" }, ""), ...found.map((one, at) => html("th", { scope: "col" }, html("span", { class: "badge", style: { color: series(at) } }, letter(at)), " ", html("code", {}, one.title))));
+  const head = html("tr", {}, html("th", { scope: "col" }, ""), ...found.map((one, at) => html("th", { scope: "col" }, html("span", { class: "badge", style: { color: series(at) } }, letter(at)), " ", html("code", {}, ...dotted(one.title)))));
   const lines = [...rows.map((row) => [row.name, found.map(row.show)]), ...differing.map((name) => [name, found.map((one) => one.settings[name] ?? "–")])];
   return html("div", { class: "scrolled beside", tabindex: "0", role: "region", "aria-label": "Plans beside each other" }, html("table", {}, html("caption", { class: "unseen" }, "Plans beside each other"), html("thead", {}, head),
     html("tbody", {}, ...lines.map(([name, cells]) => html("tr", {}, html("th", { scope: "row" }, name), ...cells.map((cell) => html("td", {}, cell)))))));
@@ -72,8 +73,7 @@ function waterfall(from, to, at, page) {
     reached += one.change;
   });
   bars.push(line("A", (moved.length + 1) * row, low - 0.12 * spread, b.step_time_s, series(0), seconds(b.step_time_s), [to.title, ["step", seconds(b.step_time_s)]]));
-  root.append(svg("svg", { viewBox: `0 0 ${width} ${(moved.length + 2) * row}`, class: "drawing", role: "group", "aria-label": `Waterfall from ${from.title} to ${to.title}` }, ...bars));
-  if (at === 1 && low > 0.12 * spread) root.append(html("p", { class: "muted" }, "These axes do not start at zero."));
+  root.append(svg("svg", { viewBox: `0 0 ${width} ${(moved.length + 2) * row}`, class: "drawing narrow", role: "group", "aria-label": `Waterfall from ${from.title} to ${to.title}` }, ...bars));
   page.table(root, [{ name: "Part", key: "part" }, { name: letter(at), key: "before", number: true, show: seconds }, { name: "A", key: "after", number: true, show: seconds }, { name: "Change", key: "change", number: true, show: signedSeconds }],
     Object.keys(a.breakdown_s).map((name) => ({ part: PARTS[name] ?? name, before: a.breakdown_s[name], after: b.breakdown_s[name] ?? 0, change: (b.breakdown_s[name] ?? 0) - a.breakdown_s[name] })), { title: "Waterfall as a table" });
   return root;

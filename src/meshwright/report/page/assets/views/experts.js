@@ -49,7 +49,7 @@ export const view = {
     root.append(html("div", { class: "playground" },
       html("button", { type: "button", class: "button", id: "experts-alike", onclick: () => page.apply({ expert_load: 1 }) }, "All alike"),
       html("label", { class: "slider" }, html("span", {}, "Zipf exponent ", skew), zipf),
-      html("label", {}, "Expert", chosen), html("label", { class: "slider" }, html("span", {}, "its load ", reading), level)));
+      html("label", {}, "Expert", chosen), html("label", { class: "slider" }, html("span", {}, "Its load ", reading), level)));
     root.append(html("p", { class: "muted" }, said(data)), bars.element);
     strokes(bars.element, load, most, set, use);
 
@@ -87,13 +87,14 @@ function said({ stated, experts, top_k, load }) {
 
 function facts(way, data) {
   if (way.ep === 1) return "Every rank holds all experts, so that no rank is fuller than another.";
-  const held = `${way.ep} ranks of ${Math.ceil(data.experts / way.ep)} experts${way.placed ? ", placed by load" : ""}${way.shadowed ? `; the ${way.shadowed} hottest are on every rank` : ""}. `;
+  const each = Math.ceil(data.experts / way.ep);
+  const held = `${way.ep} ranks of ${each} ${each === 1 ? "expert" : "experts"} each${way.placed ? ", placed by load" : ""}${way.shadowed ? `; the ${way.shadowed} hottest are on every rank` : ""}. `;
   if (way.dispatcher === "move-experts") return `${held}Experts move to the tokens, so that no rank is fuller than another.`;
   if (way.capacity !== null) {
     const dropped = way.dropped === null ? "" : `; ${percent(way.dropped)} of the routed tokens are dropped`;
     return `${held}With a capacity factor of ${significant(way.capacity)} every rank computes ${significant(way.capacity)} times the mean, padding included${dropped}.`;
   }
-  const times = (value) => `${significant(value)} times`;
+  const times = (value) => (Math.abs(value - 1) < 1e-3 ? "as much as" : `${significant(value)} times`);
   return `${held}Over all layers, the fullest rank computes ${times(way.computed)} the mean${Math.abs(way.arriving - way.computed) < 1e-3 ? "" : ` and receives ${times(way.arriving)} it`}.`;
 }
 

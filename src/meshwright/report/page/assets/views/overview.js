@@ -1,6 +1,6 @@
 import { MEMORY, PARTS, memory, part } from "page/colours.js";
 import { explains, along } from "page/card.js";
-import { html, svg, drawing } from "page/svg.js";
+import { dotted, html, svg, drawing } from "page/svg.js";
 import { gib, ofCapacity, percent, seconds } from "page/units.js";
 
 export const view = {
@@ -82,7 +82,7 @@ function plans(page) {
     return { at, title: plan.title, step: plan.estimate.step_time_s, mfu: plan.estimate.mfu ?? null, memory: full, limit: `${PARTS[name] ?? name} ${percent(worst / plan.estimate.step_time_s)}`, current: at === page.index };
   });
   page.table(root, [
-    { name: "Plan", key: "title" }, { name: "Step", key: "step", show: seconds, number: true },
+    { name: "Plan", key: "title", show: (title) => dotted(title) }, { name: "Step", key: "step", show: seconds, number: true },
     { name: "MFU", key: "mfu", show: (value) => (value === null ? "–" : percent(value)), number: true },
     { name: "Memory", key: "memory", show: percent, number: true }, { name: "Largest loss", key: "limit" },
   ], rows, { title: "Plans found", folded: false, pick: (row) => page.choose(row.at) });
