@@ -22,6 +22,7 @@ from meshwright.formats.writing import write_file
 from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.config_fix import config_fix
+from meshwright.planning.fused_loss import at_once, switch_of
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.launch_format import format_of
 from meshwright.planning.launch_script import script_question
@@ -30,7 +31,7 @@ from meshwright.planning.one_kind import find_plans
 from meshwright.planning.plan_shape import title
 from meshwright.planning.plan_source import PlanQuestion, measured_plan, plan_question
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
-from meshwright.planning.repair.of_target import as_said, of_degrees
+from meshwright.planning.repair.of_target import Rule, as_said, of_degrees
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
 from meshwright.planning.script_fix import ScriptFix, script_fix
 from meshwright.planning.target_space import restricted
@@ -156,7 +157,7 @@ def check(request: CheckRequest) -> CheckReport:
     if measured is not None:
         return _measured_report(*measured)
     question = plan_question(request.plan, request.job)
-    return _report(question, [], search=request.search, target=None, oom_log=request.oom_log)
+    return _report(question, [], search=request.search, rule=None, oom_log=request.oom_log)
 
 
 def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckReport:
@@ -174,8 +175,10 @@ def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckRepo
         from meshwright.planning.trainer_fix import says  # few files are theirs
 
         sayable = partial(says, editable, launch)
-    searched = source.target.searched
-    report = _report(question, violations, search=search, target=searched, oom_log=request.oom_log, sayable=sayable)
+    rule = target_rule(source.target.searched)
+    if rule is not None and switch_of(launch) is not None:
+        rule = partial(_of_whole_logits, rule)
+    report = _report(question, violations, search=search, rule=rule, oom_log=request.oom_log, sayable=sayable)
     if launch.questions:
         return replace(report, launch=launch, title="the launch script", text=words.asks(launch.questions))
     fix = _fix(editable, launch, report) if editable is not None else None
@@ -222,7 +225,7 @@ def _report(
     violations: list[Violation],
     *,
     search: bool,
-    target: str | None,
+    rule: Rule | None,
     oom_log: str | os.PathLike[str] | None,
     sayable: Callable[[PlanRow], bool] | None = None,
 ) -> CheckReport:
@@ -235,10 +238,10 @@ def _report(
     if died is not None:
         violations.append(ran_out(died))
     elif search and inputs.cluster.homogeneous:
-        better = _better(question, estimate, warnings, target, sayable)
+        better = _better(question, estimate, warnings, rule, sayable)
     elif search:
         warnings.append("no other plan was searched: use `plan` for clusters of several groups")
-    spelled = partial(as_said, inputs=inputs, rule=target_rule(target), sayable=sayable)
+    spelled = partial(as_said, inputs=inputs, rule=rule, sayable=sayable)
     repairs = _repairs(row, inputs, estimate, died, spelled)
     faster = None if better is None else (better.name, better.gain)
     name = row.format() if row is not None else None
@@ -284,6 +287,11 @@ def _priced(question: PlanQuestion) -> tuple[StepEstimate | None, list[Violation
     return estimate, wrong
 
 
+def _of_whole_logits(rule: Rule, job: Job) -> tuple[Problem, ...]:
+    """What a target refuses of a job whose logits the file's own switch makes in pieces."""
+    return rule(at_once(job))
+
+
 _TRIED = 64
 """Plans of a search that are tried in a trainer's file."""
 
@@ -292,7 +300,7 @@ def _better(
     question: PlanQuestion,
     estimate: StepEstimate | None,
     warnings: list[str],
-    target: str | None,
+    rule: Rule | None,
     sayable: Callable[[PlanRow], bool] | None,
 ) -> Better | None:
     """The best plan of the default space that the target can run, if it beats this one by more than a tie.
@@ -300,7 +308,6 @@ def _better(
     Of a trainer whose keys say fewer plans, it is the best of the first few that they say, where they say any.
     """
     inputs = question.inputs
-    rule = target_rule(target)
     refuses = rule if rule is None or sayable is None else partial(of_degrees, rule)
 
     def space_for(part: ClusterSpec) -> Space:
@@ -356,6 +363,7 @@ def _fix(source: LaunchSource, launch: LaunchFile, report: CheckReport) -> Scrip
         from meshwright.planning.trainer_fix import trainer_fix  # few files are theirs
 
         return trainer_fix(source, launch, wanted)
+    job = at_once(job) if switch_of(launch) is not None else job
     estimate = estimate_plan(job.plan, job.model, job.cluster, job.workload)
     if source.by_options:
         return script_fix(source, launch, job, wanted, estimate)

@@ -16,6 +16,7 @@ from meshwright.formats.megatron import model_facts
 from meshwright.formats.megatron.read import DEVICES
 from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
+from meshwright.planning.fused_loss import with_pieces
 from meshwright.planning.job_inputs import JobInputs, job_inputs, resolve_cluster, resolve_model
 from meshwright.planning.launch_model import model_trained
 from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, LaunchSource, Outside
@@ -107,7 +108,8 @@ def _with_inputs(
     if asked.seq_len is None and own.get("seq_len") is None and not asked.lengths and not inputs.model.pooled:
         length = inputs.workload.seq_len
         notes.append(f"the file states no sequence length: {length:,} tokens are assumed; --seq sets another")
-    return replace(flags, notes=(*flags.notes, *notes)), inputs
+    flags = replace(flags, notes=(*flags.notes, *notes))
+    return with_pieces(flags, inputs) if asked.loss_tiles is None else (flags, inputs)
 
 
 def _of_row(flags: LaunchFile, row: PlanRow, inputs: JobInputs) -> tuple[LaunchFile, PlanQuestion, list[Violation]]:
@@ -117,6 +119,12 @@ def _of_row(flags: LaunchFile, row: PlanRow, inputs: JobInputs) -> tuple[LaunchF
     if inputs.batch_given and batch != row.gbs:
         what = f"the script runs {row.gbs} sequences per step, {batch} are asked for"
         violations.append(Violation(code="OPTIONS", what=what, why="a step has one batch", field="--global-batch-size"))
+    if row.ep_overlap == "shared" and not any(
+        getattr(kind.mlp, "shared_ffn_hidden", 0) for kind in inputs.model.kinds()
+    ):
+        row = replace(row, ep_overlap="none")  # a switch of the program that this model leaves without effect
+        note = f"{inputs.model.name} has no shared experts: nothing of them overlaps its exchanges"
+        flags = replace(flags, row=row, notes=(*flags.notes, note))
     flags, undealt = _with_stages(flags, inputs.model)
     layout, violations = flags.layout, violations + undealt
     if layout is not None and len(set(layout)) > 1:

@@ -24,6 +24,8 @@ ADAPTERS = (
     *("load_in_4bit", "load_in_8bit"),
 )
 ATTENTION = ("attn_implementation", "attn_impl")
+PIECES = ("use_liger_kernel", "use_liger", "enable_liger_kernel")
+"""Switches of the transformers trainer, TRL 0.12 to 0.15 and LLaMA-Factory that have logits made in pieces."""
 _LISTS = ("lora_target_modules", "modules_to_save")
 _ALIASES = {
     **dict.fromkeys(("use_gradient_checkpointing", "enable_gradient_checkpointing"), "gradient_checkpointing"),
@@ -185,7 +187,7 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
     )
 
 
-_KNOWN = frozenset((*ARGUMENTS, *MODELS, *LENGTHS, *ADAPTERS, *ATTENTION))
+_KNOWN = frozenset((*ARGUMENTS, *MODELS, *LENGTHS, *ADAPTERS, *ATTENTION, *PIECES))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -22,7 +22,7 @@ _KEYS = {"r": "rank", "rank": "rank", "targets": "targets", "target_modules": "t
 _SCALES = ("alpha", "lora_alpha", "rslora", "use_rslora")
 """Settings of PEFT that scale what adapters add, and change neither bytes nor time."""
 _PART_NAMES = {
-    **dict.fromkeys(("embed_tokens", "embeddings", "wte", "word_embeddings"), "embedding"),
+    **dict.fromkeys(("embed_tokens", "embeddings", "wte", "word_embeddings", "embed_in"), "embedding"),
     **dict.fromkeys(("lm_head", "output_layer", "embed_out"), "head"),
     **dict.fromkeys(("self_attn", "self_attention", "attn"), "attention"),
     **dict.fromkeys(("feed_forward", "ffn"), "mlp"),

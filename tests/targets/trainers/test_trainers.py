@@ -13,6 +13,7 @@ from meshwright.app.check import CheckReport
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.job import JobFields
 from meshwright.formats.megatron import model_facts
+from meshwright.library.models import spec
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.launch_script import script_question
 from meshwright.planning.launch_source import Outside
@@ -386,6 +387,27 @@ def test_swift_takes_the_files_of_deepspeed_that_come_with_it(tmp_path: Path) ->
     plain = read(tmp_path, "sft.sh", SWIFT.replace("    --deepspeed zero2_offload \\\n", ""))
     assert plain.name == "dp8.mbs1.gbs16.rc-full"
     assert inputs(plain).workload.precision.master is None  # weights loaded in bf16 have no other copy
+
+
+def test_sheared_llamas_are_read_from_their_sizes(tmp_path: Path) -> None:
+    sizes = "d_model: 2048\n  n_heads: 16\n  n_layers: 24\n  intermediate_size: 5504\n  vocab_size: 32000"
+    text = (
+        f"max_seq_len: 4096\nmodel:\n  name: mosaic_llama2_1.3b\n  {sizes}\n  l0_module: null\n"
+        "train_loader:\n  name: text\ntokenizer:\n  type: hftokenizer\nmax_duration: 48000ba\n"
+        "optimizer:\n  name: decoupled_adamw\nprecision: amp_bf16\nglobal_train_batch_size: 256\n"
+        "device_train_microbatch_size: 16\nfsdp_config:\n  sharding_strategy: FULL_SHARD\n"
+    )
+    report = read(tmp_path, "1.3b.yaml", text)
+    assert report.name == "dp8.fsdp.mbs16.gbs256"
+    assert inputs(report).model.parameters == spec("sheared-llama-1.3b").parameters
+    pruned = text.replace("l0_module: null", "l0_module:\n    start_sparsity: 0.0")
+    assert "model.l0_module" in refused(read(tmp_path, "prune.yaml", pruned))
+
+
+def test_an_overlap_with_experts_that_a_model_has_not_is_without_effect(tmp_path: Path) -> None:
+    report = read(tmp_path, "moe.sh", OF_MEGATRON.replace("--micro", "--moe_shared_expert_overlap true --micro"))
+    assert report.name == "tp2.ep4.dp4.z1.mbs2.gbs32.rc-full.nodpov"
+    assert any("no shared experts" in note for note in report.warnings)
 
 
 def test_swift_2_calls_options_otherwise(tmp_path: Path) -> None:

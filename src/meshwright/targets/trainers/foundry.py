@@ -68,7 +68,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     optimizer = reader.word("optimizer.name", "decoupled_adamw")
     if optimizer not in _OPTIMIZERS:
         reader.refuse("optimizer.name", optimizer, f"{', '.join(_OPTIMIZERS)} can be planned", "use decoupled_adamw")
-    torch = reader.word("model.attn_config.attn_impl", "flash") == "torch" and config is not None
+    kernels = [reader.word(path, "flash") for path in ("model.attn_config.attn_impl", "model.attn_impl")]
+    torch = "torch" in kernels and config is not None
     return shared.launched(
         reader,
         row,
@@ -131,6 +132,29 @@ def _precision(reader: KeyReader) -> Precision:
     return stated(PRECISIONS["bf16"], {"grad_dtype": "fp32", "reduce_dtype": "bf16" if pure else "fp32"})
 
 
+def _sheared(reader: KeyReader) -> Mapping[str, Any] | None:
+    """A Llama in the keys of LLM-Shearing, a fork of it.
+
+    Source: llmshearing/models/composer_llama.py (2023), https://github.com/princeton-nlp/LLM-Shearing.
+    """
+    if reader.get("model.l0_module") is not None:
+        why = "masks are trained beside the model, and its sizes shrink to those of a target"
+        reader.refuse("model.l0_module", "given", why, "check a file of continued pretraining")
+        return None
+    heads = reader.degree("model.n_heads")
+    return {
+        "model_type": "llama",
+        "hidden_size": reader.degree("model.d_model"),
+        "num_hidden_layers": reader.degree("model.n_layers"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "intermediate_size": reader.degree("model.intermediate_size"),
+        "vocab_size": reader.degree("model.vocab_size", 32000),
+        "max_position_embeddings": reader.degree("model.max_seq_len", 4096),
+        "tie_word_embeddings": False,
+    }
+
+
 def _model(reader: KeyReader) -> tuple[str | None, Mapping[str, Any] | None]:
     """The model's name, or its configuration."""
     kind = reader.word("model.name")
@@ -143,6 +167,8 @@ def _model(reader: KeyReader) -> tuple[str | None, Mapping[str, Any] | None]:
             reader.refuse("model.config_overrides", ", ".join(sorted(changed)), why, "name the model: check MODEL FILE")
             return None, None
         return str(reader.get("model.pretrained_model_name_or_path") or "") or None, None
+    if kind.startswith("mosaic_llama"):
+        return None, _sheared(reader)
     if kind != "mpt_causal_lm":
         reader.refuse("model.name", kind, "mpt_causal_lm and hf_causal_lm are read", "name a decoder")
         return None, None
