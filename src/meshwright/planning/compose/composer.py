@@ -39,6 +39,12 @@ NEARER = 3
 """Times that divisions are looked for again where those found are much quicker than what they had to beat."""
 CLEARLY_NEARER = 0.95
 """Times what they had to beat that the best of them takes then."""
+COMPOSED = 24
+"""Pipeline sets that are priced in full for an answer."""
+SUBSET_COMPOSED = 2
+"""Pipeline sets priced in full for each part of the cluster that the answer is compared with."""
+FARTHEST = 1.12
+"""Times the best step that what is looked at may promise: closed forms are within that of `estimate`."""
 SLOW = 2.0
 """Times the bound of the step that divided islands may take where no pipeline set of whole ones fits."""
 SETS = 400

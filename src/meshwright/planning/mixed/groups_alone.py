@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.planning.compose.composer import FARTHEST
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.planning.fewer_nodes import dividing_part, first_nodes
@@ -54,10 +55,17 @@ class GroupsAlone:
         first = list(accumulate((group.devices for group in groups), initial=0))[part.group]
         best_s = math.inf
         for devices in (part.devices, *self._fewer(part)):
+            if not exhaustive and self._promised_s(IslandPart(part.group, devices)) > FARTHEST * best_s:
+                continue
             result = self._searched(IslandPart(part.group, devices), exhaustive=exhaustive, beat_s=best_s)
             if result is not None and result.plans and not result.relaxed:
                 best_s = min(best_s, result.plans[0].estimate.step_time_s)
                 yield _moved(result.plans[0].plan, first), result.plans[0].row
+
+    def _promised_s(self, part: IslandPart) -> float:
+        """Step of the quickest pipelines of these devices by closed form; none where no pipeline is found."""
+        batch = self.inputs.workload.global_batch
+        return min((one.step_s(batch / one.wave) for one in self.pipelines([part])), default=0.0)
 
     def _fewer(self, part: IslandPart) -> list[int]:
         """Devices that divide the batch where not all do: of the nodes, or of the one node."""

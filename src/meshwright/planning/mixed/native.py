@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, product
+from itertools import chain
 
 from meshwright.budget import spent
 from meshwright.errors import MeshwrightError, Problem, UnsupportedError
@@ -14,7 +14,7 @@ from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.plan_checks import check_plan
 from meshwright.estimate.price import estimate_of
 from meshwright.estimate.pricer import PlanPricer
-from meshwright.planning.compose.composer import Composer
+from meshwright.planning.compose.composer import COMPOSED, FARTHEST, SUBSET_COMPOSED, Composer
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import PipelineSet, blended, with_whole_micro_batches
 from meshwright.planning.compose.sources.native.bound import least_step_s
@@ -22,15 +22,17 @@ from meshwright.planning.compose.sources.native.execution import native_plan
 from meshwright.planning.compose.sources.native.one_strategy import OneStrategyIslands, OneStrategyPipelines
 from meshwright.planning.compose.sources.native.pipelines import THOROUGH, SequenceEffort
 from meshwright.planning.compose.sources.native.split import SplitPipeline
-from meshwright.planning.fewer_nodes import SMALL, fewer_devices, roundest_devices
+from meshwright.planning.fewer_nodes import SMALL, roundest_devices
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.equal_ranks import best_of_equal_ranks, counted_as_one
 from meshwright.planning.mixed.expert_ways import of_other_ways
 from meshwright.planning.mixed.groups_alone import GroupsAlone
+from meshwright.planning.mixed.idle_devices import IdleDevices, numbers_of_devices
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.repairs import mixed_repairs
 from meshwright.planning.mixed.set_cost import price_per_step
+from meshwright.planning.mixed.side_by_side import SideBySide
 from meshwright.planning.mixed.source import Launcher, PricedPlan, SearchRecord
 from meshwright.planning.mixed.spaces import space_anywhere
 from meshwright.planning.objectives import Aim
@@ -46,22 +48,8 @@ from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload
 from meshwright.units import gib
 
-COMPOSED = 24
-"""Pipeline sets that are priced in full for an answer."""
-SUBSET_COMPOSED = 2
-"""Pipeline sets priced in full for each part of the cluster that the answer is compared with."""
-FEWER_COMPOSED = 4
-"""Likewise of each number of devices that leaves some idle."""
 UNEVENLY_COMPOSED = 40
-"""Likewise of those with micro-batches that do not divide the batch."""
-SIDE_BY_SIDE = 200
-"""Pipeline sets among which those of several pipelines are looked for where the batch is small."""
-FARTHEST = 1.12
-"""Times the step of the first pipeline set that others promise at most: closed forms are within that of `estimate`."""
-LEFT_OUT = 12
-"""Pairs of numbers of devices that pipeline sets are priced on."""
-HALF = 0.5
-"""Share of the devices of a small cluster that such a pair has at least."""
+"""Pipeline sets priced in full of those with micro-batches that do not divide the batch."""
 NEAR = 3
 """Plans of a small cluster whose neighbours are priced."""
 RENTED_FROM = 200
@@ -118,6 +106,14 @@ class NativeSource:
         """What plans were made of."""
         self._refused: dict[Problem, None] = {}
         """What a target refuses of the best plans of some devices, where it refuses all that were found."""
+        self._side_by_side = SideBySide(self.composer, self._pricer, self._candidate)
+        self._idle = IdleDevices(
+            composer=self.composer,
+            uneven=lambda: self._uneven,
+            composed=self.composed,
+            first=self._first,
+            side_by_side=self._side_by_side.over,
+        )
         self._groups = GroupsAlone(inputs, space_for, refuses, self.composer.pipelines, self._refused)
 
     @property
@@ -149,7 +145,7 @@ class NativeSource:
         found = self.composed(parts, COMPOSED)
         found += self._unevenly(parts, min(map(_step_s, found), default=math.inf))
         best_s = min(map(_step_s, found), default=math.inf)
-        found += self._leaving_out(parts, FEWER_COMPOSED, best_s)
+        found += self._idle.leaving_out(parts, best_s)
         found += self._near(found)
         return [*self._in_one_group(parts, min(map(_step_s, found), default=math.inf)), *found]
 
@@ -183,7 +179,7 @@ class NativeSource:
 
         islands = self.composer.islands
         joint = JointGroups(pricer=self._pricer, space=self.space, rate=islands.rate, candidate=self.priced)
-        fewer = self._choices(parts) if len(parts) == 2 else []
+        fewer = numbers_of_devices(self.cluster, parts, self.workload.global_batch) if len(parts) == 2 else []
         return joint.quicker(parts, best_s, [some for some in fewer if islands.least_s(some) < best_s])
 
     def composed(self, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
@@ -193,7 +189,7 @@ class NativeSource:
             parts: of the cluster.
             most: how many are priced in full.
         """
-        return sorted([*self._first(self.composer, parts, most), *self._side_by_side(parts)], key=_step_s)
+        return sorted([*self._first(self.composer, parts, most), *self._side_by_side.over(parts)], key=_step_s)
 
     def _first(self, composer: Composer, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """The first few of a composer that fit, as long as they promise to be about as quick."""
@@ -286,108 +282,6 @@ class NativeSource:
     def _uneven(self) -> Composer:
         """Of micro-batches that do not divide the batch."""
         return Composer(self.model, self.cluster, self.workload, self.space, self.effort, uneven=True)
-
-    def _side_by_side(self, parts: Sequence[IslandPart]) -> Iterator[PricedPlan]:
-        """Of a small batch, a few sets of several pipelines in any case.
-
-        The closed form adds the gradients between pipelines to the step; with a micro-batch or two most of them hide
-        behind the one backward there is.
-        """
-        if not self.composer.islands.small_batch:
-            return
-        several = [made for made in self.composer.made(parts, SIDE_BY_SIDE) if len(made.pipelines) > 1]
-        found: list[tuple[float, PipelineSet[SplitPipeline]]] = []
-        for made in several[:SUBSET_COMPOSED]:
-            candidate = self._candidate(native_plan(made, self.cluster))
-            if candidate is not None:
-                found.append((candidate.step_time_s, made))
-                yield candidate
-        if found:
-            better = self._of_other_strategies(*min(found, key=lambda one: one[0]))
-            candidate = self._candidate(native_plan(better, self.cluster))
-            if candidate is not None:
-                yield candidate
-
-    def _of_other_strategies(self, step_s: float, one_set: PipelineSet[SplitPipeline]) -> PipelineSet[SplitPipeline]:
-        """A set with the strategy of each pipeline of one stage changed, one after the other, where that is quicker.
-
-        What strategies send between pipelines is in no closed form of one pipeline.
-        """
-        for number, pipeline in enumerate(one_set.pipelines):
-            if len(pipeline.stages) != 1:
-                continue
-            for other in self.composer.through.of_other_strategies(pipeline):
-                own = (*one_set.pipelines[:number], other, *one_set.pipelines[number + 1 :])
-                changed = replace(one_set, pipelines=own)
-                changed_s = self._pricer.step_time_s(native_plan(changed, self.cluster))
-                if changed_s < step_s:
-                    step_s, one_set = changed_s, changed
-        return one_set
-
-    def _leaving_out(self, parts: Sequence[IslandPart], most: int, best_s: float) -> list[PricedPlan]:
-        """Pipeline sets without some devices of a group: fewer may divide layers and batch better.
-
-        Looked at where they promise about the step of the best set of all devices, `best_s`. Of a small cluster of two
-        groups all numbers; else one group after the other, each beside the best numbers of those before it; one of two
-        beside the other whole, too.
-        """
-        if len(parts) < 2:
-            return []
-        if len(parts) == 2 and self.cluster.devices <= SMALL:
-            return self._of_any_numbers(parts, SUBSET_COMPOSED, best_s)
-        if len(parts) == 2:
-            found: list[PricedPlan] = []
-            for pair in self._choices(parts):
-                before_s = min([best_s, *map(_step_s, found)])
-                promised_s = self._promised_s(pair, before_s)
-                if promised_s <= FARTHEST * before_s:
-                    found += self.composed(pair, COMPOSED if promised_s <= before_s else most)
-            return found
-        seen: list[tuple[float, tuple[IslandPart, ...], PricedPlan]] = []
-        for number, part in enumerate(parts):
-            best = min(seen, key=lambda one: one[0], default=(0.0, tuple(parts), None))[1]
-            for devices in self._fewer(part):
-                fewer = (*best[:number], IslandPart(part.group, devices), *best[number + 1 :])
-                before_s = min([best_s, *(one[0] for one in seen)])
-                if self._promised_s(fewer, before_s) <= FARTHEST * before_s:
-                    seen += [(one.step_time_s, fewer, one) for one in self.composed(fewer, most)]
-        return [plan for _, _, plan in seen]
-
-    def _promised_s(self, parts: Sequence[IslandPart], best_s: float) -> float:
-        """What the best pipeline set over these parts promises; infinite where a bound lies above the best step."""
-        if self.composer.islands.least_s(parts) >= best_s:
-            return math.inf
-        return min((one.step_s for one in self.composer.made(parts, 1)), default=math.inf)
-
-    def _of_any_numbers(self, parts: Sequence[IslandPart], most: int, best_s: float) -> list[PricedPlan]:
-        """Pipeline sets over every pair of numbers of devices, those priced that promise the most by closed form."""
-        least = HALF * sum(part.devices for part in parts)
-        every = self._choices(parts)
-        able = [pair for pair in every if sum(part.devices for part in pair) >= least]
-        offers: dict[tuple[float, tuple[IslandPart, ...]], Composer] = {}
-        coarse = self.composer.islands.shared_coarsely
-        uneven = [pair for pair in able if coarse(parts) or coarse(pair)]
-        ways = [(self.composer, pair) for pair in able] + [(self._uneven, pair) for pair in uneven]
-        for composer, pair in ways:
-            if composer.islands.least_s(pair) < best_s and (made := composer.made(pair, 1)):
-                offers.setdefault((made[0].step_s, pair), composer)
-        found: list[PricedPlan] = []
-        for step_s, pair in sorted(offers)[:LEFT_OUT]:
-            if step_s > FARTHEST * best_s:
-                break
-            several = FEWER_COMPOSED if step_s <= best_s else most
-            found += [*self._first(offers[step_s, pair], pair, several), *self._side_by_side(pair)]
-            best_s = min([best_s, *map(_step_s, found)])
-        return found
-
-    def _fewer(self, part: IslandPart) -> list[int]:
-        """Devices of a part to plan with, some left idle."""
-        return fewer_devices(self.cluster, part.group, part.devices, self.workload.global_batch)
-
-    def _choices(self, parts: Sequence[IslandPart]) -> list[tuple[IslandPart, ...]]:
-        """Every choice of a number of devices of each part but the whole of all, those of most devices first."""
-        numbers = ([IslandPart(part.group, n) for n in (*self._fewer(part), part.devices)] for part in parts)
-        return sorted(product(*numbers), key=lambda one: -sum(part.devices for part in one))[1:]
 
     def alone(self, part: IslandPart, *, exhaustive: bool = False) -> list[PricedPlan]:
         """The best plan of one group without the others; arguments as `StageSource.alone`."""
