@@ -10,17 +10,17 @@ from meshwright.app.answer import Answer
 from meshwright.app.requests.tune import CalculonTuneRequest, TuneRequest
 from meshwright.calculon.choice import read_space
 from meshwright.calculon.tuning import TunedExecutions
-from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
+from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem, UnsupportedError
 from meshwright.fields.check import InputCheck
 from meshwright.planning.axes import space_of
 from meshwright.planning.job_inputs import job_inputs
-from meshwright.planning.one_kind import require_homogeneous
 from meshwright.schedules import DEFAULT_SCHEDULES
 from meshwright.search.tuners.base import Optimum, Trial, TunableSpace
 from meshwright.search.tuners.options import ChosenOptions, TuneOptions, tune_options
 from meshwright.search.tuners.plan_space import PlanSpace
 from meshwright.search.tuners.run import TUNERS, run_study
 from meshwright.search.tuners.study import Study
+from meshwright.specs.cluster import ClusterSpec
 
 OnTrial = Callable[[str, Trial], None]
 
@@ -145,7 +145,7 @@ def tune(request: TuneRequest, *, on_trial: OnTrial | None = None) -> TuneAnswer
         InfeasibleError: no plan is legal, or none fits.
     """
     options, inputs = tune_options(request.study), job_inputs(request.job)
-    require_homogeneous(inputs.cluster)
+    _require_one_kind(inputs.cluster)
     axes = space_of(inputs.model, inputs.workload, inputs.cluster.devices, **request.space.keywords())
     others = [name for name in axes.pinned("schedule") or () if name not in DEFAULT_SCHEDULES]
     if others:
@@ -247,3 +247,20 @@ def _studies(
         )
         for seed in options.seeds
     ]
+
+
+def _require_one_kind(cluster: ClusterSpec) -> None:
+    """Refuse a cluster of several groups."""
+    if cluster.homogeneous:
+        return
+    groups = ", ".join(f"{g.devices} x {g.device.name}" for g in cluster.groups)
+    raise UnsupportedError(
+        what=f"the cluster has {len(cluster.groups)} groups of nodes: {groups}",
+        why="the axes that are tuned are those of plans on one kind of node",
+        fix=(
+            "use `meshwright plan`, which composes pipelines over all of them, or take one group: --gpus "
+            f"{cluster.groups[0].devices}x{cluster.groups[0].device.name}"
+        ),
+        field="cluster",
+        code="MW407",
+    )

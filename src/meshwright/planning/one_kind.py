@@ -49,27 +49,6 @@ class Found:
         return Job(model=model, cluster=self.cluster, workload=workload, plan=found.plan, name=name)
 
 
-def require_homogeneous(cluster: ClusterSpec) -> None:
-    """For verbs whose spaces are those of one kind of node.
-
-    Raises:
-        UnsupportedError: for a cluster of several groups.
-    """
-    if cluster.homogeneous:
-        return
-    groups = ", ".join(f"{g.devices} x {g.device.name}" for g in cluster.groups)
-    raise UnsupportedError(
-        what=f"the cluster has {len(cluster.groups)} groups of nodes: {groups}",
-        why="the axes that are tuned are those of plans on one kind of node",
-        fix=(
-            "use `meshwright plan`, which composes pipelines over all of them, or take one group: --gpus "
-            f"{cluster.groups[0].devices}x{cluster.groups[0].device.name}"
-        ),
-        field="cluster",
-        code="MW407",
-    )
-
-
 def find_plans(
     model: ModelSpec,
     cluster: ClusterSpec,
