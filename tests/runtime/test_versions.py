@@ -135,11 +135,11 @@ def test_stages_that_are_not_neighbours_update_by_themselves(workers: int, chunk
     )
 
 
-def test_versions_on_meshes_of_their_own() -> None:
-    method = mw.PipeshardParallel(
-        devices=jax.devices()[:4], num_stages=2, num_micro_batches=4, schedule="pipedream", zero=1
-    )
-    alone = mw.LocalPipeline(num_stages=2, num_micro_batches=4, schedule="pipedream")
+@pytest.mark.parametrize(("schedule", "chunks"), [("pipedream", 1), ("ftpipe", 2)])
+def test_versions_on_meshes_of_their_own(schedule: str, chunks: int) -> None:
+    asked: dict[str, Any] = {"num_stages": 2, "num_micro_batches": 4, "schedule": schedule, "chunks": chunks}
+    method = mw.PipeshardParallel(devices=jax.devices()[:4], zero=1, **asked)
+    alone = mw.LocalPipeline(**asked)
     run = mw.parallelize(step, method=method, backend="processes", timeout_s=60.0)
     try:
         there, value = run(initial(), batch())
