@@ -559,6 +559,7 @@ def schedule(
     extra: int | None = ...,
     pipelines: int | None = ...,
     inject: int | None = ...,
+    blocks: str | None = ...,
     most: int | None = ...,
     lost: int | None = ...,
     times: str | None = ...,

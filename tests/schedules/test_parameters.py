@@ -18,7 +18,7 @@ def every_setting() -> list[tuple[Schedule, ScheduleParameter]]:
 
 @pytest.mark.parametrize(("schedule", "one"), every_setting(), ids=lambda value: value.name)
 def test_every_setting_has_one_word_in_the_name_and_is_read_back(schedule: Schedule, one: ScheduleParameter) -> None:
-    value = {"whole": 3, "flag": True, "choice": (one.choices or ("",))[-1]}[one.kind]
+    value = {"whole": 3, "flag": True, "choice": (one.choices or ("",))[-1], "workers": "0_1_1_0"}[one.kind]
     changed = replace(schedule, **{one.name: value})
     assert changed.token == f"{schedule.name}-{one.word(value)}"
     assert schedule_named(changed.token) == changed

@@ -175,7 +175,7 @@ def schedule_named(token: str) -> Schedule:
     schedule = known[name]
     said, unknown = read_settings(schedule, token.removeprefix(f"{name}-"))
     if unknown:
-        words = [one.word(one.choices[-1] if one.choices else max(one.low, 2)) for one in schedule.parameters()]
+        words = [one.word(one.example) for one in schedule.parameters()]
         why = f"its settings are written like {', '.join(words)}" if words else f"{name} has no settings"
         what = f"schedule {token!r}: {', '.join(map(repr, unknown))} is no setting of {name}"
         raise InputError(what=what, why=why, fix=f"use {'-'.join([name, *words[:1]])}", field="schedule")

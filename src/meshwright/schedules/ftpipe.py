@@ -10,6 +10,7 @@ from meshwright.errors import Problem
 from meshwright.schedules.base import Schedule, Updates
 from meshwright.schedules.list_order import Key, list_table
 from meshwright.schedules.optimizer_step import with_updates
+from meshwright.schedules.parameters import workers
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 
 
@@ -26,8 +27,7 @@ class FTPipe(Schedule):
     parallelism", USENIX ATC 2021.
     """
 
-    blocks: tuple[int, ...] | None = None
-    """Worker of each virtual stage along the chain, v of them on the worker that has most; None: a loop."""
+    blocks: str | None = workers("Worker of each stage along the chain, v stages on every worker; a loop without it.")
 
     name = "ftpipe"
     flushes = False
@@ -45,13 +45,18 @@ class FTPipe(Schedule):
 
     def placement(self, p: int, v: int = 1) -> Placement:
         """The map of `blocks`."""
-        return Placement.loop(p, v) if self.blocks is None else Placement.of_chains([self.blocks])
+        return Placement.loop(p, v) if self.blocks is None else Placement.of_chains([self._holders()])
+
+    def _holders(self) -> tuple[int, ...]:
+        """Worker of each stage."""
+        return tuple(map(int, (self.blocks or "").split("_")))
 
     def worker_weight_copies(self, p: int, m: int, v: int = 1) -> tuple[int, ...]:
         """At most d + 1 versions of a worker whose deepest stage has depth d, if there are as many micro-batches."""
         placement = self.placement(p, v)
-        first = [int(np.flatnonzero(placement.worker == worker)[0]) for worker in range(p)]
-        return tuple(min(placement.stages - stage, m) for stage in first)
+        deepest = np.zeros(max(p, placement.p), np.int64)
+        np.maximum.at(deepest, placement.worker, placement.stages - np.arange(placement.stages))
+        return tuple(np.clip(deepest[:p], 1, m).tolist())
 
     def updates(self, p: int, m: int, v: int = 1, count: int | None = None) -> Updates:
         """One update of a stage behind each of its micro-batches."""
@@ -67,14 +72,19 @@ class FTPipe(Schedule):
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         if self.blocks is None:
             return []
-        held = [self.blocks.count(worker) for worker in range(p)]
+        holders = self._holders()
+        held = [holders.count(worker) for worker in range(p)]
         found = []
-        if sum(held) != len(self.blocks) or 0 in held:
+        if sum(held) != len(holders) or 0 in held:
             why = f"the workers count from 0 to {p - 1} and each holds a stage"
             fix = f"name each of 0 to {p - 1} and no other"
             found.append(Problem(what=f"ftpipe: blocks = {self.blocks}, p = {p}", why=why, fix=fix, field="blocks"))
+        elif min(held) != max(held):
+            why = "v is the number of stages on every worker"
+            fix = f"name each worker {max(held)} times"
+            found.append(Problem(what=f"ftpipe: blocks = {self.blocks}, p = {p}", why=why, fix=fix, field="blocks"))
         elif max(held) != v:
-            why = "v is the number of stages on the worker that has most"
+            why = "v is the number of stages on every worker"
             found.append(Problem(what=f"ftpipe: v = {v}", why=why, fix=f"v = {max(held)}", field="v"))
         return found
 

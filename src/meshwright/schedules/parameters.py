@@ -1,12 +1,13 @@
 """Settings of a schedule's own: what they may be, and how a schedule with settings is named on one line.
 
-    token = name { "-" setting }      interleaved-group8, v-half-raw, 1f1b-pb
+    token = name { "-" setting }      interleaved-group8, v-half-raw, 1f1b-pb, ftpipe-0_1_1_0
 
-A number follows its setting's name, a flag is its name alone, a choice its value alone.
+A number follows its setting's name, a flag is its name alone, a choice or a list of workers its value alone.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -16,6 +17,8 @@ from typing import Any, Literal
 from meshwright.errors import Problem
 
 Value = int | float | str | bool | None
+WORKERS = re.compile(r"[0-9]{1,5}(_[0-9]{1,5}){1,4095}", re.ASCII)
+"""Workers one behind the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +26,7 @@ class ScheduleParameter:
     """One setting."""
 
     name: str = ""
-    kind: Literal["whole", "flag", "choice"]
+    kind: Literal["whole", "flag", "choice", "workers"]
     default: Value
     """None: the schedule chooses."""
     help: str
@@ -54,15 +57,26 @@ class ScheduleParameter:
             if isinstance(value, bool):
                 return None
             why, fix = "it is set or not", f"{self.name} = {not self.default}"
+        elif self.kind == "workers":
+            if isinstance(value, str) and WORKERS.fullmatch(value):
+                return None
+            why, fix = "numbers of workers from 0 on, joined by _", f"{self.name} = 0_1_1_0"
         else:
             if value in self.choices:
                 return None
             why, fix = f"one of {', '.join(self.choices)}", f"{self.name} = {' or '.join(self.choices)}"
         return Problem(what=what, why=f"{self.help.rstrip('.')}: {why}", fix=fix, field=self.name)
 
+    @property
+    def example(self) -> Value:
+        """A value that is not the default."""
+        if self.kind == "workers":
+            return "0_1_1_0"
+        return self.choices[-1] if self.choices else max(self.low, 2)
+
     def word(self, value: Value) -> str:
         """The value as part of a schedule's one-line name."""
-        if self.kind == "choice":
+        if self.kind in ("choice", "workers"):
             return str(value)
         return self.name if self.kind == "flag" else f"{self.name}{value}"
 
@@ -70,6 +84,8 @@ class ScheduleParameter:
         """The value that such a part says; None where it says another setting or none."""
         if self.kind == "choice":
             return word if word in self.choices else None
+        if self.kind == "workers":
+            return word if WORKERS.fullmatch(word) else None
         if self.kind == "flag":
             return not self.default if word == self.name else None
         digits = word.removeprefix(self.name) if word.startswith(self.name) else ""
@@ -96,6 +112,15 @@ def flag(help: str, *, tried: bool = False) -> Any:
         tried: whether searches try it set too.
     """
     return _declared(ScheduleParameter(kind="flag", default=False, help=help, tries=(True,) if tried else ()))
+
+
+def workers(help: str) -> Any:
+    """A field that is a list of workers, such as `0_1_1_0`; None where the schedule chooses.
+
+    Args:
+        help: what it is, in a few words.
+    """
+    return _declared(ScheduleParameter(kind="workers", default=None, help=help))
 
 
 def choice(choices: tuple[str, ...], help: str) -> Any:

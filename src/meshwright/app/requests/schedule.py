@@ -38,6 +38,8 @@ def _parameters() -> tuple[Field, ...]:
 def _kind(parameter: ScheduleParameter) -> FieldKind:
     if parameter.kind == "flag":
         return Flag()
+    if parameter.kind == "workers":
+        return FieldKind(metavar="R_R_...")
     return Whole(low=parameter.low) if parameter.kind == "whole" else FieldKind(metavar="|".join(parameter.choices))
 
 
