@@ -59,6 +59,14 @@ def described(report: CheckReport) -> JobInputs:
     return report.inputs
 
 
+def test_a_launchers_file_around_a_recipe_is_not_read_as_its_defaults(tmp_path: Path) -> None:
+    nested = "modules:\n  trainer:\n    framework: nemo_automodel\n" + "".join(
+        f"    {line}\n" for line in RECIPE.splitlines()
+    )
+    found = asked(tmp_path, nested).violations
+    assert "step_scheduler" in [one.field for one in found]
+
+
 def test_a_recipe_says_model_degrees_and_formats(tmp_path: Path) -> None:
     report = asked(tmp_path, RECIPE)
     assert not report.violations

@@ -171,6 +171,14 @@ def test_adapters_are_read_by_whatever_name_a_program_has_for_them(tmp_path: Pat
     assert lora.dropout == 0.05
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "read"), [("adamw", True), ("FusedAdam", True), ("adam_mini", False), ("sgd", False)]
+)
+def test_an_optimizer_of_the_program_itself_is_adam_or_is_refused(tmp_path: Path, optimizer: str, read: bool) -> None:
+    found = started(tmp_path, f"{TRAIN} --optimizer {optimizer}").violations
+    assert [one.field for one in found if one.code == "OPTIONS"] == ([] if read else ["--optimizer"])
+
+
 def test_weights_in_four_bits_are_trained_through_adapters(tmp_path: Path) -> None:
     found = started(tmp_path, f"{TRAIN} --load_in_kbits 4").violations
     assert [one.what for one in found] == ["lora_r and lora_target_modules of the adapters are not known"]

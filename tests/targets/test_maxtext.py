@@ -88,6 +88,12 @@ def test_words_of_a_command_stand_over_the_file_that_it_names(tmp_path: Path) ->
     (tmp_path / "train.sh").write_text(command.format("configs/mine.yml", "$(cat size)"))
     report = meshwright.check(tmp_path / "train.sh", cluster="8xH100", search=False)
     assert report.violations[0].what == "per_device_batch_size is not known"
+    more = command.format("configs/mine.yml", 3).replace("run_name", "{} run_name")
+    (tmp_path / "train.sh").write_text(more.format("$(cat words)"))  # which may set any key, the batch again
+    report = meshwright.check(tmp_path / "train.sh", cluster="8xH100", search=False)
+    assert report.violations[0].what == "which keys are set here is not known (train.sh:1)"
+    (tmp_path / "train.sh").write_text(more.format("$EXTRA"))
+    assert meshwright.check(tmp_path / "train.sh", cluster="8xH100", search=False).name == "dp8.fsdp.mbs3.gbs24.rc-full"
     (tmp_path / "train.sh").write_text(command.format("configs/yours.yml", 3))
     report = meshwright.check(tmp_path / "train.sh", cluster="8xH100", search=False)
     assert report.violations[0].what == "configs/yours.yml is not here"

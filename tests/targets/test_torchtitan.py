@@ -77,6 +77,15 @@ def test_toml_that_parses_as_python_is_read_as_toml() -> None:
     assert [problem.field for problem in found.problems] == ["activation_checkpoint"]  # one layer in 2 by default there
 
 
+def test_updates_within_backward_are_refused_and_messages_have_their_format() -> None:
+    text = "[training]\nlocal_batch_size = 2\ndtype = 'bfloat16'\nmixed_precision_reduce = 'bfloat16'\n[parallelism]\n"
+    more = "tensor_parallel_degree = 1\n[activation_checkpoint]\nmode = 'full'\n[optimizer]\nearly_step_in_backward = "
+    held, early = (TARGETS["torchtitan"].read({"train.toml": text + more + word}, 8) for word in ("false", "true"))
+    assert held.workload["precision"].name == "bf16 grad=bf16 reduce=bf16 moment=bf16 main=none"
+    fields = [{problem.field for problem in one.problems} for one in (held, early)]
+    assert fields[1] - fields[0] == {"optimizer.early_step_in_backward"}
+
+
 def test_a_model_of_images_is_no_decoder() -> None:
     text = (
         '[model]\nname = "flux"\nflavor = "flux-dev"\n[training]\nlocal_batch_size = 4\nimg_size = 256\n[parallelism]\n'

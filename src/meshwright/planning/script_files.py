@@ -178,6 +178,8 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         fix = "say what selects one, with --env or --arg, or leave one in the script"
         questions = [Problem(what="the script starts several different jobs", why=why, fix=fix, field="source")]
     files = found[-1][1]
+    if target.overrides is not None:
+        questions = [*questions, *_unknown_keys(found[-1][0])]
     if target.name in _ENGINES_ALONE:
         questions = [*questions, *unknown_file(found[-1][0])]
         problems += missing_file(found[-1][0], script, read)
@@ -232,6 +234,17 @@ def _overrides(target: Target, launch: Launch) -> Mapping[str, Word]:
 
 def _unknown_words(target: Target, launch: Launch) -> dict[str, Unknown]:
     return {key: one.unknown for key, one in _overrides(target, launch).items() if one.unknown is not None}
+
+
+def _unknown_keys(launch: Launch) -> Iterator[Problem]:
+    """Asks for words of which nobody knows how many keys they set; a variable that nobody set holds none."""
+    for one in launch.words:
+        unknown = one.unknown
+        if unknown is not None and not one.text and not (unknown.unset or unknown.single or unknown.flags is not None):
+            yield from questions_for(
+                [Open(what="which keys are set here", unknown=unknown, place=one.place, field="source")]
+            )
+            return
 
 
 def _missing_configs(launch: Launch) -> Iterator[str]:

@@ -56,6 +56,10 @@ _FOR_ADAPTERS = re.compile(r"(?:^|[_.-])(?:q?lora|peft)(?=[_.-]|$)")
 MAKES_ENGINE = ("zero_stage",)
 """What programs call the stage of an engine that they make themselves, as DeepSpeed-Chat does."""
 _MADE = (*MAKES_ENGINE, "offload")
+_OPTIMIZER = ("optimizer", "optimizer_name", "optimizer_type", "opt")
+"""What programs call the optimizer that they make themselves."""
+_ADAM = re.compile(r"(?i)(?:fused_?|torch\.optim\.|deepspeed_?cpu_?)?adamw?(?:_torch|_fused|_torch_fused|_hf)?")
+"""Names of Adam: any other optimizer has other states."""
 _FILES = ("deepspeed", "deepspeed_config", "config", "config_file", "job.config_file", "fsdp")
 _SHOWN = 16
 _BOOLEAN = ("true", "false")
@@ -260,6 +264,8 @@ class _Collected:
                 self.opened[name] = Open(what=flag, unknown=unknown, place=None, field=flag)
         elif degree and said.isdecimal():
             self.split |= {flag: int(said)} if int(said) > 1 else {}
+        elif name in _OPTIMIZER:
+            self.changes |= {} if not said or _ADAM.fullmatch(said) else {flag: said}
         elif changed and not (self.makes_engine and name in _MADE) and not (texts and leaves_alone(name, said)):
             self.changes[flag] = said
 

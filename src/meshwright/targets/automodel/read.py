@@ -46,6 +46,9 @@ def read_recipe(reader: KeyReader, files: Files, devices: int | None) -> LaunchF
         files: of the run, the schedule's file where there is one.
         devices: of the job; by default what the degrees multiply to, where `dp_size` is said.
     """
+    if not any(key in reader.keys for key in ("model", "step_scheduler", "recipe", "dataset")):
+        why = "a launcher's file holds the recipe's keys in a table of its own, or in another file"
+        reader.refuse("step_scheduler", None, why, "check the recipe itself")
     _recipe(reader)
     model = _model(reader)
     lora, notes = peft.read_peft(reader)

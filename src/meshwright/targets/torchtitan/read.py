@@ -9,7 +9,7 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem
 from meshwright.formats.launch_file import Dealt, LaunchFile
-from meshwright.specs.precision import PRECISIONS
+from meshwright.specs.precision import PRECISIONS, stated
 from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.specs.strategy import HALF_PRODUCTS
 from meshwright.targets import fsdp, overrides, pytorch_pipeline
@@ -86,8 +86,14 @@ def read_configuration(
         reader.refuse(f"{_T}dtype", "bfloat16", f"products in {precision} are priced with fp32 copies", "use float32")
     if reader.get("optimizer.name") is not None:
         workload["optimizer"] = _optimizer(reader)
+    for early in ("optimizer.early_step_in_backward", "optimizer.optimizer_in_backward"):
+        if reader.switch(early):
+            why = "weights are updated as backward goes, and gradients are not held until it ends"
+            reader.refuse(early, True, why, "use false to check the rest")
     if reduced:
-        workload["precision"] = replace(workload["precision"], reduce="bf16")
+        kept = workload["precision"]
+        sixteen = kept == fsdp.IN_16_BITS
+        workload["precision"] = fsdp.ALL_IN_16_BITS if sixteen else stated(kept, {"reduce_dtype": "bf16"})
     model = {"num_layers": layers, "name": library_name(*shipped)} if layers else {}
     questions = tuple(_question(path, said, name) for path, said in unresolved.items() if path in reader.asked)
     if questions:
