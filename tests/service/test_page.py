@@ -168,6 +168,20 @@ def test_a_slider_is_moved_by_keys_and_a_link_says_the_same(browser: Shown, page
     assert browser.complaints == []
 
 
+def test_tab_goes_from_setting_to_setting_and_arrows_through_the_values_of_one(browser: Shown, page: Any) -> None:
+    focused = "document.activeElement.id"
+    page.focus("#knob-tp-1")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(focused) == "knob-tp-2"
+    priced(page, lambda: page.keyboard.press("Enter"))
+    assert page.evaluate(focused) == "knob-tp-2"
+    page.keyboard.press("Tab")
+    assert page.evaluate(focused) == "knob-cp-1"
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate(focused) == "knob-tp-2"
+    assert browser.complaints == []
+
+
 def test_an_illegal_value_says_its_rule_beside_it(browser: Shown, page: Any) -> None:
     value = page.locator(".choices [aria-disabled=true]").first
     rule = value.get_attribute("title")

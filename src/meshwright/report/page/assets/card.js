@@ -43,10 +43,10 @@ export function explains(element, lines) {
 }
 
 // Arrow keys go along elements; one of them is in the order of the tabulator.
-export function along(elements, { vertical = false } = {}) {
+export function along(elements, { vertical = false, first = 0 } = {}) {
   const keys = vertical ? ["ArrowUp", "ArrowDown"] : ["ArrowLeft", "ArrowRight"];
   elements.forEach((element, at) => {
-    element.setAttribute("tabindex", at === 0 ? "0" : "-1");
+    element.setAttribute("tabindex", at === first ? "0" : "-1");
     element.addEventListener("keydown", (event) => {
       const step = keys.indexOf(event.key);
       const next = event.key === "Home" ? 0 : event.key === "End" ? elements.length - 1 : step < 0 ? null : at + 2 * step - 1;

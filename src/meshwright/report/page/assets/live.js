@@ -1,6 +1,7 @@
 // What a page with a server behind it can do besides: what if, searches, comparing, undo. Every state is in the address.
 import { holdsExperts } from "page/views/experts.js";
 import { problems, start } from "page/main.js";
+import { along } from "page/card.js";
 import { coded, html } from "page/svg.js";
 import { bytes, count, ofCapacity, percent, rate, seconds, significant } from "page/units.js";
 
@@ -176,7 +177,9 @@ class Live {
         title: one.problem ? `${one.problem.what}: ${one.problem.why}` : null,
         onclick: () => (one.problem ? this.refuse(shell, name, one.problem) : this.apply(shell, { [name]: one.value })),
       }, shown(one.value)));
-      control = [html("div", { class: "label", id }, ...head(null)), html("div", { class: "choices", role: "group", "aria-labelledby": id }, ...buttons)];
+      // One stop of the tab key for each setting; arrow keys go through its values.
+      along(buttons, { first: Math.max(values.findIndex((one) => one.value === value), 0) });
+      control = [html("div", { class: "label", id }, ...head(null)), html("div", { class: "choices", role: "toolbar", "aria-labelledby": id }, ...buttons)];
     }
     return html("div", { class: own ? "knob changed" : "knob" }, ...control, this.problemOf(name));
   }
