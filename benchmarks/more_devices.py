@@ -1,8 +1,9 @@
 """Whether more devices ever make a step slower, and whether a cluster named in two halves plans as one.
 
 Pairs of clusters are drawn: the later has one node more (or a few) of one kind. Twins are one kind of device, planned
-as one group and as two equal groups over the same fabric. Gaps to the lower bound are printed beside both. The draws
-depend on the seed alone: `python -m benchmarks.more_devices --pairs 20 --twins 10`.
+as one group and as two equal groups over the same fabric. Gaps to the lower bound are printed beside both, and what of
+the plans the bound leaves out. Of an answer its quickest plan counts, which may stand behind one that a framework
+starts. The draws depend on the seed alone: `python -m benchmarks.more_devices --pairs 20 --twins 10`.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import time
 from dataclasses import dataclass
 
 from meshwright import plan
-from meshwright.app.plan_set import PlanSet
+from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.errors import InfeasibleError
+from meshwright.estimate.hardware import hardware_of
+from meshwright.planning.compose.sources.native.bound import least_update_s
+from meshwright.specs.job import Job
 from meshwright.units import percent, seconds
 
 MODELS = {
@@ -70,6 +74,7 @@ def compared(name: str, pairs: list[Pair]) -> None:
     """Print each pair, and what they add up to."""
     changes: list[float] = []
     gaps: list[float] = []
+    parts: list[dict[str, float]] = []
     for pair in pairs:
         started = time.process_time()
         before, after = (_planned(pair, gpus) for gpus in (pair.fewer, pair.more))
@@ -79,11 +84,12 @@ def compared(name: str, pairs: list[Pair]) -> None:
             print(f"{name} {pair}: {'fits on fewer devices alone' if none else 'does not fit'}", flush=True)
             changes += [1.0] if none else []
             continue
-        first_s, second_s = (one[0].estimate.step_time_s for one in (before, after))
+        first_s, second_s = (_quickest(one).estimate.step_time_s for one in (before, after))
         changes.append(second_s / first_s - 1)
         bound_s = after.searched.bound_s if after.searched else None
         if bound_s:
             gaps.append(second_s / bound_s - 1)
+            parts.append(gap_parts(after, bound_s))
         print(
             f"{name} {pair.model} gbs {pair.batch}, {pair.fewer} -> {pair.more}: {seconds(first_s)} -> "
             f"{seconds(second_s)} ({changes[-1]:+.2%}), gap {percent(gaps[-1]) if bound_s else '-'}, {took_s:.1f} s",
@@ -94,11 +100,38 @@ def compared(name: str, pairs: list[Pair]) -> None:
         print(f"{name}: {len(changes)} compared, {slower} slower, {min(changes):+.2%} to {max(changes):+.2%}")
     if gaps:
         print(f"{name}: median gap to the bound {percent(statistics.median(gaps))}")
+        for part in dict.fromkeys(part for one in parts for part in one):
+            shares = [one.get(part, 0.0) for one in parts]
+            print(f"  {part}: median {statistics.median(shares):.1%}, mean {statistics.mean(shares):.1%}")
+
+
+def gap_parts(found: PlanSet, bound_s: float) -> dict[str, float]:
+    """Parts of the best step that its bound leaves out or holds to be shorter, over the bound; they sum to the gap.
+
+    `compute` is what the bound has of it at the best rate of every device, with all of them equally busy; unlike
+    devices that wait for each other, smaller products and recompute are in it.
+
+    Args:
+        found: plans of a cluster of several groups.
+        bound_s: of its step, seconds.
+    """
+    best = _quickest(found)
+    assert isinstance(best.job, Job)
+    model, workload = best.job.model, best.job.workload
+    update_s = least_update_s(model, workload, [(hardware_of(g, workload), g.devices) for g in found.cluster.groups])
+    took_s = dict(best.estimate.breakdown_s)
+    took_s["compute"] = took_s.get("compute", 0.0) + took_s.pop("recompute", 0.0) - (bound_s - update_s)
+    took_s["optimizer"] = took_s.get("optimizer", 0.0) - update_s
+    return {part: took / bound_s for part, took in took_s.items()}
+
+
+def _quickest(found: PlanSet) -> RankedPlan:
+    return min(found.plans, key=lambda one: one.estimate.step_time_s)
 
 
 def _planned(pair: Pair, gpus: str) -> PlanSet | None:
     try:
-        return plan(pair.model, gpus=gpus, global_batch=pair.batch, seq_len=2048, top=1)
+        return plan(pair.model, gpus=gpus, global_batch=pair.batch, seq_len=2048, top=2)
     except InfeasibleError:
         return None
 

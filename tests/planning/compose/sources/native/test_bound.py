@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.every_plan import Axes, EveryPlan, small_job
-from meshwright import estimate
+from benchmarks.more_devices import gap_parts
+from meshwright import estimate, plan
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.items import NONE, Item, item_costs
 from meshwright.fields.job import JobFields
@@ -80,6 +81,17 @@ def test_no_plan_of_few_sequences_is_quicker_than_the_bound(gpus: str, batch: in
     bound_s = NativeSource(inputs, lambda part: Space()).bound_s()
     best_s, _ = EveryPlan(inputs, Axes(tensor=(1, 2), context=(1, 2), shardings=("z0", "fsdp"))).best()
     assert 0.2 * best_s < bound_s <= best_s
+
+
+def test_what_the_bound_leaves_out_of_a_step_adds_up_to_its_gap() -> None:
+    found = plan("llama-3.2-1b", gpus="1x2xH100,1x1xL40S", global_batch=16, seq_len=2048, top=2)
+    bound_s = found.searched.bound_s if found.searched else None
+    assert bound_s
+    parts = gap_parts(found, bound_s)
+    best_s = min(one.estimate.step_time_s for one in found.plans)
+    assert sum(parts.values()) == pytest.approx(best_s / bound_s - 1)
+    assert parts["compute"] > 0
+    assert parts["optimizer"] > 0
 
 
 def test_few_sequences_cannot_use_all_devices_as_well_as_many() -> None:

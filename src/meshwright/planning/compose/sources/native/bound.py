@@ -105,7 +105,7 @@ def least_step_s(
         for weight in WEIGHTS if flushes else (0.0,):
             held = (work + weight * whole * passed).min(axis=0)
             found = max(found, float(counts[:kinds] @ held + ends) / (whole * (1.0 + weight)))
-    return found + _update_s(model, workload, devices)
+    return found + least_update_s(model, workload, devices)
 
 
 def part_s(work: LayerWork, hardware: Hardware, workload: Workload, *, quantised: bool) -> float:
@@ -236,8 +236,17 @@ def _vector_s(op: Vector, work: LayerWork, hardware: Hardware, workload: Workloa
     return traffic_bytes / hardware.achieved_memory_bytes_per_s
 
 
-def _update_s(model: ModelSpec, workload: Workload, devices: list[tuple[Hardware, int]]) -> float:
-    """Read the gradient twice, read and write main copy and moments, write weights; and what a step takes anyway."""
+def least_update_s(model: ModelSpec, workload: Workload, devices: list[tuple[Hardware, int]]) -> float:
+    """Read the gradient twice, read and write main copy and moments, write weights; and what a step takes anyway.
+
+    Args:
+        model: the model.
+        workload: the step.
+        devices: kinds of device and how many of each, which share every state.
+
+    Returns:
+        Seconds of the bound that stand behind its compute.
+    """
     if not workload.training:
         return 0.0
     precision = workload.precision
