@@ -413,7 +413,7 @@ def _cached_compiled(schedule: Schedule, p: int, m: int, v: int) -> tuple[Progra
     return compile_events(Events(table=table, serial=False)), table.placement, table.kinds
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _cached_program(
     schedule: Schedule, p: int, m: int, v: int
 ) -> tuple[Program, Placement, frozenset[Kind], tuple[int, ...] | None]:

@@ -6,8 +6,6 @@ every set of durations, the rest of it is known.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
 from meshwright.schedules.program import Program, Segment
@@ -103,10 +101,16 @@ def _may_return(program: Program, k: int, count: int) -> bool:
     return bool(segment.joined) and count * segment.nodes >= PERIODS_WORTH_A_LOOK * program.lookback(k)
 
 
-@lru_cache(maxsize=512)
 def _closers(program: Program, k: int) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """By level of the last period of a segment: which of the closing nodes lie there, and where in the level."""
-    segment = program.segments[k]
+    # Found once, and kept with the program, so that it goes when the program goes.
+    known: dict[int, dict[int, tuple[np.ndarray, np.ndarray]]] = program.__dict__.setdefault("_closers", {})
+    if k not in known:
+        known[k] = _closers_of(program, program.segments[k])
+    return known[k]
+
+
+def _closers_of(program: Program, segment: Segment) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     here = np.nonzero((program.last >= segment.start) & (program.last < segment.end))[0]
     if not len(here):
         return {}
