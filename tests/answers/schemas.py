@@ -97,8 +97,9 @@ DATA = {
     "spread",
 }
 """Keys of objects whose own keys are data: number formats, packages, rules, axes."""
-NULLABLE = {"place"}
-"""Keys that may be null though no question shows it: options that came from no line of a script."""
+NULLABLE = {"place", "post_mortem.capacity_bytes"}
+"""Keys, of any object or of one, that may be null though no question shows it: options that came from no line of a
+script, memory that a log does not state."""
 OF_A_KIND = {"ffn_hidden", "gated", "head_dim", "heads", "kv_heads", "window"}
 """Keys of layers that have them, where others of the same list need not."""
 DIVIDED = re.compile(r"optim|_space|_size$|flops$|_accessed$|_req$|^(?:weight|activation)(?:_grad)?$")
@@ -173,7 +174,7 @@ class Shape:
                 found["required"] = sorted(set(always) - OF_A_KIND)
             few = self.objects < SEEN_OFTEN
             for key, one in found["properties"].items():
-                if few or key in NULLABLE:
+                if few or NULLABLE & {key, f"{name}.{key}"}:
                     found["properties"][key] = _or_null(one)
         elif self.keys:
             found["additionalProperties"] = _one_of([shape.schema() for shape in self.keys.values()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import time
 import warnings
@@ -25,6 +26,7 @@ from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import read_script
 from meshwright.formats.shell.filters import printf
 from meshwright.formats.shell.state import MAX_STEPS
+from meshwright.library.calibration import read_calibration
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.devices import device
 from meshwright.library.models import resolve
@@ -363,3 +365,41 @@ def test_launches_of_thousands_of_words_are_not_all_read() -> None:
     found = read_script(loop)
     assert any("without end" in why for why, _ in found.broken)
     assert sum(len(command.words) for command in found.commands) <= MAX_STEPS
+
+
+def test_durations_that_have_no_reciprocal_are_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedule", "gpipe", "--p", "2", "--m", "3", "--tf", "1e-308"]) == 0
+    assert "0 |" in capsys.readouterr().out
+
+
+def test_a_log_of_out_of_memory_without_its_capacity_keeps_to_the_schema(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "oom.log"
+    log.write_text(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 3 has a total capacity of which "
+        "1.25 GiB is free. Of the allocated memory 70.12 GiB is allocated by PyTorch."
+    )
+    words = ["check", "llama-3.1-8b", "--plan", "tp8.mbs1", "--gpus", "8xH100", "--oom-log", str(log), "--json"]
+    main(words)
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["post_mortem"]["capacity_bytes"] is None
+    assert not faults(answer)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [("flash_keys_half", 1e308, "must be at most 1e+30"), ("power_exponent", 1000.0, "must be at most 10")],
+)
+def test_numbers_of_kernels_whose_products_are_none_are_refused(field: str, value: float, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        replace(device("H100").efficiency, **{field: value})
+
+
+def test_weights_of_doubts_whose_power_is_no_number_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "calibration.json"
+    found = samples.calibration()
+    found["ranges"]["weights"]["device"] = 10**18
+    file.write_text(json.dumps(found))
+    with pytest.raises(InputError, match="device is 1000000000000000000, and must be a number from -100 to 100"):
+        read_calibration(file)

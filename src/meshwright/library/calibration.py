@@ -25,6 +25,8 @@ SCHEMA = "meshwright.calibration/1"
 MAX_PROBLEMS = 20
 FITTED = ("value", "low", "high", "prior")
 TINY, LARGE = 1e-30, 1e30
+MOST_WEIGHT = 100.0
+"""Of a doubt: a range e^100 times as wide says no more."""
 """Numbers of a fit are physical: seconds, shares and counts stay far within."""
 PACKAGED = Path(__file__).parent / "data" / "calibration.json"
 
@@ -108,11 +110,14 @@ class _Reading:
             return ""
         return value
 
-    def number(self, data: Mapping[str, Any], name: str, place: str = "", *, low: float = -LARGE) -> float:
+    def number(
+        self, data: Mapping[str, Any], name: str, place: str = "", *, low: float = -LARGE, high: float = LARGE
+    ) -> float:
         value = data.get(name)
         good = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not good or not low <= value <= LARGE:  # type: ignore[operator]
+        if not good or not low <= value <= high:  # type: ignore[operator]
             rule = "a number" if low < 0 else f"a number of at least {low:g}"
+            rule = rule if high == LARGE else f"a number from {low:g} to {high:g}"
             self.problems.append(f"{place}{name} is {_shown(value)}, and must be {rule}")
             return 1.0
         return float(value)  # type: ignore[arg-type]
@@ -173,7 +178,10 @@ def _ranges(reading: _Reading, data: Mapping[str, Any]) -> Ranges:
     # Files that were written before the last doubt was known lack it: it widens nothing there.
     weights = {"like": 0.0, **weights}
     return Ranges(
-        weights=tuple((name, reading.number(weights, name, "ranges: weights: ")) for name in DOUBTS),
+        weights=tuple(
+            (name, reading.number(weights, name, "ranges: weights: ", low=-MOST_WEIGHT, high=MOST_WEIGHT))
+            for name in DOUBTS
+        ),
         own=reading.number(data, "own", "ranges: ", low=0.0),
         tie=reading.number(data, "tie", "ranges: ", low=0.0),
         seen=tuple((name, reading.whole(seen, name, "ranges: seen: ")) for name in seen),

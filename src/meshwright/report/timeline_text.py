@@ -129,6 +129,8 @@ class TimelineText:
 
 Cell = tuple[str, str]
 """A character and its style."""
+SHORTEST_S = 1e-300
+"""Seconds a column may stand for: one over less is no number."""
 
 
 def _readable(picture: Picture) -> float:
@@ -140,7 +142,7 @@ def _readable(picture: Picture) -> float:
     # What takes less than a billionth of the whole is seen at no scale.
     seen = lasting > 1e-9 * timeline.end_s
     shortest_s = float(lasting[seen].min()) if seen.any() else 1.0
-    return (label + 1) / shortest_s
+    return (label + 1) / max(shortest_s, SHORTEST_S)
 
 
 def _fill(kind: int) -> str:

@@ -122,7 +122,9 @@ class Ranges:
     def half_width(self, kind: KindOfRun) -> float:
         """Of ln(measured / predicted), central 90 %; at most WIDEST."""
         values = kind.doubts(dict(self.seen))
-        return min(math.exp(sum(weight * x for (_, weight), x in zip(self.weights, values, strict=True))), WIDEST)
+        logarithm = sum(weight * x for (_, weight), x in zip(self.weights, values, strict=True))
+        # Compared before the power is taken: large weights would overflow it.
+        return WIDEST if logarithm >= math.log(WIDEST) else math.exp(logarithm)
 
     def doubt(self, *, host_share: float, experts: bool) -> float:
         """How much further off than plain ones runs of this kind are."""

@@ -12,6 +12,9 @@ from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.dtypes import PEAK_DTYPE, PRODUCT_CURVE
 
 Basis = Literal["datasheet", "literature", "fitted", "measured", "assumed", "extrapolated"]
+MOST = 1e30
+"""Of a number of kernels: products of larger ones are no numbers."""
+MOST_EXPONENT = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +124,9 @@ class KernelEfficiency:
             "power_exponent",
             "power_w_per_tflop",
         ):
-            check.positive(name, getattr(self, name), zero=True)
+            value, most = getattr(self, name), MOST_EXPONENT if name == "power_exponent" else MOST
+            if check.positive(name, value, zero=True):
+                check.that(value <= most, name, value, f"must be at most {most:g}")
         check.positive("flash_tail", self.flash_tail, zero=True)
         for dim, rate in self.flash_dims:
             check.positive(f"flash_dims.{dim}", rate)
