@@ -56,11 +56,11 @@ class Family:
             time.sleep(0.05)
         return holds
 
-    def kill(self) -> dict[int, str]:
+    def kill(self, limit_s: float = LIMIT_S) -> dict[int, str]:
         """SIGKILL the command alone; those that still live after the time they have, which are ended then."""
         self.first.kill()
         self.first.wait()
-        self.until(lambda living: not living)
+        self.until(lambda living: not living, limit_s)
         left = self.living()
         for number in left:
             with suppress(ProcessLookupError):

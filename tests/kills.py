@@ -35,6 +35,8 @@ from tests.families import Family
 KEPT = "kept before\n"
 SWEEP = "calculon sweep megatron-126M a100_80g --procs 4,8,12,16,24,32 --batch 8,16 -o s.parquet"
 TRIALS = 40
+RAY_S = 90.0
+"""For Ray's agents, which end after they have missed their parent several times."""
 STUDY = f"tune gpt2 --gpus 4xH100 --gbs 8 --seq 512 --with random --trials {TRIALS} --storage t.db"
 ANSWER = "plan gpt2 --gpus 4xH100 --gbs 8 --seq 512 --top 1 -o out"
 
@@ -196,14 +198,15 @@ def tuned(tuner: str, kills: int, chance: Random) -> tuple[int, list[str]]:
 
 def ray_tuned(kills: int, chance: Random) -> tuple[int, list[str]]:
     """Of studies whose trials Ray's workers price: likewise, and no process of Ray stays."""
-    study = STUDY.replace("random", "ray").split()
+    study = STUDY.replace("random", "ray-tune").split()
     wrong: list[str] = []
     had: list[tuple[Any, ...]] = []
     for met in range(1, kills + 1):
         family = Family([*study, "--resume"], Path.cwd(), {"NPROC": "2"})
-        family.until(lambda living, had=had: len(_trials("t.db")) > len(had) or not living, 120.0)  # type: ignore[misc]
+        if not family.until(lambda living, had=had: len(_trials("t.db")) > len(had), 120.0):  # type: ignore[misc]
+            wrong.append(f"kill {met}: no trial came in 120 s")
         time.sleep(chance.uniform(0.0, 0.5))
-        if left := family.kill():
+        if left := family.kill(RAY_S):
             wrong.append(f"kill {met}: {', '.join(left.values())}")
         wrong += _lost(had, met)
         had = _trials("t.db")
