@@ -14,6 +14,11 @@ ASKED = {
     "dense": ("llama-3-8b", "tp2.pp4.z1.mbs1.gbs32", {"gpus": "16xH100"}),
     "selective": ("llama-3-8b", "tp2.pp4.z1.mbs1.rc-sel.gbs32", {"gpus": "16xH100"}),
     "full": ("llama-3-8b", "tp2.pp4.vpp2.z1.mbs1.rc-full.gbs32", {"gpus": "16xH100"}),
+    "full, as far as gradients ask": (
+        "llama-3-8b",
+        "tp2.dp8.fsdp.mbs1.rc-full.gbs32",
+        {"gpus": "16xH100", "software": "pytorch-compiled"},
+    ),
     "two ways": ("llama-3-8b", "tp2.pp4.dualpipe.z1.mbs1.gbs32", {"gpus": "16xH100"}),
     "experts in fp8": ("mixtral-8x7b", "tp2.pp4.ep2.z1.mbs1.rc-full.gbs32", {"gpus": "16xH100", "dtype": "fp8"}),
     "two formats": (
@@ -85,3 +90,20 @@ def test_several_kinds_of_device_have_operators_of_their_own() -> None:
     peaks = {stage.group: stage.hardware.gemm_flop_per_s for stage in stages}
     assert set(peaks) == {"H100", "A100-80"}
     assert np.unique(list(peaks.values())).size == 2
+
+
+def test_a_checkpoint_of_pytorch_stops_before_the_last_product() -> None:
+    """PyTorch 2.1 is of October 2023; before, and under Megatron, whole layers are made again."""
+
+    def again(software: str) -> dict[str, float]:
+        found = estimate("llama-3-8b", "tp2.dp8.fsdp.mbs1.rc-full.gbs32", gpus="16xH100", software=software)[0].job
+        assert isinstance(found, Job)
+        stage = step_operators(found.plan, found.model, found.cluster, found.workload)[0]
+        return {name: cost.flop for (_, name, phase, _), cost in stage.operators.items() if phase == "recompute"}
+
+    stopped, whole = again("pytorch-eager@2023-10"), again("pytorch-eager@2023-09")
+
+    assert whole.keys() - stopped.keys() == {"mlp down", "mlp residual"}
+    assert all(whole[name] == pytest.approx(flop) for name, flop in stopped.items())
+    assert {"mlp down", "mlp residual"} <= again("megatron-core").keys()
+    assert again("xla").keys() == again("pytorch-compiled").keys() == stopped.keys()

@@ -15,8 +15,8 @@ LAYERS, HIDDEN, FFN, HEADS, KV, DIM = 32, 4096, 14336, 32, 8, 128
 SEQUENCE = 8192
 
 
-def job(plan: str, gpus: str = "16xH100") -> Job:
-    return plan_question(plan, JobFields(model="llama-3.1-8b", gpus=gpus, seq_len=SEQUENCE)).job
+def job(plan: str, gpus: str = "16xH100", software: str | None = None) -> Job:
+    return plan_question(plan, JobFields(model="llama-3.1-8b", gpus=gpus, seq_len=SEQUENCE, software=software)).job
 
 
 def test_a_layer_has_four_products_forward_and_eight_backward() -> None:
@@ -31,6 +31,13 @@ def test_a_full_recompute_makes_every_product_again() -> None:
     found = rank_work(job("tp2.pp2.dp4.z1.mbs1.gbs64.rc-full"), 0, 1).gemms
     forward = {key[1:]: count for key, count in found.items() if key[0] == "forward"}
     assert {key[1:]: count for key, count in found.items() if key[0] == "recompute"} == forward
+
+
+def test_a_checkpoint_that_stops_makes_all_but_the_last_product_of_a_layer_again() -> None:
+    found = rank_work(job("tp2.pp2.dp4.z1.mbs1.gbs64.rc-full", software="pytorch-compiled"), 0, 1).gemms
+    forward = {key[1:]: count for key, count in found.items() if key[0] == "forward"}
+    again = {key[1:]: count for key, count in found.items() if key[0] == "recompute"}
+    assert set(forward) - set(again) == {(1, HIDDEN, SEQUENCE, FFN // 2)}
 
 
 def test_parameters_of_all_ranks_are_the_models() -> None:

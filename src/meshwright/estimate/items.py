@@ -20,7 +20,8 @@ from meshwright.ops.layers import work_of
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector
-from meshwright.specs.strategy import HALF_PRODUCTS, Recompute
+from meshwright.specs.software import Software
+from meshwright.specs.strategy import HALF_PRODUCTS, LAST_PRODUCT, Recompute
 from meshwright.specs.workload import Workload
 from meshwright.strategies.columns import StrategyColumns, local_units
 from meshwright.strategies.memory import kept_bytes, made_again_bytes, tensor_bytes
@@ -172,7 +173,7 @@ def item_costs(
             else:
                 parts["dense_parameters"][:, number] = held
             continue
-        works = works_of(item, model, workload, compiled=not driver.unfused)
+        works = works_of(item, model, workload, driver)
         for work, quantised, recompute in works:
             kept = work
             if unlike:
@@ -240,14 +241,26 @@ def _add_extras(
 
 
 def works_of(
-    item: Item, model: ModelSpec, workload: Workload, *, compiled: bool = True
+    item: Item, model: ModelSpec, workload: Workload, driver: Software | None = None
 ) -> list[tuple[LayerWork, bool, Recompute]]:
-    """What an item computes: each work, whether in the compute format, and what of it is recomputed."""
+    """What an item computes: each work, whether in the compute format, and what of it is recomputed.
+
+    Args:
+        item: of a model.
+        model: whose layers it has.
+        workload: its attention kernel and tiles.
+        driver: the framework, where it matters what of a layer it makes again.
+    """
     layer = work_of(model, item.layer, workload.attention_kernel) if item.layer else None
     if layer is not None and HALF_PRODUCTS in item.recompute.modules:
         from meshwright.ops.half_products import half_products_work  # few plans repeat so
 
-        layer = half_products_work(layer, compiled=compiled)
+        layer = half_products_work(layer, compiled=driver is None or not driver.unfused)
+    stops = driver is not None and driver.stops_recompute and workload.mlp_tiles == 1
+    if stops and item.layer is not None and layer is not None and item.recompute.kind == "full":
+        from meshwright.ops.last_product import without_last_product  # other frameworks repeat whole layers
+
+        layer = without_last_product(layer, item.layer)
     if item.part == "layer" and layer is not None:
         return [(layer, True, item.recompute)]
     if item.part == "mtp" and layer is not None:
@@ -367,6 +380,8 @@ def repeated_modules(seconds: WorkSeconds, recompute: Recompute, *, tiled: bool)
 
     Source: Bekman et al., "Arctic Long Sequence Training", 2025 (arXiv 2506.13996), section 3.1 (TiledMLP).
     """
+    if LAST_PRODUCT in seconds.by_module:
+        return [module for name, module in seconds.by_module.items() if name != LAST_PRODUCT]
     if recompute.kind in ("full", "grouped"):
         again = seconds.by_module.get("mlp") if tiled else None
         return [seconds.forward] if again is None else [seconds.forward, again]
@@ -381,6 +396,8 @@ def times_repeated(module: str, recompute: Recompute, *, tiled: bool) -> int:
         recompute: of its layer.
         tiled: whether its feed-forward part is made in tiles.
     """
+    if module == LAST_PRODUCT:
+        return 0
     if recompute.kind in ("full", "grouped"):
         return 1 + (tiled and module == "mlp")
     if recompute.kind == "selective":

@@ -172,7 +172,7 @@ def _watched(
     sequences = micro_batch_of(plan, pipeline, strategy) / schedule_of(pipeline.schedule).sections()
     columns = strategy_columns([strategy], np.array([sequences]), workload)
     found = []
-    for work, quantised, recompute in works_of(item, pricer.model, workload):
+    for work, quantised, recompute in works_of(item, pricer.model, workload, hardware.software):
         watch = WatchedPricing(columns, hardware, workload, quantised=quantised and not work.wide)
         watch.layer(work)
         tiled = workload.mlp_tiles > 1

@@ -174,7 +174,7 @@ class Fitting:
                 table = local_units(model.vocab, columns.tp) * model.hidden * (not experts)
                 parts["dense_parameters"][:, number] = table if item.part == "copy" else -table
                 continue
-            for work, quantised, recompute in works_of(item, model, workload):
+            for work, quantised, recompute in works_of(item, model, workload, self.hardware.software):
                 seconds = factored.seconds(work, quantised=quantised, experts=experts)
                 for name, value in self._of_work(work, seconds, columns, recompute, experts=experts).items():
                     parts[name][:, number] += value

@@ -91,6 +91,8 @@ class Software:
     layers run backward."""
     held_logits: float = 0.0
     """Logits that the model's output holds until the step is over, over those that the loss keeps in fp32."""
+    stops_recompute: bool = False
+    """Whether a layer that is made again ends where backward has what it needs: its last product is not repeated."""
     wide_rest: bool = False
     """Whether weights that no quantisation of a base touches (tables, head, norms) are cast to fp32 beside it."""
     young: tuple[str, ...] = ()
@@ -145,6 +147,7 @@ class SoftwareGeneration:
     young_products: float = 1.0
     loss_copies: float = 0.0
     held_logits: float = 0.0
+    stops_recompute: bool = False
     wide_rest: bool = False
 
     def of(self, newest: Software) -> Software:
@@ -162,6 +165,7 @@ class SoftwareGeneration:
             young_products=self.young_products,
             loss_copies=self.loss_copies,
             held_logits=self.held_logits,
+            stops_recompute=self.stops_recompute,
             wide_rest=self.wide_rest,
             since=self.since,
         )

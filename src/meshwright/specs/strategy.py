@@ -247,6 +247,8 @@ class Recompute:
 
 
 HALF_PRODUCTS = "half_products"
+LAST_PRODUCT = "last product"
+"""Module of operators of a layer that full recompute leaves out under some frameworks."""
 """Everything of a layer but attention, exchanges and every second product, as torchtitan's selective recompute."""
 RECOMPUTE_MODULES = (
     *("core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts"),

@@ -11,13 +11,15 @@ import numpy as np
 
 from meshwright.estimate.rows import strategy_columns
 from meshwright.kernels.exchange import Routing
+from meshwright.library.software import software
 from meshwright.ops.edges import edge_works
 from meshwright.ops.half_products import half_products_work
+from meshwright.ops.last_product import without_last_product
 from meshwright.ops.layers import work_of
 from meshwright.specs.job import Job
 from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Vector
 from meshwright.specs.plan import Worker
-from meshwright.specs.strategy import HALF_PRODUCTS, LayerStrategy, Recompute
+from meshwright.specs.strategy import HALF_PRODUCTS, LAST_PRODUCT, LayerStrategy, Recompute
 from meshwright.strategies import TENSORS, context, expert
 from meshwright.strategies.base import Call, LocalGemm
 from meshwright.strategies.columns import Column, StrategyColumns
@@ -125,6 +127,7 @@ def _works(job: Job, worker: Worker) -> Iterator[tuple[LayerStrategy, LayerWork,
     """What stands on a worker, layer by layer and with its ends."""
     layers, kernel = list(job.model.layers()), job.workload.attention_kernel
     pipeline = job.plan.pipelines[0]
+    stops = software(job.workload.software).stops_recompute
     for chunk in worker.chunks:
         edge = job.plan.strategies[job.plan.strategy_index(pipeline, worker, chunk)]
         if chunk.embedding:
@@ -136,6 +139,8 @@ def _works(job: Job, worker: Worker) -> Iterator[tuple[LayerStrategy, LayerWork,
             work = work_of(job.model, layers[place], kernel)
             if HALF_PRODUCTS in strategy.recompute.modules:
                 work = half_products_work(work, compiled=True)
+            if stops and strategy.recompute.kind == "full":
+                work = without_last_product(work, layers[place])
             yield strategy, work, strategy.recompute
         if chunk.head:
             for work in edge_works(job.model, "head"):
@@ -160,7 +165,7 @@ def _add(
         "ep": (columns.etp, columns.ep),
     }
     for op in work.ops:
-        again = recompute.kind in ("full", "grouped") or (
+        again = (recompute.kind in ("full", "grouped") and op.module != LAST_PRODUCT) or (
             recompute.kind == "selective" and op.module in recompute.modules
         )
         calls: tuple[Call, ...] = ()

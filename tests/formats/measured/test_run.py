@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.formats.measured import MeasuredRun, fold
+from meshwright.library.software import software
 from meshwright.specs.tuning import Lora, Tuning
 from tests.formats.measured.row import assumed, read, run_of
 
@@ -67,6 +68,23 @@ def test_frameworks_have_their_habits() -> None:
 def test_a_framework_is_priced_as_its_line_of_the_time(framework: str, year: str, line: str) -> None:
     found = run_of(framework=framework, year=year, attention="flash").workload.software
     assert found.partition("@")[0] == line
+
+
+@pytest.mark.parametrize(
+    ("notes", "stops"),
+    [
+        ("A100 40GB with 1600 Gbps node-node interconnect (RoCE); FSDP prec PURE", False),
+        ("A100 80GB with 1600 Gbps node-node interconnect (RoCE); FSDP prec DEFAULT", True),
+        ("H100 80GB BF16; FSDP prec DEFAULT", True),
+        ("H100 80GB BF16 (Large Scale, >= 128 GPUs); FSDP prec DEFAULT", True),
+    ],
+)
+def test_tables_of_llm_foundry_ran_the_pytorch_of_their_month(notes: str, stops: bool) -> None:
+    """Of May 2023, October 2023 and January 2024; PyTorch 2.1 came in between."""
+    source = "MosaicML llm-foundry benchmarking README"
+    run = run_of(source=source, framework="Composer/PyTorch FSDP", year="2023", zero_stage="3 (FSDP)", notes=notes)
+    assert software(run.workload.software).stops_recompute == stops
+    assert "settings" in assumed(run)
 
 
 def test_sailors_fork_computes_in_fp32_and_drops_nothing_where_its_rows_do_not_say() -> None:

@@ -46,6 +46,15 @@ def launched_by(notes: str) -> str:
     return "megatron-core"
 
 
+_TABLES = (
+    (re.compile(r"large scale"), "January 2024"),
+    (re.compile(r"a100 40gb"), "May 2023"),
+    (re.compile(r"[ah]100 80gb"), "October 2023"),
+)
+"""Notes of llm-foundry's tables, and when each was written: the software that its README asks for then is PyTorch 1.13,
+2.0 or 2.1, and 2.1. Source: mosaicml/llm-foundry, history of scripts/train/benchmarking/README.md."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """One recipe of a release; it is a row's if the row's model and device start so."""
@@ -131,6 +140,8 @@ def with_recipe(values: Mapping[str, str | None]) -> tuple[Mapping[str, str | No
     """
     source, stated = values.get("source") or "", (values.get("recompute_detail") or "").strip()
     named = re.search(r"(?:Megatron-Bridge performance summary|dgxc-benchmarking) (v?\d\d\.\d\d(?:\.\d\d)?)", source)
+    if "llm-foundry" in source:
+        return _with_date(values)
     reported = "arXiv 2603.07685" in source
     if named and not stated:
         releases: tuple[str, ...] = (named[1],)
@@ -159,3 +170,12 @@ def with_recipe(values: Mapping[str, str | None]) -> tuple[Mapping[str, str | No
     found["recompute_detail"] = f"{recipe.says} {detail}".strip()
     origin = f"the recipe of {recipe.release}" if named else f"the {recipe.release}"
     return found, f"{'; '.join(said)}: of {origin}" if said else ""
+
+
+def _with_date(values: Mapping[str, str | None]) -> tuple[Mapping[str, str | None], str]:
+    """A row of llm-foundry with the month in which its table was written."""
+    notes = (values.get("notes") or "").lower()
+    for table, month in _TABLES:
+        if table.search(notes):
+            return dict(values) | {"framework": f"{values.get('framework') or ''}, {month}"}, f"of {month}: its table"
+    return values, ""
