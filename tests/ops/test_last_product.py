@@ -38,7 +38,7 @@ def test_a_llama_layer_leaves_out_down_and_what_is_behind_it() -> None:
 
 
 def test_what_reads_the_last_product_keeps_it() -> None:
-    """Dropout keeps its mask by running; a norm behind keeps its input; outputs of experts weigh their router's gradient."""
+    """Dropout keeps its mask by running, a norm behind keeps its input, routers have gradients by what experts give."""
     assert left_out("llama-3.1-8b", dropout=True) == []
     assert left_out("llama-3.1-8b", norms=4) == []
     assert left_out("mixtral-8x7b") == []

@@ -243,13 +243,14 @@ def _counted_bytes(run: MeasuredRun, estimate: StepEstimate) -> float:
 
     def counted(stage: StageEstimate) -> float:
         parts = dict(stage.memory_bytes)
-        allocated = stage.peak_memory_bytes - parts["comm_buffers"] - parts["overhead"]
+        head = run.head_bytes if stage is estimate.stages[-1] else 0.0
+        allocated = stage.peak_memory_bytes - parts["comm_buffers"] - parts["overhead"] + head
         if run.memory_kind == "allocated":
             return allocated
-        room = max(0.0, stage.capacity_bytes - stage.peak_memory_bytes)
+        room = max(0.0, stage.capacity_bytes - stage.peak_memory_bytes - head)
         cached = min(framework.cached * allocated, room)
         reserved = allocated * (1 + framework.fragmentation)
-        return (stage.peak_memory_bytes if run.memory_kind == "device" else reserved) + cached
+        return (stage.peak_memory_bytes + head if run.memory_kind == "device" else reserved) + cached
 
     stages = estimate.stages[-1:] if run.last_stage else estimate.stages
     return max(counted(stage) for stage in stages)

@@ -198,3 +198,15 @@ def test_what_a_row_says_of_its_experts(notes: str, once: bool, overlap: str, im
     experts = {"n_experts": "8", "top_k": "2", "moe_ffn_hidden": "1024", "framework": "Megatron-Bridge 26.02"}
     run = run_of(notes=notes, **experts)
     assert (run.deduplicates, run.overlap, run.workload.expert_imbalance) == (once, overlap, imbalance)
+
+
+@pytest.mark.parametrize(
+    ("option", "bytes_each"), [("cross_entropy_loss_fusion", 4.0), ("defer_embedding_wgrad_compute", 4.0), ("", 0.0)]
+)
+def test_options_of_the_head_hold_logits_on_the_last_stage(option: str, bytes_each: float) -> None:
+    """Exponentials of the fused loss in 32 bits; two gradients in 16 bits that wait for the gradient of the head."""
+    run = run_of(notes=f"gpt3_mcore_te_tp2_pp2_{option}", micro_batch="4")
+    row = run.plans[0].row
+    logits = row.mbs * run.workload.seq_len * run.model.vocab / row.tp
+
+    assert run.head_bytes == logits * bytes_each

@@ -19,6 +19,7 @@ from meshwright.formats.measured.record import MeasuredRecord
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import ExpertOverlap
 from meshwright.specs.tuning import Tuning
 from meshwright.specs.workload import Workload
@@ -29,6 +30,8 @@ from meshwright.specs.workload import Workload
 PADDED = 128
 """Rows of a vocabulary on each tensor rank come in multiples of this under Megatron."""
 ROUTED_IMBALANCE = 1.5
+DEFERRED = 2
+"""Micro-batches whose gradients of logits wait in Megatron's tests of deferred gradients of the head."""
 
 DeviceLookup = Callable[[str, float | None], DeviceSpec]
 """From a name and the memory on the box in GB to the device; raises UnsupportedError for a name nobody knows."""
@@ -59,6 +62,8 @@ class MeasuredRun:
     """What a memory figure of the row counts: `allocated`, `reserved` or `device`."""
     last_stage: bool = False
     """Whether a memory figure is of the last stage instead of the fullest."""
+    head_bytes: float = 0.0
+    """What options of the head and its loss, which no plan states, hold on a device of the last stage."""
     assumptions: tuple[Assumption, ...] = ()
 
 
@@ -154,6 +159,7 @@ class _RowReader:
             offloaded_activations=self.offloaded(model),
             memory_kind=self.memory_kind(),
             last_stage="last rank" in record.all_text("mem_counted"),
+            head_bytes=self.head_bytes(plans[0].row, model, seq_len),
             assumptions=tuple(self.assumptions),
         )
 
@@ -258,6 +264,18 @@ class _RowReader:
         """Share of the layers whose activations live on the host."""
         match = re.search(r"offload_layers=(\d+)", self.notes)
         return min(1.0, int(match[1]) / model.num_layers) if match else 0.0
+
+    def head_bytes(self, row: PlanRow, model: ModelSpec, seq_len: int) -> float:
+        """Logits of a micro-batch that Megatron's options hold on a device of the last stage beside those of its loss.
+
+        Source: megatron/core/fusions/fused_cross_entropy.py: exponentials in 32 bits in a tensor of their own, which
+        the loss without fusion writes over the logits. `--wgrad-deferral-limit 2` in model_config.yaml of its tests of
+        `--defer-embedding-wgrad-compute`: so many gradients of logits wait for their gradient of the head.
+        """
+        logits = row.mbs * seq_len / row.cp_degree * model.vocab / row.tp
+        held = 4.0 * ("cross_entropy_loss_fusion" in self.notes)
+        held += 2.0 * DEFERRED * ("defer_embedding_wgrad_compute" in self.notes)
+        return logits * held
 
     def memory_kind(self) -> str:
         """What the row's memory figure counts; a framework's own total is the whole device's."""
