@@ -57,10 +57,31 @@ def _answer(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
         from meshwright.app.plan_mixed import plan_mixed
 
         return plan_mixed(inputs, request, aim)
+    if request.target is None and inputs.model.lora is not None:
+        return _fine_tuning(inputs, request, aim)
+    return _of_one_kind(inputs, request, aim)
+
+
+def _of_one_kind(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
+    """The best plans on one kind of device, of the target where one is named."""
     # The runner-up of the answer is the second plan, however few are shown.
     top, target, pareto = max(request.top, 2), request.target, request.pareto
     found = one_kind_plans(inputs, request.space, aim, top=top, target=target, pareto=pareto)
     return plan_set(inputs, found, top=request.top, aim=aim, target=target)
+
+
+def _fine_tuning(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
+    """The best plans of adapters that a trainer runs, priced as it runs them, beside the best of each other trainer."""
+    from meshwright.planning.fine_tuning import best_trainer, under_trainers
+
+    tried = under_trainers(request.job, request.space, aim, top=max(request.top, 2), pareto=request.pareto)
+    trainers, best = tuple(one.plan for one in tried), best_trainer(tried, aim)
+    if best is None:
+        answer = _of_one_kind(inputs, request, aim)
+        none = "no trainer known here runs a plan of this job that fits; what each lacks stands under Trainers"
+        return replace(answer, trainers=trainers, warnings=(none, *answer.warnings))
+    answer = plan_set(best.inputs, best.plans, top=request.top, aim=aim, target=best.trainer)
+    return replace(answer, trainers=trainers)
 
 
 def _fields(request: PlanRequest) -> JobFields:

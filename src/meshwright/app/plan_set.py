@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from meshwright.app.export import Exported
     from meshwright.app.trace import Trace
     from meshwright.formats.plan_json import PlannedJob
+    from meshwright.planning.fine_tuning import TrainerPlan
     from meshwright.planning.mixed.mixing import Mixing
     from meshwright.planning.mixed.slices import Composition
     from meshwright.planning.mixed.source import SearchRecord
@@ -186,6 +187,8 @@ class PlanSet(Answer, Sequence[RankedPlan]):
     """What a composer looked at; None where the certificate says it."""
     composition: Composition | None = None
     """Who planned which slice; None where our own search planned all."""
+    trainers: tuple[TrainerPlan, ...] = ()
+    """The best plan under each trainer of adapters; empty where weights are trained, or a target is named."""
 
     @property
     def best(self) -> RankedPlan:
@@ -241,6 +244,8 @@ class PlanSet(Answer, Sequence[RankedPlan]):
             document["search"] = self.searched.to_dict()
         if self.mixing is not None or self.composition is not None:
             document = _with_mixed(document, self)
+        if self.trainers:
+            document["trainers"] = [one.to_dict() for one in self.trainers]
         if self.run is not None:
             document["run"] = self.run.to_dict() | {"text": run_sentence(self.run)}
         return document

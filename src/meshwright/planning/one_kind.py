@@ -292,18 +292,18 @@ def find_best(
     if aim.by.from_front:
         front = whole.result.pareto or whole.result.plans
         whole = replace(whole, result=replace(whole.result, plans=front))
-        ordered = tuple(offer.plan for offer in sorted(_offers(whole), key=aim.by.key))
+        ordered = tuple(offer.plan for offer in sorted(offers(whole), key=aim.by.key))
         whole = replace(whole, result=replace(whole.result, plans=ordered))
     found = [whole]
     if aim.rents and not aim.by.from_front:
         found += _on_fewer(cluster, on)
     best = whole
     for other in found[1:]:
-        if not best.result.plans or _clearly_better(_offers(other)[0], _offers(best)[0], aim):
+        if not best.result.plans or _clearly_better(offers(other)[0], offers(best)[0], aim):
             best = other
     if best is not whole:
         best = replace(best, idle=_why_fewer(whole, best, aim))
-    kept = tuple(offer.plan for offer in _offers(best) if aim.excess(offer) == 0)
+    kept = tuple(offer.plan for offer in offers(best) if aim.excess(offer) == 0)
     if best.result.plans and not kept:
         raise_unmet(found, aim, model)
     return replace(best, result=replace(best.result, plans=kept[:top]))
@@ -320,7 +320,7 @@ def raise_unmet(found: Sequence[Found], aim: Aim, model: ModelSpec) -> None:
     Raises:
         InfeasibleError: always.
     """
-    offers = sorted((offer for one in found for offer in _offers(one)), key=aim.rank)
+    offers = sorted((offer for one in found for offer in offers(one)), key=aim.rank)
     if found[0].cluster.groups[0].price_per_hour is None:
         offers = [replace(offer, price_per_step=0.0) for offer in offers]
     admitted(aim, offers, f"{model.name} on {found[0].cluster.name}")
@@ -359,7 +359,7 @@ def _why_fewer(whole: Found, part: Found, aim: Aim) -> Reason:
     counts = part.cluster.devices, whole.cluster.devices
     if not whole.result.plans:
         return idle_reason(*counts, "too large", rented=True, space=whole.result.certificate.space)
-    before, after = _offers(whole)[0], _offers(part)[0]
+    before, after = offers(whole)[0], offers(part)[0]
     if aim.excess(before) > 0:
         return idle_reason(*counts, "limits", rented=True, limits=aim.limits_text())
     value, least = aim.by.key(before)[0], aim.by.key(after)[0]
@@ -368,8 +368,8 @@ def _why_fewer(whole: Found, part: Found, aim: Aim) -> Reason:
     return idle_reason(*counts, aim.by.saves, rented=True, saved=1 - least / value)
 
 
-def _offers(found: Found) -> list[Offer[FoundPlan]]:
-    """The plans with what they take and cost."""
+def offers(found: Found) -> list[Offer[FoundPlan]]:
+    """The plans with what they take and cost, in their order."""
     group, devices = found.cluster.groups[0], found.cluster.devices
     rate = 1.0 if group.price_per_hour is None else group.price_per_hour
     return [

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from meshwright.errors import InfeasibleError
 from meshwright.fields.job import SpaceFields
 from meshwright.formats.cluster import Assumption
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.objectives import QUICKEST, Aim
-from meshwright.planning.one_kind import Found, find_best
+from meshwright.planning.one_kind import Found, Refusals, find_best
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 
@@ -40,7 +41,23 @@ class OneKindPlans:
 def one_kind_plans(
     inputs: JobInputs, limits: SpaceFields, aim: Aim, *, top: int, target: str | None = None, pareto: bool = False
 ) -> OneKindPlans:
-    """The best plans on one kind of device.
+    """The best plans on one kind of device; see `one_kind_search`.
+
+    Raises:
+        InputError: contradictory limits.
+        UnsupportedError: an unknown target, or one that cannot run the model.
+        InfeasibleError: no plan fits, or none keeps to the limits.
+    """
+    searched = one_kind_search(inputs, limits, aim, top=top, target=target, pareto=pareto)
+    if not searched.found.result.plans:
+        raise _no_plan(inputs, limits, searched.found, target_rule(target))
+    return searched
+
+
+def one_kind_search(
+    inputs: JobInputs, limits: SpaceFields, aim: Aim, *, top: int, target: str | None = None, pareto: bool = False
+) -> OneKindPlans:
+    """What a search on one kind of device finds, which may be nothing.
 
     Args:
         inputs: model, cluster of one group, workload.
@@ -53,20 +70,11 @@ def one_kind_plans(
     Raises:
         InputError: contradictory limits.
         UnsupportedError: an unknown target, or one that cannot run the model.
-        InfeasibleError: no plan fits, or none keeps to the limits.
+        InfeasibleError: plans fit, and none keeps to the limits.
     """
     spec, cluster, workload, refuses = inputs.model, inputs.cluster, inputs.workload, target_rule(target)
 
-    def space_for(part: ClusterSpec, free: tuple[str, ...] = ()) -> Space:
-        asked = space_of(spec, workload, part.devices, **limits.keywords())
-        opened = tuple(axis for axis in asked.opened if axis not in free)
-        space = replace(asked, pins=tuple(pin for pin in asked.pins if pin[0] not in free), opened=opened)
-        if refuses is None:
-            return space
-        from meshwright.planning.target_space import restricted
-
-        return restricted(space, spec, part, workload, refuses)
-
+    space_for = _space_for(inputs, limits, refuses)
     space = space_for(cluster)
     found = find_best(spec, cluster, workload, space_for, aim, top=top, refuses=refuses, pareto=pareto)
     moved = "offload" not in space.opened and any(value != "none" for value in space.pinned("offload") or ())
@@ -76,13 +84,7 @@ def one_kind_plans(
 
         found = with_unequal(inputs, found, partial(space_for, free=space.opened), top=top)
     if not found.result.plans:
-        from meshwright.planning.repair.no_plan import freed_pins, no_plan
-
-        asked = space_of(spec, workload, cluster.devices, **limits.keywords())
-        pins = tuple(pin for pin in asked.pins if pin[0] not in asked.opened)
-        freed = {some: partial(space_for, free=tuple(axis for axis, _ in some)) for some in freed_pins(pins, cluster)}
-        said = {"by_tokens": inputs.by_tokens, "software_given": inputs.software_given}
-        raise no_plan(spec, cluster, workload, space_for, found, freed, **said)
+        return OneKindPlans(found=found, space=space)
     if calibration_of(workload.calibration).run is not None and aim.by.exact:
         found = _measured_again(found)
     chosen = None
@@ -96,6 +98,42 @@ def one_kind_plans(
 
     front = device_front(spec, found.cluster, workload, space_for, found.result)
     return OneKindPlans(found=found, space=space, front=front)
+
+
+class _SpaceFor(Protocol):
+    """The search space on a part of the cluster, with some of the pins freed."""
+
+    def __call__(self, part: ClusterSpec, free: tuple[str, ...] = ()) -> Space: ...
+
+
+def _space_for(inputs: JobInputs, limits: SpaceFields, refuses: Refusals | None) -> _SpaceFor:
+    """What is searched on a part of a cluster: what the limits leave, and the target can run."""
+    spec, workload = inputs.model, inputs.workload
+
+    def space_for(part: ClusterSpec, free: tuple[str, ...] = ()) -> Space:
+        asked = space_of(spec, workload, part.devices, **limits.keywords())
+        opened = tuple(axis for axis in asked.opened if axis not in free)
+        space = replace(asked, pins=tuple(pin for pin in asked.pins if pin[0] not in free), opened=opened)
+        if refuses is None:
+            return space
+        from meshwright.planning.target_space import restricted
+
+        return restricted(space, spec, part, workload, refuses)
+
+    return space_for
+
+
+def _no_plan(inputs: JobInputs, limits: SpaceFields, found: Found, refuses: Refusals | None) -> InfeasibleError:
+    """The constraint that binds, and what would make a plan fit."""
+    from meshwright.planning.repair.no_plan import freed_pins, no_plan
+
+    spec, cluster, workload = inputs.model, inputs.cluster, inputs.workload
+    space_for = _space_for(inputs, limits, refuses)
+    asked = space_of(spec, workload, cluster.devices, **limits.keywords())
+    pins = tuple(pin for pin in asked.pins if pin[0] not in asked.opened)
+    freed = {some: partial(space_for, free=tuple(axis for axis, _ in some)) for some in freed_pins(pins, cluster)}
+    said = {"by_tokens": inputs.by_tokens, "software_given": inputs.software_given}
+    return no_plan(spec, cluster, workload, space_for, found, freed, **said)
 
 
 def _equal_pipelines_suffice(found: Found, cluster: ClusterSpec) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from meshwright.report.plan_tables import RATES, UNTOLD, bottleneck, fullest, rank_lines, shown_stages, stage_name
+from meshwright.report.words.trainers import trainer_lines
 from meshwright.report.words.verdict import rate_heading
 from meshwright.units import GIB, gib, of_capacity, percent, seconds, significant
 
@@ -58,6 +59,11 @@ def plan_set_html(document: Mapping[str, Any]) -> str:
         f"<p><b>{escape(verdict['text'])}</b></p>",
         _list(lines),
         _plan_table(document["plans"]),
+        _details(
+            "Trainers", [": ".join((one, ", ".join(filter(None, rest)))) for one, *rest in trainer_lines(trainers)]
+        )
+        if (trainers := document.get("trainers"))
+        else "",
         _body(best),
         _details("Ranks", rank_lines(document["rank_map"], stages=16)),
         _details("Assumed", assumed),

@@ -8,6 +8,7 @@ from typing import Any
 from meshwright.records import visible
 from meshwright.report.page.source import PageSource
 from meshwright.report.plan_tables import RATES, UNTOLD, bottleneck, fullest, stage_name
+from meshwright.report.words.trainers import trainer_lines
 from meshwright.report.words.verdict import rate_heading
 from meshwright.units import of_capacity, percent, seconds
 
@@ -40,6 +41,12 @@ def plan_set_markdown(source: PageSource) -> str:
             map(_plan, document["plans"]),
         ),
     ]
+    if trainers := document.get("trainers"):
+        rows = (
+            (name, _code(plan) if time else _plain(plan), time, memory)
+            for name, plan, time, memory in trainer_lines(trainers)
+        )
+        lines += ["", *_table(("trainer", "plan", "step", "memory"), rows)]
     lines += ["", *_table(("part of the step", "time", "share"), _parts(best["estimate"]))]
     lines += ["", *_table(("memory", "peak", "at"), _stages(best["estimate"]["stages"]))]
     assumed = [(_plain(one["name"]), _plain(one["value"]), one["basis"]) for one in document["inputs"]["assumptions"]]

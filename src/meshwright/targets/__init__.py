@@ -12,7 +12,17 @@ from importlib import import_module
 from meshwright.errors import UnsupportedError, nearest, unknown_name
 from meshwright.targets.contract import Target, TargetFiles
 
-__all__ = ["TARGETS", "TRAINERS", "Target", "TargetFiles", "reader_named", "readers", "target_named", "target_of_file"]
+__all__ = [
+    "FINE_TUNING",
+    "TARGETS",
+    "TRAINERS",
+    "Target",
+    "TargetFiles",
+    "reader_named",
+    "readers",
+    "target_named",
+    "target_of_file",
+]
 
 
 class TargetCatalogue(Mapping[str, Target]):
@@ -82,6 +92,8 @@ TARGETS = TargetCatalogue(
         "meshwright": "run",
     },
 )
+FINE_TUNING = ("torchtitan", "bridge", "automodel", "accelerate", "axolotl", "llamafactory", "deepspeed")
+"""Targets that train adapters on frozen weights; a test holds the list against what each accepts."""
 TRAINERS = TargetCatalogue(
     "torchtune",
     "litgpt",

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.report.page.source import PageSource, PlanOnPage
+from meshwright.report.words.trainers import trainer_lines
 
 
 def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
-    """Reasons and assumptions of the answer; the page has the rest."""
+    """Reasons, trainers and assumptions of the answer; the page has the rest."""
     document = source.document
     return {
         "why": list(document["verdict"]["why"]) if plan.entry["rank"] == 1 else [],
+        "trainers": trainer_lines(document.get("trainers", ())),
         "assumptions": list(document["inputs"]["assumptions"]),
     }

@@ -9,7 +9,7 @@ export const view = {
   draw(root, data, page) {
     const grid = html("div", { class: "grid" });
     root.append(grid);
-    grid.append(step(page), memoryOf(page), plans(page), said(data, page));
+    grid.append(step(page), memoryOf(page), plans(page), ...(data.trainers.length ? [trainers(data, page)] : []), said(data, page));
   },
 };
 
@@ -86,6 +86,15 @@ function plans(page) {
     { name: "MFU", key: "mfu", show: (value) => (value === null ? "–" : percent(value)), number: true },
     { name: "Memory", key: "memory", show: percent, number: true }, { name: "Largest loss", key: "limit" },
   ], rows, { title: "Plans found", folded: false, pick: (row) => page.choose(row.at) });
+  return root;
+}
+
+function trainers(data, page) {
+  const root = html("section", {}, html("h2", {}, "Trainers"));
+  const rows = data.trainers.map(([names, plan, step, memory]) => ({ names, plan, step, memory }));
+  page.table(root, [
+    { name: "Trainer", key: "names" }, { name: "Plan", key: "plan" }, { name: "Step", key: "step" }, { name: "Memory", key: "memory" },
+  ], rows, { title: "Trainers", folded: false });
   return root;
 }
 

@@ -1,0 +1,107 @@
+"""The best plan of adapters under each trainer that has them: what it can run, with its own kernels and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.errors import InfeasibleError, InputError, UnsupportedError
+from meshwright.estimate.result import StepEstimate
+from meshwright.fields.job import JobFields, SpaceFields
+from meshwright.planning.for_target import priced_as
+from meshwright.planning.job_inputs import JobInputs, job_inputs
+from meshwright.planning.objectives import Aim
+from meshwright.planning.one_kind import offers
+from meshwright.planning.one_kind_plans import OneKindPlans, one_kind_search
+from meshwright.planning.repair.leanest import leanest
+from meshwright.records import Record
+from meshwright.targets import FINE_TUNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerPlan(Record):
+    """The best plan that one trainer runs, or the one of least memory where none fits."""
+
+    trainer: str
+    """Name of the target."""
+    plan: str | None = None
+    """The one-line form; None where the trainer runs none."""
+    fits: bool = False
+    step_time_s: float | None = None
+    peak_memory_bytes: float | None = None
+    capacity_bytes: float | None = None
+    why: str = ""
+    """Why the trainer runs none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """Plans that one trainer runs."""
+
+    trainer: str
+    inputs: JobInputs
+    """The question, priced as the trainer runs it."""
+    plans: OneKindPlans
+    """At least one plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnderTrainer:
+    """What a search for one trainer found."""
+
+    plan: TrainerPlan
+    searched: Searched | None = None
+    """None where nothing fits."""
+
+
+def under_trainers(
+    job: JobFields, limits: SpaceFields, aim: Aim, *, top: int, pareto: bool = False
+) -> tuple[UnderTrainer, ...]:
+    """The best plans under each trainer that has adapters, in the order of `FINE_TUNING`.
+
+    Args:
+        job: the question, on one kind of device, with adapters.
+        limits: pinned and forbidden axes, and schedules.
+        aim: what the plans are ordered by, and limits of time and price.
+        top: how many layouts.
+        pareto: also find the front.
+    """
+    return tuple(_under(name, job, limits, aim, top, pareto=pareto) for name in FINE_TUNING)
+
+
+def best_trainer(found: tuple[UnderTrainer, ...], aim: Aim) -> Searched | None:
+    """The trainer of the best plan, the first of equals; None where none runs any that fits."""
+    able = [one.searched for one in found if one.searched is not None]
+    return min(able, key=lambda one: aim.rank(offers(one.plans.found)[0]), default=None)
+
+
+def _under(trainer: str, job: JobFields, limits: SpaceFields, aim: Aim, top: int, *, pareto: bool) -> UnderTrainer:
+    """A search for one trainer."""
+    try:
+        inputs = job_inputs(priced_as(job, trainer))
+        plans = one_kind_search(inputs, limits, aim, top=top, target=trainer, pareto=pareto)
+    except (InfeasibleError, InputError, UnsupportedError) as error:
+        first = error.problems[0]
+        why = ": ".join(text for text in (first.what.removeprefix("plan: "), first.why) if text)
+        return UnderTrainer(plan=TrainerPlan(trainer=trainer, why=why))
+    if plans.found.result.plans:
+        best = plans.found.result.plans[0]
+        line = best.row.format() if best.row is not None else "recompute per layer"
+        searched = Searched(trainer=trainer, inputs=inputs, plans=plans)
+        return UnderTrainer(plan=_plan(trainer, line, best.estimate, fits=True), searched=searched)
+    assert plans.space is not None
+    tried = leanest(inputs.model, inputs.cluster, inputs.workload, plans.space)
+    if not tried:
+        return UnderTrainer(plan=TrainerPlan(trainer=trainer, why="it runs no plan of this job"))
+    return UnderTrainer(plan=_plan(trainer, tried[0].row.format(), tried[0].estimate, fits=False))
+
+
+def _plan(trainer: str, line: str, estimate: StepEstimate, *, fits: bool) -> TrainerPlan:
+    full = estimate.fullest
+    return TrainerPlan(
+        trainer=trainer,
+        plan=line,
+        fits=fits,
+        step_time_s=estimate.step_time_s,
+        peak_memory_bytes=full.peak_memory_bytes,
+        capacity_bytes=full.capacity_bytes,
+    )

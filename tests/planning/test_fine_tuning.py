@@ -1,0 +1,94 @@
+"""Adapters under each trainer that has them: what it runs is what `--target` finds, and the best of all is answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright import plan
+from meshwright.app.plan_set import PlanSet
+from meshwright.app.requests.plan import PlanRequest
+from meshwright.errors import InfeasibleError, MeshwrightError
+from meshwright.planning.fine_tuning import best_trainer, under_trainers
+from meshwright.planning.objectives import QUICKEST
+from meshwright.targets import FINE_TUNING, TARGETS
+
+NO_TRAINERS = {"torch-csv", "run"}
+"""A file of a schedule, and this machine."""
+QUESTIONS = [
+    {"model": "qwen3-8b", "gpus": "2xRTX4090", "lora": "16"},
+    {"model": "qwen3-8b", "gpus": "1xRTX4090", "lora": "16"},
+    {"model": "llama-3.1-70b", "gpus": "8xH100", "lora": "r=16,base=nf4"},
+]
+
+
+def asked(**more: object) -> PlanSet:
+    found = plan(**more)  # type: ignore[arg-type]
+    assert isinstance(found, PlanSet)
+    return found
+
+
+def of_target(question: dict[str, str], target: str) -> tuple[PlanSet | None, MeshwrightError | None]:
+    """The same question of one target: its answer, or its error."""
+    try:
+        return asked(**question, target=target), None
+    except MeshwrightError as error:
+        return None, error
+
+
+def test_the_list_of_trainers_names_all_that_have_adapters() -> None:
+    question = {"model": "qwen3-0.6b", "gpus": "1xH100", "lora": "8"}
+    able = {name for name in TARGETS if of_target(question, name)[0] is not None}
+    assert able - NO_TRAINERS == set(FINE_TUNING)
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: f"{one['model']} on {one['gpus']}")
+def test_each_trainer_has_the_plan_that_its_own_question_finds(question: dict[str, str]) -> None:
+    answer = asked(**question)
+    assert [one.trainer for one in answer.trainers] == list(FINE_TUNING)
+    fitting = [one for one in answer.trainers if one.fits]
+    assert answer.best.estimate.step_time_s == min(one.step_time_s or 0.0 for one in fitting)
+    for one in answer.trainers:
+        own, refused = of_target(question, one.trainer)
+        if own is not None:
+            assert not own.trainers
+            assert (one.plan, one.step_time_s) == (own.best.title, own.best.estimate.step_time_s)
+        elif isinstance(refused, InfeasibleError):
+            assert not one.fits
+            assert str(one.plan) in str(refused)
+            assert (one.peak_memory_bytes or 0.0) > (one.capacity_bytes or 0.0)
+        else:
+            assert one.plan is None
+            assert one.why
+
+
+def test_the_answer_is_one_that_its_trainer_runs() -> None:
+    answer = asked(model="llama-3.1-70b", gpus="8xH100", lora="r=16,base=nf4")
+    target = next(one.value for one in answer.assumptions if one.name == "target")
+    able = [name for name in FINE_TUNING if not TARGETS[name].problems(answer.best.job)]
+    assert any(TARGETS[name].title in target for name in able)
+    assert answer.best.export(able[0]).files
+
+
+def test_pins_and_objectives_hold_under_every_trainer() -> None:
+    request = PlanRequest.read({"model": "qwen3-8b", "gpus": "4xA100-40", "lora": "16", "pin": "tp=2"})
+    found = under_trainers(request.job, request.space, QUICKEST, top=2)
+    assert all("tp2" in one.plan.plan.split(".") for one in found if one.plan.fits and one.plan.plan)
+    assert not next(one.plan for one in found if one.plan.trainer == "llamafactory").fits
+    best = best_trainer(found, QUICKEST)
+    assert best is not None
+    lean = asked(model="qwen3-8b", gpus="4xA100-40", lora="16", objective="memory")
+    assert (
+        lean.best.estimate.peak_memory_bytes
+        <= asked(model="qwen3-8b", gpus="4xA100-40", lora="16").best.estimate.peak_memory_bytes
+    )
+
+
+def test_where_no_trainer_fits_the_plan_of_least_memory_is_repaired() -> None:
+    with pytest.raises(InfeasibleError, match="base=nf4"):
+        plan("llama-3.1-70b", gpus="1xRTX4090", lora="16")
+
+
+def test_weights_that_are_trained_have_no_table_of_trainers() -> None:
+    answer = asked(model="gpt2", gpus="1xH100")
+    assert not answer.trainers
+    assert "trainers" not in answer.to_dict()
