@@ -72,13 +72,15 @@ def _of_one_kind(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
 
 def _fine_tuning(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
     """The best plans of adapters that a trainer runs, priced as it runs them, beside the best of each other trainer."""
-    from meshwright.planning.fine_tuning import best_trainer, under_trainers
+    from meshwright.planning.fine_tuning import best_trainer, no_trainer, under_trainers
 
     tried = under_trainers(request.job, request.space, aim, top=max(request.top, 2), pareto=request.pareto)
     trainers, best = tuple(one.plan for one in tried), best_trainer(tried, aim)
     if best is None:
+        if none_fits := no_trainer(tried, inputs, request.space):
+            raise none_fits
         answer = _of_one_kind(inputs, request, aim)
-        none = "no trainer known here runs a plan of this job that fits; what each lacks stands under Trainers"
+        none = "no trainer known here runs these adapters; what each lacks stands under Trainers"
         return replace(answer, trainers=trainers, warnings=(none, *answer.warnings))
     answer = plan_set(best.inputs, best.plans, top=request.top, aim=aim, target=best.trainer)
     return replace(answer, trainers=trainers)

@@ -11,7 +11,7 @@ from meshwright.planning.for_target import priced_as
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.objectives import Aim
 from meshwright.planning.one_kind import offers
-from meshwright.planning.one_kind_plans import OneKindPlans, one_kind_search
+from meshwright.planning.one_kind_plans import OneKindPlans, no_plan_of, one_kind_search
 from meshwright.planning.repair.leanest import leanest
 from meshwright.records import Record
 from meshwright.targets import FINE_TUNING
@@ -41,7 +41,6 @@ class Searched:
     inputs: JobInputs
     """The question, priced as the trainer runs it."""
     plans: OneKindPlans
-    """At least one plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ class UnderTrainer:
 
     plan: TrainerPlan
     searched: Searched | None = None
-    """None where nothing fits."""
+    """None where the trainer cannot be asked; without a plan where nothing fits."""
 
 
 def under_trainers(
@@ -70,8 +69,23 @@ def under_trainers(
 
 def best_trainer(found: tuple[UnderTrainer, ...], aim: Aim) -> Searched | None:
     """The trainer of the best plan, the first of equals; None where none runs any that fits."""
-    able = [one.searched for one in found if one.searched is not None]
+    able = [one.searched for one in found if one.searched is not None and one.plan.fits]
     return min(able, key=lambda one: aim.rank(offers(one.plans.found)[0]), default=None)
+
+
+def no_trainer(found: tuple[UnderTrainer, ...], asked: JobInputs, limits: SpaceFields) -> InfeasibleError | None:
+    """Why nothing fits, of the trainer that needs the least memory; None where no trainer can be asked.
+
+    Args:
+        found: under each trainer, no plan that fits.
+        asked: the question of no trainer.
+        limits: of the search.
+    """
+    tried = [(one.plan.peak_memory_bytes or 0.0, one.searched) for one in found if one.searched is not None]
+    if not tried:
+        return None
+    _, least = min(tried, key=lambda pair: pair[0])
+    return no_plan_of(least.inputs, limits, least.plans.found, least.trainer, asked=asked)
 
 
 def _under(trainer: str, job: JobFields, limits: SpaceFields, aim: Aim, top: int, *, pareto: bool) -> UnderTrainer:
@@ -83,16 +97,16 @@ def _under(trainer: str, job: JobFields, limits: SpaceFields, aim: Aim, top: int
         first = error.problems[0]
         why = ": ".join(text for text in (first.what.removeprefix("plan: "), first.why) if text)
         return UnderTrainer(plan=TrainerPlan(trainer=trainer, why=why))
+    searched = Searched(trainer=trainer, inputs=inputs, plans=plans)
     if plans.found.result.plans:
         best = plans.found.result.plans[0]
         line = best.row.format() if best.row is not None else "recompute per layer"
-        searched = Searched(trainer=trainer, inputs=inputs, plans=plans)
         return UnderTrainer(plan=_plan(trainer, line, best.estimate, fits=True), searched=searched)
     assert plans.space is not None
     tried = leanest(inputs.model, inputs.cluster, inputs.workload, plans.space)
     if not tried:
         return UnderTrainer(plan=TrainerPlan(trainer=trainer, why="it runs no plan of this job"))
-    return UnderTrainer(plan=_plan(trainer, tried[0].row.format(), tried[0].estimate, fits=False))
+    return UnderTrainer(plan=_plan(trainer, tried[0].row.format(), tried[0].estimate, fits=False), searched=searched)
 
 
 def _plan(trainer: str, line: str, estimate: StepEstimate, *, fits: bool) -> TrainerPlan:

@@ -14,11 +14,14 @@ from meshwright.formats.cluster import Assumption
 from meshwright.library.software import canonical
 from meshwright.planning.job_inputs import resolve_model
 from meshwright.planning.one_kind import Found
+from meshwright.planning.tuned import read_lora
 from meshwright.planning.used_nodes import on_used_nodes
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
-from meshwright.specs.software import DEFAULT_SOFTWARE
+from meshwright.specs.software import DEFAULT_SOFTWARE, PEFT_SOFTWARE
+from meshwright.specs.tuning import BITSANDBYTES
 from meshwright.targets import Target, target_named
 from meshwright.units import of_capacity, percent
 
@@ -124,8 +127,9 @@ def priced_as(job: JobFields, target: str | None) -> JobFields:
     job = _with_adapters(replace(job, **own_formats), found)
     if job.software is None:
         # Without kernels of its own a target is Megatron's whatever is trained, but for a calibration's framework.
-        own = own or (DEFAULT_SOFTWARE if job.calibration is None else None)
-        return job if own is None else replace(job, software=own)
+        if own is None and job.calibration is not None:
+            return job
+        return replace(job, software=software_of(found, _stored_base(job)))
     line = canonical(job.software).partition("@")[0]
     if (line == _JAX) != (own == _JAX):
         why = f"{found.title} runs on {'JAX' if own == _JAX else 'PyTorch'}, {line} prices the other"
@@ -134,6 +138,27 @@ def priced_as(job: JobFields, target: str | None) -> JobFields:
             what=f"--software is {job.software} for --target {target}", why=why, fix=fix, field="software", code="MW203"
         )
     return job
+
+
+def _stored_base(job: JobFields) -> str | None:
+    """Stored format of the frozen weights that a question names; None for none, and where it cannot be read."""
+    if job.lora is None:
+        own = job.model.lora if isinstance(job.model, ModelSpec) else None
+        return own.base if own is not None else None
+    with suppress(MeshwrightError):  # what is wrong is refused where the question is read
+        return read_lora(job.lora).base
+    return None
+
+
+def software_of(target: Target, base: str | None) -> str:
+    """What a target's plans run under: models of the transformers library load weights of bitsandbytes through PEFT.
+
+    Args:
+        target: a framework.
+        base: stored format of the frozen weights beside adapters; None where they are as trained weights are.
+    """
+    own = target.software or DEFAULT_SOFTWARE
+    return PEFT_SOFTWARE if own == _OF_TRANSFORMERS and base in BITSANDBYTES else own
 
 
 def _with_adapters(job: JobFields, target: Target) -> JobFields:
@@ -148,3 +173,5 @@ def _with_adapters(job: JobFields, target: Target) -> JobFields:
 
 
 _JAX = "xla"
+_OF_TRANSFORMERS = "pytorch-eager"
+"""Of targets whose models are those of the transformers library."""

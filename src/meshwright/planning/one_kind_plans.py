@@ -41,7 +41,7 @@ class OneKindPlans:
 def one_kind_plans(
     inputs: JobInputs, limits: SpaceFields, aim: Aim, *, top: int, target: str | None = None, pareto: bool = False
 ) -> OneKindPlans:
-    """The best plans on one kind of device; see `one_kind_search`.
+    """The best plans on one kind of device; see `one_kind_search`, whose arguments these are.
 
     Raises:
         InputError: contradictory limits.
@@ -50,7 +50,7 @@ def one_kind_plans(
     """
     searched = one_kind_search(inputs, limits, aim, top=top, target=target, pareto=pareto)
     if not searched.found.result.plans:
-        raise _no_plan(inputs, limits, searched.found, target_rule(target))
+        raise no_plan_of(inputs, limits, searched.found, target)
     return searched
 
 
@@ -123,17 +123,39 @@ def _space_for(inputs: JobInputs, limits: SpaceFields, refuses: Refusals | None)
     return space_for
 
 
-def _no_plan(inputs: JobInputs, limits: SpaceFields, found: Found, refuses: Refusals | None) -> InfeasibleError:
-    """The constraint that binds, and what would make a plan fit."""
+def no_plan_of(
+    inputs: JobInputs, limits: SpaceFields, found: Found, target: str | None, *, asked: JobInputs | None = None
+) -> InfeasibleError:
+    """The constraint that binds, and what would make a plan fit.
+
+    Args:
+        inputs: the question, as the target prices it.
+        limits: of the search.
+        found: what it found, no plan.
+        target: whose plans were searched.
+        asked: the question as it was asked, where the target was chosen for it and another may run what is trained
+            instead.
+    """
     from meshwright.planning.repair.no_plan import freed_pins, no_plan
+    from meshwright.planning.repair.of_tuning import Otherwise
 
     spec, cluster, workload = inputs.model, inputs.cluster, inputs.workload
-    space_for = _space_for(inputs, limits, refuses)
-    asked = space_of(spec, workload, cluster.devices, **limits.keywords())
-    pins = tuple(pin for pin in asked.pins if pin[0] not in asked.opened)
+    space_for = _space_for(inputs, limits, target_rule(target))
+    whole = space_of(spec, workload, cluster.devices, **limits.keywords())
+    pins = tuple(pin for pin in whole.pins if pin[0] not in whole.opened)
     freed = {some: partial(space_for, free=tuple(axis for axis, _ in some)) for some in freed_pins(pins, cluster)}
-    said = {"by_tokens": inputs.by_tokens, "software_given": inputs.software_given}
-    return no_plan(spec, cluster, workload, space_for, found, freed, **said)
+    given = inputs if asked is None else asked
+    return no_plan(
+        spec,
+        cluster,
+        workload,
+        space_for,
+        found,
+        freed,
+        by_tokens=given.by_tokens,
+        software_given=given.software_given,
+        otherwise=Otherwise(model=asked.model, space_for=_space_for(asked, limits, None)) if asked else None,
+    )
 
 
 def _equal_pipelines_suffice(found: Found, cluster: ClusterSpec) -> bool:

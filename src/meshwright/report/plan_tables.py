@@ -78,7 +78,7 @@ def tie_lines(tie: Mapping[str, Any]) -> list[RenderableType]:
 
 def trainer_table(trainers: Sequence[Mapping[str, Any]]) -> Table:
     """The best plan under each trainer."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2), show_header=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for justify in ("left", "left", "right", "right"):
         table.add_column(justify=justify, overflow="fold")
     for names, plan, time, memory in trainer_lines(trainers):

@@ -11,6 +11,7 @@ from meshwright.planning.one_kind import Found, SpaceFor
 from meshwright.planning.repair.job_repair import JobRepair, Pins
 from meshwright.planning.repair.leanest import Leanest, leanest
 from meshwright.planning.repair.of_job import repairs_of_job
+from meshwright.planning.repair.of_tuning import Otherwise
 from meshwright.search.space import Space
 from meshwright.search.watching import watched
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
@@ -72,6 +73,7 @@ def no_plan(
     *,
     by_tokens: bool = False,
     software_given: bool = True,
+    otherwise: Otherwise | None = None,
 ) -> NoPlanError:
     """The error that says which constraint binds and what would make it fit.
 
@@ -84,6 +86,7 @@ def no_plan(
         freed: the space without some of the pins, by these.
         by_tokens: the batch was given in tokens, beside which no repair may state sequences.
         software_given: the framework was stated, and stays whatever is trained.
+        otherwise: what other trainings start from, which another trainer may run; this question by default.
 
     Returns:
         The error, to be raised.
@@ -97,7 +100,16 @@ def no_plan(
     tried = leanest(model, cluster, workload, space)
     lean = tried[0] if tried else None
     with watched(None):
-        found_repairs = repairs_of_job(model, cluster, workload, space_for, freed, tried, software_given=software_given)
+        found_repairs = repairs_of_job(
+            model,
+            cluster,
+            workload,
+            space_for,
+            freed,
+            tried,
+            software_given=software_given,
+            otherwise=otherwise,
+        )
         repairs = tuple(one.beside(by_tokens) for one in found_repairs)
     problem = Problem(
         what=_what(model, cluster, certificate.space, lean, pinned=bool(freed)),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
+from meshwright.errors import UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import node_group
 from meshwright.library.devices import larger_devices
@@ -17,7 +19,8 @@ from meshwright.planning.repair.job_repair import Pins, Repairs, best_plan, job_
 from meshwright.planning.repair.leanest import Leanest
 from meshwright.planning.repair.of_offload import larger_host, offload_repairs
 from meshwright.planning.repair.of_tiles import in_tiles
-from meshwright.planning.repair.of_tuning import lighter
+from meshwright.planning.repair.of_tuning import Otherwise, lighter
+from meshwright.planning.repair.trained import trained_by_some
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
@@ -44,8 +47,10 @@ def repairs_of_job(
     tried: list[Leanest],
     *,
     software_given: bool = True,
+    otherwise: Otherwise | None = None,
 ) -> Repairs:
     """Changes that make it fit: same devices first, then more or larger ones, then other training."""
+    otherwise = otherwise or Otherwise(model=model, space_for=space_for)
     lean = tried[0] if tried else None
     yield from _without_pins(model, cluster, workload, freed)
     yield from larger_host(model, cluster, workload, space_for)
@@ -57,8 +62,9 @@ def repairs_of_job(
     more = list(_more_devices(model, cluster, workload, space_for))
     yield from more
     yield from _larger_memory(model, cluster, workload, space_for, lean)
-    lighter_ones = list(lighter(model, workload, software_given=software_given))
-    yield from _adapters(lighter_ones, cluster, space_for, min((one.devices for one in more), default=math.inf))
+    lighter_ones = list(lighter(otherwise.model, workload, software_given=software_given))
+    enough = min((one.devices for one in more), default=math.inf)
+    yield from _adapters(lighter_ones, cluster, otherwise.space_for, enough, software_given=software_given)
     yield from _other_optimizer(model, cluster, workload, space_for)
     if lean is None or lean.length_bytes > lean.over_bytes:
         yield from _shorter(model, cluster, workload, space_for)
@@ -197,23 +203,38 @@ def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload,
 
 
 def _adapters(
-    tried: list[tuple[str, str, ModelSpec, Workload]], cluster: ClusterSpec, space_for: SpaceFor, enough: float
+    tried: list[tuple[str, str, ModelSpec, Workload]],
+    cluster: ClusterSpec,
+    space_for: SpaceFor,
+    enough: float,
+    *,
+    software_given: bool,
 ) -> Repairs:
     """Adapters beside frozen weights on the same devices, with weights in host memory or on more devices if need be,
-    of which what was asked for needs `enough`."""
+    of which what was asked for needs `enough`; in plans that a trainer runs."""
+    last: Repairs = iter(())
     for option, text, tuned, workload in tried:
-        found = best_plan(tuned, cluster, workload, space_for)
+        trained = trained_by_some(space_for, tuned, workload, software_given=software_given)
+        found = best_plan(tuned, cluster, workload, trained)
         if found:
             yield job_repair(f"{option}", text, *found, cluster, changes_training=True)
             return
-    for option, text, tuned, workload in tried[-1:]:
+        last = _adapters_elsewhere(option, text, tuned, workload, cluster, trained)
+    for one in last:
+        if one.devices < enough:
+            yield one
+
+
+def _adapters_elsewhere(
+    option: str, text: str, tuned: ModelSpec, workload: Workload, cluster: ClusterSpec, space_for: SpaceFor
+) -> Repairs:
+    """Adapters with weights in host memory, and on more devices; none where no trainer has them."""
+    with suppress(UnsupportedError):
         both = (
             offload_repairs(tuned, cluster, workload, space_for),
             _more_devices(tuned, cluster, workload, space_for),
         )
         for one in itertools.chain(*both):
-            if one.devices >= enough:
-                continue
             said = f"{option} {one.option}" if one.option.startswith("-") else f"{option} with {one.option}"
             yield replace(one, option=said, text=f"{text}, {one.text}", changes_training=True)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from meshwright.ops.counts import adapter_parameters
+from meshwright.planning.one_kind import SpaceFor
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.software import usual_software
 from meshwright.specs.tuning import ALL_LINEAR, STORED_BYTES, Lora, Tuning
@@ -15,6 +16,16 @@ from meshwright.units import significant
 USUAL_RANK = 16
 """Of most published recipes: torchtune, axolotl, Unsloth, MLPerf."""
 SMALLEST_BASE = "nf4"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Otherwise:
+    """What another training starts from where the trainer was chosen for the one that was asked for."""
+
+    model: ModelSpec
+    """As it was asked for."""
+    space_for: SpaceFor
+    """The space that the question leaves to every trainer."""
 
 
 def lighter(

@@ -1,0 +1,54 @@
+"""The part of a search space that some trainer of adapters runs, as it is priced."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from meshwright.errors import Problem
+from meshwright.estimate.layout import expand
+from meshwright.planning.for_target import software_of
+from meshwright.planning.one_kind import SpaceFor
+from meshwright.planning.target_space import plain_instead, restricted
+from meshwright.search.space import Space
+from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow
+from meshwright.specs.workload import Workload
+from meshwright.targets import FINE_TUNING, TARGETS
+
+
+def trained_by_some(
+    space_for: SpaceFor, model: ModelSpec, workload: Workload, *, software_given: bool = False
+) -> SpaceFor:
+    """The space of plans that a trainer runs under the workload's framework.
+
+    Args:
+        space_for: the search space for a number of devices.
+        model: with adapters.
+        workload: the step.
+        software_given: the framework was stated, and prices whatever any trainer runs.
+    """
+    base = model.lora.base if model.lora is not None else None
+    named = [TARGETS[name] for name in FINE_TUNING]
+    trainers = [one for one in named if software_given or software_of(one, base) == workload.software]
+
+    def refuses(job: Job) -> tuple[Problem, ...]:
+        first: tuple[Problem, ...] = ()
+        for trainer in trainers:
+            problems = trainer.problems(job)
+            if not problems:
+                return ()
+            first = first or problems
+        return first
+
+    @cache
+    def trained(part: ClusterSpec) -> Space:
+        space = restricted(space_for(part), model, part, workload, refuses)
+        # Of the layers that a plan computes again, restricted asks for all or none.
+        row = PlanRow(dp=part.devices, gbs=part.devices, recompute="block", recompute_layers=1)
+        plan = expand(row, model, workload.seq_len)
+        some = Job(model=model, cluster=part, workload=workload.with_batch(row.gbs), plan=plan)
+        return plain_instead(space, [refuses(some)]) or space
+
+    return trained
