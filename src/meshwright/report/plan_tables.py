@@ -12,7 +12,6 @@ from rich.text import Text
 
 from meshwright.report.bars import ShareBars, memory_bar, memory_legend
 from meshwright.report.parts import bullet, heading, warning
-from meshwright.report.words.trainers import trainer_lines, trainers_heading
 from meshwright.report.words.verdict import rate_heading
 from meshwright.units import GIB, of_capacity, percent, percents, rounded, seconds, significant
 
@@ -50,8 +49,9 @@ def render_plan_set(document: Mapping[str, Any]) -> RenderableType:
         parts += [heading("Cluster"), *cluster_map(document["inputs"]["cluster"]["groups"], document["mixing"]["map"])]
     parts += [Text(), PlanTable(document["plans"]), *tie_lines(document["tie"])]
     if document.get("trainers"):
-        trainers = document["trainers"]
-        parts += [heading(trainers_heading(trainers)), trainer_table(trainers)]
+        from meshwright.report.trainer_table import trainer_table  # only answers of adapters have trainers
+
+        parts += trainer_table(document["trainers"])
     parts += plan_body(best)
     ranks = document["rank_map"]
     if ranks["groups"]:
@@ -74,16 +74,6 @@ def tie_lines(tie: Mapping[str, Any]) -> list[RenderableType]:
     named = f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 2 else f"{ranks[0]} and {ranks[1]}"
     limit = f"within {percent(tie['within'])} of the best, too close to predict which runs faster"
     return [bullet(f"plans {named} tie: {limit}")]
-
-
-def trainer_table(trainers: Sequence[Mapping[str, Any]]) -> Table:
-    """The best plan under each trainer."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for justify in ("left", "left", "right", "right"):
-        table.add_column(justify=justify, overflow="fold")
-    for names, plan, time, memory in trainer_lines(trainers):
-        table.add_row(names, plan, time, memory)
-    return table
 
 
 def render_plan(entry: Mapping[str, Any]) -> RenderableType:
