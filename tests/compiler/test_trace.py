@@ -90,8 +90,11 @@ def drawn(w: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def told(w: jax.Array, x: jax.Array) -> jax.Array:
-    jax.debug.print("{}", x[0, 0])
-    return (x @ w).mean()
+    def halved(value: jax.Array) -> jax.Array:
+        jax.debug.print("{}", value)
+        return value / 2
+
+    return (x @ w).mean() * jax.lax.while_loop(lambda value: value > 1, halved, w[0, 0])
 
 
 def asked(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -129,8 +132,8 @@ def test_what_is_left_behind_is_told_with_its_line() -> None:
     assert f"uses a value that an earlier trace left behind: tests/compiler/test_trace.py:{line}" in str(raised.value)
 
 
-def test_what_is_printed_on_the_way_is_told_with_its_line() -> None:
-    line = told.__code__.co_firstlineno + 1
+def test_what_is_printed_in_rounds_that_nobody_counts_is_refused_with_its_line() -> None:
+    line = told.__code__.co_firstlineno + 2
     with pytest.raises(InputError, match=rf"does more than compute \(debug\w*\): tests/compiler/test_trace.py:{line}"):
         trace_step(descent(told), (WEIGHTS, BATCH))
 

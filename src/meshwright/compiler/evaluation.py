@@ -12,6 +12,8 @@ from meshwright.compiler.marking import gradient_p, marked_forward
 from meshwright.compiler.micro_batches.said import as_said
 from meshwright.compiler.micro_batches.share import shared_out
 from meshwright.compiler.micro_batches.walk import NotSharedAtError
+from meshwright.compiler.reading import check_effects
+from meshwright.compiler.reports import reported
 from meshwright.compiler.samples.placements import NotShared
 from meshwright.compiler.trace import Flattened, flat_loss, flattened
 from meshwright.compiler.traced_step import TracedStep
@@ -53,7 +55,8 @@ def trace_function(
 
 def _traced(fun: Callable[..., Any], given: Flattened, parts: int) -> TracedStep:
     """The function on one of so many parts of its batch."""
-    closed = flat_jaxpr(marked_forward(given.flat), given.cut(parts))
+    closed, reports = reported(flat_jaxpr(marked_forward(given.flat), given.cut(parts)))
+    check_effects(fun, closed.jaxpr)
     mark = next(eqn for eqn in closed.jaxpr.eqns if eqn.primitive is gradient_p)
     body = flat_loss(mark)
     if any(eqn.primitive is gradient_p for eqn in body.jaxpr.eqns):
@@ -63,7 +66,8 @@ def _traced(fun: Callable[..., Any], given: Flattened, parts: int) -> TracedStep
         ))  # fmt: skip
     return TracedStep(
         jaxpr=closed.jaxpr, consts=tuple(closed.consts), loss=body.jaxpr, wrt=(), mark=mark, before=(), after=(),
-        batch=given.batch, micro_batches=1, in_tree=given.in_tree, out_tree=given.out_tree[0],
+        batch=given.batch, micro_batches=1, in_tree=given.in_tree,
+        out_tree=given.out_tree[0] if reports is None else reports.beside(given.out_tree[0]), reports=reports,
     )  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from meshwright.compiler.source_line import line_of
 
 CALLS = ("jit", "pjit", "closed_call", "core_call")
 """Primitives that only group equations. Derivative rules, checkpoints and loops are kept whole: they mean something."""
+CHECKPOINTS = ("checkpoint", "remat2")
+"""Primitives whose program runs once more where its backward reads it."""
 
 
 def flat_jaxpr(fun: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> core.ClosedJaxpr:

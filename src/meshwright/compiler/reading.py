@@ -13,6 +13,7 @@ from jax.extend import core
 
 from meshwright.compiler.found_gradients import gradients_found
 from meshwright.compiler.inline import HOLDS, opened, programs_in, programs_of
+from meshwright.compiler.reports import Reports, reported
 from meshwright.compiler.source_line import frame_of, line_of, start_of
 from meshwright.compiler.unplaced import unplaced
 from meshwright.compiler.users_mesh import users_mesh
@@ -25,14 +26,18 @@ def traced_loss(
     shapes: Sequence[jax.ShapeDtypeStruct],
     *,
     gradients: bool = True,
-) -> Any:
+    reports_behind: bool = False,
+) -> tuple[core.ClosedJaxpr, Reports | None]:
     """The program of a function, its calls opened; traced twice, as the same must come of it each time.
+
+    What it prints is returned with its results, and printed behind it.
 
     Args:
         fun: of the user, for what is said about it.
         flat: the function of flat arguments.
         shapes: of these.
         gradients: whether each gradient that it takes is one equation; else they are what JAX makes of them.
+        reports_behind: whether what is printed of a loss is computed behind it.
 
     Raises:
         InputError: it computes something else the second time, or needs values while it is traced.
@@ -55,8 +60,9 @@ def traced_loss(
             fix="pass what changes as an argument, and draw random numbers with jax.random",
             field=getattr(fun, "__name__", "step"),
         )
-    _check_effects(fun, once.jaxpr)
-    return once
+    once, reports = reported(once, behind=reports_behind)
+    check_effects(fun, once.jaxpr)
+    return once, reports
 
 
 @contextmanager
@@ -97,15 +103,26 @@ def _check_stale(fun: Callable[..., Any], program: core.ClosedJaxpr) -> None:
             raise _stale(fun, f": {line}" if line else "")
 
 
-def _check_effects(fun: Callable[..., Any], program: core.Jaxpr) -> None:
-    """Refuse what happens beside the computation: prints, calls of Python, references that are written to."""
+def check_effects(fun: Callable[..., Any], program: core.Jaxpr) -> None:
+    """Refuse what happens beside the computation: calls of Python with results, references that are written to, and
+    prints where nobody knows how often they happen.
+
+    Args:
+        fun: of the user, for what is said about it.
+        program: its own.
+
+    Raises:
+        InputError: it does such things.
+    """
     acting = _first_effect(program)
     if acting is not None:
         line = line_of(acting)
         raise InputError(
             what=f"{start_of(fun)} does more than compute ({acting.primitive.name})" + (f": {line}" if line else ""),
-            why="parts of it run on several meshes, once for every micro-batch and again for recomputation",
-            fix="return what is to be seen, from the loss with has_aux=True, and print it after the step",
+            why="parts of it run on several meshes, once for every micro-batch and again for recomputation; prints and"
+            " jax.debug.callback are called behind the step, where it is known how often they happen",
+            fix="return what is to be seen, from the loss with has_aux=True, and print it after the step; in place of a"
+            " while loop or a function with a derivative of its own, print in a scan or around it",
             field=getattr(fun, "__name__", "step"),
         )
 

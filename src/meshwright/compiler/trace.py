@@ -101,17 +101,32 @@ def trace_step(
     if micro_batches == 1:
         return replace(step, joins=(Join(How.SAME),) * len(step.loss.outvars))
     try:
-        if 1 < updates == micro_batches:
-            # What a single sample mixes cannot be seen: how its numbers join is read from the whole batch.
-            shared = replace(step, joins=shared_out(_traced(fun, given, 1), micro_batches).joins)
-        else:
-            shared = shared_out(step, micro_batches // updates)
-        return _of_updates(shared, micro_batches, updates)
+        try:
+            return _shared(fun, given, step, micro_batches, updates, behind=False)
+        except NotShared:
+            if step.reports is None:
+                raise
+            # What is printed may be no sum over micro-batches, such as a first sample: then it is made of whole values.
+            step = _traced(fun, given, updates, reports_behind=True)
+            return _shared(fun, given, step, micro_batches, updates, behind=True)
     except NotShared as why:
         if mean is None:
             raise InputError(_not_shared_problem(why)) from None
     said = as_said(step, _traced(fun, given, micro_batches), mean)
     return replace(said, micro_batches=micro_batches, updates=updates)
+
+
+def _shared(
+    fun: Callable[..., Any], given: Flattened, step: TracedStep, micro_batches: int, updates: int, *, behind: bool
+) -> TracedStep:
+    """A step on one micro-batch, that computes with all of them what it does with the whole batch."""
+    if 1 < updates == micro_batches:
+        # What a single sample mixes cannot be seen: how its numbers join is read from the whole batch.
+        whole = _traced(fun, given, 1, reports_behind=behind)
+        shared = replace(step, joins=shared_out(whole, micro_batches).joins)
+    else:
+        shared = shared_out(step, micro_batches // updates)
+    return _of_updates(shared, micro_batches, updates)
 
 
 def step_of_samples(
@@ -159,16 +174,17 @@ def _of_updates(step: TracedStep, micro_batches: int, updates: int) -> TracedSte
     return replace(step, micro_batches=micro_batches, updates=updates, joins=joins)
 
 
-def _traced(fun: Callable[..., Any], given: Flattened, parts: int) -> TracedStep:
+def _traced(fun: Callable[..., Any], given: Flattened, parts: int, *, reports_behind: bool = False) -> TracedStep:
     """The step on one of so many parts of its batch."""
-    closed = _with_gradients_used(traced_loss(fun, given.flat, given.cut(parts)))
+    read, reports = traced_loss(fun, given.flat, given.cut(parts), reports_behind=reports_behind)
+    closed = _with_gradients_used(read)
     mark = _mark_of(closed, fun)
     _check_weights(closed.jaxpr, mark, given.batch, fun)
     before, after = around_mark(closed.jaxpr, mark)
     return TracedStep(
         jaxpr=closed.jaxpr, consts=tuple(closed.consts), loss=flat_loss(mark).jaxpr, wrt=tuple(mark.params["wrt"]),
         mark=mark, before=before, after=after, batch=given.batch, micro_batches=1, in_tree=given.in_tree,
-        out_tree=given.out_tree[0],
+        out_tree=given.out_tree[0] if reports is None else reports.beside(given.out_tree[0]), reports=reports,
     )  # fmt: skip
 
 

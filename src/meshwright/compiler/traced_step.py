@@ -10,6 +10,7 @@ from jax.extend import core
 
 from meshwright.compiler.joins import Join
 from meshwright.compiler.leading_axis import Stacking
+from meshwright.compiler.reports import Reports
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -45,8 +46,28 @@ class TracedStep:
     """Updates of the state in one call, each with its share of the micro-batches."""
     stacking: Stacking | None = None
     """Leaves of the user that are split here, as tuples in `in_tree` and `out_tree`."""
+    reports: Reports | None = None
+    """Prints and callbacks, with what `out_tree` then holds beside the results."""
     whole: TracedStep | None = None
     """The step before anything was parted, where something is."""
+
+    def without_reports(self, returned: Any) -> Any:
+        """What the user's step returns.
+
+        Args:
+            returned: by the program, as a tree.
+        """
+        return returned if self.reports is None else returned[0]
+
+    def told(self, returned: Any) -> Any:
+        """The same, once what the step prints is printed.
+
+        Args:
+            returned: by the program, as a tree.
+        """
+        if self.reports is not None:
+            self.reports.run(returned[1])
+        return self.without_reports(returned)
 
     @property
     def gradients(self) -> list[core.Var]:

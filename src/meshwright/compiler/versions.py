@@ -212,7 +212,7 @@ class VersionedUpdates:
         """The state comes first and back as it came; everything else is a result of the loss."""
         step = self.step
         given = jax.tree.unflatten(step.in_tree, step.jaxpr.invars)[0]
-        returned = jax.tree.unflatten(step.out_tree, step.jaxpr.outvars)
+        returned = step.without_reports(jax.tree.unflatten(step.out_tree, step.jaxpr.outvars))
         first = returned[0] if isinstance(returned, tuple) and returned else returned
         same = jax.tree.structure(first) == jax.tree.structure(given) and all(
             new.aval.shape == old.aval.shape and new.aval.dtype == old.aval.dtype

@@ -45,14 +45,15 @@ def trace_whole(fun: Callable[..., Any], arguments: Sequence[Any], batch_argnums
         InputError: it cannot be traced.
     """
     given = flattened(fun, arguments, batch_argnums, 1)
-    closed = traced_loss(fun, given.flat, given.shapes, gradients=False)
+    closed, reports = traced_loss(fun, given.flat, given.shapes, gradients=False)
     (mark,) = (
         eqn for eqn in jax.make_jaxpr(marked_forward(list))().jaxpr.eqns if eqn.primitive is gradient_p
     )  # fmt: skip
     return TracedStep(
         jaxpr=closed.jaxpr, consts=tuple(closed.consts), loss=mark.params["loss"], wrt=(), mark=mark, before=(),
         after=_needed(closed.jaxpr), batch=given.batch, micro_batches=1, in_tree=given.in_tree,
-        out_tree=given.out_tree[0], mean=True,
+        out_tree=given.out_tree[0] if reports is None else reports.beside(given.out_tree[0]), reports=reports,
+        mean=True,
     )  # fmt: skip
 
 

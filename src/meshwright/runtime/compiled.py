@@ -179,5 +179,5 @@ class CompiledStep:
     def _returned(self, outputs: Sequence[Any]) -> Any:
         stacking = self.step.stacking
         if stacking is None:
-            return jax.tree.unflatten(self.step.out_tree, outputs)
-        return jax.tree.unflatten(stacking.out_tree, stacking.joined(outputs, StackedArray))
+            return self.step.told(jax.tree.unflatten(self.step.out_tree, outputs))
+        return self.step.told(jax.tree.unflatten(stacking.out_tree, stacking.joined(outputs, StackedArray)))

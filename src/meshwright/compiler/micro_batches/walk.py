@@ -15,12 +15,12 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend import core
 
-from meshwright.compiler.inline import CALLS
+from meshwright.compiler.inline import CALLS, CHECKPOINTS
 from meshwright.compiler.joins import COMBINES, How, total_p
 from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared
 from meshwright.compiler.samples.sorting import group_sizes
 from meshwright.compiler.samples.values import RankValue
-from meshwright.compiler.samples.walk import CHECKPOINTS, Walk
+from meshwright.compiler.samples.walk import Walk
 from meshwright.compiler.source_line import line_of
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from jax._src.source_info_util import user_context
 from jax.extend import core
 
-from meshwright.compiler.inline import CALLS, is_dropped, opened, piece
+from meshwright.compiler.inline import CALLS, CHECKPOINTS, is_dropped, opened, piece
 from meshwright.compiler.pointwise import POINTWISE
 from meshwright.compiler.samples.derivatives import with_own_backward, with_own_derivative
 from meshwright.compiler.samples.placements import (
@@ -38,7 +38,6 @@ from meshwright.compiler.samples.positions import own_rows
 from meshwright.compiler.samples.sorting import by_order, in_batch_order, sorts
 from meshwright.compiler.samples.values import RankValue, part_shape
 
-CHECKPOINTS = ("checkpoint", "remat2")
 RULED = ("custom_jvp_call", "custom_vjp_call")
 """Functions with a rule for their derivative."""
 

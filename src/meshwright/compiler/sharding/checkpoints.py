@@ -11,7 +11,6 @@ NOT_KEPT = (
     "unstack", "neg", "add", "sub",
 )  # fmt: skip
 """Results that the backward does not read, or reads as what they were made of."""
-CHECKPOINTS = ("checkpoint", "remat2")
 SUMMING = (*NOT_KEPT, "add_any", "reduce_sum", "broadcast_in_dim", "concatenate", "stack", "sharding_constraint")
 """Equations whose gradient needs none of their operands."""
 

@@ -11,7 +11,8 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import PRODUCTS, aval_bytes, eqn_flop
-from meshwright.compiler.sharding.checkpoints import CHECKPOINTS, NOT_KEPT, run_again
+from meshwright.compiler.inline import CHECKPOINTS
+from meshwright.compiler.sharding.checkpoints import NOT_KEPT, run_again
 from meshwright.compiler.sharding.cost import WHOLE, LogicalMesh, MeshAxis, Placements
 from meshwright.compiler.sharding.nodes import ChosenValue, DecisionNode, EquationSite, HeldValue, Operand
 from meshwright.compiler.sharding.problem import ChoiceProblem, Pair

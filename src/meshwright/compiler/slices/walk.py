@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from meshwright.compiler.inline import CALLS
+from meshwright.compiler.inline import CALLS, CHECKPOINTS
 from meshwright.compiler.samples.placements import SIZES, SUM, WHOLE, NotShared, Placement
 from meshwright.compiler.samples.values import RankValue
-from meshwright.compiler.samples.walk import CHECKPOINTS, RULED, Walk
+from meshwright.compiler.samples.walk import RULED, Walk
 from meshwright.compiler.sharding.rules import NO_FACTOR, Dims, SplitRule, rule_of
 from meshwright.compiler.slices.facts import result_facts
 from meshwright.compiler.slices.keys import (
