@@ -398,10 +398,11 @@ def test_a_model_is_known_by_the_end_of_its_path(tmp_path: Path, path: str, mode
         assert report.inputs.model.name == model
 
 
-def test_a_script_that_trains_nothing_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "convert.sh"
-    path.write_text(SCRIPT.replace("pretrain_gpt.py", "tools/model_hf_to_mg.py"))
-    with pytest.raises(InputError, match=r"model_hf_to_mg\.py does not train a model"):
+@pytest.mark.parametrize("program", ["tools/model_hf_to_mg.py", "data_efficiency/analyze_data.py"])
+def test_a_script_that_trains_nothing_is_refused(tmp_path: Path, program: str) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(SCRIPT.replace("pretrain_gpt.py", program))
+    with pytest.raises(InputError, match="does not train a model"):
         check("llama-3-8b", cluster=GPUS, source=path, search=False)
 
 

@@ -97,6 +97,42 @@ def test_attention_that_is_not_fused_is_priced_so(tmp_path: Path, text: str, sai
     assert (fused.workload.attention_kernel, plain.workload.attention_kernel) == ("flash", "materialised")
 
 
+def test_axolotls_older_key_of_a_batch_says_its_micro_batches(tmp_path: Path) -> None:
+    older = AXOLOTL.replace("gradient_accumulation_steps: 4", "batch_size: 8")
+    assert asked(tmp_path, older).name == asked(tmp_path, AXOLOTL).name
+
+
+@pytest.mark.parametrize(
+    ("around", "arguments", "software"),
+    [
+        ("dynamo_backend: 'NO'\n", {}, "pytorch-eager"),
+        ("dynamo_backend: INDUCTOR\n", {}, "pytorch-compiled"),
+        ("dynamo_config:\n  dynamo_backend: INDUCTOR\n", {}, "pytorch-compiled"),
+        ("", {"torch_compile": True}, "pytorch-compiled"),
+    ],
+)
+def test_compiled_layers_are_priced_so(
+    tmp_path: Path, around: str, arguments: dict[str, object], software: str
+) -> None:
+    said = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8, "bf16": True} | arguments
+    (tmp_path / "training_args.json").write_text(json.dumps(said))
+    file = tmp_path / "around.yaml"
+    file.write_text(f"compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\n{around}num_processes: 8\n")
+    report = check("qwen3-0.6b", cluster="8xH100", source=file, search=False)
+    assert report.inputs is not None
+    assert report.inputs.workload.software == software
+
+
+def test_a_backend_of_the_compiler_that_is_not_priced_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "around.yaml"
+    file.write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\ndynamo_backend: ONNXRT\nnum_processes: 8\n"
+    )
+    (tmp_path / "training_args.json").write_text('{"per_device_train_batch_size": 1}')
+    report = check("qwen3-0.6b", cluster="8xH100", source=file, search=False)
+    assert [one.field for one in report.violations] == ["dynamo_backend"]
+
+
 def test_files_of_other_backends_are_not_read_as_copies(tmp_path: Path) -> None:
     found = asked(tmp_path, FACTORY + "tensor_model_parallel_size: 2\n").violations
     assert [one.field for one in found] == ["tensor_model_parallel_size"]

@@ -285,10 +285,17 @@ class Arguments:
     """As `seq_len`."""
     attention: str | None = None
     """As `seq_len`: `materialised` or `flash`."""
+    compiled: bool = False
+    """Whether PyTorch's compiler makes the kernels."""
     stated: tuple[str, ...] = ()
     """Batch and accumulation by the names that DeepSpeed has for them, where they are said and not usual."""
     notes: tuple[str, ...] = ()
     """What was taken for granted, where they are not there."""
+
+    @property
+    def software(self) -> dict[str, str]:
+        """The framework that prices the kernels, where it is not that of eager layers."""
+        return {"software": "pytorch-compiled"} if self.compiled else {}
 
 
 def read_arguments(files: Files, reader: KeyReader) -> Arguments:
@@ -321,6 +328,7 @@ def arguments_of(own: KeyReader, seq_len: int | None = None, recompute: str = "g
         mbs=own.degree("per_device_train_batch_size", 8),
         steps=own.degree("gradient_accumulation_steps", 1),
         seq_len=seq_len,
+        compiled=own.switch("torch_compile") or own.get("torch_compile_backend") is not None,
         stated=tuple(name for name, key in _STATED.items() if own.get(key) is not None),
     )
 

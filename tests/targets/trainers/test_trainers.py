@@ -286,6 +286,31 @@ def test_nanotron_holds_the_whole_model_and_its_degrees(tmp_path: Path) -> None:
     assert refused(read(tmp_path, "config.yaml", NANOTRON, cluster="16xH100")) == ["parallelism.dp"]
 
 
+@pytest.mark.parametrize(
+    ("said", "instead", "field"),
+    [
+        ("tp_mode: REDUCE_SCATTER", "tp_mode: ALL_REDUCE", "parallelism.tp_linear_async_communication"),
+        ("  pp: 2\n", "  pp: 16\n", "tokens.batch_accumulation_per_replica"),
+        ("  tp: 2\n", "  tp: 16\n", "parallelism.tp"),
+        ("is_llama_config: true", "is_starcoder2_config: true", "parallelism.recompute_layer"),
+    ],
+)
+def test_nanotron_refuses_what_its_trainer_stops_on_or_reads_past(
+    tmp_path: Path, said: str, instead: str, field: str
+) -> None:
+    text = NANOTRON.replace("  pp_engine", "  recompute_layer: true\n  pp_engine").replace(said, instead)
+    assert set(refused(read(tmp_path, "config.yaml", text))) - {"parallelism.dp"} == {field}
+
+
+def test_nanotron_goes_on_with_context_ranks_from_a_checkpoint(tmp_path: Path) -> None:
+    text = NANOTRON.replace("  pp: 2", "  pp: 1\n  context_parallel_size: 2").replace("zero_stage: 1", "zero_stage: 0")
+    report = read(tmp_path, "config.yaml", text)
+    assert set(refused(report)) == {"parallelism.context_parallel_size"}
+    kind = "is_qwen2_config: true\n    _attn_implementation: llama3_ring_attention"
+    text = text.replace("is_llama_config: true", kind) + "checkpoints:\n  resume_checkpoint_path: checkpoints\n"
+    assert read(tmp_path, "config.yaml", text).name == "tp2.cp2-ag.dp2.mbs2.gbs32"
+
+
 def test_nanotron_fills_in_what_a_file_leaves_out(tmp_path: Path) -> None:
     """Starcoder2 has one head of keys and values, or the groups that are stated, and layers of four widths."""
     said = "    num_key_value_heads: 8\n", "    intermediate_size: 8192\n"

@@ -44,6 +44,8 @@ _NO_TRAINING = (
     "checkpoint",
     "to_mg",
     "to_hf",
+    "analyze",
+    "demo",
     "hf2",
     "2hf",
 )
@@ -144,7 +146,7 @@ def no_training(launch: Launch) -> Problem:
     """Why a program is none that a plan is read of: it trains no model."""
     return Problem(
         what=f"{launch.program.rpartition('/')[2]} does not train a model",
-        why=f"by its name it converts, evaluates or serves a model ({launch.place})",
+        why=f"by its name it converts, evaluates or serves a model, or reads data ({launch.place})",
         fix="check the script that trains it",
         field="source",
     )

@@ -220,6 +220,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     """
     reader = FILE.read(files)
     trainer = hugging_face.read_arguments(files, reader)
+    trainer = replace(trainer, compiled=trainer.compiled or _compiled(reader))
     world = devices or reader.degree("num_processes")
     kind = reader.word("distributed_type", "no")
     engine = kind == "deepspeed" and reader.get("deepspeed_config.deepspeed_config_file") is None
@@ -268,6 +269,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         "optimizer": trainer.optimizer,
         "seq_len": trainer.seq_len,
         "attention_kernel": trainer.attention,
+        **trainer.software,
         **adapters.read_adapters(files, reader),
     }
     if trainer.loaded in ("bfloat16", "bf16") and row.sharding == "z0" and dtype in ("bf16", "no"):
@@ -341,6 +343,17 @@ def _by_deepspeed(reader: KeyReader, files: Files, trainer: hugging_face.Argumen
         trainer = replace(trainer, dtype=mixed)
     read = deepspeed.launch_of(own, trainer, devices or started)
     return replace(read, said=reader.said(), unpriced=reader.unpriced())
+
+
+def _compiled(reader: KeyReader) -> bool:
+    """Whether PyTorch's compiler makes the kernels: `inductor` does, other backends are for debugging."""
+    for key in ("dynamo_config.dynamo_backend", "dynamo_backend"):
+        backend = reader.word(key, "no")
+        if backend == "inductor":
+            return True
+        if backend not in ("no", "eager", "aot_eager"):
+            reader.refuse(key, backend.upper(), "kernels of eager layers and of inductor are priced", "use INDUCTOR")
+    return False
 
 
 _VERSION = "fsdp_config.fsdp_version"

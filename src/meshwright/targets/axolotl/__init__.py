@@ -309,8 +309,17 @@ def _trainer(reader: KeyReader) -> hugging_face.Arguments:
         if reader.switch("fp16") or reader.switch("float16")
         else "",
         mbs=reader.degree("micro_batch_size"),
-        steps=reader.degree("gradient_accumulation_steps"),
+        steps=reader.degree("gradient_accumulation_steps", _steps_of_batch(reader)),
     )
+
+
+def _steps_of_batch(reader: KeyReader) -> int:
+    """Micro-batches of a step where the older `batch_size` says what a device trains in one.
+
+    Source: normalize_config of src/axolotl/utils/config/__init__.py, axolotl 0.19.
+    """
+    mbs = reader.degree("micro_batch_size")
+    return max(1, reader.degree("batch_size", mbs) // mbs)
 
 
 def _away(row: PlanRow | None, reader: KeyReader) -> PlanRow | None:

@@ -109,6 +109,7 @@ def launch_of(
         "optimizer": _optimizer(reader, trainer.optimizer),
         "seq_len": trainer.seq_len,
         "attention_kernel": trainer.attention,
+        **trainer.software,
         **tuning,
     }
     return reader.launch(row, workload=workload, notes=trainer.notes)

@@ -1,6 +1,7 @@
 """nanotron: the YAML of a training, which holds the whole model, its batch and its degrees.
 
-Keys are those of src/nanotron/config of nanotron (2025), https://github.com/huggingface/nanotron.
+Keys are those of src/nanotron/config of nanotron (2025), https://github.com/huggingface/nanotron; what it stops on, or
+reads past, is that of commit 2411b022 (2026-04).
 """
 
 from __future__ import annotations
@@ -41,13 +42,19 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     reader = shared.yaml_reader(file_of(files, "nanotron.yaml", _recognised), files, TITLE)
     config = _model(reader)
     row = _row(reader)
+    _refuse_at_start(reader, row, config)
     if devices not in (None, row.devices):
         why = f"the degrees of the file make {row.devices} devices, and the cluster has {devices}"
         fix = f"say --gpus for {row.devices}, or --set parallelism.dp=N"
         reader.refuse("parallelism.dp", row.dp, why, fix)
+    notes: tuple[str, ...] = ()
+    if reader.get("model.model_config.is_llama_config") and reader.get("model.init_method.std") is not None:
+        why = "commit 2411b022 (2026-04) stops as it draws the weights of a Llama"
+        notes = (f"{why}: with is_qwen2_config and without attention_bias it is the same model, and starts",)
     found = shared.launched(
         reader,
         row,
+        notes=notes,
         started=row.devices,
         precision=_precision(reader),
         config=config,
@@ -56,6 +63,49 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     )
     dealt = None if config is None or row.pp == 1 else partial(_dealt, config=config, ranks=row.pp)
     return replace(found, dealt=dealt)
+
+
+def _refuse_at_start(reader: KeyReader, row: PlanRow, config: Mapping[str, Any] | None) -> None:
+    """What its trainer stops on, or runs as another plan."""
+    model = "model.model_config"
+    if row.pp > 1 and row.schedule == "1f1b" and row.micro_batches < row.pp - 1:
+        why = f"1f1b takes at least {row.pp - 1} micro-batches on {row.pp} stages"
+        path = "tokens.batch_accumulation_per_replica"
+        reader.refuse(path, row.micro_batches, why, f"use {row.pp - 1}")
+    if row.cp:
+        _refuse_context(reader, row)
+    if config is None:
+        return
+    heads = int(config.get("num_attention_heads") or 0)
+    groups = int(config.get("num_key_value_heads") or heads)
+    if heads % row.tp or groups < row.tp:
+        why = f"{heads} heads in {groups} groups are cut, and a rank has at least a whole group"
+        reader.refuse("parallelism.tp", row.tp, why, "use fewer")
+    if row.recompute == "full" and reader.get(f"{model}.is_starcoder2_config"):
+        why = "layers of its Starcoder2 are not recomputed, whatever the key says"
+        reader.refuse("parallelism.recompute_layer", True, why, "use false")
+
+
+_CONTEXTS = {"ring": "p2p", "ring_flash_triton": "p2p", "llama3_ring_attention": "ag"}
+"""Kinds of context ranks by the attention of its Qwen2."""
+_ATTENTION = "model.model_config._attn_implementation"
+
+
+def _refuse_context(reader: KeyReader, row: PlanRow) -> None:
+    """Context ranks that it does not start, or leaves without each other's keys and values."""
+    key = "parallelism.context_parallel_size"
+    if reader.get("checkpoints.resume_checkpoint_path") is None:
+        why = "with context ranks its trainer goes on from a checkpoint of nanotron, and starts none anew"
+        reader.refuse(key, row.cp_degree, why, "name checkpoints.resume_checkpoint_path, or use 1")
+    if not reader.get("model.model_config.is_qwen2_config"):
+        why = "attention of its Llama and Starcoder2 does not leave a rank's own part of a sequence"
+        reader.refuse(key, row.cp_degree, why, "use 1")
+    elif str(reader.get(_ATTENTION)) not in _CONTEXTS:
+        why = f"context ranks exchange keys and values in {', '.join(_CONTEXTS)} alone"
+        reader.refuse(_ATTENTION, reader.get(_ATTENTION), why, "use ring_flash_triton, or context_parallel_size 1")
+    if row.sharding == "z1":
+        why = "states are sharded over dp ranks alone, which rows do not say beside context ranks"
+        reader.refuse("optimizer.zero_stage", 1, why, "use 0")
 
 
 def _dealt(layers: int, *, config: Mapping[str, Any], ranks: int) -> tuple[int, ...]:
@@ -91,6 +141,9 @@ def _row(reader: KeyReader) -> PlanRow:
     mbs, steps = reader.degree("tokens.micro_batch_size"), reader.degree("tokens.batch_accumulation_per_replica")
     scattered = reader.word("parallelism.tp_mode", "all_reduce") == "reduce_scatter"
     beside = reader.switch("parallelism.tp_linear_async_communication")
+    if beside and tp > 1 and not scattered:
+        why = "sums over tensor ranks of all_reduce are not hidden, and its layers stop where they are asked to be"
+        reader.refuse("parallelism.tp_linear_async_communication", True, why, "use false, or tp_mode REDUCE_SCATTER")
     if scattered and tp > 1 and not reader.switch("parallelism.tp_recompute_allgather", default=True):
         why = "gathered inputs are kept for the backward pass, which rows do not say"
         reader.refuse("parallelism.tp_recompute_allgather", False, why, "use true")
@@ -98,7 +151,7 @@ def _row(reader: KeyReader) -> PlanRow:
         tp=tp,
         sp=tp == 1 or scattered,
         tp_overlap="bulk" if tp == 1 or beside else "none",
-        cp=(("p2p", cp),) if cp > 1 else (),
+        cp=((_CONTEXTS.get(str(reader.get(_ATTENTION)), "p2p"), cp),) if cp > 1 else (),
         pp=pp,
         dp=dp,
         sharding=f"z{min(zero, 1)}",
@@ -178,7 +231,8 @@ def _says(row: PlanRow, text: str) -> dict[str, object]:
     engines = {ours: theirs for theirs, ours in _ENGINES.items()}
     piped = {"parallelism.pp_engine": engines.get(row.schedule, "1f1b")} if row.pp > 1 else {}
     cut = {"parallelism.tp_mode": "REDUCE_SCATTER" if row.sp else "ALL_REDUCE"} if row.tp > 1 else {}
-    beside = {"parallelism.tp_linear_async_communication": row.tp_overlap != "none"} if row.tp > 1 else {}
+    hidden = row.sp and row.tp_overlap != "none"
+    beside = {"parallelism.tp_linear_async_communication": hidden} if row.tp > 1 else {}
     return {
         "parallelism.dp": row.dp,
         "parallelism.pp": row.pp,
