@@ -18,7 +18,7 @@ import meshwright as mw
 from meshwright.compiler.instructions import Op
 from meshwright.errors import InputError, LostError
 from meshwright.runtime.processes import ProcessCrew
-from meshwright.runtime.remote import RemoteArray
+from meshwright.runtime.remote_arrays import RemoteArray
 from meshwright.runtime.worker import BETWEEN
 from tests.runtime.small import batch, initial, step
 

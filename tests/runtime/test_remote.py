@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh
 
 from benchmarks.ping_pong import still
-from meshwright.runtime.remote import RemoteArray, RemoteRuntime
+from meshwright.runtime.remote import RemoteRuntime
+from meshwright.runtime.remote_arrays import RemoteArray
 from meshwright.runtime.worker import MeshWorker, Orders
 
 ARRAYS = 4

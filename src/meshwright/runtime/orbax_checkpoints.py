@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.runtime.remote import RemoteArray
+from meshwright.runtime.remote_arrays import RemoteArray
 from meshwright.runtime.stacked import StackedArray
 
 STATE, DATA = "state", "data"

@@ -22,7 +22,8 @@ from meshwright.runtime.compile import Backing, compile_step
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.follow import CompiledFunction, compile_following
 from meshwright.runtime.moments import Moments
-from meshwright.runtime.remote import DistributedArray, RemoteArray, RemoteRuntime
+from meshwright.runtime.remote import RemoteRuntime
+from meshwright.runtime.remote_arrays import DistributedArray, RemoteArray
 from meshwright.runtime.stacked import StackedArray
 
 

@@ -2,167 +2,23 @@
 
 from __future__ import annotations
 
-import secrets
-import weakref
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from meshwright.compiler.instructions import Buffer, Instruction, StepProgram
-from meshwright.errors import InputError, LostError, Problem
-from meshwright.runtime.crew import Crew, run_together
-from meshwright.runtime.host_arrays import from_host, host_form, to_host
-from meshwright.runtime.hosted import together_again
-from meshwright.runtime.local import GIVEN
+from meshwright.compiler.instructions import StepProgram
+from meshwright.runtime.crew import Crew
+from meshwright.runtime.host_arrays import to_host
 from meshwright.runtime.micro_batch_parts import fed_part
 from meshwright.runtime.moments import Moments, from_start
-from meshwright.runtime.portable import WorkerProgram, worker_programs
-from meshwright.runtime.worker import BufferMove, Done, Key, Orders, Reading
-
-COMPILING = 10
-"""In the first step, which compiles, workers have so many times the limit."""
-SECRET_BYTES = 16
-
-
-class DistributedArray(ABC):
-    """An array that is not in one place of this process."""
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the whole array."""
-
-    @property
-    @abstractmethod
-    def dtype(self) -> Any:
-        """Type of the entries."""
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of entries."""
-        return int(np.prod(self.shape, dtype=np.int64))
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class MadeValues:
-    """What one step left with the workers."""
-
-    team: _Team
-    step: int
-    """Under which the workers keep it."""
-    program: int
-    """Index of the program among those loaded in the workers."""
-    timed: bool
-    """Whether instructions were timed, and so compiled one by one."""
-    buffers: Sequence[Buffer]
-    """Of the program."""
-    hosts: dict[int, np.ndarray] = field(default_factory=dict)
-    """Values that are here too, by buffer."""
-    given: set[int] = field(default_factory=set)
-    """Buffers whose memory a step has taken."""
-    dropped: list[int] = field(default_factory=list)
-    """Buffers that nobody refers to any more, since the workers were told last."""
-
-
-class RemoteArray(DistributedArray):
-    """A value that a worker keeps; `numpy.asarray` gathers it."""
-
-    # A step of a large model makes hundreds of these, so they hold no more than where they come from.
-    __slots__ = ("_made", "_number")
-
-    def __init__(self, made: MadeValues, number: int) -> None:
-        """Refer to a value.
-
-        Args:
-            made: by which step.
-            number: of the buffer that held it.
-        """
-        self._made = made
-        self._number = number
-
-    def __del__(self) -> None:
-        # In a tenth of the time of a finalizer, of which a step would make one for every array of the state.
-        made = self._made
-        made.dropped.append(self._number)
-        if len(made.dropped) == 1:
-            made.team.dropping.append(made)
-
-    @property
-    def buffer(self) -> Buffer:
-        """Buffer that held it, the same object after every step of a program."""
-        return self._made.buffers[self._number]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the whole array."""
-        return self.buffer.shape
-
-    @property
-    def dtype(self) -> Any:
-        """Type of the entries."""
-        form = host_form(self.buffer.shape, self.buffer.dtype)
-        return jax.random.key(0, impl=form.keys).dtype if form.keys else form.dtype
-
-    @property
-    def mesh(self) -> int:
-        """Mesh that holds it."""
-        return self.buffer.mesh
-
-    def gather(self) -> Any:
-        """The whole value, as an array that JAX takes."""
-        form = host_form(self.buffer.shape, self.buffer.dtype)
-        return from_host(self._numbers(), form.keys)
-
-    def give(self) -> None:
-        """Its memory is taken by a step."""
-        self._made.given.add(self._number)
-
-    def check(self) -> None:
-        """Whether it can still be read.
-
-        Raises:
-            InputError: a step has taken its memory.
-        """
-        if self._number in self._made.given:
-            raise InputError(GIVEN)
-
-    def _numbers(self) -> np.ndarray:
-        hosts, number = self._made.hosts, self._number
-        if number not in hosts:
-            self.check()
-            hosts[number] = self._made.team.fetch(self.mesh, (self._made.step, number))
-        return hosts[number]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self._numbers(), dtype=dtype, copy=copy)
-
-    def __jax_array__(self) -> jax.Array:
-        return jax.numpy.asarray(self.gather())
-
-    def __float__(self) -> float:
-        return float(self._numbers())
-
-    def __int__(self) -> int:
-        return int(self._numbers())
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.gather()[index]
-
-    def __repr__(self) -> str:
-        return f"RemoteArray({self.buffer.dtype}{list(self.shape)} on mesh {self.mesh})"
+from meshwright.runtime.portable import worker_programs
+from meshwright.runtime.remote_arrays import RemoteArray
+from meshwright.runtime.remote_team import MadeValues, Team
+from meshwright.runtime.worker import BufferMove, Orders, Reading
 
 
 class RemoteRuntime:
@@ -202,9 +58,9 @@ class RemoteRuntime:
         self._feeds = [(feed.input, feed.buffer, program.buffers[feed.buffer].mesh, feed) for feed in program.feeds]
         self._made = tuple(dict.fromkeys(one.buffer for one in program.outcomes if one.buffer is not None))
         self._last: _LastReading | None = None
-        self._team: _Team | None = None
+        self._team: Team | None = None
         self._beside = beside
-        self._loaded: tuple[_Team, int] | None = None
+        self._loaded: tuple[Team, int] | None = None
 
     def slow_down(self, paces: Sequence[Sequence[float]]) -> None:
         """Let every instruction take as long as on another device, from the start of the workers on.
@@ -278,13 +134,13 @@ class RemoteRuntime:
         ]
         return outputs, from_start([one.moments for one in done[:: self.hosts]])
 
-    def _started(self) -> _Team:
+    def _started(self) -> Team:
         """Workers that are connected."""
         if self._beside is not None:
             return self._beside._started()
         if self._team is None or self._team.over:
             devices = [mesh.size // self.hosts for mesh in self.meshes for _ in range(self.hosts)]
-            self._team = _Team(self._hire(devices), self._timeout_s, self.hosts)
+            self._team = Team(self._hire(devices), self._timeout_s, self.hosts)
             self._team.start(len(devices))
         return self._team
 
@@ -355,81 +211,3 @@ class _LastReading:
     """Programs that made them, and whether they were timed."""
     read: list[tuple[int, int, int]]
     """Buffer, index of the maker, and its buffer."""
-
-
-@dataclass(eq=False)
-class _Team:
-    """Workers from their start to their end."""
-
-    crew: Crew
-    timeout_s: float
-    hosts: int = 1
-    steps: int = 0
-    programs: int = 0
-    over: bool = False
-
-    def __post_init__(self) -> None:
-        self.dropping: list[MadeValues] = []
-        self._end = weakref.finalize(self, self.crew.close, kill=True)
-
-    def start(self, count: int) -> None:
-        """Connect the workers."""
-        secret = secrets.token_bytes(SECRET_BYTES)
-        workers = range(count)
-        addresses = self._together(dict.fromkeys(workers, ("listen", self.crew.host)))
-        self._together({worker: ("connect", [addresses[one] for one in workers], secret) for worker in workers})
-
-    def load(self, parts: Sequence[WorkerProgram]) -> int:
-        """Give the workers their parts of one more program; its number."""
-        if self.hosts > 1 and not self.programs:
-            first = range(0, len(parts), self.hosts)
-            meeting = self._together(dict.fromkeys(first, ("coordinator", self.crew.host)))
-            parts = [replace(part, coordinator=meeting[part.worker_of(part.mesh, 0)]) for part in parts]
-        self._together({worker: ("load", part) for worker, part in enumerate(parts)})
-        self.programs += 1
-        return self.programs - 1
-
-    def step(self, orders: Sequence[Orders], lists: Sequence[Sequence[Instruction]]) -> list[Done]:
-        """One call per worker."""
-        own = [one for one in orders for _ in range(self.hosts)]
-        answers = self._together({worker: ("step", one) for worker, one in enumerate(own)}, lists)
-        self.steps += 1
-        return [answers[worker] for worker in range(len(own))]
-
-    def fetch(self, mesh: int, key: Key) -> np.ndarray:
-        """A value that a worker keeps."""
-        if self.over:
-            raise LostError(Problem(what="the workers that kept this value are gone", field="backend",
-                                    why="a worker was lost, or the runtime was closed",
-                                    fix="go on from the last checkpoint"))  # fmt: skip
-        workers = range(mesh * self.hosts, (mesh + 1) * self.hosts)
-        answers = self._together(dict.fromkeys(workers, ("fetch", key)))
-        if self.hosts == 1:
-            return answers[mesh]
-        return together_again([part for worker in workers for part in answers[worker]])
-
-    def take_dropped(self) -> dict[int, list[int]]:
-        """Buffers that the driver no longer refers to since the last call, by the step that made them."""
-        dropping, self.dropping = self.dropping, []
-        dropped = {}
-        for made in dropping:
-            dropped[made.step], made.dropped = made.dropped, []
-        return dropped
-
-    def end(self, *, kill: bool) -> None:
-        """Let the workers go."""
-        self.over = True
-        if self._end.detach():
-            self.crew.close(kill=kill)
-
-    def _together(
-        self, calls: dict[int, tuple[Any, ...]], lists: Sequence[Sequence[Instruction]] = ()
-    ) -> dict[int, Any]:
-        limit_s = self.timeout_s * (1 if lists and self.steps >= self.programs else COMPILING)
-        try:
-            every = [own for own in lists for _ in range(self.hosts)]
-            return run_together(self.crew, calls, limit_s, every, self.hosts)
-        except BaseException:
-            # Also where the user stops it: an answer still under way would be taken for that of the next call.
-            self.end(kill=True)
-            raise
