@@ -66,6 +66,8 @@ def test_the_answer_is_one_that_its_trainer_runs() -> None:
     target = next(one.value for one in answer.assumptions if one.name == "target")
     able = [name for name in FINE_TUNING if not TARGETS[name].problems(answer.best.job)]
     assert any(TARGETS[name].title in target for name in able)
+    (said,) = [line for line in answer.verdict.why if line.startswith("trainer: ")]
+    assert any(said.startswith(f"trainer: {TARGETS[name].title}, with the best plan of 7") for name in able)
     assert answer.best.export(able[0]).files
 
 

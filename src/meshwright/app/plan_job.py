@@ -83,7 +83,10 @@ def _fine_tuning(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
         none = "no trainer known here runs these adapters; what each lacks stands under Trainers"
         return replace(answer, trainers=trainers, warnings=(none, *answer.warnings))
     answer = plan_set(best.inputs, best.plans, top=request.top, aim=aim, target=best.trainer)
-    return replace(answer, trainers=trainers)
+    named = Reason.of("trainer", title=best.title, trainers=len(trainers))
+    verdict = answer.verdict
+    verdict = verdict_of(verdict.text, (*verdict.reasons, named), verdict.runner_up)
+    return replace(answer, trainers=trainers, verdict=verdict)
 
 
 def _fields(request: PlanRequest) -> JobFields:

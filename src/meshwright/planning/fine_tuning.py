@@ -14,7 +14,7 @@ from meshwright.planning.one_kind import offers
 from meshwright.planning.one_kind_plans import OneKindPlans, no_plan_of, one_kind_search
 from meshwright.planning.repair.leanest import leanest
 from meshwright.records import Record
-from meshwright.targets import FINE_TUNING
+from meshwright.targets import FINE_TUNING, TARGETS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,11 @@ class Searched:
     inputs: JobInputs
     """The question, priced as the trainer runs it."""
     plans: OneKindPlans
+
+    @property
+    def title(self) -> str:
+        """As the trainer's own people write it."""
+        return TARGETS[self.trainer].title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -215,6 +215,9 @@ SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "host": _host,
     "objective": lambda facts: f"objective {facts['name']}: {facts['rule']}",
     "search": _search,
+    "trainer": lambda facts: (
+        f"trainer: {facts['title']}, with the best plan of {facts['trainers']} trainers; --target NAME asks another"
+    ),
     "unequal pipelines": lambda facts: (
         "pipelines of unequal shape: composed in addition to the search of equal ones; no framework known here runs "
         "them, and `plan --target NAME` finds the best plan that one can"
