@@ -77,7 +77,7 @@ def _named_in(place: str, *, files: bool = False) -> str | None:
 
 _CACHED = re.compile(r"^models--")
 """Of a folder in the cache of the hub's client: models--ORGANISATION--NAME/snapshots/COMMIT."""
-_TUNED = re.compile(r"(?:[-_.](?:instruct|chat|base|it|hf))+$", re.I)
+_TUNED = re.compile(r"(?:[-_.](?:instruct|chat|base|it|hf)){1,4}$", re.I)
 """Ends of names of what was made of a model by training, or stored in another form: its shape is the model's."""
 _TOKENIZER_FILE = re.compile(r"tokenizer[\w.-]*")
 

@@ -320,10 +320,10 @@ def raise_unmet(found: Sequence[Found], aim: Aim, model: ModelSpec) -> None:
     Raises:
         InfeasibleError: always.
     """
-    offers = sorted((offer for one in found for offer in offers(one)), key=aim.rank)
+    every = sorted((offer for one in found for offer in offers(one)), key=aim.rank)
     if found[0].cluster.groups[0].price_per_hour is None:
-        offers = [replace(offer, price_per_step=0.0) for offer in offers]
-    admitted(aim, offers, f"{model.name} on {found[0].cluster.name}")
+        every = [replace(offer, price_per_step=0.0) for offer in every]
+    admitted(aim, every, f"{model.name} on {found[0].cluster.name}")
 
 
 def _on_fewer(cluster: ClusterSpec, on: partial[Found]) -> list[Found]:
