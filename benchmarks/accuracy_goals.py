@@ -40,7 +40,7 @@ What is known about what misses:
   half the width elsewhere.
 * **Sailor** is read in fp32 with products in tf32 and without dropout: its launch asks for no 16 bits, its validator
   counts 4 bytes a number and one copy of the scores. So read, with its kernels counted one by one from the source,
-  its small models come out 27% too fast where it is left out. Its steps are a line in the sequences of a micro-batch:
+  it comes out a third too fast where it is left out. Its steps are a line in the sequences of a micro-batch:
   22 ms each for 350 million parameters, as counted, and 1.6 to 2.4 ms a layer and micro-batch beside that, as if host
   and device took turns, whatever the width. Its engine waits for the device before each micro-batch and at each stage,
   which tells a part of it; the rest is not explained.

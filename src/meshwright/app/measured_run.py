@@ -25,7 +25,7 @@ from meshwright.units import seconds
 SOFTWARE = {
     "megatron": "megatron-core",
     "nemo": "megatron-core",
-    "torchtitan": "pytorch-compiled",
+    "torchtitan": "torchtitan",
     "deepspeed": "pytorch-eager",
     "transformers": "pytorch-eager",
     "csv": DEFAULT_SOFTWARE,

@@ -184,6 +184,6 @@ TARGET = OneStrategyTarget(
     recognised=_recognised,
     edited=edited_module,
     beside=(COMPUTE_FILE,),
-    software="pytorch-compiled",
+    software="torchtitan",
     adapters=lora.usual_modules,
 )
