@@ -34,6 +34,8 @@ def trainer_fix(source: LaunchSource, now: LaunchFile, row: PlanRow) -> ScriptFi
     title = source.target.title
     lost = [token for token in row.tokens() if token not in read.tokens()]
     kept = [token for token in read.tokens() if token not in row.tokens()]
+    if not lost and not kept:  # what a plan's line does not tell, such as traffic that nothing hides
+        return fix
     why = f"no key of {title}, or none in this file, says {', '.join(lost)}" if lost else ""
     return replace(fix, why_not=why or f"{title} has {', '.join(kept)} whatever its keys say")
 
