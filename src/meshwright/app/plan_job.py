@@ -80,7 +80,7 @@ def _fine_tuning(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
         if none_fits := no_trainer(tried, inputs, request.space):
             raise none_fits
         answer = _of_one_kind(inputs, request, aim)
-        none = "no trainer known here runs these adapters; what each lacks stands under Trainers"
+        none = "no trainer known here runs a plan of this question; what each lacks stands under Trainers"
         return replace(answer, trainers=trainers, warnings=(none, *answer.warnings))
     answer = plan_set(best.inputs, best.plans, top=request.top, aim=aim, target=best.trainer)
     named = Reason.of("trainer", title=best.title, trainers=len(trainers))

@@ -22,7 +22,7 @@ HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdleDevices:
+class LeavingOut:
     """Pipeline sets over fewer devices than there are."""
 
     composer: Composer

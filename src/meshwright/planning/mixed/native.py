@@ -28,7 +28,7 @@ from meshwright.planning.mixed.doubts import doubts_of_model
 from meshwright.planning.mixed.equal_ranks import best_of_equal_ranks, counted_as_one
 from meshwright.planning.mixed.expert_ways import of_other_ways
 from meshwright.planning.mixed.groups_alone import GroupsAlone
-from meshwright.planning.mixed.idle_devices import IdleDevices, numbers_of_devices
+from meshwright.planning.mixed.idle_devices import LeavingOut, numbers_of_devices
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.repairs import mixed_repairs
 from meshwright.planning.mixed.set_cost import price_per_step
@@ -107,7 +107,7 @@ class NativeSource:
         self._refused: dict[Problem, None] = {}
         """What a target refuses of the best plans of some devices, where it refuses all that were found."""
         self._side_by_side = SideBySide(self.composer, self._pricer, self._candidate)
-        self._idle = IdleDevices(
+        self._idle = LeavingOut(
             composer=self.composer,
             uneven=lambda: self._uneven,
             composed=self.composed,

@@ -7,10 +7,10 @@ from typing import Any
 
 from meshwright.units import of_capacity, seconds
 
-Line = tuple[str, str, str, str]
+TrainerLine = tuple[str, str, str, str]
 
 
-def trainer_lines(trainers: Sequence[Mapping[str, Any]]) -> list[Line]:
+def trainer_lines(trainers: Sequence[Mapping[str, Any]]) -> list[TrainerLine]:
     """One line per answer: trainers, plan or why they run none, time of a step, memory.
 
     Args:

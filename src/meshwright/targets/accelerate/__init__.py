@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from meshwright.errors import Problem
 from meshwright.targets import adapters, fsdp, hugging_face
-from meshwright.targets.accelerate.read import CONFIG, CONTEXT, FILE, SIZES, TITLE, named, read
+from meshwright.targets.accelerate.read import CONFIG, CONTEXT, FILE, SIZES, TITLE, files_named, read
 from meshwright.targets.keys import Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import Note, OneStrategyTarget, overlaps
 from meshwright.targets.sayable import ANY, Plan, Rule, only
@@ -186,7 +186,7 @@ TARGET = OneStrategyTarget(
     notes=NOTES,
     read=read,
     recognised=FILE.recognised,
-    named=named,
+    named=files_named,
     beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT, hugging_face.DISTRIBUTED, *adapters.FILES),
     software="pytorch-eager",
 )

@@ -153,7 +153,7 @@ def _divided_shards(own: KeyReader, dp: int) -> dict[str, Any]:
 _JSON = "deepspeed_config_file:"
 
 
-def named(text: str) -> tuple[str, ...]:
+def files_named(text: str) -> tuple[str, ...]:
     """The file of DeepSpeed that a configuration names."""
     lines = [line.strip() for line in text.splitlines()]
     return tuple(line.partition(":")[2].partition(" #")[0].strip(" \"'") for line in lines if line.startswith(_JSON))
