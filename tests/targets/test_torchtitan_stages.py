@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 from meshwright.errors import InputError
 from meshwright.fields.job import JobFields
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.torch_csv import write_actions
 from meshwright.planning.launch_script import script_question
+from meshwright.schedules import schedule_named
+from meshwright.schedules.torch_actions import to_actions
 from meshwright.specs.row_of import homogeneous
 from meshwright.targets import TARGETS
+from meshwright.targets.pytorch_pipeline import schedule_of_file
 from meshwright.targets.torchtitan.stages import MODULES, by_weights, dealt
 from tests.targets.cases import job
 from tests.targets.test_round_trip import written
@@ -123,6 +127,15 @@ def test_a_plans_stages_are_named_and_read_back(line: str) -> None:
     target = TARGETS["torchtitan"]
     assert target.read is not None
     assert target.read(files, 16).layout == found.layers
+
+
+@pytest.mark.parametrize("schedule", ["hanayo", "v-half", "v-min", "v-1f1b"])
+def test_the_file_of_a_schedule_names_it_whatever_else_there_is(schedule: str) -> None:
+    """Schedules that PyTorch does not run, of segments of a sequence, are passed over."""
+    text = write_actions(to_actions(schedule_named(schedule).table(4, 16, 2)))
+    found = schedule_of_file(text, 4, 2, 16)
+    assert found is not None
+    assert write_actions(to_actions(schedule_named(found).table(4, 16, 2))) == text
 
 
 @pytest.mark.parametrize("target", ["torchtitan", "automodel"])

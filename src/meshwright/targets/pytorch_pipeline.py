@@ -150,9 +150,9 @@ def schedule_of_file(text: str, pp: int, vpp: int, micro_batches: int) -> str | 
     """The schedule whose order a file holds; None where it is none of the catalogue."""
     for name in PLAN_SCHEDULES:
         try:
-            table = schedule_named(name).table(pp, micro_batches, vpp)
+            actions = to_actions(schedule_named(name).table(pp, micro_batches, vpp))
         except MeshwrightError:
-            continue  # it takes other numbers of workers, chunks or micro-batches
-        if write_actions(to_actions(table)) == text:
+            continue  # it takes other numbers of workers, chunks or micro-batches, or PyTorch does not run it
+        if write_actions(actions) == text:
             return name
     return None

@@ -91,11 +91,12 @@ def _products(reader: KeyReader) -> str | None:
 
 
 def _in_fewer_bits(precision: Precision, low: str) -> Precision:
-    """A recipe whose products run in another format, with the copies of weights that these keep."""
+    """A recipe whose products run in another format, with the copies of weights that these keep; ours if it is one."""
     recipe = PRECISIONS[low]
-    return replace(
+    made = replace(
         precision, name=f"{low} {precision.name}", compute=recipe.compute, weight_cache_bytes=recipe.weight_cache_bytes
     )
+    return recipe if replace(made, name=recipe.name) == recipe else made
 
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
