@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from meshwright.errors import InputError, UnsupportedError
+from meshwright.estimate.items import ItemCosts
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.estimate.run import live, weight_versions
+from meshwright.estimate.shared_attention import exposed_exchanges_s
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
-from meshwright.schedules import PLAN_SCHEDULES, SCHEDULES, Kind
+from meshwright.schedules import PLAN_SCHEDULES, SCHEDULES, Kind, schedule_named
+from meshwright.schedules.declaration import SharedKeys
 from meshwright.specs import PlanRow, Workload
 
 MODEL = spec("llama-3.1-8b")
@@ -26,7 +29,7 @@ TWO_CHUNKS = {n for n in SCHEDULES if any(x.field == "v" for x in SCHEDULES[n].p
 
 def row(schedule: str, **changes: object) -> PlanRow:
     plain = PlanRow(pp=4, dp=2, gbs=16, sharding="z1", schedule=schedule, vpp=2 if schedule in TWO_CHUNKS else 1)
-    return replace(plain, **({"recompute": "full"} if SCHEDULES[schedule].recomputes_in_tasks else {}), **changes)  # type: ignore[arg-type]
+    return replace(plain, **({"recompute": "full"} if schedule_named(schedule).recomputes_in_tasks else {}), **changes)  # type: ignore[arg-type]
 
 
 def estimate(schedule: str, **changes: object) -> StepEstimate:
@@ -129,6 +132,28 @@ def test_segments_cost_more_than_their_share_and_keep_less() -> None:
     assert cut.stages[1].busy_s > whole.stages[1].busy_s
     assert memory(cut, "activations")[0] < memory(whole, "activations")[0]
     assert dict(cut.breakdown_s)["bubble"] < dict(whole.breakdown_s)["bubble"]
+
+
+def test_slices_of_short_sequences_wait_for_the_attention_that_workers_share() -> None:
+    def priced(name: str, seq_len: int) -> tuple[float, float]:
+        plan = expand(row(name), MODEL, seq_len)
+        found = estimate_plan(plan, MODEL, CLUSTER, replace(WORKLOAD, seq_len=seq_len))
+        return found.step_time_s, dict(found.breakdown_s)["pp"]
+
+    # Queries and keys cross as fast as attention reads them where sequences are long; short ones have little of it.
+    short, long = priced("slimpipe", 1024), priced("slimpipe", 131072)
+    assert short[1] > 2 * priced("seq1f1b-segments4", 1024)[1]
+    assert long[1] == pytest.approx(priced("seq1f1b-segments4", 131072)[1], rel=1e-9)
+
+
+def test_what_an_exchange_of_attention_leaves_exposed() -> None:
+    costs = ItemCosts(**{field.name: np.ones((1, 1)) for field in fields(ItemCosts)})
+    costs = replace(costs, query_bytes=np.array([[10.0]]), key_bytes=np.array([[4.0]]))
+    forward_s, backward_s = exposed_exchanges_s(costs, SharedKeys(1.0, 1.5), np.array([0.5]))
+    assert forward_s.item() == (10 + 1.5 * 4) * 0.5 - 1
+    assert backward_s.item() == (3 * 10 + 2 * 1.5 * 4) * 0.5 - 1
+    hidden = replace(costs, core_forward_s=np.array([[9.0]]), core_backward_s=np.zeros((1, 1)))
+    assert [seconds.item() for seconds in exposed_exchanges_s(hidden, SharedKeys(1.0, 1.5), np.array([0.5]))] == [0, 0]
 
 
 def test_bpipe_parks_activations_with_its_partner() -> None:

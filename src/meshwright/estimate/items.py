@@ -107,6 +107,16 @@ class ItemCosts:
     frozen_expert_bytes: Float[np.ndarray, "rows items"]
     recompute_flop: Float[np.ndarray, "rows items"]
     """Computed a second time by the device."""
+    query_bytes: Float[np.ndarray, "rows items"]
+    """Queries of attention whose work grows along the sequence."""
+    key_bytes: Float[np.ndarray, "rows items"]
+    """Keys and values of as many tokens."""
+    core_forward_s: Float[np.ndarray, "rows items"]
+    """That attention."""
+    core_backward_s: Float[np.ndarray, "rows items"]
+    """With its forward where backward repeats it."""
+    core_repeats: Float[np.ndarray, "rows items"]
+    """How often it does."""
     dense_state_bytes: Float[np.ndarray, "rows items"]
     """Optimizer states beyond those of as many parameters of the usual kind, as `states.Extras`; so the next seven."""
     expert_state_bytes: Float[np.ndarray, "rows items"]
@@ -337,6 +347,8 @@ def _add_item(
     # Two layers' worth of copies are on the device while one computes.
     transient = transient + 2 * (away + fetched)
 
+    core = seconds.core
+    again_core = sum(module is seconds.by_module.get(core.module) or module is seconds.forward for module in repeated)
     ahead = np.zeros(columns.rows) if columns.prioritised is None else columns.prioritised
     added = {
         "meeting_s": exchanged_s * (1.0 - ahead),
@@ -360,6 +372,11 @@ def _add_item(
         "frozen_expert_bytes": seconds.frozen_expert_bytes,
         "replicated_parameters": seconds.replicated_parameters,
         "recompute_flop": recompute_flop,
+        "query_bytes": core.query_bytes,
+        "key_bytes": core.key_bytes,
+        "core_forward_s": core.forward_s,
+        "core_backward_s": (core.backward_s + again_core * core.forward_s) * training,
+        "core_repeats": float(again_core),
     }
     for name, value in added.items():
         parts[name][:, number] += value

@@ -133,6 +133,13 @@ def pipeline_columns(
         parked_s = _parked_s(kept_bytes[:, :, 0], guests, forward_s[:, :, 0] + backward_s[:, :, 0], boundary)
         backward_s = backward_s + parked_s[:, :, None]
         parts["pp"] = parked_s * runs.sum(axis=1)
+    if (shared := schedule.shared_keys(workers)) is not None:
+        from meshwright.estimate.shared_attention import exposed_exchanges_s  # few schedules share attention
+
+        added_s = exposed_exchanges_s(costs, shared, _byte_s(boundary))
+        ahead_s, back_s = (cells(seconds) for seconds in added_s)
+        forward_s, backward_s = forward_s + ahead_s, backward_s + back_s
+        parts["pp"] = sum(added_s) @ whole_step
     alone_s = np.zeros((plans, workers))
     if costs.hidden_s.any():
         alone_s = (
@@ -237,9 +244,14 @@ def _parked_s(
     The link is taken to be as quick as that of the slowest hop of the pipeline.
     Source: Kim et al. 2023 (BPipe), section 3: hidden if 2 bytes / bandwidth <= forward + backward.
     """
-    slowest_s = boundary.transfer_s.reshape(len(kept_bytes), -1).max(axis=1)
-    there_s = kept_bytes * (slowest_s / np.maximum(boundary.sent_bytes, 1.0))[:, None]
+    there_s = kept_bytes * _byte_s(boundary)[:, None]
     return np.asarray(np.maximum(2.0 * there_s - pair_s, 0.0) * (guests[::-1] > 0))
+
+
+def _byte_s(boundary: BoundaryColumns) -> Float[np.ndarray, " plans"]:
+    """Seconds per byte on the slowest hop of the pipeline."""
+    slowest_s = boundary.transfer_s.reshape(len(boundary.sent_bytes), -1).max(axis=1)
+    return np.asarray(slowest_s / np.maximum(boundary.sent_bytes, 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

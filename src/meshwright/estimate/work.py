@@ -22,7 +22,15 @@ from meshwright.estimate.sequences import (
     pairs_of_row,
     scored_pairs,
 )
-from meshwright.estimate.work_seconds import Device, LayerSums, ModuleSeconds, Product, WorkSeconds, products_s
+from meshwright.estimate.work_seconds import (
+    CoreParts,
+    Device,
+    LayerSums,
+    ModuleSeconds,
+    Product,
+    WorkSeconds,
+    products_s,
+)
 from meshwright.shapes import Rows
 from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Scan, Scores, Vector
 from meshwright.specs.precision import Precision
@@ -350,6 +358,16 @@ class LayerPricing(LayerSums):
         issued = (4.0, 6.0) if materialised else (1.0, 2.0)
         self.add(module, forward, backward, self.zero, issued)
         phases = {"forward": forward, "input_gradient": backward}
+        if op.causal and not materialised and op.keys is None and (op.window, op.chunk) == (None, None):
+            # Later tokens have more to do here; elsewhere all have alike, or no task to share.
+            own = local.batch * self.activation_bytes
+            self.core = CoreParts(
+                self.core.query_bytes + own * local.query_len * local.heads * op.head_dim,
+                self.core.key_bytes + own * local.query_len * local.kv_heads * (op.head_dim + op.value_dim),
+                self.core.forward_s + forward,
+                self.core.backward_s + backward,
+                op.module,
+            )
         if uneven:
             later = np.maximum(lockstep_pairs(op, columns, self.workload) / loaded - 1.0, 0.0)
             self.lockstep = self.lockstep[0] + forward * later, self.lockstep[1] + backward * later

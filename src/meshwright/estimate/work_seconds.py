@@ -136,6 +136,22 @@ class WorkSeconds:
     """Waiting for the rank with most attended pairs, forward and backward, where ranks go layer by layer."""
     uneven_s: tuple[Rows, Rows]
     """Of it, what differs between micro-batches: attention of a mean one, forward and backward."""
+    core: CoreParts
+    """Attention that other workers can share."""
+
+
+@dataclass(slots=True)
+class CoreParts:
+    """Attention whose work grows along the sequence, of a micro-batch or its section on one rank."""
+
+    query_bytes: Rows | float = 0.0
+    """Its queries, as its outputs."""
+    key_bytes: Rows | float = 0.0
+    """Keys and values of as many tokens."""
+    forward_s: Rows | float = 0.0
+    backward_s: Rows | float = 0.0
+    module: str = ""
+    """That recompute may repeat."""
 
 
 class LayerSums:
@@ -163,6 +179,7 @@ class LayerSums:
         self.uneven: tuple[Rows, Rows] = (self.zero, self.zero)
         self.hidden = self.zero
         self.stashed = self.zero
+        self.core = CoreParts()
         self.launched = True
         """Whether the host issues what is added operator by operator, instead of a graph that holds it."""
 
@@ -191,6 +208,7 @@ class LayerSums:
             stashed_bytes=self.stashed,
             lockstep_s=self.lockstep,
             uneven_s=self.uneven,
+            core=self.core,
         )
 
     def add(

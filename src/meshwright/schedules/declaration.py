@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from meshwright.errors import Problem
 from meshwright.schedules.parameters import ScheduleParameter, parameters_of, token_of
@@ -17,6 +17,15 @@ MOST_CHUNKS = 64
 CHUNKS_WHY = {1: "gives every worker one chunk", 2: "places two chunks per worker in a V, one down and one back"}
 CHUNKS_FIX = {1: "v = 1, or schedule interleaved", 2: "v = 2"}
 """Why a schedule allows one number of chunks only, and what to do."""
+
+
+class SharedKeys(NamedTuple):
+    """What the fullest worker sends for a slice of a sequence, so that all do as much attention; a mean over slices."""
+
+    queries: float
+    """Times its queries, one for each worker that helps it."""
+    keys: float
+    """Slices of keys and values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +107,14 @@ class Declaration(ABC):
             what = f"{self.name}: v = {v} chunks per worker"
             found.append(Problem(what=what, why=f"{self.name} {CHUNKS_WHY[only]}", fix=CHUNKS_FIX[only], field="v"))
         return (*found, *self._value_problems(p), *self._problems(p, m, v))
+
+    def shared_keys(self, p: int) -> SharedKeys | None:
+        """What workers send each other of attention; None where each does its own.
+
+        Args:
+            p: workers.
+        """
+        return None
 
     def contradictions(self) -> list[Problem]:
         """Settings that do not go together, whatever the size."""
