@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,8 @@ class LaunchFile:
     """What only the user can say; then nothing that depends on it was read."""
     said: tuple[Said, ...] = ()
     """The values that were read, with where they are written."""
+    spelled: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the program of a script calls options that stand here by their trainer's name."""
     unpriced: tuple[Said, ...] = field(default=(), repr=False)
     """Options that were read and change no price; their values are never shown: keys and tokens are among them."""
     notes: tuple[str, ...] = ()

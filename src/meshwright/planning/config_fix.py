@@ -116,9 +116,7 @@ def rewritten(
             changes, edited = without, smaller
     told = tuple(change.told(now) for change in changes)
     script, options = source.options
-    in_script = [f"--{change.path} {_text(change.new)}" for change in changes if change.file in options]
-    if in_script:
-        notes.append(f"in {script} write {' '.join(in_script)}")
+    notes += _in_script(script, [change for change in changes if change.file in options], now)
     files = {name: text for name, text in edited.items() if name not in options}
     beside = tuple((name, text) for name, text in files.items() if name != source.name and text != source.files[name])
     beside += tuple((name, files[name]) for name in added)
@@ -132,6 +130,18 @@ def rewritten(
         beside=beside,
         notes=tuple(notes),
     )
+
+
+def _in_script(script: str, changes: list[KeyChange], now: LaunchFile) -> Iterator[str]:
+    """What to write into a script whose options stand for a file, each as its program calls it."""
+    given = [change for change in changes if change.told(now).place.startswith("--set")]
+    written = [change for change in changes if change not in given]
+    if written:
+        called = ((now.spelled.get(change.path, f"--{change.path}"), change.new) for change in written)
+        yield f"in {script} write {' '.join(f'{flag} {_text(new)}' for flag, new in called)}"
+    if given:
+        said = ", ".join(f"{change.path} {_text(change.new)}" for change in given)
+        yield f"what --set said of the program becomes {said}"
 
 
 def _alike_named(

@@ -26,6 +26,49 @@ _OFF = ("", "false", "no", "none", "0", "0.0", "null", "off")
 _WHOLE = ("1", "16", "32", "bf16", "fp16", "ddp", "data_parallel", "dp")
 """Values that split, or store, nothing otherwise."""
 
+OWN_MODELS = (
+    *("model", "model_name", "model_path", "model_dir", "model_checkpoint", "model_id_or_path", "model_path_or_name"),
+    *("base_model_name", "base_model_path", "base_model_name_or_path", "base_model_id", "pretrained_model"),
+    *("pretrained_model_path", "pretrained_model_name", "pretrained_model_dir", "pretrained_path", "pretrain_path"),
+    *("hf_model", "hf_model_name", "hf_model_path", "llm_path", "llm_name", "load_model_path"),
+)
+"""What programs of their own call the model: taken where no option of the trainer names it, and they name one."""
+OWN_BATCH = (
+    *("batch_size", "train_batch_size", "training_batch_size", "batchsize", "bsz", "bs", "train_bsz", "batch"),
+    *("micro_batch_size", "mini_batch_size", "global_batch_size", "total_batch_size", "effective_batch_size"),
+)
+"""What programs of their own call a batch, of a device or of all of them."""
+CALLED = {
+    **dict.fromkeys(("use_gradient_checkpointing", "enable_gradient_checkpointing"), "gradient_checkpointing"),
+    **dict.fromkeys(("lora_rank", "lora_dim"), "lora_r"),
+    **dict.fromkeys(
+        ("lora_target", "lora_targets", "target_modules", "lora_modules", "lora_trainable", "trainable"),
+        "lora_target_modules",
+    ),
+    **dict.fromkeys(("use_peft_lora", "enable_lora", "lora_enable"), "use_lora"),
+    "lora_modules_to_save": "modules_to_save",
+    **dict.fromkeys(
+        (
+            *("per_device_batch_size", "per_gpu_train_batch_size", "per_gpu_batch_size", "train_batch_size_per_gpu"),
+            *("batch_size_per_device", "batch_size_per_gpu", "train_micro_batch_size_per_gpu"),
+            *("train_batch_size_per_device", "per_device_train_bs"),
+        ),
+        "per_device_train_batch_size",
+    ),
+    **dict.fromkeys(
+        (
+            *("accumulation_steps", "accumulate_steps", "accum_steps", "gradient_accumulation"),
+            *("grad_accum_steps", "grad_accumulation_steps", "grad_acc_steps", "gradient_accumulate_steps"),
+            *("gradient_accumulate_every", "grad_accum", "gradient_accumulation_step"),
+        ),
+        "gradient_accumulation_steps",
+    ),
+    "mark_only_lora_as_trainable": "only_optimize_lora",
+    **dict.fromkeys(("q_lora", "use_qlora", "qlora", "use_4bit", "use_4bit_quantization"), "load_in_4bit"),
+    **dict.fromkeys(("use_8bit", "use_8bit_quantization"), "load_in_8bit"),
+}
+"""What programs call options of TRL and of its trainer, whose names stand behind."""
+
 
 def is_degree(name: str) -> bool:
     """Whether an option is a degree of a program that splits a job itself.

@@ -26,6 +26,7 @@ from meshwright.planning.engine_options import (
     missing_engine,
     unknown_engine,
 )
+from meshwright.planning.own_options import OWN_MODELS
 from meshwright.planning.program_words import (
     CONFIG_NAME,
     missing_file,
@@ -78,6 +79,7 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
         workload={**launched.workload, **{name: value for name, value in beside.items() if value is not None}},
         said=(*said, *(one for one in options.said(found.place) if one.option not in {own.option for own in said})),
         unpriced=unpriced,
+        spelled=options.spelled,
         problems=(*launched.problems, *(options.problems() if target.overrides is None else ())),
         notes=(
             *launched.notes,
@@ -206,7 +208,7 @@ def _job(target: Target, launch: Launch) -> Mapping[str, object]:
     if target.name not in _ENGINES_ALONE:
         return {}
     options = read_trainer_options(launch)
-    job = {name: value for name, value in options.job.items() if name not in MODELS}
+    job = {name: value for name, value in options.job.items() if name not in (*MODELS, *OWN_MODELS)}
     return {**job, **options.split, **options.changes}
 
 

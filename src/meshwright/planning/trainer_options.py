@@ -11,7 +11,7 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import Said
 from meshwright.formats.shell import Launch, ScriptLine, Unknown, Word
 from meshwright.formats.shell.asking import Open, questions_for
-from meshwright.planning.own_options import changes_plan, is_degree, leaves_alone
+from meshwright.planning.own_options import CALLED, OWN_BATCH, OWN_MODELS, changes_plan, is_degree, leaves_alone
 
 BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 ARGUMENTS = (*BATCH, "gradient_checkpointing", "optim", "optim_args", "bf16", "fp16", "torch_dtype", "dtype")
@@ -27,20 +27,6 @@ ATTENTION = ("attn_implementation", "attn_impl")
 PIECES = ("use_liger_kernel", "use_liger", "enable_liger_kernel")
 """Switches of the transformers trainer, TRL 0.12 to 0.15 and LLaMA-Factory that have logits made in pieces."""
 _LISTS = ("lora_target_modules", "modules_to_save")
-_ALIASES = {
-    **dict.fromkeys(("use_gradient_checkpointing", "enable_gradient_checkpointing"), "gradient_checkpointing"),
-    **dict.fromkeys(("lora_rank", "lora_dim"), "lora_r"),
-    **dict.fromkeys(
-        ("lora_target", "lora_targets", "target_modules", "lora_modules", "lora_trainable", "trainable"),
-        "lora_target_modules",
-    ),
-    **dict.fromkeys(("use_peft_lora", "enable_lora", "lora_enable"), "use_lora"),
-    "lora_modules_to_save": "modules_to_save",
-    "mark_only_lora_as_trainable": "only_optimize_lora",
-    **dict.fromkeys(("q_lora", "use_qlora", "qlora", "use_4bit", "use_4bit_quantization"), "load_in_4bit"),
-    **dict.fromkeys(("use_8bit", "use_8bit_quantization"), "load_in_8bit"),
-}
-"""What programs call options of TRL and of its trainer, whose names stand behind."""
 _BITS = ("load_in_kbits", "bits", "quantization_bit")
 """Bits that frozen weights are stored in: 16 and 32 are no quantisation."""
 _KINDS = ("finetuning_type", "train_mode", "tuner_type", "train_type", "sft_type", "tuning_method")
@@ -85,6 +71,8 @@ class TrainerOptions:
     """They are of a program of LLaMA-Factory."""
     places: Mapping[str, str] = field(default_factory=dict)
     """Where arguments and the rest of the job are written."""
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    """What the program itself calls those of the batch, with its dashes."""
     questions: tuple[Problem, ...] = ()
     """What depends on something that the script does not say."""
 
@@ -96,7 +84,7 @@ class TrainerOptions:
     @property
     def model(self) -> str | None:
         """The model's name."""
-        return next((str(self.job[name]) for name in MODELS if self.job.get(name)), None)
+        return next((str(self.job[name]) for name in (*MODELS, *OWN_MODELS) if self.job.get(name)), None)
 
     def problems(self) -> Iterator[Problem]:
         """Options of the program itself that split the job in a way that is not read."""
@@ -171,6 +159,7 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
     found = _Collected(makes_engine=not names_engine(launch))
     for flag, attached, held, place in _options(launch.words):
         found.take(flag, attached, held, place)
+    found.name_model()
     values = found.values
     factory = _of_factory(found)
     if not values.get("lora_r", 1):  # a rank of 0 is how some programs say that there are none
@@ -179,6 +168,7 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
         values |= _of_chat(found.own)
     elif _FOR_ADAPTERS.search(launch.program.rpartition("/")[2]) and "use_peft" not in values:
         values.setdefault("use_lora", True)
+    batch = _own_batch(found)
     return TrainerOptions(
         arguments={name: value for name, value in values.items() if name in ARGUMENTS},
         job={name: value for name, value in values.items() if name not in ARGUMENTS},
@@ -186,12 +176,23 @@ def read_trainer_options(launch: Launch) -> TrainerOptions:
         split=found.split,
         changes=found.changes,
         places=found.places,
+        spelled=found.spelled,
         factory=factory,
-        questions=(*questions_for(found.opened.values()), *_adapters_asked(values)),
+        questions=(*questions_for(found.opened.values()), *_batch_asked(batch, values), *_adapters_asked(values)),
     )
 
 
 _KNOWN = frozenset((*ARGUMENTS, *MODELS, *LENGTHS, *ADAPTERS, *ATTENTION, *PIECES))
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A model as an option of the program itself names it."""
+
+    flag: str
+    texts: list[str]
+    words: Sequence[Word]
+    unknown: Unknown | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,10 +206,13 @@ class _Collected:
     split: dict[str, int] = field(default_factory=dict)
     changes: dict[str, str] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
+    spelled: dict[str, str] = field(default_factory=dict)
     own: dict[str, str] = field(default_factory=dict)
     """Those of DeepSpeed-Chat that say where adapters are."""
     opened: dict[str, Open] = field(default_factory=dict)
     """What is not known, by name."""
+    named: dict[str, _Named] = field(default_factory=dict)
+    """Models by options of the program itself."""
 
     def take(self, flag: str, attached: str | None, held: Sequence[Word], place: ScriptLine | None) -> None:
         """Keep one option with its values.
@@ -231,20 +235,33 @@ class _Collected:
         if name in _KINDS and unknown is None and texts[:1] and texts[0].lower() in _ADAPTED:
             self.values |= _ADAPTED[texts[0].lower()]
             return
-        if name not in _KNOWN:
+        if (name in _KNOWN or name in OWN_MODELS) and place is not None and place.line:
+            self.places[name] = str(place)
+            if name in BATCH:
+                self.spelled[name] = flag
+        if name in OWN_MODELS and flag.startswith("--"):
+            self.named[name] = _Named(flag, texts, own, unknown)
+        elif name not in _KNOWN:
             self._other(flag, name, texts, unknown)
         else:
-            if place is not None and place.line:
-                self.places[name] = str(place)
             self._known(flag, name, texts, unknown, own)
         for one in maybe:
             for other in sorted(one.flags or ()):
                 if (called := _name(other)) in _KNOWN or called in _FILES or _changes(other, called):
                     self.opened[called] = Open(what=other, unknown=one, place=None, field=other)
 
+    def name_model(self) -> None:
+        """Takes the model that the program's own options name, where no option of the trainer does."""
+        by_trainer = any(name in self.values or name in self.opened for name in MODELS)
+        if by_trainer or len({str(one.texts) for one in self.named.values()}) != 1:
+            self.rest += [one.flag for one in self.named.values()]
+            return
+        for name, one in self.named.items():
+            self._known(one.flag, name, one.texts, one.unknown, one.words)
+
     def _known(self, flag: str, name: str, texts: list[str], unknown: Unknown | None, own: Sequence[Word]) -> None:
         self.opened.pop(name, None)
-        if unknown is not None and name in MODELS and (last := _last_part(own[0])):
+        if unknown is not None and name in (*MODELS, *OWN_MODELS) and (last := _last_part(own[0])):
             self.values[name] = last
         elif unknown is not None:
             self.opened[name] = Open(what=flag, unknown=unknown, place=None, field=flag)
@@ -273,7 +290,7 @@ class _Collected:
 def _name(flag: str) -> str:
     """What an option is called here, `_` for `-`."""
     name = flag.removeprefix("--").replace("-", "_")
-    return _ALIASES.get(name, name)
+    return CALLED.get(name, name)
 
 
 def _changes(flag: str, name: str) -> bool:
@@ -357,6 +374,25 @@ def _adapters_asked(values: Mapping[str, object]) -> Iterator[Problem]:
         shown = {"lora_r": "lora_r=16", "lora_target_modules": "lora_target_modules=q_proj,v_proj"}
         fix = f"give {' '.join(f'--set {shown[name]}' for name in left)}, as the program has it"
         yield Problem(what=what, why=why, fix=fix, field=f"--{left[0]}")
+
+
+def _own_batch(found: _Collected) -> dict[str, str]:
+    """Batches by options of the program itself, which the trainer's own two say instead where both are known."""
+    own = {flag: said for flag, said in found.changes.items() if _name(flag) in OWN_BATCH}
+    found.changes = {flag: said for flag, said in found.changes.items() if flag not in own}
+    return own
+
+
+def _batch_asked(own: Mapping[str, str], values: Mapping[str, object]) -> Iterator[Problem]:
+    """Asks what a batch of the program itself counts."""
+    left = [name for name in BATCH if name not in values]
+    if own and left:
+        named = " and ".join(f"{flag} {said}" for flag, said in own.items())
+        what = f"what {named} {'count' if len(own) > 1 else 'counts'} is not known"
+        why = "it is of the program itself: sequences of one device or of all, of one pass or of a step"
+        shown = {BATCH[0]: f"{BATCH[0]}={next(iter(own.values()))}", BATCH[1]: f"{BATCH[1]}=1"}
+        fix = f"give {' '.join(f'--set {shown[name]}' for name in left)}, as the program has it"
+        yield Problem(what=what, why=why, fix=fix, field=next(iter(own)))
 
 
 def _last_part(path: Word) -> str:
