@@ -16,7 +16,7 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from stand_ins import Finder, each_alone, fake_group
+from stand_ins import Finder, each_alone, fake_group, shards_on_host
 
 ABSENT = ("litdata", "lightning_cloud", "lightning_sdk", "litlogger", "litserve")
 """What is not installed: of data and of services."""
@@ -128,8 +128,6 @@ def without_devices() -> None:
     from lightning.fabric.accelerators import CUDAAccelerator
     from lightning.fabric.plugins.environments import LightningEnvironment
     from litgpt.config import name_to_config
-    from torch.distributed.fsdp import fully_sharded_data_parallel
-    from torch.distributed.fsdp._common_utils import _FSDPDeviceHandle
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     class Ranks(LightningEnvironment):
@@ -187,11 +185,7 @@ def without_devices() -> None:
     torch.compile = lambda model, *rest, **options: model
     name_to_config["pythia-14m"] |= {"n_layer": 3, "vocab_size": 500, "padded_vocab_size": 512}
 
-    def on_cpu(state: Any, *rest: Any) -> Any:
-        state._device_handle = _FSDPDeviceHandle.from_device(torch.device("cpu"))
-        return state
-
-    fully_sharded_data_parallel._init_device_handle = on_cpu
+    shards_on_host(torch)
     torch.cpu.device_count = lambda: len(fabrics[0].strategy.parallel_devices)  # HYBRID_SHARD asks for those of a node
     lightning.Fabric.logger = SimpleNamespace(log_hyperparams=lambda given: None)
     for path in PROGRAMS.values():

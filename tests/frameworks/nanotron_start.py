@@ -15,7 +15,7 @@ from typing import Any
 
 os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # the latter as its users start it
 
-from stand_ins import Finder, each_alone, fake_group
+from stand_ins import Finder, each_alone, fake_group, host_for_gpu, on_host
 
 ABSENT = (
     *("flash_attn", "flash_attn_2_cuda", "transformer_engine", "transformer_engine_extensions", "grouped_gemm"),
@@ -79,36 +79,13 @@ def held(trainer: Any) -> dict[str, Any]:
     }
 
 
-def on_host(torch: Any) -> Any:
-    """A mode in which memory of a GPU is that of the host."""
-    from torch.overrides import TorchFunctionMode
-
-    def here(given: Any) -> Any:
-        named = str(given) if isinstance(given, str | torch.device) else ""
-        return torch.device("cpu") if named.startswith("cuda") else given
-
-    class Host(TorchFunctionMode):
-        def __torch_function__(self, call: Any, types: Any, given: Any = (), options: Any = None) -> Any:
-            named = {name: here(one) for name, one in (options or {}).items()}
-            return call(*(here(one) for one in given), **named)
-
-    return Host()
-
-
 def without_devices() -> None:
     """Take the host for a GPU."""
     import flash_attn
     import torch
 
     flash_attn.__version__ = "2.6.3"
-    torch.cuda.set_device = lambda *rest: None
-    torch.cuda.device = lambda *rest: None
-    torch.cuda.current_device = lambda: torch.device("cpu")
-    torch.cuda.manual_seed = torch.cuda.set_rng_state = lambda *rest, **options: None
-    torch.cuda.get_rng_state = lambda *rest: torch.zeros(1, dtype=torch.uint8)
-    for name in ("memory_allocated", "max_memory_allocated", "max_memory_reserved"):
-        setattr(torch.cuda, name, lambda *rest: 0)
-    torch.cuda.reset_peak_memory_stats = lambda *rest: None
+    host_for_gpu(torch)
 
 
 def undrawn() -> None:

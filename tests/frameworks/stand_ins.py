@@ -92,6 +92,53 @@ def fake_group(ranks: int, rank: int = 0) -> Iterator[None]:
         torch.distributed.destroy_process_group()
 
 
+def host_for_gpu(torch: Any, devices: int = 1) -> None:
+    """Take the host for a GPU: what is asked of one does nothing, or tells the host's.
+
+    Args:
+        torch: the package, loaded.
+        devices: of the host.
+    """
+    torch.cuda.device_count = lambda: devices
+    torch.cuda.set_device = torch.cuda.device = lambda *rest: None
+    torch.cuda.current_device = lambda: torch.device("cpu")
+    torch.cuda.manual_seed = torch.cuda.set_rng_state = lambda *rest, **options: None
+    torch.cuda.get_rng_state = lambda *rest: torch.zeros(1, dtype=torch.uint8)
+    for name in ("memory_allocated", "max_memory_allocated", "max_memory_reserved"):
+        setattr(torch.cuda, name, lambda *rest: 0)
+    torch.cuda.reset_peak_memory_stats = lambda *rest: None
+
+
+def shards_on_host(torch: Any) -> None:
+    """Let PyTorch's first FSDP hold its shards in the memory of the host, whatever device it is given."""
+    from torch.distributed.fsdp import fully_sharded_data_parallel
+    from torch.distributed.fsdp._common_utils import _FSDPDeviceHandle
+
+    def on_cpu(state: Any, *rest: Any) -> Any:
+        state._device_handle = _FSDPDeviceHandle.from_device(torch.device("cpu"))
+        return state
+
+    fully_sharded_data_parallel._init_device_handle = on_cpu
+
+
+def on_host(torch: Any) -> Any:
+    """A mode in which memory of a GPU is that of the host."""
+    from torch.overrides import TorchFunctionMode
+
+    def here(given: Any) -> Any:
+        named = str(given) if isinstance(given, str | torch.device) else ""
+        return torch.device("cpu") if named.startswith("cuda") else given
+
+    class Host(TorchFunctionMode):
+        def __torch_function__(self, call: Any, types: Any, given: Any = (), options: Any = None) -> Any:
+            if call is torch.device:  # by number it is a GPU
+                return call("cpu") if isinstance(given[0], int) else call(*given, **options or {})
+            named = {name: here(one) for name, one in (options or {}).items()}
+            return call(*(here(one) for one in given), **named)
+
+    return Host()
+
+
 def without_init(*packages: str) -> None:
     """Make installed packages importable without what their __init__ needs of GPUs and trainers."""
     for name in packages:

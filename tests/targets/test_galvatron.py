@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 
+import pytest
+
 import meshwright as mw
+from meshwright.specs.job import Job
 from meshwright.specs.strategy import Recompute
 from meshwright.targets import TARGETS
 from meshwright.targets.galvatron.trainer import divided
@@ -34,6 +38,57 @@ def test_layers_that_differ_survive() -> None:
     assert launch.plan is not None
     assert not TARGETS["galvatron"].refused(replace(unlike, plan=launch.plan))
     assert written("galvatron", replace(unlike, plan=launch.plan)) == files
+
+
+def test_its_trainer_is_given_the_sizes_that_no_option_says() -> None:
+    files = written("galvatron", job("tp2.pp2.dp4.fsdp.mbs1.gbs64", model="llama-2-70b"))
+    sizes = next(one.value for one in ast.parse(files["start.py"]).body if isinstance(one, ast.Assign))
+    said = ast.literal_eval(sizes)
+    assert (said["n_layers"], said["ffn_dim"], said["n_kv_heads"], said["norm_eps"]) == (80, 28672, 8, 1e-5)
+    assert said["n_positions"] == 4096
+    script = files["train.sh"]
+    assert "start.py" in script
+    assert "--galvatron_config_path ./galvatron_config.json" in script  # it makes the folder of the path first
+    assert "manually" not in script
+
+
+@pytest.mark.parametrize(
+    ("line", "shards"),
+    [
+        ("dp16.fsdp.mbs1.gbs64", True),
+        ("dp16.fsdp.mbs4.gbs64", False),
+        ("dp16.z0.mbs1.gbs64", False),
+        ("dp16.z2.mbs2.gbs64", True),
+    ],
+)
+def test_gradients_are_sharded_between_micro_batches(line: str, shards: bool) -> None:
+    script = written("galvatron", job(line, model="llama-2-7b"))["train.sh"]
+    assert ("--no_async_grad_reduce" in script) == shards
+    assert "--reduce_in_fp32" in script
+
+
+def test_an_epsilon_that_no_config_states_is_asked_for() -> None:
+    files = written("galvatron", replaced(job("dp16.z2", model="gpt2-xl"), 1024))
+    assert "NORM_EPSILON:?" in files["train.sh"]
+    assert 'os.environ["NORM_EPSILON"]' in files["start.py"]
+    ast.parse(files["start.py"])
+
+
+def replaced(one: Job, seq_len: int) -> Job:
+    """The same with sequences of another length."""
+    return replace(one, workload=replace(one.workload, seq_len=seq_len))
+
+
+@pytest.mark.parametrize(
+    ("line", "model", "field"),
+    [
+        ("dp16.z2", "gpt2-xl", "workload.seq_len"),  # 1024 learned positions, and 4096 tokens
+        ("dp16.fsdp", "smollm-135m", "--untie-embeddings-and-output-weights"),
+        ("tp16.fsdp", "llama-2-70b", "tp"),  # 8 heads of keys and values
+    ],
+)
+def test_models_that_its_classes_do_not_build_are_refused(line: str, model: str, field: str) -> None:
+    assert field in [problem.field for problem in TARGETS["galvatron"].refused(job(line, model=model))]
 
 
 def test_a_rope_that_its_llama_does_not_know_is_refused() -> None:

@@ -17,17 +17,25 @@ from meshwright.specs.row_of import Homogeneous, effective
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.targets import fsdp
 from meshwright.targets.contract import JobTarget, TargetFiles, one_line, target_files
-from meshwright.targets.galvatron import trainer
+from meshwright.targets.galvatron import models, trainer
 from meshwright.targets.galvatron.read import CONFIG, FILE, read
 from meshwright.targets.keys import Keys, json_text
 from meshwright.targets.overrides import by_equals
-from meshwright.targets.sayable import ANY, Plan, Rule, only, setting_problems, settings_of, unequal_pipelines
+from meshwright.targets.sayable import (
+    ANY,
+    Plan,
+    Rule,
+    only,
+    setting_problems,
+    settings_of,
+    unequal_pipelines,
+    whole_key_value_heads,
+)
 
 TITLE = "Galvatron"
 PIPELINES = {"1f1b": "pipedream_flush", "gpipe": "gpipe"}
 DEFAULT_TYPES = {0: "ddp", 2: "zero2", 3: "zero3"}
 """Of layers whose entry of `dp_types_enc` is 0; an entry of 1 is zero3."""
-_FAMILIES = {"llama": "llama_hf", "gpt2": "gpt_hf"}
 _SOURCE = "galvatron/core/runtime/hybrid_parallel_config.py and arguments.py of hetu-galvatron 2.4.0"
 SAYS = {
     "tp": ANY,
@@ -51,6 +59,7 @@ RULES = (
         fix="use one of tp and cp",
         source=_SOURCE,
     ),
+    whole_key_value_heads("galvatron/core/runtime/tensor_parallel/transformer.py of hetu-galvatron 2.4.0"),
     fsdp.main_copy(_SOURCE, why="zero3 is PyTorch's FSDP, whose fp32 shard is the main copy of the weights"),
     fsdp.one_group(_SOURCE, why="states are sharded over all data ranks of a layer", fix="use fsdp"),
 )
@@ -108,23 +117,16 @@ def _shape_problems(job: Job, pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _model_problems(job: Job) -> Iterator[Problem]:
-    model = job.model
-    fix = "use a target that loads the model's own config.json, such as accelerate"
-    if model.family not in _FAMILIES or model.is_moe or model.beside_decoder:
-        why = f"its models are {', '.join(_FAMILIES)}"
-        yield Problem(what=f"model: {model.name} is a {model.family}", why=why, fix=fix, field="model")
-    elif not model.learned_positions:
-        settings = model.settings
-        if settings.rope_base != 10000 or settings.rope_kind not in (None, "default"):
-            said = f"{settings.rope_base or 'not stated'}, {settings.rope_kind or 'not stated'}"
-            why = "its Llama rotates with a base of 10000 and without scaling, whatever the config says"
-            yield Problem(
-                what=f"model: rope of {model.name} is {said}", why=why, fix=fix, field="model.settings.rope_base"
-            )
+    yield from models.problems(job)
     if job.plan.pipelines[0].shapes or not job.workload.training:
         yield Problem(
             what="micro-batches of several shapes", why="they are alike", fix="plan equal ones", field="shapes"
         )
+    ends = _by_layer(job)[0]
+    if not job.model.learned_positions and job.model.vocab % (ends.tp * ends.cp):
+        what = f"plan: {ends.tp * ends.cp} ranks of the first layer hold {job.model.vocab} tokens"
+        why = "embedding and head are cut as the first layer is, and its Llama fills no vocabulary up"
+        yield Problem(what=what, why=why, fix="use a tp or cp that divides the vocabulary", field="tp")
 
 
 def configuration(job: Job) -> Keys:
@@ -161,27 +163,36 @@ def configuration(job: Job) -> Keys:
 def _files(job: Job, estimate: StepEstimate) -> TargetFiles:
     if problems := _refused(job):
         raise UnsupportedError(problems, code="MW420")
-    model = job.model
-    heads, width = _heads_and_width(job)
+    sharded = any(strategy.data.zero >= 2 for strategy in _by_layer(job))
+    several = job.plan.pipelines[0].num_micro_batches > 1
+    each = " --no_async_grad_reduce" if sharded and several else ""
     script = [
         "#!/usr/bin/env bash",
-        f"# {one_line(model.name)}: {job.name or 'layers that differ'}. Run in "
-        f"galvatron/models/{_FAMILIES[model.family]}.",
+        f"# {one_line(job.model.name)}: {job.name or 'layers that differ'}.",
         "set -euo pipefail",
-        f"{torchrun(job)} train_dist.py \\",
-        f"  --set_model_config_manually 1 --hidden_size {model.hidden} --num_hidden_layers {model.num_layers} \\",
-        f"  --num_attention_heads {heads} --vocab_size {model.vocab} --seq_length {job.workload.seq_len} \\",
-        f"  --ffn_hidden_size {width} --mixed_precision bf16 --sequence-parallel --use-flash-attn \\",
-        f'  --galvatron_config_path {CONFIG} "$@"',
+        'cd "$(dirname "$0")"',
+        *models.asked(job.model),
+        f"{torchrun(job)} {models.PROGRAM} \\",
+        f"  --initialize_on_meta 1 --mixed_precision bf16 --reduce_in_fp32{each} \\",
+        "  --sequence-parallel --use-flash-attn \\",
+        f'  --galvatron_config_path ./{CONFIG} "$@"',  # it makes the folder of the path, which must have a name
         "",
     ]
-    files = (CONFIG, json_text(configuration(job))), ("train.sh", "\n".join(script))
-    return target_files(job, files, notes=(), start="bash train.sh, in the folder of the model")
+    files = (
+        (CONFIG, json_text(configuration(job))),
+        (models.PROGRAM, models.program(job)),
+        ("train.sh", "\n".join(script)),
+    )
+    start = "bash train.sh --train-iters 20 --lr 1e-4 --data-path DATA and options of its tokenizer"
+    return target_files(job, files, notes=_notes(job) if each else (), start=start)
 
 
-def _heads_and_width(job: Job) -> tuple[int, int]:
-    kind = next(job.model.layers())
-    return next((count for _, count in kind.attention.divided), 1), kind.mlp.tensor_width
+def _notes(job: Job) -> tuple[str, ...]:
+    """What it does otherwise than the plan where gradients are reduced after each micro-batch."""
+    if all(strategy.data.zero >= 2 for strategy in _by_layer(job)):
+        return ()
+    text = "layers with whole copies sum gradients after each micro-batch too, so that those that are sharded stay so"
+    return (text,)
 
 
 TARGET = JobTarget(
