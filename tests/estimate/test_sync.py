@@ -66,8 +66,10 @@ def around(
     meeting_s: float = 0.0,
     ahead_s: float = 0.0,
     expert_ranks: int | None = None,
+    whole: int = 0,
 ) -> StepSync:
     choice = replace(sharding(name, ranks, groups=groups, offload=offload), overlap=np.array([overlap]))
+    choice = replace(choice, whole=np.array([whole]))
     if expert_ranks is not None:
         choice = replace(choice, expert_shard=np.array([expert_ranks]))
     strides = DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1]))
@@ -172,8 +174,8 @@ def test_forward_only_gathers_what_is_sharded_and_sums_nothing() -> None:
         assert (seconds(sync.gather_s) > 0) == (name == "fsdp-keep")
 
 
-def layer(name: str, *, forward_s: float = 0.0, backward_s: float = 0.0, groups: int = 1) -> LayerSync:
-    choice = sharding(name, 64, groups=groups)
+def layer(name: str, *, forward_s: float = 0.0, backward_s: float = 0.0, groups: int = 1, whole: int = 0) -> LayerSync:
+    choice = replace(sharding(name, 64, groups=groups), whole=np.array([whole]))
     return layer_sync(
         column(1e9),
         column(0.0),
@@ -197,6 +199,26 @@ def test_sharded_weights_are_gathered_twice_and_gradients_scattered_once() -> No
     assert seconds(layer("fsdp-keep").backward_s) == pytest.approx(scatter)
     for name in ("z0", "z1", "z2"):
         assert (seconds(layer(name).forward_s), seconds(layer(name).backward_s)) == (0, 0)
+
+
+def test_whole_gradients_are_scattered_once_a_step() -> None:
+    """Behind the last backward, or after it where stages of a pipeline hold them."""
+    few = BUCKET_PARAMETERS
+    gather, scatter = (
+        seconds(call(column(size * few), expert=False))
+        for call, size in ((network("fsdp", 64).gather_s, 2), (network("fsdp", 64).scatter_s, 4))
+    )
+    one, none = layer("fsdp", whole=1), layer("fsdp")
+    layers = seconds(network("fsdp", 64).scatter_s(column(4e9), expert=False))
+    assert seconds(none.backward_s) - seconds(one.backward_s) == pytest.approx(layers)
+    assert seconds(one.forward_s) == seconds(none.forward_s)
+    assert seconds(around("fsdp", dense=few, m=8).gradients_s) == 0
+    for whole in (1, 2):
+        assert seconds(around("fsdp", dense=few, m=8, whole=whole).gradients_s) == pytest.approx(scatter)
+    hidden, shown = (
+        seconds(around("fsdp", dense=8 * few, m=8, whole=whole, backward_s=10 * gather).gradients_s) for whole in (1, 2)
+    )
+    assert hidden < shown
 
 
 def test_long_layers_hide_their_gathers() -> None:

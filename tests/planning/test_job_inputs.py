@@ -56,7 +56,7 @@ def test_adapters_on_weights_of_bitsandbytes_are_priced_under_what_loads_them(
     old = replace(found.workload, software="megatron-core")
     assert job_inputs(replace(asked, software=None, like=old)).workload.software == "megatron-core"
     assert priced_as(asked, "bridge").software == "megatron-core"
-    loads = "transformers" if "PEFT and bitsandbytes" in said else "pytorch-eager"
+    loads = "transformers" if "PEFT and bitsandbytes" in said else "pytorch-eager-no-sync"
     assert priced_as(replace(asked, software=None), "axolotl").software == loads
 
 

@@ -310,3 +310,15 @@ def test_what_a_worker_keeps_beside_another_backward_leaves_the_reserve_free() -
     """Paired micro-batches hold more than the bound of their row says: 94% of the memory on the last worker here."""
     found = mw.plan("qwen3-30b-a3b", gpus="32xH800", global_batch=256, top=2)
     assert [entry.estimate.fits for entry in found] == ["yes", "yes"]
+
+
+@pytest.mark.parametrize(("software", "pp"), [("pytorch-eager-no-sync", 1), ("torchtitan", 2)])
+def test_plans_with_whole_gradients_are_priced_as_their_estimate(software: str, pp: int) -> None:
+    job = {"gpus": "16xH100", "software": software, "global_batch": 64}
+    pins = (f"pp={pp}", "tp=1", "sharding=fsdp", "mbs=1", "recompute=full")
+    best = mw.plan("llama-3.1-8b", pin=pins, top=1, **job).plans[0]
+    alone = mw.estimate("llama-3.1-8b", plan=best.row.format(), **job).plans[0]
+    assert best.estimate.step_time_s == alone.estimate.step_time_s
+    assert best.estimate.stages[0].memory_bytes == alone.estimate.stages[0].memory_bytes
+    held = dict(alone.estimate.stages[0].memory_bytes)
+    assert held["gradients"] > 5 * held["optimizer"] / 2

@@ -112,7 +112,6 @@ def test_experts_are_one_module_which_names_of_products_do_not_match(tmp_path: P
     [
         ("recipe: Train", "recipe: KnowledgeDistillationRecipeFor # Train", "recipe"),
         ("fsdp2.FSDP2Manager", "ddp.DDPManager", "distributed._target_"),
-        ("local_batch_size: 8", "local_batch_size: 2", "distributed.defer_fsdp_grad_sync"),
         ("torch.optim.Adam", "flashoptim.FlashAdamW", "optimizer._target_"),
         ("dp_size: none", "dp_sizes: none", "distributed.dp_sizes"),
     ],
@@ -220,6 +219,23 @@ def test_products_in_8_bits_and_compiled_layers_are_priced(tmp_path: Path) -> No
     assert low.precision.weight_cache_bytes > plain.precision.weight_cache_bytes
     assert low.precision.moments == plain.precision.moments == "bf16"
     assert (plain.software, low.software) == ("pytorch-eager", "pytorch-compiled")
+
+
+@pytest.mark.parametrize(
+    ("batch", "said", "software"),
+    [
+        (8, "", "pytorch-eager"),
+        (2, "", "pytorch-eager-no-sync"),
+        (2, "  defer_fsdp_grad_sync: false\n", "pytorch-eager"),
+    ],
+)
+def test_gradients_stay_whole_between_micro_batches_unless_said(
+    tmp_path: Path, batch: int, said: str, software: str
+) -> None:
+    text = RECIPE.replace("local_batch_size: 8", f"local_batch_size: {batch}")
+    report = asked(tmp_path, text.replace("  tp_size: 1\n", f"  tp_size: 1\n{said}"))
+    assert not report.violations
+    assert described(report).workload.software == software
 
 
 def test_states_of_the_optimizer_are_in_the_formats_it_says(tmp_path: Path) -> None:

@@ -105,10 +105,10 @@ def test_axolotls_older_key_of_a_batch_says_its_micro_batches(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("around", "arguments", "software"),
     [
-        ("dynamo_backend: 'NO'\n", {}, "pytorch-eager"),
-        ("dynamo_backend: INDUCTOR\n", {}, "pytorch-compiled"),
-        ("dynamo_config:\n  dynamo_backend: INDUCTOR\n", {}, "pytorch-compiled"),
-        ("", {"torch_compile": True}, "pytorch-compiled"),
+        ("dynamo_backend: 'NO'\n", {}, "pytorch-eager-no-sync"),
+        ("dynamo_backend: INDUCTOR\n", {}, "pytorch-compiled-no-sync"),
+        ("dynamo_config:\n  dynamo_backend: INDUCTOR\n", {}, "pytorch-compiled-no-sync"),
+        ("", {"torch_compile": True}, "pytorch-compiled-no-sync"),
     ],
 )
 def test_compiled_layers_are_priced_so(

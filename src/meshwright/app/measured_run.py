@@ -27,7 +27,7 @@ SOFTWARE = {
     "nemo": "megatron-core",
     "torchtitan": "torchtitan",
     "deepspeed": "pytorch-eager",
-    "transformers": "pytorch-eager",
+    "transformers": "pytorch-eager-no-sync",
     "csv": DEFAULT_SOFTWARE,
 }
 """The library's numbers that a log's framework runs under; a trace of a profiler says none, and the job's own stand."""

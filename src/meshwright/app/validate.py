@@ -46,7 +46,7 @@ MEMORY_HIGH = 0.15
 # Eager PyTorch keeps what its autograd finds, gathered inputs and unfused factors in nanotron for example: measured
 # peaks lie up to half above what is counted.
 AUTOGRAD_HIGH = 0.50
-AUTOGRAD = ("pytorch-eager", "nanotron")
+AUTOGRAD = ("pytorch-eager", "pytorch-eager-no-sync", "nanotron")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

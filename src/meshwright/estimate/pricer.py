@@ -33,7 +33,7 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline, Worker
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import Workload
-from meshwright.strategies.data import ShardingColumns
+from meshwright.strategies.data import ShardingColumns, whole_between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,9 +88,8 @@ class PlanPricer:
             plan: checked.
         """
         stages = self.stages(plan)
-        numbers = [self.rows.number(strategy) for strategy in plan.strategies]
         pipelines = tuple(
-            self._pipeline(plan, pipeline, own, numbers) for pipeline, own in zip(plan.pipelines, stages, strict=True)
+            self._pipeline(plan, pipeline, own) for pipeline, own in zip(plan.pipelines, stages, strict=True)
         )
         flat = [site for own in stages for site in own]
         workers = Workers(
@@ -137,10 +136,16 @@ class PlanPricer:
             self._partners[key] = partners_of(stages, held, weights_of(self.layout), self.sites)
         return self._partners[key]
 
-    def _pipeline(
-        self, plan: ExecutionPlan, pipeline: Pipeline, stages: Sequence[Site], numbers: Sequence[int]
-    ) -> RunPipeline:
+    def _whole(self, pipeline: Pipeline, stages: Sequence[Site]) -> int:
+        """What FSDP keeps whole between the micro-batches of a pipeline."""
+        keeps = self.sites.views[stages[0].view].software.whole_gradients
+        found = whole_between(keeps, np.array(pipeline.num_micro_batches), np.array(len(stages)))
+        return 0 if found is None else int(found)
+
+    def _pipeline(self, plan: ExecutionPlan, pipeline: Pipeline, stages: Sequence[Site]) -> RunPipeline:
         """A pipeline run to its end, or one like it that was: the same stages, links and batch."""
+        whole = self._whole(pipeline, stages)
+        numbers = [self.rows.number(strategy, whole) for strategy in plan.strategies]
         edges = [strategy_of_worker(plan, pipeline, worker) for worker in pipeline.workers]
         hops, tied_s = self._hops(plan, pipeline, stages, edges)
         key = (
@@ -170,7 +175,7 @@ class PlanPricer:
         """One pipeline, ready to run: its rows, counts of them in every chunk, and what passes between workers."""
         schedule = schedule_of(pipeline.schedule)
         _require_one_group(schedule, stages)
-        rows = self._row_keys(plan, pipeline, stages, edges)
+        rows, whole = self._row_keys(plan, pipeline, stages, edges), self._whole(pipeline, stages)
         keys = {key: number for number, key in enumerate(dict.fromkeys(rows.values()))}
         counted = {cell: keys[key] for cell, key in rows.items()}
         self.rows.price(keys)
@@ -200,7 +205,7 @@ class PlanPricer:
                     tied_s=np.array([tied_s]),
                     communicators=np.array([[_communicators(s, len(stages), self.model.is_moe) for s in own]]),
                 ),
-                sharding=self._shardings(own),
+                sharding=self._shardings(own, whole),
                 groups=DataGroups(
                     dense_stride=np.array([[s.tp for s in own]]),
                     expert_stride=np.array([[s.expert.ep * s.expert.etp for s in own]]),
@@ -228,7 +233,7 @@ class PlanPricer:
     ) -> dict[tuple[int, int], RowKey]:
         """The row that each strategy of each worker is priced as."""
         sections = schedule_of(pipeline.schedule).sections()
-        sequences = pipeline.micro_batch * plan.data_degree(pipeline)
+        sequences, whole = pipeline.micro_batch * plan.data_degree(pipeline), self._whole(pipeline, stages)
         found: dict[tuple[int, int], RowKey] = {}
         for place, (worker, site) in enumerate(zip(pipeline.workers, stages, strict=True)):
             used = {run.strategy for chunk in worker.chunks for run in chunk.runs} | {edges[place]}
@@ -236,7 +241,7 @@ class PlanPricer:
                 strategy = plan.strategies[index]
                 found[place, index] = (
                     site.view,
-                    self.rows.number(strategy),
+                    self.rows.number(strategy, whole),
                     _shared(sequences, strategy) / sections,
                 )
         return found
@@ -267,13 +272,13 @@ class PlanPricer:
         hops = self.links.hops(stages, sides, placement)
         return hops, self.links.tied_s(stages, sides[0][0][0], sides[-1][-1][-1])
 
-    def _shardings(self, strategies: Sequence[LayerStrategy]) -> ShardingColumns:
+    def _shardings(self, strategies: Sequence[LayerStrategy], whole: int) -> ShardingColumns:
         """Data-parallel choices of workers, one row."""
         found = []
         for strategy in strategies:
-            number = self.rows.number(strategy)
+            number = self.rows.number(strategy, whole)
             if number not in self._sharding:
-                self._sharding[number] = sharding_columns([strategy])
+                self._sharding[number] = sharding_columns([strategy], [whole])
             found.append(self._sharding[number])
         return ShardingColumns(
             **{f.name: beside([getattr(one, f.name) for one in found]) for f in fields(ShardingColumns)}

@@ -92,15 +92,22 @@ class Rows:
         self.kinds = model.kinds()
         self.places = ItemPlaces(len(self.kinds), bool(model.mtp_layers))
         self.strategies: list[LayerStrategy] = []
-        self._numbers: dict[LayerStrategy, int] = {}
+        self._whole: list[int] = []
+        self._numbers: dict[tuple[LayerStrategy, int], int] = {}
         self._rows: dict[RowKey, Float[np.ndarray, "costs items"]] = {}
 
-    def number(self, strategy: LayerStrategy) -> int:
-        """The number of a strategy; equal ones share it."""
-        if strategy not in self._numbers:
-            self._numbers[strategy] = len(self.strategies)
+    def number(self, strategy: LayerStrategy, whole: int = 0) -> int:
+        """The number of a strategy; equal ones share it.
+
+        Args:
+            strategy: of layers.
+            whole: what FSDP keeps whole between its micro-batches, as `whole_between` says it.
+        """
+        if (strategy, whole) not in self._numbers:
+            self._numbers[strategy, whole] = len(self.strategies)
             self.strategies.append(strategy)
-        return self._numbers[strategy]
+            self._whole.append(whole)
+        return self._numbers[strategy, whole]
 
     def price(self, wanted: Iterable[RowKey]) -> None:
         """Price those that are not known, all of a view and a tensor strategy together."""
@@ -122,7 +129,7 @@ class Rows:
         strategies = [self.strategies[number] for _, number, _ in keys]
         hardware, workload = self.sites.views[view], self.workload
         columns = strategy_columns(strategies, np.array([micro_batch for *_, micro_batch in keys]), workload)
-        sharding = sharding_columns(strategies)
+        sharding = sharding_columns(strategies, [self._whole[number] for _, number, _ in keys])
         modes = tuple(dict.fromkeys((*(strategy.recompute for strategy in strategies), NONE)))
         items = (
             *(Item("layer", kind, mode) for mode in modes for kind in self.kinds),
@@ -202,12 +209,18 @@ def fetched_share(strategy: LayerStrategy) -> float:
     return 1.0 / max(1, min(shard, shard * strategy.tp // (expert.ep * expert.etp)))
 
 
-def sharding_columns(strategies: Sequence[LayerStrategy]) -> ShardingColumns:
-    """Data-parallel records as columns of shape strategies x 1."""
+def sharding_columns(strategies: Sequence[LayerStrategy], whole: Sequence[int] = ()) -> ShardingColumns:
+    """Data-parallel records as columns of shape strategies x 1.
+
+    Args:
+        strategies: of layers.
+        whole: what FSDP keeps whole between micro-batches, of each; nothing where it is not said.
+    """
 
     def column(values: list[object]) -> np.ndarray:
         return np.array(values)[:, None]
 
+    held = whole or [0] * len(strategies)
     shard, replicate, expert_shard, expert_replicate = [], [], [], []
     for strategy in strategies:
         data, ranks = strategy.data, strategy.cp * strategy.dp
@@ -241,4 +254,5 @@ def sharding_columns(strategies: Sequence[LayerStrategy]) -> ShardingColumns:
         compression=column([s.data.compression for s in strategies]),
         averaging_steps=column([s.data.averaging_steps * (s.data.averaging != "synchronous") for s in strategies]),
         outer=column([s.data.averaging == "diloco" for s in strategies]),
+        whole=column([kept * (s.data.family == "fsdp") for s, kept in zip(strategies, held, strict=True)]),
     )

@@ -113,7 +113,8 @@ def layer_sync(
     on_time = network.hardware.software.overlap
     forward = _late_s(gather, forward_s * hidden, slowdown, on_time) * again
     training = 1.0 if workload.training else 0.0
-    backward = _late_s(again_s * again + scatter, backward_s * hidden, slowdown, on_time) * sharded * training
+    each = 1.0 - np.asarray(sharding.defers)
+    backward = _late_s(again_s * again + scatter * each, backward_s * hidden, slowdown, on_time) * sharded * training
     return LayerSync(forward_s=np.asarray(forward), backward_s=np.asarray(backward))
 
 
@@ -140,7 +141,7 @@ def step_sync(
 
     Gradients leave in buckets while the last backward runs; what it cannot hide and the last bucket stay exposed. A
     worker with several chunks runs the last backwards of all micro-batches in flight on one chunk after the other: the
-    gradients of a chunk leave beside those of the chunks that follow.
+    gradients of a chunk leave beside those of the chunks that follow. Gradients that FSDP keeps whole leave so too.
     Between pipelines they are summed once per step: the pipeline that ends last finds the gradients of its partners
     there and hides its buckets as if it were alone, those that ended before wait for it. Weights of the updated shards
     come back beside the next step's first forward.
@@ -180,7 +181,7 @@ def step_sync(
         buckets = buckets_of(parameters, shards * replicas)
         piece = parameters / buckets
         if workload.training:
-            scattering = (zero == Z1) | (zero == Z2)
+            scattering = (zero == Z1) | (zero == Z2) | sharding.defers
             scattered = summed = none
             if scattering.any():
                 scattered = network.scatter_s(piece * reduce, expert=expert) * scattering
@@ -219,7 +220,11 @@ def step_sync(
     # What meets exchanges makes them longer; the rest hides behind what is left of the backward, its compute.
     window_s = np.maximum(backward_s - compute.ahead_s - compute.meeting_s, 0.0) * hidden
     met_s = np.minimum(beside * on_time, compute.meeting_s * hidden * compute.passes)
-    gradients_s = _late_s(beside - met_s, window_s * compute.passes, slowdown, on_time) + met_s + last
+    # Stages of PyTorch's pipelines sum a chunk once its last backward is over.
+    following = compute.passes
+    if np.any(sharding.defers):
+        following = compute.passes - (np.asarray(sharding.whole) > 1)
+    gradients_s = _late_s(beside - met_s, window_s * following, slowdown, on_time) + met_s + last
     met_s = np.minimum(each * on_time, compute.meeting_s * hidden)
     late_s = _late_s(each - met_s, window_s, slowdown, on_time) + met_s
     gradients_s = gradients_s + late_s * (micro_batches - 1) * (zero == Z2)

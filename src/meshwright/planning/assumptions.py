@@ -10,7 +10,7 @@ from meshwright.estimate.ranges import outside_experience
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.cluster import assumptions as cluster_assumptions
 from meshwright.library.calibration import calibration as calibration_of
-from meshwright.library.software import generation_of, generations_of
+from meshwright.library.software import generation_of, generations_of, software
 from meshwright.planning.number_formats import formats_said, optimizer_said
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.dtypes import DTYPE_BYTES
@@ -69,6 +69,9 @@ def job_assumptions(
         if workload.expert_load is not None:
             value = f"{workload.expert_load.described}; the fullest rank of each layer counts, no token is dropped"
         found.append(Assumption(name="experts", value=value, basis="assumed"))
+    if workload.training and (where := _WHOLE[software(workload.software).whole_gradients]):
+        value = f"FSDP keeps them whole on every rank and scatters them once a step where it adds up {where} (no_sync)"
+        found.append(Assumption(name="gradients", value=value, basis="literature"))
     efficiency = group.device.efficiency
     narrow = {0.5: efficiency.gemm_fraction_fp4, 1.0: efficiency.gemm_fraction_fp8}
     fraction = narrow.get(DTYPE_BYTES[compute], efficiency.gemm_fraction)
@@ -90,6 +93,10 @@ def job_assumptions(
             found.append(Assumption(name="price", value=value, basis="literature"))
     found += [Assumption(name=model.name, value=note, basis="assumed") for note in model.notes]
     return found
+
+
+_WHOLE = {"never": "", "pipelines": "the micro-batches of a pipeline", "always": "several micro-batches"}
+"""Where a framework keeps gradients whole, in words."""
 
 
 def software_said(workload: Workload) -> str:

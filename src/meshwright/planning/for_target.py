@@ -158,7 +158,7 @@ def software_of(target: Target, base: str | None) -> str:
         base: stored format of the frozen weights beside adapters; None where they are as trained weights are.
     """
     own = target.software or DEFAULT_SOFTWARE
-    return PEFT_SOFTWARE if own == _OF_TRANSFORMERS and base in BITSANDBYTES else own
+    return PEFT_SOFTWARE if own in _OF_TRANSFORMERS and base in BITSANDBYTES else own
 
 
 def _with_adapters(job: JobFields, target: Target) -> JobFields:
@@ -173,5 +173,5 @@ def _with_adapters(job: JobFields, target: Target) -> JobFields:
 
 
 _JAX = "xla"
-_OF_TRANSFORMERS = "pytorch-eager"
+_OF_TRANSFORMERS = ("pytorch-eager", "pytorch-eager-no-sync")
 """Of targets whose models are those of the transformers library."""

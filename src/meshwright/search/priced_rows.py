@@ -64,7 +64,7 @@ class PricedRows:
     @cached_property
     def table(self) -> ShardingTable:
         """These choices on every row."""
-        return ShardingTable.of(self.grid, self.shardings)
+        return ShardingTable.of(self.grid, self.shardings, self.hardware.software.whole_gradients)
 
     @cached_property
     def plans_of_rows(self) -> Int[np.ndarray, "rows"]:

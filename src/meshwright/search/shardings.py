@@ -15,7 +15,7 @@ from meshwright.search.table import divisors
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.row import offload_of
 from meshwright.specs.strategy import Offload
-from meshwright.strategies.data import Z0, Z1, Z2, Z3, ShardingColumns
+from meshwright.strategies.data import Z0, Z1, Z2, Z3, ShardingColumns, whole_between
 
 PLAIN_SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")
 _ZERO = {"z0": Z0, "z1": Z1, "z2": Z2}
@@ -97,12 +97,13 @@ class ShardingTable:
     """Of shape choices x rows."""
 
     @classmethod
-    def of(cls, grid: Grid, choices: Sequence[Sharding]) -> ShardingTable:
+    def of(cls, grid: Grid, choices: Sequence[Sharding], keeps: str = "never") -> ShardingTable:
         """The table of these choices.
 
         Args:
             grid: rows.
             choices: at least one.
+            keeps: where FSDP keeps gradients whole, as the framework says it.
         """
         dp, cp = grid.dp, grid.cp
         ranks, away = dp * cp, offload_of(grid.offload)
@@ -118,6 +119,8 @@ class ShardingTable:
         expert_replicate = np.where(alone, expert_ranks, np.where(expert_ranks % replicate == 0, replicate, 1))
         replicate = np.where(alone, ranks, replicate)
         shape = replicate.shape
+        fsdp = np.broadcast_to(each([choice.name in _FSDP for choice in choices]), shape)
+        whole = whole_between(keeps, grid.m, grid.pp)
         in_groups = (dp % np.maximum(group, 1) == 0) & (dp > group) & (group * cp > 1)
         return cls(
             choices=choices,
@@ -126,7 +129,7 @@ class ShardingTable:
             & (each([keeps_order(choice.name) for choice in choices]) | ~grid.first),
             columns=ShardingColumns(
                 zero=np.broadcast_to(each([_ZERO.get(choice.name, Z3) for choice in choices]), shape),
-                fsdp=np.broadcast_to(each([choice.name in _FSDP for choice in choices]), shape),
+                fsdp=fsdp,
                 reshard=np.broadcast_to(each([choice.name != "fsdp-keep" for choice in choices]), shape),
                 shard=ranks // replicate,
                 replicate=replicate,
@@ -134,6 +137,7 @@ class ShardingTable:
                 expert_replicate=expert_replicate,
                 overlap=np.ones(shape, dtype=bool),
                 offload_optimizer=np.full(shape, away.optimizer),
+                whole=None if whole is None else whole * fsdp,
                 **({} if not grid.offload else _away_columns(away, shape)),
             ),
         )

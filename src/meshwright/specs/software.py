@@ -10,6 +10,7 @@ from meshwright.specs.device import Basis
 from meshwright.specs.tuning import BITSANDBYTES
 
 FlashKernel = Literal["fa1", "fa2", "best"]
+WholeGradients = Literal["never", "pipelines", "always"]
 
 CAPTURED_PARTS = ("attn", "mlp", "moe_router", "moe_preprocess")
 """What of a layer a CUDA graph may hold by itself, as Megatron-Core names it."""
@@ -95,6 +96,9 @@ class Software:
     """Whether a layer that is made again ends where backward has what it needs: its last product is not repeated."""
     wide_rest: bool = False
     """Whether weights that no quantisation of a base touches (tables, head, norms) are cast to fp32 beside it."""
+    whole_gradients: WholeGradients = "never"
+    """Where ranks of FSDP add up whole gradients and sum them behind the last micro-batch alone (`no_sync`): nowhere,
+    in stages of pipelines, or everywhere."""
     young: tuple[str, ...] = ()
     """Device generations for which this generation's libraries are young."""
     young_products: float = 1.0
@@ -124,6 +128,7 @@ class Software:
         check.positive("held_logits", self.held_logits, zero=True)
         check.positive("overlap", self.overlap, zero=True)
         check.one_of("flash", self.flash, ("fa1", "fa2", "best"))
+        check.one_of("whole_gradients", self.whole_gradients, ("never", "pipelines", "always"))
         for part in self.captured:
             check.one_of("captured", part, CAPTURED_PARTS)
         check.done()

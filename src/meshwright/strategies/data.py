@@ -63,6 +63,8 @@ class ShardingColumns:
     """Optimizer steps from one averaging of replicas to the next, 0 where every step sums gradients; None likewise."""
     outer: Bool[np.ndarray, "..."] | None = None
     """An outer optimizer with momentum moves what is averaged; None likewise."""
+    whole: Int[np.ndarray, "..."] | None = None
+    """What FSDP keeps whole between micro-batches, as `whole_between` says it; None where no row keeps anything."""
 
     @property
     def sums_otherwise(self) -> bool:
@@ -83,9 +85,39 @@ class ShardingColumns:
         return _stated(self.reduce_bytes, precision.bytes_of("reduce"))
 
     @property
+    def defers(self) -> Bool[np.ndarray, "..."] | bool:
+        """Whether gradients are scattered in the last micro-batch alone."""
+        return False if self.whole is None else self.whole > 0
+
+    @property
     def gathers_layers(self) -> Bool[np.ndarray, "..."]:
         """Whether weights are gathered again for every layer and micro-batch."""
         return (self.zero == Z3) & self.reshard
+
+
+def whole_between(
+    keeps: str, micro_batches: Int[np.ndarray, "..."], stages: Int[np.ndarray, "..."]
+) -> Int[np.ndarray, "..."] | None:
+    """What ranks of FSDP keep whole from one micro-batch to the next: 0 nothing, 1 gradients, 2 weights too.
+
+    `no_sync` and `set_requires_gradient_sync(False)` leave out the sums of all micro-batches but the last. Stages of
+    PyTorch's pipelines free no weights after backward either.
+
+    Args:
+        keeps: `never`, in `pipelines` or `always`, as a framework does.
+        micro_batches: of a step.
+        stages: of a pipeline.
+
+    Returns:
+        By row; None where the framework never does.
+
+    Source: PyTorch 2.13, distributed/fsdp/_fully_shard and distributed/pipelining/stage.py
+    (backward_maybe_with_nosync).
+    """
+    if keeps == "never":
+        return None
+    piped = np.asarray(stages) > 1
+    return np.where((np.asarray(micro_batches) > 1) & (piped | (keeps == "always")), 1 + piped, 0)
 
 
 def _stated(own: Float[np.ndarray, "..."] | None, usual: float) -> Float[np.ndarray, "..."] | float:
@@ -156,6 +188,9 @@ def state_bytes(
     gradient = precision.bytes_of("gradients") + (4.0 if precision.master_gradient_copy else 0.0)
     gradients = np.where(sharding.fsdp, fsdp_weight * by_zero[2], gradient * by_zero[1])
     gradients = gradients * (1.0 - sharding.away("gradients"))
+    if np.any(sharding.defers):
+        gradients = np.where(sharding.defers, sharding.reduced_bytes(precision), gradients)
+        weights = weights + np.where((np.asarray(sharding.whole) > 1) & sharding.reshard, weight, 0.0)
     kind = optimizer_named(optimizer)
     moments = 0.0 if kind.paged else kind.each_bytes(precision.bytes_of("moments"))
     kept = by_zero[0] * (1.0 - sharding.offload_optimizer)

@@ -295,7 +295,7 @@ class Arguments:
     @property
     def software(self) -> dict[str, str]:
         """The framework that prices the kernels, where it is not that of eager layers."""
-        return {"software": "pytorch-compiled"} if self.compiled else {}
+        return {"software": "pytorch-compiled-no-sync"} if self.compiled else {}
 
 
 def read_arguments(files: Files, reader: KeyReader) -> Arguments:

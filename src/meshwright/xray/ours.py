@@ -23,6 +23,7 @@ from meshwright.specs.strategy import HALF_PRODUCTS, LAST_PRODUCT, LayerStrategy
 from meshwright.strategies import TENSORS, context, expert
 from meshwright.strategies.base import Call, LocalGemm
 from meshwright.strategies.columns import Column, StrategyColumns
+from meshwright.strategies.data import whole_between
 
 Gemm = tuple[str, int, int, int, int]
 """Phase, groups, and the sizes of a product: the two of its result, smaller first, and the one summed over."""
@@ -107,6 +108,9 @@ def _add_gradients(found: RankWork, job: Job, stage: int, micro_batches: int) ->
     strategy = job.plan.strategies[job.plan.strategy_index(pipeline, worker)]
     precision, zero = job.workload.precision, strategy.data.zero
     replicas = strategy.devices // (strategy.expert.ep * strategy.expert.etp)
+    keeps = software(job.workload.software).whole_gradients
+    whole = whole_between(keeps, np.array(micro_batches), np.array(len(pipeline.workers)))
+    deferred = strategy.data.family == "fsdp" and whole is not None and bool(whole)
     for parameters, group, ranks in (
         (found.dense, "dp", strategy.dp * strategy.cp),
         (found.experts, "edp", replicas),
@@ -118,7 +122,7 @@ def _add_gradients(found: RankWork, job: Job, stage: int, micro_batches: int) ->
             found.collectives[("all_reduce", group, ranks, "step", round(reduced))] += 1
             continue
         times = micro_batches if zero == 3 else 1
-        found.collectives[("reduce_scatter", group, ranks, "step", round(reduced * times))] += 1
+        found.collectives[("reduce_scatter", group, ranks, "step", round(reduced * (1 if deferred else times)))] += 1
         gathers = times * (2 if zero == 3 and strategy.data.reshard else 1)
         found.collectives[("all_gather", group, ranks, "step", round(gathered * gathers))] += 1
 

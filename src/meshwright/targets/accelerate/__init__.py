@@ -188,5 +188,5 @@ TARGET = OneStrategyTarget(
     recognised=FILE.recognised,
     named=files_named,
     beside=(hugging_face.ARGUMENTS, hugging_face.SCRIPT, hugging_face.DISTRIBUTED, *adapters.FILES),
-    software="pytorch-eager",
+    software="pytorch-eager-no-sync",
 )

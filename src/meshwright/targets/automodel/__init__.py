@@ -11,6 +11,7 @@ from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.processes import torchrun
 from meshwright.formats.torch_loader import COMPUTE_FILE
+from meshwright.library.software import software
 from meshwright.targets import fsdp, hugging_face, pytorch_pipeline
 from meshwright.targets.automodel import peft
 from meshwright.targets.automodel.read import python_words, read_recipe
@@ -128,7 +129,7 @@ def configuration(plan: Plan) -> Keys:
             f"{_D}sequence_parallel": strategy.tp > 1 and bool(plan.settings["tensor.sequence_parallel"]),
             f"{_D}enable_async_tensor_parallel": pytorch_pipeline.overlaps_tensors(plan),
             f"{_D}reshard_after_forward": data.reshard,
-            f"{_D}defer_fsdp_grad_sync": False,
+            f"{_D}defer_fsdp_grad_sync": software(plan.workload.software).whole_gradients == "always",
             f"{_D}mp_policy._target_": "torch.distributed.fsdp.MixedPrecisionPolicy",
             f"{_D}mp_policy.param_dtype": "float32" if wide else "bfloat16",
             f"{_D}mp_policy.reduce_dtype": "float32",

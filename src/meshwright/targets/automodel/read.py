@@ -53,8 +53,6 @@ def read_recipe(reader: KeyReader, files: Files, devices: int | None) -> LaunchF
     model = _model(reader)
     lora, notes = peft.read_peft(reader)
     row, layout, dealt = _row(reader, files, devices, model)
-    if row is not None and lora is None:
-        _deferred(reader, row)
     workload = fsdp.workload(row, wide=_wide(reader), seq_len=_length(reader))
     narrow = reader.word("model.torch_dtype", "auto").removeprefix("torch.") not in ("float32", "fp32")
     if lora is not None:
@@ -63,8 +61,11 @@ def read_recipe(reader: KeyReader, files: Files, devices: int | None) -> LaunchF
         workload["precision"] = _states(reader, fsdp.IN_16_BITS)
     if (low := _products(reader)) is not None:
         workload["precision"] = _in_fewer_bits(workload["precision"], low)
-    if reader.switch("compile.enabled"):
-        workload["software"] = "pytorch-compiled"
+    line = "pytorch-compiled" if reader.switch("compile.enabled") else "pytorch-eager"
+    if row is not None and _defers(reader, row):
+        line += "-no-sync"
+    if line != "pytorch-eager":
+        workload["software"] = line
     workload["optimizer"] = _optimizer(reader)
     named = {"name": model} if model else {}
     return reader.launch(row, layout, dealt=dealt, model=named, workload=workload, notes=notes)
@@ -295,13 +296,10 @@ def _stages(reader: KeyReader, pp: int, schedule: str, layers: int | None) -> in
     return stages
 
 
-def _deferred(reader: KeyReader, row: PlanRow) -> None:
-    """Gradients that stay whole on every rank until the last micro-batch, where several are added up."""
-    steps = row.gbs // (row.mbs * row.dp)
+def _defers(reader: KeyReader, row: PlanRow) -> bool:
+    """Whether gradients stay whole on every rank until the last micro-batch, where several are added up."""
     whole = reader.switch(f"{_D}defer_fsdp_grad_sync", default=True)
-    if steps > 1 and row.pp == 1 and row.sharding not in ("z0",) and whole:
-        why = f"gradients stay whole on every rank over {steps} micro-batches, not in the memory of a sharded plan"
-        reader.refuse(f"{_D}defer_fsdp_grad_sync", True, why, "say false, or make local_batch_size the whole batch")
+    return whole and row.gbs // (row.mbs * row.dp) > 1 and row.sharding != "z0"
 
 
 def _recompute(reader: KeyReader) -> str:

@@ -212,5 +212,5 @@ TARGET = OneStrategyTarget(
     beside=(deepspeed.CONFIG, hugging_face.ARGUMENTS),
     named=fine_tuning.engine_named,
     suggested=False,
-    software="pytorch-eager",
+    software="pytorch-eager-no-sync",
 )

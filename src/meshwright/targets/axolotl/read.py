@@ -42,7 +42,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     trainer = _trainer(reader)
     said: dict[str, Any] = {"seq_len": reader.degree("sequence_len", LENGTH), "lora": _lora(reader)}
     if reader.switch("torch_compile"):
-        said["software"] = "pytorch-compiled"
+        said["software"] = "pytorch-compiled-no-sync"
     if reader.word("attn_implementation") == "eager" or reader.switch("eager_attention"):
         said["attention_kernel"] = "materialised"
     model = reader.get("base_model")

@@ -128,7 +128,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     eager = reader.word("flash_attn") == "disabled"
     said = {
         "seq_len": reader.degree("cutoff_len", _LENGTH),
-        "software": "pytorch-compiled" if reader.switch("torch_compile") else None,
+        "software": "pytorch-compiled-no-sync" if reader.switch("torch_compile") else None,
         "lora": lora,
         "attention_kernel": "materialised" if eager else None,
     }
@@ -264,5 +264,5 @@ TARGET = OneStrategyTarget(
     named=fine_tuning.engine_named,
     edited=_edited,
     suggested=False,
-    software="pytorch-eager",
+    software="pytorch-eager-no-sync",
 )

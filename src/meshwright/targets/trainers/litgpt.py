@@ -81,7 +81,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     if lora is not None and reader.switch("lora_head"):
         notes = (*notes, "the adapter of lm_head is not priced")
     if world > 1 and steps > 1:
-        why = "2 bytes per trained parameter that are not priced" if not wide else "4 bytes per trained parameter"
+        why = f"{2 if not wide else 4} bytes per trained parameter"
         notes = (*notes, f"gradients stay whole on every device between the {steps} micro-batches of a step: {why}")
     copies = nodes if pretrains and nodes < world else 1
     if copies > 1:
@@ -104,7 +104,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         optimizer=_optimizer(reader),
         seq_len=reader.get("train.max_seq_length"),
         lora=lora,
-        software="pytorch-compiled" if pretrains else None,
+        software="pytorch-compiled-no-sync" if pretrains else None,
         notes=notes,
     )
 
@@ -191,5 +191,5 @@ TARGET = ReadTarget(
     read=read,
     recognised=_recognised,
     overrides=lambda launch: overrides.by_options(launch.words),
-    software="pytorch-eager",
+    software="pytorch-eager-no-sync",
 )

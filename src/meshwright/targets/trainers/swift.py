@@ -403,5 +403,5 @@ TARGET = ReadTarget(
     script=read,
     recognised=_recognised,
     beside=(deepspeed.CONFIG,),
-    software="pytorch-eager",
+    software="pytorch-eager-no-sync",
 )

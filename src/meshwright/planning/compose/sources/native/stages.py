@@ -235,7 +235,7 @@ def _sharded(
     grid, devices, wave, costs = grid.take(rows), devices[rows], wave[rows], costs.take(rows)
     columns = grid.strategies(workload)
     every = np.arange(grid.rows)
-    sharding = ShardingTable.of(grid, (choice,)).take(np.zeros_like(every), every)
+    sharding = ShardingTable.of(grid, (choice,), hardware.software.whole_gradients).take(np.zeros_like(every), every)
     sync = sync_layers(costs, columns, sharding, hardware, workload, anything=bool((sharding.zero == 3).any()))
     forward_s, backward_s = costs.forward_s + sync.forward_s, costs.backward_s + sync.backward_s
     dense, experts = np.maximum(costs.dense_parameters, 0.0), costs.expert_parameters
