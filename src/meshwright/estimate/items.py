@@ -192,7 +192,8 @@ def item_costs(
                 kept = unfused_work(work, held_logits=driver.held_logits, layers=driver.unfused)
             # The loss makes its gradients before any layer runs backward.
             logits = [one for one in work.kept if one.name == "logits"] if driver.loss_copies else []
-            brief = tensor_bytes(logits, work, columns, workload.precision) * driver.loss_copies
+            copies = driver.loss_copies + driver.split_loss_copies * (columns.tp > 1)
+            brief = tensor_bytes(logits, work, columns, workload.precision) * copies
             _add_item(
                 parts,
                 number,

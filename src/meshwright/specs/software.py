@@ -90,6 +90,8 @@ class Software:
     loss_copies: float = 0.0
     """Logits in fp32 that the loss makes in its own backward beyond those it keeps for it, over those: gone before the
     layers run backward."""
+    split_loss_copies: float = 0.0
+    """More of these where tensor ranks share the vocabulary."""
     held_logits: float = 0.0
     """Logits that the model's output holds until the step is over, over those that the loss keeps in fp32."""
     stops_recompute: bool = False
@@ -125,6 +127,7 @@ class Software:
         check.positive("score_passes", self.score_passes)
         check.positive("young_products", self.young_products)
         check.positive("loss_copies", self.loss_copies, zero=True)
+        check.positive("split_loss_copies", self.split_loss_copies, zero=True)
         check.positive("held_logits", self.held_logits, zero=True)
         check.positive("overlap", self.overlap, zero=True)
         check.one_of("flash", self.flash, ("fa1", "fa2", "best"))
@@ -151,6 +154,7 @@ class SoftwareGeneration:
     young: tuple[str, ...] = ()
     young_products: float = 1.0
     loss_copies: float = 0.0
+    split_loss_copies: float = 0.0
     held_logits: float = 0.0
     stops_recompute: bool = False
     wide_rest: bool = False
@@ -169,6 +173,7 @@ class SoftwareGeneration:
             young=self.young,
             young_products=self.young_products,
             loss_copies=self.loss_copies,
+            split_loss_copies=self.split_loss_copies,
             held_logits=self.held_logits,
             stops_recompute=self.stops_recompute,
             wide_rest=self.wide_rest,
