@@ -65,3 +65,17 @@ def test_a_better_plan_is_written_in_the_words_of_the_program(tmp_path: Path) ->
     assert "--batch_size_per_gpu" in written
     assert "--accumulation_steps" in written
     assert "per_device_train_batch_size" not in written
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [("/m/internlm2-base-7b", "internlm2-7b"), ("/m/internlm2-chat-7b-sft", "internlm2-7b"), ("x_mcore", None)],
+)
+def test_words_of_a_name_that_change_no_shape_are_read_past(tmp_path: Path, path: str, model: str | None) -> None:
+    report = read(tmp_path, f"--model_path {path} --per_device_train_batch_size 1", search=False)
+    assert (report.inputs.model.name if report.inputs is not None else None) == model
+
+
+def test_a_path_that_is_not_here_is_answered_with_models_of_about_its_name(tmp_path: Path) -> None:
+    report = read(tmp_path, "--model_path /weights/internlm2_7bb --per_device_train_batch_size 1", search=False)
+    assert "did you mean internlm2-7b" in report.violations[0].why

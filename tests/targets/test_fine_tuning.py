@@ -370,6 +370,17 @@ def test_the_diff_changes_both_files_and_names_the_new_one(tmp_path: Path) -> No
     assert [name for name, _ in fix.beside] == ["ds_config.json"]
 
 
+def test_axolotls_feed_forward_parts_are_in_as_many_pieces_as_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "sft.yml"
+    path.write_text(f"{AXOLOTL}tiled_mlp: true\ntiled_mlp_num_shards: 4\n")
+    report = check(path, gpus="8xH100", search=False)
+    assert isinstance(report.inputs, JobInputs)
+    assert report.inputs.workload.mlp_tiles == 4
+    path.write_text(f"{AXOLOTL}tiled_mlp: true\n")
+    refused = [one.fix for one in check(path, gpus="8xH100", search=False).violations]
+    assert "give tiled_mlp_num_shards" in refused
+
+
 def test_a_file_of_axolotl_says_fsdp_and_stored_weights(tmp_path: Path) -> None:
     report = asked(tmp_path, AXOLOTL + FSDP)
     assert not report.violations

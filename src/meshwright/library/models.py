@@ -27,6 +27,7 @@ __all__ = [
     "library_models",
     "model_aliases",
     "names",
+    "near_names",
     "resolve",
     "spec",
 ]
@@ -264,6 +265,12 @@ def find_name(text: str) -> str | None:
     return found if found is not None else _match(text, {_key(name): name for name in _own()})
 
 
+def near_names(text: str) -> list[str]:
+    """Up to three library names that are, or have an alias, spelt about like `text`, the nearest first."""
+    known = [*names(), *(alias for others in _index().values() for alias in others)]
+    return list(dict.fromkeys(find_name(match) or match for match in nearest(text[:80], known, count=5)))[:3]
+
+
 def _own() -> dict[str, Path]:
     """The user's own models: name to file."""
     folder = os.environ.get(LIBRARY_VARIABLE, "")
@@ -281,8 +288,7 @@ def _unknown(text: str) -> Problem:
     if mark and os.path.isfile(file_name):
         why = "a plan of a file is no model"
         return Problem(what=f"unknown model {shown!r}", why=why, fix=f"--plan {shown}", field="model")
-    known = [*names(), *(alias for others in _index().values() for alias in others)]
-    close = list(dict.fromkeys(find_name(match) or match for match in nearest(text[:80], known, count=5)))[:3]
+    close = near_names(text)
     return Problem(
         what=f"unknown model {shown!r}",
         why="it is neither in the library nor a path that exists, and nothing is fetched from the network",

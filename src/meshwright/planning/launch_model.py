@@ -77,8 +77,8 @@ def _named_in(place: str, *, files: bool = False) -> str | None:
 
 _CACHED = re.compile(r"^models--")
 """Of a folder in the cache of the hub's client: models--ORGANISATION--NAME/snapshots/COMMIT."""
-_TUNED = re.compile(r"(?:[-_.](?:instruct|chat|base|it|hf)){1,4}$", re.I)
-"""Ends of names of what was made of a model by training, or stored in another form: its shape is the model's."""
+_TUNED = re.compile(r"[-_.](?:instruct|chat|base|it|hf|sft|dpo|mcore)(?=[-_.]|$)", re.I)
+"""Parts of names of what was made of a model by training, or stored in another form: its shape is the model's."""
 _TOKENIZER_FILE = re.compile(r"tokenizer[\w.-]*")
 
 
@@ -89,8 +89,8 @@ def _resolved(named: str) -> tuple[ModelSpec | None, Problem | None]:
     except MeshwrightError as error:
         known = _named_in(named)
         if known is None:
-            close = error.problems[0].fix.partition("?")[0]
-            why = f"{error.problems[0].why}; {close}?" if close.startswith("did you mean") else error.problems[0].why
+            near = " or ".join(models.near_names(named) or models.near_names(named.rstrip("/").rpartition("/")[2]))
+            why = f"{error.problems[0].why}; did you mean {near}?" if near else error.problems[0].why
             fix = "name its config.json, or a model of its shape, before the file: check MODEL FILE"
             return None, Problem(what=f"the model is not at hand: {named[:80]}", why=why, fix=fix, field="model")
     model = models.spec(known)

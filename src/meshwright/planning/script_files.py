@@ -345,5 +345,5 @@ def _files(
         options = read_trainer_options(launch)
         if options.arguments:
             files[ARGUMENTS] = json.dumps(options.arguments)
-        questions += options.questions
+        questions += options.questions if target.overrides is None else ()
     return files, questions

@@ -464,6 +464,21 @@ def test_swift_on_one_visible_device_starts_one_process(tmp_path: Path) -> None:
     assert report.launch.started == 1
 
 
+def test_swift_computes_feed_forward_parts_in_pieces(tmp_path: Path) -> None:
+    whole = inputs(read(tmp_path, "sft.sh", SWIFT))
+    tiled = SWIFT.replace("--tuner_type full", "--tuner_type full --use_tiled_mlp true --tiled_mlp_num_shards 8")
+    assert whole.workload.mlp_tiles == 1
+    assert inputs(read(tmp_path, "sft.sh", tiled)).workload.mlp_tiles == 8
+    usual = tiled.replace(" --tiled_mlp_num_shards 8", "")
+    assert inputs(read(tmp_path, "sft.sh", usual)).workload.mlp_tiles == 4
+
+
+def test_swifts_megatron_takes_the_model_of_the_weights_that_it_loads(tmp_path: Path) -> None:
+    loaded = OF_MEGATRON.replace("--model Qwen/", "--load /weights/").replace("-A3B ", "-A3B-mcore ")
+    assert loaded != OF_MEGATRON
+    assert inputs(read(tmp_path, "moe.sh", loaded)).model.name == "qwen3-30b-a3b"
+
+
 def test_swift_hands_options_to_megatron(tmp_path: Path) -> None:
     report = read(tmp_path, "moe.sh", OF_MEGATRON)
     assert report.legal

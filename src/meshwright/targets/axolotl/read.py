@@ -43,6 +43,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     said: dict[str, Any] = {"seq_len": reader.degree("sequence_len", LENGTH), "lora": _lora(reader)}
     if reader.switch("torch_compile"):
         said["software"] = "pytorch-compiled-no-sync"
+    if reader.switch("tiled_mlp"):
+        said["mlp_tiles"] = _tiles(reader)
     if reader.word("attn_implementation") == "eager" or reader.switch("eager_attention"):
         said["attention_kernel"] = "materialised"
     model = reader.get("base_model")
@@ -73,6 +75,15 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     return reader.launch(row, model={"name": str(model)} if model else {}, workload=workload)
 
 
+def _tiles(reader: KeyReader) -> int | None:
+    """Pieces of the tokens that feed-forward parts are computed in, which Axolotl may choose itself."""
+    if reader.get("tiled_mlp_num_shards") is None:
+        why = "Axolotl chooses the pieces by the length of each batch"
+        reader.refuse("tiled_mlp", "true", why, "give tiled_mlp_num_shards")
+        return None
+    return reader.degree("tiled_mlp_num_shards")
+
+
 def _second(reader: KeyReader) -> bool:
     """Whether FSDP2 shards, which trains weights as they are loaded; FSDP1 makes its shards fp32."""
     nested = reader.get("fsdp_config.fsdp_version", 1)
@@ -81,7 +92,7 @@ def _second(reader: KeyReader) -> bool:
 
 _UNREAD = (
     *("unfrozen_parameters", "lora_target_parameters", "quantize_moe_experts", "gptq", "llmcompressor", "diffusion"),
-    *("model_quantization_config", "lisa_n_layers", "lisa_step_interval", "tiled_mlp", "use_onebitllms", "rl_beta"),
+    *("model_quantization_config", "lisa_n_layers", "lisa_step_interval", "use_onebitllms", "rl_beta"),
 )
 """What changes memory or time, and is in no plan."""
 _OTHER_MODELS = ("num_labels", "reward_model", "process_reward_model", "cls_model_config", "processor_type")

@@ -252,6 +252,7 @@ def _trainer(reader: KeyReader, files: Mapping[str, Value], world: int) -> Launc
         seq_len=reader.get("max_length") if isinstance(reader.get("max_length"), int) else None,
         lora=lora,
         attention_kernel="materialised" if reader.word("attn_impl") == "eager" else None,
+        mlp_tiles=reader.degree("tiled_mlp_num_shards", 4) if reader.switch("use_tiled_mlp") else None,
         questions=questions,
     )
 
@@ -358,6 +359,8 @@ _NOT_MEGATRON = (
 def _megatron(reader: KeyReader, one: _Started, world: int) -> LaunchFile:
     """`megatron sft`: options of Megatron-LM, without the model's sizes, which the model's own files say."""
     lora = _lora(reader, "full")
+    if reader.switch("use_tiled_mlp"):
+        reader.refuse("use_tiled_mlp", "true", "Megatron-LM computes feed-forward parts whole", "leave it out")
     if reader.get("mtp_num_layers"):
         why = "prediction modules are trained beside the model's layers, and how many is not in its configuration"
         reader.refuse("mtp_num_layers", reader.get("mtp_num_layers"), why, "leave it out")
@@ -389,7 +392,7 @@ def _megatron(reader: KeyReader, one: _Started, world: int) -> LaunchFile:
     for name in ("model", "max_length", "packing", "tuner_type"):
         reader.get(name)
     workload = {**launched.workload, "software": None, **({"lora": lora} if lora else {})}
-    model = reader.get("model")
+    model = reader.get("model") or reader.get("load")  # weights converted before lie in a folder of the model's name
     problems = (*launched.problems, *reader.problems)
     named = {"name": str(model)} if model else {}
     return replace(launched, row=row, said=said, workload=workload, problems=problems, model=named)
