@@ -34,6 +34,8 @@ class SortedRows:
     rows: int
     choices: Choices | None
     """By which they are sorted; None where they are sorted by something else."""
+    samples: int = 1
+    """Samples that stand beside one another in them, each with rows of every part; 1 where parts have whole samples."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

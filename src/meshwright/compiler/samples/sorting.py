@@ -109,7 +109,7 @@ def by_order(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[
     known = known_of(eqn, given)
     if any(points(value) for value in given) and known is None:
         raise NotShared(f"sort mixes samples: {name} reads the places of rows")
-    orders = {value.order for value in given if value.placement >= 0}
+    orders = {_order(value) for value in given if value.placement >= 0}
     found = {order for order in orders if order is not None}
     if not found:
         made = walk.placed_equation(program, eqn, given)
@@ -120,6 +120,11 @@ def by_order(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[
     _check_rows(walk, eqn, given, order)
     made = walk.placed_equation(program, eqn, given)
     return [replace(one, order=order if one.placement >= 0 else None, known=known) for one in made]
+
+
+def _order(value: RankValue) -> SortedRows | None:
+    """In which a sort has left the rows of a value; None where they stand as in the batch."""
+    return value.order if isinstance(value.order, SortedRows) else None
 
 
 def _check_rows(walk: Reader, eqn: core.JaxprEqn, given: Sequence[RankValue], order: SortedRows) -> None:
@@ -182,7 +187,7 @@ def _sorted(
     made_by = {var: one for one in program.eqns for var in one.outvars}
     counting = [counts_places(atom, 0, made_by) for atom in eqn.invars]
     order: SortedRows | None
-    if key.order is not None:
+    if _order(key) is not None:
         if not (points(key) and key.known.source.into is None and is_identity(key.known, rows)):
             return None
         order, ends = key.order, None  # from this order back to that of the batch
@@ -190,7 +195,7 @@ def _sorted(
         if points(key):
             return None
         order = None
-        ends = SortedRows(rows, key.known.source if ascends(key) else None)
+        ends = SortedRows(rows, key.known.source if ascends(key) else None, walk.samples)
     operands: list[RankValue] = []
     known: list[Known | None] = []
     for value, counts in zip(given, counting, strict=True):
@@ -200,7 +205,7 @@ def _sorted(
             known.append(Known(Places(order), (rows,), lambda: np.arange(rows)))
             continue
         own = value if value.placement >= 0 else None
-        if own is None or own.order is not order or (own is not key and points(own)):
+        if own is None or _order(own) is not order or (own is not key and points(own)):
             raise NotShared("sort mixes samples: it sorts them with something else")
         operands.append(own)
         known.append(Known(Places(None), (rows,), lambda: np.arange(rows)) if points(own) else None)
@@ -217,7 +222,7 @@ def _taken(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequenc
         raise NotShared("sort mixes samples: gather takes more than rows by their places")
     if numbers.operand_batching_dims or walks != 0:
         raise NotShared("sort mixes samples: gather takes more than rows by their places")
-    _check_places(index, table.order, eqn.invars[0].aval.shape[table.placement], walk.ranks)
+    _check_places(walk, index, _order(table), eqn.invars[0].aval.shape[table.placement])
     (made,) = walk.evaluated(program, eqn, given)
     at = next(place for place in range(eqn.outvars[0].aval.ndim) if place not in numbers.offset_dims)
     return [RankValue(made, at, order=index.order)]
@@ -241,7 +246,7 @@ def _looked_up(eqn: core.JaxprEqn, given: Sequence[RankValue]) -> Known | None:
 def _inverse(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> RankValue | None:
     """Where each row stands in an order: places 0, 1, 2 and so on, put where the rows of the order come from."""
     table, index, updates = given
-    rows, order, numbers = eqn.invars[0].aval.shape[0], index.order, eqn.params["dimension_numbers"]
+    rows, order, numbers = eqn.invars[0].aval.shape[0], _order(index), eqn.params["dimension_numbers"]
     counts = counts_places(eqn.invars[2], 0, {var: one for one in program.eqns for var in one.outvars})
     if eqn.primitive.name != "scatter" or not counts or updates.placement != WHOLE or table.placement != WHOLE:
         return None
@@ -260,27 +265,28 @@ def _put_back(walk: Reader, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequ
     (samples,) = numbers.scatter_dims_to_operand_dims if len(numbers.scatter_dims_to_operand_dims) == 1 else (-1,)
     walks = [place for place in range(eqn.invars[2].aval.ndim) if place not in numbers.update_window_dims]
     plain = tuple(numbers.inserted_window_dims) == (samples,) and not numbers.operand_batching_dims
-    if not plain or index.placement != 0 or walks != [updates.placement] or updates.order is not index.order:
+    if not plain or index.placement != 0 or walks != [updates.placement] or _order(updates) is not _order(index):
         raise NotShared("sort mixes samples: scatter puts back more than rows")
-    if table.placement not in (WHOLE, samples) or table.order is not None or points(table) or points(updates):
+    if table.placement not in (WHOLE, samples) or _order(table) is not None or points(table) or points(updates):
         raise NotShared("sort mixes samples: scatter puts back more than rows")
     if index.known.source.into is not None:
         raise NotShared("sort mixes samples: scatter puts rows into its order")
-    _check_places(index, None, eqn.invars[0].aval.shape[samples], walk.ranks)
+    _check_places(walk, index, None, eqn.invars[0].aval.shape[samples])
     if eqn.primitive.name == "scatter" and len(np.unique(index.known.table)) != len(index.known.table):
         raise NotShared("sort mixes samples: scatter writes a row more than once")
     (made,) = walk.evaluated(program, eqn, [walk.own(table, samples), index, updates])
     return [RankValue(made, samples)]
 
 
-def _check_places(index: RankValue, order: SortedRows | None, rows: int, ranks: int) -> None:
+def _check_places(walk: Reader, index: RankValue, order: SortedRows | None, rows: int) -> None:
     """Whether an index points at rows of its own part, at the same places in every part."""
-    known = index.known
+    known, ranks = index.known, walk.ranks * walk.samples
     if known.source.into is not order:
         raise NotShared("sort mixes samples: an index points at rows in another order")
     table = known.table.reshape(len(known.table), -1)
     if table.shape[1] != 1 or len(table) % ranks or rows % ranks or (order is not None and rows != len(table)):
         raise NotShared("sort mixes samples: an index points at samples of others")
+    # Of every sample a part has as many rows, which are counted alike wherever each piece points into its own.
     own = table.reshape(ranks, -1) - np.arange(ranks)[:, None] * (rows // ranks)
     same = np.array_equal(own, np.broadcast_to(own[:1], own.shape)) and own.min() >= 0 and own.max() < rows // ranks
     # Of rows in an order only those that are meant are known, not what stands beside them.

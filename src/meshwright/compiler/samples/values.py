@@ -35,6 +35,8 @@ class Reader(Protocol):
     ranks: int
     rank: Any
     plain: bool
+    samples: int
+    """Samples along the dimension that counts rows, where every part has rows of each; 1 where it has whole samples."""
 
     def read(self, program: core.Jaxpr, operands: Sequence[RankValue], consts: Sequence[Any] = ()) -> list[RankValue]:
         """Results of a program."""

@@ -54,6 +54,7 @@ class Walk:
         self.axes, self.ranks, self.rank = axes, ranks, rank
         self.plain = False
         """Whether nothing that is read is differentiated."""
+        self.samples = 1
         self.sorts: bool | None = None
         """Whether anything that is read is sorted; None before reading."""
         self._made_by: tuple[core.Jaxpr | None, dict[Any, core.JaxprEqn]] = (None, {})

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.pointwise import POINTWISE
+from meshwright.compiler.samples.known import Known
 from meshwright.compiler.samples.placements import WHOLE, NotShared
 from meshwright.compiler.samples.values import RankValue
 from meshwright.compiler.sharding.rules import Dims
@@ -48,6 +50,21 @@ class TokenRows:
     """Of a value that counts samples and tokens along one dimension: a slice holds its tokens of every sample."""
 
     samples: int
+
+
+def known_numbers(value: RankValue, atom: Any) -> RankValue:
+    """A value whose entries are one number, as the rules of sorting know it.
+
+    Args:
+        value: any.
+        atom: that stands for it.
+    """
+    facts = value.known
+    if value.placement != WHOLE or not isinstance(facts, Facts) or facts.every is None or facts.samples:
+        return value
+    shape, dtype = atom.aval.shape, atom.aval.dtype
+    known = Known(None, (), lambda: np.broadcast_to(np.asarray(facts.every, dtype), shape))
+    return replace(value, uniform=True, known=known)
 
 
 def known_facts(value: RankValue) -> Facts:

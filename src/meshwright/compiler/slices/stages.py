@@ -13,6 +13,7 @@ from meshwright.compiler.cut import CutStage
 from meshwright.compiler.inline import opened
 from meshwright.compiler.joins import How
 from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared, Placement
+from meshwright.compiler.samples.sorting import sorts
 from meshwright.compiler.samples.values import RankValue
 from meshwright.compiler.slices.facts import Facts, facts_of_constant
 from meshwright.compiler.slices.keys import KeySpan, NotCausalError, NotSlicedError
@@ -72,9 +73,10 @@ def sliced_stages(
         InputError: it cannot be shown that slices compute what whole sequences do; with the line where.
     """
     turned: dict[Any, NotCausalError] = {}
+    sorting = any(sorts(stage.program.jaxpr) for stage in stages)
     while True:
         try:
-            return _sliced(step, stages, parts, axes, Found(turned=set(turned)))
+            return _sliced(step, stages, parts, axes, Found(turned=set(turned), sorts=sorting))
         except NotCausalError as why:
             if why.place in turned:
                 # What is wrong with either of the two values as queries: that of the usual order is said.

@@ -20,6 +20,7 @@ from jax.extend import core
 
 from meshwright.compiler.inline import CALLS, CHECKPOINTS
 from meshwright.compiler.samples.placements import SIZES, SUM, WHOLE, NotShared, Placement
+from meshwright.compiler.samples.sorting import NESTED, by_order
 from meshwright.compiler.samples.values import RankValue
 from meshwright.compiler.samples.walk import RULED, Walk
 from meshwright.compiler.sharding.rules import NO_FACTOR, Dims, SplitRule, rule_of
@@ -32,10 +33,17 @@ from meshwright.compiler.slices.keys import (
     future_entry,
     kept_future,
     known_facts,
+    known_numbers,
     reshaped_group,
     sees_the_past,
 )
 from meshwright.compiler.source_line import line_of
+
+RULE = (
+    "a function with a derivative of its own, and nothing says that its rule gives earlier tokens the sum of what "
+    "slices would"
+)
+"""Why tokens cannot meet inside of such a function."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,6 +52,8 @@ class Found:
 
     turned: set[Hashable] = field(default_factory=set)
     """Where queries are the second of the values that meet."""
+    sorts: bool = False
+    """Whether any stage sorts tokens, so that what earlier ones choose by has to be known."""
     tokens: int = 0
     """Of a sequence; 0 as long as none was met."""
 
@@ -61,13 +71,12 @@ class SliceWalk(Walk):
             earlier: what earlier slices kept: of each value one array per slice.
         """
         super().__init__((), parts)
-        self.sorts = False
+        self.sorts = found.sorts
         self.number, self.found, self.earlier = number, found, earlier
         self.kept: list[Any] = []
         """Values of this slice that later ones read."""
-        self._keeps = True
-        self._samples = 1
-        """Before tokens along the dimension that counts them in the equation that is read."""
+        self._keeps_not = ""
+        """Why nothing can be kept; empty where it can."""
 
     # ---- equations
 
@@ -94,6 +103,35 @@ class SliceWalk(Walk):
             made = super().placed_equation(program, eqn, given)
             return [replace(value, known=one) for value, one in zip(made, facts, strict=True)]
         given = self._started(given)
+        if self.sorts and not any(isinstance(value.order, KeySpan) for value in given):
+            return self._by_order(program, eqn, given)
+        return self.placed_equation(program, eqn, given)
+
+    def _by_order(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        """Results of an equation of a program that sorts tokens, such as by their experts."""
+        given = [known_numbers(value, atom) for value, atom in zip(given, eqn.invars, strict=True)]
+        samples = {value.order.samples if value.order else 1 for value in given if value.placement >= 0}
+        if len(samples) != 1 or eqn.primitive.name in (*RULED, *CHECKPOINTS, *NESTED):
+            return by_order(self, program, eqn, given)
+        before, (self.samples,) = self.samples, samples
+        try:
+            made = by_order(self, program, eqn, given)
+            if eqn.primitive.name == "reshape" or self.samples == 1:
+                return made
+            rows = TokenRows(self.samples)
+            return [replace(one, order=rows) if one.placement >= 0 and one.order is None else one for one in made]
+        finally:
+            self.samples = before
+
+    def placed_equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        """Results of an equation, and which of their dimensions count tokens.
+
+        Args:
+            program: in which it stands.
+            eqn: any.
+            given: its operands; some depend on weights, or count tokens.
+        """
+        name = eqn.primitive.name
         keys = any(isinstance(value.order, KeySpan) for value in given)
         if name in RULED:
             if name == "custom_vjp_call" and any(value.order for value in given):
@@ -119,37 +157,31 @@ class SliceWalk(Walk):
         if len(rows) > 1 or eqn.primitive.name in ("scan", "cond", "while", *CHECKPOINTS):
             raise NotShared(f"{eqn.primitive.name} mixes tokens, which stand beside samples,")
         (order,) = rows
-        before, self._samples = self._samples, order.samples
+        before, self.samples = self.samples, order.samples
         try:
             made = super().placed_equation(program, eqn, given)
         finally:
-            self._samples = before
+            self.samples = before
         return [replace(value, order=order if value.placement >= 0 else None) for value in made]
 
     def _rows_of_own(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> RankValue | None:
         # Numbers of rows that count samples and tokens are those of whole sequences.
-        return None if self._samples > 1 else super()._rows_of_own(program, eqn, given)
+        return None if self.samples > 1 else super()._rows_of_own(program, eqn, given)
 
     def _reshaped(self, eqn: core.JaxprEqn, value: RankValue) -> RankValue:
         """Tokens put beside samples along one dimension, or taken apart; other dimensions as they like."""
         old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
         own, made = reshaped_group(old, new, value.placement)
-        long = [at for at in made if new[at] > 1]
-        before = [old[at] for at in own if old[at] > 1]
-        samples = value.order.samples if value.order else 1
-        tokens = old[value.placement] // samples
-        if (
-            long
-            and new[long[-1]] == tokens
-            and int(np.prod([new[at] for at in long[:-1]])) == int(np.prod(before) // tokens)
-        ):
-            # Tokens by themselves, behind whatever counts samples.
-            place, order = long[-1], None
-        elif len(long) == 1 and before[-1] == old[value.placement]:
-            place, order = long[0], TokenRows(int(np.prod(before) // tokens))
-        elif long and new[long[0]] == old[value.placement] and before[0] == old[value.placement]:
-            place, order = long[0], value.order
-        else:
+        # Entries stay in their order: of so many samples, one after the other, the slices.
+        samples = int(np.prod([old[at] for at in own if at < value.placement]))
+        samples *= value.order.samples if value.order else 1
+        ahead, place = 1, -1
+        for at in made:
+            rest, left = divmod(samples, ahead)
+            if not left and new[at] > 1 and new[at] % (rest * self.ranks) == 0:
+                place, order = at, TokenRows(rest) if rest > 1 else None
+            ahead *= new[at]
+        if place < 0:
             raise NotShared("reshape mixes tokens")
         shape = tuple(size // self.ranks if at == place else size for at, size in enumerate(new))
         return RankValue(jnp.reshape(value.value, shape), place, order=order)
@@ -230,8 +262,8 @@ class SliceWalk(Walk):
 
     def _with_earlier(self, own: Any, dimension: int) -> Any:
         """A value of this slice behind those of earlier ones; it is kept for later ones."""
-        if not self._keeps:
-            raise NotShared("tokens read earlier ones inside of a loop or of a function with a derivative of its own")
+        if self._keeps_not:
+            raise NotShared(f"tokens read earlier ones inside of {self._keeps_not}")
         at = next((at for at, one in enumerate(self.kept) if one is own), len(self.kept))
         if at == len(self.kept):
             self.kept.append(own)
@@ -252,13 +284,13 @@ class SliceWalk(Walk):
 
     def _part(self, value: Any, dimension: int) -> Any:
         shape, value = np.shape(value), jnp.asarray(value)
-        if self._samples > 1:
-            apart = (*shape[:dimension], self._samples, shape[dimension] // self._samples, *shape[dimension + 1 :])
+        if self.samples > 1:
+            apart = (*shape[:dimension], self.samples, shape[dimension] // self.samples, *shape[dimension + 1 :])
             value, dimension = value.reshape(apart), dimension + 1
         size = value.shape[dimension] // self.ranks
         own = jax.lax.slice_in_dim(value, self.number * size, (self.number + 1) * size, axis=dimension)
-        if self._samples > 1:
-            return own.reshape(*shape[: dimension - 1], self._samples * size, *shape[dimension:])
+        if self.samples > 1:
+            return own.reshape(*shape[: dimension - 1], self.samples * size, *shape[dimension:])
         return own
 
     def own(self, value: RankValue, dimension: Placement) -> RankValue:
@@ -302,11 +334,11 @@ class SliceWalk(Walk):
     @contextmanager
     def nested(self) -> Iterator[None]:
         """While equations inside of an equation are read, from which nothing can be kept."""
-        before, self._keeps = self._keeps, False
+        before, self._keeps_not = self._keeps_not, self._keeps_not or "a loop, whose rounds cannot hand keys on"
         try:
             yield
         finally:
-            self._keeps = before
+            self._keeps_not = before
 
     def elsewhere(self, number: Any = None) -> SliceWalk:
         """The same inside of a function that is read later.
@@ -315,7 +347,8 @@ class SliceWalk(Walk):
             number: not needed, as the slice is known.
         """
         walk = SliceWalk(self.ranks, self.number, self.found)
-        walk._keeps, walk._samples = False, self._samples
+        walk.samples = self.samples
+        walk._keeps_not = RULE
         return walk
 
     def _checkpoint(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
@@ -337,7 +370,7 @@ class SliceWalk(Walk):
         try:
             return super()._scan(eqn, given)
         except NotShared:
-            if not self._keeps:
+            if self._keeps_not:
                 raise
         consts, carried = eqn.params["num_consts"], eqn.params["num_carry"]
         held, carry, rows = given[:consts], list(given[consts : consts + carried]), given[consts + carried :]
