@@ -179,6 +179,7 @@ def estimate(
     software: str | None = ...,
     calibration: Calibration | str | os.PathLike[str] | None = ...,
     schedule: str | Iterable[str] = ...,
+    target: str | None = ...,
 ) -> PlanSet: ...
 def check(
     model: ModelSpec | Mapping[str, object] | str | os.PathLike[str] | None = ...,

@@ -10,6 +10,7 @@ import pytest
 from meshwright import plan, size
 from meshwright.app.size import SizeAnswer
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
+from meshwright.targets import FINE_TUNING
 from tests.app.questions import MODEL
 
 EASY = {"pin": ("sharding=z1", "recompute=none", "tp=1"), "forbid": ("vpp", "cp"), "global_batch": 256}
@@ -101,3 +102,23 @@ def test_a_count_that_divides_badly_does_not_hide_a_lower_one() -> None:
 @pytest.mark.parametrize("goal", [5, "5s", "5000ms"])
 def test_a_step_time_is_in_seconds_or_has_its_unit(goal: float | str) -> None:
     assert size("gpt2", "H100", step_time=goal, global_batch=64).to_dict()["goal"]["step_time_s"] == 5.0
+
+
+def test_adapters_take_the_fewest_devices_of_any_trainer() -> None:
+    question = {"lora": "16", "tokens": 1e9, "days": 7}
+    answer = size("qwen3-8b", "RTX4090", **question)  # type: ignore[arg-type]
+    assert [one.trainer for one in answer.plans.trainers] == list(FINE_TUNING)
+    able = [one for one in answer.plans.trainers if one.fits]
+    assert answer.plans.best.estimate.step_time_s == min(one.step_time_s or 0.0 for one in able)
+    assert answer.plans.run is not None
+    assert answer.plans.run.days <= 7
+    assert answer.plans.workload.global_batch * answer.plans.workload.seq_len == 8 * 65_536
+    for fewer in [point for point in answer.curve if point.devices < answer.devices]:
+        assert not fewer.meets
+
+
+def test_adapters_that_no_trainer_has_are_sized_and_it_says_so() -> None:
+    answer = size("t5-base", "A100-40", lora="8", step_time=2)
+    assert any("no trainer known here" in warning for warning in answer.plans.warnings)
+    with pytest.raises(InfeasibleError, match="no number of RTX-4090 meets"):
+        size("qwen3-0.6b", "RTX4090", lora="8", step_time=1e-4)

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from meshwright import plan, tune
+from meshwright import estimate, plan, tune
 from meshwright.app.tune import TuneAnswer
 from meshwright.app.verbs import python_verb
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
+from meshwright.planning.for_target import refusals_in_search
 from meshwright.search.tuners.run import TUNERS
 from meshwright.search.tuners.study import TrialLog
+from meshwright.targets import TARGETS
 
 calculon_tune = python_verb("calculon tune")
 SMALL = {"gpus": "2xH100", "global_batch": 8}
@@ -116,3 +118,20 @@ def test_what_is_wrong_is_said_together(tmp_path: Path) -> None:
 def test_schedules_beyond_the_default_space_are_not_tuned() -> None:
     with pytest.raises(InputError, match="search the others with `plan`"):
         tune("llama-3.1-8b", gpus="8xH100", schedule="zb-v")
+
+
+def test_adapters_are_tuned_among_plans_that_the_best_trainer_runs() -> None:
+    job = {"model": "qwen3-8b", "gpus": "4xA100-40", "lora": "16", "global_batch": 64}
+    answer = tune(**job, trials=60)  # type: ignore[arg-type]
+    best = plan(**job)  # type: ignore[arg-type]
+    trainer = next(one for one in best.trainers if one.step_time_s == best.best.estimate.step_time_s)
+    assert answer.space.endswith(f"under {TARGETS[trainer.trainer].title}")
+    assert answer.optimum is not None
+    assert answer.optimum.value == pytest.approx(best.best.estimate.step_time_s, rel=0.02)
+    refuses = refusals_in_search(trainer.trainer)
+    for trial in answer.studies[0].study.trials:
+        if trial.outcome.status == "ok":
+            line = estimate(plan=trial.outcome.name, **job, target=trainer.trainer)  # type: ignore[arg-type]
+            assert not refuses(line.best.job)
+            assert line.best.estimate.step_time_s == pytest.approx(trial.outcome.value)
+            assert trial.outcome.value >= answer.optimum.value * (1 - 1e-9)

@@ -15,7 +15,7 @@ from meshwright.fields.job import JobFields
 from meshwright.formats.torch_csv import write_actions
 from meshwright.planning.launch_format import format_of
 from meshwright.planning.launch_script import script_question
-from meshwright.planning.plan_source import PlanQuestion
+from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.tuned import trained_counts
 from meshwright.schedules import schedule_named
 from meshwright.schedules.torch_actions import to_actions

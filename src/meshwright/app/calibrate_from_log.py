@@ -18,7 +18,8 @@ from meshwright.errors import InputError, Problem
 from meshwright.fields.job import JobFields
 from meshwright.formats.logs import read_log
 from meshwright.library.calibration import SCHEMA
-from meshwright.planning.plan_source import PlanLike, PlanQuestion, plan_question
+from meshwright.planning.plan_question import PlanQuestion
+from meshwright.planning.plan_source import PlanLike, plan_question
 from meshwright.records import plain
 from meshwright.specs.calibration import Z90, Calibration, MeasuredPlan
 from meshwright.specs.row import PlanRow

@@ -28,8 +28,9 @@ from meshwright.planning.launch_format import format_of
 from meshwright.planning.launch_script import script_question
 from meshwright.planning.launch_source import LaunchSource, Outside
 from meshwright.planning.one_kind import find_plans
+from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_shape import title
-from meshwright.planning.plan_source import PlanQuestion, measured_plan, plan_question
+from meshwright.planning.plan_source import measured_plan, plan_question
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
 from meshwright.planning.repair.of_target import Rule, as_said, of_degrees
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
@@ -157,7 +158,8 @@ def check(request: CheckRequest) -> CheckReport:
     if measured is not None:
         return _measured_report(*measured)
     question = plan_question(request.plan, request.job)
-    return _report(question, [], search=request.search, rule=None, oom_log=request.oom_log)
+    rule = target_rule(question.trainer)
+    return _report(question, [], search=request.search, rule=rule, oom_log=request.oom_log)
 
 
 def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckReport:
@@ -232,7 +234,7 @@ def _report(
     inputs, row = question.inputs, question.row
     estimate, wrong = _priced(question)
     violations = [*violations, *wrong]
-    warnings = [*question.warnings, *(words.tight(estimate) if estimate is not None else ())]
+    warnings = [*question.said, *(words.tight(estimate) if estimate is not None else ())]
     died = post_mortem(oom_log, question.job, estimate, row) if oom_log is not None and estimate is not None else None
     better = None
     if died is not None:

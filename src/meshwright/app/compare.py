@@ -16,7 +16,7 @@ from meshwright.estimate.sequences import tokens_of_step
 from meshwright.fields.job import JobFields
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.compose.sources.profiles.price import price_job
-from meshwright.planning.plan_source import PlanLike, is_one_line, named_job, planned_job
+from meshwright.planning.plan_source import PlanLike, is_one_line, named_job, plan_question, planned_job
 from meshwright.planning.ties import tied
 from meshwright.records import Record, plain
 from meshwright.report.words import comparison as words
@@ -145,7 +145,8 @@ def compare(first: PlanLike | PlanRow, second: PlanLike | PlanRow, asked: JobFie
         UnsupportedError: a plan that no model prices.
     """
     like = next((planned_job(plan)[0] for plan in (first, second) if not is_one_line(plan)), None)  # type: ignore[arg-type]
-    (one, warnings), (two, more) = (named_job(plan, asked or JobFields(), like) for plan in (first, second))
+    asked, alike = _under_one_trainer(first, second, asked or JobFields())
+    (one, warnings), (two, more) = (named_job(plan, asked, like) for plan in (first, second))
     if isinstance(one, MeasuredJob) != isinstance(two, MeasuredJob):
         raise UnsupportedError(
             what="one plan is of measured layers, the other of a model",
@@ -158,7 +159,7 @@ def compare(first: PlanLike | PlanRow, second: PlanLike | PlanRow, asked: JobFie
     rates = _rate(one, a), _rate(two, b)
     same_work = _work(one) == _work(two)
     unit = "sequences/s" if isinstance(one, MeasuredJob) else "tokens/s"
-    notes = [*warnings, *more, *_work_notes(one, two, unit)]
+    notes = [*alike, *warnings, *more, *_work_notes(one, two, unit)]
     ratio = b.step_time_s / a.step_time_s - 1 if same_work else rates[0] / rates[1] - 1
     return Comparison(
         first=one,
@@ -171,6 +172,22 @@ def compare(first: PlanLike | PlanRow, second: PlanLike | PlanRow, asked: JobFie
         bytes=_paired(a.fullest.memory_bytes, b.fullest.memory_bytes),
         notes=(*notes, *words.memory_notes(a, b)),
     )
+
+
+def _under_one_trainer(
+    first: PlanLike | PlanRow, second: PlanLike | PlanRow, asked: JobFields
+) -> tuple[JobFields, tuple[str, ...]]:
+    """The question with one framework for both plans of adapters, where a trainer runs both, and a note on it."""
+    if asked.lora is None or asked.software is not None or not (is_one_line(first) and is_one_line(second)):
+        return asked, ()
+    from meshwright.planning.for_target import priced_as  # few comparisons are of adapters
+    from meshwright.planning.trainer_of_plan import same_trainer
+    from meshwright.targets import TARGETS
+
+    trainer = same_trainer([plan_question(plan, asked) for plan in (first, second)])
+    if trainer is None:
+        return asked, ()
+    return priced_as(asked, trainer), (f"both are priced as {TARGETS[trainer].title} runs them",)
 
 
 def _priced(job: PlannedJob) -> StepPrice:

@@ -8,13 +8,14 @@ from typing import Any
 from meshwright.app.answer import Answer
 from meshwright.app.plan_set import PlanSet, ranked
 from meshwright.app.requests.estimate import EstimateRequest
-from meshwright.errors import InputError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import inexact
 from meshwright.planning.job_inputs import JobInputs, job_fields
 from meshwright.planning.offload import host_assumptions
+from meshwright.planning.one_kind_plans import target_note
 from meshwright.planning.plan_source import PlanLike, plan_question
 from meshwright.planning.reason import Reason, idle_reason
 from meshwright.planning.reasons import plan_reasons
@@ -101,7 +102,23 @@ def estimate(request: EstimateRequest) -> PlanSet | ScheduleComparison:
     if request.schedule:
         row, plans, inputs = schedules_of_plan(request.plan, job, schedules=request.schedule)
         return ScheduleComparison(row=row, plans=plans, inputs=inputs)
+    if request.target is not None:
+        return _under_target(request.plan, job, request.target)
     return estimate_one(request.plan, job)
+
+
+def _under_target(plan: PlanLike | ExecutionPlan | PlanRow, job: JobFields, target: str) -> PlanSet:
+    """One plan as a framework runs it.
+
+    Raises:
+        UnsupportedError: it cannot, with everything that it lacks.
+    """
+    from meshwright.planning.for_target import priced_as, refusals_in_search
+
+    question = plan_question(plan, priced_as(job, target))
+    if refused := refusals_in_search(target)(question.job):
+        raise UnsupportedError(refused, code="MW420")
+    return priced_set(question.job, (*question.inputs.assumptions, target_note(target)), question.warnings)
 
 
 def estimate_one(plan: PlanLike | ExecutionPlan | PlanRow, job: JobFields) -> PlanSet:
@@ -109,7 +126,7 @@ def estimate_one(plan: PlanLike | ExecutionPlan | PlanRow, job: JobFields) -> Pl
     question = plan_question(plan, job)
     if question.plan is None:
         raise InputError(question.problems, code="MW231")
-    return priced_set(question.job, question.inputs.assumptions, question.warnings)
+    return replace(priced_set(question.job, question.inputs.assumptions, question.warnings), trainers=question.trainers)
 
 
 def priced_set(job: Job, assumptions: tuple[Assumption, ...] = (), warnings: tuple[str, ...] = ()) -> PlanSet:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from meshwright.app.plan_set import PlanSet, RankedPlan, runner_up
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InfeasibleError, Problem
-from meshwright.fields.job import JobFields
+from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.fields.limits import stopped_warning
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import inexact
@@ -26,6 +27,9 @@ from meshwright.report.words.identities import identities
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.verdict import plan_sentence, run_sentence, verdict_of
 from meshwright.specs.job import Job
+
+if TYPE_CHECKING:
+    from meshwright.planning.fine_tuning import UnderTrainer
 
 
 def plan_job(request: PlanRequest) -> PlanSet:
@@ -53,11 +57,16 @@ def plan_job(request: PlanRequest) -> PlanSet:
 
 
 def _answer(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
+    alone = request.target is None and inputs.model.lora is not None
+    if alone and not request.parallelizer and not inputs.cluster.homogeneous:
+        from meshwright.app.plan_mixed_trainers import plan_mixed_trainers
+
+        return plan_mixed_trainers(inputs, request, aim)
     if request.parallelizer or not inputs.cluster.homogeneous:
         from meshwright.app.plan_mixed import plan_mixed
 
         return plan_mixed(inputs, request, aim)
-    if request.target is None and inputs.model.lora is not None:
+    if alone:
         return _fine_tuning(inputs, request, aim)
     return _of_one_kind(inputs, request, aim)
 
@@ -70,23 +79,53 @@ def _of_one_kind(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
     return plan_set(inputs, found, top=request.top, aim=aim, target=target)
 
 
-def _fine_tuning(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
-    """The best plans of adapters that a trainer runs, priced as it runs them, beside the best of each other trainer."""
-    from meshwright.planning.fine_tuning import best_trainer, no_trainer, under_trainers
+def fine_tuned(
+    job: JobFields,
+    limits: SpaceFields,
+    aim: Aim,
+    *,
+    top: int,
+    pareto: bool = False,
+    usual_devices: int | None = None,
+) -> tuple[PlanSet | None, tuple[UnderTrainer, ...]]:
+    """The best plans of adapters that a trainer runs, priced as it runs them, beside the best of each other trainer.
 
-    tried = under_trainers(request.job, request.space, aim, top=max(request.top, 2), pareto=request.pareto)
-    trainers, best = tuple(one.plan for one in tried), best_trainer(tried, aim)
+    Args:
+        job: the question, on one kind of device, with adapters.
+        limits: pinned and forbidden axes, and schedules.
+        aim: what the plans are ordered by, and limits of time and price.
+        top: how many plans to keep.
+        pareto: also find the front.
+        usual_devices: for whose number a batch that nobody gave is chosen; None for those of the cluster.
+
+    Returns:
+        The answer, None where no trainer runs a plan that fits; and what each trainer found.
+    """
+    from meshwright.planning.fine_tuning import best_trainer, under_trainers
+
+    tried = under_trainers(job, limits, aim, top=max(top, 2), pareto=pareto, usual_devices=usual_devices)
+    best = best_trainer(tried, aim)
     if best is None:
-        if none_fits := no_trainer(tried, inputs, request.space):
-            raise none_fits
-        answer = _of_one_kind(inputs, request, aim)
-        none = "no trainer known here runs a plan of this question; what each lacks stands under Trainers"
-        return replace(answer, trainers=trainers, warnings=(none, *answer.warnings))
-    answer = plan_set(best.inputs, best.plans, top=request.top, aim=aim, target=best.trainer)
-    named = Reason.of("trainer", title=best.title, trainers=len(trainers))
+        return None, tried
+    answer = plan_set(best.inputs, best.plans, top=top, aim=aim, target=best.trainer)
+    named = Reason.of("trainer", title=best.title, trainers=len(tried))
     verdict = answer.verdict
     verdict = verdict_of(verdict.text, (*verdict.reasons, named), verdict.runner_up)
-    return replace(answer, trainers=trainers, verdict=verdict)
+    return replace(answer, trainers=tuple(one.plan for one in tried), verdict=verdict), tried
+
+
+def _fine_tuning(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
+    """The answer of the best trainer; what fits nowhere as an error, and what no trainer runs as of no framework."""
+    answer, tried = fine_tuned(request.job, request.space, aim, top=request.top, pareto=request.pareto)
+    if answer is not None:
+        return answer
+    from meshwright.planning.fine_tuning import no_trainer
+
+    if none_fits := no_trainer(tried, inputs, request.space):
+        raise none_fits
+    answer = _of_one_kind(inputs, request, aim)
+    none = "no trainer known here runs a plan of this question; what each lacks stands under Trainers"
+    return replace(answer, trainers=tuple(one.plan for one in tried), warnings=(none, *answer.warnings))
 
 
 def _fields(request: PlanRequest) -> JobFields:

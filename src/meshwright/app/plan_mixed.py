@@ -60,7 +60,31 @@ OWN_COMPOSED = 4
 """Pipeline sets of our own search that plans of parallelizers are compared with."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedSearch:
+    """What a search on several kinds of device found, and for what question."""
+
+    asked: Asked
+    source: StageSource
+    found: MixedPlans
+    composition: Composition | None = None
+
+    @property
+    def best(self) -> PricedPlan:
+        """By the aim."""
+        return self.found.candidates[0]
+
+    def answer(self) -> PlanSet:
+        """The plans with verdict, reasons, and what mixing is worth."""
+        return mixed_answer(self.asked, self.source, self.found, self.composition)
+
+
 def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> PlanSet:
+    """The best plans of a model on a cluster of several groups, as `mixed_search`, whose arguments these are."""
+    return mixed_search(inputs, request, aim).answer()
+
+
+def mixed_search(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> MixedSearch:
     """The best plans of a model on a cluster of several groups, or of one that parallelizers plan slices for.
 
     Args:
@@ -70,7 +94,7 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
         aim: time, memory or cost, and their limits; every used device counts at its own price.
 
     Returns:
-        The plans, best first, with what mixing is worth.
+        The plans, best first, and what they are compared with.
 
     Raises:
         InputError: malformed or contradictory input, or a price that is missing.
@@ -112,8 +136,9 @@ def plan_mixed(inputs: JobInputs, request: PlanRequest, aim: Aim = QUICKEST) -> 
         assumptions=(*inputs.assumptions, *notes),
         top=request.top,
         aim=aim,
+        target=request.target,
     )
-    return mixed_answer(asked, source, found, composition)
+    return MixedSearch(asked=asked, source=source, found=found, composition=composition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +262,8 @@ class Asked:
     top: int = 5
     """Plans of the answer."""
     aim: Aim = QUICKEST
+    target: str | None = None
+    """The framework that has to run the plans; None for any."""
     brief: bool = False
     """Whether comparisons, sensitivity and the runner-up are left out, where an answer has to be quick."""
 
@@ -258,7 +285,7 @@ def mixed_answer(
         for rank, one in enumerate(found.candidates[: max(asked.top, 2)], start=1)
     )
     searched, run = source.searched(), whole_run(best.job, best.estimate)
-    mixing = None if source.cluster.homogeneous or asked.brief else _mixing(source, found, searched, aim)
+    mixing = None if source.cluster.homogeneous or asked.brief else _mixing(source, found, searched, asked)
     lost, behind = preempted(best), _preempted_quickest(found, aim)
     unsafe = () if behind is None else behind.groups
     left_out = idle_devices(source.cluster, best.estimate, rented=aim.rents, preempted=unsafe)
@@ -299,7 +326,7 @@ def mixed_answer(
     )
 
 
-def _mixing(source: StageSource, found: MixedPlans, searched: SearchRecord, aim: Aim) -> Mixing:
+def _mixing(source: StageSource, found: MixedPlans, searched: SearchRecord, asked: Asked) -> Mixing:
     """What mixing is worth in the best plan."""
     best = found.candidates[0]
     return mixing_of(
@@ -307,9 +334,9 @@ def _mixing(source: StageSource, found: MixedPlans, searched: SearchRecord, aim:
         best,
         cluster=source.cluster,
         doubts=tuple(source.doubts(best)),
-        frameworks=tuple(_frameworks(best)),
+        frameworks=tuple(_frameworks(best, asked.target)),
         searched=searched,
-        rented=aim.rents,
+        rented=asked.aim.rents,
     )
 
 
@@ -342,13 +369,15 @@ def _cheaper_than(found: MixedPlans, aim: Aim) -> Iterator[str]:
         yield f"the quickest plan takes {seconds(found.quickest.step_time_s)} for {usd(dearest)}"
 
 
-def _frameworks(one: PricedPlan) -> Iterator[tuple[str, str]]:
-    """Frameworks, and why each cannot run the plan; plans of measured layers are for none."""
+def _frameworks(one: PricedPlan, asked: str | None) -> Iterator[tuple[str, str]]:
+    """Frameworks, that asked for first, and why each cannot run the plan; plans of measured layers are for none."""
     if not isinstance(one.job, Job) or not isinstance(one.estimate, StepEstimate):
         return
     job = on_used_nodes(one.job)
-    for name, target in TARGETS.items():
-        if not target.suggested:
+    own = None if asked is None else TARGETS.canonical(asked)
+    for name in dict.fromkeys([*([own] if own is not None else []), *TARGETS]):
+        target = TARGETS[name]
+        if name != own and not target.suggested:
             continue
         # That devices are numbered otherwise follows from any unlike stage, and says the least.
         reasons = [problem.why or problem.what for problem in target.problems(job)]

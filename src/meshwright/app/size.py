@@ -11,6 +11,7 @@ from meshwright.app.answer import Answer
 from meshwright.app.plan_job import plan_set
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import InfeasibleError, InputError, Problem
+from meshwright.fields.job import JobFields
 from meshwright.library.devices import device as library_device
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.one_kind_plans import OneKindPlans
@@ -66,33 +67,88 @@ def size(request: SizeRequest) -> SizeAnswer:
     goal = Goal(days=request.days, step_time_s=request.step_time, max_price=request.max_price)
     device = request.device
     spec = device if isinstance(device, DeviceSpec) else library_device(device)
-    base = job_inputs(replace(request.job, cluster=nodes_of(spec, 1)), usual_devices=BATCH_DEVICES)
+    job = replace(request.job, cluster=nodes_of(spec, 1))
+    base = job_inputs(job, usual_devices=BATCH_DEVICES)
     if goal.max_price is not None and base.cluster.groups[0].price_per_hour is None:
         fix = "say what a device costs in an hour: --price 2.5, --prices FILE, or --prices public for published ones"
         raise InputError(what=f"no price of {spec.name} is known", why="--max-price needs one", fix=fix)
+    if base.model.lora is not None:
+        return _of_adapters(request, goal, spec, job)
     sizing = Sizing(base, goal, request.space.pin, request.space.forbid)
-    found = sizing.first()
-    curve = tuple(sorted(sizing.tried.values(), key=lambda point: point.devices))
-    if found is None:
-        if sizing.unusable is not None and not sizing.bounds:
-            raise sizing.unusable
-        raise InfeasibleError(_impossible(spec, goal, curve, sizing), code="MW302")
+    found = _found(spec, goal, sizing, sizing.first())
+    return _answer(spec, goal, sizing, found, _plans(sizing, found), BATCH_DEVICES)
+
+
+def _of_adapters(request: SizeRequest, goal: Goal, device: DeviceSpec, job: JobFields) -> SizeAnswer:
+    """The fewest devices on which a trainer that has adapters meets the goal, and what each trainer does with them."""
+    from meshwright.app.plan_job import fine_tuned
+    from meshwright.planning.size_under_trainers import BATCH_DEVICES, aim_of_goal, sized_under_trainers
+
+    sized = sized_under_trainers(job, goal, request.space)
+    sizing = sized.sizing
+    found = _found(device, goal, sizing, sized.found)
+    if sized.trainer is None:
+        plans = _plans(sizing, found)
+        none = "no trainer known here runs a plan of this question"
+        plans = replace(plans, warnings=(none, *plans.warnings))
+        return _answer(device, goal, sizing, found, plans, BATCH_DEVICES)
+    there = replace(job, cluster=sizing.on(found.devices))
+    aim = aim_of_goal(goal).of_run(sizing.base.workload, found.devices)
+    plans_of_trainers, _ = fine_tuned(there, request.space, aim, top=1, usual_devices=BATCH_DEVICES)
+    assert plans_of_trainers is not None, "the trainer found meets the goal"
+    return _answer(device, goal, sizing, found, plans_of_trainers, BATCH_DEVICES)
+
+
+def _found(device: DeviceSpec, goal: Goal, sizing: Sizing, found: CurvePoint | None) -> CurvePoint:
+    """The count that meets the goal.
+
+    Raises:
+        InputError, UnsupportedError: the pins, or the framework, leave no count a plan.
+        InfeasibleError: none meets it.
+    """
+    if found is not None:
+        return found
+    if sizing.unusable is not None and not sizing.bounds:
+        raise sizing.unusable
+    raise InfeasibleError(_impossible(device, goal, _curve(sizing), sizing), code="MW302")
+
+
+def _plans(sizing: Sizing, found: CurvePoint) -> PlanSet:
+    """The best plan of a count, of no framework in particular."""
     inputs, best = sizing.found(found.devices)
-    plans = plan_set(inputs, OneKindPlans(found=best), top=1)
+    return plan_set(inputs, OneKindPlans(found=best), top=1)
+
+
+def _curve(sizing: Sizing) -> tuple[CurvePoint, ...]:
+    return tuple(sorted(sizing.tried.values(), key=lambda point: point.devices))
+
+
+def _answer(
+    device: DeviceSpec, goal: Goal, sizing: Sizing, found: CurvePoint, plans: PlanSet, usual_devices: int
+) -> SizeAnswer:
+    """The count in words, with its plans and the curve.
+
+    Args:
+        device: of which so many are enough.
+        goal: what for.
+        sizing: the counts that were looked at.
+        found: the one that is the answer.
+        plans: its plans.
+        usual_devices: for whose number a batch that nobody gave was chosen.
+    """
     fewest = "are the fewest" if not sizing.skipped else "are enough"
     fewest = "is enough" if found.devices == 1 else fewest
-    work = inputs.workload
-    batch = (
-        "" if inputs.batch_given else limiting_batch_text(found.devices, work.global_batch, work.seq_len, BATCH_DEVICES)
-    )
+    base, work = sizing.base, sizing.base.workload
+    given = base.batch_given
+    batch = "" if given else limiting_batch_text(found.devices, work.global_batch, work.seq_len, usual_devices)
     return SizeAnswer(
-        device=spec.name,
+        device=device.name,
         devices=found.devices,
         goal=goal,
-        text=f"{found.devices:,} x {spec.name} {fewest} for {goal_text(goal)}.{batch} {plans.verdict.text}",
+        text=f"{found.devices:,} x {device.name} {fewest} for {goal_text(goal)}.{batch} {plans.verdict.text}",
         considered=considered_text(sizing),
         plans=plans,
-        curve=curve,
+        curve=_curve(sizing),
     )
 
 

@@ -160,7 +160,7 @@ def trace(request: TraceRequest) -> Trace:
         found = trace_of(*measured)
     else:
         question = plan_question(request.plan, request.job)
-        found = trace_of(question.job, question.warnings)
+        found = trace_of(question.job, question.said)
     if output is not None:
         write_file(Path(output), found.chrome(compress=os.fspath(output).endswith(".gz")))
     if svg is not None:

@@ -8,19 +8,15 @@ from typing import Any
 
 from meshwright.app.answer import Answer
 from meshwright.app.requests.tune import CalculonTuneRequest, TuneRequest
+from meshwright.app.tune_space import exact_optimum, tuned_space
 from meshwright.calculon.choice import read_space
 from meshwright.calculon.tuning import TunedExecutions
-from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
 from meshwright.fields.check import InputCheck
-from meshwright.planning.axes import space_of
-from meshwright.planning.job_inputs import job_inputs
-from meshwright.schedules import DEFAULT_SCHEDULES
 from meshwright.search.tuners.base import Optimum, Trial, TunableSpace
 from meshwright.search.tuners.options import ChosenOptions, TuneOptions, tune_options
-from meshwright.search.tuners.plan_space import PlanSpace
 from meshwright.search.tuners.run import TUNERS, run_study
 from meshwright.search.tuners.study import Study
-from meshwright.specs.cluster import ClusterSpec
 
 OnTrial = Callable[[str, Trial], None]
 
@@ -144,22 +140,14 @@ def tune(request: TuneRequest, *, on_trial: OnTrial | None = None) -> TuneAnswer
         UnsupportedError: an unknown name, or a tuner that is not installed.
         InfeasibleError: no plan is legal, or none fits.
     """
-    options, inputs = tune_options(request.study), job_inputs(request.job)
-    _require_one_kind(inputs.cluster)
-    axes = space_of(inputs.model, inputs.workload, inputs.cluster.devices, **request.space.keywords())
-    others = [name for name in axes.pinned("schedule") or () if name not in DEFAULT_SCHEDULES]
-    if others:
-        why = "a tuner's axes are those of the default space"
-        fix = f"use {', '.join(DEFAULT_SCHEDULES)}, or search the others with `plan`"
-        what = f"schedules {', '.join(map(str, others))} in a tuned space"
-        raise InputError(what=what, why=why, fix=fix, field="schedule", code="MW205")
-    space = PlanSpace(model=inputs.model, cluster=inputs.cluster, workload=inputs.workload, space=axes)
+    options = tune_options(request.study)
+    space = tuned_space(request)
     size = space.size
-    best = space.optimum() if options.optimum else None
+    best = exact_optimum(space) if options.optimum else None
     if options.optimum and best is None:
         # Nothing leaves the usual reserve free: tune among tight plans, as `plan` does.
-        space = replace(space, space=replace(axes, tight=True))
-        best = space.optimum()
+        space = replace(space, space=replace(space.space, tight=True))
+        best = exact_optimum(space)
     if options.optimum and best is None:
         what = f"none of the {size:,} legal plans of {space.name} fits the memory"
         fix = "`meshwright plan` with the same options says which change would make it fit"
@@ -247,20 +235,3 @@ def _studies(
         )
         for seed in options.seeds
     ]
-
-
-def _require_one_kind(cluster: ClusterSpec) -> None:
-    """Refuse a cluster of several groups."""
-    if cluster.homogeneous:
-        return
-    groups = ", ".join(f"{g.devices} x {g.device.name}" for g in cluster.groups)
-    raise UnsupportedError(
-        what=f"the cluster has {len(cluster.groups)} groups of nodes: {groups}",
-        why="the axes that are tuned are those of plans on one kind of node",
-        fix=(
-            "use `meshwright plan`, which composes pipelines over all of them, or take one group: --gpus "
-            f"{cluster.groups[0].devices}x{cluster.groups[0].device.name}"
-        ),
-        field="cluster",
-        code="MW407",
-    )

@@ -18,7 +18,8 @@ from meshwright.library.models import config_of
 from meshwright.planning.launch_format import format_of
 from meshwright.planning.launch_script import script_question
 from meshwright.planning.launch_source import Outside
-from meshwright.planning.plan_source import PlanQuestion, plan_question
+from meshwright.planning.plan_question import PlanQuestion
+from meshwright.planning.plan_source import plan_question
 from meshwright.records import plain
 from meshwright.report.words import check as check_words
 from meshwright.report.words import xray as words

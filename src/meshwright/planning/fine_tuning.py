@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.errors import InfeasibleError, InputError, UnsupportedError
+from meshwright.errors import InfeasibleError, InputError, Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.planning.for_target import priced_as
@@ -58,7 +58,13 @@ class UnderTrainer:
 
 
 def under_trainers(
-    job: JobFields, limits: SpaceFields, aim: Aim, *, top: int, pareto: bool = False
+    job: JobFields,
+    limits: SpaceFields,
+    aim: Aim,
+    *,
+    top: int,
+    pareto: bool = False,
+    usual_devices: int | None = None,
 ) -> tuple[UnderTrainer, ...]:
     """The best plans under each trainer that has adapters, in the order of `FINE_TUNING`.
 
@@ -68,8 +74,9 @@ def under_trainers(
         aim: what the plans are ordered by, and limits of time and price.
         top: how many layouts.
         pareto: also find the front.
+        usual_devices: for whose number a batch that nobody gave is chosen; None for those of the cluster.
     """
-    return tuple(_under(name, job, limits, aim, top, pareto=pareto) for name in FINE_TUNING)
+    return tuple(_under(name, job, limits, aim, top, pareto, usual_devices) for name in FINE_TUNING)
 
 
 def best_trainer(found: tuple[UnderTrainer, ...], aim: Aim) -> Searched | None:
@@ -93,28 +100,48 @@ def no_trainer(found: tuple[UnderTrainer, ...], asked: JobInputs, limits: SpaceF
     return no_plan_of(least.inputs, limits, least.plans.found, least.trainer, asked=asked)
 
 
-def _under(trainer: str, job: JobFields, limits: SpaceFields, aim: Aim, top: int, *, pareto: bool) -> UnderTrainer:
+def _under(
+    trainer: str,
+    job: JobFields,
+    limits: SpaceFields,
+    aim: Aim,
+    top: int,
+    pareto: bool,
+    usual_devices: int | None,
+) -> UnderTrainer:
     """A search for one trainer."""
     try:
-        inputs = job_inputs(priced_as(job, trainer))
+        inputs = job_inputs(priced_as(job, trainer), usual_devices=usual_devices)
         plans = one_kind_search(inputs, limits, aim, top=top, target=trainer, pareto=pareto)
     except (InfeasibleError, InputError, UnsupportedError) as error:
-        first = error.problems[0]
-        why = ": ".join(text for text in (first.what.removeprefix("plan: "), first.why) if text)
-        return UnderTrainer(plan=TrainerPlan(trainer=trainer, why=why))
+        return UnderTrainer(plan=TrainerPlan(trainer=trainer, why=why_not(error.problems[0])))
     searched = Searched(trainer=trainer, inputs=inputs, plans=plans)
     if plans.found.result.plans:
         best = plans.found.result.plans[0]
         line = best.row.format() if best.row is not None else "recompute per layer"
-        return UnderTrainer(plan=_plan(trainer, line, best.estimate, fits=True), searched=searched)
+        return UnderTrainer(plan=trainer_plan(trainer, line, best.estimate, fits=True), searched=searched)
     assert plans.space is not None
     tried = leanest(inputs.model, inputs.cluster, inputs.workload, plans.space)
     if not tried:
         return UnderTrainer(plan=TrainerPlan(trainer=trainer, why="it runs no plan of this job"))
-    return UnderTrainer(plan=_plan(trainer, tried[0].row.format(), tried[0].estimate, fits=False), searched=searched)
+    line, estimate = tried[0].row.format(), tried[0].estimate
+    return UnderTrainer(plan=trainer_plan(trainer, line, estimate, fits=False), searched=searched)
 
 
-def _plan(trainer: str, line: str, estimate: StepEstimate, *, fits: bool) -> TrainerPlan:
+def why_not(problem: Problem) -> str:
+    """Why a trainer runs a plan not, in a line of the table of trainers."""
+    return ": ".join(text for text in (problem.what.removeprefix("plan: "), problem.why) if text)
+
+
+def trainer_plan(trainer: str, line: str, estimate: StepEstimate, *, fits: bool) -> TrainerPlan:
+    """A plan that a trainer runs, as the table of trainers has it.
+
+    Args:
+        trainer: name of the target.
+        line: the plan in one line.
+        estimate: under the trainer.
+        fits: whether it is an answer.
+    """
     full = estimate.fullest
     return TrainerPlan(
         trainer=trainer,

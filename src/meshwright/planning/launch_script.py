@@ -20,7 +20,8 @@ from meshwright.planning.fused_loss import with_pieces
 from meshwright.planning.job_inputs import JobInputs, job_inputs, resolve_cluster, resolve_model
 from meshwright.planning.launch_model import model_trained
 from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, LaunchSource, Outside
-from meshwright.planning.plan_source import PlanQuestion, with_row
+from meshwright.planning.plan_question import PlanQuestion
+from meshwright.planning.plan_source import with_row
 from meshwright.planning.tuned import with_targets_there
 from meshwright.planning.violation import Violation
 from meshwright.schedules.plan_rows import plan_of

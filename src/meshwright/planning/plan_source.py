@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,6 +21,7 @@ from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.made_with import changes_since
 from meshwright.library.software import canonical
 from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs, resolve_cluster, with_rest
+from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.tuned import trained_text, with_tuning
 from meshwright.schedules import known_names, schedule_named
 from meshwright.schedules.plan_rows import row_of
@@ -43,32 +45,6 @@ class HasJob(Protocol):
 
 
 PlanLike = Job | MeasuredJob | HasJob | Mapping[str, Any] | str | os.PathLike[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanQuestion:
-    """A plan, legal or not, with everything needed to price it."""
-
-    inputs: JobInputs
-    row: PlanRow | None
-    """None where the plan needs more than one row."""
-    plan: ExecutionPlan | None
-    """None where the row is not legal."""
-    problems: tuple[Problem, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def job(self) -> Job:
-        """The plan as a job.
-
-        Raises:
-            InputError: the row is not legal.
-        """
-        if self.plan is None:
-            raise InputError(self.problems, code="MW231")
-        found = self.inputs
-        name = self.row.format() if self.row else None
-        return Job(model=found.model, cluster=found.cluster, workload=found.workload, plan=self.plan, name=name)
 
 
 def job_of(plan: PlanLike) -> tuple[Job, tuple[str, ...]]:
@@ -131,7 +107,7 @@ def named_job(
     elif asked.model is None and isinstance(plan, str):
         return planned_job(plan)
     question = plan_question(plan, asked)
-    return question.job, question.warnings
+    return question.job, question.said
 
 
 def is_one_line(plan: object) -> bool:
@@ -204,13 +180,29 @@ def plan_question(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) ->
         InputError: anything is malformed, or plan, model and cluster contradict each other.
         UnsupportedError: an unknown name.
     """
+    question = _as_asked(plan, asked)
+    inputs = question.inputs
+    if question.plan is None or inputs.model.lora is None:
+        return question
+    carried = asked.like is None and asked.software is None and asked.lora is not None
+    if inputs.software_given and not (carried and _carries_job(plan)):
+        return question
+    from meshwright.planning.trainer_of_plan import under_a_trainer  # few plans train adapters
+
+    return under_a_trainer(question, asked, partial(_as_asked, plan))
+
+
+def _carries_job(plan: PlanLike | ExecutionPlan | PlanRow) -> bool:
+    """Whether a plan brings its model, cluster and workload along."""
     # A text is looked at first: asking whether anything else has a job takes long.
-    carried = (
-        _names_file(plan)
-        if isinstance(plan, (str, os.PathLike))
-        else isinstance(plan, (Job, MeasuredJob, Mapping, HasJob))
-    )
-    if carried:
+    if isinstance(plan, (str, os.PathLike)):
+        return _names_file(plan)
+    return isinstance(plan, (Job, MeasuredJob, Mapping, HasJob))
+
+
+def _as_asked(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) -> PlanQuestion:
+    """A plan with its model, cluster and workload, whoever runs it."""
+    if _carries_job(plan):
         job, read_warnings = job_of(plan)  # type: ignore[arg-type]
         job = replace(job, workload=with_rest(job.workload, asked.like or job.workload))
         return _carried(job, read_warnings, asked)

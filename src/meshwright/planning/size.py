@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from meshwright.budget import spent
-from meshwright.errors import InputError
+from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.needed_flop import step_flop
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.fields.limits import nothing_in_time
 from meshwright.formats.cluster import node_group
-from meshwright.planning.axes import space_of
+from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.fewer_nodes import is_round
 from meshwright.planning.goodput import goodput
 from meshwright.planning.job_inputs import JobInputs
@@ -69,8 +69,28 @@ class Goal(Record):
 class Sizing:
     """Counts of devices from few to many: bounded first, and searched only where the bound leaves the goal open."""
 
-    def __init__(self, base: JobInputs, goal: Goal, pin: tuple[str, ...], forbid: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        base: JobInputs,
+        goal: Goal,
+        pin: tuple[str, ...],
+        forbid: tuple[str, ...],
+        *,
+        target: str | None = None,
+        most: int = MOST_DEVICES,
+    ) -> None:
+        """Search nothing yet.
+
+        Args:
+            base: the question, on one node.
+            goal: what the devices must be enough for.
+            pin: axes fixed to values.
+            forbid: axes and values left out.
+            target: only plans that this framework can run.
+            most: devices beyond which nothing is of use.
+        """
         self.base, self.goal, self.pin, self.forbid = base, goal, pin, forbid
+        self.refuses, self.most = target_rule(target), most
         self.group = base.cluster.groups[0]
         self.bounds: dict[int, CurvePoint] = {}
         """What no plan of a count can beat, for every count that was looked at and can hold the model."""
@@ -80,12 +100,12 @@ class Sizing:
         """Counts left out because too many had been searched already."""
         self._last: dict[int, tuple[JobInputs, Found]] = {}
         """The count that was searched last."""
-        self.unusable: InputError | None = None
-        """Why the pins leave a count no plan."""
+        self.unusable: InputError | UnsupportedError | None = None
+        """Why the pins, or the framework, leave a count no plan."""
         usual = self.group.devices_per_node
         within = [n for n in range(1, usual) if usual % n == 0]
         nodes = (n for n in range(1, MOST_DEVICES // usual + 1) if is_round(n))
-        self.counts = [*within, *(n * usual for n in nodes)]
+        self.counts = [n for n in (*within, *(n * usual for n in nodes)) if n <= most]
 
     def first(self) -> CurvePoint | None:
         """The lowest count that meets the goal. More devices may be slower than fewer, so none is passed over."""
@@ -116,9 +136,10 @@ class Sizing:
     def found(self, devices: int) -> tuple[JobInputs, Found]:
         """The best plan of a count and its runner-up, with the job they are for."""
         if devices not in self._last:
-            inputs = replace(self.base, cluster=self._on(devices))
+            inputs = replace(self.base, cluster=self.on(devices))
             # As many as `plan` finds at least: which plans are refined after the search depends on it.
-            plans = find_plans(inputs.model, inputs.cluster, inputs.workload, self._space, top=2)
+            where = (inputs.model, inputs.cluster, inputs.workload)
+            plans = find_plans(*where, self._space, top=2, refuses=self.refuses)
             self._last = {devices: (inputs, plans)}
         return self._last[devices]
 
@@ -137,7 +158,8 @@ class Sizing:
         peak = max(rate for _, rate in self.group.device.peak_flop_per_s)
         return max(1, math.floor(flop / peak / wanted))
 
-    def _on(self, devices: int) -> ClusterSpec:
+    def on(self, devices: int) -> ClusterSpec:
+        """So many devices: a part of a node, or whole nodes."""
         per_node = min(devices, self.group.devices_per_node)
         where = nodes_of(self.group.device, devices // per_node, per_node)
         priced = replace(
@@ -147,15 +169,39 @@ class Sizing:
         )
         return self.base.cluster.part(where.name, (priced,))
 
-    def _space(self, part: ClusterSpec) -> Space:
+    @property
+    def runs(self) -> bool:
+        """Whether the framework runs a plan of the question on one device or on a node."""
+        for devices in dict.fromkeys((1, self.group.devices_per_node)):
+            try:
+                self._space(self.on(devices))
+            except InputError:
+                continue  # pins of more devices
+            except UnsupportedError as error:
+                self.unusable = error
+                continue
+            return True
+        return self.unusable is None
+
+    def _asked(self, part: ClusterSpec) -> Space:
+        """The space of the question, whoever runs its plans."""
         return space_of(self.base.model, self.base.workload, part.devices, pin=self.pin, forbid=self.forbid)
+
+    def _space(self, part: ClusterSpec) -> Space:
+        model, workload, space = self.base.model, self.base.workload, self._asked(part)
+        if self.refuses is None:
+            return space
+        from meshwright.planning.target_space import restricted  # of adapters alone
+
+        return restricted(space, model, part, workload, self.refuses)
 
     def _bound(self, devices: int) -> CurvePoint | None:
         """A plan as quick as the quickest could be at best; None where nothing can fit."""
         model, workload = self.base.model, self.base.workload
-        where = self._on(devices)
+        where = self.on(devices)
         try:
-            space = self._space(where)
+            # What a framework cannot run is no quicker than the bound of all plans, and finding it takes longer.
+            space = self._asked(where)
         except InputError as error:
             self.unusable = self.unusable or error
             return None
@@ -199,7 +245,11 @@ class Sizing:
         return False
 
     def _search(self, devices: int) -> CurvePoint:
-        inputs, found = self.found(devices)
+        try:
+            inputs, found = self.found(devices)
+        except UnsupportedError as error:  # of plans that fit, the framework runs none
+            self.unusable = self.unusable or error
+            return CurvePoint(devices=devices)
         if not found.result.plans:
             return CurvePoint(devices=devices)
         best = found.result.plans[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwright.app.requests.plan import PLAN_SET_FILE
 from meshwright.fields.field import ask, group
-from meshwright.fields.job import PLAN_HELP, JobFields
+from meshwright.fields.job import NAME, PLAN_HELP, JobFields
 from meshwright.fields.kinds import FieldKind, OutputFile, Spec, Texts
 from meshwright.fields.request import Reading, Request
 
@@ -40,13 +40,22 @@ class EstimateRequest(Request):
     schedule: tuple[str, ...] = ask(
         "Compare the plan under these pipeline schedules.", Texts(metavar="NAME,...|all", repeated=False)
     )
+    target: str | None = ask(
+        "Priced as this framework runs the plan, which is refused where it cannot; names as in `export --to`.",
+        NAME,
+        rare=True,
+    )
     output: str | None = ask(PLAN_SET_FILE, OutputFile(), short="-o", python=False)
 
     def rules(self, reading: Reading) -> None:
         """Names of schedules; one plan is written, or schedules are compared."""
-        from meshwright.planning.axes import schedule_names
+        from meshwright.planning.axes import schedule_names, target_rule
         from meshwright.planning.job_inputs import job_inputs
 
+        reading.attempt(lambda: target_rule(self.target))
+        if self.schedule and self.target is not None:
+            why, fix = "schedules are compared under one software", "drop one of them, or state --software"
+            reading.problem("both --schedule and --target are given", why, fix)
         if self.schedule:
             reading.attempt(lambda: schedule_names(self.schedule, refused=True))
             if "output" in self.given:

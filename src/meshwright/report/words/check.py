@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from meshwright.errors import Problem
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.planning.plan_source import PlanQuestion
+from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.repair.of_plan import Repair
 from meshwright.report.words.verdict import peak_text, plan_sentence
 from meshwright.units import of_capacity, percent, seconds

@@ -28,7 +28,7 @@ def trainer_lines(trainers: Sequence[Mapping[str, Any]]) -> list[TrainerLine]:
 
 def trainers_heading(trainers: Sequence[Mapping[str, Any]]) -> str:
     """What stands above them."""
-    return "Trainers" if not any(one["fits"] for one in trainers) else "Trainers (--target NAME lists the plans of one)"
+    return "Trainers" if not any(one["fits"] for one in trainers) else "Trainers (--target NAME asks one alone)"
 
 
 def _answer(one: Mapping[str, Any]) -> tuple[str, str, str]:

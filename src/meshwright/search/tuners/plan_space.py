@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -18,6 +19,7 @@ from meshwright.search.axes import WAYS, only_way, way_of
 from meshwright.search.bound import RowBounds
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid, build_grid
+from meshwright.search.result import SearchResult
 from meshwright.search.search import search
 from meshwright.search.shardings import Sharding, shardings_for
 from meshwright.search.space import Space
@@ -25,7 +27,9 @@ from meshwright.search.tuners.base import Forbidden, Optimum, Outcome, Point, Tr
 from meshwright.search.tuners.plan_axes import kind_of, levels_of, quarter_layers, tables_of
 from meshwright.search.tuners.tables import TableSpace
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow, default_schedule, recompute_fields
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS
@@ -54,6 +58,10 @@ class PlanSpace(TableSpace):
     cluster: ClusterSpec
     workload: Workload
     space: Space = field(default_factory=Space)
+    under: str = ""
+    """The framework that has to run the plans, as its own people write it."""
+    refuses: Callable[[Job], tuple[Problem, ...]] | None = None
+    """What that framework cannot run of a plan."""
 
     def __post_init__(self) -> None:
         overlaps, dispatchers = (self.space.pinned(axis) or () for axis in ("ep_overlap", "dispatcher"))
@@ -74,7 +82,8 @@ class PlanSpace(TableSpace):
     def name(self) -> str:
         """Model, devices and batch."""
         work = self.workload
-        return f"{self.model.name} on {self.cluster.name}, {work.global_batch} x {work.seq_len}"
+        said = f"{self.model.name} on {self.cluster.name}, {work.global_batch} x {work.seq_len}"
+        return f"{said}, under {self.under}" if self.under else said
 
     @property
     def objective(self) -> str:
@@ -189,6 +198,10 @@ class PlanSpace(TableSpace):
         """Simulated step time of a plan; infeasible where a stage does not fit, as in the exact search."""
         row = self.row(point)
         plan = expand(row, self.model, self.workload.seq_len)
+        if refused := self._refused(plan):
+            return Outcome(
+                status="infeasible", name=row.format(), reason=f"{self.under} cannot run it: {refused[0].why}"
+            )
         estimate = estimate_plan(plan, self.model, self.cluster, self.workload)
         full = max(estimate.stages, key=lambda stage: stage.peak_memory_bytes / stage.capacity_bytes)
         limit_bytes = full.capacity_bytes * (1.0 if self.space.tight else 1.0 - TIGHT_SHARE)
@@ -204,6 +217,11 @@ class PlanSpace(TableSpace):
             reason=f"memory: stage {full.stage} needs {need}",
             excess=full.peak_memory_bytes / limit_bytes - 1.0,
         )
+
+    def _refused(self, plan: ExecutionPlan) -> tuple[Problem, ...]:
+        if self.refuses is None:
+            return ()
+        return self.refuses(Job(model=self.model, cluster=self.cluster, workload=self.workload, plan=plan))
 
     def bound(self, point: Point) -> float | None:
         """No plan with these degrees and this micro-batch is faster, whatever its schedule, recompute and sharding."""
@@ -225,7 +243,10 @@ class PlanSpace(TableSpace):
 
     def optimum(self) -> Optimum | None:
         """The best plan of the space, found by the exact search; recompute layer by layer is not in the space."""
-        found = search(self.model, self.cluster, self.workload, self.space, top=1, refine=False)
+        return self.optimum_of(search(self.model, self.cluster, self.workload, self.space, top=1, refine=False))
+
+    def optimum_of(self, found: SearchResult) -> Optimum | None:
+        """The best plan of an exact search of the space; None where none leaves the reserve of memory free."""
         if not found.plans or found.relaxed:
             return None
         best = found.plans[0]

@@ -1,0 +1,81 @@
+"""Adapters on several kinds of device: the best plan that a trainer can start, beside those of the other trainers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from meshwright.app.plan_mixed import MixedSearch, mixed_search, plan_mixed
+from meshwright.app.plan_set import PlanSet
+from meshwright.app.requests.plan import PlanRequest
+from meshwright.budget import spent
+from meshwright.errors import InfeasibleError, InputError, UnsupportedError
+from meshwright.estimate.result import StepEstimate
+from meshwright.planning.fine_tuning import TrainerPlan, trainer_plan, why_not
+from meshwright.planning.for_target import priced_as
+from meshwright.planning.job_inputs import JobInputs, job_inputs
+from meshwright.planning.mixed.search import offer_of
+from meshwright.planning.objectives import Aim
+from meshwright.planning.reason import Reason
+from meshwright.planning.usable_islands import usable_islands
+from meshwright.report.words.reasons import reason_text
+from meshwright.report.words.titles import title_of
+from meshwright.targets import FINE_TUNING, TARGETS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    plan: TrainerPlan
+    search: MixedSearch | None = None
+    """None where the trainer runs no plan that fits."""
+    infeasible: InfeasibleError | None = None
+
+
+def plan_mixed_trainers(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
+    """The best plans of adapters that a trainer starts on several kinds of device, priced as it runs them.
+
+    Args:
+        inputs: the question, on the groups that can be used.
+        request: names no target and no parallelizers.
+        aim: what the plans are ordered by, and limits of time and price.
+
+    Raises:
+        InputError: malformed or contradictory input, or a price that is missing.
+        UnsupportedError: the front of time and memory is asked for.
+        InfeasibleError: no trainer runs a plan that fits.
+    """
+    tried: list[_Tried] = []
+    for trainer in FINE_TUNING:
+        if tried and spent():
+            break  # what was found until then is the answer
+        tried.append(_under(trainer, request, aim))
+    trainers = tuple(one.plan for one in tried)
+    searches = [(one.plan.trainer, one.search) for one in tried if one.search is not None]
+    if not searches:
+        none_fits = next((one.infeasible for one in tried if one.infeasible is not None), None)
+        if none_fits is not None:
+            raise none_fits
+        answer = plan_mixed(inputs, request, aim)
+        none = "no trainer known here runs a plan of this question; what each lacks stands under Trainers"
+        return replace(answer, trainers=trainers, warnings=(none, *answer.warnings))
+    name, best = min(searches, key=lambda pair: aim.rank(offer_of(pair[1].best)))
+    answer = best.answer()
+    named = Reason.of("trainer", title=TARGETS[name].title, trainers=len(tried))
+    verdict = answer.verdict
+    verdict = replace(verdict, why=(*verdict.why, reason_text(named)), reasons=(*verdict.reasons, named))
+    return replace(answer, trainers=trainers, verdict=verdict)
+
+
+def _under(trainer: str, request: PlanRequest, aim: Aim) -> _Tried:
+    """A search for one trainer, on the groups that can be used."""
+    try:
+        own, _ = usable_islands(job_inputs(priced_as(request.job, trainer)), request.tolerance)
+        search = mixed_search(own, replace(request, target=trainer), aim)
+    except InfeasibleError as error:
+        return _Tried(plan=TrainerPlan(trainer=trainer, why=why_not(error.problems[0])), infeasible=error)
+    except (InputError, UnsupportedError) as error:
+        return _Tried(plan=TrainerPlan(trainer=trainer, why=why_not(error.problems[0])))
+    best = search.best
+    estimate = best.estimate
+    assert isinstance(estimate, StepEstimate), "layers of a model are priced on data sheets"
+    line = title_of(best.job, best.row)
+    return _Tried(plan=trainer_plan(trainer, line, estimate, fits=True), search=search)

@@ -1,0 +1,85 @@
+"""How many devices are enough to train adapters: counts searched under each trainer that has them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from meshwright.errors import InputError, UnsupportedError
+from meshwright.fields.job import JobFields, SpaceFields
+from meshwright.planning.for_target import priced_as
+from meshwright.planning.job_inputs import job_inputs
+from meshwright.planning.objectives import Aim
+from meshwright.planning.size import MOST_DEVICES, CurvePoint, Goal, Sizing
+from meshwright.targets import FINE_TUNING
+
+BATCH_DEVICES = 8
+"""Devices for which a batch that nobody gave is chosen: adapters are trained on few, in batches of few sequences."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """What one trainer, or no framework in particular, makes of the counts."""
+
+    sizing: Sizing
+    found: CurvePoint | None
+    """The fewest devices that meet the goal; None where no number does."""
+    trainer: str | None
+    """None where no trainer runs what is asked."""
+
+
+def sized_under_trainers(job: JobFields, goal: Goal, limits: SpaceFields) -> Sized:
+    """The fewest devices on which one of the trainers meets the goal; of equal counts the quickest plan.
+
+    Args:
+        job: the question, on one node, with adapters.
+        goal: what the devices must be enough for.
+        limits: pinned and forbidden axes.
+
+    Returns:
+        The trainer that needs the fewest; where none meets the goal, the one whose plans come nearest.
+
+    Raises:
+        InputError, UnsupportedError: the question is wrong whoever runs it.
+    """
+    best: Sized | None = None
+    nearest: list[Sized] = []
+    for trainer in FINE_TUNING:
+        most = MOST_DEVICES if best is None or best.found is None else best.found.devices
+        try:
+            base = job_inputs(priced_as(job, trainer), usual_devices=BATCH_DEVICES)
+            sizing = Sizing(base, goal, limits.pin, limits.forbid, target=trainer, most=most)
+            if not sizing.runs:
+                continue
+            one = Sized(sizing=sizing, found=sizing.first(), trainer=trainer)
+        except (InputError, UnsupportedError):
+            continue  # it does not train this
+        if one.found is not None and (best is None or _order(one) < _order(best)):
+            best = one
+        if sizing.bounds:
+            nearest.append(one)
+    if best is not None:
+        return best
+    if nearest:
+        return min(nearest, key=_least_s)
+    sizing = Sizing(job_inputs(job, usual_devices=BATCH_DEVICES), goal, limits.pin, limits.forbid)
+    return Sized(sizing=sizing, found=sizing.first(), trainer=None)
+
+
+def aim_of_goal(goal: Goal) -> Aim:
+    """The quickest plan among those that meet a goal."""
+    limits = {"max_step_time_s": goal.step_time_s, "days": goal.days, "max_price": goal.max_price}
+    return Aim(**{name: math.inf if limit is None else limit for name, limit in limits.items()})  # type: ignore[arg-type]
+
+
+def _order(one: Sized) -> tuple[int, float]:
+    assert one.found is not None
+    return one.found.devices, one.found.step_time_s or 0.0
+
+
+def _least_s(one: Sized) -> tuple[bool, float]:
+    """Those with plans that fit first, then by their quickest step."""
+    sizing = one.sizing
+    tried = [point.step_time_s for point in sizing.tried.values() if point.step_time_s is not None]
+    least = min(tried or [point.step_time_s or 0.0 for point in sizing.bounds.values()])
+    return not tried, least

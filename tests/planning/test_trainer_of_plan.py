@@ -1,0 +1,89 @@
+"""One plan of adapters whose question names no framework: priced as a trainer runs it, or said that none can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwright import check, compare, estimate, plan
+from meshwright.app.plan_set import PlanSet
+from meshwright.errors import UnsupportedError
+from meshwright.targets import FINE_TUNING, TARGETS
+
+JOB = {"model": "qwen3-8b", "gpus": "8xA100-40", "lora": "16"}
+
+
+def priced(line: str, **more: object) -> PlanSet:
+    found = estimate(plan=line, **{**JOB, **more})  # type: ignore[arg-type]
+    assert isinstance(found, PlanSet)
+    return found
+
+
+def trainer_of(answer: PlanSet) -> str:
+    """The note on whose software prices a plan."""
+    return next((one.value for one in answer.assumptions if one.name == "trainer"), "")
+
+
+@pytest.mark.parametrize("line", ["dp8.fsdp.mbs1.gbs32", "tp2.dp4.z1.mbs1.gbs32", "pp2.dp4.fsdp-keep.mbs1.gbs32"])
+def test_it_is_the_quickest_trainer_that_can_run_the_plan(line: str) -> None:
+    answer = priced(line)
+    assert [one.trainer for one in answer.trainers] == list(FINE_TUNING)
+    able = [one for one in answer.trainers if one.plan is not None]
+    assert {one.trainer for one in able} < set(FINE_TUNING)
+    assert answer.best.estimate.step_time_s == min(one.step_time_s or 0.0 for one in able)
+    for one in able:
+        alone = priced(line, target=one.trainer)
+        assert (alone.best.estimate.step_time_s, alone.trainers) == (one.step_time_s, ())
+    for one in answer.trainers:
+        if one.plan is None:
+            with pytest.raises(UnsupportedError):
+                priced(line, target=one.trainer)
+    assert any(f"priced as {TARGETS[one.trainer].title} runs it" in trainer_of(answer) for one in able)
+
+
+def test_what_fits_under_one_trainer_goes_before_what_is_quicker_and_does_not() -> None:
+    answer = priced("dp1.mbs1.gbs16.rc-full", model="llama-3.1-8b", gpus="1xRTX4090")
+    assert answer.best.estimate.fits != "no"
+    assert any(not one.fits for one in answer.trainers)
+
+
+def test_a_plan_that_no_trainer_runs_says_what_each_lacks() -> None:
+    answer = priced("dp8.z1.mbs1.gbs32", model="t5-base")
+    assert all(one.plan is None for one in answer.trainers)
+    (said,) = [text for text in answer.warnings if text.startswith("no trainer known here runs this plan")]
+    assert all(TARGETS[name].title in said for name in FINE_TUNING)
+    assert not trainer_of(answer)
+
+
+def test_a_framework_that_is_stated_is_not_asked_about() -> None:
+    answer = priced("dp8.fsdp.mbs1.gbs32", software="pytorch-eager")
+    assert not answer.trainers
+    assert answer.workload.software.startswith("pytorch-eager")
+
+
+def test_a_plan_file_keeps_the_framework_it_was_made_for_until_it_trains_adapters(tmp_path: Path) -> None:
+    whole = plan("qwen3-8b", gpus="8xA100-40", global_batch=32, pin=("dp=8", "fsdp"), top=1)
+    assert isinstance(whole, PlanSet)
+    file = whole.best.save(tmp_path / "whole.json")
+    assert not priced(str(file), model=None, gpus=None, lora=None).trainers
+    tuned = priced(str(file), model=None, gpus=None)
+    assert tuned.trainers
+    again = priced(str(tuned.best.save(tmp_path / "tuned.json")), model=None, gpus=None, lora=None)
+    assert again.best.estimate.step_time_s == tuned.best.estimate.step_time_s
+    assert not again.trainers
+
+
+def test_plans_of_adapters_are_compared_under_one_trainer() -> None:
+    lines = ("dp8.fsdp.mbs1.gbs32", "pp2.dp4.mbs1.gbs32")
+    found = compare(*lines, **JOB)  # type: ignore[arg-type]
+    assert found.first.workload.software == found.second.workload.software  # type: ignore[union-attr]
+    assert any(note.startswith("both are priced as ") for note in found.notes)  # type: ignore[union-attr]
+
+
+def test_check_names_the_trainer_and_a_better_plan_is_one_that_it_runs() -> None:
+    report = check(plan="tp2.dp4.z1.mbs1.gbs32", **JOB)  # type: ignore[arg-type]
+    assert "priced as Megatron-Bridge runs it" in report.warnings
+    assert report.better is not None
+    better = priced(report.better.name)
+    assert next(one for one in better.trainers if one.trainer == "bridge").plan is not None
