@@ -108,7 +108,10 @@ def test_unequal_pipelines_differ_in_layers_shares_and_strategies() -> None:
 
 
 def test_adapters_beside_full_training_are_a_setting_and_memory_goes_one_way() -> None:
-    a, b = (estimate(MODEL, row, gpus=GPUS, lora=lora)[0] for row, lora in (("z1.mbs2", "r=16"), ("tp2.z1", None)))
+    a, b = (
+        estimate(MODEL, row, gpus=GPUS, lora=lora, software="megatron-core")[0]
+        for row, lora in (("z1.mbs2", "r=16"), ("tp2.z1", None))
+    )
     found = compare(a, b)
     assert ("training", "LoRA of rank 16 on all-linear", "all weights") in found.settings
     memory = next(note for note in found.notes if note.startswith("memory: "))

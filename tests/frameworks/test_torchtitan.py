@@ -70,7 +70,7 @@ def test_products_run_in_the_format_that_a_plan_names(
 
 def test_adapters_stand_beside_the_products_that_a_plan_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lora = "r=16,targets=qkv_proj,o_proj,mlp.down_proj"
-    fields = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048, lora=lora)
+    fields = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048, lora=lora, software="megatron-core")
     job = plan_question("dp8.fsdp.mbs2.rc-full", fields).job
     for name, text in written("torchtitan", job).items():
         (tmp_path / name).write_text(text)

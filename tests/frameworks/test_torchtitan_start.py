@@ -49,7 +49,9 @@ def plans() -> Iterator[Job]:
     one = job("fsdp.mbs2", "llama-3.1-8b", "8xB200")
     yield from (replace(one, workload=replace(one.workload, precision=PRECISIONS[name])) for name in ("fp8", "mxfp8"))
     yield replace(one, workload=replace(one.workload, seq_len=262144))
-    fields = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048, lora="r=16,targets=qkv_proj,o_proj")
+    fields = JobFields(
+        model="llama-3.1-8b", gpus="8xH100", seq_len=2048, lora="r=16,targets=qkv_proj,o_proj", software="megatron-core"
+    )
     yield plan_question("dp8.fsdp.mbs2.rc-full", fields).job
 
 

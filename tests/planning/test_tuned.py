@@ -151,7 +151,9 @@ def test_what_was_understood_names_both_counts() -> None:
 
 
 def test_answers_say_how_much_is_trained() -> None:
-    found = mw.estimate("llama-3.1-8b", "dp1.mbs1.gbs4.rc-full", gpus="1xA100-80", seq_len=2048, lora="r=16")
+    found = mw.estimate(
+        "llama-3.1-8b", "dp1.mbs1.gbs4.rc-full", gpus="1xA100-80", seq_len=2048, lora="r=16", software="megatron-core"
+    )
     document = found.to_dict()
     model = document["inputs"]["model"]
     assert (model["trained_parameters"], model["frozen_parameters"]) == (41_943_040, 8_030_261_248)

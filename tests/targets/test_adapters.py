@@ -19,7 +19,7 @@ PLANS = {"accelerate": "dp8.fsdp.mbs2.rc-full", "deepspeed": "dp8.z2.mbs2.rc-ful
 
 
 def tuned(target: str, lora: str) -> Job:
-    fields = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048, lora=lora)
+    fields = JobFields(model="llama-3.1-8b", gpus="8xH100", seq_len=2048, lora=lora, software="megatron-core")
     return plan_question(PLANS[target], fields).job
 
 
@@ -68,7 +68,7 @@ def test_a_model_that_is_trained_whole_has_no_adapters() -> None:
     ],
 )
 def test_what_peft_does_not_do_is_refused(lora: str, what: str) -> None:
-    fields = JobFields(model="mixtral-8x7b", gpus="8xH100", seq_len=2048, lora=lora)
+    fields = JobFields(model="mixtral-8x7b", gpus="8xH100", seq_len=2048, lora=lora, software="megatron-core")
     with pytest.raises(UnsupportedError, match=what):
         files_of("accelerate", plan_question(PLANS["accelerate"], fields).job)
 
@@ -92,7 +92,7 @@ def test_tensor_ranks_divide_the_model_as_it_is_loaded() -> None:
     assert "FSDP" not in files["accelerate.yaml"]
     for line in ("tp2.nosp.cp2.dp2.fsdp", "tp2.nosp.dp4.fsdp-keep"):
         assert TARGETS["accelerate"].refused(plan_question(line, fields).job)
-    tuned_one = plan_question("tp2.nosp.dp4.fsdp", replace(fields, lora="r=8")).job
+    tuned_one = plan_question("tp2.nosp.dp4.fsdp", replace(fields, lora="r=8", software="megatron-core")).job
     assert [one.field for one in TARGETS["accelerate"].refused(tuned_one)] == ["tp"]
 
 

@@ -157,7 +157,7 @@ def test_options_of_the_command_stand_over_the_recipe(tmp_path: Path) -> None:
 
 
 def tuned(line: str, lora: str, model: str) -> Job:
-    fields = JobFields(model=model, gpus="8xH100", seq_len=2048, lora=lora)
+    fields = JobFields(model=model, gpus="8xH100", seq_len=2048, lora=lora, software="megatron-core")
     return plan_question(line, fields).job
 
 

@@ -117,7 +117,9 @@ def test_what_is_trained_whole_has_no_adapters() -> None:
 
 
 def adapted(model: str, lora: str) -> Job:
-    return plan_question("tp2.dp4.z1.mbs2", JobFields(model=model, gpus="8xH100", seq_len=2048, lora=lora)).job
+    return plan_question(
+        "tp2.dp4.z1.mbs2", JobFields(model=model, gpus="8xH100", seq_len=2048, lora=lora, software="megatron-core")
+    ).job
 
 
 def test_scaling_by_the_current_tensor_is_fp8(tmp_path: Path) -> None:

@@ -226,7 +226,10 @@ def test_a_module_of_several_configurations_says_none_alone() -> None:
     ],
 )
 def test_adapters_come_back(model: str, lora: str) -> None:
-    one = plan_question("dp8.fsdp.mbs2.rc-full", JobFields(model=model, gpus="8xH100", seq_len=2048, lora=lora)).job
+    one = plan_question(
+        "dp8.fsdp.mbs2.rc-full",
+        JobFields(model=model, gpus="8xH100", seq_len=2048, lora=lora, software="megatron-core"),
+    ).job
     read = TARGETS["torchtitan"].read
     assert read is not None
     launch = read(dict(TARGETS["torchtitan"].files(one, estimate_of(one)).files), 8)
@@ -245,7 +248,10 @@ def test_adapters_come_back(model: str, lora: str) -> None:
     ],
 )
 def test_adapters_that_it_has_not_are_refused(model: str, lora: str, what: str) -> None:
-    one = plan_question("dp8.fsdp.mbs2.rc-full", JobFields(model=model, gpus="8xH100", seq_len=2048, lora=lora)).job
+    one = plan_question(
+        "dp8.fsdp.mbs2.rc-full",
+        JobFields(model=model, gpus="8xH100", seq_len=2048, lora=lora, software="megatron-core"),
+    ).job
     assert what in " ".join(problem.what for problem in TARGETS["torchtitan"].problems(one))
 
 
