@@ -48,7 +48,7 @@ MORE: tuple[dict[str, Any], ...] = (
 def asked(plan: str, **fields: Any) -> Job:
     """A plan of a question."""
     given = {"model": "llama-3.1-8b", "gpus": "16xH100", "seq_len": 4096, "global_batch": 64, **fields}
-    return plan_question(plan, JobFields(**given)).job
+    return plan_question(plan, JobFields(**{"software": "megatron-core", **given})).job
 
 
 def plans() -> Iterator[Job]:

@@ -37,7 +37,14 @@ def plans() -> Iterator[Job]:
     for asked in MORE:
         fields = {name: value for name, value in asked.items() if name != "plan"}
         yield plan_question(
-            asked["plan"], JobFields(model="llama-3.1-8b", gpus="16xH100", seq_len=4096, global_batch=64, **fields)
+            asked["plan"],
+            JobFields(
+                model="llama-3.1-8b",
+                gpus="16xH100",
+                seq_len=4096,
+                global_batch=64,
+                **{"software": "megatron-core", **fields},
+            ),
         ).job
 
 

@@ -14,6 +14,7 @@ from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import EXPERT_TOKENS, PlanRow
 from meshwright.specs.row_of import homogeneous, row_from
+from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.targets import TARGETS
 from tests.targets.cases import plans_for
 
@@ -57,7 +58,9 @@ class Drawn:
     def job(self) -> Job | None:
         """The plan, None where it is not legal."""
         try:
-            question = plan_question(self.row, self.fields)
+            # Stated, or a trainer would be chosen that runs the plan.
+            stated = replace(self.fields, software=self.fields.software or DEFAULT_SOFTWARE)
+            question = plan_question(self.row, stated)
             one = question.job
             if self.layers:
                 one = replace(one, plan=plan_of(self.row, self.layers))
