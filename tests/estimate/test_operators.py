@@ -95,8 +95,9 @@ def test_several_kinds_of_device_have_operators_of_their_own() -> None:
 def test_a_checkpoint_of_pytorch_stops_before_the_last_product() -> None:
     """PyTorch 2.1 is of October 2023; before, and under Megatron, whole layers are made again."""
 
-    def again(software: str) -> dict[str, float]:
-        found = estimate("llama-3-8b", "tp2.dp8.fsdp.mbs1.rc-full.gbs32", gpus="16xH100", software=software)[0].job
+    def again(software: str, recompute: str = "full") -> dict[str, float]:
+        plan = f"tp2.dp8.fsdp.mbs1.rc-{recompute}.gbs32"
+        found = estimate("llama-3-8b", plan, gpus="16xH100", software=software)[0].job
         assert isinstance(found, Job)
         stage = step_operators(found.plan, found.model, found.cluster, found.workload)[0]
         return {name: cost.flop for (_, name, phase, _), cost in stage.operators.items() if phase == "recompute"}
@@ -107,3 +108,6 @@ def test_a_checkpoint_of_pytorch_stops_before_the_last_product() -> None:
     assert all(whole[name] == pytest.approx(flop) for name, flop in stopped.items())
     assert {"mlp down", "mlp residual"} <= again("megatron-core").keys()
     assert again("xla").keys() == again("pytorch-compiled").keys() == stopped.keys()
+    modules = "sel-core_attn-mlp"
+    assert again("megatron-core", modules).keys() - again("xla", modules).keys() == {"mlp down"}
+    assert again("xla", modules).keys() < stopped.keys()

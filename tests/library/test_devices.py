@@ -58,6 +58,13 @@ def test_there_are_many_devices_of_every_maker() -> None:
     assert {"NVIDIA", "AMD", "Google", "Intel", "AWS", "Huawei"} <= makers
 
 
+def test_heads_of_128_fill_half_of_a_matrix_unit_of_256() -> None:
+    """Of TPU v6e; every product of attention has the head dim as depth or width. Units of 128 are full."""
+    wide, narrow = (device(name).efficiency for name in ("TPU-v6e", "TPU-v5p"))
+    assert wide.flash_dim_cost(128, 128) == pytest.approx(2 * wide.flash_dim_cost(256, 256))
+    assert narrow.flash_dim_cost(128, 128) < 2 * narrow.flash_dim_cost(256, 256)
+
+
 @pytest.mark.parametrize("name", device_names())
 def test_a_device_is_complete_and_every_number_has_a_source(name: str) -> None:
     spec = device(name)

@@ -268,7 +268,8 @@ def works_of(
 
         layer = half_products_work(layer, compiled=driver is None or not driver.unfused)
     stops = driver is not None and driver.stops_recompute and workload.mlp_tiles == 1
-    if stops and item.layer is not None and layer is not None and item.recompute.kind == "full":
+    ends = item.recompute.kind == "full" or "mlp" in item.recompute.modules
+    if stops and ends and item.layer is not None and layer is not None:
         from meshwright.ops.last_product import without_last_product  # other frameworks repeat whole layers
 
         layer = without_last_product(layer, item.layer)
@@ -398,7 +399,7 @@ def repeated_modules(seconds: WorkSeconds, recompute: Recompute, *, tiled: bool)
 
     Source: Bekman et al., "Arctic Long Sequence Training", 2025 (arXiv 2506.13996), section 3.1 (TiledMLP).
     """
-    if LAST_PRODUCT in seconds.by_module:
+    if LAST_PRODUCT in seconds.by_module and recompute.kind != "selective":
         return [module for name, module in seconds.by_module.items() if name != LAST_PRODUCT]
     if recompute.kind in ("full", "grouped"):
         again = seconds.by_module.get("mlp") if tiled else None

@@ -143,7 +143,7 @@ def _works(job: Job, worker: Worker) -> Iterator[tuple[LayerStrategy, LayerWork,
             work = work_of(job.model, layers[place], kernel)
             if HALF_PRODUCTS in strategy.recompute.modules:
                 work = half_products_work(work, compiled=True)
-            if stops and strategy.recompute.kind == "full":
+            if stops and (strategy.recompute.kind == "full" or "mlp" in strategy.recompute.modules):
                 work = without_last_product(work, layers[place])
             yield strategy, work, strategy.recompute
         if chunk.head:

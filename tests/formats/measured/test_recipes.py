@@ -143,3 +143,12 @@ def test_what_a_row_says_of_recompute_stands_beside_its_script() -> None:
 )
 def test_notes_say_what_is_launched_at_once(notes: str, line: str) -> None:
     assert launched_by(notes) == line
+
+
+def test_a_policy_of_tpu_recipes_is_that_of_its_script() -> None:
+    """Llama 8B keeps the outputs of attention's products on the host; 405B keeps inputs of layers alone."""
+    row = {"source": "tpu-recipes example step logs", "recompute": "remat_policy=custom", "framework": "MaxText"}
+    small, large = (run_of(**row, model_name=name) for name in ("Llama3.1-8B", "Llama3.1-405B"))
+    assert small.plans[0].modules == ("core_attn", "mlp", "layernorm")
+    assert "of its script" in assumed(small)["settings"]
+    assert large.plans[0].row.recompute == "full"

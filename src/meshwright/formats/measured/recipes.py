@@ -142,6 +142,8 @@ def with_recipe(values: Mapping[str, str | None]) -> tuple[Mapping[str, str | No
     named = re.search(r"(?:Megatron-Bridge performance summary|dgxc-benchmarking) (v?\d\d\.\d\d(?:\.\d\d)?)", source)
     if "llm-foundry" in source:
         return _with_date(values)
+    if "tpu-recipes" in source:
+        return _with_policy(values)
     reported = "arXiv 2603.07685" in source
     if named and not stated:
         releases: tuple[str, ...] = (named[1],)
@@ -170,6 +172,21 @@ def with_recipe(values: Mapping[str, str | None]) -> tuple[Mapping[str, str | No
     found["recompute_detail"] = f"{recipe.says} {detail}".strip()
     origin = f"the recipe of {recipe.release}" if named else f"the {recipe.release}"
     return found, f"{'; '.join(said)}: of {origin}" if said else ""
+
+
+def _with_policy(values: Mapping[str, str | None]) -> tuple[Mapping[str, str | None], str]:
+    """A row of tpu-recipes with what its `custom` policy keeps, on the host; that of 405B keeps inputs of layers alone.
+
+    Source: AI-Hypercomputer/maxtext, benchmarks/maxtext_trillium_model_configs.py: llama3_1_8b_8192.
+    """
+    model = (values.get("model_name") or "").lower()
+    if "custom" not in (values.get("recompute") or "") or not model.startswith("llama3.1-8b"):
+        return values, ""
+    found = dict(values) | {
+        "recompute": "selective",
+        "recompute_detail": "recompute_modules=['core_attn', 'mlp', 'layernorm']",
+    }
+    return found, "recompute: all but the outputs of attention's products, of its script; copies to the host are free"
 
 
 def _with_date(values: Mapping[str, str | None]) -> tuple[Mapping[str, str | None], str]:
