@@ -14,11 +14,15 @@ import statistics
 import time
 from dataclasses import dataclass
 
+import numpy as np
+
 from meshwright import plan
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.errors import InfeasibleError
 from meshwright.estimate.hardware import hardware_of
-from meshwright.planning.compose.sources.native.bound import least_update_s
+from meshwright.estimate.pricer import PlanPricer
+from meshwright.planning.compose.sources.native.bound import least_sequence_s, least_update_s
+from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.job import Job
 from meshwright.units import percent, seconds
 
@@ -108,8 +112,12 @@ def compared(name: str, pairs: list[Pair]) -> None:
 def gap_parts(found: PlanSet, bound_s: float) -> dict[str, float]:
     """Parts of the best step that its bound leaves out or holds to be shorter, over the bound; they sum to the gap.
 
-    `compute` is what the bound has of it at the best rate of every device, with all of them equally busy; unlike
-    devices that wait for each other, smaller products and recompute are in it.
+    The bound has the compute of a step at the best rate of every device, all of them equally busy. Beyond it lie, in
+    seconds of compute, devices weighted by their best rate:
+
+        unequal devices   the busiest worker over the mean of those in use
+        idle devices      that mean over the mean of all there are
+        slower compute    the mean over the bound: smaller products and micro-batches, recompute
 
     Args:
         found: plans of a cluster of several groups.
@@ -120,9 +128,24 @@ def gap_parts(found: PlanSet, bound_s: float) -> dict[str, float]:
     model, workload = best.job.model, best.job.workload
     update_s = least_update_s(model, workload, [(hardware_of(g, workload), g.devices) for g in found.cluster.groups])
     took_s = dict(best.estimate.breakdown_s)
-    took_s["compute"] = took_s.get("compute", 0.0) + took_s.pop("recompute", 0.0) - (bound_s - update_s)
+    busiest_s = took_s.pop("compute", 0.0) + took_s.pop("recompute", 0.0)
     took_s["optimizer"] = took_s.get("optimizer", 0.0) - update_s
-    return {part: took / bound_s for part, took in took_s.items()}
+
+    def rate(group: NodeGroup) -> float:
+        return 1.0 / least_sequence_s(model, workload, hardware_of(group, workload))
+
+    run = PlanPricer(model, best.job.cluster, workload).run(best.job.plan)
+    computed = ("compute", "recompute")
+    compute_s = np.concatenate([sum(own.columns.parts_s[part][0] for part in computed) for own in run.pipelines])
+    used = np.array([rate(site.group) * site.devices for own in run.stages for site in own])
+    done = float(compute_s @ used)
+    mean_s, of_all_s = done / used.sum(), done / sum(rate(group) * group.devices for group in found.cluster.groups)
+    parts_s = {
+        "unequal devices": busiest_s - mean_s,
+        "idle devices": mean_s - of_all_s,
+        "slower compute": of_all_s - (bound_s - update_s),
+    }
+    return {part: took / bound_s for part, took in (parts_s | took_s).items()}
 
 
 def _quickest(found: PlanSet) -> RankedPlan:

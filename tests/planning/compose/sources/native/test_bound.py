@@ -90,8 +90,20 @@ def test_what_the_bound_leaves_out_of_a_step_adds_up_to_its_gap() -> None:
     parts = gap_parts(found, bound_s)
     best_s = min(one.estimate.step_time_s for one in found.plans)
     assert sum(parts.values()) == pytest.approx(best_s / bound_s - 1)
-    assert parts["compute"] > 0
+    assert parts["slower compute"] > 0
     assert parts["optimizer"] > 0
+    assert parts["unequal devices"] >= 0
+
+
+def test_devices_that_stand_idle_are_a_part_of_the_gap() -> None:
+    few = plan("llama-3.2-1b", gpus="1x2xH100,1x1xL40S", global_batch=1, seq_len=2048, top=2)
+    best = min(few.plans, key=lambda one: one.estimate.step_time_s)
+    used = sum(stage.devices for stage in best.estimate.stages)
+    assert few.searched
+    assert few.searched.bound_s
+    parts = gap_parts(few, few.searched.bound_s)
+    assert used < 3
+    assert parts["idle devices"] > 0
 
 
 def test_few_sequences_cannot_use_all_devices_as_well_as_many() -> None:

@@ -108,6 +108,20 @@ def least_step_s(
     return found + least_update_s(model, workload, devices)
 
 
+def least_sequence_s(model: ModelSpec, workload: Workload, hardware: Hardware) -> float:
+    """Device seconds of one sequence through the whole model at the best rates of a kind of device.
+
+        sum over parts of n_j c_kj
+
+    Args:
+        model: the model.
+        workload: formats, kernel and sequence length.
+        hardware: of the device.
+    """
+    counts, works = _parts(model, workload)
+    return float(counts @ [part_s(work, hardware, workload, quantised=own) for work, own in works])
+
+
 def part_s(work: LayerWork, hardware: Hardware, workload: Workload, *, quantised: bool) -> float:
     """Device seconds of one sequence through a layer or edge at the best rates there are.
 
