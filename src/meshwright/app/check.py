@@ -178,7 +178,8 @@ def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckRepo
 
         sayable = partial(says, editable, launch)
     rule = target_rule(source.target.searched)
-    if rule is not None and switch_of(launch) is not None:
+    in_pieces = switch_of(launch) is not None or launch.workload.get("loss_tiles", 1) > 1
+    if rule is not None and in_pieces:
         rule = partial(_of_whole_logits, rule)
     report = _report(question, violations, search=search, rule=rule, oom_log=request.oom_log, sayable=sayable)
     if launch.questions:

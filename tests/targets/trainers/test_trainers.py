@@ -231,6 +231,43 @@ def test_a_recipe_of_torchtune_says_model_adapters_and_sharding(tmp_path: Path) 
     assert inputs(report).workload.precision.master is None  # all of it in bf16
 
 
+@pytest.mark.parametrize(
+    ("model", "rank", "tokens", "offload", "gpus", "published_gib"),
+    [
+        # pytorch/torchtune README (October 2024): batch 2, packed, compiled, checkpointed; with `loss_tiles` of its
+        # LinearCrossEntropyLoss. The 3B rows also offload the inputs of layers.
+        ("llama3_1.qlora_llama3_1_8b", 8, 2048, False, "1xRTX4090", 7.4),
+        ("llama3_1.lora_llama3_1_8b", 8, 2048, False, "1xRTX4090", 16.2),
+        ("llama3_2.qlora_llama3_2_3b", 64, 4096, True, "1xA100-80", 4.6),
+        ("llama3_2.lora_llama3_2_3b", 64, 4096, True, "1xA100-80", 8.5),
+    ],
+)
+def test_torchtunes_loss_in_pieces_holds_what_its_table_says(
+    tmp_path: Path, model: str, rank: int, tokens: int, offload: bool, gpus: str, published_gib: float
+) -> None:
+    text = TUNE.replace("llama3_1.lora_llama3_1_8b", model).replace("lora_rank: 16", f"lora_rank: {rank}")
+    text = text.replace("'v_proj']", "'v_proj', 'output_proj']").replace("max_seq_len: 2048", f"max_seq_len: {tokens}")
+    text = text.replace("gradient_accumulation_steps: 4", "gradient_accumulation_steps: 1") + "compile: True\n"
+    text += f"enable_activation_offloading: {offload}\n"
+    loss = "loss:\n  _component_: torchtune.modules.loss.LinearCrossEntropyLoss\n"
+    whole, pieces = (
+        read(tmp_path, "a_single_device.yaml", one, cluster=gpus, search=False) for one in (text, text + loss)
+    )
+    assert (inputs(whole).workload.loss_tiles, inputs(pieces).workload.loss_tiles) == (1, 8)
+    held = [
+        sum(size for kind, size in one.estimate.fullest.memory_bytes if kind not in ("overhead", "comm_buffers"))  # type: ignore[union-attr]
+        for one in (whole, pieces)
+    ]
+    assert held[1] < held[0]
+    assert held[1] / 2**30 == pytest.approx(published_gib, rel=0.10)
+    assert (
+        inputs(
+            read(tmp_path, "a_single_device.yaml", text + loss + "  num_output_chunks: 4\n", cluster=gpus)
+        ).workload.loss_tiles
+        == 4
+    )
+
+
 def test_recipes_for_one_device_and_fused_steps_are_told(tmp_path: Path) -> None:
     text = TUNE + "optimizer_in_bwd: True\n"
     assert refused(read(tmp_path, "8B_lora_single_device.yaml", text)) == ["optimizer_in_bwd", "devices"]

@@ -33,6 +33,7 @@ _OPTIMIZERS = (
     (re.compile(r"bitsandbytes\.optim\.PagedAdamW8bit"), "paged-adamw-8bit"),
     (re.compile(r"torch\.optim\.SGD"), "sgd"),
 )
+_IN_PIECES = ("LinearCrossEntropyLoss", "CEWithChunkedOutputLoss")
 _PROJECTIONS = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "output_proj": "o_proj"}
 _MLP = ("gate_proj", "up_proj", "down_proj")
 
@@ -78,7 +79,17 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         lora=lora,
         notes=("the adapter of lm_head is not priced",) if reader.switch("model.apply_lora_to_output") else (),
         software="pytorch-compiled" if reader.switch("compile") else None,
+        loss_tiles=_pieces(reader),
     )
+
+
+def _pieces(reader: KeyReader) -> int | None:
+    """Pieces in which the loss makes the logits; None of a loss that takes them whole.
+
+    Source: torchtune/modules/loss/cross_entropy_loss.py, whose losses have eight unless the file says otherwise.
+    """
+    loss = str(reader.get("loss._component_", "")).rpartition(".")[2]
+    return reader.degree("loss.num_output_chunks", 8) if loss in _IN_PIECES else None
 
 
 def _refuse(reader: KeyReader) -> None:
