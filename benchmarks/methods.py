@@ -20,6 +20,7 @@ RANKS, SUMS = "tests/runtime/test_rank_steps.py", "tests/estimate/test_other_sum
 APART = "test_ranks_end_where_one_device_ends"
 SYNC, STATES, AWAY = "tests/estimate/test_sync.py", "tests/strategies/test_data.py", "tests/estimate/test_away.py"
 HOSTED = "tests/runtime/test_host_steps.py"
+RING = "tests/estimate/test_weight_ring.py"
 KEPT = "tests/strategies/test_memory.py"
 CONTEXT = "tests/zoo/test_context_exchange.py"
 SENT = "test_attention_of_8_ranks_is_that_of_one_and_sends_what_is_priced"
@@ -266,6 +267,15 @@ METHODS = (
                 (SUMS, SECOND),
                 (RANKS, "test_zero_plus_plus_sends_the_priced_bytes"),
                 "gradients are exchanged in one step, not hierarchically; runs with data parallelism only",
+            ),
+            (
+                "WeiPipe",
+                2025,
+                ("weipipe",),
+                (RING, "test_a_step_takes_the_turns_of_a_simulation_in_which_all_wait_for_the_slowest"),
+                ("tests/runtime/test_ring_steps.py", "test_a_ring_ends_where_one_device_ends_and_sends_what_is_priced"),
+                "the zero-bubble forms; a run gathers embedding and head once a step and repeats the forward of each "
+                "group of layers",
             ),
             (
                 "PowerSGD",

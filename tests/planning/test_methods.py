@@ -45,7 +45,7 @@ def test_all_leaves_out_what_says_nothing_of_the_model() -> None:
 
 def test_what_is_said_of_an_axis_goes_before() -> None:
     found = space(methods="all", schedule="1f1b", offload="none", forbid="tensor=3d")
-    assert found.opened == ("tensor",)
+    assert found.opened == ("tensor", "sharding")
     assert found.pinned("schedule") == ("1f1b",)
     assert "3d" not in (found.pinned("tensor") or ())
 
@@ -107,4 +107,4 @@ def test_a_plan_says_what_was_opened_and_is_no_slower() -> None:
     assert wide["search"]["space"] > narrow["search"]["space"]
     assert wide["search"]["optimal"]
     said = {one["name"]: one["value"] for one in wide["inputs"]["assumptions"]}
-    assert said["methods"] == "every value of offload, tensor"
+    assert said["methods"] == "every value of offload, tensor, sharding"

@@ -90,7 +90,7 @@ class RunInputs:
             "hosts_per_mesh": options.hosts_per_mesh,
             "worker_devices": _named(options.worker_devices),
         }
-        if self.row is not None and (self.row.data_words or self.row.offload):
+        if self.row is not None and (self.row.data_words or self.row.offload or self.row.sharding == "weipipe"):
             from meshwright.runtime.rank_training import RankTraining
 
             return RankTraining(row=self.row, stage_layers=self.stage_layers, **shared)

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.estimate.hardware import Hardware
-from meshwright.kernels.collectives import GroupLines, all_gather_s, all_reduce_s
+from meshwright.kernels.collectives import GroupLines, all_gather_s, all_reduce_s, point_to_point_s
 from meshwright.kernels.lines import LevelRates, group_span
 from meshwright.shapes import Array, Int
 from meshwright.specs.workload import Workload
@@ -139,6 +139,11 @@ class DataNetwork:
     def replica_gather_s(self, size_bytes: Array, *, expert: bool) -> Array:
         """All-gather between shard groups."""
         return np.asarray(self._in_replica[expert].gather.seconds(size_bytes))
+
+    def pass_s(self, size_bytes: Array, *, expert: bool) -> Array:
+        """One message to the next rank of the shard group, over the slowest link between neighbours."""
+        inside, rates = self.shard[expert], self.shard_rates
+        return np.asarray(point_to_point_s(size_bytes, inside=inside, rates=rates))
 
     def second_gather_s(self, size_bytes: Array, ranks: Int[np.ndarray, "..."], *, expert: bool) -> Array:
         """All-gather over the ranks that hold a second copy of the weights, neighbours in the shard group.

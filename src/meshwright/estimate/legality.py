@@ -114,6 +114,10 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
         from meshwright.estimate.sum_rules import sum_problems  # few plans need it
 
         problems += sum_problems(row.strategy())
+    if row.sharding == "weipipe":
+        from meshwright.estimate.ring_rules import ring_problems  # few plans need it
+
+        problems += ring_problems(row.strategy(), layers=model.num_layers, workers=row.pp)
     if row.ep_overlap != "none":
         from meshwright.estimate.overlap_rules import overlap_problems  # of few plans
 

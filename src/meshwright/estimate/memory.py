@@ -19,6 +19,8 @@ from meshwright.units import GIB
 COMMUNICATOR_BYTES = 0.5 * GIB
 # A plan fits tightly when less than this share of the capacity is left.
 TIGHT_SHARE = 0.08
+# Per parameter, more than any device has for it.
+MOST_BYTES = 1e30
 
 MEMORY_KINDS = ("weights", "gradients", "optimizer", "activations", "transient", "comm_buffers", "overhead")
 ALL_KINDS = (*MEMORY_KINDS, *AWAY_KINDS)
@@ -133,6 +135,11 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     weight_copies = 2 * precision.bytes_of("weights") * sharding.gathers_layers
     gradient_copy = sharding.reduced_bytes(precision) * sharded * workload.training
     transient = load.transient + (load.largest_dense + load.largest_expert) * (weight_copies + gradient_copy)
+    if sharding.has_rings:
+        each, ranks = _travelling_bytes(sharding, workload), np.maximum(sharding.shard, 1)
+        group = (load.dense_parameters + load.expert_parameters) / ranks + load.largest_dense + load.largest_expert
+        gathered = (load.largest_dense + load.largest_expert) * (weight_copies + gradient_copy)
+        transient = transient + each * group - np.where(each > 0, gathered, 0.0)
     transient = transient + 2 * load.largest_frozen_bytes * split
     comm_buffers = load.communicators * COMMUNICATOR_BYTES
     allocated = weights + gradients + optimizer + load.activations + transient
@@ -181,17 +188,21 @@ class PerParameter:
             * training
             * (np.asarray(sharding.zero == Z3, dtype=float) + sharding.away("gradients"))
         )
+        shared: Array | float = 0.0
+        if sharding.has_rings:
+            each = _travelling_bytes(sharding, workload)
+            copies, shared = np.where(each > 0, each, copies), each / np.maximum(sharding.shard, 1)
         return cls(
             dense_weights=dense.weights,
-            dense_others=dense.gradients + dense.optimizer,
+            dense_others=dense.gradients + dense.optimizer + shared,
             expert_weights=experts.weights,
-            expert_others=experts.gradients + experts.optimizer,
+            expert_others=experts.gradients + experts.optimizer + shared,
             copies=np.broadcast_to(copies, np.shape(sharding.shard)),
         )
 
     def least(self, legal: Bool[np.ndarray, "choices rows"]) -> PerParameter:
-        """The fewest bytes of each kind under any legal choice of a row; shape 1 x rows."""
-        return self._each(lambda values: np.min(values, axis=0, where=legal, initial=np.inf, keepdims=True))
+        """The fewest bytes of each kind under any legal choice of a row, `MOST_BYTES` where it has none; 1 x rows."""
+        return self._each(lambda values: np.min(values, axis=0, where=legal, initial=MOST_BYTES, keepdims=True))
 
     def every(self, choices: slice, row: Int[np.ndarray, "picked"]) -> PerParameter:
         """Columns of shape choices x picked x 1.
@@ -220,6 +231,16 @@ def _states(sharding: ShardingColumns, hardware: Hardware, workload: Workload) -
         for shards in (sharding.shard, sharding.expert_shard)
     )
     return dense, experts
+
+
+def _travelling_bytes(sharding: ShardingColumns, workload: Workload) -> Array:
+    """Of a parameter of the groups of layers that pass a rank on a ring."""
+    from meshwright.estimate.weight_ring import travelling_bytes  # few plans have a ring
+
+    precision = workload.precision
+    return travelling_bytes(
+        sharding, precision.bytes_of("weights"), sharding.reduced_bytes(precision) * workload.training
+    )
 
 
 def fullest_bytes(load: WorkerLoad, each: PerParameter, hardware: Hardware) -> Float[np.ndarray, "*plans"]:

@@ -60,6 +60,8 @@ class PricedItems:
     """What sharded weights add."""
     whole: Bool[np.ndarray, "items"]
     """Those that FSDP gathers as one unit (layers and edges, not corrections)."""
+    edges: Bool[np.ndarray, "items"] | None = None
+    """Embedding and head; only rings of weights ask for them."""
     held_up: Float[np.ndarray, "plans"] | None = None
     """Micro-batches' worth of uneven seconds that workers wait for each other; None where micro-batches are alike."""
 
@@ -153,6 +155,14 @@ def pipeline_columns(
     waits_s = np.zeros(plans)
     if items.held_up is not None:
         waits_s = items.held_up * cells(costs.uneven_s).sum(axis=2).max(axis=1)
+    if sharding.has_rings:
+        from meshwright.estimate.weight_ring import waits_s as ring_waits_s  # few plans have a ring
+
+        assert items.edges is not None
+        assert sharding.ring is not None
+        own_s = costs.forward_s + layer_sync.forward_s, costs.backward_s + layer_sync.backward_s
+        found_s = ring_waits_s(*own_s, work[0, 0], items.edges, sharding.shard[:, 0].astype(float), micro_batches)
+        waits_s = waits_s + np.where(sharding.ring[:, 0], found_s, 0.0)
 
     def largest(values: Float[np.ndarray, "plans items"]) -> Float[np.ndarray, "plans workers"]:
         found = np.zeros((plans, workers))

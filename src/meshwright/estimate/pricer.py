@@ -196,6 +196,7 @@ class PlanPricer:
                     costs=costs,
                     sync=sync,
                     whole=np.tile(places.whole, len(keys)),
+                    edges=np.tile(places.edges, len(keys)),
                     held_up=held_up(schedule, shape, np.array([float(pipeline.micro_batch)]), self.workload),
                 ),
                 boundary=BoundaryColumns(

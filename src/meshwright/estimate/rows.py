@@ -76,6 +76,13 @@ class ItemPlaces:
         mask[[self.tie, self.copy]] = False
         return mask
 
+    @property
+    def edges(self) -> Bool[np.ndarray, "items"]:
+        """Items at the ends of the model."""
+        mask = np.zeros(self.items, dtype=bool)
+        mask[[self.embedding, self.head, self.tie, self.copy]] = True
+        return mask
+
 
 class Rows:
     """Every row that plans of one job ask for."""
@@ -253,6 +260,7 @@ def sharding_columns(strategies: Sequence[LayerStrategy], whole: Sequence[int] =
         secondary=column([s.data.secondary_shard for s in strategies]),
         compression=column([s.data.compression for s in strategies]),
         averaging_steps=column([s.data.averaging_steps * (s.data.averaging != "synchronous") for s in strategies]),
+        ring=column([strategy.data.passing == "ring" for strategy in strategies]),
         outer=column([s.data.averaging == "diloco" for s in strategies]),
         whole=column([kept * (s.data.family == "fsdp") for s, kept in zip(strategies, held, strict=True)]),
     )

@@ -89,6 +89,13 @@ def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
             from meshwright.estimate.sum_rules import sum_problems, sums_of_job  # few plans need it
 
             found += (*sum_problems(strategy), *sums_of_job(strategy, workload, len(plan.pipelines)))
+        if strategy.data.passing == "ring":
+            from meshwright.estimate.ring_rules import ring_problems  # few plans need it
+
+            pipeline = plan.pipelines[0]
+            layers = sum(chunk.num_layers for chunk in pipeline.chunks())
+            workers = max(len(pipeline.workers), len(plan.pipelines))
+            found += ring_problems(strategy, layers=layers, workers=workers)
         found += (*_of_tensor(strategy, where), *_of_layout(strategy, where))
         if strategy.data.across and workload.sequence_lengths:
             why = "how long the ranks of unlike devices wait for each other's longest sequences has no rule"

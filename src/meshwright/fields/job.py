@@ -268,7 +268,7 @@ class SpaceFields:
 
     methods: str | None = ask(
         "Open whole axes: all, or some of schedule (every exact one), dispatcher, ep_overlap, hot_experts, "
-        "ep_order, offload, tensor.",
+        "ep_order, offload, tensor, sharding.",
         FieldKind(metavar="AXIS,...|all"),
         rare=True,
     )

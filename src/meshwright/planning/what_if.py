@@ -269,7 +269,7 @@ def _values(name: str, row: PlanRow, model: ModelSpec) -> list[int | str]:
     if name == "recompute":
         return _with(own, ("none", selective_words(model)[0], "full"))
     if name == "sharding":
-        return _with(own, (one for one in SHARDINGS if one != "hsdp"))
+        return _with(own, (one for one in SHARDINGS if one not in ("hsdp", "weipipe")))
     if name == "schedule":
         return _with(own, PLAN_SCHEDULES)
     if name == "vpp":

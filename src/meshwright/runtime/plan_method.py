@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from meshwright.compiler.methods import PipeshardParallel
     from meshwright.zoo.decoder import Recompute
 
-ZERO = {"z0": 0, "z1": 1, "z2": 2, "z3": 3, "fsdp": 3, "fsdp-keep": 3, "hsdp": 3}
+ZERO = {"z0": 0, "z1": 1, "z2": 2, "z3": 3, "fsdp": 3, "fsdp-keep": 3, "weipipe": 3, "hsdp": 3}
 """ZeRO stage of each sharding."""
 
 
@@ -31,7 +31,7 @@ def check_runs(row: PlanRow) -> None:
     Raises:
         UnsupportedError: it does not, with every reason.
     """
-    problems = list(rank_refusals(row) if row.data_words else unrunnable_settings(row))
+    problems = list(rank_refusals(row) if row.data_words or row.sharding == "weipipe" else unrunnable_settings(row))
     if problems:
         raise UnsupportedError(problems, code="MW411")
 

@@ -62,14 +62,7 @@ class ShardedStep(RankStep):
     def rank(self, state: State, batch: Any) -> tuple[State, jax.Array, Any]:
         """On one rank; as `RankStep.rank`."""
         key = jax.random.fold_in(jax.random.key(self.seed), state["step"])
-        split = jax.tree.map(lambda leaf: leaf.reshape(self.micro_batches, -1, *leaf.shape[1:]), batch)
-        loss: Any = 0.0
-        gradients: Any = None
-        for number in range(self.micro_batches):
-            value, found = self._both(state["weights"], jax.tree.map(lambda leaf: leaf[number], split), key)  # noqa: B023
-            loss = loss + value / self.micro_batches
-            gradients = found if gradients is None else jax.tree.map(jnp.add, gradients, found)
-        gradients = jax.tree.map(lambda leaf: leaf / self.micro_batches, gradients)
+        loss, gradients = self._gradients(state["weights"], batch, key)
         size = jnp.sqrt(jax.lax.psum(sum((leaf**2).sum() for leaf in jax.tree.leaves(gradients)), EVERY))
         clip = self.optimizer.clip
         factor = 1.0 if clip is None else jnp.minimum(1.0, clip / jnp.maximum(size, 1e-12))
@@ -78,6 +71,17 @@ class ShardedStep(RankStep):
         weights, moments = unclipped.update(state["weights"], state["moments"], clipped, state["step"])
         after = {"weights": weights, "moments": moments, "step": state["step"] + 1}
         return after, jax.lax.pmean(loss, EVERY), jax.tree.map(self._all, gradients)
+
+    def _gradients(self, weights: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
+        """Mean loss of a rank's micro-batches, and the mean gradients of its parts."""
+        split = jax.tree.map(lambda leaf: leaf.reshape(self.micro_batches, -1, *leaf.shape[1:]), batch)
+        loss: Any = 0.0
+        gradients: Any = None
+        for number in range(self.micro_batches):
+            value, found = self._both(weights, jax.tree.map(lambda leaf: leaf[number], split), key)  # noqa: B023
+            loss = loss + value / self.micro_batches
+            gradients = found if gradients is None else jax.tree.map(jnp.add, gradients, found)
+        return loss, jax.tree.map(lambda leaf: leaf / self.micro_batches, gradients)
 
     def _both(self, parts: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
         """Loss of a micro-batch, and the mean gradient of this rank's parts."""

@@ -200,7 +200,7 @@ AXES: dict[str, Axis] = {
         ),
         Axis(
             name="sharding",
-            default="z0, z1, z2, z3, fsdp, fsdp-keep, hsdp for every group size",
+            default="z0, z1, z2, z3, fsdp, fsdp-keep, hsdp for every group size; weipipe where it is named",
             words=lambda: SHARDINGS,
             neutral="z0",
             other_names=("zero", "zero_stage"),

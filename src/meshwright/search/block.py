@@ -72,6 +72,7 @@ class Block:
         """
         self.rows, self.shapes = rows, shapes
         self.grid, self.columns, self.costs, self.whole = rows.grid, rows.columns, rows.costs, rows.whole
+        self.edges = rows.edges
         self.boundary, self.groups, self.shardings = rows.boundary, rows.groups, rows.shardings
         self.hardware, self.workload, self.limit_bytes = rows.hardware, rows.workload, rows.limit_bytes
         self.paired = self.grid.paired

@@ -38,11 +38,13 @@ class PricedRows:
         sections: int = 1,
     ) -> None:
         self.grid, self.hardware, self.workload = grid, hardware, workload
+        self.layers = model.num_layers
         self.freezes = model.tuning is not None
         self.uneven = has_extras(model, workload)
         self.columns: StrategyColumns = grid.strategies(workload, sections)
         self.costs: ItemCosts = item_costs(factory.items, self.columns, model, hardware, workload)
         self.whole = np.array([item.part not in ("tie", "copy") for item in factory.items])
+        self.edges = np.array([item.layer is None for item in factory.items])
         placed = Placed(pp=grid.pp, dp=grid.dp)
         self.boundary: BoundaryColumns = boundary_columns(self.columns, placed, model, hardware, workload)
         self.groups: DataGroups = data_groups(self.columns)
@@ -58,13 +60,14 @@ class PricedRows:
                 for dp, cp in {*zip(self.grid.dp.tolist(), self.grid.cp.tolist(), strict=True)}
                 for choice in shardings_for(dp, cp, self.space)
             },
-            key=lambda choice: ((*PLAIN_SHARDINGS, "hsdp").index(choice.name), choice.shard),
+            key=lambda choice: ((*PLAIN_SHARDINGS, "weipipe", "hsdp").index(choice.name), choice.shard),
         )
 
     @cached_property
     def table(self) -> ShardingTable:
         """These choices on every row."""
-        return ShardingTable.of(self.grid, self.shardings, self.hardware.software.whole_gradients)
+        keeps = self.hardware.software.whole_gradients
+        return ShardingTable.of(self.grid, self.shardings, keeps, layers=self.layers)
 
     @cached_property
     def plans_of_rows(self) -> Int[np.ndarray, "rows"]:

@@ -264,6 +264,7 @@ def simulate_plans(
             costs=costs,
             sync=sync,
             whole=block.whole,
+            edges=block.edges,
             held_up=held_up(shape.schedule, (shape.p, shape.m, shape.v), columns.mbs.astype(float), block.workload),
         ),
         boundary=block.boundary.take(rows),

@@ -18,6 +18,8 @@ from meshwright.specs.strategy import Offload
 from meshwright.strategies.data import Z0, Z1, Z2, Z3, ShardingColumns, whole_between
 
 PLAIN_SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")
+NAMED_SHARDINGS = ("weipipe",)
+"""Those that are tried where they are named, or where `--methods` opens the axis."""
 _ZERO = {"z0": Z0, "z1": Z1, "z2": Z2}
 _FSDP = ("fsdp", "fsdp-keep", "hsdp")
 
@@ -46,6 +48,8 @@ def shardings_for(dp: int, cp: int, space: Space) -> tuple[Sharding, ...]:
     if dp * cp == 1:
         return (Sharding("z0"),) if wanted is None or "z0" in wanted else ()
     found = [Sharding(name) for name in PLAIN_SHARDINGS]
+    if wanted is not None:
+        found += [Sharding(name) for name in NAMED_SHARDINGS]
     found += [Sharding("hsdp", shard) for shard in divisors(dp)[:-1] if shard * cp > 1]
     return tuple(choice for choice in found if wanted is None or choice.name in wanted)
 
@@ -83,6 +87,8 @@ def offload_suits(away: Offload, choice: str, ranks: Int[np.ndarray, "rows"]) ->
     """
     summed = choice in ("z2", "z3", "fsdp", "fsdp-keep", "hsdp") or not away.gradients
     sharded = choice in ("z3", "fsdp") or not away.weights
+    if choice == "weipipe" and (away.weights or away.gradients):
+        return np.zeros(np.shape(ranks), dtype=bool)
     return (ranks == 1) | (summed and sharded)
 
 
@@ -97,13 +103,14 @@ class ShardingTable:
     """Of shape choices x rows."""
 
     @classmethod
-    def of(cls, grid: Grid, choices: Sequence[Sharding], keeps: str = "never") -> ShardingTable:
+    def of(cls, grid: Grid, choices: Sequence[Sharding], keeps: str = "never", layers: int = 0) -> ShardingTable:
         """The table of these choices.
 
         Args:
             grid: rows.
             choices: at least one.
             keeps: where FSDP keeps gradients whole, as the framework says it.
+            layers: of the model, where a choice sends whole ones from rank to rank.
         """
         dp, cp = grid.dp, grid.cp
         ranks, away = dp * cp, offload_of(grid.offload)
@@ -121,10 +128,13 @@ class ShardingTable:
         shape = replicate.shape
         fsdp = np.broadcast_to(each([choice.name in _FSDP for choice in choices]), shape)
         whole = whole_between(keeps, grid.m, grid.pp)
+        rings = each([choice.name == "weipipe" for choice in choices])
+        round_one = (ranks <= layers) & (grid.cp == 1) & (grid.pp == 1) & (grid.ep == 1)
         in_groups = (dp % np.maximum(group, 1) == 0) & (dp > group) & (group * cp > 1)
         return cls(
             choices=choices,
             legal=np.where(grouped, in_groups, (ranks > 1) | alone)
+            & (~rings | round_one)
             & np.array([offload_suits(away, choice.name, ranks) for choice in choices])
             & (each([keeps_order(choice.name) for choice in choices]) | ~grid.first),
             columns=ShardingColumns(
@@ -136,6 +146,7 @@ class ShardingTable:
                 expert_shard=expert_ranks // expert_replicate,
                 expert_replicate=expert_replicate,
                 overlap=np.ones(shape, dtype=bool),
+                ring=np.broadcast_to(rings, shape) if rings.any() else None,
                 offload_optimizer=np.full(shape, away.optimizer),
                 whole=None if whole is None else whole * fsdp,
                 **({} if not grid.offload else _away_columns(away, shape)),

@@ -23,7 +23,7 @@ from meshwright.specs.strategy import (
     TensorOverlap,
 )
 
-SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp")
+SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "weipipe", "hsdp")
 OFFLOAD_LETTERS = {"w": "weights", "a": "activations", "o": "optimizer", "g": "gradients"}
 """Letters of `off-waog`, and the states that they move."""
 HotExperts = Literal["kept", "balanced", "shadow1", "shadow2", "shadow4", "shadow8"]
@@ -224,6 +224,8 @@ class PlanRow:
             return DataParallel(replicate=self.dp, shard=1, zero=0, **more)
         if self.sharding in ("z1", "z2", "z3"):
             return DataParallel(shard=self.dp, zero=int(self.sharding[1]), **more)
+        if self.sharding == "weipipe":
+            return DataParallel(shard=self.dp, zero=3, passing="ring", **more)
         if self.sharding == "hsdp":
             shard = max(1, self.shard_group // self.cp_degree)
             return DataParallel(replicate=max(1, self.dp // shard), shard=shard, zero=3, family="fsdp", **more)

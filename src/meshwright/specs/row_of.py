@@ -99,6 +99,8 @@ def _recompute_fields(recompute: Recompute) -> tuple[str, int]:
 
 
 def _sharding_fields(data: DataParallel, cp: int) -> tuple[str, int]:
+    if data.passing == "ring":
+        return "weipipe", 0
     if data.family == "zero":
         return f"z{data.zero}", 0
     if data.replicate > 1:

@@ -29,7 +29,7 @@ _HSDP = re.compile(r"^hsdp([0-9]{1,9})$")
 _OFFLOAD = re.compile(r"^off-([waog]{1,4})(-nvme)?(-dpu)?$")
 MAX_TEXT = 500
 """Characters of the one-line form; every token there is, each once, takes fewer."""
-_WORDS = ("nosp", "tpov", "nodpov", "z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")
+_WORDS = ("nosp", "tpov", "nodpov", "z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "weipipe")
 _EXAMPLES = (
     *_WORDS,
     *EXPERT_TOKENS,

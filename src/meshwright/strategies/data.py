@@ -5,6 +5,7 @@
     z2          + gradients sharded; reduce-scattered every micro-batch
     z3, fsdp    + weights sharded; gathered per layer and micro-batch, forward and backward
     fsdp-keep   weights gathered once per step and kept
+    weipipe     weights sharded by whole layers, which travel round the ranks
     hsdp        fsdp inside groups, gradients all-reduced between them
 
 `fsdp` kinds keep the fp32 shard itself as main copy (torch FSDP2); `z` kinds keep the weights beside it (Megatron,
@@ -65,6 +66,14 @@ class ShardingColumns:
     """An outer optimizer with momentum moves what is averaged; None likewise."""
     whole: Int[np.ndarray, "..."] | None = None
     """What FSDP keeps whole between micro-batches, as `whole_between` says it; None where no row keeps anything."""
+
+    ring: Bool[np.ndarray, "..."] | None = None
+    """Whether whole layers travel from rank to rank; None likewise."""
+
+    @property
+    def has_rings(self) -> bool:
+        """Whether layers of any row travel."""
+        return self.ring is not None and bool(np.any(self.ring))
 
     @property
     def sums_otherwise(self) -> bool:

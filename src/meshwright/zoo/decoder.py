@@ -201,6 +201,37 @@ class Decoder:
             x = self._ended(end, x)
         return x, balance
 
+    def entered(self, ends: dict[str, Any], tokens: jax.Array) -> jax.Array:
+        """What enters the first layer.
+
+        Args:
+            ends: the weights besides those of layers.
+            tokens: [samples, length].
+        """
+        return self._embedded(ends["embedding"], tokens)
+
+    def passed(self, number: jax.Array, weights: dict[str, Any], x: jax.Array, keys: jax.Array) -> jax.Array:
+        """What a layer makes of the stream, in a model whose layers are alike and dense.
+
+        Args:
+            number: of the layer, from 0.
+            weights: its own.
+            x: the stream.
+            keys: of dropout, one per sample.
+        """
+        return self._layer(number, next(iter(self.spec.layers())), weights, x, keys, core_again=False)[0]
+
+    def ended(self, ends: dict[str, Any], x: jax.Array, wanted: jax.Array) -> jax.Array:
+        """Cross entropy of the next token behind the last layer, a mean.
+
+        Args:
+            ends: the weights besides those of layers.
+            x: the stream.
+            wanted: the next tokens.
+        """
+        logits = self._logits(ends, x)
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits), wanted[..., None], axis=-1).mean()
+
     def routes(self, weights: dict[str, Any], tokens: jax.Array, keys: jax.Array) -> jax.Array:
         """Experts of every token on every layer that has some: [layers, samples, length, top-k].
 
@@ -262,8 +293,8 @@ class Decoder:
             x = x + held.part(weights["positions"][None, : tokens.shape[1]], width=False)[0]
         return norm(weights["norm"], x, held) if "norm" in weights else x
 
-    def _grid(self, layer: int) -> DeviceGrid | None:
-        return self.grids[layer] if self.grids else self.grid
+    def _grid(self, layer: int | jax.Array) -> DeviceGrid | None:
+        return self.grids[int(layer)] if self.grids else self.grid
 
     def _ended(self, layers: int, x: jax.Array) -> jax.Array:
         """What passes on behind so many layers, marked where a stage ends there."""
@@ -300,7 +331,7 @@ class Decoder:
 
     def _layer(
         self,
-        number: int,
+        number: int | jax.Array,
         layer: LayerSpec,
         weights: dict[str, Any],
         x: jax.Array,

@@ -61,7 +61,9 @@ def sample_keys(key: jax.Array, samples: jax.Array) -> jax.Array:
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, samples)
 
 
-def dropout(keys: jax.Array, place: int, rate: float, x: jax.Array, held: WholeTensors = WHOLE) -> jax.Array:
+def dropout(
+    keys: jax.Array, place: int | jax.Array, rate: float, x: jax.Array, held: WholeTensors = WHOLE
+) -> jax.Array:
     """Values kept with probability 1 - rate and scaled by its inverse.
 
     Args:

@@ -141,6 +141,7 @@ REFUSED: dict[str, tuple[Job, str]] = {
     "experts that travel": (variant(expert=ExpertParallel(ep=8, dispatcher="move-experts")), "expert.dispatcher"),
     "int8 gathers": (variant(data=DataParallel(shard=8, zero=3, gather_dtype="int8")), "data.gather_dtype"),
     "second copy": (variant(data=DataParallel(shard=8, zero=3, secondary_shard=4)), "data.secondary_shard"),
+    "ring": (variant(data=DataParallel(shard=8, zero=3, passing="ring")), "data.passing"),
     "elastic": (variant(data=DataParallel(replicate=8, averaging="elastic")), "data.averaging"),
     "table of recompute": (variant(recompute=Recompute(kind="optimal", reference="x")), "recompute.kind"),
     "weights away": (variant(offload=Offload(weights=1.0)), "offload.weights"),

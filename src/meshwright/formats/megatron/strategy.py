@@ -184,6 +184,9 @@ def _data_problems(found: Homogeneous, model: ModelSpec) -> Iterator[Problem]:
         yield strategy_refusal(
             "data.reduce_dtype", data.reduce_dtype, "gradients cross as the precision says", "say it there"
         )
+    if data.passing != "collective":
+        why = "weights are gathered and gradients scattered by collectives"
+        yield strategy_refusal("data.passing", data.passing, why, "use collective")
     if data.secondary_shard:
         yield strategy_refusal(
             "data.secondary_shard", data.secondary_shard, "there is no second copy of the weights", "use hsdp"

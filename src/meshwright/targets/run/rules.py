@@ -39,6 +39,9 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
     for kind, _ in row.cp:
         if not (kind in CONTEXTS and CONTEXTS[kind].runs):
             yield _unsplit(f"kind of context {kind}", [name for name, one in CONTEXTS.items() if one.runs])
+    if row.sharding == "weipipe" and row.tp > 1:
+        why, fix = "each rank of the ring runs whole layers", "leave tp out, or estimate the plan"
+        yield Problem(what=f"weipipe with tp{row.tp} does not run here", why=why, fix=fix, field="plan")
     for word in row.data_words:
         why = "compressed exchanges and averaged replicas run with data parallelism alone"
         fix = "leave it out, or use gc-, local or diloco without tp, cp, pp and ep"
