@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jax.extend import core
 
 from meshwright.compiler.equal_layers import (
+    LEAST_CALLED,
     LEAST_LAYERS,
     MOST_CALLS,
     LayerPart,
@@ -158,3 +159,21 @@ def test_nothing_is_computed_twice_or_left_out() -> None:
     assert sum(len(part.program.jaxpr.eqns) for part in parts) == len(closed.jaxpr.eqns)
     written = [var for part in parts for var in part.writes]
     assert len(set(written)) == len(written)
+
+
+def small(layers: list[Any], x: Any) -> Any:
+    for own in layers:
+        x = x + jnp.tanh(x @ own["up"])
+    return (x**2).mean()
+
+
+def test_layers_that_take_less_than_a_call_are_compiled_together() -> None:
+    x = jnp.ones((2, WIDTH))
+    assert parts_of(program(jax.grad(small), weights(70), x)) == ()
+    many = program(jax.grad(small), weights(400), x)
+    parts = parts_of(many)
+    assert LEAST_LAYERS < len(parts) <= 2 * len(many.jaxpr.eqns) / LEAST_CALLED
+    operands = (weights(400), x)
+    wanted = core.jaxpr_as_fun(many)(*jax.tree.leaves(operands))
+    for own, one in zip(run(many, parts, operands), wanted, strict=True):
+        np.testing.assert_allclose(own, one, rtol=1e-5, atol=1e-6)
