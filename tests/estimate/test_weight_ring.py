@@ -112,6 +112,13 @@ def test_what_has_no_meaning_beside_a_ring_is_refused(plan: str, what: str) -> N
     assert any(problem.what == what for problem in raised.value.problems)
 
 
+@pytest.mark.parametrize(("plan", "fix"), [("dp8.etp4", "etp1, or fsdp"), ("tp2.dp4", "etp2")])
+def test_experts_that_other_ranks_hold_are_refused(plan: str, fix: str) -> None:
+    with pytest.raises(InputError) as raised:
+        mw.estimate("mixtral-8x7b", gpus="8xH200", plan=f"{plan}.weipipe.mbs1.gbs64")
+    assert [problem.fix for problem in raised.value.problems if problem.what.startswith("weipipe with etp")] == [fix]
+
+
 def test_more_ranks_than_layers_are_refused_with_fewer() -> None:
     with pytest.raises(InputError) as raised:
         mw.estimate("llama-3.2-1b", gpus="32xH100", plan="dp32.weipipe.mbs1.gbs64")
@@ -129,5 +136,7 @@ def test_a_search_that_names_it_finds_the_best_ring() -> None:
         for tp in (1, 2) for mbs in (1, 2, 4) for words in ("", ".rc-full", ".tpov" if tp > 1 else ".rc-sel")
     ]  # fmt: skip
     assert best.estimate.step_time_s <= min(one.step_time_s for one in others if one.fits == "yes") * (1 + 1e-9)
+    experts = mw.plan("mixtral-8x7b", gpus="16xH200", global_batch=64, seq_len=4096, pin={"sharding": "weipipe"})
+    assert all(one.row.ep == 1 and one.row.etp == one.row.tp for one in experts.plans)
     opened = mw.plan("llama-3.2-1b", gpus="4xH100", global_batch=16, seq_len=4096, methods="sharding").plans[0]
     assert opened.estimate.step_time_s <= best.estimate.step_time_s

@@ -117,7 +117,7 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
     if row.sharding == "weipipe":
         from meshwright.estimate.ring_rules import ring_problems  # few plans need it
 
-        problems += ring_problems(row.strategy(), layers=model.num_layers, workers=row.pp)
+        problems += ring_problems(row.strategy(), layers=model.num_layers, workers=row.pp, experts=model.is_moe)
     if row.ep_overlap != "none":
         from meshwright.estimate.overlap_rules import overlap_problems  # of few plans
 

@@ -8,13 +8,14 @@ from meshwright.errors import Problem
 from meshwright.specs.strategy import LayerStrategy
 
 
-def ring_problems(strategy: LayerStrategy, *, layers: int, workers: int) -> Iterator[Problem]:
+def ring_problems(strategy: LayerStrategy, *, layers: int, workers: int, experts: bool) -> Iterator[Problem]:
     """What a strategy and its pipeline say beside a ring and cannot have.
 
     Args:
         strategy: whose weights travel.
         layers: of the model.
         workers: of the pipeline.
+        experts: whether some layers have experts.
     """
     data, field = strategy.data, "data.passing"
     ranks = data.shard * strategy.cp
@@ -39,6 +40,11 @@ def ring_problems(strategy: LayerStrategy, *, layers: int, workers: int) -> Iter
     for name, degree, why in beside:
         if degree > 1:
             yield Problem(what=f"weipipe with {name}{degree}", why=why, fix=f"{name}1, or fsdp", field=field)
+    tp, etp = strategy.tp, strategy.expert.etp
+    if experts and etp != tp and strategy.expert.ep == 1:
+        why = "an expert is split over the tensor ranks of its layer, which travels with all its weights"
+        fix = f"etp{tp}" if tp > 1 else "etp1, or fsdp"
+        yield Problem(what=f"weipipe with etp{etp} and tp{tp}", why=why, fix=fix, field=field)
     if data.secondary_shard:
         why, fix = "weights come round again for backward", "leave hpz out"
         yield Problem(what=f"weipipe with hpz{data.secondary_shard}", why=why, fix=fix, field=field)

@@ -95,7 +95,7 @@ def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
             pipeline = plan.pipelines[0]
             layers = sum(chunk.num_layers for chunk in pipeline.chunks())
             workers = max(len(pipeline.workers), len(plan.pipelines))
-            found += ring_problems(strategy, layers=layers, workers=workers)
+            found += ring_problems(strategy, layers=layers, workers=workers, experts=strategy.expert.etp > 1)
         found += (*_of_tensor(strategy, where), *_of_layout(strategy, where))
         if strategy.data.across and workload.sequence_lengths:
             why = "how long the ranks of unlike devices wait for each other's longest sequences has no rule"

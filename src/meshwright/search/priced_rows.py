@@ -15,7 +15,7 @@ from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_colum
 from meshwright.estimate.states import has_extras
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
-from meshwright.search.shardings import PLAIN_SHARDINGS, Sharding, ShardingTable, shardings_for
+from meshwright.search.shardings import PLAIN_SHARDINGS, Rings, Sharding, ShardingTable, shardings_for
 from meshwright.search.space import Space
 from meshwright.shapes import Int
 from meshwright.specs.model import ModelSpec
@@ -38,7 +38,7 @@ class PricedRows:
         sections: int = 1,
     ) -> None:
         self.grid, self.hardware, self.workload = grid, hardware, workload
-        self.layers = model.num_layers
+        self.rings = Rings(layers=model.num_layers, experts=model.is_moe)
         self.freezes = model.tuning is not None
         self.uneven = has_extras(model, workload)
         self.columns: StrategyColumns = grid.strategies(workload, sections)
@@ -67,7 +67,7 @@ class PricedRows:
     def table(self) -> ShardingTable:
         """These choices on every row."""
         keeps = self.hardware.software.whole_gradients
-        return ShardingTable.of(self.grid, self.shardings, keeps, layers=self.layers)
+        return ShardingTable.of(self.grid, self.shardings, keeps, self.rings)
 
     @cached_property
     def plans_of_rows(self) -> Int[np.ndarray, "rows"]:

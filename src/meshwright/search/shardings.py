@@ -92,6 +92,27 @@ def offload_suits(away: Offload, choice: str, ranks: Int[np.ndarray, "rows"]) ->
     return (ranks == 1) | (summed and sharded)
 
 
+@dataclass(frozen=True, slots=True)
+class Rings:
+    """What of a model decides whether its layers may travel round data ranks, as `ring_rules` has it."""
+
+    layers: int
+    experts: bool
+    """Whether some layers have experts."""
+
+    def suit(self, grid: Grid) -> Bool[np.ndarray, "rows"]:
+        """Rows with a layer for every rank whose ranks need nothing of each other inside a layer.
+
+        Args:
+            grid: the rows.
+        """
+        alone = (grid.cp == 1) & (grid.pp == 1) & (grid.ep == 1)
+        return (grid.dp <= self.layers) & alone & ((grid.etp == grid.tp) | (not self.experts))
+
+
+NO_RINGS = Rings(layers=0, experts=False)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardingTable:
     """Every choice on every row of a grid."""
@@ -103,14 +124,16 @@ class ShardingTable:
     """Of shape choices x rows."""
 
     @classmethod
-    def of(cls, grid: Grid, choices: Sequence[Sharding], keeps: str = "never", layers: int = 0) -> ShardingTable:
+    def of(
+        cls, grid: Grid, choices: Sequence[Sharding], keeps: str = "never", rings: Rings = NO_RINGS
+    ) -> ShardingTable:
         """The table of these choices.
 
         Args:
             grid: rows.
             choices: at least one.
             keeps: where FSDP keeps gradients whole, as the framework says it.
-            layers: of the model, where a choice sends whole ones from rank to rank.
+            rings: which rows may send whole layers from rank to rank.
         """
         dp, cp = grid.dp, grid.cp
         ranks, away = dp * cp, offload_of(grid.offload)
@@ -128,13 +151,12 @@ class ShardingTable:
         shape = replicate.shape
         fsdp = np.broadcast_to(each([choice.name in _FSDP for choice in choices]), shape)
         whole = whole_between(keeps, grid.m, grid.pp)
-        rings = each([choice.name == "weipipe" for choice in choices])
-        round_one = (ranks <= layers) & (grid.cp == 1) & (grid.pp == 1) & (grid.ep == 1)
+        ring = each([choice.name == "weipipe" for choice in choices])
         in_groups = (dp % np.maximum(group, 1) == 0) & (dp > group) & (group * cp > 1)
         return cls(
             choices=choices,
             legal=np.where(grouped, in_groups, (ranks > 1) | alone)
-            & (~rings | round_one)
+            & (~ring | rings.suit(grid))
             & np.array([offload_suits(away, choice.name, ranks) for choice in choices])
             & (each([keeps_order(choice.name) for choice in choices]) | ~grid.first),
             columns=ShardingColumns(
@@ -146,7 +168,7 @@ class ShardingTable:
                 expert_shard=expert_ranks // expert_replicate,
                 expert_replicate=expert_replicate,
                 overlap=np.ones(shape, dtype=bool),
-                ring=np.broadcast_to(rings, shape) if rings.any() else None,
+                ring=np.broadcast_to(ring, shape) if ring.any() else None,
                 offload_optimizer=np.full(shape, away.optimizer),
                 whole=None if whole is None else whole * fsdp,
                 **({} if not grid.offload else _away_columns(away, shape)),
