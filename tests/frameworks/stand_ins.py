@@ -109,6 +109,17 @@ def host_for_gpu(torch: Any, devices: int = 1) -> None:
     torch.cuda.reset_peak_memory_stats = lambda *rest: None
 
 
+def adam_on_host(torch: Any) -> Any:
+    """DeepSpeed's Adam on the host, in PyTorch: its kernels are compiled where they run."""
+
+    class HostAdam(torch.optim.AdamW):
+        def __init__(self, params: Any, *rest: Any, adamw_mode: bool = True, **options: Any) -> None:
+            super().__init__(params, lr=options.get("lr", 1e-3))
+
+    HostAdam.__name__ = "DeepSpeedCPUAdam"
+    return HostAdam
+
+
 def shards_on_host(torch: Any) -> None:
     """Let PyTorch's first FSDP hold its shards in the memory of the host, whatever device it is given."""
     from torch.distributed.fsdp import fully_sharded_data_parallel
@@ -168,6 +179,9 @@ def each_alone(start: Callable[..., dict[str, Any]], runs: list[str]) -> None:
         try:
             print(json.dumps(start(*text.split(":"))))
         except BaseException as error:  # of programs that leave, too
+            import traceback
+
+            traceback.print_exc()
             print(json.dumps({"refused": f"{type(error).__name__}: {error}"}))
         sys.stdout.flush()
         os._exit(0)

@@ -16,7 +16,7 @@ from typing import Any
 
 os.environ |= {"DS_ACCELERATOR": "cpu", "ACCELERATE_TORCH_DEVICE": "cpu", "LOCAL_RANK": "0", "RANK": "0"}
 
-from stand_ins import each_alone, fake_group
+from stand_ins import adam_on_host, each_alone, fake_group
 
 TOKENS = 16
 """Of a sequence here: what a step holds does not depend on it."""
@@ -120,14 +120,7 @@ def without_devices() -> None:
     import transformers
     from accelerate.utils.dataclasses import DistributedType
 
-    class HostAdam(torch.optim.AdamW):
-        """Adam on the host, in PyTorch: the kernels are compiled where they run."""
-
-        def __init__(self, params: Any, *rest: Any, adamw_mode: bool = True, **options: Any) -> None:
-            super().__init__(params, lr=options.get("lr", 1e-3))
-
-    HostAdam.__name__ = "DeepSpeedCPUAdam"
-    deepspeed.ops.adam.DeepSpeedCPUAdam = HostAdam
+    deepspeed.ops.adam.DeepSpeedCPUAdam = adam_on_host(torch)
     from deepspeed.runtime.engine import DeepSpeedEngine
     from transformers.utils.output_capturing import _CanRecordRegistry
 

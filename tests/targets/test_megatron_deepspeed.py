@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.resources import files
 
 import pytest
@@ -10,7 +11,7 @@ from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import launches, read_script
 from meshwright.targets import TARGETS, target_of_file
 from tests.targets.cases import job, plans_for
-from tests.targets.test_round_trip import written
+from tests.targets.test_round_trip import any_estimate, written
 
 TARGET = TARGETS["megatron-deepspeed"]
 LLAMA = """#!/bin/bash
@@ -82,11 +83,29 @@ def test_a_configuration_that_says_otherwise_is_a_problem() -> None:
 
 @pytest.mark.parametrize(
     ("line", "field"),
-    [("tp2.pp2.z2", "data.zero"), ("tp2.cp2-a2a.z1", "cp"), ("tp2.pp2.zb-h1.z1", "tensor.sequence_parallel")],
+    [
+        ("tp2.pp2.z2", "data.zero"),
+        ("tp2.cp2-a2a.z1", "cp"),
+        ("tp2.pp2.zb-h1.z1", "tensor.sequence_parallel"),
+        ("pp2.z1", "pp"),
+    ],
 )
 def test_its_rules(line: str, field: str) -> None:
     problems = TARGET.refused(job(line, model="llama-2-7b"))
     assert field in {problem.field for problem in problems}
+
+
+def test_its_pipeline_runs_models_without_rotary_positions() -> None:
+    (problem,) = TARGET.refused(job("pp2.dp8.z1", model="llama-2-7b"))
+    assert "rotary positions" in problem.why
+    runs = job("pp2.dp8.z1", model="gpt3-175b")
+    runs = replace(runs, workload=replace(runs.workload, seq_len=2048))
+    assert not TARGET.refused(runs)
+    assert any("beside nothing" in note for note in TARGET.files(runs, any_estimate()).notes)
+
+
+def test_tensor_ranks_hold_whole_heads_of_keys_and_values() -> None:
+    assert "tp" in {problem.field for problem in TARGET.refused(job("tp16.nosp.z1", model="llama-2-70b"))}
 
 
 def test_models_it_has_no_options_for_are_refused() -> None:

@@ -28,7 +28,7 @@ from meshwright.targets.deepspeed import SHARDS_AND_OFFLOAD, configuration
 from meshwright.targets.keys import json_text, nested_tables
 from meshwright.targets.megatron import MARKS
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
-from meshwright.targets.sayable import ANY, Plan, Rule, only, value_of
+from meshwright.targets.sayable import ANY, Plan, Rule, only, value_of, whole_key_value_heads
 
 TITLE = "Megatron-DeepSpeed"
 COMMIT = "4efb479d"
@@ -81,6 +81,14 @@ RULES = (
         fix="add nosp, or use 1f1b",
         source=f"megatron/arguments.py of commit {COMMIT}, validate_args",
     ),
+    Rule(
+        field="pp",
+        holds=lambda plan: plan.found.pp == 1 or plan.model.learned_positions > 0,
+        why="its pipeline stops at rotary positions, which its layers have as a list since 2024-12",
+        fix="use pp1, or --target megatron",
+        source=f"megatron/utils.py of commit {COMMIT}, update_rotary_pos_emb",
+    ),
+    whole_key_value_heads(f"megatron/model/transformer.py of commit {COMMIT}"),
     fsdp.one_group(_ENGINE, why="ZeRO shards over all data ranks", fix="use z1, or z3"),
     *SHARDS_AND_OFFLOAD,
 )
@@ -172,6 +180,7 @@ def numbers(plan: Plan) -> Flags:
         ("--max-position-embeddings", str(positions)),
         ("--micro-batch-size", str(plan.found.pipeline.micro_batch)),
         ("--global-batch-size", str(workload.global_batch)),
+        ("--no-gradient-accumulation-fusion", ""),  # it is not fused either way, and asks for APEX's kernels with it
         *((("--optimizer", "sgd"), ("--sgd-momentum", "0.0")) if workload.optimizer == "sgd" else _ADAM),
     ]
     if activations in ("bf16", "fp16"):
@@ -239,7 +248,12 @@ def _start(plan: Plan) -> str:
 
 
 NOTES = (
+    Note(text="it imports a part of DeepSpeed that 0.19.8 left out: start it with 0.19.6"),
     Note(text="DATA_ARGS names the data: its loader has no mock data"),
+    Note(
+        text="its pipeline sums gradients after the last micro-batch, beside nothing: nodpov prices that",
+        when=lambda plan: plan.found.pp > 1 and plan.strategy.dp > 1 and plan.strategy.data.overlap,
+    ),
     Note(
         text="offload is said twice, as --cpu-optimizer and in ds_config.json: both are written",
         when=lambda plan: plan.strategy.offload.optimizer > 0,
