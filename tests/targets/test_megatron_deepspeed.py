@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import launches, read_script
+from meshwright.planning.launch_source import NOTHING_OUTSIDE, LaunchSource
+from meshwright.planning.script_fix import script_fix
+from meshwright.specs.row_of import homogeneous, row_from
 from meshwright.targets import TARGETS, target_of_file
 from tests.targets.cases import job, plans_for
 from tests.targets.test_round_trip import any_estimate, written
@@ -66,6 +70,20 @@ def test_what_the_fork_calls_otherwise_is_read() -> None:
     assert found.row is not None
     assert found.row.format() == "tp2.nosp.dp8.z1.mbs1.gbs64.nodpov"
     assert not found.problems
+
+
+def test_the_stage_of_zero_is_edited_where_it_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "train.sh"
+    file.write_text(LLAMA.replace("MORE", "--zero-stage 1 --use-flash-attn-v2").replace("MBS", "1"))
+    source = LaunchSource.of(file, "megatron-deepspeed", 16, NOTHING_OUTSIDE)
+    wanted = job("tp2.nosp.dp8.z2.mbs1.gbs64.nodpov", model="llama-2-7b")
+    found, _ = homogeneous(wanted.plan)
+    assert found is not None
+    row = row_from(found, gbs=64)
+    assert row is not None
+    fix = script_fix(source, source.read(), wanted, row, any_estimate())
+    assert not fix.why_not
+    assert [(one.option, one.old, one.new) for one in fix.changes] == [("--zero-stage", "1", "2")]
 
 
 def test_experts_stand_in_every_second_layer_and_tokens_go_to_one() -> None:

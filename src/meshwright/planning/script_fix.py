@@ -20,7 +20,7 @@ from meshwright.targets.contract import PLAN_FILE
 
 _OF_A_PLAN = re.compile(
     r"parallel|recompute|checkpoint-activations|virtual|pipeline|distributed-optimizer|overlap|fsdp|offload|"
-    r"micro-batch|precision-aware|cp-comm|sharding|ckpt-format"
+    r"micro-batch|precision-aware|cp-comm|sharding|ckpt-format|zero-stage|cpu-optimizer"
 )
 """Options that say a plan, not the model or the run."""
 _SECRET = re.compile(
