@@ -137,6 +137,7 @@ def test_a_search_that_names_it_finds_the_best_ring() -> None:
     ]  # fmt: skip
     assert best.estimate.step_time_s <= min(one.step_time_s for one in others if one.fits == "yes") * (1 + 1e-9)
     experts = mw.plan("mixtral-8x7b", gpus="16xH200", global_batch=64, seq_len=4096, pin={"sharding": "weipipe"})
-    assert all(one.row.ep == 1 and one.row.etp == one.row.tp for one in experts.plans)
+    used = [strategy for one in experts.plans for strategy in one.plan.strategies]
+    assert {(one.expert.ep, one.expert.etp // one.tp) for one in used} == {(1, 1)}
     opened = mw.plan("llama-3.2-1b", gpus="4xH100", global_batch=16, seq_len=4096, methods="sharding").plans[0]
     assert opened.estimate.step_time_s <= best.estimate.step_time_s
