@@ -13,6 +13,7 @@ from meshwright.search.grid import build_grid
 from meshwright.search.shardings import ShardingTable, shardings_for
 from meshwright.search.space import Space
 from meshwright.specs.workload import Workload
+from tests.strategies.columns import sharding
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -36,8 +37,24 @@ def test_the_fullest_worker_is_the_one_whose_kinds_sum_highest(frozen: bool) -> 
     least = fullest_bytes(load, each.least(table.legal).every(slice(None), rows), hardware)[0]
     assert usual(load) is not frozen
     for number in range(len(choices)):
-        sharding = table.take(np.full(len(rows), number), rows)
-        whole = worker_bytes(load, sharding, hardware, workload).peak.max(axis=1)
+        choice = table.take(np.full(len(rows), number), rows)
+        whole = worker_bytes(load, choice, hardware, workload).peak.max(axis=1)
         if usual(load):
             np.testing.assert_allclose(together[number], whole, rtol=1e-12)
         assert (least <= whole * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize(
+    ("software", "each"), [("pytorch-eager", 4.0), ("nanotron", 2.0), ("xla", 0.0), ("megatron-core", 0.0)]
+)
+def test_buckets_of_whole_copies_lie_beside_their_gradients(software: str, each: float) -> None:
+    """DistributedDataParallel copies gradients into buckets; one copy alone, and shards, have none."""
+    workload = Workload(seq_len=4096, global_batch=64, software=software)
+    hardware = hardware_of(resolve_gpus("1x8xH100").groups[0], workload)
+
+    def gradients(name: str, ranks: int, groups: int = 1) -> float:
+        found = PerParameter.of(sharding(name, ranks, groups=groups), hardware, workload)
+        return float(found.dense_others[0])
+
+    assert gradients("z0", 8, 8) - gradients("z0", 1) == each
+    assert gradients("fsdp", 8) == pytest.approx(12.0 / 8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 
 import numpy as np
@@ -12,7 +12,7 @@ from meshwright.estimate.away import AWAY_KINDS, states_away
 from meshwright.estimate.hardware import Hardware
 from meshwright.shapes import Array, Bool, Float, Int
 from meshwright.specs.workload import Workload
-from meshwright.strategies.data import Z3, ShardingColumns, StateBytes, state_bytes
+from meshwright.strategies.data import Z0, Z3, ShardingColumns, StateBytes, state_bytes
 from meshwright.units import GIB
 
 # Buffers of one communicator inside a node. Source: NCCL issue 964 (544 MB for two ranks, 688 MB for more, A100).
@@ -218,7 +218,11 @@ class PerParameter:
 
 
 def _states(sharding: ShardingColumns, hardware: Hardware, workload: Workload) -> tuple[StateBytes, StateBytes]:
-    """Bytes per parameter of dense and of expert parameters."""
+    """Bytes per parameter of dense and of expert parameters.
+
+    Source: gradient_as_bucket_view of torch.nn.parallel.DistributedDataParallel, which is off by default: gradients are
+    copied into buckets of all parameters.
+    """
     dense, experts = (
         state_bytes(
             sharding,
@@ -230,6 +234,10 @@ def _states(sharding: ShardingColumns, hardware: Hardware, workload: Workload) -
         )
         for shards in (sharding.shard, sharding.expert_shard)
     )
+    if (role := hardware.software.ddp_buckets) and workload.training:
+        each = workload.precision.bytes_of(role) * (sharding.zero == Z0)
+        dense = replace(dense, gradients=dense.gradients + each * (sharding.replicate > 1))
+        experts = replace(experts, gradients=experts.gradients + each * (sharding.expert_replicate > 1))
     return dense, experts
 
 

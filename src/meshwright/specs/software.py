@@ -11,6 +11,7 @@ from meshwright.specs.tuning import BITSANDBYTES
 
 FlashKernel = Literal["fa1", "fa2", "best"]
 WholeGradients = Literal["never", "pipelines", "always"]
+DdpBuckets = Literal["", "gradients", "weights"]
 
 CAPTURED_PARTS = ("attn", "mlp", "moe_router", "moe_preprocess")
 """What of a layer a CUDA graph may hold by itself, as Megatron-Core names it."""
@@ -98,6 +99,9 @@ class Software:
     """Whether a layer that is made again ends where backward has what it needs: its last product is not repeated."""
     wide_rest: bool = False
     """Whether weights that no quantisation of a base touches (tables, head, norms) are cast to fp32 beside it."""
+    ddp_buckets: DdpBuckets = ""
+    """Format of the buckets in which DistributedDataParallel sums gradients of whole copies, which it keeps beside the
+    gradients themselves: that of `gradients` or of `weights`; empty where gradients lie in them."""
     whole_gradients: WholeGradients = "never"
     """Where ranks of FSDP add up whole gradients and sum them behind the last micro-batch alone (`no_sync`): nowhere,
     in stages of pipelines, or everywhere."""
@@ -131,6 +135,7 @@ class Software:
         check.positive("held_logits", self.held_logits, zero=True)
         check.positive("overlap", self.overlap, zero=True)
         check.one_of("flash", self.flash, ("fa1", "fa2", "best"))
+        check.one_of("ddp_buckets", self.ddp_buckets, ("", "gradients", "weights"))
         check.one_of("whole_gradients", self.whole_gradients, ("never", "pipelines", "always"))
         for part in self.captured:
             check.one_of("captured", part, CAPTURED_PARTS)
