@@ -12,7 +12,7 @@ from meshwright.estimate.away import AWAY_KINDS, states_away
 from meshwright.estimate.hardware import Hardware
 from meshwright.shapes import Array, Bool, Float, Int
 from meshwright.specs.workload import Workload
-from meshwright.strategies.data import Z0, Z3, ShardingColumns, StateBytes, state_bytes
+from meshwright.strategies.data import Z0, Z2, Z3, ShardingColumns, StateBytes, state_bytes, tile_bytes
 from meshwright.units import GIB
 
 # Buffers of one communicator inside a node. Source: NCCL issue 964 (544 MB for two ranks, 688 MB for more, A100).
@@ -135,6 +135,11 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     weight_copies = 2 * precision.bytes_of("weights") * sharding.gathers_layers
     gradient_copy = sharding.reduced_bytes(precision) * sharded * workload.training
     transient = load.transient + (load.largest_dense + load.largest_expert) * (weight_copies + gradient_copy)
+    if sharding.has_tiles:
+        here, experts_here = (np.where(sharding.zero >= Z2, 1.0 / shards, 1.0)
+                              for shards in (sharding.shard, sharding.expert_shard))  # fmt: skip
+        held = load.dense_parameters * here + load.expert_parameters * experts_here
+        transient = transient + tile_bytes(sharding, held, precision)
     if sharding.has_rings:
         each, ranks = _travelling_bytes(sharding, workload), np.maximum(sharding.shard, 1)
         group = (load.dense_parameters + load.expert_parameters) / ranks + load.largest_dense + load.largest_expert

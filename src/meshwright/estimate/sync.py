@@ -208,6 +208,11 @@ def step_sync(
             each = each + scattered * buckets
             traffic = optimizer_traffic_bytes(sharding, shards, precision, workload.optimizer) * parameters
             optimizer_s = optimizer_s + traffic / hardware.achieved_memory_bytes_per_s
+            if sharding.has_tiles:
+                # Each further tile is two launches: its gradients made wider, and the update.
+                own, tile = parameters * np.where(zero >= Z1, 1.0 / shards, 1.0), np.asarray(sharding.tile)
+                more = np.where(tile > 0, np.ceil(own / np.maximum(tile, 1.0)) - 1.0, 0.0)
+                optimizer_s = optimizer_s + np.maximum(more, 0.0) * 2 * hardware.efficiency.launch_s
             if kind.paged:
                 # Pages of states come for the update and leave again.
                 paged = 2 * kind.each_bytes(precision.bytes_of("moments")) * parameters

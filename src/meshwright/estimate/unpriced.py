@@ -65,7 +65,6 @@ OF_STRATEGY = (
         "which operators are recomputed stands in a table that is not read",
         "use selective with the modules that are computed again, or full",
     ),
-    Unpriced("optimizer_tile", (0,), "the optimizer updates all parameters of a rank at once", "use 0"),
 )
 
 
@@ -84,6 +83,7 @@ def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
         strategy, where = plan.strategies[index], f"strategies[{index}]"
         found += [entry.problem(strategy, where) for entry in OF_STRATEGY]
         found += _of_precision(strategy, workload, where)
+        found += _of_tiles(strategy, workload, where)
         found += update_problems(strategy.offload, workload)
         if strategy.data.sends_otherwise:
             from meshwright.estimate.sum_rules import sum_problems, sums_of_job  # few plans need it
@@ -117,6 +117,23 @@ def _of_precision(strategy: LayerStrategy, workload: Workload, where: str) -> It
             fix="leave it out and give the workload that precision; bf16_first and bf16_last keep layers in 16 bits",
             field=f"{where}.precision",
         )
+
+
+def _of_tiles(strategy: LayerStrategy, workload: Workload, where: str) -> Iterator[Problem]:
+    """Updates in tiles where there is no copy of gradients that tiles make smaller."""
+    precision, path = workload.precision, f"{where}.optimizer_tile"
+    if not strategy.optimizer_tile:
+        return
+    what = f"{path} is {strategy.optimizer_tile:,}"
+    if not precision.master_gradient_copy or precision.sums_in_copy:
+        summed = "every micro-batch is added to the fp32 copy, which is whole until the update"
+        why = summed if precision.sums_in_copy else "gradients are in the format of the update, with no copy in fp32"
+        yield Problem(what=what, why=why, fix="use 0, or --dtype fp16", field=path)
+    elif strategy.data.family == "fsdp":
+        why = "the shard that is updated is in fp32, and so is its gradient"
+        yield Problem(what=what, why=why, fix="use 0, or z1, z2 or z3", field=path)
+    elif strategy.offload.optimizer:
+        yield Problem(what=what, why="the host updates what it holds", fix="use 0, or leave off-o out", field=path)
 
 
 def _of_tensor(strategy: LayerStrategy, where: str) -> Iterator[Problem]:

@@ -38,6 +38,12 @@ def rank_refusals(row: PlanRow) -> Iterator[Problem]:
         if dtype not in (None, *RUNS):
             what, fix = f"{word}-{dtype} does not run here", f"use {' or '.join(f'{word}-{one}' for one in RUNS)}"
             yield Problem(what=what, why="only integers with scales are sent here", fix=fix, field="plan")
+    if row.optimizer_tile:
+        why, what = (
+            "no copy of gradients is made that tiles make smaller",
+            f"tile{row.optimizer_tile} does not run here",
+        )
+        yield Problem(what=what, why=why, fix="leave it out", field="plan")
     if row.offload:
         what = f"{words} with off-{row.offload} does not run here"
         yield Problem(what=what, why="states stay on their devices", fix="leave it out", field="plan")

@@ -92,6 +92,8 @@ class PlanRow:
     offload: str = ""
     """Letters of what is offloaded: w, a, o, g; behind them `-nvme` and `-dpu`, as in `waog-nvme`."""
     dp_overlap: bool = True
+    optimizer_tile: int = 0
+    """Parameters that the optimizer updates at a time; 0 for all."""
     data_words: tuple[str, ...] = ()
     """What data ranks send each other in another way than usual, as `specs.data_words` says it: `gc-powersgd4`."""
 
@@ -163,6 +165,8 @@ class PlanRow:
             tokens.append("tpov")
         if not self.dp_overlap:
             tokens.append("nodpov")
+        if self.optimizer_tile:
+            tokens.append(f"tile{self.optimizer_tile}")
         return tokens
 
     def strategy(self, *, recomputed: bool | None = None) -> LayerStrategy:
@@ -198,6 +202,7 @@ class PlanRow:
             data=self.data(),
             recompute=recompute,
             offload=offload_of(self.offload),
+            optimizer_tile=self.optimizer_tile,
         )
 
     @property

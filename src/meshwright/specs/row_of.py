@@ -79,6 +79,7 @@ def strategy_row(strategy: LayerStrategy) -> PlanRow | None:
         recompute_modules=strategy.recompute.modules if recompute == "sel" else ("core_attn",),
         offload=offload_token(strategy.offload),
         dp_overlap=strategy.data.overlap,
+        optimizer_tile=strategy.optimizer_tile,
         data_words=_data_words(strategy.data),
     )
     return row if row.strategy(recomputed=False) == strategy else None

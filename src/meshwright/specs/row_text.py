@@ -27,6 +27,7 @@ _RECOMPUTE = re.compile(r"^rc-(none|sel|full|block([0-9]{1,9})|uni([0-9]{1,9}))$
 _MODULES = re.compile(rf"^rc-sel((?:-(?:{'|'.join(RECOMPUTE_MODULES)}))+)$")
 _HSDP = re.compile(r"^hsdp([0-9]{1,9})$")
 _OFFLOAD = re.compile(r"^off-([waog]{1,4})(-nvme)?(-dpu)?$")
+_TILE = re.compile(r"^tile([1-9][0-9]{0,11})$")
 MAX_TEXT = 500
 """Characters of the one-line form; every token there is, each once, takes fewer."""
 _WORDS = ("nosp", "tpov", "nodpov", "z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "weipipe")
@@ -40,6 +41,7 @@ _EXAMPLES = (
     "rc-block4",
     "rc-uni4",
     "off-o",
+    "tile1800000",
     "off-og",
     "off-og-nvme",
     "tp8",
@@ -115,6 +117,8 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
             put("sp", False, token)
         elif token == "tpov":
             put("tp_overlap", "ring", token)
+        elif match := _TILE.match(token):
+            put("optimizer_tile", int(match[1]), token)
         elif token == "nodpov":
             put("dp_overlap", False, token)
         elif stated := word_fields(token):

@@ -16,6 +16,7 @@ Source: Rajbhandari et al. 2020 (arXiv 1910.02054); Zhao et al. 2023 (arXiv 2304
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +70,14 @@ class ShardingColumns:
 
     ring: Bool[np.ndarray, "..."] | None = None
     """Whether whole layers travel from rank to rank; None likewise."""
+
+    tile: Float[np.ndarray, "..."] | None = None
+    """Parameters that the optimizer updates at a time, 0 for all; None likewise."""
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether the optimizer of any row updates a part at a time."""
+        return self.tile is not None and bool(np.any(self.tile))
 
     @property
     def has_rings(self) -> bool:
@@ -194,7 +203,11 @@ def state_bytes(
         zero = np.zeros(np.shape(shards))
         alone = np.where(sharding.fsdp, weight * by_zero[2], weights)
         return StateBytes(weights=alone, gradients=zero, optimizer=zero, wide=by_zero[2])
-    gradient = precision.bytes_of("gradients") + (4.0 if precision.master_gradient_copy else 0.0)
+    copied: Any = COPY_BYTES if precision.master_gradient_copy else 0.0
+    if sharding.has_tiles:
+        # The copy is of one tile, which is working memory.
+        copied = np.where(np.asarray(sharding.tile) > 0, 0.0, copied)
+    gradient = precision.bytes_of("gradients") + copied
     gradients = np.where(sharding.fsdp, fsdp_weight * by_zero[2], gradient * by_zero[1])
     gradients = gradients * (1.0 - sharding.away("gradients"))
     if np.any(sharding.defers):
@@ -216,6 +229,26 @@ def state_bytes(
         states=0.0 if kind.paged else kept,
         wide=np.where(sharding.fsdp, np.where(sharding.reshard, 0.0, 1.0), by_zero[2]),
     )
+
+
+COPY_BYTES = 4.0
+"""Of a gradient in 16 bits once more in fp32, as the optimizer reads it."""
+
+
+def tile_bytes(
+    sharding: ShardingColumns, parameters: Float[np.ndarray, "..."], precision: Precision
+) -> Float[np.ndarray, "..."]:
+    """Working memory of an optimizer that updates a tile at a time: the fp32 copy of the tile's gradients.
+
+    Args:
+        sharding: the choice, per row.
+        parameters: whose gradients a rank holds.
+        precision: formats of the roles.
+
+    Source: Singh et al., "A Hybrid Tensor-Expert-Data Parallelism Approach to Optimize Mixture-of-Experts Training",
+    ICS 2023, section 4.
+    """
+    return np.asarray(COPY_BYTES * np.minimum(np.asarray(sharding.tile), parameters) * precision.master_gradient_copy)
 
 
 OUTER_BYTES = 8.0

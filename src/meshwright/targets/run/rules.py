@@ -39,6 +39,12 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
     for kind, _ in row.cp:
         if not (kind in CONTEXTS and CONTEXTS[kind].runs):
             yield _unsplit(f"kind of context {kind}", [name for name, one in CONTEXTS.items() if one.runs])
+    if row.optimizer_tile:
+        why, fix = (
+            "the optimizer here reads gradients as they are, with no copy that tiles make smaller",
+            "leave it out",
+        )
+        yield Problem(what=f"tile{row.optimizer_tile} does not run here", why=why, fix=fix, field="plan")
     if row.sharding == "weipipe" and row.tp > 1:
         why, fix = "each rank of the ring runs whole layers", "leave tp out, or estimate the plan"
         yield Problem(what=f"weipipe with tp{row.tp} does not run here", why=why, fix=fix, field="plan")
