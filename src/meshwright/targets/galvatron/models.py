@@ -110,12 +110,13 @@ def _unlike(job: Job, family: _Family, said: dict[str, str]) -> Iterator[Problem
         why = "its Llama rotates with a base of 10000 and without scaling, whatever the config says"
         what = f"model: rope of {model.name} is {named}"
         yield Problem(what=what, why=why, fix=_FIX, field="model.settings.rope_base")
-    heads = int(said["--num-attention-heads"])
-    if heads * int(said.get("--kv-channels", model.hidden // heads)) != model.hidden:
+    # A layer of another kind has no heads, and is refused by its own name.
+    heads = int(said.get("--num-attention-heads", 0))
+    if heads and heads * int(said.get("--kv-channels", model.hidden // heads)) != model.hidden:
         why = "the width of a head is the hidden width over the heads"
         what = f"model: heads of {model.name} are {said['--kv-channels']} wide"
         yield Problem(what=what, why=why, fix=_FIX, field="--kv-channels")
-    if "--ffn-hidden-size" not in family.sizes and int(said["--ffn-hidden-size"]) != 4 * model.hidden:
+    if "--ffn-hidden-size" not in family.sizes and int(said.get("--ffn-hidden-size", 0)) not in (0, 4 * model.hidden):
         what, why = f"model: the MLP is {said['--ffn-hidden-size']} wide", "that of its GPT-2 is 4 x the hidden width"
         yield Problem(what=what, why=why, fix=_FIX, field="--ffn-hidden-size")
     learned, length = model.learned_positions, job.workload.seq_len
