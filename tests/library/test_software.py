@@ -13,6 +13,7 @@ from meshwright.library.software import (
     canonical,
     generation_of,
     generations_of,
+    measured_as,
     numbers_name,
     own_numbers,
     published_software,
@@ -101,6 +102,8 @@ def test_a_plan_names_the_generation_it_assumes() -> None:
 
 def test_a_line_like_another_one_shares_its_numbers_but_for_those_it_states() -> None:
     assert numbers_name("nanotron@2025-06") == "pytorch-eager"
+    assert measured_as("pytorch-eager-no-sync@2023-05") == canonical("pytorch-eager@2023-05")
+    assert (measured_as("nanotron"), measured_as("torchtitan")) == ("nanotron", "torchtitan")
     assert numbers_name("megatron-core-graphs@2025-06") == "megatron-core@2025-01"
     assert numbers_name("megatron-core@2025-06") == "megatron-core@2025-01"
     assert {"flash", "link_share", "adds_gradients"} <= own_numbers("nanotron")

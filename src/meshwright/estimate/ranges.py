@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 
 from meshwright.estimate.result import RANGE_BY_BASIS
-from meshwright.library.software import canonical
+from meshwright.library.software import measured_as
 from meshwright.specs.calibration import NARROW, Z90, Calibration, KindOfRun
 from meshwright.specs.device import Basis, DeviceSpec, KernelEfficiency
 from meshwright.specs.model import ModelSpec
@@ -81,7 +81,7 @@ def kind_of_run(estimate: PricedStep, model: ModelSpec | None, workload: Workloa
         seq_len=workload.seq_len,
         generation=device.efficiency.generation,
         bits=8 * workload.precision.bytes_of("compute"),
-        software=canonical(workload.software),
+        software=measured_as(workload.software),
         device=device.name,
     )
 
@@ -107,7 +107,7 @@ def outside_experience(known: Calibration, workload: Workload, devices: Iterable
             unlike.append(f"no measured run in {workload.precision.compute} on the generation of {device.name}")
         elif not known.ranges.sources(f"device {device.name}"):
             unlike.append(f"no measured run on {device.name}, some on others of its generation")
-    line = canonical(workload.software).partition("@")[0]
+    line = measured_as(workload.software).partition("@")[0]
     if not known.ranges.sources(line):
         unlike.append(f"no measured run under {line}")
     if known.ranges.most_devices and total > known.ranges.most_devices:

@@ -99,6 +99,22 @@ def numbers_name(name: str) -> str:
     return f"{_like(line) or line}{at}{since}"
 
 
+def measured_as(name: str) -> str:
+    """The canonical name under which runs like those of a framework are counted.
+
+    A line that differs from the one it is like in when it sums gradients alone is known as well as that one.
+
+    Args:
+        name: as `software` takes it.
+
+    Raises:
+        As `generation_of`.
+    """
+    line = name.partition("@")[0]
+    same = line in _table() and _table()[line].keys() <= {"like", "source", "whole_gradients"}
+    return numbers_name(name) if same else canonical(name)
+
+
 def own_numbers(name: str) -> frozenset[str]:
     """Fields that a line states itself though it is like another one, so that no fit of that one moves them."""
     line = name.partition("@")[0]

@@ -27,7 +27,7 @@ def test_one_fsdp_group_covers_both_kinds(plans: PlanSet) -> None:
     best = plans[0]
     assert best.plan.devices == 16
     assert best.row is not None
-    assert best.row.dp == 16
+    assert best.row.dp * best.row.cp_degree == 16
     assert best.row.sharding.startswith("fsdp")
     assert plans.mixing is not None
     assert (plans.mixing.used, plans.mixing.idle) == (2, ())
