@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright import check
+from meshwright import check, export, plan
 from meshwright.app.check import CheckReport
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
@@ -270,3 +270,14 @@ def test_experts_of_classes_of_transformers_are_not_split() -> None:
     for model, splits in (("mixtral-8x7b", False), ("qwen3-30b-a3b", True)):
         fields = JobFields(model=model, gpus="8xH100", seq_len=2048)
         assert bool(TARGETS["automodel"].refused(plan_question("ep8.dp8.fsdp", fields).job)) != splits
+
+
+@pytest.mark.parametrize("software", ["pytorch-eager", "pytorch-eager-no-sync"])
+def test_a_recipe_defers_gradients_as_the_plan_was_priced(tmp_path: Path, software: str) -> None:
+    pins = ("pp=1", "mbs=1")
+    found = plan("llama-3.1-8b", gpus="16xH100", global_batch=64, software=software, target="automodel", pin=pins)
+    export(found[0], "automodel", tmp_path)
+    text = (tmp_path / "automodel.yaml").read_text()
+    assert f"defer_fsdp_grad_sync: {str(software != 'pytorch-eager').lower()}" in text
+    report = check("llama-3.1-8b", cluster="16xH100", source=tmp_path / "automodel.yaml", search=False)
+    assert described(report).workload.software == software
