@@ -32,6 +32,7 @@ from tests.corpus import (  # noqa: E402, F401
     posted,
     posted_decoders,
     posted_objectives,
+    recent,
     recipes,
     recipes_decoders,
     several,

@@ -21,6 +21,8 @@ CHEAP = [
     ("jax_solved_by_odeint", "ShardParallel"),
     ("jax_momentum_contrast_with_a_queue", "DataParallel"),
     ("jax_tasks_with_batches_of_their_own", "DataParallel"),
+    ("equinox_denoiser_in_u_form", "PipeshardParallel"),
+    ("linen_scanned_decoder_with_saved_names_and_token_weights", "DataParallel"),
     ("equinox_flash_attention_masked_decay_and_injected_rates", "Zero2Parallel"),
 ]
 
