@@ -50,6 +50,11 @@ def test_what_is_said_of_an_axis_goes_before() -> None:
     assert "3d" not in (found.pinned("tensor") or ())
 
 
+def test_a_sharding_that_is_forbidden_opens_no_other() -> None:
+    assert "weipipe" not in (space(forbid="fsdp").pinned("sharding") or ())
+    assert "weipipe" in (space(methods="sharding", forbid="fsdp").pinned("sharding") or ())
+
+
 def test_wrong_names_are_refused_together_with_the_nearest_right_ones() -> None:
     with pytest.raises(InputError) as refused:
         check_axes(methods="scedule,tp,offlod")

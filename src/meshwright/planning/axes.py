@@ -18,7 +18,7 @@ from meshwright.planning.axis_words import (
 )
 from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, schedule_named
 from meshwright.search.axes import AXES, WAY_AXES
-from meshwright.search.shardings import keeps_order
+from meshwright.search.shardings import SEARCHED_SHARDINGS, keeps_order
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.job import Job
@@ -104,7 +104,7 @@ def space_of(
                 )
             )
         elif axis:
-            every = list(pins.get(axis, ())) if axis == "schedule" else []
+            every = list(pins.get(axis, ())) if axis in ("schedule", "sharding") else []
             every = every or _every_value(axis, model, workload, devices)
             kept = [v for v in every if v not in values] if values else [AXES[axis].neutral]
             hold(axis, kept, f"forbid {entry!r}")
@@ -192,6 +192,8 @@ def _every_value(axis: str, model: ModelSpec, workload: Workload, devices: int) 
     """All values an axis could take in any plan, so that one can be taken out."""
     if axis == "schedule":
         return list(DEFAULT_SCHEDULES)
+    if axis == "sharding":
+        return list(SEARCHED_SHARDINGS)
     if not AXES[axis].counted:
         return list(AXES[axis].values())
     if axis == "vpp":

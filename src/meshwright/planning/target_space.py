@@ -9,6 +9,7 @@ from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
 from meshwright.search.axes import recompute_words, selective_words
+from meshwright.search.shardings import NAMED_SHARDINGS, PLAIN_SHARDINGS, SEARCHED_SHARDINGS
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.cluster import ClusterSpec
@@ -94,7 +95,7 @@ def restricted(
         if (axis == "tp" or model.is_moe) and (problems := _asked(refused_of, replace(plain, **{axis: value}))):  # type: ignore[arg-type]
             _keep(pins, axis, (1,), _as_searched(problems))
     choices: list[tuple[str, Sequence[object]]] = [
-        ("sharding", ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")),
+        ("sharding", (*PLAIN_SHARDINGS, *(one for one in NAMED_SHARDINGS if one in pins.get("sharding", ())))),
         ("schedule", [name for name in pins.get("schedule") or _EVERY["schedule"] if not _chunked(str(name), plain)]),
     ]
     if room:
@@ -244,6 +245,6 @@ def _chunked(name: str, row: PlanRow) -> bool:
 
 
 _EVERY: dict[str, Sequence[object]] = {
-    "sharding": ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp"),
+    "sharding": SEARCHED_SHARDINGS,
     "schedule": DEFAULT_SCHEDULES,
 }

@@ -11,7 +11,7 @@ from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
 from meshwright.search.axes import SEARCHED_WAYS, WAY_AXES
 from meshwright.search.result import FoundPlan, SearchResult
-from meshwright.search.shardings import PLAIN_SHARDINGS
+from meshwright.search.shardings import SEARCHED_SHARDINGS
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
@@ -79,7 +79,7 @@ def narrow_space(space: Space) -> Space:
         **dict(zip(WAY_AXES, SEARCHED_WAYS, strict=True)),
         "offload": ("none",),
         "tensor": ("1d",),
-        "sharding": (*PLAIN_SHARDINGS, "hsdp"),
+        "sharding": SEARCHED_SHARDINGS,
     }
     narrow: dict[str, tuple[object, ...]] = {}
     for axis in space.opened:

@@ -18,6 +18,8 @@ from meshwright.specs.strategy import Offload
 from meshwright.strategies.data import Z0, Z1, Z2, Z3, ShardingColumns, whole_between
 
 PLAIN_SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")
+SEARCHED_SHARDINGS = (*PLAIN_SHARDINGS, "hsdp")
+"""Those that are tried unless others are named."""
 NAMED_SHARDINGS = ("weipipe",)
 """Those that are tried where they are named, or where `--methods` opens the axis."""
 _ZERO = {"z0": Z0, "z1": Z1, "z2": Z2}
