@@ -225,7 +225,7 @@ def linen_scanned_decoder_with_saved_names_and_token_weights() -> Case:
         key = jax.random.fold_in(jax.random.key(5), count)
         (value, seen), grads = jax.value_and_grad(loss, has_aux=True)(params, batch, key)
         updates, opt_state = optimizer.update(grads, opt_state, params)
-        metrics = {"loss": value, "grad_norm": optax.global_norm(grads), **seen}
+        metrics = {"loss": value, "grad_norm": optax.tree.norm(grads), **seen}
         return (optax.apply_updates(params, updates), opt_state, count + 1), metrics
 
     batch = {**sentences(), "segments": jnp.minimum(whole(3, SAMPLES, 1, seed=6) + jnp.arange(LENGTH) // 3, 2)}
