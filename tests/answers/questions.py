@@ -486,12 +486,42 @@ BAD = _lines("""
     run gpt-tiny --plan tp3.dp3
 """)
 
+ADAPTERS = _lines("""
+    plan llama-3.1-8b --gpus 1xRTX4090 --lora r=16 --top 2
+    plan llama-3-8b --gpus 1xRTX4090 --lora r=16,base=nf4 --seq 2048 --top 1
+    plan mistral-7b --gpus 2xRTX4090 --lora r=16,dora --gbs 32 --top 2
+    plan llama-3.1-70b --gpus 1xRTX4090 --lora r=16
+    estimate llama-3.1-8b --gpus 1xRTX4090 --lora r=16 --plan dp1.mbs1.gbs16.rc-full
+    estimate mistral-7b --gpus 1xRTX4090 --lora r=16,base=nf4 --plan dp1.mbs1.gbs16.rc-full --target llamafactory
+    estimate llama-3.1-8b --gpus 8xA100-40 --lora r=16 --plan tp2.dp4.z1.mbs1.gbs32
+    estimate llama-3.1-8b --gpus 8xA100-40 --lora r=16 --plan pp2.dp4.mbs1.gbs32 --target accelerate
+    estimate t5-base --gpus 8xA100-40 --lora r=8 --plan dp8.z1.mbs1.gbs32
+    check llama-3.1-8b --gpus 8xA100-40 --lora r=16,dora --plan dp8.fsdp.mbs1.gbs32
+    compare dp8.fsdp.mbs1.gbs32 pp2.dp4.mbs1.gbs32 --model llama-3.1-8b --gpus 8xA100-40 --lora r=16
+    size llama-3.1-8b --device RTX4090 --lora r=16 --tokens 1B --days 7
+""")
+
+ADAPTERS_SLOW = _lines("""
+    plan llava-1.5-7b --gpus 8xA100-40 --lora r=16 --gbs 64 --top 1
+    plan llama-3.1-8b --gpus 8xA100-40 --lora r=16,base=nf4 --gbs 64 --top 2
+    plan llama-3.1-70b --gpus 8xH100 --lora r=16 --gbs 64 --top 2
+    plan llama-3.1-70b --gpus 8xH100 --lora r=16,base=nf4 --gbs 64 --top 1
+    plan mixtral-8x7b --gpus 16xH100 --lora r=16 --gbs 64 --top 2
+    plan llama-3.1-70b --gpus 16xH100 --lora r=16,dora --gbs 64 --top 1
+    plan llama-3.1-8b --gpus 4xRTX4090,4xA100-40 --lora r=16 --top 1
+    size llama-3.1-70b --device H100 --lora r=16 --tokens 1B --days 2 --price 2
+    tune llama-3.1-8b --gpus 8xA100-40 --lora r=16 --trials 30
+""")
+
 QUICK = frozenset(
-    (*PLAN, *MIXED, *ESTIMATE, *CHECK, *READ, *SCHEDULE, *SIZE_AND_TUNE, *CALCULON, *LIBRARY, *MEASURED, *BAD)
+    (
+        *(*PLAN, *MIXED, *ESTIMATE, *CHECK, *READ, *SCHEDULE, *SIZE_AND_TUNE, *CALCULON, *LIBRARY, *MEASURED, *BAD),
+        *ADAPTERS,
+    )
 )
 """Those that `make test` asks, too."""
 
 QUESTIONS = (
     *(*PLAN, *PLAN_SLOW, *MIXED, *MIXED_SLOW, *ESTIMATE, *CHECK, *READ, *SCHEDULE, *SIZE_AND_TUNE, *SIZE_AND_TUNE_SLOW),
-    *(*CALCULON, *LIBRARY, *MEASURED, *MEASURED_SLOW, *BAD),
+    *(*CALCULON, *LIBRARY, *MEASURED, *MEASURED_SLOW, *BAD, *ADAPTERS, *ADAPTERS_SLOW),
 )

@@ -198,14 +198,13 @@ class PlanSpace(TableSpace):
         """Simulated step time of a plan; infeasible where a stage does not fit, as in the exact search."""
         row = self.row(point)
         plan = expand(row, self.model, self.workload.seq_len)
-        if refused := self._refused(plan):
-            return Outcome(
-                status="infeasible", name=row.format(), reason=f"{self.under} cannot run it: {refused[0].why}"
-            )
         estimate = estimate_plan(plan, self.model, self.cluster, self.workload)
         full = max(estimate.stages, key=lambda stage: stage.peak_memory_bytes / stage.capacity_bytes)
         limit_bytes = full.capacity_bytes * (1.0 if self.space.tight else 1.0 - TIGHT_SHARE)
         value, name = estimate.step_time_s, row.format()
+        if refused := self._refused(plan):
+            reason = f"{self.under} cannot run it: {refused[0].why}"
+            return Outcome(status="infeasible", value=value, name=name, reason=reason, excess=1.0)
         if full.peak_memory_bytes <= limit_bytes:
             return Outcome(status="ok", value=value, name=name)
         kept = "" if self.space.tight else f", of which {TIGHT_SHARE:.0%} stay free"
