@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.errors import InputError
+from meshwright.formats.canonical import record_hash
 from meshwright.formats.plan_json import (
     PLAN_SET_SCHEMA,
     MadeWith,
@@ -21,7 +22,6 @@ from meshwright.formats.plan_json import (
     job_document,
     read_document,
     read_job,
-    record_hash,
     write_job,
 )
 from meshwright.schedules.plan_rows import plan_of

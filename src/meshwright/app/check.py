@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from meshwright.app.answer import Answer, model_entry
+from meshwright.app.check_better import Better, better_plan
 from meshwright.app.requests.check import CheckRequest
-from meshwright.errors import InputError, MeshwrightError, Problem, ViolationError
+from meshwright.errors import InputError, Problem, ViolationError
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import plan_problems
 from meshwright.estimate.price import estimate_plan
@@ -27,51 +28,27 @@ from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.launch_format import format_of
 from meshwright.planning.launch_script import script_question
 from meshwright.planning.launch_source import LaunchSource, Outside
-from meshwright.planning.one_kind import find_plans
 from meshwright.planning.plan_question import PlanQuestion
-from meshwright.planning.plan_shape import title
 from meshwright.planning.plan_source import measured_plan, plan_question
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
-from meshwright.planning.repair.of_target import Rule, as_said, of_degrees
+from meshwright.planning.repair.of_target import Rule, as_said
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
 from meshwright.planning.script_fix import ScriptFix, script_fix
-from meshwright.planning.target_space import restricted
-from meshwright.planning.ties import tied
 from meshwright.planning.violation import Violation, too_large
 from meshwright.planning.violation_place import at_their_lines
-from meshwright.records import Record, plain
+from meshwright.records import plain
 from meshwright.report.words import check as words
 from meshwright.report.words.measured import folder_notes
 from meshwright.report.words.post_mortem import post_mortem_lines, ran_out
 from meshwright.report.words.titles import planned_title, title_of
-from meshwright.report.words.verdict import against, plan_sentence
+from meshwright.report.words.verdict import plan_sentence
 from meshwright.schedules import known_names
 from meshwright.schedules.plan_rows import row_of
-from meshwright.search.result import FoundPlan
-from meshwright.search.space import Space
-from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_text import parse_row
 from meshwright.targets.contract import ReadTarget
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Better(Record):
-    """The best plan of the same question, where it beats the one checked."""
-
-    name: str
-    step_time_s: float
-    gain: float
-    """Relative time saved."""
-    because: str
-    job: Job | None = field(default=None, repr=False)
-    """The plan with what it is for."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As data, without the job."""
-        return {name: getattr(self, name) for name in ("name", "step_time_s", "gain", "because")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -171,23 +148,37 @@ def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckRepo
     question, violations, launch, source = script_question(file, framework, request.job, outside)
     if question is None:
         return _asking(at_their_lines(violations, source, launch), launch)
-    search = request.search and not launch.questions
-    sayable, editable = None, source.editable
-    if isinstance(source.target, ReadTarget) and editable is not None:
-        from meshwright.planning.trainer_fix import says  # few files are theirs
-
-        sayable = partial(says, editable, launch)
-    rule = target_rule(source.target.searched)
-    in_pieces = switch_of(launch) is not None or launch.workload.get("loss_tiles", 1) > 1
-    if rule is not None and in_pieces:
-        rule = partial(_of_whole_logits, rule)
-    report = _report(question, violations, search=search, rule=rule, oom_log=request.oom_log, sayable=sayable)
+    editable = source.editable
+    report = _report(
+        question,
+        violations,
+        search=request.search and not launch.questions,
+        rule=_rule(source, launch),
+        oom_log=request.oom_log,
+        sayable=_sayable(editable, launch),
+    )
     if launch.questions:
         return replace(report, launch=launch, title="the launch script", text=words.asks(launch.questions))
     fix = _fix(editable, launch, report) if editable is not None else None
     if request.fix and request.output is not None and fix is not None and fix.text:
         _write(fix, Path(request.output))
     return replace(report, violations=at_their_lines(report.violations, source, launch), launch=launch, fix=fix)
+
+
+def _rule(source: LaunchSource, launch: LaunchFile) -> Rule | None:
+    """What the target of a launch configuration refuses, with the logits that its file makes."""
+    rule = target_rule(source.target.searched)
+    in_pieces = switch_of(launch) is not None or launch.workload.get("loss_tiles", 1) > 1
+    return partial(_of_whole_logits, rule) if rule is not None and in_pieces else rule
+
+
+def _sayable(editable: LaunchSource | None, launch: LaunchFile) -> Callable[[PlanRow], bool] | None:
+    """Whether the keys of a trainer's file say a plan; None of files whose keys say all that the target runs."""
+    if editable is None or not isinstance(editable.target, ReadTarget):
+        return None
+    from meshwright.planning.trainer_fix import says  # few files are theirs
+
+    return partial(says, editable, launch)
 
 
 def _asking(violations: tuple[Violation, ...], launch: LaunchFile) -> CheckReport:
@@ -241,7 +232,7 @@ def _report(
     if died is not None:
         violations.append(ran_out(died))
     elif search and inputs.cluster.homogeneous:
-        better = _better(question, estimate, warnings, rule, sayable)
+        better = better_plan(question, estimate, warnings, rule, sayable)
     elif search:
         warnings.append("no other plan was searched: use `plan` for clusters of several groups")
     spelled = partial(as_said, inputs=inputs, rule=rule, sayable=sayable)
@@ -293,58 +284,6 @@ def _priced(question: PlanQuestion) -> tuple[StepEstimate | None, list[Violation
 def _of_whole_logits(rule: Rule, job: Job) -> tuple[Problem, ...]:
     """What a target refuses of a job whose logits the file's own switch makes in pieces."""
     return rule(at_once(job))
-
-
-_TRIED = 64
-"""Plans of a search that are tried in a trainer's file."""
-
-
-def _better(
-    question: PlanQuestion,
-    estimate: StepEstimate | None,
-    warnings: list[str],
-    rule: Rule | None,
-    sayable: Callable[[PlanRow], bool] | None,
-) -> Better | None:
-    """The best plan of the default space that the target can run, if it beats this one by more than a tie.
-
-    Of a trainer whose keys say fewer plans, it is the best of the first few that they say, where they say any.
-    """
-    inputs = question.inputs
-    refuses = rule if rule is None or sayable is None else partial(of_degrees, rule)
-
-    def space_for(part: ClusterSpec) -> Space:
-        return restricted(Space(), inputs.model, part, inputs.workload, refuses) if refuses else Space()
-
-    try:
-        found = find_plans(
-            inputs.model, inputs.cluster, inputs.workload, space_for, top=_TRIED if sayable else 1, refuses=refuses
-        )
-    except MeshwrightError as error:
-        first = error.problems[0]
-        warnings.append(f"no other plan was searched: {first.what.removeprefix('plan: ')}: {first.why}")
-        return None
-    if not found.result.plans:
-        return None
-    best = _first_sayable(found.result.plans, sayable)
-    job = found.job(best, inputs.model, inputs.workload)
-    name = title(best.plan, inputs.model, job.name)
-    if estimate is None or estimate.fits == "no":
-        return Better(
-            name=name, step_time_s=best.estimate.step_time_s, gain=0.0, because="the best plan that fits", job=job
-        )
-    gain = 1.0 - best.estimate.step_time_s / estimate.step_time_s
-    if gain < 0 or tied(gain, best.estimate):
-        return None
-    because = f"this plan is {against(best.estimate, estimate)}"
-    return Better(name=name, step_time_s=best.estimate.step_time_s, gain=gain, because=because, job=job)
-
-
-def _first_sayable(plans: Sequence[FoundPlan], sayable: Callable[[PlanRow], bool] | None) -> FoundPlan:
-    """The first plan that the keys of a trainer say, where they say any; the first of all otherwise."""
-    if sayable is None:
-        return plans[0]
-    return next((one for one in plans if one.row is not None and sayable(one.row)), plans[0])
 
 
 def _fix(source: LaunchSource, launch: LaunchFile, report: CheckReport) -> ScriptFix | None:

@@ -11,19 +11,17 @@ the content that `hash` is of. Files without it, of versions up to 0.5, are read
 
 from __future__ import annotations
 
-import hashlib
 import json
-import marshal
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from functools import cache, lru_cache
-from itertools import repeat
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from meshwright.errors import InputError, Problem, UnsupportedError, nearest
+from meshwright.formats.canonical import canonical_json, digest, joined_json, own_data, plain_record, record_hash
 from meshwright.formats.files import read_text
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
@@ -141,16 +139,7 @@ def with_model(planned: PlannedJob) -> Job:
 
 def content_hash(job: PlannedJob) -> str:
     """`sha256:` and the digest of the job's canonical JSON; the name does not count."""
-    return _digest(_joined(_texts(job)))
-
-
-def record_hash(record: Any) -> str:
-    """`sha256:` and the digest of a record's canonical JSON.
-
-    Args:
-        record: a frozen dataclass, or plain data.
-    """
-    return _hash(_plain(record))
+    return digest(joined_json(_texts(job)))
 
 
 def job_document(job: PlannedJob, made_with: MadeWith | None = None) -> dict[str, Any]:
@@ -164,9 +153,9 @@ def job_document(job: PlannedJob, made_with: MadeWith | None = None) -> dict[str
         InputError: if a number in it is not finite.
     """
     texts = _texts(job)
-    content = {name: marshal.loads(_marshalled(text)) for name, text in texts.items()}
-    rests = {} if made_with is None else {"made_with": _plain(made_with)}
-    return {"schema": PLAN_SCHEMA, "name": job.name, "hash": _digest(_joined(texts)), **rests, **content}
+    content = {name: own_data(text) for name, text in texts.items()}
+    rests = {} if made_with is None else {"made_with": plain_record(made_with)}
+    return {"schema": PLAN_SCHEMA, "name": job.name, "hash": digest(joined_json(texts)), **rests, **content}
 
 
 def write_job(job: PlannedJob, made_with: MadeWith | None = None) -> str:
@@ -219,99 +208,25 @@ def _texts(job: PlannedJob) -> dict[str, str]:
     """The content of a plan document by key, each as canonical JSON."""
     plan = _plan_texts(job.plan)
     if isinstance(job, MeasuredJob):
-        own = {"profile": _canonical(_plain(job.profile)), "global_batch": _canonical(job.global_batch)}
+        own = {"profile": canonical_json(plain_record(job.profile)), "global_batch": canonical_json(job.global_batch)}
     else:
-        own = {"model": _record_text(job.model), "workload": _canonical(_plain(job.workload))}
+        own = {"model": _record_text(job.model), "workload": canonical_json(plain_record(job.workload))}
     return {"cluster": _record_text(job.cluster), **own, **plan}
 
 
 @lru_cache(maxsize=64)
 def _record_text(record: ModelSpec | ClusterSpec) -> str:
     """Of a noun that documents share: written once, as the documents of many plans and estimates hold it."""
-    return _canonical(_plain(record))
+    return canonical_json(plain_record(record))
 
 
 @lru_cache(maxsize=64)
 def _plan_texts(plan: ExecutionPlan) -> dict[str, str]:
     """The plan itself, as a document has it beside model, cluster and workload."""
     return {
-        "strategies": _canonical([_plain(strategy) for strategy in plan.strategies]),
-        "pipelines": _canonical([_plain(pipeline) for pipeline in plan.pipelines]),
+        "strategies": canonical_json([plain_record(strategy) for strategy in plan.strategies]),
+        "pipelines": canonical_json([plain_record(pipeline) for pipeline in plan.pipelines]),
     }
-
-
-def _plain(value: Any, hint: Any = None) -> Any:
-    """A noun as plain data: defaults left out except a `kind`, numbers that may have a fraction with one.
-
-    Planning writes documents and reads none, so that this asks the dataclasses themselves and loads no schema.
-    """
-    record = type(value)
-    if record in _SAID_AS_THEY_ARE:
-        return value
-    if record is not tuple and is_dataclass(record):
-        said = {}
-        for name, kind, default in _slots(record):
-            one = getattr(value, name)
-            if name == "kind" or (one is not default and one != default):
-                said[name] = one if type(one) in _SAID_AS_THEY_ARE else _plain(one, kind)
-        return said
-    arguments = _arguments(hint)
-    if isinstance(value, tuple):
-        hints = repeat(arguments[0]) if ... in arguments else arguments
-        return [_plain(item, kind) for item, kind in zip(value, hints, strict=False)]
-    fraction = hint is float or (float in arguments and int not in arguments)
-    return float(value) if fraction and type(value) is int else value
-
-
-_SAID_AS_THEY_ARE = frozenset((str, bool, float, type(None)))
-
-
-@cache
-def _arguments(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint)
-
-
-@cache
-def _slots(kind: Any) -> tuple[tuple[str, Any, Any], ...]:
-    """Name, type and default of each field of a dataclass."""
-    hints = get_type_hints(kind)
-    slots = []
-    for item in fields(kind):
-        default = item.default if item.default_factory is MISSING else item.default_factory()
-        slots.append((item.name, hints[item.name], default))
-    return tuple(slots)
-
-
-def _hash(content: Mapping[str, Any]) -> str:
-    return _digest(_canonical(content))
-
-
-def _canonical(content: Any) -> str:
-    """JSON that is the same on every machine.
-
-    Raises:
-        InputError: a number is not finite.
-    """
-    try:
-        return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
-    except ValueError as error:
-        why = "numbers must be finite"
-        raise _fail(f"the plan holds a value that JSON cannot: {error}", why, code="MW224") from None
-
-
-@lru_cache(maxsize=256)
-def _marshalled(text: str) -> bytes:
-    """JSON as Python reads it fastest: every document gets data of its own."""
-    return marshal.dumps(json.loads(text))
-
-
-def _joined(texts: Mapping[str, str]) -> str:
-    """The canonical JSON of an object, by that of its members."""
-    return "{" + ",".join(f'"{name}":{texts[name]}' for name in sorted(texts)) + "}"
-
-
-def _digest(text: str) -> str:
-    return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def _fail(what: str, why: str, fix: str = "", field: str = "", code: str = "MW220") -> InputError:

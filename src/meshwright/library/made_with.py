@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from meshwright.errors import MeshwrightError
-from meshwright.formats.plan_json import MadeWith, PlanFile, PlannedJob, record_hash
+from meshwright.formats.canonical import record_hash
+from meshwright.formats.plan_json import MadeWith, PlanFile, PlannedJob
 from meshwright.library import models
 from meshwright.library.calibration import calibration
 from meshwright.library.devices import device, published_efficiency

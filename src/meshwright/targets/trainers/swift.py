@@ -1,7 +1,7 @@
 """ms-swift: scripts that start `swift sft` or `megatron sft`, whose options say model, batch, adapters and engine.
 
-Names and defaults are those of swift/arguments and swift/megatron/arguments of ms-swift 4 (2026),
-https://github.com/modelscope/ms-swift; its Megatron takes the options of Megatron-LM with `_` for `-`.
+Names and defaults are those of swift/arguments of ms-swift 4 (2026), https://github.com/modelscope/ms-swift. Its
+Megatron takes the options of Megatron-LM with `_` for `-`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.formats.megatron.options import known_options
-from meshwright.formats.megatron.read import read_flags
-from meshwright.formats.shell import Launch, Script, launches, processes, word
+from meshwright.formats.shell import Launch, Script, launches, processes
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.values import Value, known_text, unknown_of
 from meshwright.specs.precision import PRECISIONS, Precision
@@ -25,6 +23,7 @@ from meshwright.targets.contract import ReadTarget
 from meshwright.targets.keys import KeyReader, Keys, table_of
 from meshwright.targets.trainers import commands, shared, swift_names
 from meshwright.targets.trainers.commands import Command
+from meshwright.targets.trainers.swift_megatron import megatron_launch
 
 TITLE = "ms-swift"
 _VERBS = "sft|pt|rlhf|infer|export|eval|deploy|rollout|sample"
@@ -92,7 +91,10 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
     if question is not None:
         return commands.not_read(problems, (question,), last.text("model"))
     _refuse(reader)
-    launched = _megatron(reader, last, world) if last.megatron else _trainer(reader, script.files, world)
+    if last.megatron:
+        launched = megatron_launch(reader, last.options, _lora(reader, "full"), world)
+    else:
+        launched = _trainer(reader, script.files, world)
     known = {one.option for one in launched.said}
     said = (*launched.said, *(one for one in reader.said() if one.option not in known))
     known |= {one.option for one in said}
@@ -324,78 +326,6 @@ def _engine(
     recompute = {"recompute": "full"} if fsdp == "fsdp2" else {}
     row = shared.sharded_row(dp, sharded=bool(fsdp), context=("a2a", cp), **{**fields, **recompute})
     return row, bool(fsdp), ()
-
-
-_RENAMED = {
-    "max_length": "--seq-length",
-    "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
-    "microbatch_group_size_per_vp_stage": "--microbatch-group-size-per-virtual-pipeline-stage",
-}
-_USUAL = {
-    "micro_batch_size": "1",
-    "global_batch_size": "16",
-    "recompute_granularity": "selective",
-    "attention_backend": "flash",
-    "use_distributed_optimizer": "",
-    "bf16": "",
-    "expert_tensor_parallel_size": "1",
-    "moe_token_dispatcher_type": "alltoall",
-}
-"""Its own defaults, where Megatron-LM has others or none."""
-_NOT_MEGATRON = (
-    "seed",
-    "loss_scale",
-    "optimizer",
-    "load",
-    "save",
-    "log_interval",
-    "finetune",
-    "num_workers",
-    "weight_decay",
-    "lr",
-)
-
-
-def _megatron(reader: KeyReader, one: _Started, world: int) -> LaunchFile:
-    """`megatron sft`: options of Megatron-LM, without the model's sizes, which the model's own files say."""
-    lora = _lora(reader, "full")
-    if reader.switch("use_tiled_mlp"):
-        reader.refuse("use_tiled_mlp", "true", "Megatron-LM computes feed-forward parts whole", "leave it out")
-    if reader.get("mtp_num_layers"):
-        why = "prediction modules are trained beside the model's layers, and how many is not in its configuration"
-        reader.refuse("mtp_num_layers", reader.get("mtp_num_layers"), why, "leave it out")
-    if reader.word("torch_dtype", "bfloat16") not in ("bfloat16", "bf16"):
-        reader.refuse("torch_dtype", reader.get("torch_dtype"), "bfloat16 is read", "use bfloat16")
-    given = {name: [word.text for word in words] for name, words in one.options.items()}
-    words = [word("pretrain_gpt.py")]
-    for name, usual in _USUAL.items():
-        if name not in given:
-            words += [word(f"--{name.replace('_', '-')}"), *([word(usual)] if usual else [])]
-    known = known_options()
-    used: dict[str, str] = {}
-    for name, texts in given.items():
-        flag = _RENAMED.get(name, f"--{name.replace('_', '-')}")
-        if flag not in known or name in _NOT_MEGATRON or (name == "recompute_granularity" and texts == ["none"]):
-            continue
-        used[flag] = name
-        if texts and texts[0].lower() == "false":
-            continue
-        switch = known[flag].takes == "0"
-        words += [word(flag), *([] if switch else [word(text) for text in texts])]
-    launched = read_flags(words, devices=world)
-    row, etp = launched.row, reader.degree("expert_tensor_parallel_size")
-    if row is not None and row.etp != etp:
-        row = replace(row, etp=etp)
-    said = tuple(replace(one, option=used.get(one.option, one.option)) for one in launched.said)
-    for said_one in said:
-        reader.get(said_one.option)
-    for name in ("model", "max_length", "packing", "tuner_type"):
-        reader.get(name)
-    workload = {**launched.workload, "software": None, **({"lora": lora} if lora else {})}
-    model = reader.get("model") or reader.get("load")  # weights converted before lie in a folder of the model's name
-    problems = (*launched.problems, *reader.problems)
-    named = {"name": str(model)} if model else {}
-    return replace(launched, row=row, said=said, workload=workload, problems=problems, model=named)
 
 
 TARGET = ReadTarget(
