@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -163,23 +163,22 @@ def _terms(run: LoggedRun) -> Iterator[ReportedPart]:
     predicted, groups = dict(run.estimate.breakdown_s), run.terms()
     if not groups:
         return
-
-    def reported(name: str, parts: Sequence[str], measured_s: float) -> ReportedPart:
-        priced = tuple(filter(predicted.get, parts))
-        return ReportedPart(
-            name=name,
-            parts=priced or tuple(parts),
-            predicted_s=sum(map(predicted.__getitem__, priced)),
-            measured_s=measured_s,
-        )
-
     for group in groups:
-        one = reported(group.name, [name for name in predicted if name in group.parts], group.measured_s)
+        own = [name for name in predicted if name in group.parts]
+        one = _reported(group.name, own, predicted, group.measured_s)
         if one.predicted_s or one.measured_s:
             yield one
     covered = {name for group in groups for name in group.parts}
+    left = [name for name, time_s in predicted.items() if name not in covered and time_s]
     left_s = max(run.step_time_s - sum(group.measured_s for group in groups), 0.0)
-    yield reported("", [name for name, time_s in predicted.items() if name not in covered and time_s], left_s)
+    yield _reported("", left, predicted, left_s)
+
+
+def _reported(name: str, parts: Sequence[str], predicted: Mapping[str, float], measured_s: float) -> ReportedPart:
+    """Parts of the breakdown that a run reports as one; of those, the ones that are predicted to take time."""
+    priced = tuple(filter(predicted.get, parts))
+    predicted_s = sum(map(predicted.__getitem__, priced))
+    return ReportedPart(name=name, parts=priced or tuple(parts), predicted_s=predicted_s, measured_s=measured_s)
 
 
 def _notes(run: LoggedRun, planned_under: str, terms: Sequence[ReportedPart]) -> Iterator[str]:

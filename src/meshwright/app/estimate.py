@@ -40,16 +40,15 @@ class ScheduleComparison(Answer):
     @property
     def text(self) -> str:
         """One sentence."""
-        own = next((p for p in self.plans if p.schedule == self.row.schedule), None)
-        good = [p for p in self.plans if p.estimate is not None and p.exact and p.estimate.fits != "no"]
-        if not good or good[0].estimate is None:
+        times_s = {plan.schedule: plan.estimate.step_time_s for plan in self.plans if plan.estimate is not None}
+        best, own = next((plan.schedule for plan in self.plans if _exact_and_fits(plan)), None), self.row.schedule
+        if best is None:
             return f"no schedule with exact semantics lets {self.row.format()} fit"
-        best = good[0].estimate
-        lead = f"quickest with exact semantics that fits: {good[0].schedule}, {seconds(best.step_time_s)} per step"
-        if own is None or own.estimate is None or own is good[0]:
+        lead = f"quickest with exact semantics that fits: {best}, {seconds(times_s[best])} per step"
+        if own == best or own not in times_s:
             return lead
-        gain = 1.0 - best.step_time_s / own.estimate.step_time_s
-        return f"{lead}, {percent(abs(gain))} {'less' if gain >= 0 else 'more'} than {own.schedule}"
+        gain = 1.0 - times_s[best] / times_s[own]
+        return f"{lead}, {percent(abs(gain))} {'less' if gain >= 0 else 'more'} than {own}"
 
     def to_dict(self) -> dict[str, Any]:
         """As data: `meshwright.schedule-comparison/1`."""
@@ -67,6 +66,10 @@ class ScheduleComparison(Answer):
                 "assumptions": [{"name": a.name, "value": a.value, "basis": a.basis} for a in found.assumptions],
             },
         }
+
+
+def _exact_and_fits(plan: ScheduledPlan) -> bool:
+    return plan.exact and plan.estimate is not None and plan.estimate.fits != "no"
 
 
 def estimate(request: EstimateRequest) -> PlanSet | ScheduleComparison:

@@ -31,7 +31,7 @@ from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import plan_reasons, price_reasons
 from meshwright.planning.target_space import restricted
 from meshwright.planning.used_nodes import on_used_nodes
-from meshwright.planning.whole_run import whole_run
+from meshwright.planning.whole_run import WholeRun, whole_run
 from meshwright.report.words.mixed import (
     composition_lines,
     idle_lines,
@@ -286,44 +286,56 @@ def mixed_answer(
     )
     searched, run = source.searched(), whole_run(best.job, best.estimate)
     mixing = None if source.cluster.homogeneous or asked.brief else _mixing(source, found, searched, asked)
-    lost, behind = preempted(best), _preempted_quickest(found, aim)
-    unsafe = () if behind is None else behind.groups
-    left_out = idle_devices(source.cluster, best.estimate, rented=aim.rents, preempted=unsafe)
-    idle = () if asked.brief else idle_lines(left_out)
-    tight = ("no plan leaves 8% of the memory free; these leave less",) if best.estimate.fits != "yes" else ()
+    behind = _preempted_quickest(found, aim)
     reasons = [
         Reason.of("identity", text=plans[0].identities()[0]),
         *plan_reasons(best.job, best.estimate, None),
         *price_reasons(best.job, best.estimate, aim),
     ]
-    why = [*map(reason_text, reasons), *_cheaper_than(found, aim), *_preemption_lines(lost, behind)]
+    why = [*map(reason_text, reasons), *_cheaper_than(found, aim), *_preemption_lines(preempted(best), behind)]
     why += composition_lines(composition) if composition else ()
     why += mixing_lines(mixing, held=composition is None) if mixing else search_lines(searched, best.step_time_s)
-    said = (
-        plan_sentence(best.job, best.estimate),
-        f"{run_sentence(run)}." if run else "",
-        worth(mixing) if mixing else "",
-    )
-    stopped = (stopped_warning(limit),) if (limit := spent()) else ()
     return PlanSet(
         model=asked.model,
         cluster=source.cluster,
         workload=asked.workload,
         assumptions=asked.assumptions,
         verdict=Verdict(
-            text=" ".join(filter(None, said)),
+            text=" ".join(_sentences(best, run, mixing)),
             why=tuple(why),
             runner_up=None if asked.brief else runner_up(plans[0], _second(plans, found, behind), aim),
             reasons=tuple(reasons),
         ),
         plans=plans[: asked.top],
         aim=aim,
-        warnings=(*stopped, *(tight if composition else ()), *idle),
+        warnings=tuple(_warnings(asked, source.cluster, best, behind, composed=composition is not None)),
         run=run,
         mixing=mixing,
         searched=searched,
         composition=composition,
     )
+
+
+def _sentences(best: PricedPlan, run: WholeRun | None, mixing: Mixing | None) -> Iterator[str]:
+    """The verdict: the plan, the whole run where its tokens are known, and what mixing is worth."""
+    yield plan_sentence(best.job, best.estimate)
+    if run:
+        yield f"{run_sentence(run)}."
+    if mixing:
+        yield worth(mixing)
+
+
+def _warnings(
+    asked: Asked, cluster: ClusterSpec, best: PricedPlan, behind: Preempted | None, *, composed: bool
+) -> Iterator[str]:
+    """What stopped the search, how little memory is free, and which devices are idle."""
+    if limit := spent():
+        yield stopped_warning(limit)
+    if composed and best.estimate.fits != "yes":
+        yield "no plan leaves 8% of the memory free; these leave less"
+    if not asked.brief:
+        unsafe = () if behind is None else behind.groups
+        yield from idle_lines(idle_devices(cluster, best.estimate, rented=asked.aim.rents, preempted=unsafe))
 
 
 def _mixing(source: StageSource, found: MixedPlans, searched: SearchRecord, asked: Asked) -> Mixing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -25,6 +25,7 @@ from meshwright.planning.job_inputs import job_fields, job_inputs
 from meshwright.planning.mixed.again import plans_again
 from meshwright.planning.mixed.kept import kept_plans
 from meshwright.planning.mixed.search import MixedPlans
+from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.reason import idle_reason
 from meshwright.planning.usable_islands import left_out_note, usable_islands
 from meshwright.report.words.reasons import reason_text
@@ -185,10 +186,7 @@ def replan(
     """
     job, notes = _earlier(source)
     change = changed_cluster(job.cluster, lost=lost, added=added)
-    if change.stranded:
-        notes.append(
-            f"{change.stranded} remaining devices are idle: nodes of a group are equal, and theirs lost devices"
-        )
+    notes += _stranded_notes(change)
     pins = tuple(pin) or (_degrees(job) if change.cluster.homogeneous else ())
     stated = horizon_s is not None
     horizon_s = horizon_s if horizon_s is not None else _until_failure_s(change.cluster)
@@ -204,30 +202,38 @@ def replan(
     first_of = partial(
         _most_trained, top=top, kept=kept, horizon_s=horizon_s, little_bytes=LITTLE * lost_bytes, state_of=state_of
     )
-    answer = _again(job, change, top, pins, forbid, kept, first_of)
+    search = partial(_again, job, change, top, forbid=forbid, kept=kept, first_of=first_of)
+    answer = search(pins)
     if answer is None and pins and not tuple(pin):
         notes.append(f"no plan keeps {', '.join(pins)}: all degrees were searched")
         pins = ()
-        answer = _again(job, change, top, pins, forbid, kept, first_of)
+        answer = search(pins)
     if answer is None:
         # Once more, for its error that says what binds.
         answer = _planned(job, change.cluster, top, pins, forbid)
     elif pins:
         notes.append(f"searched with {', '.join(pins)}{'' if tuple(pin) else ' of the earlier plan'}")
     moves = _ordered([Move(plan=one, state=state_of(one.plan)) for one in answer], horizon_s)
-    used, devices = moves[0].plan.plan.devices, change.cluster.devices
-    if used < devices:
-        notes.append(reason_text(idle_reason(used, devices, "no faster plan")))
     return Replanned(
         before=job,
         change=change,
         moves=moves,
         answer=answer,
-        notes=tuple(notes),
+        notes=(*notes, *_idle_notes(change, moves[0].plan.plan.devices)),
         horizon_s=horizon_s,
         stated=stated,
         lost_share_bytes=lost_bytes,
     )
+
+
+def _stranded_notes(change: ChangedCluster) -> Iterator[str]:
+    if change.stranded:
+        yield f"{change.stranded} remaining devices are idle: nodes of a group are equal, and theirs lost devices"
+
+
+def _idle_notes(change: ChangedCluster, used: int) -> Iterator[str]:
+    if used < change.cluster.devices:
+        yield reason_text(idle_reason(used, change.cluster.devices, "no faster plan"))
 
 
 def _ordered(moves: Iterable[Move], horizon_s: float) -> tuple[Move, ...]:
@@ -303,13 +309,20 @@ def _most_trained(
     looked_at = {one.plan: one for one in (*found.candidates[: max(top, 2)], *near[:KEPT], *near[-1:])}
     worth_s = {plan: _worth_s(one.step_time_s, state_of(plan), horizon_s) for plan, one in looked_at.items()}
     ordered = sorted(looked_at.values(), key=lambda one: (worth_s[one.plan], state_of(one.plan).moved_bytes))
-    # Of the others the quickest that moves little, where none of these does.
-    others = (one for one in near if one.plan not in looked_at)
-    least = next((one for one in chain(ordered, others) if state_of(one.plan).moved_bytes <= little_bytes), None)
     first = ordered[: max(top, 1)]
-    if least is not None and top > 1 and all(one is not least for one in first):
-        first = [*first[: top - 1], least]
+    if top > 1:
+        # Of the others the quickest that moves little, where none of these does.
+        others = (one for one in near if one.plan not in looked_at)
+        little = (one for one in chain(ordered, others) if state_of(one.plan).moved_bytes <= little_bytes)
+        first = _with_one_of(first, next(little, None), top)
     return replace(found, candidates=tuple(first))
+
+
+def _with_one_of(first: list[PricedPlan], wanted: PricedPlan | None, top: int) -> list[PricedPlan]:
+    """The plans with the one that is wanted among them, at most `top`."""
+    if wanted is None or any(one is wanted for one in first):
+        return first
+    return [*first[: top - 1], wanted]
 
 
 def _workers(plan: ExecutionPlan) -> tuple[object, ...]:

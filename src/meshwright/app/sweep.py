@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from meshwright.app.answer import Answer
 from meshwright.app.requests.calculon import CalculonSweepRequest
-from meshwright.calculon.answer import PricedExecution, SearchGoal
+from meshwright.calculon.answer import ExecutionAnswer, PricedExecution, SearchGoal
 from meshwright.calculon.choice import (
     MOST_BATCH,
     MOST_BEST,
@@ -178,6 +178,11 @@ def _run(
     ray = request.search.ray
     started = time.perf_counter()
     runner: Any = None
+
+    def tell(**so_far: Any) -> None:
+        if told is not None:
+            told(Progress(designs=len(file.complete), of=len(designs), **so_far))
+
     with contextlib.ExitStack() as stack:
         if ray is not None:
             from meshwright.search.on_ray import OnRay
@@ -199,23 +204,13 @@ def _run(
                     executions += one.result.certificate.space if one.result else 0
                     with contextlib.nullcontext() if request.every else uninterrupted():
                         _write(file, one, every=request.every, fixed=goal.fixed)
-                    if told is not None:
-                        elapsed_s = time.perf_counter() - started
-                        told(
-                            Progress(
-                                designs=len(file.complete), of=len(designs), executions=executions,
-                                elapsed_s=elapsed_s, before=before,
-                            )
-                        )  # fmt: skip
+                    tell(executions=executions, elapsed_s=time.perf_counter() - started, before=before)
             file.close()
             kept = True
         except KeyboardInterrupt:
             file.close()
             kept = True
-            what = f"interrupted after {len(file.complete):,} of {len(designs):,} designs"
-            why = f"{file.path} is valid and holds them"
-            fix = "the same command with --resume goes on"
-            raise StoppedError(what=what, why=why, fix=fix, field="sweep") from None
+            raise _stopped(file, len(designs)) from None
         finally:
             if not kept:
                 file.abandon()
@@ -228,24 +223,23 @@ def _run(
     )
 
 
+def _stopped(file: SweepFile, designs: int) -> StoppedError:
+    what = f"interrupted after {len(file.complete):,} of {designs:,} designs"
+    why = f"{file.path} is valid and holds them"
+    return StoppedError(what=what, why=why, fix="the same command with --resume goes on", field="sweep")
+
+
 def _write(file: SweepFile, found: DesignResult, *, every: bool, fixed: bool) -> None:
     """The rows of one design, and what it came to."""
     design, result = found.design, found.result
     names = design.to_dict()
-    rows = 0
     best: list[PricedExecution] = list(result.best) if result else []
+    rows = 0
     if result is not None:
         rank = {number: place for place, number in enumerate(result.best_numbers, 1)}
         front = frozenset(result.front_numbers)
-        if every:
-            for numbers, columns, priced in every_execution(design, fixed=fixed):
-                rows += file.add(names, numbers, columns, priced.values, rank, front)
-        else:
-            kept = dict(zip(result.best_numbers, result.best, strict=True))
-            kept |= dict(zip(result.front_numbers, result.front, strict=True))
-            numbers = np.array(sorted(kept), dtype=np.int64)
-            columns = ExecutionColumns.from_executions(kept[number].execution for number in numbers.tolist())
-            rows += file.add(names, numbers, columns, _values([kept[n] for n in numbers.tolist()]), rank, front)
+        for numbers, columns, values in _executions(design, result, every=every, fixed=fixed):
+            rows += file.add(names, numbers, columns, values, rank, front)
     about = {
         **names,
         "search": result.certificate.to_dict() if result else None,
@@ -255,6 +249,21 @@ def _write(file: SweepFile, found: DesignResult, *, every: bool, fixed: bool) ->
         "why_not": found.why_not or None,
     }
     file.end(design.number, rows, about)
+
+
+def _executions(
+    design: Design, result: ExecutionAnswer, *, every: bool, fixed: bool
+) -> Iterator[tuple[np.ndarray, ExecutionColumns, Mapping[str, Any]]]:
+    """Numbers, executions and statistics: of all executions, or of the best and those on the front."""
+    if every:
+        for numbers, columns, priced in every_execution(design, fixed=fixed):
+            yield numbers, columns, priced.values
+        return
+    kept = dict(zip(result.best_numbers, result.best, strict=True))
+    kept |= dict(zip(result.front_numbers, result.front, strict=True))
+    numbers = np.array(sorted(kept), dtype=np.int64)
+    columns = ExecutionColumns.from_executions(kept[number].execution for number in numbers.tolist())
+    yield numbers, columns, _values([kept[n] for n in numbers.tolist()])
 
 
 def _values(rows: list[PricedExecution]) -> dict[str, np.ndarray]:

@@ -88,22 +88,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        try:
-            code = _run(optional_values(words))
-            if code == INTERRUPTED:
-                raise KeyboardInterrupt
-        except MeshwrightError as error:
-            code = print_error(error, as_json=as_json)
-        except MemoryError:
-            code = print_error(_too_large(), as_json=as_json)
-        except Exception as error:
-            if isinstance(error, ReaderLeftError) or os.environ.get("MESHWRIGHT_DEBUG") == "1":
-                raise
-            code = print_bug(f"{type(error).__name__}: {error}", _where(error), as_json=as_json)
+        return _answered(words, as_json=as_json)
     except ReaderLeftError:
-        code = reader_left()
+        return reader_left()
     except KeyboardInterrupt:
-        code = print_interrupted(as_json=as_json)
+        return print_interrupted(as_json=as_json)
+
+
+def _answered(words: list[str], *, as_json: bool) -> int:
+    """The exit code, after the answer or an error is printed.
+
+    Raises:
+        ReaderLeftError: nobody reads what is printed.
+        KeyboardInterrupt: the user or the system ended the command.
+    """
+    try:
+        code = _run(optional_values(words))
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+    except MeshwrightError as error:
+        code = print_error(error, as_json=as_json)
+    except MemoryError:
+        code = print_error(_too_large(), as_json=as_json)
+    except Exception as error:
+        if isinstance(error, ReaderLeftError) or os.environ.get("MESHWRIGHT_DEBUG") == "1":
+            raise
+        code = print_bug(f"{type(error).__name__}: {error}", _where(error), as_json=as_json)
     return code
 
 
