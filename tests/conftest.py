@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Generator
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.processors import processor
@@ -21,6 +24,22 @@ _COMPILED = Path(__file__).parents[1] / "build" / "compiled" / processor()
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_COMPILED))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without looking for garbage, and keep them out of every later look for it.
+
+    Fifteen thousand tests and what they import are a million objects that live until the end. Walking them again and
+    again took a quarter of the processor time of collecting: 27 s without it 20, in each of two workers.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
 
 if os.environ.get("CHECK_SHAPES"):
     # Arguments and results of every call into these packages are held against annotations such as

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cache
 from typing import Any
 
 import jax
@@ -21,13 +22,12 @@ from meshwright.runtime.parity import parity_of, run_alone, run_parallel
 from meshwright.runtime.rank_steps import HOST
 from meshwright.runtime.rank_training import RankTraining
 from meshwright.runtime.shard_steps import ShardedStep
-from meshwright.runtime.training_run import Training
 from meshwright.specs.precision import precision
 from meshwright.specs.row_text import parse_row
 from meshwright.specs.workload import Workload
 from meshwright.strategies.memory import kept_bytes
 from meshwright.zoo.tiny import TINY, scaled_model
-from tests.runtime.test_rank_steps import row, training
+from tests.runtime.test_rank_steps import plain_steps, row, training
 
 PLAIN_STEPS = 3
 
@@ -39,8 +39,7 @@ def test_ranks_with_states_on_the_host_end_where_one_device_ends(words: str) -> 
         state = one.initial()
         alone = run_alone(one, PLAIN_STEPS, state)
         assert parity_of(run_parallel(one, jax.devices(), PLAIN_STEPS, state), alone, "fp64").holds
-        plain = training("z0", Training)
-        steps = run_alone(plain, PLAIN_STEPS, plain.initial()).losses
+        steps = plain_steps(PLAIN_STEPS).losses
     same = alone.losses == pytest.approx(steps, rel=1e-9)
     # The delayed optimizer is a step behind: the second loss is that of the first weights.
     assert same != words.endswith("dpu")
@@ -116,6 +115,13 @@ def decoder(words: str, name: str = "llama-tiny") -> RankTraining:
                         hidden=None)  # fmt: skip
 
 
+@cache
+def losses_of_activations_on_the_device() -> tuple[float, ...]:
+    with jax_precision("fp64"):
+        one = decoder("z1.off-o", "gpt-tiny")
+        return run_alone(one, 2, one.initial()).losses
+
+
 @pytest.mark.parametrize(
     "words", ["z1.off-a", pytest.param("z2.rc-sel.off-aog", marks=pytest.mark.slow), "z3.rc-full.off-waog"]
 )
@@ -125,8 +131,7 @@ def test_ranks_whose_activations_wait_on_the_host_end_where_one_device_ends(word
         state = one.initial()
         alone = run_alone(one, 2, state)
         assert parity_of(run_parallel(one, jax.devices(), 2, state), alone, "fp64").holds
-        plain = decoder("z1.off-o", "gpt-tiny")
-        assert alone.losses == pytest.approx(run_alone(plain, 2, plain.initial()).losses, rel=1e-9)
+        assert alone.losses == pytest.approx(losses_of_activations_on_the_device(), rel=1e-9)
 
 
 def sent_to_host(one: RankTraining) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from meshwright.estimate.layout import ModelLayout, expand
 from meshwright.estimate.legality import row_problems
@@ -57,8 +57,12 @@ def all_rows(
     devices: int,
     schedules: tuple[str, ...] = (),
     orders: tuple[str, ...] = ("shared",),
+    asked_for: Callable[[PlanRow], bool] = lambda row: True,
 ) -> Iterator[PlanRow]:
-    """Every legal row of the default space, or with these schedules, by nested loops and the legality rules alone."""
+    """Every legal row of the default space, or with these schedules, by nested loops and the legality rules alone.
+
+    Those that are not asked for are not checked either.
+    """
     experts = [layer.mlp for layer in model.kinds() if layer.mlp.kind == "moe"]
     eps = divisors(experts[0].experts) if experts else [1]
     etps = [d for d in divisors(experts[0].ffn_hidden) if d <= devices] if experts else [1]
@@ -118,7 +122,7 @@ def all_rows(
                     )
                     # A rule of strategies, not of rows: sharded weights leave layer by layer, in no order.
                     unordered = row.prioritised and row.data().zero == 3
-                    if not unordered and not row_problems(row, model, workload.seq_len, devices):
+                    if asked_for(row) and not unordered and not row_problems(row, model, workload.seq_len, devices):
                         yield row
 
 
@@ -137,9 +141,11 @@ def price_everything(small: SmallSpace) -> list[dict[str, object]]:
     model, cluster, workload = small.model, small.cluster, small.workload
     held = dict(small.pins)
     named = held.pop("schedule", ()), held.get("ep_order", ("shared",))
-    for row in all_rows(model, workload, cluster.devices, *named):
-        if any(said_of(row, axis) not in values for axis, values in held.items()):
-            continue
+
+    def pinned(row: PlanRow) -> bool:
+        return all(said_of(row, axis) in values for axis, values in held.items())
+
+    for row in all_rows(model, workload, cluster.devices, *named, asked_for=pinned):
         estimate = estimate_plan(expand(row, model, workload.seq_len), model, cluster, workload)
         found.append(
             {

@@ -78,7 +78,12 @@ SPACES = (
         model(LayerRun(layers=(DENSE,), repeats=1), LayerRun(layers=(MOE,), repeats=1), mtp=1),
         cluster("4xH100", 5.0),
         Workload(seq_len=512, global_batch=2),
-        pins=(("cp", (1, 2)), ("sharding", ("z0", "z3", "fsdp-keep", "hsdp")), ("recompute", ("sel-moe_act", "full"))),
+        pins=(
+            ("cp", (1, 2)),
+            ("tp_overlap", ("bulk",)),
+            ("sharding", ("z0", "fsdp-keep", "hsdp")),
+            ("recompute", ("sel-moe_act", "full")),
+        ),
     ),
     SmallSpace(
         "exchanges before gradients",
