@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from meshwright.planning.compose.sources.profiles.search import ComposedShapes, ShapeComposer, ShapeEffort
-from meshwright.planning.costing import Counts, Offer, rented
-from meshwright.planning.objectives import Aim
+from meshwright.planning.costing import Counts, rented
+from meshwright.planning.objectives import Aim, Offer
 from meshwright.units import HOUR_S
 from tests.planning.compose.sources.profiles.test_search import tiny_costs
 

@@ -12,31 +12,11 @@ Source: own design; local search, so that the answer is the best of the parts lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+
+from meshwright.planning.objectives.base import Offer, Planned
 
 MOST_PARTS = 48
 """Most parts of a cluster that are planned."""
-
-Planned = TypeVar("Planned")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer(Generic[Planned]):
-    """A plan, what it takes and what it costs."""
-
-    plan: Planned
-    step_time_s: float
-    price_per_step: float
-    """0 where prices are not known and not asked for."""
-    energy_j: float = 0.0
-    """Energy of a step; 0 where a power is not known and not asked for."""
-    peak_memory_bytes: float
-    on: str
-    """The devices it uses, in words."""
-    kept: float = 1.0
-    """Share of the time that preemptions of the nodes it uses leave, compared with a job on none of them."""
-
 
 Rank = Callable[[Offer[Planned]], tuple[float, ...]]
 """What makes an offer better: lower."""

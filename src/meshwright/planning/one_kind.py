@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from meshwright.errors import InputError, Problem, UnsupportedError
-from meshwright.planning.costing import Offer
 from meshwright.planning.fewer_nodes import dividing_part, even_nodes, first_nodes, is_round, parts
-from meshwright.planning.objectives import Aim, admitted, require_prices
+from meshwright.planning.objectives import Aim, Offer, admitted, require_prices
 from meshwright.planning.reason import Reason, idle_reason
 from meshwright.search.one_space import FRONT_SLACK
 from meshwright.search.result import FoundPlan, SearchResult

@@ -27,6 +27,7 @@ from meshwright.search.block import Block
 from meshwright.search.bound import RowBounds
 from meshwright.search.certificate import SpaceCounts
 from meshwright.search.engine import explore
+from meshwright.search.explored import ROW_BEATEN, SHAPE_BEATEN, GridRows, OpenRows
 from meshwright.search.fitting import Fitting
 from meshwright.search.geometry import MOST_CHUNKS, ShapeFactory, chunk_options
 from meshwright.search.grid import Grid, build_grid, most_offload
@@ -36,7 +37,7 @@ from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
 from meshwright.search.shape_tables import ShapeTables
 from meshwright.search.shardings import keeps_order, shardings_for
 from meshwright.search.space import Space
-from meshwright.search.table import Table, of_each_pair, per_pair
+from meshwright.search.table import of_each_pair, per_pair
 from meshwright.search.watching import SearchProgress, watcher
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.cluster import ClusterSpec
@@ -47,15 +48,8 @@ from meshwright.specs.workload import Workload
 if TYPE_CHECKING:
     from meshwright.search.sketch import Sketch
 
-SIZES = (512, 2, 4096)
-"""Rows priced before anything is known, to find a first time to beat; twice as many each time after, until their
-tables would not fit the cache."""
-OPEN_SIZES = (64, 4, 4096)
-"""Rows with the shapes that fit them that are priced together: few at first, as a time to beat spares most others."""
 FEW = 256
 """Rows of which it takes no less to say which are worth pricing than to price them."""
-ROW_BEATEN = "row: time bound above the best"
-SHAPE_BEATEN = "shape: time bound above the best"
 ROW_TOO_LARGE = "row: states exceed memory"
 SHAPE_TOO_LARGE = "shape: worker 0 exceeds memory"
 SIMULATED = "simulated"
@@ -127,7 +121,7 @@ class SpaceSearch:
 
                     explore_outlines(self, grid, row)
                 else:
-                    rows = _Rows(run=self, grid=grid, row=row, bound_s=bounds.time_s[row], plans=plans[row])
+                    rows = GridRows(run=self, grid=grid, row=row, bound_s=bounds.time_s[row], plans=plans[row])
                     explore(rows, self.queue, self.counts)
             if not grid.offload:
                 self.plain = PlainRows(grid=grid, plans=plans, time_s=bounds.time_s, space=self.counts.space)
@@ -205,7 +199,7 @@ class SpaceSearch:
         """Data-parallel choices of a data and context degree whose gradients may leave behind exchanges of tokens."""
         return sum(keeps_order(choice.name) for choice in shardings_for(dp, cp, self.space))
 
-    def opened(self, grid: Grid) -> Iterator[_Open]:
+    def opened(self, grid: Grid) -> Iterator[OpenRows]:
         """Rows with the shapes that fit them, the best of their plans simulated as they are explored.
 
         Shapes of schedules without a bound of their own come after all others.
@@ -221,13 +215,13 @@ class SpaceSearch:
                 blocks.append(block)
             if blocks and np.isinf(self.queue.threshold_s):
                 # Whatever time there is to beat spares the next blocks most of their plans.
-                yield _Open.of(self, blocks)
+                yield OpenRows.of(self, blocks)
                 blocks = []
             # Tables of rows that nobody needs again make room for the next ones in the cache.
             if not self.in_order:
                 kept.append(rows)
         if blocks:
-            yield _Open.of(self, blocks)
+            yield OpenRows.of(self, blocks)
         self.queue.simulate(rounds=2)
         self._tell()
         if kept:
@@ -240,7 +234,7 @@ class SpaceSearch:
                     break
                 self.price_sketch(sketch)
 
-    def worth_pricing(self, rows: _Rows) -> _Rows:
+    def worth_pricing(self, rows: GridRows) -> GridRows:
         """Those of rows that a shape fits which is quick enough; few rows are priced as soon as they are looked at.
 
         Rows that schedules without a bound of their own may run are all kept.
@@ -379,77 +373,3 @@ class PlainRows:
     time_s: Float[np.ndarray, "rows"]
     space: int
     """All plans, those of rows that were beaten before included."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows(Table):
-    """Rows of the grid as columns of the engine."""
-
-    run: SpaceSearch
-    grid: Grid
-    """All rows."""
-    row: Int[np.ndarray, "rows"]
-    """Which of them."""
-    bound_s: Float[np.ndarray, "rows"]
-    plans: Int[np.ndarray, "rows"]
-    """How many each stands for."""
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """See `engine.Columns`."""
-        return SIZES
-
-    def beaten(self) -> tuple[str, Int[np.ndarray, "rows"]]:
-        """Plans are counted when their row is dropped."""
-        return ROW_BEATEN, self.plans
-
-    def refine(self) -> Iterator[_Open]:
-        """The rows with the shapes that fit them."""
-        return self.run.opened(self.grid.take(self.run.worth_pricing(self).row))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Open(Table):
-    """Rows whose bounds are those of the shapes that fit them, as columns of the engine."""
-
-    run: SpaceSearch
-    blocks: list[Block]
-    block: Int[np.ndarray, "rows"]
-    """Which of them a row is of."""
-    row: Int[np.ndarray, "rows"]
-    """Its number there."""
-    bound_s: Float[np.ndarray, "rows"]
-    plans: Int[np.ndarray, "rows"]
-    """How many each stands for."""
-
-    @classmethod
-    def of(cls, run: SpaceSearch, blocks: list[Block]) -> _Open:
-        """All rows of blocks."""
-        return cls(
-            run=run,
-            blocks=blocks,
-            block=np.repeat(np.arange(len(blocks)), [block.grid.rows for block in blocks]),
-            row=np.concatenate([np.arange(block.grid.rows) for block in blocks]),
-            bound_s=np.concatenate([np.where(block.open, block.bounds_s(), np.inf).min(axis=1) for block in blocks]),
-            plans=np.concatenate([block.plans(block.open) for block in blocks]),
-        )
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """See `engine.Columns`."""
-        return OPEN_SIZES
-
-    def beaten(self) -> tuple[str, Int[np.ndarray, "rows"]]:
-        """Plans are counted when their row is dropped."""
-        return SHAPE_BEATEN, self.plans
-
-    def refine(self) -> tuple[()]:
-        """Price the rows; what is found waits in the queue."""
-        for number in np.flatnonzero(np.bincount(self.block)):
-            here = self.block == number
-            block = self.blocks[number]
-            pairs = np.zeros_like(block.open)
-            pairs[self.row[here]] = True
-            self.run.price(block, pairs, int(self.plans[here].sum()))
-        self.run.queue.simulate(rounds=2)
-        return ()

@@ -12,8 +12,7 @@ from meshwright import plan
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InfeasibleError, InputError
 from meshwright.fields.job import AimFields
-from meshwright.planning.costing import Offer
-from meshwright.planning.objectives import Aim, admitted, aim_of
+from meshwright.planning.objectives import Aim, Offer, admitted, aim_of
 from meshwright.specs.failures import NEVER, Failures
 from meshwright.specs.workload import Workload
 

@@ -16,13 +16,13 @@ from meshwright.budget import spent
 from meshwright.errors import UnsupportedError
 from meshwright.fields.limits import nothing_in_time
 from meshwright.planning.compose.island_part import IslandPart
-from meshwright.planning.costing import Counts, Offer, rented
+from meshwright.planning.costing import Counts, rented
 from meshwright.planning.mixed.devices_used import devices_used
 from meshwright.planning.mixed.equal_ranks import evener
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.preemptions import preempted
 from meshwright.planning.mixed.source import Launcher, PricedPlan, StageSource
-from meshwright.planning.objectives import QUICKEST, Aim, admitted, require_prices
+from meshwright.planning.objectives import QUICKEST, Aim, Offer, admitted, require_prices
 from meshwright.planning.one_kind import CLEARLY_FASTER
 from meshwright.search.one_space import FRONT_SLACK
 from meshwright.specs.cluster import ClusterSpec

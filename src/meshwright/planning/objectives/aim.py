@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING
 from meshwright.catalogue import Catalogue
 from meshwright.errors import InfeasibleError, InputError, Problem, unknown_name
 from meshwright.fields.job import AimFields
-from meshwright.planning.objectives.base import Objective
+from meshwright.planning.objectives.base import Objective, Offer, Planned
 from meshwright.units import DAY_S, seconds, significant, usd
 
 if TYPE_CHECKING:
-    from meshwright.planning.costing import Offer, Planned
     from meshwright.specs.workload import Workload
 
 OBJECTIVES: Catalogue[Objective] = Catalogue(

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from meshwright.errors import InputError, Problem
 
 if TYPE_CHECKING:  # help lists the objectives, and shall not load what prices plans
     from meshwright.estimate.result import StepPrice
-    from meshwright.planning.costing import Offer
     from meshwright.planning.reason import Reason
     from meshwright.specs.cluster import NodeGroup
+
+
+Planned = TypeVar("Planned")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer(Generic[Planned]):
+    """A plan, what it takes and what it costs."""
+
+    plan: Planned
+    step_time_s: float
+    price_per_step: float
+    """0 where prices are not known and not asked for."""
+    energy_j: float = 0.0
+    """Energy of a step; 0 where a power is not known and not asked for."""
+    peak_memory_bytes: float
+    on: str
+    """The devices it uses, in words."""
+    kept: float = 1.0
+    """Share of the time that preemptions of the nodes it uses leave, compared with a job on none of them."""
 
 
 def _price_per_hour(group: NodeGroup) -> float | None:
