@@ -1,4 +1,4 @@
-"""What exported runs hold that a framework started, as the programs beside this one print it."""
+"""Runs that frameworks start: exported plans, files with a plan edited in, and what their programs print."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from meshwright.formats.launch_file import LaunchFile
+from meshwright.planning.launch_source import NOTHING_OUTSIDE, LaunchSource
+from meshwright.planning.trainer_fix import trainer_fix
+from meshwright.schedules import SCHEDULES
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_text import parse_row
 from tests.targets.test_round_trip import written
 
 
@@ -27,6 +33,41 @@ def exported(jobs: Sequence[tuple[str, Job]], within: Path) -> Iterator[tuple[Pa
         for name, text in written(target, job).items():
             (run / name).write_text(text)
         yield run, target, job
+
+
+def read(file: Path, devices: int | None = None) -> LaunchFile:
+    """What a trainer's file says, which is named after the target.
+
+    Args:
+        file: `litgpt.yaml`.
+        devices: of the job, where the file does not say them.
+    """
+    return _source(file, devices).read()
+
+
+def edited(
+    file: Path, text: str, line: str, *, devices: int, global_batch: int, stated: bool = True
+) -> tuple[PlanRow, str]:
+    """A plan, and why a trainer's file does not say it; nothing where it does now.
+
+    Args:
+        file: as `read` takes it, which is made.
+        text: that it holds before.
+        line: the plan's.
+        devices, global_batch: of the job.
+        stated: whether the devices are said beside the file.
+    """
+    file.write_text(text)
+    row = parse_row(line, devices=devices, global_batch=global_batch, schedules=tuple(SCHEDULES))
+    source = _source(file, devices if stated else None)
+    fix = trainer_fix(source, source.read(), row)
+    if not fix.why_not:
+        file.write_text(fix.text)
+    return row, fix.why_not
+
+
+def _source(file: Path, devices: int | None) -> LaunchSource:
+    return LaunchSource.of(file, file.stem, devices, NOTHING_OUTSIDE)
 
 
 def small(model: ModelSpec, within: Path) -> Path:

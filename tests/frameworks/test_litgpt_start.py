@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.planning.launch_source import NOTHING_OUTSIDE, LaunchSource
-from meshwright.planning.trainer_fix import trainer_fix
-from meshwright.specs.row_text import parse_row
-from tests.frameworks.starts import found_by
+from tests.frameworks.starts import edited, found_by, read
 
 for needed in ("litgpt", "lightning", "jsonargparse"):
     if importlib.util.find_spec(needed) is None:
@@ -46,21 +43,10 @@ def text(program: str, more: str = "", *, train: str = "", devices: str = "devic
     return f"{STARTS[program]}{more}{devices}train:\n{batch}{TRAIN[program]}"
 
 
-def read(file: Path, devices: int) -> LaunchFile:
-    """What a file says."""
-    return LaunchSource.of(file, "litgpt", devices, NOTHING_OUTSIDE).read()
-
-
-def edited(file: Path, program: str, more: str, line: str) -> str:
-    """Why the file does not say a plan, nothing where it does now."""
-    file.write_text(text(program, more))
+def without(file: Path, program: str, more: str, line: str) -> str:
+    """Why the file of a program does not say a plan, nothing where it does now."""
     again = "" if program == "pretrain" else ".rc-full"
-    row = parse_row(line + again, devices=DEVICES, global_batch=32, schedules=("1f1b",))
-    source = LaunchSource.of(file, "litgpt", DEVICES, NOTHING_OUTSIDE)
-    fix = trainer_fix(source, source.read(), row)
-    if not fix.why_not:
-        file.write_text(fix.text)
-    return fix.why_not
+    return edited(file, text(program, more), line + again, devices=DEVICES, global_batch=32)[1]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +62,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, LaunchF
         return folder / "litgpt.yaml"
 
     for program, (more, line) in product(STARTS, SAID):
-        assert not edited(file(program), program, more, line)
+        assert not without(file(program), program, more, line)
     for program in STARTS:
         file(program).write_text(text(program, train="  log_interval: 1\n"))  # its own batch
         file(program, 1).write_text(text(program, devices="devices: 1\n", train="  global_batch_size: 8\n"))
@@ -137,4 +123,4 @@ def test_gradients_are_whole_between_micro_batches(started: list[tuple[str, Laun
 
 @pytest.mark.parametrize("line", ["hsdp4", "fsdp-keep", "tp2.fsdp", "z3", "fsdp.rc-sel", "fsdp.off-wog", "cp2.fsdp"])
 def test_what_its_programs_do_not_run_is_not_written(line: str, tmp_path: Path) -> None:
-    assert edited(tmp_path / "litgpt.yaml", "pretrain", "", line)
+    assert without(tmp_path / "litgpt.yaml", "pretrain", "", line)

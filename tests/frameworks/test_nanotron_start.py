@@ -16,11 +16,7 @@ import pytest
 import yaml
 
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.planning.launch_source import NOTHING_OUTSIDE, LaunchSource
-from meshwright.planning.trainer_fix import trainer_fix
-from meshwright.schedules import SCHEDULES
-from meshwright.specs.row_text import parse_row
-from tests.frameworks.starts import found_by
+from tests.frameworks.starts import edited, found_by, read
 
 CHECKOUT = os.environ.get("NANOTRON", "")
 if not CHECKOUT:
@@ -77,15 +73,9 @@ def text(kind: str, **more: Any) -> str:
     return yaml.safe_dump(said)
 
 
-def edited(file: Path, kind: str, line: str, **more: Any) -> str:
-    """Why the file does not say a plan, nothing where it does now."""
-    file.write_text(text(kind, **more))
-    row = parse_row(line, devices=DEVICES, global_batch=64, schedules=tuple(SCHEDULES))
-    source = LaunchSource.of(file, "nanotron", None, NOTHING_OUTSIDE)
-    fix = trainer_fix(source, source.read(), row)
-    if not fix.why_not:
-        file.write_text(fix.text)
-    return fix.why_not
+def without(file: Path, kind: str, line: str, **more: Any) -> str:
+    """Why the file of a model does not say a plan, nothing where it does now."""
+    return edited(file, text(kind, **more), line, devices=DEVICES, global_batch=64, stated=False)[1]
 
 
 @pytest.fixture(scope="module")
@@ -97,11 +87,11 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, LaunchF
         folder = within / str(number)
         folder.mkdir()
         wide = line != "z0"
-        why = edited(folder / "nanotron.yaml", kind, line, optimizer__accumulate_grad_in_fp32=wide)
+        why = without(folder / "nanotron.yaml", kind, line, optimizer__accumulate_grad_in_fp32=wide)
         assert not why, (kind, line, why)
         asked.append((kind, folder))
     found = found_by("nanotron_start.py", [CHECKOUT, *(f"{folder}:{DEVICES}:0" for _, folder in asked)])
-    reads = [LaunchSource.of(at / "nanotron.yaml", "nanotron", None, NOTHING_OUTSIDE).read() for _, at in asked]
+    reads = [read(at / "nanotron.yaml") for _, at in asked]
     return [(kind, *one) for (kind, _), *one in zip(asked, reads, found, strict=True)]
 
 
@@ -141,7 +131,7 @@ def test_its_trainer_keeps_the_number_formats_that_are_read(
 
 @pytest.mark.parametrize(("kind", "line"), UNSAID)
 def test_what_it_would_run_otherwise_is_not_written(kind: str, line: str, tmp_path: Path) -> None:
-    assert edited(tmp_path / "nanotron.yaml", kind, line)
+    assert without(tmp_path / "nanotron.yaml", kind, line)
 
 
 def test_the_commit_is_the_one_that_rules_are_of() -> None:

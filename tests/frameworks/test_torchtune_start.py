@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from meshwright.planning.launch_source import NOTHING_OUTSIDE, LaunchSource
-from meshwright.planning.trainer_fix import trainer_fix
 from meshwright.specs.row import PlanRow
-from meshwright.specs.row_text import parse_row
-from tests.frameworks.starts import found_by
+from tests.frameworks.starts import edited, found_by
 
 if importlib.util.find_spec("torchtune") is None:
     pytest.skip("torchtune is not installed", allow_module_level=True)
@@ -40,18 +37,12 @@ def shipped(model: str, kind: str) -> str:
     return (Path(spec.origin).parents[1] / "recipes" / "configs" / model / f"{kind}.yaml").read_text()
 
 
-def edited(model: str, kind: str, line: str, folder: Path) -> tuple[PlanRow, str]:
+def planned(model: str, kind: str, line: str, folder: Path) -> tuple[PlanRow, str]:
     """A plan, and why the file in this folder does not say it; nothing where it does now."""
     folder.mkdir()
     name, _, size = model.partition("/")
-    file = folder / "torchtune.yaml"
-    file.write_text(shipped(name, f"{size}_{kind}"))
-    row = parse_row(line, devices=DEVICES, global_batch=64, schedules=("1f1b",))
-    source = LaunchSource.of(file, "torchtune", DEVICES, NOTHING_OUTSIDE)
-    fix = trainer_fix(source, source.read(), row)
-    if not fix.why_not:
-        file.write_text(fix.text)
-    return row, fix.why_not
+    text = shipped(name, f"{size}_{kind}")
+    return edited(folder / "torchtune.yaml", text, line, devices=DEVICES, global_batch=64)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +53,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, PlanRow
     for number, ((model, kind), line) in enumerate(product(FILES, LINES)):
         if kind == "lora" and "off-a" in line:
             continue  # that recipe asks for a GPU before it offloads activations
-        row, why = edited(model, kind, line, within / str(number))
+        row, why = planned(model, kind, line, within / str(number))
         if not why:
             made.append((kind, row))
             words.append(f"{RECIPES[kind]}:{within / str(number)}:{DEVICES}")
@@ -93,4 +84,4 @@ def test_a_recipe_holds_what_the_plan_says(started: list[tuple[str, PlanRow, dic
 
 @pytest.mark.parametrize(("kind", "line"), UNSAID)
 def test_what_a_recipe_would_not_run_is_not_written(kind: str, line: str, tmp_path: Path) -> None:
-    assert edited("llama3_1/8B", kind, line, tmp_path / "run")[1]
+    assert planned("llama3_1/8B", kind, line, tmp_path / "run")[1]
