@@ -19,7 +19,7 @@ from meshwright.estimate.price import plan_pricer
 from meshwright.estimate.pricer import PlanPricer, micro_batch_of, strategy_of_worker
 from meshwright.estimate.rows import strategy_columns
 from meshwright.estimate.run import PipelineColumns
-from meshwright.estimate.stages import computed, edge_strategy, pieces
+from meshwright.estimate.stages import computed, edge_strategy, strategy_runs
 from meshwright.estimate.sync import buckets_of
 from meshwright.schedules import Kind
 from meshwright.schedules.plan_rows import schedule_of
@@ -138,7 +138,7 @@ def _items(
     layout, model = pricer.layout, pricer.model
     usual = strategy_of_worker(plan, pipeline, worker)
     for chunk, times in zip(computed(worker), runs.tolist(), strict=False):
-        for index, low, behind in pieces(chunk):
+        for index, low, behind in strategy_runs(chunk):
             counts = layout.kinds_before[behind] - layout.kinds_before[low]
             recompute = plan.strategies[index].recompute
             for kind, count in zip(layout.kinds, counts.tolist(), strict=True):

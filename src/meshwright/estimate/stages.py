@@ -144,7 +144,7 @@ def _count(
 ) -> None:
     """Layers and edges of one chunk."""
     places, first = rows.places, rows.places.kinds * bare
-    for strategy, low, behind in pieces(chunk):
+    for strategy, low, behind in strategy_runs(chunk):
         kinds = rows.layout.kinds_before[behind] - rows.layout.kinds_before[low]
         counts[rows.number[place, strategy], first : first + places.kinds] += kinds
     edge = counts[rows.number[place, edge_strategy(chunk, rows.edge[place])]]
@@ -156,7 +156,7 @@ def _count(
             edge[places.tail + bare] += rows.layout.model.mtp_layers
 
 
-def pieces(chunk: Chunk) -> Iterator[tuple[int, int, int]]:
+def strategy_runs(chunk: Chunk) -> Iterator[tuple[int, int, int]]:
     """Consecutive layers of a chunk under one strategy: its index, the first layer and the one behind the last."""
     runs = [(run.strategy, run.layers) for run in chunk.runs]
     for low, last in chunk.layers:

@@ -17,7 +17,7 @@ from meshwright.kernels.lines import group_span
 from meshwright.shapes import Array, Float, Rows
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork, Linear, Vector
-from meshwright.specs.optimizers.base import Matrix, Product
+from meshwright.specs.optimizers.base import Matrix, MatrixProduct
 from meshwright.specs.workload import Workload
 from meshwright.strategies import TENSORS
 from meshwright.strategies.base import LocalGemm
@@ -270,7 +270,7 @@ def _matrices(
         found.dense_update_s = found.dense_update_s + seconds
 
 
-def _product_s(product: Product, hardware: Hardware, workload: Workload) -> Array:
+def _product_s(product: MatrixProduct, hardware: Hardware, workload: Workload) -> Array:
     """Seconds of one product of an update."""
     efficiency = hardware.efficiency
     peak, fraction = hardware.head_flop_per_s, hardware.head_fraction

@@ -18,7 +18,7 @@ from meshwright.runtime.moments import Moments, from_start
 from meshwright.runtime.portable import worker_programs
 from meshwright.runtime.remote_arrays import RemoteArray
 from meshwright.runtime.remote_team import MadeValues, Team
-from meshwright.runtime.worker import BufferMove, Orders, Reading
+from meshwright.runtime.worker import BufferMove, KeptReads, Orders
 
 
 class RemoteRuntime:
@@ -186,7 +186,7 @@ class RemoteRuntime:
 
     def _reading(
         self, made: MadeValues, reused: Sequence[tuple[int, int, MadeValues, int]]
-    ) -> tuple[list[int], list[Reading] | None]:
+    ) -> tuple[list[int], list[KeptReads] | None]:
         """Steps that made the kept values which the lists read; and which of them each list reads, where that, or the
         program that made them, is not as in the last step."""
         indices: dict[MadeValues, int] = {}
@@ -196,7 +196,7 @@ class RemoteRuntime:
         if now == self._last:
             return steps, None
         self._last = now
-        readings: list[Reading] = []
+        readings: list[KeptReads] = []
         for mesh in range(self.program.meshes):
             own = [one for (where, *_), one in zip(reused, numbered, strict=True) if where == mesh]
             readings.append(tuple(zip(*own, strict=True)) if own else ((), (), ()))  # type: ignore[arg-type]

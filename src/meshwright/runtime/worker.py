@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Key = tuple[int, int]
 """A value that a worker keeps: the step that made it, and its buffer there."""
-Reading = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+KeptReads = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """What a list reads of kept values: its buffers, and of each the index of its step and its buffer there."""
 
 FOLDER = "MESHWRIGHT_WORKERS"
@@ -56,7 +56,7 @@ class Orders:
     """Values of buffers, from the driver."""
     steps: Sequence[int] = ()
     """That made the kept values which the list reads."""
-    reading: Reading | None = None
+    reading: KeptReads | None = None
     """Which values of these steps; None where it is as in the last step of this program, and they were made alike."""
     moves: Sequence[BufferMove] = ()
     """Moves between workers before the list runs, in the same order for all."""
@@ -93,7 +93,7 @@ class MeshWorker:
         self.mesh, self._watch = mesh, watch
         watch(BETWEEN)
         self._kept: dict[int, dict[int, Any]] = {}
-        self._readings: dict[int, Reading] = {}
+        self._readings: dict[int, KeptReads] = {}
         """Of each program, as it was in its last step."""
         self._lying: dict[int, Collection[int]] = {}
         """Of each program, buffers whose kept values then had their shardings: values made alike have them too."""

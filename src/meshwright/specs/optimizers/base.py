@@ -33,7 +33,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
+class MatrixProduct:
     """Matrix products of an update, [m, k] by [k, n]."""
 
     m: Column
@@ -89,7 +89,7 @@ class Optimizer:
         """Bytes that element-wise passes over one matrix's states move, products apart: each read and written."""
         return 2 * self.matrix_bytes(matrix, moment_bytes)
 
-    def products(self, matrix: Matrix) -> tuple[Product, ...]:
+    def products(self, matrix: Matrix) -> tuple[MatrixProduct, ...]:
         """Matrix products of one update of one matrix."""
         return ()
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from meshwright.specs.optimizers.base import Column, Matrix, Optimizer, Product
+from meshwright.specs.optimizers.base import Column, Matrix, MatrixProduct, Optimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +52,12 @@ class GaLore(Optimizer):
         _, large, rank = self._sides(matrix)
         return 4 * moment_bytes * rank * large
 
-    def products(self, matrix: Matrix) -> tuple[Product, ...]:
+    def products(self, matrix: Matrix) -> tuple[MatrixProduct, ...]:
         """Into the low rank and out of it."""
         small, large, rank = self._sides(matrix)
         return (
-            Product(m=rank, n=large, k=small, fp32=True),
-            Product(m=small, n=large, k=rank, fp32=True),
+            MatrixProduct(m=rank, n=large, k=small, fp32=True),
+            MatrixProduct(m=small, n=large, k=rank, fp32=True),
         )
 
     def decomposition_flop(self, matrix: Matrix) -> Column:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from meshwright.specs.optimizers.base import Column, Matrix, Optimizer, Product
+from meshwright.specs.optimizers.base import Column, Matrix, MatrixProduct, Optimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +39,13 @@ class Muon(Optimizer):
         """One momentum."""
         return moment_bytes * matrix.elements
 
-    def products(self, matrix: Matrix) -> tuple[Product, ...]:
+    def products(self, matrix: Matrix) -> tuple[MatrixProduct, ...]:
         """X X^T, A A and the sum's product with X in every step."""
         small = np.minimum(matrix.whole_rows, matrix.whole_columns)
         large = np.maximum(matrix.whole_rows, matrix.whole_columns)
         times = float(self.steps)
         return (
-            Product(m=small, n=small, k=large, times=times),
-            Product(m=small, n=small, k=small, times=times),
-            Product(m=small, n=large, k=small, times=times),
+            MatrixProduct(m=small, n=small, k=large, times=times),
+            MatrixProduct(m=small, n=small, k=small, times=times),
+            MatrixProduct(m=small, n=large, k=small, times=times),
         )

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from meshwright.specs.optimizers.base import FP32_BYTES, Column, Matrix, Optimizer, Product
+from meshwright.specs.optimizers.base import FP32_BYTES, Column, Matrix, MatrixProduct, Optimizer
 
 EIGEN_FLOP = 9.0
 """Times n^3, of the eigenvalues and vectors of a symmetric n x n matrix. Source: Golub and Van Loan, Matrix
@@ -51,12 +51,12 @@ class Shampoo(Optimizer):
         """The moments, read and written; products read and write the rest."""
         return 4 * FP32_BYTES * matrix.elements
 
-    def products(self, matrix: Matrix) -> tuple[Product, ...]:
+    def products(self, matrix: Matrix) -> tuple[MatrixProduct, ...]:
         """Both statistics, both sides of the preconditioned gradient; of blocks side by side as one product."""
         rows, columns, _ = self._blocks(matrix)
         return (
-            Product(m=rows, n=matrix.elements / rows, k=rows, fp32=True, times=2.0),
-            Product(m=matrix.elements / columns, n=columns, k=columns, fp32=True, times=2.0),
+            MatrixProduct(m=rows, n=matrix.elements / rows, k=rows, fp32=True, times=2.0),
+            MatrixProduct(m=matrix.elements / columns, n=columns, k=columns, fp32=True, times=2.0),
         )
 
     def decomposition_flop(self, matrix: Matrix) -> Column:

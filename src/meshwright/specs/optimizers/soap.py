@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from meshwright.specs.optimizers.base import FP32_BYTES, Column, Matrix, Optimizer, Product
+from meshwright.specs.optimizers.base import FP32_BYTES, Column, Matrix, MatrixProduct, Optimizer
 
 QR_FLOP = 8.0 / 3.0
 """Times n^3, of the factors of an n x n matrix, Q written out. Source: Golub and Van Loan, Matrix Computations, 4th
@@ -51,15 +51,15 @@ class Soap(Optimizer):
         """The moments, read and written; products read and write the rest."""
         return 4 * FP32_BYTES * matrix.elements
 
-    def products(self, matrix: Matrix) -> tuple[Product, ...]:
+    def products(self, matrix: Matrix) -> tuple[MatrixProduct, ...]:
         """Of each side: statistics, two projections and one back; and now and then the power iteration."""
         rows, columns = self._sides(matrix)
         often = 1.0 / self.every
         return (
-            Product(m=rows, n=matrix.columns * (rows > 0), k=rows, fp32=True, times=4.0),
-            Product(m=matrix.rows * (columns > 0), n=columns, k=columns, fp32=True, times=4.0),
-            Product(m=rows, n=rows, k=rows, fp32=True, times=often),
-            Product(m=columns, n=columns, k=columns, fp32=True, times=often),
+            MatrixProduct(m=rows, n=matrix.columns * (rows > 0), k=rows, fp32=True, times=4.0),
+            MatrixProduct(m=matrix.rows * (columns > 0), n=columns, k=columns, fp32=True, times=4.0),
+            MatrixProduct(m=rows, n=rows, k=rows, fp32=True, times=often),
+            MatrixProduct(m=columns, n=columns, k=columns, fp32=True, times=often),
         )
 
     def decomposition_flop(self, matrix: Matrix) -> Column:
