@@ -196,6 +196,23 @@ def test_two_consumer_cards_hold_what_a_public_guide_says(
 
 
 @pytest.mark.parametrize(
+    ("gpus", "plan", "base", "target", "published_gb"),
+    [
+        # huggingface/peft, docs/source/accelerate (2024): Llama-2-70B, 2,048 tokens, rank 8 on all linear layers,
+        # checkpointed; what the driver shows. Not within 10%: FSDP with LoRA, 72-80 GB, and weights on the host, 19.6.
+        ("8xH100", "dp8.z3.mbs8.gbs256.rc-full", "", "deepspeed", 64.0),
+        ("2xA100-40", "dp2.z3.mbs2.gbs8.rc-full", ",base=nf4", "deepspeed", 36.6),
+        ("2xA100-40", "dp2.fsdp.mbs2.gbs8.rc-full", ",base=nf4", "accelerate", 35.6),
+    ],
+)
+def test_peft_s_guides_take_what_they_say(gpus: str, plan: str, base: str, target: str, published_gb: float) -> None:
+    found = mw.estimate("llama-2-70b", plan, gpus, seq_len=2048, lora=f"r=8,dropout=0.1{base}", target=target)
+    full = found[0].estimate.fullest
+    assert full.peak_memory_bytes / 1e9 == pytest.approx(published_gb, rel=0.10)
+    assert found[0].estimate.fits != "no"
+
+
+@pytest.mark.parametrize(
     ("model", "base", "seq", "mbs", "published_gib"),
     [
         # DaoyuanLi2816/can-i-finetune-this, benchmarks/results (July 2026): one RTX 4080, transformers 5.8, PEFT and
