@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -103,6 +105,17 @@ def test_an_address_without_an_answer_says_what_there_is(
 )
 def test_a_body_that_is_no_object_is_refused(service: Service, body: bytes) -> None:
     assert service.ask("POST", "/v1/plan", body).data["code"] == "MW270"
+
+
+def test_headers_without_an_end_are_cut_off(service: Service) -> None:
+    where = urlsplit(service.url)
+    headers = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 10_000) for number in range(2000))
+    with (
+        socket.create_connection((where.hostname, where.port), timeout=60) as caller,
+        pytest.raises(ConnectionError),
+    ):
+        caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n" + headers)
+    assert service.ask("GET", "/healthz").status == 200
 
 
 def test_the_same_question_has_the_same_tag_and_is_not_sent_twice(service: Service) -> None:

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.app.page import page_source
 from meshwright.app.page_answers import PageAnswers
 from meshwright.app.requests.page import WebRequest
 from meshwright.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    import uvicorn
 
 ADDRESS = "127.0.0.1"
 FIRST_PORT, PORTS = 8417, 100
@@ -49,7 +52,7 @@ def serve_page(request: WebRequest, tell: Callable[[str], None]) -> None:
     key = secrets.token_urlsafe(18)
     app = page_app(answers, first, key)
     url = f"http://{ADDRESS}:{listener.getsockname()[1]}/{key}/"
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, lifespan="on"))
+    server = uvicorn.Server(http_of(app, log_level="error"))
     tell(url)
     if request.no_browser:
         server.run(sockets=[listener])
@@ -76,6 +79,24 @@ def leading_to(url: str) -> Iterator[Path]:
             f'<meta http-equiv="refresh" content="0; url={shown}"><a href="{shown}">{shown}</a>\n'
         )
         yield file
+
+
+def http_of(app: Any, *, log_level: str = "critical", **more: Any) -> uvicorn.Config:
+    """How an application is served.
+
+    Args:
+        app: of ASGI.
+        log_level: of uvicorn.
+        more: settings of uvicorn's.
+
+    Returns:
+        Its settings. The parser is named: uvicorn else takes httptools where another package has brought it, which
+        reads headers without an end into memory; h11 stops at 64 KiB. Headers of a proxy are not read, as none is used.
+    """
+    import uvicorn
+
+    own: dict[str, Any] = {"http": "h11", "proxy_headers": False, "access_log": False, "lifespan": "on"}
+    return uvicorn.Config(app, log_level=log_level, **own, **more)
 
 
 def needs_web(what: str) -> InputError:

@@ -18,7 +18,7 @@ from meshwright.library import devices, models
 from meshwright.service.body import parsed_body
 from meshwright.service.catalogue import SERVED
 from meshwright.service.desk import Desk
-from meshwright.service.local import listening
+from meshwright.service.local import http_of, listening
 from meshwright.service.openapi import request_schema, summary
 from meshwright.service.serve import stated_token
 from meshwright.service.settings import Settings
@@ -195,7 +195,7 @@ def _over_http(request: McpRequest, tell: Callable[[str], None]) -> None:
     listener = listening(request.port, request.host)
     settings = _settings(request)
     app = mcp_server(settings).streamable_http_app(host=request.host)
-    config = uvicorn.Config(_behind_token(app, settings.token), log_level="critical", access_log=False, lifespan="on")
+    config = http_of(_behind_token(app, settings.token))
     tell(f"http://{request.host}:{listener.getsockname()[1]}/mcp")
     uvicorn.Server(config).run(sockets=[listener])
 

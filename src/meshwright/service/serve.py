@@ -10,7 +10,7 @@ from pathlib import Path
 
 from meshwright.app.requests.serve import TOKEN, ListenRequest, ServeRequest
 from meshwright.errors import InputError, Problem
-from meshwright.service.local import listening, needs_web
+from meshwright.service.local import http_of, listening, needs_web
 from meshwright.service.settings import Settings
 
 STARTS_IN = 2048
@@ -38,7 +38,7 @@ def serve(request: ServeRequest, tell: Callable[[str], None]) -> None:
         _check_queue(settings.queue)
     listener = listening(request.port, request.host)
     app = create_app(settings)
-    config = uvicorn.Config(app, log_level="critical", access_log=False, lifespan="on", backlog=STARTS_IN)
+    config = http_of(app, backlog=STARTS_IN)
     tell(f"http://{request.host}:{listener.getsockname()[1]}")
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
