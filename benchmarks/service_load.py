@@ -1,8 +1,11 @@
 """Load on a service: estimates a second, their latency, and processor time: `python -m benchmarks.service_load`.
 
 Starts a service of its own, asks it estimates over connections that stay open, each another question, and with
-`--plans N` that many searches at the same time. `--jobs N` accepts that many jobs, and kills a searching worker after
-each; all of them have to be answered. The memory of all its processes is looked at ten times, for soaks.
+`--plans N` that many searches at the same time. Each connection asks again as soon as it is answered, so that the mean
+latency is connections / rate whatever the service does (Little's law); with `--rate R` that many are asked a second at
+equal distances, and each waits for a free connection from the moment at which it was due. `--jobs N` accepts that many
+jobs, and kills a searching worker after each; all of them have to be answered. The memory of its processes is looked at
+ten times, for soaks.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class Load:
     plans_s: list[float] = field(default_factory=list)
     plan_statuses: dict[int, int] = field(default_factory=dict)
     memory_mib: list[float] = field(default_factory=list)
+    memory_of_each_mib: list[dict[int, float]] = field(default_factory=list)
     jobs: dict[str, int] = field(default_factory=dict)
 
 
@@ -53,19 +57,50 @@ async def ask(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], verb: s
     return int(lines[0].split()[1])
 
 
+def question(count: int) -> dict[str, object]:
+    """An estimate, another one for each number."""
+    seq_len = 1024 + 8 * (count % 4000)
+    return {"model": "llama-3.1-70b", "plan": PLANS[count % 4], "gpus": "64xH100", "seq_len": seq_len}
+
+
 async def estimates(port: int, number: int, connections: int, until: float, load: Load) -> None:
     """Estimates on one connection until a time, no question twice."""
     stream = await asyncio.open_connection("127.0.0.1", port)
     count = number
     while time.monotonic() < until:
-        seq_len = 1024 + 8 * (count % 4000)
-        body = {"model": "llama-3.1-70b", "plan": PLANS[count % 4], "gpus": "64xH100", "seq_len": seq_len}
-        started = time.perf_counter()
-        status = await ask(stream, "estimate", body)
-        load.seconds.append(time.perf_counter() - started)
-        load.statuses[status] = load.statuses.get(status, 0) + 1
+        started = time.monotonic()
+        await noted(stream, count, started, load)
         count += connections
     stream[1].close()
+
+
+async def noted(
+    stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], count: int, since: float, load: Load
+) -> None:
+    """One estimate, and how long it took since a moment."""
+    status = await ask(stream, "estimate", question(count))
+    load.seconds.append(time.monotonic() - since)
+    load.statuses[status] = load.statuses.get(status, 0) + 1
+
+
+async def paced(port: int, connections: int, rate: float, seconds: float, load: Load) -> None:
+    """Estimates at equal distances, whether or not those before are answered; they share the connections."""
+    free: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+    for _ in range(connections):
+        free.put_nowait(await asyncio.open_connection("127.0.0.1", port))
+    started, tasks = time.monotonic(), []
+
+    async def one(count: int) -> None:
+        stream = await free.get()
+        await noted(stream, count, started + count / rate, load)
+        free.put_nowait(stream)
+
+    for count in range(int(rate * seconds)):
+        await asyncio.sleep(max(0.0, started + count / rate - time.monotonic()))
+        tasks.append(asyncio.create_task(one(count)))
+    await asyncio.gather(*tasks)
+    while not free.empty():
+        free.get_nowait()[1].close()
 
 
 async def plan(port: int, number: int, load: Load) -> None:
@@ -78,11 +113,16 @@ async def plan(port: int, number: int, load: Load) -> None:
     stream[1].close()
 
 
-async def measured(port: int, connections: int, seconds: float, plans: int, server: int = 0, kills: int = 0) -> Load:
+async def measured(
+    port: int, connections: int, seconds: float, plans: int, server: int = 0, kills: int = 0, rate: float = 0.0
+) -> Load:
     """Ask from all connections at once."""
     load, until = Load(), time.monotonic() + seconds
-    tasks = [estimates(port, number, connections, until, load) for number in range(connections)]
-    memory = [watched(server, seconds, load.memory_mib)] if server else []
+    if rate:
+        tasks = [paced(port, connections, rate, seconds, load)]
+    else:
+        tasks = [estimates(port, number, connections, until, load) for number in range(connections)]
+    memory = [watched(server, seconds, load)] if server else []
     killing = [jobs(port, kills, server, until)] if kills else []
     found = await asyncio.gather(*killing, *tasks, *memory, *(plan(port, number, load) for number in range(plans)))
     load.jobs = (found[0] or {}) if kills else {}
@@ -129,20 +169,22 @@ def searchers(server: int) -> list[int]:
     return [child for child in children(server) if os.getpriority(os.PRIO_PROCESS, child) > own]
 
 
-def memory_bytes(server: int) -> int:
-    """Resident bytes of a service and its workers."""
-    total = 0
+def memory_bytes(server: int) -> dict[int, int]:
+    """Resident bytes of a service and of each of its workers."""
+    found = {}
     for process in (server, *children(server)):
         with suppress(OSError):
-            total += int(Path(f"/proc/{process}/statm").read_text().split()[1]) * PAGE_BYTES
-    return total
+            found[process] = int(Path(f"/proc/{process}/statm").read_text().split()[1]) * PAGE_BYTES
+    return found
 
 
-async def watched(server: int, seconds: float, found: list[float]) -> None:
+async def watched(server: int, seconds: float, load: Load) -> None:
     """Note the memory ten times."""
     for _ in range(10):
         await asyncio.sleep(seconds / 10)
-        found.append(round(memory_bytes(server) / 2**20, 1))
+        each = memory_bytes(server)
+        load.memory_mib.append(round(sum(each.values()) / 2**20, 1))
+        load.memory_of_each_mib.append({process: round(one / 2**20, 1) for process, one in each.items()})
 
 
 def processor_s(process: int) -> float:
@@ -159,8 +201,10 @@ def main() -> int:
     parser.add_argument("--plans", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--workers", default="2")
+    parser.add_argument("--rate", type=float, default=0.0)
     asked = parser.parse_args()
-    print(json.dumps(loaded(asked.connections, asked.seconds, asked.plans, asked.jobs, asked.workers), indent=1))
+    found = loaded(asked.connections, asked.seconds, asked.plans, asked.jobs, asked.workers, asked.rate)
+    print(json.dumps(found, indent=1))
     return 0
 
 
@@ -195,7 +239,7 @@ def service_lines(seconds: float = 10.0) -> list[Line]:
     ]
 
 
-def loaded(connections: int, seconds: float, plans: int, kills: int, workers: str) -> dict[str, Any]:
+def loaded(connections: int, seconds: float, plans: int, kills: int, workers: str, rate: float = 0.0) -> dict[str, Any]:
     """A service of its own under load, as data.
 
     Args:
@@ -204,6 +248,7 @@ def loaded(connections: int, seconds: float, plans: int, kills: int, workers: st
         plans: searches at the same time.
         kills: jobs at the same time, each with a kill behind it.
         workers: of the service.
+        rate: estimates asked a second at equal distances; 0 for as many as are answered.
     """
     command = [sys.executable, "-m", "meshwright", "serve", "--json", "-q", "--port", "8455", "--workers", workers]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
@@ -211,7 +256,7 @@ def loaded(connections: int, seconds: float, plans: int, kills: int, workers: st
             ready(8455)
             asyncio.run(measured(8455, 1, 1.0, 0))
             before, started, load_average = processor_s(server.pid), time.monotonic(), os.getloadavg()[0]
-            load = asyncio.run(measured(8455, connections, seconds, plans, server.pid, kills))
+            load = asyncio.run(measured(8455, connections, seconds, plans, server.pid, kills, rate))
             spent_s, elapsed_s = processor_s(server.pid) - before, time.monotonic() - started
         finally:
             server.terminate()
@@ -229,6 +274,7 @@ def loaded(connections: int, seconds: float, plans: int, kills: int, workers: st
         "plan_statuses": load.plan_statuses,
         "plans_s": [round(one, 2) for one in sorted(load.plans_s)],
         "memory_mib": load.memory_mib,
+        "memory_of_each_mib": load.memory_of_each_mib,
         "jobs": load.jobs,
         "load_average_before": round(load_average, 2),
         "processors": os.cpu_count(),
