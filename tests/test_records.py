@@ -34,3 +34,11 @@ def test_json_has_sorted_keys_and_no_infinity() -> None:
     assert as_json({"b": 1, "a": 2}).index('"a"') < as_json({"b": 1, "a": 2}).index('"b"')
     with pytest.raises(ValueError, match="not JSON compliant"):
         as_json({"a": float("inf")})
+
+
+def test_what_many_documents_have_alike_is_written_as_it_is_now() -> None:
+    cluster = {"groups": [{"nodes": 1, "name": "H100"}], "share": 0.5}
+    for nodes in (1, 2, 2.0, True):
+        cluster["groups"] = [{"nodes": nodes, "name": "H100"}]
+        document = {"cluster": cluster, "plans": [{"cluster": cluster, "model": {"layers": [1, {}]}}]}
+        assert as_json(document) == json.dumps(document, sort_keys=True, indent=1) + "\n"

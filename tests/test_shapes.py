@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
+from meshwright.shapes import spread
+
 PROBE = """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -64,3 +66,10 @@ def test_without_tests_a_shape_is_its_array_type() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_what_has_its_shape_is_not_spread_again() -> None:
+    row = np.arange(3.0)[None]
+    assert spread(row, (1, 3)) is row
+    assert spread(row, (2, 3)).tolist() == [[0.0, 1.0, 2.0]] * 2
+    assert spread(1.5, (2,)).tolist() == [1.5, 1.5]

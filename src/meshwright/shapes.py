@@ -29,7 +29,7 @@ else:
 
         Bool = Float = Int = _Shaped
 
-__all__ = ["Array", "Bool", "Column", "Float", "Int", "Rows"]
+__all__ = ["Array", "Bool", "Column", "Float", "Int", "Rows", "spread"]
 
 Array = Float[np.ndarray, "..."]
 """Numbers in any shape."""
@@ -37,3 +37,14 @@ Rows = Float[np.ndarray, "rows"]
 """A number per row."""
 Column = int | float | np.integer | Array | Int[np.ndarray, "..."]
 """A number per row, or one number for all rows; rows may have any shape that broadcasts."""
+
+
+def spread(values: Column, shape: tuple[int, ...]) -> Array:
+    """Values in a shape that they broadcast to: themselves where they have it, as most do, else a view.
+
+    Args:
+        values: not to be written to afterwards.
+        shape: of the result.
+    """
+    own = np.asarray(values)
+    return own if own.shape == shape else np.broadcast_to(own, shape)

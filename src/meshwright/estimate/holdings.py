@@ -15,7 +15,7 @@ from meshwright.estimate.data_network import DataGroups
 from meshwright.estimate.pipeline import StageCounts
 from meshwright.estimate.run import PipelineColumns, sync_rounds
 from meshwright.estimate.states import HELD, HeldParameters
-from meshwright.shapes import Bool, Float, Int
+from meshwright.shapes import Bool, Float, Int, spread
 from meshwright.specs.plan import ExecutionPlan, Worker
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.strategies.data import ShardingColumns
@@ -134,10 +134,11 @@ def holding(columns: PipelineColumns, updates: WorkerUpdates, places: Int[np.nda
         updates: likewise.
         places: the workers that have it.
     """
-    wide = _each(updates, lambda values: np.broadcast_to(values, (1, columns.p)), updates.sharding, updates.groups)
+    wide = _each(updates, lambda values: spread(values, (1, columns.p)), updates.sharding, updates.groups)
     return Holding(
         places=places,
-        updates=picked(wide, places),
+        # All of them are in order.
+        updates=wide if len(places) == columns.p else picked(wide, places),
         communicators=columns.communicators[:, places],
         offload_weights=columns.offload_weights[:, places],
     )

@@ -138,6 +138,9 @@ class ItemCosts:
         return replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
 
+_COSTS = tuple(f.name for f in fields(ItemCosts))
+
+
 def item_costs(
     items: tuple[Item, ...], columns: StrategyColumns, model: ModelSpec, hardware: Hardware, workload: Workload
 ) -> ItemCosts:
@@ -153,7 +156,7 @@ def item_costs(
     Returns:
         The table.
     """
-    parts = {f.name: np.zeros((columns.rows, len(items))) for f in fields(ItemCosts)}
+    parts = dict(zip(_COSTS, np.zeros((len(_COSTS), columns.rows, len(items))), strict=True))
     priced: dict[LayerWork, WorkSeconds] = {}
     groups = Groups(columns, hardware)
 

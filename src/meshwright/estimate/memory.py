@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.estimate.away import AWAY_KINDS, states_away
 from meshwright.estimate.hardware import Hardware
-from meshwright.shapes import Array, Bool, Float, Int
+from meshwright.shapes import Array, Bool, Float, Int, spread
 from meshwright.specs.workload import Workload
 from meshwright.strategies.data import Z0, Z2, Z3, ShardingColumns, StateBytes, state_bytes, tile_bytes
 from meshwright.units import GIB
@@ -153,15 +153,15 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     frozen_away, on_disk = frozen * load.offload_weights, sharding.away("disk")
     expert_host, expert_disk = states_away(load.expert_parameters, sharding.expert_shard, sharding, workload)
     return WorkerBytes(
-        weights=np.broadcast_to(weights, shape),
-        gradients=np.broadcast_to(gradients, shape),
-        optimizer=np.broadcast_to(optimizer, shape),
-        activations=np.broadcast_to(load.activations, shape),
-        transient=np.broadcast_to(transient, shape),
-        comm_buffers=np.broadcast_to(comm_buffers, shape),
+        weights=spread(weights, shape),
+        gradients=spread(gradients, shape),
+        optimizer=spread(optimizer, shape),
+        activations=spread(load.activations, shape),
+        transient=spread(transient, shape),
+        comm_buffers=spread(comm_buffers, shape),
         overhead=hardware.software.fragmentation * allocated + always_bytes(hardware),
-        host=np.broadcast_to(host + expert_host + load.away + frozen_away * (1.0 - on_disk), shape),
-        disk=np.broadcast_to(disk + expert_disk + frozen_away * on_disk, shape),
+        host=spread(host + expert_host + load.away + frozen_away * (1.0 - on_disk), shape),
+        disk=spread(disk + expert_disk + frozen_away * on_disk, shape),
     )
 
 

@@ -18,7 +18,7 @@ from meshwright.estimate.data_network import DataGroups
 from meshwright.estimate.states import HeldParameters
 from meshwright.schedules import Kind, Schedule, Times
 from meshwright.schedules.in_flight import largest_vectors
-from meshwright.shapes import Float, Int
+from meshwright.shapes import Float, Int, spread
 from meshwright.strategies.data import ShardingColumns
 
 
@@ -116,7 +116,7 @@ def task_times(columns: PipelineColumns) -> Times:
     return Times(
         forward_s=columns.forward_s,
         backward_s=columns.backward_s,
-        transfer_s=np.broadcast_to(latency, columns.forward_s.shape),
+        transfer_s=spread(latency, columns.forward_s.shape),
         weight_s=columns.weight_s,
         recompute_s=columns.recompute_s,
     )

@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.estimate.away import update_away
 from meshwright.estimate.data_network import DataNetwork
 from meshwright.kernels.overlap import exposed_s
-from meshwright.shapes import Array, Int
+from meshwright.shapes import Array, Int, spread
 from meshwright.specs.workload import Workload
 from meshwright.strategies.data import Z0, Z1, Z2, Z3, ShardingColumns, optimizer_traffic_bytes
 
@@ -252,11 +252,11 @@ def step_sync(
     every = gradients_s, gather_s, forward_s, optimizer_s, dense_parameters
     shape = np.broadcast_shapes(*(np.shape(values) for values in every))
     return StepSync(
-        gradients_s=np.broadcast_to(gradients_s, shape),
-        copies_s=np.broadcast_to(copies_s, shape),
-        gather_s=np.broadcast_to(gather_s, shape),
-        optimizer_s=np.broadcast_to(optimizer_s, shape),
-        offload_s=np.broadcast_to(host_s, shape),
+        gradients_s=spread(gradients_s, shape),
+        copies_s=spread(copies_s, shape),
+        gather_s=spread(gather_s, shape),
+        optimizer_s=spread(optimizer_s, shape),
+        offload_s=spread(host_s, shape),
     )
 
 

@@ -18,6 +18,8 @@ from meshwright.strategies.columns import Column, StrategyColumns
 
 CELLS_TOGETHER = 4096
 """Products times rows that are priced as one array: more would leave the cache, fewer cost mostly calls."""
+ALL = 1.0
+"""The share of tokens where all take part."""
 
 
 class Product(NamedTuple):
@@ -242,7 +244,7 @@ class LayerSums:
         phases: dict[str, Rows],
         module: ModuleSeconds,
         groups: Groups | None = None,
-        share: Rows | float = 1.0,
+        share: Rows | float = ALL,
     ) -> None:
         """Add what stays exposed: the head of the communication, and what its compute cannot hide of the rest.
 
@@ -256,7 +258,7 @@ class LayerSums:
         for call in calls:
             exposed = self.call_s(call, phases, groups)
             if exposed is not None:
-                self.expose(call.phase, f"{call.category}_s", exposed * share, module)
+                self.expose(call.phase, f"{call.category}_s", exposed if share is ALL else exposed * share, module)
                 self.issue(call, module, share)
 
     def call_s(self, call: Call, phases: dict[str, Rows], groups: Groups | None = None) -> Rows | None:
@@ -287,11 +289,13 @@ class LayerSums:
         self.forward.operators = self.forward.operators + graphs
         self.backward.operators = self.backward.operators + graphs
 
-    def issue(self, call: Call, module: ModuleSeconds, share: Rows | float = 1.0) -> None:
+    def issue(self, call: Call, module: ModuleSeconds, share: Rows | float = ALL) -> None:
         """Count the operators that the host issues for a call."""
         if not self.launched:
             return
-        issued = np.greater(call.payload_bytes, 0) * np.minimum(call.repeats, 8.0) * np.greater(share, 0)
+        issued = np.greater(call.payload_bytes, 0) * np.minimum(call.repeats, 8.0)
+        if share is not ALL:
+            issued = issued * np.greater(share, 0)
         target = self.forward if call.phase == "forward" else self.backward
         target.operators = target.operators + issued
         if call.phase == "forward":

@@ -161,9 +161,7 @@ class ModelSpec(HashedOnce):
 
     def kinds(self) -> tuple[LayerSpec, ...]:
         """The distinct layers, in order of first appearance."""
-        if self.tuning is not None:
-            return tuple(_tuned_counts(self))
-        return tuple(dict.fromkeys(layer for run in self.runs for layer in run.layers))
+        return _kinds(self)
 
     def kind_counts(self) -> Counter[LayerSpec]:
         """How often each distinct layer occurs."""
@@ -294,6 +292,14 @@ class ModelSpec(HashedOnce):
         own = {layer: count for layer, count in self.kind_counts().items() if layer.stream.startswith(stream.name)}
         parameters = sum(count * layer.parameters(stream.hidden) for layer, count in own.items())
         return {**stream.describe(), "layers": sum(own.values()), "parameters": parameters + stream.parameters}
+
+
+@lru_cache(maxsize=64)
+def _kinds(model: ModelSpec) -> tuple[LayerSpec, ...]:
+    """Its distinct layers: they are asked for more often than anything else of it."""
+    if model.tuning is not None:
+        return tuple(_tuned_counts(model))
+    return tuple(dict.fromkeys(layer for run in model.runs for layer in run.layers))
 
 
 @lru_cache(maxsize=64)

@@ -244,10 +244,19 @@ class ExecutionPlan(HashedOnce):
 
     def data_degree(self, pipeline: Pipeline) -> int:
         """Data degree of a pipeline's first layer, by which its micro-batch is counted."""
-        runs = (run for chunk in sorted(pipeline.chunks(), key=_first_layer) for run in chunk.runs)
-        return next((self.strategies[run.strategy].dp for run in runs), 1)
+        first = None
+        for chunk in pipeline.chunks():
+            if chunk.runs and (first is None or _first_layer(chunk) < _first_layer(first)):
+                first = chunk
+                if _first_layer(first) == _THE_FIRST:
+                    break
+        return 1 if first is None else self.strategies[first.runs[0].strategy].dp
 
 
 def _first_layer(chunk: Chunk) -> tuple[bool, int]:
     """Sorts chunks by their first layer, primary copies before others."""
     return chunk.copy != "primary", chunk.layers[0][0] if chunk.layers else -1
+
+
+_THE_FIRST = (False, 0)
+"""Of a chunk before which no other with layers comes."""

@@ -70,16 +70,20 @@ def tensor_bytes(
     tensors: Sequence[Kept], work: LayerWork, columns: StrategyColumns, precision: Precision
 ) -> Float[np.ndarray, "rows"]:
     """Bytes of these tensors on one rank, per row."""
+    if not tensors:
+        return np.zeros(columns.rows)
     per_region: dict[tuple[Region, StreamTokens | None, float], float] = {}
+    activation = precision.bytes_of("activations")
+    sizes = {
+        "activation": activation,
+        "input": activation if work.wide else precision.input_bytes,
+        "function": precision.bytes_of("function_inputs") or activation,
+        "attention": precision.bytes_of("attention_inputs") or activation,
+        "mask": 1.0,
+        "fp32": 4.0,
+    }
     for kept in tensors:
-        size = {
-            "activation": precision.bytes_of("activations"),
-            "input": precision.bytes_of("activations") if work.wide else precision.input_bytes,
-            "function": precision.bytes_of("function_inputs") or precision.bytes_of("activations"),
-            "attention": precision.bytes_of("attention_inputs") or precision.bytes_of("activations"),
-            "mask": 1.0,
-            "fp32": 4.0,
-        }[kept.role]
+        size = sizes[kept.role]
         keys = 1.0
         if kept.per_key:
             own = kept.keys or work.tokens
