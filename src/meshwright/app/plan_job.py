@@ -63,12 +63,25 @@ def _answer(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
 
         return plan_mixed_trainers(inputs, request, aim)
     if request.parallelizer or not inputs.cluster.homogeneous:
-        from meshwright.app.plan_mixed import plan_mixed
-
-        return plan_mixed(inputs, request, aim)
+        return _mixed(inputs, request, aim)
     if alone:
         return _fine_tuning(inputs, request, aim)
     return _of_one_kind(inputs, request, aim)
+
+
+def _mixed(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
+    """The best plans on several kinds of device; where nothing fits, repairs as trainers run them."""
+    from meshwright.app.plan_mixed import plan_mixed
+    from meshwright.planning.repair.no_plan import NoPlanError
+
+    try:
+        return plan_mixed(inputs, request, aim)
+    except NoPlanError as error:
+        if request.target is not None or request.parallelizer:
+            raise
+        from meshwright.app.plan_mixed_trainers import trained_repairs
+
+        raise trained_repairs(error, request, aim) from None
 
 
 def _of_one_kind(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.app.plan_mixed import MixedSearch, mixed_search, plan_mixed
@@ -16,6 +17,8 @@ from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.mixed.search import offer_of
 from meshwright.planning.objectives import Aim
 from meshwright.planning.reason import Reason
+from meshwright.planning.repair.job_repair import JobRepair
+from meshwright.planning.repair.no_plan import NoPlanError, fix_of
 from meshwright.planning.usable_islands import usable_islands
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import title_of
@@ -43,26 +46,79 @@ def plan_mixed_trainers(inputs: JobInputs, request: PlanRequest, aim: Aim) -> Pl
         UnsupportedError: the front of time and memory is asked for.
         InfeasibleError: no trainer runs a plan that fits.
     """
-    tried: list[_Tried] = []
-    for trainer in FINE_TUNING:
-        if tried and spent():
-            break  # what was found until then is the answer
-        tried.append(_under(trainer, request, aim))
+    tried = _tried(request, aim)
     trainers = tuple(one.plan for one in tried)
-    searches = [(one.plan.trainer, one.search) for one in tried if one.search is not None]
-    if not searches:
+    found = _best(tried, aim)
+    if found is None:
         none_fits = next((one.infeasible for one in tried if one.infeasible is not None), None)
         if none_fits is not None:
             raise none_fits
         answer = plan_mixed(inputs, request, aim)
         none = "no trainer known here runs a plan of this question; what each lacks stands under Trainers"
         return replace(answer, trainers=trainers, warnings=(none, *answer.warnings))
-    name, best = min(searches, key=lambda pair: aim.rank(offer_of(pair[1].best)))
-    answer = best.answer()
-    named = Reason.of("trainer", title=TARGETS[name].title, trainers=len(tried))
+    best, search = found
+    answer = search.answer()
+    named = Reason.of("trainer", title=TARGETS[best.trainer].title, trainers=len(tried))
     verdict = answer.verdict
     verdict = replace(verdict, why=(*verdict.why, reason_text(named)), reasons=(*verdict.reasons, named))
     return replace(answer, trainers=trainers, verdict=verdict)
+
+
+def trained_repairs(error: NoPlanError, request: PlanRequest, aim: Aim) -> NoPlanError:
+    """What would fit, adapters as the best trainer runs them: with the numbers of the answer that they lead to.
+
+    Args:
+        error: nothing fits on several kinds of device, and repairs name no trainer.
+        request: trains all weights, and names no target.
+        aim: what plans are ordered by.
+    """
+    trained = (_trained(repair, request, aim) for repair in error.repairs)
+    repairs = tuple(one for one in trained if one is not None)
+    if not repairs:
+        return error
+    first, *others = error.problems
+    told = replace(first, fix=fix_of(repairs, pinned=bool(request.space.pin)))
+    return NoPlanError((told, *others), repairs, code=error.code)
+
+
+def _trained(repair: JobRepair, request: PlanRequest, aim: Aim) -> JobRepair | None:
+    """A repair as the best trainer runs it; None where none does."""
+    option, _, lora = repair.option.partition(" ")
+    if option != "--lora":
+        return repair
+    found = _best(_tried(replace(request, job=replace(request.job, lora=lora)), aim), aim)
+    if found is None:
+        return None
+    best, search = found
+    assert best.plan is not None
+    assert best.step_time_s is not None
+    assert best.peak_memory_bytes is not None
+    assert best.capacity_bytes is not None
+    return replace(
+        repair,
+        text=f"{repair.text}, with {TARGETS[best.trainer].title}",
+        plan=best.plan,
+        devices=search.best.plan.devices,
+        step_time_s=best.step_time_s,
+        peak_memory_bytes=best.peak_memory_bytes,
+        capacity_bytes=best.capacity_bytes,
+    )
+
+
+def _tried(request: PlanRequest, aim: Aim) -> list[_Tried]:
+    """What each trainer runs, or those that there was time for."""
+    tried: list[_Tried] = []
+    for trainer in FINE_TUNING:
+        if tried and spent():
+            break  # what was found until then is the answer
+        tried.append(_under(trainer, request, aim))
+    return tried
+
+
+def _best(tried: Sequence[_Tried], aim: Aim) -> tuple[TrainerPlan, MixedSearch] | None:
+    """The best by the aim; None where no trainer runs a plan that fits."""
+    found = [(one.plan, one.search) for one in tried if one.search is not None]
+    return min(found, key=lambda pair: aim.rank(offer_of(pair[1].best)), default=None)
 
 
 def _under(trainer: str, request: PlanRequest, aim: Aim) -> _Tried:
