@@ -1,5 +1,5 @@
 import { explains } from "page/card.js";
-import { html, svg } from "page/svg.js";
+import { dotted, html, svg } from "page/svg.js";
 import { count, gib, percent, seconds, significant, ticks } from "page/units.js";
 
 const TONE = { yes: "var(--good)", fits: "var(--good)", tight: "var(--warn)", no: "var(--bad)" };
@@ -32,7 +32,7 @@ export const view = {
       const said = !best ? "No plan here is within all of these limits." : `${best.title}, ${seconds(best.time)}` + (chosen.size && points[0] !== best ? `: ${percent(best.time / points[0].time - 1)} slower than the plan on show` : "");
       list.append(html("p", { "aria-live": "polite" }, html("b", {}, said)));
       page.table(list, [
-        { name: "Plan", key: "title" }, { name: "Step", key: "time", number: true, show: seconds }, { name: "Memory", key: "memory", number: true, show: gib },
+        { name: "Plan", key: "title", show: (title) => dotted(title) }, { name: "Step", key: "time", number: true, show: seconds }, { name: "Memory", key: "memory", number: true, show: gib },
         { name: "Fits", key: "fits", show: (value) => WORD[value] ?? value }, { name: "From", key: "kind" },
       ], ranked.map((one) => ({ ...one, current: one.own })), { title: "Plans within the limits, quickest first", folded: false, pick: (row) => go(row, page) });
     };

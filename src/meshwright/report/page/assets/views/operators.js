@@ -46,18 +46,18 @@ function fill(root, group, page) {
     html("p", { class: "muted" }, `${seconds(above)} of a step are above what ${group.device} could do at its peak and at the full bandwidth of its memory.${
       streams.length ? ` Operators that only stream reach ${percent(weighted(streams))} of the bandwidth.` : ""}`));
   page.table(root, [
-    { name: "operator", key: "name" }, { name: "module", key: "module", show: (name) => name || "–" }, { name: "phase", key: "phase" },
-    { name: "time", key: "seconds", show: seconds, number: true }, { name: "of step", key: "share", show: percent, number: true },
-    { name: "above speed of light", key: "above_s", show: seconds, number: true }, { name: "speed of light", key: "reached", show: percent, number: true },
-    { name: "bound by", key: "bound" }, { name: "basis", key: "basis" },
+    { name: "Operator", key: "name" }, { name: "Module", key: "module", show: (name) => name || "–" }, { name: "Phase", key: "phase" },
+    { name: "Time", key: "seconds", show: seconds, number: true }, { name: "Of step", key: "share", show: percent, number: true },
+    { name: "Above speed of light", key: "above_s", show: seconds, number: true }, { name: "Speed of light", key: "reached", show: percent, number: true },
+    { name: "Bound by", key: "bound" }, { name: "Basis", key: "basis" },
   ], group.operators.map((row) => ({ ...row, reached: row.light_s / row.seconds, bound: bound(group, row) })), { title: `Operators on ${group.device}`, folded: false });
   if (group.messages.length) {
     page.table(root, [
-      { name: "exchange", key: "collective" }, { name: "for", key: "category", show: (name) => PARTS[name] ?? name }, { name: "phase", key: "phase" },
-      { name: "ranks", key: "ranks", number: true }, { name: "message", key: "payload_bytes", show: bytes, number: true },
-      { name: "bus bandwidth", key: "bus_bytes_per_s", show: rate, number: true }, { name: "calls", key: "calls", show: (calls) => significant(calls), number: true },
-      { name: "time alone", key: "seconds", show: seconds, number: true }, { name: "link", key: "link", show: (at) => group.links[at]?.name ?? "–" },
-      { name: "basis", key: "basis" },
+      { name: "Exchange", key: "collective" }, { name: "For", key: "category", show: (name) => PARTS[name] ?? name }, { name: "Phase", key: "phase" },
+      { name: "Ranks", key: "ranks", number: true }, { name: "Message", key: "payload_bytes", show: bytes, number: true },
+      { name: "Bus bandwidth", key: "bus_bytes_per_s", show: rate, number: true }, { name: "Calls", key: "calls", show: (calls) => significant(calls), number: true },
+      { name: "Time alone", key: "seconds", show: seconds, number: true }, { name: "Link", key: "link", show: (at) => group.links[at]?.name ?? "–" },
+      { name: "Basis", key: "basis" },
     ], group.messages.map((row) => ({ ...row, basis: group.links[row.link]?.basis })), { title: "Exchanges" });
   }
 }

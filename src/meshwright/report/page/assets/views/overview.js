@@ -93,7 +93,8 @@ function trainers(data, page) {
   const root = html("section", {}, html("h2", {}, "Trainers"));
   const rows = data.trainers.map(([names, plan, step, memory]) => ({ names, plan, step, memory }));
   page.table(root, [
-    { name: "Trainer", key: "names" }, { name: "Plan", key: "plan" }, { name: "Step", key: "step", number: true }, { name: "Memory", key: "memory", number: true },
+    { name: "Trainer", key: "names" }, { name: "Plan", key: "plan", show: (plan) => dotted(plan) },
+    { name: "Step", key: "step", number: true }, { name: "Memory", key: "memory" },
   ], rows, { title: "Trainers", folded: false });
   return root;
 }
