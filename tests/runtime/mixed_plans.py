@@ -105,8 +105,8 @@ CASES: dict[str, tuple[ExecutionPlan, str]] = {
     ),
     "two pipelines, micro-batches of 6 and 2 samples": (
         plan_of(
-            Line(3, 2, (stage(2, dp=2, sharding="z2"),)),
-            Line(2, 3, (stage(1), stage(1, tp=2))),
+            Line(3, 2, (stage(2, dp=2, sharding="z2"), stage(1, tp=2))),
+            Line(2, 3, (stage(1), stage(1, tp=2), stage(1))),
         ),
         "gpt-tiny",
     ),
