@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,7 @@ ROW_BEATEN = "row: time bound above the best"
 SHAPE_BEATEN = "shape: time bound above the best"
 
 
+@runtime_checkable
 class Exploring(Protocol):
     """The search of a space, as far as its rows need it."""
 
