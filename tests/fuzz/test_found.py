@@ -17,6 +17,8 @@ import meshwright
 from meshwright.cli import main
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.kinds import Number, Whole, shortened
+from meshwright.formats.expert_load import expert_load_of
+from meshwright.formats.files import parsed
 from meshwright.formats.gguf import config_of_gguf
 from meshwright.formats.huggingface import read_config
 from meshwright.formats.logs import read_log
@@ -403,3 +405,18 @@ def test_weights_of_doubts_whose_power_is_no_number_are_refused(tmp_path: Path) 
     file.write_text(json.dumps(found))
     with pytest.raises(InputError, match="device is 1000000000000000000, and must be a number from -100 to 100"):
         read_calibration(file)
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_load_beyond_all_floats_is_refused(digits: int) -> None:
+    with pytest.raises(InputError, match="is beyond all floats"):
+        expert_load_of(10**digits)
+
+
+def test_yaml_with_a_control_character_is_one_error() -> None:
+    with pytest.raises(InputError, match="is not valid YAML"):
+        parsed("a: \x1b[0m", "YAML", "the file")
+
+
+def test_a_width_in_other_digits_is_no_width_of_printf() -> None:
+    assert printf("%\u0661s", ["x"]) == "%\u0661s"

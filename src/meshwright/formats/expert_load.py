@@ -38,7 +38,10 @@ def expert_load_of(source: object) -> float | ExpertLoad:
     if isinstance(source, bool) or source is None:
         raise _wrong(source, "states no load")
     if isinstance(source, int | float):
-        return _factor(float(source), source)
+        try:
+            return _factor(float(source), source)
+        except OverflowError:
+            raise _wrong(source, "is beyond all floats") from None
     if isinstance(source, str | os.PathLike):
         return _of_text(os.fspath(source))
     if isinstance(source, Sequence) and source:
@@ -158,5 +161,8 @@ def _wrong(value: object, why: str, fix: str = _EXAMPLE) -> InputError:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return "an integer of thousands of digits"
     return text if len(text) <= 80 else f"{text[:77]}..."

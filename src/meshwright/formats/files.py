@@ -214,7 +214,10 @@ def _yaml(text: str, noun: str) -> object:
             fix="pip install pyyaml, or write the same keys as TOML or JSON",
             code="MW405",
         ) from None
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.YAMLError as error:  # a control character
+        raise ValueError(" ".join(str(error).split())) from None
     try:
         node = loader.get_single_node()
         if node is None:

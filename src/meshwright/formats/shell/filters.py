@@ -14,7 +14,7 @@ MAX_LINES = 20_000
 def printf(form: str, words: list[str]) -> str:
     """What printf prints: %s, %d, %i, %f, %x, widths and %%, repeated as long as there are words."""
     form = form.replace("\\n", "\n").replace("\\t", "\t").replace("\\\\", "\\")
-    pattern = re.compile(r"%(-?0?\d*(?:\.\d+)?)([sdifxbq%])")
+    pattern = re.compile(r"%(-?0?[0-9]*(?:\.[0-9]+)?)([sdifxbq%])")
     takes = sum(match[2] != "%" for match in pattern.finditer(form))
     rest = list(words)
 
