@@ -420,3 +420,8 @@ def test_yaml_with_a_control_character_is_one_error() -> None:
 
 def test_a_width_in_other_digits_is_no_width_of_printf() -> None:
     assert printf("%\u0661s", ["x"]) == "%\u0661s"
+
+
+def test_a_link_quicker_than_any_number_of_them_could_add_up_to_is_refused() -> None:
+    with pytest.raises(InputError, match=re.escape("must be at most 1e+30")):
+        replace(resolve_gpus("8xH100").groups[0].domains[0], bandwidth_bytes_per_s=1e308)

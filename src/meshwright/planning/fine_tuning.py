@@ -129,7 +129,7 @@ def _under(
 
 
 def why_not(problem: Problem) -> str:
-    """Why a trainer runs a plan not, in a line of the table of trainers."""
+    """Why a trainer does not run a plan, in a line of the table of trainers."""
     return ": ".join(text for text in (problem.what.removeprefix("plan: "), problem.why) if text)
 
 

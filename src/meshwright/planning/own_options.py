@@ -1,4 +1,4 @@
-"""Options that programs add of their own: which of them change a plan, by the words in their names."""
+"""Options of programs around a trainer: what they call its own, and which of the others change a plan."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_colum
 from meshwright.estimate.states import has_extras
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
-from meshwright.search.shardings import PLAIN_SHARDINGS, Rings, Sharding, ShardingTable, shardings_for
+from meshwright.search.shardings import NAMED_SHARDINGS, PLAIN_SHARDINGS, Rings, Sharding, ShardingTable, shardings_for
 from meshwright.search.space import Space
 from meshwright.shapes import Int
 from meshwright.specs.model import ModelSpec
@@ -60,7 +60,7 @@ class PricedRows:
                 for dp, cp in {*zip(self.grid.dp.tolist(), self.grid.cp.tolist(), strict=True)}
                 for choice in shardings_for(dp, cp, self.space)
             },
-            key=lambda choice: ((*PLAIN_SHARDINGS, "weipipe", "hsdp").index(choice.name), choice.shard),
+            key=lambda choice: ((*PLAIN_SHARDINGS, *NAMED_SHARDINGS, "hsdp").index(choice.name), choice.shard),
         )
 
     @cached_property

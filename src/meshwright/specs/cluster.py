@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from meshwright.specs.check import Check, HashedOnce, hashed_once
-from meshwright.specs.device import Basis, DeviceSpec, LinkProtocols
+from meshwright.specs.device import MOST, Basis, DeviceSpec, LinkProtocols
 
 MAX_DEVICES = 1_048_576
 AND = " + "
@@ -40,7 +40,9 @@ class DomainSpec:
     def __post_init__(self) -> None:
         check = Check(f"domain {self.name}")
         check.whole("size", self.size)
-        check.positive("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s)
+        if check.positive("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s):
+            most = self.bandwidth_bytes_per_s <= MOST
+            check.that(most, "bandwidth_bytes_per_s", self.bandwidth_bytes_per_s, f"must be at most {MOST:g}")
         if check.positive("efficiency", self.efficiency):
             check.that(self.efficiency <= 1, "efficiency", self.efficiency, "cannot exceed 1")
         check.positive("latency_s", self.latency_s, zero=True)

@@ -13,7 +13,7 @@ from meshwright.specs.dtypes import PEAK_DTYPE, PRODUCT_CURVE
 
 Basis = Literal["datasheet", "literature", "fitted", "measured", "assumed", "extrapolated"]
 MOST = 1e30
-"""Of a number of kernels: products of larger ones are no numbers."""
+"""Of a number of kernels or links: products of larger ones are no numbers."""
 MOST_EXPONENT = 10.0
 
 
