@@ -112,7 +112,7 @@ def test_identities_are_written_out() -> None:
     assert product.startswith("8 = ")
     assert math.prod(int("".join(c for c in word if c.isdigit())) for word in product[4:].split(" x ")) == 8
     assert layers == "layers 32" or sum(map(int, layers[7:].split(" = ")[0].split("+"))) == 32
-    assert batch.startswith("64 sequences = dp")
+    assert batch.startswith("64 sequences of 4,096 tokens = dp")
 
 
 def test_one_plan_still_has_a_runner_up() -> None:

@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 
 from meshwright.errors import InputError, UnsupportedError
-from meshwright.fields.kinds import PAIRS, Choice, Count, Devices, Duration, FieldKind, Number, Numbers, Texts, Whole
+from meshwright.fields.kinds import (
+    PAIRS,
+    Choice,
+    Count,
+    Devices,
+    Duration,
+    FieldKind,
+    Number,
+    Numbers,
+    SequenceLength,
+    Texts,
+    Whole,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,6 +34,20 @@ def test_what_is_no_count_is_refused(value: object) -> None:
     with pytest.raises(InputError) as caught:
         Count().read("tokens", value)
     assert caught.value.problems[0].field == "tokens"
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("32k", 32_768), ("128K", 131_072), ("1M", 2**20), ("1.5k", 1536), ("4_096", 4096), (8192, 8192)],
+)
+def test_k_of_a_sequence_length_is_1024(text: str | int, tokens: int) -> None:
+    assert SequenceLength().read("--seq", text) == tokens
+
+
+@pytest.mark.parametrize("value", ["", "k", "0k", "1.0001k", "1b", "2T", "1" * 400 + "k", 2.5, True, None])
+def test_what_is_no_sequence_length_is_refused(value: object) -> None:
+    with pytest.raises(InputError, match="32k"):
+        SequenceLength().read("--seq", value)
 
 
 @pytest.mark.parametrize("value", ["1.5", 10**13, 2.5])

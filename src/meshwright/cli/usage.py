@@ -54,7 +54,22 @@ def usage_error(error: Any, words: Sequence[str]) -> MeshwrightError:
         name = error.param.metavar or error.param.opts[0]
         fix = error.param.help or help_hint
         return InputError(what=f"{name} is missing", why=f"{path} needs it", fix=fix, field=name, code="MW206")
-    return InputError(what=error.format_message().rstrip("."), fix=help_hint, code="MW206")
+    said = error.format_message().rstrip(".")
+    if extra := re.match(r"Got unexpected extra argument(?:s|\(s\))? \((.*)\)$", said):
+        return _extra_arguments(extra[1], context.command.params, path, help_hint)
+    return InputError(what=said, fix=help_hint, code="MW206")
+
+
+def _extra_arguments(extra: str, parameters: Sequence[Any], path: str, help_hint: str) -> MeshwrightError:
+    """Words that no argument is left for: often devices, or a model beside a plan, that belong behind an option."""
+    taken = [one.metavar for one in parameters if one.param_type_name == "argument"]
+    known, fix = _options(parameters), help_hint
+    if "--gpus" in known and re.match(r"[0-9]+x\S", extra):
+        fix = f"did you mean --gpus {extra[:80]}?"
+    elif "--model" in known:
+        fix = f"a model goes behind --model: `{' '.join([path, *taken])} --model MODEL`"
+    why = f"{path} takes {' and '.join(taken)}" if taken else f"{path} takes options alone"
+    return InputError(what=f"{path} has no place for {extra[:80]}", why=why, fix=fix, code="MW206")
 
 
 def _unknown_verb(name: str, path: str, verbs: list[str], help_hint: str) -> MeshwrightError:
@@ -74,8 +89,8 @@ def _unknown_options(error: Any, words: Sequence[str], path: str, help_hint: str
     known = _options(parameters)
     names = [word.partition("=")[0] for word in words if re.match(r"--[^=]", word)]
     wrong = [name for name in dict.fromkeys(names) if name not in known] or [error.option_name]
-    takes_model = any(parameter.metavar == "MODEL" for parameter in parameters)
-    problems = [_unknown_option(name, path, known, help_hint, takes_model=takes_model) for name in wrong]
+    arguments = [parameter.metavar for parameter in parameters if parameter.param_type_name == "argument"]
+    problems = [_unknown_option(name, path, known, help_hint, arguments) for name in wrong]
     absent = all(name in ABSENT_OPTIONS for name in wrong)
     return UnsupportedError(problems, code="MW408") if absent else InputError(problems, code="MW206")
 
@@ -86,7 +101,7 @@ def _options(parameters: Sequence[Any]) -> list[str]:
     return [name for name in (*names, "--help") if name.startswith("-")]
 
 
-def _unknown_option(name: str, path: str, known: list[str], help_hint: str, *, takes_model: bool) -> Problem:
+def _unknown_option(name: str, path: str, known: list[str], help_hint: str, arguments: list[str]) -> Problem:
     if name in ABSENT_OPTIONS:
         why = "nothing of it would be used"
         return Problem(what=f"this version has no option {name}", why=why, fix=ABSENT_OPTIONS[name], field=name)
@@ -95,8 +110,11 @@ def _unknown_option(name: str, path: str, known: list[str], help_hint: str, *, t
     meant = meant_options(name, known)
     close = meant or nearest(name, [option for option in known if option.startswith("--")])
     fix = f"did you mean {' or '.join(close)}?" if close else help_hint
-    if takes_model and names_the_model(name):
+    if "MODEL" in arguments and names_the_model(name):
         fix = f"the model needs no option: `{path} MODEL`"
+    elif name == "--plan" and "PLAN" in arguments:
+        model = ", the model does: `{path} PLAN --model MODEL`" if "--model" in known else ": `{path} PLAN`"
+        fix = f"the plan needs no option{model.format(path=path)}"
     elif not meant and (stated := _stated_in_plans(name, known)):
         fix = stated
     return Problem(what=f"unknown option {name[:80]}", why=f"{path} has no such option", fix=fix, field=name[:80])

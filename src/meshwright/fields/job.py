@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 from meshwright.fields.failures import FailureSpec
 from meshwright.fields.field import ask
 from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
-from meshwright.fields.kinds import PAIRS, Choice, Count, Devices, Duration, FieldKind, Flag, Number, Texts, Whole
+from meshwright.fields.kinds import (
+    PAIRS,
+    Choice,
+    Count,
+    Devices,
+    Duration,
+    FieldKind,
+    Flag,
+    Number,
+    SequenceLength,
+    Texts,
+    Whole,
+)
 from meshwright.fields.power import CarbonIntensity, Watts
 from meshwright.specs.optimizers import OPTIMIZERS
 from meshwright.specs.precision import PRECISIONS, ROLES
@@ -85,8 +97,8 @@ class JobFields:
         rare=True,
     )
     seq_len: int | None = ask(
-        "Sequence length.",
-        Count(whole=True, example="4096"),
+        "Sequence length; 32k is 32,768.",
+        SequenceLength(),
         option="--seq",
         usual="4096, or the model's maximum if lower; with --lengths the longest",
     )
@@ -101,7 +113,7 @@ class JobFields:
     )
     encoder_seq_len: int | None = ask(
         "Encoder sequence length of an encoder-decoder.",
-        Count(whole=True, example="512"),
+        SequenceLength(),
         option="--encoder-seq",
         usual="that of the decoder",
         rare=True,

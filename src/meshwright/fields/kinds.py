@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from meshwright.errors import InputError, UnsupportedError, unknown_name
 
@@ -20,7 +20,6 @@ PAIRS = "str | Iterable[str] | Mapping[str, object]"
 """Of texts `name=value`."""
 SEVERAL = re.compile(r"Iterable|Mapping|PlanLike|Source")
 """In the annotation of a value that may also be a list or a table."""
-_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -177,10 +176,11 @@ class Count(FieldKind):
     example: str = ""
     fix: str = ""
     """The remedy, where it is not the usual one."""
+    scales: ClassVar[Mapping[str, float]] = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
     def read(self, name: str, value: Any) -> Any:
         """The number."""
-        found = _scaled(value)
+        found = _scaled(value, self.scales)
         if self.whole:
             if found.is_integer() and 1 <= found <= MAX_WHOLE:
                 return int(found)
@@ -191,6 +191,15 @@ class Count(FieldKind):
             return found
         fix = self.fix or "write it as 15T, 1.5e13 or 15_000_000_000_000"
         raise self.wrong(name, value, "must be a finite number above 0", fix, "MW204")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceLength(Count):
+    """Tokens of a sequence, where k and M count as context lengths do: `32k` is 32,768, `1M` is 1,048,576."""
+
+    whole: bool = True
+    example: str = "4096 or 32k"
+    scales: ClassVar[Mapping[str, float]] = {"": 1.0, "k": 2.0**10, "m": 2.0**20}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,10 +301,10 @@ def shortened(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _scaled(value: object) -> float:
+def _scaled(value: object, scales: Mapping[str, float]) -> float:
     """The number that a text or a number says, NaN for anything else."""
     if isinstance(value, str):
         match = re.fullmatch(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?(?:[eE]\+?[0-9]{1,2})?)\s*([kKmMbBgGtT]?)\s*", value[:64])
         if match and len(value) <= 64:
-            return float(match[1].replace("_", "").replace(",", "")) * _SCALES[match[2].lower()]
+            return float(match[1].replace("_", "").replace(",", "")) * scales.get(match[2].lower(), math.nan)
     return real(value)

@@ -14,7 +14,7 @@ from meshwright.errors import InputError, Problem
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import plan_problems, row_problems
 from meshwright.fields.gather import Gather
-from meshwright.fields.kinds import Choice, Count, FieldKind, Number, Whole
+from meshwright.fields.kinds import Choice, Count, FieldKind, Number, SequenceLength, Whole
 from meshwright.planning.repair.changes import DEGREES, describe, with_chunks, with_data_degree, with_degree
 from meshwright.planning.sensitivity import numbers_of
 from meshwright.records import Record
@@ -35,7 +35,7 @@ MOST_CHOICES = 9
 MOST_DEGREE = {"tp": 64, "cp": 64, "pp": 128, "ep": 512, "etp": 64}
 """Beyond them nobody runs a degree, and the choices would be too many to look at."""
 WORKLOAD: dict[str, FieldKind] = {
-    "seq_len": Count(whole=True, example="8192"),
+    "seq_len": SequenceLength(),
     "global_batch": Count(whole=True, example="1024"),
 }
 PRICE = Number(metavar="USD", zero=True)

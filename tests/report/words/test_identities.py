@@ -25,9 +25,9 @@ def test_devices_layers_and_the_batch() -> None:
     assert said(PlanRow(tp=2, pp=2, dp=2, mbs=2, gbs=16)) == [
         "8 = tp2 x pp2 x dp2",
         "layers 6+6 = 12",
-        "16 sequences = dp2 x mbs2 x 4 micro-batches",
+        "16 sequences of 2,048 tokens = dp2 x mbs2 x 4 micro-batches",
     ]
-    assert said(PlanRow(tp=8, gbs=1))[1:] == ["layers 12", "1 sequence = dp1 x mbs1 x 1 micro-batch"]
+    assert said(PlanRow(tp=8, gbs=1))[1:] == ["layers 12", "1 sequence of 2,048 tokens = dp1 x mbs1 x 1 micro-batch"]
 
 
 def test_ranks_of_a_stage_share_its_experts() -> None:

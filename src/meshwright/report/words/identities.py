@@ -1,4 +1,4 @@
-"""What must hold of a plan: `64 = tp4 x pp4 x dp4`, `layers 20+20+21+19 = 80`, `1024 sequences = dp4 x mbs1 x 256`."""
+"""What must hold of a plan: `64 = tp4 x pp4 x dp4`, `layers 20+20+21+19 = 80`, `64 sequences of 4,096 tokens = ...`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _layers_identity(job: PlannedJob) -> str:
 
 
 def _batch_identity(job: PlannedJob) -> Iterator[str]:
-    """`1024 sequences = dp4 x mbs1 x 256 micro-batches`; none for micro-batches of several shapes."""
+    """`1,024 sequences of 4,096 tokens = dp4 x mbs1 x 256 micro-batches`; none for micro-batches of several shapes."""
     plan, pipelines = job.plan, job.plan.pipelines
     if any(pipe.shapes for pipe in pipelines):
         return
@@ -66,11 +66,16 @@ def _batch_identity(job: PlannedJob) -> Iterator[str]:
         pipe, count = pipelines[0], pipelines[0].num_micro_batches
         plural = "es" if count > 1 else ""
         parts = f"dp{plan.data_degree(pipe)} x mbs{pipe.micro_batch} x {count} micro-batch{plural}"
-        whole = f"{plan.global_batch} {noun if plan.global_batch > 1 else noun[:-1]}"
-        yield f"{whole} = {parts}"
+        whole = f"{plan.global_batch:,} {noun if plan.global_batch > 1 else noun[:-1]}"
+        yield f"{whole}{_length(job)} = {parts}"
     else:
         shares = [f"{pipe.num_micro_batches} x {plan.data_degree(pipe) * pipe.micro_batch}" for pipe in pipelines]
-        yield f"{plan.global_batch} {noun} = {' + '.join(shares)} (micro-batches x {noun} of one)"
+        yield f"{plan.global_batch:,} {noun}{_length(job)} = {' + '.join(shares)} (micro-batches x {noun} of one)"
+
+
+def _length(job: PlannedJob) -> str:
+    """` of 4,096 tokens`; nothing for measured stages, which hold one length."""
+    return f" of {job.workload.seq_len:,} tokens" if isinstance(job, Job) else ""
 
 
 def _expert_identities(job: PlannedJob) -> Iterator[str]:
