@@ -47,6 +47,15 @@ def test_a_plan_set_file_is_shown_as_it_was_found(tmp_path: Path) -> None:
     assert [one["title"] for one in second["plans"]] == [answer[1].title]
 
 
+def test_a_plan_set_file_names_the_command_that_asked_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    assert main(["plan", "llama-3-8b", "--gpus", "8xH100", "--seq", "8k", "--top", "1", "-q", "-o", str(path)]) == 0
+    command = "meshwright plan llama-3-8b --gpus 8xH100 --seq 8k --top 1"
+    assert json.loads(path.read_text())["made_by"] == {"version": mw.__version__, "command": command}
+    assert command in mw.report(path, format="md").text
+    assert "command" not in mw.plan("llama-3-8b", gpus="8xH100", top=1).best.to_dict()
+
+
 def test_an_answer_is_handed_on() -> None:
     answer = mw.plan("llama-3-8b", gpus="8xH100", top=2)
     found = document_of(mw.report(answer).text)["document"]

@@ -13,7 +13,7 @@ from meshwright.cli import main
 from tests.cli.conftest import Run
 from tests.cli.files import DEVICE, SMALL_LLAMA
 
-PLAN_SET = {"schema", "inputs", "verdict", "plans", "tie", "rank_map", "warnings"}
+PLAN_SET = {"made_by", "schema", "inputs", "verdict", "plans", "tie", "rank_map", "warnings"}
 ESTIMATE = {
     *("step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s_per_device", "mfu", "hfu"),
     *("breakdown_s", "stages", "fits", "basis", "price_per_step", "energy_j", "traffic"),

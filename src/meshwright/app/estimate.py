@@ -105,9 +105,9 @@ def estimate(request: EstimateRequest) -> PlanSet | ScheduleComparison:
     if request.schedule:
         row, plans, inputs = schedules_of_plan(request.plan, job, schedules=request.schedule)
         return ScheduleComparison(row=row, plans=plans, inputs=inputs)
-    if request.target is not None:
-        return _under_target(request.plan, job, request.target)
-    return estimate_one(request.plan, job)
+    target = request.target
+    found = estimate_one(request.plan, job) if target is None else _under_target(request.plan, job, target)
+    return replace(found, asked=("estimate", request))
 
 
 def _under_target(plan: PlanLike | ExecutionPlan | PlanRow, job: JobFields, target: str) -> PlanSet:

@@ -10,10 +10,10 @@ from typing import Any
 
 from meshwright.app.estimate import priced_set
 from meshwright.app.plan_set import PlanSet, RankedPlan, ranked, told_apart
-from meshwright.app.requests.page import NOT_OF_THE_ANSWER, PageRequest
+from meshwright.app.requests.page import PageRequest
 from meshwright.errors import UnsupportedError
 from meshwright.estimate.price import estimate_plan
-from meshwright.fields.command_line import command_line, stated_texts
+from meshwright.fields.command_line import NOT_OF_THE_ANSWER, command_line, stated_texts
 from meshwright.formats.files import read_table
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, read_document, with_model
 from meshwright.planning.plan_source import job_of
@@ -113,6 +113,7 @@ def _of_file(text: str, command: str) -> PageSource:
     if not plans:
         raise UnsupportedError(_empty(path), code="MW408")
     warning = ["the plans are priced again by this version, which differs from the file's by more than 0.1%"]
+    command = data.get("made_by", {}).get("command", command)
     document = {**data, "warnings": [*data.get("warnings", ()), *(warning if moved else ())]}
     return _source(document, tuple(plans), command)
 

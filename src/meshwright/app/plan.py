@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def plan(request: PlanRequest) -> PlanSet | Replanned:
     if request.profiles is not None:
         from meshwright.app.plan_measured import plan_measured
 
-        return plan_measured(request)
-    from meshwright.app.plan_job import plan_job
+        found = plan_measured(request)
+    else:
+        from meshwright.app.plan_job import plan_job
 
-    return plan_job(request)
+        found = plan_job(request)
+    return replace(found, asked=("plan", request))

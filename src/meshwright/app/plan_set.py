@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from meshwright.app.explain import Explanation
     from meshwright.app.export import Exported
     from meshwright.app.trace import Trace
+    from meshwright.fields.request import Request
     from meshwright.formats.plan_json import PlannedJob
     from meshwright.planning.fine_tuning import TrainerPlan
     from meshwright.planning.mixed.mixing import Mixing
@@ -189,6 +190,8 @@ class PlanSet(Answer, Sequence[RankedPlan]):
     """Who planned which slice; None where our own search planned all."""
     trainers: tuple[TrainerPlan, ...] = ()
     """The best plan under each trainer of adapters; empty where weights are trained, or a target is named."""
+    asked: tuple[str, Request] | None = None
+    """The verb and what it was asked; None for plans that nobody asked for with one question."""
 
     @property
     def best(self) -> RankedPlan:
@@ -213,7 +216,14 @@ class PlanSet(Answer, Sequence[RankedPlan]):
 
     def to_dict(self) -> dict[str, Any]:
         """As data: `meshwright.plan-set/1`. Equal questions give equal answers, `timing` apart."""
-        return self._document(plain(self.plans))
+        from meshwright import __version__  # an answer on a screen does not say who made it
+        from meshwright.fields.command_line import NOT_OF_THE_ANSWER, command_line
+
+        made_by = {"version": __version__}
+        if self.asked is not None:
+            verb, request = self.asked
+            made_by["command"] = command_line(verb, request, without=NOT_OF_THE_ANSWER)
+        return self._document(plain(self.plans)) | {"made_by": made_by}
 
     def __rich__(self) -> RenderableType:
         return page(self._document([plan.shown() for plan in self.plans]))

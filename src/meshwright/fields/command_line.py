@@ -10,6 +10,9 @@ from typing import Any
 from meshwright.fields.field import Field
 from meshwright.fields.request import Request, request_fields
 
+NOT_OF_THE_ANSWER = ("output", "svg", "format", "port", "no_browser")
+"""Fields that change where and how an answer is shown, and no number of it."""
+
 
 def command_line(verb: str, request: Request, *, without: tuple[str, ...] = ()) -> str:
     """The line, with what was given as it was given; an object that was passed stands by its name.

@@ -15,9 +15,9 @@ from typing import Any
 
 from meshwright.app.page import answered, page_source, planned
 from meshwright.app.page_answers import PageAnswers
-from meshwright.app.requests.page import NOT_OF_THE_ANSWER, WebRequest
+from meshwright.app.requests.page import WebRequest
 from meshwright.errors import InputError, MeshwrightError
-from meshwright.fields.command_line import command_line
+from meshwright.fields.command_line import NOT_OF_THE_ANSWER, command_line
 from meshwright.fields.kinds import Choice
 from meshwright.fields.request import request_fields
 from meshwright.interruptions import end_with

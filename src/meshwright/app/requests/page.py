@@ -13,8 +13,6 @@ from meshwright.fields.kinds import Choice, Flag, OutputFile, Whole
 from meshwright.fields.request import Reading
 
 FORMATS = ("html", "md", "cell")
-NOT_OF_THE_ANSWER = ("output", "svg", "format", "port", "no_browser")
-"""Fields of a page that change no number of it."""
 
 
 @runtime_checkable
