@@ -21,6 +21,10 @@ from meshwright.fields.command_line import command_line, stated_texts
             "meshwright plan gpt2 --gpus 8xH100 --seq 1024 --pin tp=2 --pin pp=2 --pareto",
         ),
         ({"model": "gpt2", "gpus": "8xH100", "schedule": ["1f1b", "zb-h1"]}, "--schedule 1f1b,zb-h1"),
+        ({"model": "gpt2", "gpus": {"H100": 8, "L40S": 4}}, "--gpus 8xH100,4xL40S"),
+        ({"model": "gpt2", "gpus": "8xH100", "pin": {"tp": [1, 2], "pp": 2}}, "--pin tp=1,2 --pin pp=2"),
+        ({"model": "gpt2", "gpus": "8xH100", "lengths": [(512, 0.5), (1024, 0.5)]}, "histogram:512=0.5,1024=0.5"),
+        ({"model": {"model_type": "llama", "hidden_size": 64}, "gpus": "8xH100"}, "plan config.json --gpus 8xH100"),
         ({"model": "a folder/config.json", "gpus": "8xH100"}, "'a folder/config.json'"),
     ],
 )

@@ -38,7 +38,7 @@ def test_tools_answer_with_the_data_of_the_command() -> None:
         field = tools["plan"].input_schema["properties"]["seq_len"]
         assert field["description"].startswith("Sequence length; 32k is 32,768.")
         estimate = await client.call_tool("estimate", ESTIMATE)
-        known = mw.estimate("llama-3.1-8b", "tp2.mbs1.z1", cluster="8xH100").to_dict()
+        known = mw.estimate("llama-3.1-8b", "tp2.mbs1.z1", gpus="8xH100").to_dict()
         assert estimate.structured_content == json.loads(json.dumps(known))
         assert estimate.content[0].text == known["verdict"]["text"]
         plans = (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from meshwright.fields.field import Field
+from meshwright.fields.kinds import Devices, Texts
 from meshwright.fields.request import Request, request_fields
 
 NOT_OF_THE_ANSWER = ("output", "svg", "format", "port", "no_browser")
@@ -39,13 +40,14 @@ def stated_texts(request: Request, *, without: tuple[str, ...] = ()) -> dict[str
     found: dict[str, str | bool] = {}
     for one in request_fields(type(request)):
         if one.name in request.stated and one.cli and one.name not in without:
-            value = request.stated[one.name]
+            value = _as_typed(one, request.stated[one.name])
             several = isinstance(value, (list, tuple))
             found[one.name] = True if one.flag else ",".join(map(_text, value)) if several else _text(value)
     return found
 
 
 def _words(one: Field, value: Any) -> Iterator[str]:
+    value = _as_typed(one, value)
     if one.argument and not one.words:
         yield _text(value)
     elif one.flag:
@@ -56,6 +58,15 @@ def _words(one: Field, value: Any) -> Iterator[str]:
     else:
         values = value if isinstance(value, (list, tuple)) else [value]
         yield from (one.spelled, ",".join(_text(each) for each in values))
+
+
+def _as_typed(one: Field, value: Any) -> Any:
+    """A table or pairs that a program passed as a command line says them; a config by the name of such a file."""
+    if isinstance(value, Mapping):
+        return one.kind.read(one.name, value) if isinstance(one.kind, (Devices, Texts)) else "config.json"
+    if isinstance(value, (list, tuple)) and value and all(isinstance(pair, tuple) for pair in value):
+        return f"histogram:{','.join(f'{length:g}={share:g}' for length, share in value)}"
+    return value
 
 
 def _text(value: Any) -> str:
