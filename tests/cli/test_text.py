@@ -112,3 +112,15 @@ def test_a_search_says_on_a_terminal_how_far_it_is(
     assert re.search(r"% of 73,768 plans decided, [0-9,]+ a second,( [^,]+ left,)? best so far", shown[2])
     assert all(len(line) < 100 for line in shown)
     assert shown[-1] == ""
+
+
+def test_a_diff_wider_than_the_terminal_is_whole(run: Run, tmp_path: Path) -> None:
+    small = (
+        "--num-layers 16 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048"
+    )
+    batch = "--micro-batch-size 1 --global-batch-size 64 --bf16 --vocab-size 32000 --tensor-model-parallel-size 8"
+    (tmp_path / "train.sh").write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {small} {batch}\n")
+    asked = ("check", "train.sh", "--gpus", "8xH100")
+    diff = run(*asked, "--json").document["fix"]["diff"].rstrip()
+    assert max(map(len, diff.split("\n"))) > 200
+    assert diff in run(*asked).out

@@ -88,7 +88,7 @@ def better_plan(
     gain = 1.0 - best.estimate.step_time_s / estimate.step_time_s
     if gain < 0 or tied(gain, best.estimate):
         return None
-    because = f"this plan is {against(best.estimate, estimate)}"
+    because = against(estimate, best.estimate)
     return Better(name=name, step_time_s=best.estimate.step_time_s, gain=gain, because=because, job=job)
 
 

@@ -70,7 +70,7 @@ class Output:
                 if isinstance(renderable, str):
                     console.print(visible(renderable), markup=False)
                 else:
-                    console.print(_Visible(renderable))
+                    console.print(_Visible(renderable), crop=False)  # a diff is whole or of no use
         write(capture.get())
 
     def warn(self, warnings: Iterable[str]) -> None:

@@ -42,7 +42,7 @@ def render_check(document: Mapping[str, Any]) -> RenderableType:
     better = document["dominated_by"]
     if better:
         parts += [heading("A better plan")]
-        parts.append(bullet(f"{better['name']}: {seconds(better['step_time_s'])}; {better['because']}"))
+        parts.append(bullet(f"{better['name']}: {seconds(better['step_time_s'])}, {better['because']}"))
     parts += _fix(document["fix"])
     estimate = document["estimate"]
     if estimate:

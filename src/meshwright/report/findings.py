@@ -103,7 +103,7 @@ def _message(violation: Mapping[str, Any]) -> str:
 
 
 def _faster(better: Mapping[str, Any]) -> str:
-    return f"a faster plan is {better['name']}: {better['because']}"
+    return f"a faster plan is {better['name']}, {better['because']}"
 
 
 def _place(place: str, path: str) -> tuple[str, int] | None:
