@@ -34,6 +34,7 @@ KINDS: Mapping[str, tuple[str, int]] = {
     "sliding windows, capped scores": ("gemma-2-2b", 2),
     "windows of five in six layers": ("gemma-3-1b", 6),
     "experts beside an MLP, keys that are values": ("gemma-4-26b-a4b", 6),
+    "inputs of each layer, keys of earlier layers": ("gemma-4-e2b", 35),
     "experts": ("mixtral-8x7b", 2),
     "small experts, norms of heads": ("qwen3-30b-a3b", 2),
     "a gated shared expert": ("qwen1.5-moe-a2.7b", 2),

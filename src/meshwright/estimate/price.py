@@ -16,7 +16,6 @@ from meshwright.estimate.pricer import PlanPricer, RunPlan, micro_batch_of, stra
 from meshwright.estimate.ranges import kind_of_run, step_range
 from meshwright.estimate.result import BASIS_ORDER, LinkTraffic, StageEstimate, StepEstimate
 from meshwright.estimate.rows import strategy_columns as strategy_columns
-from meshwright.estimate.scans import scan_share, widened
 from meshwright.estimate.sequences import filling_of, tokens_of_step
 from meshwright.estimate.site import Site, Sites
 from meshwright.estimate.step import StepColumns
@@ -24,6 +23,7 @@ from meshwright.library.calibration import calibration
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import Basis
+from meshwright.specs.layers.recurrent import RecurrentMixer
 from meshwright.specs.lengths import DYNAMIC
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline
@@ -223,7 +223,10 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
     used = (pricer.sites.cluster.groups[number].device for number in dict.fromkeys(site.number for site in flat))
     kinds = [(kind_of_run((host_s, time_s), model, workload, device), device.efficiency) for device in used]
     low, high = step_range(known, kinds, basis)
-    low, high = widened(low, high, scan_share(model, hardware, workload))
+    if any(isinstance(mixer, RecurrentMixer) for layer in model.kinds() for mixer in layer.mixers):
+        from meshwright.estimate.scans import scan_share, widened  # most models have no recurrences
+
+        low, high = widened(low, high, scan_share(model, hardware, workload))
     if hardware.pace_range is not None:
         slowest, quickest = hardware.pace_range
         low, high = 1.0 - hardware.pace / quickest, hardware.pace / slowest - 1.0

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
+from meshwright.specs.layers import PerLayerInput
 from meshwright.specs.model import ModelSpec, TunedLayer
 from meshwright.specs.operators import Kept, LayerWork, Linear, Vector, activation_pass, norm_pass, whole_product
 
@@ -58,7 +59,7 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
         )
         if model.pooled:
             lookup = replace(lookup, forward_elements=0, backward_elements=0, reduce=0, table=None)
-        return LayerWork(ops=(lookup,), kept=(), input_width=0)
+        return LayerWork(ops=(lookup, *_spread(model)), kept=(), input_width=0)
     if part == "mtp":
         project = whole_product("mtp projection", 2 * hidden, hidden)
         norms = norm_pass("mtp norms", 2 * hidden, parameters=2 * norm_width, module="")
@@ -67,7 +68,8 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
     transform = _transform(hidden) if model.head_transform else ()
     final_norm = norm_pass("final norm", hidden, parameters=norm_width if model.final_norm else 0)
     if model.residuals > 1:
-        transform = (*transform, *_merge(model.residuals, hidden))
+        merge = _unaltered if model.last_layer().altup else _merge
+        transform = (*transform, *merge(model.residuals, hidden))
     before = Kept(name="final norm input", elements=hidden, role="activation", region="sequence")
     words = model.predicted
     if not words:
@@ -101,6 +103,30 @@ def _edge_work(model: ModelSpec, part: Literal["embedding", "head", "mtp"], tile
         *(early if tiles > 1 else ()),
     )
     return LayerWork(ops=(*transform, final_norm, logits, loss), kept=kept, input_width=hidden)
+
+
+def _spread(model: ModelSpec) -> tuple[Linear | Vector, ...]:
+    """Copies of the embeddings by square matrices (AltUp), and the norm of the inputs that layers have of their own."""
+    last, hidden = model.last_layer(), model.hidden
+    found: list[Linear | Vector] = []
+    if last.altup:
+        found.append(whole_product("copies of the embeddings", hidden, (last.residuals - 1) * hidden))
+    if isinstance(last.mlp, PerLayerInput):
+        # Each layer's part of it is normed with its lookup.
+        found.append(norm_pass("per-layer input norm", last.mlp.width, parameters=last.mlp.width, module=""))
+    return tuple(found)
+
+
+def _unaltered(copies: int, hidden: int) -> tuple[Linear, Vector]:
+    """The copies of AltUp as one: their mean, all but the first behind a square matrix."""
+    mean = Vector(
+        name="mean of copies",
+        module="",
+        region="sequence",
+        forward_elements=(copies + 1) * hidden,
+        backward_elements=(copies + 1) * hidden,
+    )
+    return whole_product("copies to one", hidden, (copies - 1) * hidden), mean
 
 
 def _merge(copies: int, hidden: int) -> tuple[Linear, Vector]:

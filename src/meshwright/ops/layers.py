@@ -57,10 +57,13 @@ def layer_work(
             continue
         norm, residual = _split_norms(layer, hidden, name, parts=sum(not each.absent for _, each, _ in parts))
         work = part.work(context)
-        if layer.residuals > 1:
+        if layer.altup:
+            inner = [*norm, *work.ops, *residual]
+            ops += _altup(layer.residuals, hidden, name, before=name == "attention", inner=inner)
+            kept.append(_copies(layer.residuals, hidden, name))
+        elif layer.residuals > 1:
             ops += [*_mixing(layer.residuals, hidden, name), *norm, *work.ops]
-            copies = layer.residuals * hidden
-            kept.append(Kept(name=f"{name} residuals", elements=copies, role="activation", region="sequence"))
+            kept.append(_copies(layer.residuals, hidden, name))
         else:
             ops += [*norm, *work.ops, *residual]
         if own_input:
@@ -104,6 +107,44 @@ def _mixing(copies: int, hidden: int, name: str) -> list[Op]:
             parameters=3,
         ),
     ]
+
+
+def _copies(copies: int, hidden: int, name: str) -> Kept:
+    """The copies of the residual stream around a part."""
+    return Kept(name=f"{name} residuals", elements=copies * hidden, role="activation", region="sequence")
+
+
+def _altup(copies: int, hidden: int, name: str, *, before: bool, inner: list[Op]) -> list[Op]:
+    """A part between or behind the products of AltUp.
+
+    A product of the normed active copy makes a number a copy, twice: before attention n x n weights follow from them,
+    by which all copies are predicted; behind the MLP n weights, by which the difference of prediction and output
+    corrects every copy.
+
+    Args:
+        copies: of the residual stream.
+        hidden: width of each.
+        name: of the part.
+        before: whether copies are predicted before the part; else they are corrected behind it.
+        inner: the part with its norms and residual addition.
+
+    Source: Baykal et al., "Alternating Updates for Efficient Transformers", 2023 (arXiv 2301.13310), algorithm 1;
+    shapes as in `modeling_gemma3n.py` of transformers 5.23.
+    """
+    made = copies * copies if before else copies
+    # The second product of the router has the weights of the first, and reads the width of one copy.
+    router = [whole_product(f"{name} altup router", hidden, copies)] if before else []
+    mixed = Vector(
+        name=f"{name} altup copies",
+        module="",
+        region="sequence",
+        forward_elements=(3 * copies + 3) * hidden,
+        backward_elements=(6 * copies + 6) * hidden,
+        kernels=6.0,
+        parameters=hidden,
+    )
+    found: list[Op] = [*router, whole_product(f"{name} altup weights", copies, made), mixed]
+    return [*found, *inner] if before else [*inner, *found]
 
 
 def _split_norms(layer: LayerSpec, hidden: int, name: str, *, parts: int) -> tuple[list[Op], list[Op]]:

@@ -41,6 +41,11 @@ NAMES: dict[str, tuple[str, ...]] = {
     "selection": ("x_proj",),
     "steps": ("dt_proj",),
     "router": ("router", "gate"),
+    "mlp per-layer projection": ("per_layer_model_projection",),
+    "mlp per-layer gate": ("per_layer_input_gate",),
+    "mlp per-layer out": ("per_layer_projection",),
+    "residual low rank in": ("linear_left",),
+    "residual low rank out": ("linear_right",),
 }
 """Names of a whole operator, those most used first."""
 _DOWN = ("down_proj", "linear_fc2", "fc2", "dense_4h_to_h", "c_proj", "w2", "ff_out", "lin2")

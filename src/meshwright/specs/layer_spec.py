@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from meshwright.specs.by_kind import BY_KIND
 from meshwright.specs.check import Check, HashedOnce, hashed_once
-from meshwright.specs.layers import CrossAttention, FeedForwardKind, MixerKind
+from meshwright.specs.layers import CrossAttention, FeedForwardKind, MixerKind, SideBySide
 from meshwright.specs.tuning import LayerTuning
 
 
@@ -29,6 +29,9 @@ class LayerSpec(HashedOnce):
     residuals: int = 1
     """Copies of the residual stream; more than one are mixed into and out of every part (hyper-connections of
     DeepSeek-V4, arXiv 2512.24880)."""
+    altup: bool = False
+    """The copies are predicted before a layer that works on one of them, and corrected after it (AltUp, Baykal et al.
+    2023, arXiv 2301.13310; Gemma 3n)."""
     wide: bool = False
     """Computes in the format of activations where the recipe's products are in 8 or 4 bits."""
     stream: str = ""
@@ -49,7 +52,16 @@ class LayerSpec(HashedOnce):
         if check.whole("residuals", self.residuals):
             plain = self.residuals == 1 or not (self.parallel_block or self.cross or self.stream)
             check.that(plain, "residuals", self.residuals, "copies are mixed around mixer and MLP of a decoder alone")
+            copies = self.residuals > 1 or not self.altup
+            check.that(
+                copies, "altup", self.altup, "it predicts copies of the residual stream, of which there are none"
+            )
         check.done()
+
+    @property
+    def mixers(self) -> tuple[MixerKind, ...]:
+        """Its mixer, or those that stand side by side."""
+        return self.attention.mixers if isinstance(self.attention, SideBySide) else (self.attention,)
 
     @property
     def single(self) -> bool:
@@ -69,9 +81,14 @@ class LayerSpec(HashedOnce):
         return self.attention.parameters(hidden) + cross + self.norm_parameters(hidden) + self.mixing_parameters(hidden)
 
     def mixing_parameters(self, hidden: int) -> int:
-        """Of what mixes copies of the residual stream around every part: weights in and out of n copies, and n x n."""
+        """Of what mixes copies of the residual stream: weights in and out of n copies, and n x n, around every part.
+
+        AltUp has a router with a norm, n x n^2 weights that predict, n x n that correct, and scales, once a layer.
+        """
         if self.residuals == 1:
             return 0
+        if self.altup:
+            return (2 + self.residuals) * hidden + self.residuals**3 + self.residuals**2
         made = (2 + self.residuals) * self.residuals
         return (1 if self.single else 2) * (made * self.residuals * hidden + made + 3)
 

@@ -16,6 +16,7 @@ from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.layer_spec import LayerRun as LayerRun
 from meshwright.specs.layer_spec import LayerSpec as LayerSpec
 from meshwright.specs.layer_spec import TunedLayer as TunedLayer
+from meshwright.specs.layers import PerLayerInput
 from meshwright.specs.operators import StreamTokens
 from meshwright.specs.settings import UNSTATED, ModelSettings
 from meshwright.specs.streams import Stream
@@ -222,9 +223,21 @@ class ModelSpec(HashedOnce):
         return self.last_layer().residuals
 
     @property
+    def spread_parameters(self) -> int:
+        """Of what makes copies of the embeddings, and the norm of the inputs that layers have of their own.
+
+        AltUp has a square matrix for each copy but the first; others repeat the embeddings.
+        """
+        last = self.last_layer()
+        squares = (last.residuals - 1) * self.hidden**2 if last.altup else 0
+        return squares + (last.mlp.width if isinstance(last.mlp, PerLayerInput) else 0)
+
+    @property
     def merge_parameters(self) -> int:
         """Of what merges copies of the residual stream before the head."""
         copies = self.residuals
+        if self.last_layer().altup:
+            return (copies - 1) * self.hidden**2
         return copies * copies * self.hidden + copies + 1 if copies > 1 else 0
 
     def _norm(self, norm: str | None) -> int:
@@ -235,7 +248,7 @@ class ModelSpec(HashedOnce):
         """Token and position tables and the norm after them; what stands before and behind the layers of streams."""
         norm = 2 * self.hidden if self.embedding_norm else 0
         rows = (0 if self.pooled else self.vocab) + self.learned_positions
-        return rows * self.hidden + norm + sum(stream.parameters for stream in self.streams)
+        return rows * self.hidden + norm + self.spread_parameters + sum(stream.parameters for stream in self.streams)
 
     @property
     def predicted(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,8 +88,37 @@ def test_full_layers_of_gemma_4_have_heads_of_their_own_whose_keys_are_values() 
     layers = [layer.attention for layer in read_config(LLAMA | sizes | wide, "m").layers()]
     assert layers[:5] == [Attention(heads=32, kv_heads=8, head_dim=256, window=512, qk_norm=True)] * 5
     assert layers[5] == Attention(heads=32, kv_heads=2, head_dim=512, qk_norm=True, value_is_key=True)
-    with pytest.raises(UnsupportedError, match="an embedding for each layer"):
-        read_config(LLAMA | sizes | {"hidden_size_per_layer_input": 256}, "m")
+
+
+def test_the_last_layers_of_gemma_4_take_keys_of_earlier_ones_and_have_wide_mlps() -> None:
+    sizes = {"model_type": "gemma4_text", "num_hidden_layers": 12, "num_kv_shared_layers": 6}
+    config = LLAMA | sizes | {"vocab_size_per_layer_input": 1000, "use_double_wide_mlp": True}
+    layers = [*read_config(config, "m").layers()]
+    attention = [layer.attention for layer in layers]
+    assert [one.own_keys for one in attention] == [True] * 6 + [False] * 6  # type: ignore[union-attr]
+    widths = [layer.mlp.mlp.ffn_hidden for layer in layers]  # type: ignore[union-attr]
+    assert widths == [LLAMA["intermediate_size"]] * 6 + [2 * LLAMA["intermediate_size"]] * 6
+    assert {(layer.mlp.width, layer.mlp.rows) for layer in layers} == {(256, 1000)}  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="must have an earlier one of its kind"):
+        read_config(config | {"num_kv_shared_layers": 7}, "m")
+
+
+def test_layers_of_gemma_3n_have_copies_and_a_learned_residual() -> None:
+    sizes = {"model_type": "gemma3n_text", "num_hidden_layers": 10, "num_kv_shared_layers": 5, "laurel_rank": 8}
+    model = read_config(LLAMA | sizes | {"activation_sparsity_pattern": [0.95] * 10}, "m")
+    layer = model.kinds()[0]
+    assert (layer.residuals, layer.altup, layer.norms) == (4, True, 4)
+    assert [part.kind for part in layer.attention.mixers] == ["grouped", "laurel"]  # type: ignore[union-attr]
+    plain = replace(layer, residuals=1, altup=False)
+    assert layer.parameters(4096) - plain.parameters(4096) == 6 * 4096 + 64 + 16
+    with pytest.raises(InputError, match="copies of the residual stream, of which there are none"):
+        replace(layer, residuals=1)
+
+
+def test_an_embedding_for_each_layer_beside_experts_is_refused() -> None:
+    sizes = {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 512}
+    with pytest.raises(UnsupportedError, match="an embedding for each layer beside experts"):
+        read_config(LLAMA | sizes | {"model_type": "gemma4_text", "num_hidden_layers": 6}, "m")
 
 
 def test_layers_that_a_search_chose_one_by_one() -> None:

@@ -38,7 +38,8 @@ def test_operators_hold_the_parameters_that_a_kind_declares(part: LayerPart) -> 
     context = LayerContext(hidden=HIDDEN, kernel="flash", dropout=False)
     ops = [op for op in part.work(context).ops if isinstance(op, (Linear, Vector))]
     cut = sum(op.cut_parameters for op in ops if isinstance(op, Vector))
-    assert sum(op.parameters for op in ops) + cut == part.parameters(HIDDEN)
+    tables = sum(op.table[0] * op.table[1] for op in ops if isinstance(op, Vector) and op.table)
+    assert sum(op.parameters for op in ops) + cut + tables == part.parameters(HIDDEN)
     assert part.active_parameters(HIDDEN) <= part.parameters(HIDDEN)
     assert all(kept.elements > 0 for kept in part.work(context).kept)
 

@@ -71,6 +71,8 @@ FAMILIES: dict[str, str] = {
     "gemma2": "dense.gemma2",
     "gemma3": "dense.gemma3",
     "gemma3_text": "dense.gemma3",
+    "gemma3n": "dense.gemma3n",
+    "gemma3n_text": "dense.gemma3n",
     "gemma4": "dense.gemma4",
     "gemma4_text": "dense.gemma4",
     "gemma4_unified_text": "dense.gemma4_unified",

@@ -14,6 +14,8 @@ from meshwright.specs.model import LayerSpec, ModelSpec
 
 OF_WORDS = ("CausalLM", "LMHead", "ConditionalGeneration")
 """What names of classes hold whose heads predict words."""
+BESIDE = ("hidden_size_per_layer_input", "num_kv_shared_layers", "laurel_rank")
+"""Keys of what stands beside or behind the usual parts of a layer."""
 UNTIES = 5
 """Version of transformers from which a nested text model's own word on tying does not count."""
 UNSTATED_SEQ_LEN = 2**27
@@ -50,9 +52,14 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
             one.check(fields)
             for i in one.layers:
                 mixers[i], mlps[i] = one.without(own[0][i], own[1][i])
+    altup = fields.whole("altup_num_inputs", default=1, high=64)
+    if any(fields.given(key) for key in BESIDE):
+        from meshwright.formats.huggingface.beside import read_beside  # few models are of Gemma 3n's kind
+
+        mixers[:layers], mlps = read_beside(fields, mixers[:layers], mlps)
     parallel = fields.flag("parallel_block", default=False)
     norms = fields.whole("norms", default=2, low=0, high=4)
-    residuals = 1
+    residuals = altup
     if fields.given("compress_ratios"):
         from meshwright.formats.huggingface.compressed import read_residuals  # few models compress
 
@@ -88,6 +95,7 @@ def read_decoder(fields: Fields, family: Family, name: str) -> ModelSpec:
             parallel_block=parallel,
             dropout=dropout,
             residuals=residuals,
+            altup=altup > 1,
         )
         for mixer, mlp in set(places)
     }

@@ -86,25 +86,50 @@ gemma3 = Family(
 
 def _gemma4(fields: Fields) -> Mapping[str, object]:
     """Experts stand beside a dense MLP in every layer, as if it were their shared one."""
-    per_layer = fields.whole("hidden_size_per_layer_input", low=0)
-    if per_layer:
-        why = "an embedding for each layer (PLE) cannot be planned here; 256 where the key is left out"
-        fields.refuse("hidden_size_per_layer_input", per_layer, why)
     if not fields.flag("enable_moe_block", default=False):
         return {"num_experts": 0}
     return {"shared_expert_intermediate_size": fields.whole("intermediate_size"), "expert_width_stated": True}
 
 
+_PER_LAYER = {"hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 262_144}
 gemma4 = Family(
     title="Gemma 4",
-    defaults={**_GEMMA, "sliding_window": 512, "sliding_window_pattern": 6, "hidden_size_per_layer_input": 256},
+    defaults={**_GEMMA, **_PER_LAYER, "global_head_dim": 512, "sliding_window": 512, "sliding_window_pattern": 6},
     fixed={**_POST_NORMS, "qk_norm": "head", "slides": "but every n-th", "gated_mlp": True},
     rule=_gemma4,
 )
 gemma4_unified = Family(
     title="Gemma 4 without towers",
-    defaults={**_GEMMA, "sliding_window": 1024, "sliding_window_pattern": 6},
+    defaults={**_GEMMA, "global_head_dim": 512, "sliding_window": 1024, "sliding_window_pattern": 6},
     fixed=gemma4.fixed,
+)
+
+
+def _gemma3n(fields: Fields) -> Mapping[str, object]:
+    """Layers of a sparse activation have the matrices of the others: only statistics of it are computed besides."""
+    fields.has("activation_sparsity_pattern", "altup_active_idx", "altup_coef_clip", "altup_correct_scale")
+    fields.remark("the statistics by which activations are made sparse are not counted")
+    return {}
+
+
+# Published configs leave out what equals the defaults of `Gemma3nTextConfig`.
+gemma3n = Family(
+    title="Gemma 3n",
+    defaults={
+        **_GEMMA,
+        **_PER_LAYER,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "vocab_size": 262_400,
+        "max_position_embeddings": 32_768,
+        "sliding_window": 512,
+        "sliding_window_pattern": 5,
+        "num_kv_shared_layers": 15,
+        "altup_num_inputs": 4,
+        "laurel_rank": 64,
+    },
+    fixed={**_POST_NORMS, "qk_norm": "head", "slides": "but every n-th", "gated_mlp": True},
+    rule=_gemma3n,
 )
 vaultgemma = Family(
     title="VaultGemma", defaults={**_GEMMA, "sliding_window": 4096}, fixed={"slides": "even", "norms": 2}

@@ -61,7 +61,7 @@ _HARMLESS_WORDS = (
     " vision_config audio_config img_processor embd_layer mm_vision_tower vision_tower projector_hidden_act"
     " qk_norm_type attention_types attention_layers window_size use_residual"
     " rescale_every model_version attn_mode fuse_norm fuse_cross_entropy norm_first norm_bias hidden_ratio"
-    " vocab_size_per_layer_input full_attn_mod interpolate_factor mlp_type output_gate_type"
+    " vocab_size_per_layer_input use_double_wide_mlp full_attn_mod interpolate_factor mlp_type output_gate_type"
     " expand mamba_expand mamba_norm_before_gate linear_allow_neg_eigval"
 )
 HARMLESS = frozenset(_HARMLESS_WORDS.split())
@@ -86,12 +86,7 @@ CHANGES: dict[str, str] = {
     "num_decoder_layers": "an encoder beside the decoder",
     "num_encoder_layers": "an encoder beside the decoder",
     "embedding_size": "an embedding of another width than the layers",
-    "hidden_size_per_layer_input": "an embedding for each layer (PLE)",
-    "num_kv_shared_layers": "layers that share the keys and values of others",
-    "use_double_wide_mlp": "MLPs twice as wide where keys and values are shared",
     "enable_moe_block": "experts beside a dense MLP",
-    "altup_num_inputs": "several residual streams (AltUp)",
-    "laurel_rank": "a low-rank branch beside the residual stream",
     "hc_mult": "several residual streams (hyper-connections)",
     "hc_count": "several residual streams (hyper-connections)",
     "compress_ratios": "attention over compressed keys and values",

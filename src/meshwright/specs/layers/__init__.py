@@ -12,15 +12,17 @@ from meshwright.specs.layers.dense_mlp import DenseMlp as DenseMlp
 from meshwright.specs.layers.indexer import Indexer as Indexer
 from meshwright.specs.layers.kimi_delta import KimiDelta as KimiDelta
 from meshwright.specs.layers.latent_attention import LatentAttention as LatentAttention
+from meshwright.specs.layers.laurel import Laurel as Laurel
 from meshwright.specs.layers.linear_attention import LinearAttention as LinearAttention
 from meshwright.specs.layers.mamba import Mamba as Mamba
 from meshwright.specs.layers.mamba2 import Mamba2 as Mamba2
+from meshwright.specs.layers.mixers import SideBySide as SideBySide
 from meshwright.specs.layers.mixers import SingleMixer as SingleMixer
 from meshwright.specs.layers.moe import MoeMlp as MoeMlp
+from meshwright.specs.layers.per_layer_input import PerLayerInput as PerLayerInput
 from meshwright.specs.layers.rwkv import RwkvChannelMix as RwkvChannelMix
 from meshwright.specs.layers.rwkv import RwkvTimeMix as RwkvTimeMix
 from meshwright.specs.layers.short_convolution import ShortConvolution as ShortConvolution
-from meshwright.specs.layers.side_by_side import SideBySide as SideBySide
 
 MixerKind = SingleMixer | SideBySide
-FeedForwardKind = DenseMlp | MoeMlp | RwkvChannelMix | NoMlp
+FeedForwardKind = DenseMlp | MoeMlp | PerLayerInput | RwkvChannelMix | NoMlp

@@ -37,6 +37,8 @@ class Attention(GroupedMixer):
     """Width of a head's values; None for `head_dim` (MiMo-V2-Flash has 128 beside 192)."""
     value_is_key: bool = False
     """One projection makes both (Gemma 4's global layers)."""
+    own_keys: bool = True
+    """Whether it makes keys and values; without, it attends to those of an earlier layer (end of Gemma 3n)."""
     gate: bool = False
     """An output gate of the width of the values (Qwen3-Next)."""
     head_gate: bool = False
@@ -72,7 +74,9 @@ class Attention(GroupedMixer):
 
     @property
     def key_value_columns(self) -> int:
-        """Of the projections that make keys and values, per key-value head."""
+        """Of the projections that make keys and values, per key-value head; 0 where an earlier layer makes them."""
+        if not self.own_keys:
+            return 0
         return self.head_dim + (0 if self.value_is_key else self.value_dim or self.head_dim)
 
     @property
@@ -83,8 +87,13 @@ class Attention(GroupedMixer):
     @property
     def _scales(self) -> int:
         """Of norms on queries and keys, and sinks."""
-        wide = {"head": 2 * self.head_dim, "all": self.query_width + self.kv_width, "none": 0}[self.qk_scales]
+        keys = (self.head_dim, self.kv_width) if self.own_keys else (0, 0)
+        wide = {"head": self.head_dim + keys[0], "all": self.query_width + keys[1], "none": 0}[self.qk_scales]
         return (wide if self.qk_norm else 0) + (self.heads if self.sinks else 0)
+
+    def state_bytes(self, seq_len: int, element_bytes: float = 2.0) -> float:
+        """Keys and values, none where an earlier layer has them; arguments as `Mixer.state_bytes`."""
+        return GroupedMixer.state_bytes(self, seq_len, element_bytes) if self.own_keys else 0.0
 
     def parameters(self, hidden: int) -> int:
         """Weights and biases of the projections, gates, scales, sinks, indexer."""
@@ -95,7 +104,7 @@ class Attention(GroupedMixer):
         return weights + biases + self._scales + picks
 
     def work(self, context: LayerContext) -> PartWork:
-        """One product makes queries, keys and values."""
+        """One product makes queries, keys and values, or queries alone."""
         ops, kept = self._projections(context.hidden)
         sizes = self if self.indexer is None else replace(self, window=self.indexer.top_k, indexer=None)
         gate = self._output_gate() if self._gates else None
@@ -115,13 +124,13 @@ class Attention(GroupedMixer):
         value_dim = self.value_dim or self.head_dim
         made = (
             (self.heads, self.head_dim),
-            (self.kv_heads, self.key_value_columns),
+            *(((self.kv_heads, self.key_value_columns),) if self.own_keys else ()),
             *(((self.heads, value_dim),) if self.gate else ()),
             *(((self.heads, 1),) if self.head_gate else ()),
         )
         bias = self.query_width + self.kv_heads * self.key_value_columns if self.qkv_bias else 0
-        qkv = column_product("qkv", hidden, made, bias=bias)
-        width = self.query_width + self.kv_width
+        qkv = column_product("qkv" if self.own_keys else "queries", hidden, made, bias=bias)
+        width = self.query_width + (self.kv_width if self.own_keys else 0)
         rotate = Vector(
             name="rotary",
             module="",
@@ -130,15 +139,10 @@ class Attention(GroupedMixer):
             backward_elements=2 * width,
             parameters=self._scales,
         )
-        kept = [
-            Kept(name="queries", elements=self.query_width, role="attention", region="tensor"),
-            Kept(
-                name="keys and values",
-                elements=self.kv_width + self.kv_heads * value_dim,
-                role="attention",
-                region="tensor",
-            ),
-        ]
+        kept = [Kept(name="queries", elements=self.query_width, role="attention", region="tensor")]
+        if self.own_keys:
+            both = self.kv_width + self.kv_heads * value_dim
+            kept.append(Kept(name="keys and values", elements=both, role="attention", region="tensor"))
         if self._gates:
             read = self._gates + self.value_width
             kept.append(Kept(name="gate and what it gates", elements=read, role="activation", region="tensor"))
