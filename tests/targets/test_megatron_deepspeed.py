@@ -150,3 +150,14 @@ def test_full_recompute_takes_the_layers_of_the_forks_own_default() -> None:
     assert not read.problems
     assert read.row is not None
     assert read.row.recompute == "full"
+
+
+@pytest.mark.parametrize(
+    "number, piped, sharding", [("--bf16", True, "z1"), ("--fp16", True, "z0"), ("--bf16", False, "z0")]
+)
+def test_its_pipeline_shards_states_under_bf16_though_zero_is_off(number: str, piped: bool, sharding: str) -> None:
+    assert TARGET.script is not None
+    text = LLAMA.replace("MORE", "--zero-stage 0").replace("MBS", "1").replace("--bf16", number)
+    text = text.replace("--no-pipeline-parallel", "") if piped else text
+    row = TARGET.script(read_script(text.replace('"stage": 1', '"stage": 0')), 16).row
+    assert row is not None and row.sharding == sharding

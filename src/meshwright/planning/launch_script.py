@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -202,8 +203,11 @@ def _for_devices(launch: LaunchSource, flags: LaunchFile) -> tuple[LaunchFile, P
     count = row.devices if row is not None and row.devices > 1 else flags.started
     best = flags
     if (count is None or row is None or others(flags)) and not flags.questions:
-        for devices in _COUNTS:
+        counts = [*_COUNTS]
+        for devices in counts:
             read = replace(launch, devices=devices).read()
+            if len(counts) == len(_COUNTS):
+                counts += _multiples(read.problems)
             if read.row is None and any(f"{devices} devices" in problem.why for problem in read.problems):
                 continue  # refused for the count itself, which nobody gave
             if (read.row is not None and best.row is None) or len(read.problems) < len(best.problems):
@@ -216,6 +220,13 @@ def _for_devices(launch: LaunchSource, flags: LaunchFile) -> tuple[LaunchFile, P
     fix = f"say --gpus {count or 8}xH100, or how many of which there are; or --cluster FILE"
     question = Problem(what="no cluster is given", why=why, fix=fix, field="cluster")
     return replace(best, problems=others(best)), question
+
+
+def _multiples(problems: tuple[Problem, ...]) -> Iterator[int]:
+    """Counts that degrees divide by, where their product is said to be the reason that another count does not do."""
+    for problem in problems:
+        if problem.field == DEVICES and (said := re.search(r"multiple of .* = (\d+)$", problem.why)) is not None:
+            yield from (int(said[1]) * times for times in (1, 2, 4, 8, 16, 3, 6, 12, 5, 7, 9))
 
 
 def _shape_differs(model: ModelSpec, said: dict[str, Any]) -> Iterator[Violation]:

@@ -126,3 +126,12 @@ def test_splits_of_layers_are_read(options: str, layout: tuple[int, ...] | None)
 @given(st.text(max_size=200))
 def test_junk_is_read_without_an_exception(text: str) -> None:
     assert read_flags(text).row is None
+
+
+@pytest.mark.parametrize(
+    "said", ["--patch-tokenizer-type Qwen2VLTokenizer", "--disable-vision-class-token", "--position-embedding-type mrope"]
+)
+def test_a_decoder_that_reads_images_is_told_apart(said: str) -> None:
+    text = f"torchrun --nproc_per_node 8 pretrain_qwen.py --num-layers 4 --hidden-size 256 --micro-batch-size 1 {said}"
+    problems = read_flags(read_script(text)).problems
+    assert any("trains a decoder with an image tower" in problem.what for problem in problems), problems

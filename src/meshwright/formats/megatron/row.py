@@ -180,11 +180,19 @@ def _deepspeed_sharding(values: Values, problems: list[Problem]) -> str:
     stage = values.whole("--zero-stage", -1)
     if stage in (0, 1, 2, 3):
         values.hidden.pop("--deepspeed_config", None)  # where its file lies changes nothing then
-        return f"z{stage}"
+        return f"z{stage or _engine_shards(values)}"
     why = "DeepSpeed's file says how states are sharded"
     fix = "give --set zero-stage=N, or check the file with --from deepspeed"
     problems.append(Problem(what="--zero-stage is not given", why=why, fix=fix, field="--zero-stage"))
     return "z0"
+
+
+def _engine_shards(values: Values) -> int:
+    """The stage that DeepSpeed's pipeline keeps to under bf16 where ZeRO is off: its optimizer shards its states.
+
+    Source: `_do_optimizer_sanity_check` in deepspeed/runtime/engine.py and bf16_optimizer.py of deepspeed 0.19.8.
+    """
+    return int(values.has("--bf16") and not values.has("--no-pipeline-parallel"))
 
 
 def _recompute(values: Values, problems: list[Problem]) -> tuple[str, int]:

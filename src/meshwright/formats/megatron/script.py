@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -211,6 +212,14 @@ def _other_model(launch: Launch) -> Iterator[Problem]:
             field="source",
         )
         return
+    if (seen := _of_images(launch)) is not None:
+        yield Problem(
+            what=f"{launch.program.rpartition('/')[2]} trains {_OTHER_MODELS['multimodal']}",
+            why=f"{seen} is of a model that reads images: its decoder's plan alone would be read",
+            fix="check a script of a model of text",
+            field="source",
+        )
+        return
     for part, what in _OTHER_MODELS.items():
         if part in stem.replace("-", "_").split("_") or f"/{part}/" in folder:
             yield Problem(
@@ -220,6 +229,18 @@ def _other_model(launch: Launch) -> Iterator[Problem]:
                 field="source",
             )
             return
+
+
+def _of_images(launch: Launch) -> str | None:
+    """The option that says that a decoder reads images too."""
+    for said, after in pairwise([*(word.text for word in launch.words), ""]):
+        flag, _, value = said.partition("=")
+        if re.match(r"--(?:.+-)?(?:vision|image)-", flag) or (
+            (flag.endswith("-tokenizer-type") and "VL" in (value or after))
+            or (flag == "--position-embedding-type" and (value or after) == "mrope")
+        ):
+            return flag
+    return None
 
 
 _PROGRAMS = {

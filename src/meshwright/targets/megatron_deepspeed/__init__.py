@@ -64,6 +64,13 @@ RULES = (
         source=_ENGINE,
     ),
     Rule(
+        field="data.zero",
+        holds=lambda plan: plan.found.pp == 1 or plan.strategy.data.zero > 0 or plan.precision.activations != "bf16",
+        why="DeepSpeed's pipeline shards optimizer states under bf16, ZeRO or not",
+        fix="use z1",
+        source="deepspeed/runtime/bf16_optimizer.py of deepspeed 0.19.8",
+    ),
+    Rule(
         field="cp",
         holds=lambda plan: plan.strategy.cp == 1 or plan.strategy.tp == plan.found.pp == 1,
         why="DeepSpeed's sequence parallelism goes with neither tensor ranks nor a pipeline",

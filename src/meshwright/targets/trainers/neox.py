@@ -117,7 +117,7 @@ def _row(reader: KeyReader, devices: int | None, questions: list[Problem]) -> Pl
         sp=tp == 1 or reader.switch("sequence_parallel"),
         pp=pp,
         dp=dp,
-        sharding=f"z{min(zero, 3)}",
+        sharding=f"z{min(zero, 3) or _engine_shards(reader)}",
         mbs=mbs,
         gbs=mbs * steps * dp,
         recompute="none" if not again else "full" if group == 1 else "uni",
@@ -125,6 +125,14 @@ def _row(reader: KeyReader, devices: int | None, questions: list[Problem]) -> Pl
         offload=offload,
         dp_overlap=reader.switch("zero_optimization.overlap_comm", default=zero == 3),
     )
+
+
+def _engine_shards(reader: KeyReader) -> int:
+    """The stage that DeepSpeed's pipeline keeps to under bf16 where ZeRO is off: its optimizer shards its states.
+
+    Source: `_do_optimizer_sanity_check` in deepspeed/runtime/engine.py and bf16_optimizer.py of deepspeed 0.19.8.
+    """
+    return int(reader.number("pipe_parallel_size") > 0 and _precision(reader).compute == "bf16")
 
 
 def _offload(reader: KeyReader) -> str:
