@@ -161,7 +161,8 @@ def _of_megatron(given: Mapping[str, list[str]], devices: int | None, find: Find
         path = find((given.get("deepspeed-config") or [""])[0])
         if path is not None:
             stage = _json(path).get("zero_optimization", {}).get("stage", 0)
-        facts["zero"] = _STAGES.get(stage)
+        own = stage == 0 and "bf16" in given and "no-pipeline-parallel" not in given  # its optimizer shards its states
+        facts["zero"] = "z1" if own else _STAGES.get(stage)
         if "moe-expert-parallel-size" in given:
             facts["ep"] = whole("moe-expert-parallel-size")
         if "deepspeed-activation-checkpointing" in given:
