@@ -130,7 +130,8 @@ def test_junk_is_read_without_an_exception(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["--patch-tokenizer-type Qwen2VLTokenizer", "--disable-vision-class-token", "--position-embedding-type mrope"]
+    "said",
+    ["--patch-tokenizer-type Qwen2VLTokenizer", "--disable-vision-class-token", "--position-embedding-type mrope"],
 )
 def test_a_decoder_that_reads_images_is_told_apart(said: str) -> None:
     text = f"torchrun --nproc_per_node 8 pretrain_qwen.py --num-layers 4 --hidden-size 256 --micro-batch-size 1 {said}"
