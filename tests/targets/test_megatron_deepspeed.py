@@ -160,4 +160,5 @@ def test_its_pipeline_shards_states_under_bf16_though_zero_is_off(number: str, p
     text = LLAMA.replace("MORE", "--zero-stage 0").replace("MBS", "1").replace("--bf16", number)
     text = text.replace("--no-pipeline-parallel", "") if piped else text
     row = TARGET.script(read_script(text.replace('"stage": 1', '"stage": 0')), 16).row
-    assert row is not None and row.sharding == sharding
+    assert row is not None
+    assert row.sharding == sharding
