@@ -153,7 +153,7 @@ def test_full_recompute_takes_the_layers_of_the_forks_own_default() -> None:
 
 
 @pytest.mark.parametrize(
-    "number, piped, sharding", [("--bf16", True, "z1"), ("--fp16", True, "z0"), ("--bf16", False, "z0")]
+    ("number", "piped", "sharding"), [("--bf16", True, "z1"), ("--fp16", True, "z0"), ("--bf16", False, "z0")]
 )
 def test_its_pipeline_shards_states_under_bf16_though_zero_is_off(number: str, piped: bool, sharding: str) -> None:
     assert TARGET.script is not None
