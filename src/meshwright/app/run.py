@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from meshwright.runtime.compiled import CompiledStep
     from meshwright.runtime.moments import Moments
     from meshwright.runtime.planned_training import PlannedTraining
-    from meshwright.runtime.train import Recovery, Trained
+    from meshwright.runtime.train import Recovery, Steps, Trained
 
 STEPS = 10
 EVERY = 10
@@ -51,6 +51,8 @@ class Run(Answer):
     predicted_by_kind: dict[str, float] = field(default_factory=dict)
     recoveries: tuple[str, ...] = ()
     trace: str | None = None
+    steps_at_once: int = 1
+    """Steps of the first call, which compiles."""
 
     @property
     def first_s(self) -> float:
@@ -59,8 +61,9 @@ class Run(Answer):
 
     @property
     def step_time_s(self) -> float | None:
-        """Median seconds of the steps after the first, which compiles; None after a single step."""
-        return median(one.seconds for one in self.steps[1:]) if len(self.steps) > 1 else None
+        """Median seconds of the steps behind the first call, which compiles; None without any."""
+        later = self.steps[self.steps_at_once :]
+        return median(one.seconds for one in later) if later else None
 
     @property
     def error(self) -> float | None:
@@ -80,7 +83,7 @@ class Run(Answer):
             "stage_layers": list(self.inputs.stage_layers),
             "first_step": self.steps[0].step,
             "losses": [one.loss for one in self.steps],
-            "assumptions": list(self.inputs.assumptions),
+            "assumptions": [*self.inputs.assumptions, *self._calls()],
             "recoveries": list(self.recoveries),
             "trace": self.trace,
             "timing": {
@@ -93,6 +96,11 @@ class Run(Answer):
                 "predicted_by_kind_s": self.predicted_by_kind,
             },
         }
+
+    def _calls(self) -> tuple[str, ...]:
+        """What a pipeline that steps do not drain makes of them."""
+        count = self.steps_at_once
+        return (f"{count} steps in one call, drained behind it",) if count > 1 else ()
 
     def __repr__(self) -> str:
         return f"Run({self.inputs.name}, {self.inputs.title}, {len(self.steps)} steps)"
@@ -158,7 +166,7 @@ def run(
         try:
             if not done:
                 raise _all_done(request.steps, checkpoint)
-            return _ran(request, inputs, training, now, done, recoveries)
+            return _ran(request, inputs, training, now, done, recoveries, asked)
         finally:
             now.step.close()
 
@@ -189,14 +197,16 @@ def _ran(
     now: Trained,
     done: Sequence[StepDone],
     recoveries: Sequence[Recovery],
+    asked: Steps,
 ) -> Run:
     """What ran, one more step profiled and traced where that is asked, with the prediction."""
     from meshwright.runtime.profile import record_profile, seconds_by_kind
     from meshwright.runtime.rank_training import RankedStep
 
-    run = partial(Run, inputs=inputs, backend=request.execution.backend, steps=tuple(done),
+    at_once = asked.before_save(done[0].step, now.training.most_steps_at_once)
+    run = partial(Run, inputs=inputs, backend=request.execution.backend, steps=tuple(done), steps_at_once=at_once,
                   recoveries=tuple(map(_recovery_text, recoveries)))  # fmt: skip
-    batch, trace = now.training.batch(now.number), request.trace
+    batch, trace = now.training.batches(now.number, at_once), request.trace
     if isinstance(now.step, RankedStep):
         if request.profile is not None:
             record_profile(request.profile, lambda: now.step(now.state, batch))
@@ -217,7 +227,7 @@ def _ran(
                          compress=os.fspath(trace).endswith(".gz"))  # fmt: skip
         write_file(Path(trace), body)
     return run(
-        predicted_s=predicted_s,
+        predicted_s=predicted_s / at_once,
         seconds_by_kind=dict(seconds_by_kind(compiled.program, measured)) if measured is not None else {},
         predicted_by_kind=dict(seconds_by_kind(compiled.program, foreseen)),
         trace=None if trace is None else os.fspath(trace),

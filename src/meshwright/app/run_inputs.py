@@ -94,6 +94,10 @@ class RunInputs:
             from meshwright.runtime.rank_training import RankTraining
 
             return RankTraining(row=self.row, stage_layers=self.stage_layers, **shared)
+        if self.row is not None and not schedule_named(self.row.schedule).flushes:
+            from meshwright.runtime.versioned_training import VersionedTraining  # few plans never drain
+
+            return VersionedTraining(row=self.row, stage_layers=self.stage_layers, **shared)
         if self.row is not None:
             return Training(row=self.row, stage_layers=self.stage_layers, **shared)
         assert self.job is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import reduce
 from typing import Any
@@ -49,6 +49,8 @@ class Join:
     """That counts samples, of what is joined."""
     updates: int = 1
     """In one call, whose values are averaged."""
+    apart: int = 0
+    """Updates in one call whose values are kept apart, along a new first axis; 0 makes one value of all."""
 
     def __call__(self, given: Sequence[Any]) -> Any:
         """The one value.
@@ -56,6 +58,9 @@ class Join:
         Args:
             given: of each micro-batch, in order.
         """
+        if self.apart:
+            one, each = replace(self, apart=0, updates=1), len(given) // self.apart
+            return jnp.stack([one(given[first : first + each]) for first in range(0, len(given), each)])
         if self.how is How.SAME:
             return given[0]
         if self.how is How.JOINED:
@@ -71,6 +76,8 @@ class Join:
             aval: of the result of one micro-batch.
             count: micro-batches.
         """
+        if self.apart:
+            return (self.apart, *replace(self, apart=0).shape(aval, count // self.apart))
         if self.how is not How.JOINED:
             return tuple(aval.shape)
         return tuple(size * count if at == self.dimension else size for at, size in enumerate(aval.shape))

@@ -135,7 +135,7 @@ def lower(
         updating = Updating(step, programs, out, operands, shardings, devices, layouts)
         outcomes = updating.outcomes(finish.owner, tasks.copies)
     else:
-        outcomes = _with_versions(communicating, tasks, finish, shardings, devices)
+        outcomes = _with_versions(communicating, tasks, finish, shardings, devices, layouts)
     kept = {outcome.buffer for outcome in outcomes}
     lists = [with_frees(instructions, kept) for instructions in out.lists]
     given = set(given) - {outcome.input for outcome in outcomes}
@@ -150,12 +150,17 @@ def lower(
 
 
 def _with_versions(
-    table: ScheduleTable, tasks: StageTasks, finish: Finish, shardings: Sequence[MeshSharding], devices: Sequence[int]
+    table: ScheduleTable,
+    tasks: StageTasks,
+    finish: Finish,
+    shardings: Sequence[MeshSharding],
+    devices: Sequence[int],
+    layouts: Sequence[Layout],
 ) -> list[StepResult]:
     """Tasks in which micro-batches run on weights of several versions, and updates where the table has them."""
     step = tasks.step
     versioned = VersionedUpdates(
-        step, tasks.programs, tasks.copies[0].tolist(), tasks.out, tasks.operands, shardings, devices,
+        step, tasks.programs, tasks.copies[0].tolist(), tasks.out, tasks.operands, shardings, devices, layouts,
         step.micro_batches // step.updates,
     )  # fmt: skip
     for task in in_rounds(table):

@@ -217,6 +217,8 @@ class PipeshardParallel(Method):
     updates: int | None = None
     """Updates of the weights in one call, of schedules that keep several versions of them: `pipedream` and `ftpipe` do
     one with each micro-batch, `pipedream-2bw` without it as many as have a micro-batch for each stage."""
+    results_apart: bool = False
+    """Whether results of the loss are returned for each of those updates, along a new first axis, not as one mean."""
 
     def __post_init__(self) -> None:
         Method.__post_init__(self)

@@ -116,6 +116,15 @@ def trace_step(
     return replace(said, micro_batches=micro_batches, updates=updates)
 
 
+def results_apart(step: TracedStep) -> TracedStep:
+    """A step that returns results of the loss for each of its updates, along a new first axis, not one for all.
+
+    Args:
+        step: of several updates.
+    """
+    return replace(step, joins=tuple(replace(join, apart=step.updates) for join in step.joins))
+
+
 def _shared(
     fun: Callable[..., Any], given: Flattened, step: TracedStep, micro_batches: int, updates: int, *, behind: bool
 ) -> TracedStep:

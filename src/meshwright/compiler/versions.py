@@ -8,7 +8,7 @@ for the whole pipeline; it is refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from meshwright.compiler.inline import free_variables, piece
 from meshwright.compiler.instructions import StepResult
 from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.operands import Operands, ancestors
+from meshwright.compiler.ranks.layout import Layout
 from meshwright.compiler.shardings import MeshSharding, ValueRole, shape_of
 from meshwright.compiler.stage_programs import StageJaxprs
 from meshwright.compiler.traced_step import TracedStep
@@ -52,6 +53,7 @@ class VersionedUpdates:
         operands: Operands,
         shardings: Sequence[MeshSharding],
         devices: Sequence[int],
+        layouts: Sequence[Layout],
         micro_batches: int,
     ) -> None:
         """Find out what every stage updates.
@@ -64,13 +66,14 @@ class VersionedUpdates:
             operands: of the loss; learn which inputs get newer versions.
             shardings: of values, by mesh.
             devices: of each mesh.
+            layouts: of values, by mesh.
             micro_batches: whose gradients are added up for an update.
 
         Raises:
             InputError: stages cannot update by themselves, or the step does not return its state first.
         """
         self.step, self.programs, self.out, self.operands = step, programs, lists, operands
-        self.shardings, self.devices = shardings, devices
+        self.shardings, self.devices, self.layouts = shardings, devices, layouts
         self.parts = micro_batches if step.mean else 1
         self.meshes = meshes
         self.made = [0] * len(meshes)
@@ -91,10 +94,10 @@ class VersionedUpdates:
         mesh, number = self.meshes[k], self.made[k]
         update, step = self.updates[k], self.step
         self.operands.version, self.operands.stage = number, k
-        gradient_of = dict(zip(step.gradients, step.wrt, strict=True))
+        keys = self._gradient_keys(k, update.inputs)
         reads = [
-            self.out.at(mesh, ("sum", k, gradient_of[var]))
-            if var in gradient_of
+            self.out.at(mesh, keys[var])
+            if var in keys
             else self.operands.value(
                 mesh, var, None, ValueRole.PARAMETER if is_parameter(step, var) else ValueRole.STATE
             )
@@ -108,6 +111,24 @@ class VersionedUpdates:
             writes.append(self.out.new(mesh, ("state", k, place, number + 1), old.aval, spec))
         self.out.executables[f"update{k}"] = update.program
         self.out.run(mesh, f"update{k}", f"update{k}.{number}", reads, writes)
+
+    def _gradient_keys(self, k: int, inputs: Sequence[core.Var]) -> Mapping[core.Var, tuple[object, ...]]:
+        """Where the gradients are that the next update of a stage reads, reduced over its data ranks."""
+        mesh, number, step = self.meshes[k], self.made[k], self.step
+        layout = self.layouts[mesh]
+        sums: dict[core.Var, tuple[object, ...]] = {
+            var: ("sum", k, operand) for var, operand in zip(step.gradients, step.wrt, strict=True) if var in inputs
+        }
+        if layout.sum_is_gradient or not sums:
+            return sums
+        places = [place for place, var in enumerate(step.gradients) if var in sums]
+        reduced = {step.gradients[place]: ("gradient", k, step.wrt[place], number) for place in places}
+        name = f"gradients{k}"
+        self.out.executables[name] = layout.totals(places, [1] * len(places), self.parts)
+        writes = [self.out.new(mesh, reduced[var], var.aval, layout.gradient(operand).spec)
+                  for var, operand in ((step.gradients[place], step.wrt[place]) for place in places)]  # fmt: skip
+        self.out.run(mesh, name, f"{name}.{number}", [self.out.at(mesh, sums[var]) for var in reduced], writes)
+        return reduced
 
     def outcomes(self) -> list[StepResult]:
         """Where each output of the step is, when all updates and all results of the loss are written."""
@@ -270,11 +291,13 @@ class VersionedUpdates:
         }  # fmt: skip
         inputs = [var for var in free if var in summed or var not in step.gradients]
 
+        parts = self.parts if self.layouts[self.meshes[k]].sum_is_gradient else 1
+
         def update(*given: Any) -> list[Any]:
             values = dict(zip(inputs, given, strict=True))
             # What no stage reads has no gradient.
             whole = [values[var] if var in values else jnp.zeros(var.aval.shape, var.aval.dtype) for var in free]
-            return alone(*(one / self.parts if var in summed and self.parts > 1 else one
+            return alone(*(one / parts if var in summed and parts > 1 else one
                            for var, one in zip(free, whole, strict=True)))  # fmt: skip
 
         program = jax.make_jaxpr(update)(*(shape_of(var) for var in inputs))

@@ -34,7 +34,7 @@ def render_run(run: Mapping[str, Any]) -> RenderableType:
     lines = [
         f"{run['model']}, {run['plan']}, {run['devices']} devices, backend {run['backend']}, {run['dtype']}",
         "layers " + "+".join(map(str, run["stage_layers"])) + f" = {sum(run['stage_layers'])}",
-        _step_times(timing),
+        _step_times(timing, len(run["losses"])),
     ]
     lines += [f"recovered: {one}" for one in run["recoveries"]]
     if run["assumptions"]:
@@ -42,10 +42,12 @@ def render_run(run: Mapping[str, Any]) -> RenderableType:
     return Group(*lines)
 
 
-def _step_times(timing: Mapping[str, Any]) -> str:
-    """Measured and predicted step time; a single step says only how long compiling took."""
+def _step_times(timing: Mapping[str, Any], steps: int) -> str:
+    """Measured and predicted step time; the first call alone says only how long compiling took."""
     first, predicted = seconds(timing["first_step_s"]), seconds(timing["predicted_step_time_s"])
     if timing["step_time_s"] is None:
+        if steps > 1:
+            return f"{steps} steps in the call that compiles, {first} each; predicted {predicted} per step"
         return f"first step {first} (compiles); predicted {predicted} per step, measured from 2 steps on"
     measured = seconds(timing["step_time_s"])
     return f"first step {first} (compiles), then {measured} per step; predicted {predicted} ({timing['error']:+.0%})"

@@ -38,7 +38,7 @@ from meshwright.compiler.stages.apply import planned_stages
 from meshwright.compiler.stages.plan import StagesPlan
 from meshwright.compiler.stages.search import StageSpace, plan_step
 from meshwright.compiler.staging import staged
-from meshwright.compiler.trace import trace_step
+from meshwright.compiler.trace import results_apart, trace_step
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.unplaced import NotStaged, keeping
 from meshwright.compiler.verify import verify_lists
@@ -157,6 +157,8 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
         mean=None if asked.loss is None else asked.loss == "mean",
         updates=order.updates,
     )
+    if isinstance(method, PipeshardParallel) and method.results_apart:
+        step = results_apart(step)
     table = order.table
     own_plan: MethodPlan | None = None
     stages: Sequence[CutStage]

@@ -78,7 +78,7 @@ class StepsOutcome:
 
     losses: tuple[float, ...]
     gradients: Any
-    """Gradients of the first step."""
+    """Gradients of the first step; where one call runs several steps, the mean that Adam keeps of them."""
     weights: Any
     """After the last."""
     routes: np.ndarray | None
@@ -139,15 +139,17 @@ def outcome(training: PlannedTraining, step: Callable[[Any, Any], Any], steps: i
 
     Args:
         training: of which they are.
-        step: of a state and a batch; returns the next state, the loss and the gradients.
+        step: of a state and a batch; returns the next state, the loss (of each step, where one call runs several) and
+            the gradients.
         steps: optimizer steps.
         state: before the first; that of the training without it.
     """
     state = training.initial() if state is None else state
-    losses, first = [], None
-    for number in range(steps):
-        state, loss, gradients = step(state, training.batch(number))
-        losses.append(float(loss))
+    losses: list[float] = []
+    first, most = None, training.most_steps_at_once
+    for number in range(0, steps, most):
+        state, loss, gradients = step(state, training.batches(number, min(most, steps - number)))
+        losses += np.ravel(loss).tolist()
         if first is None:
             first = jax.tree.map(np.asarray, gradients)
     weights = jax.tree.map(np.asarray, state["weights"])

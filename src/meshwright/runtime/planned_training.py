@@ -83,6 +83,16 @@ class PlannedTraining(ABC):
         """Samples of a step."""
         return sum(count * samples for count, samples in self.shares)
 
+    @property
+    def updates_per_step(self) -> int:
+        """Times that a step adds one to the state's count."""
+        return 1
+
+    @property
+    def most_steps_at_once(self) -> int:
+        """Steps that one call runs at most, where their pipelines are not drained in between."""
+        return 1
+
     def alone(self) -> Callable[[State, Any], tuple[State, jax.Array, Any]]:
         """The same step on one device, with the gradients of its micro-batches added one after the other.
 
@@ -135,3 +145,21 @@ class PlannedTraining(ABC):
             step: counted from 0.
         """
         return self.plain_model().batch(step, self.global_batch, self.seed)
+
+    def batches(self, first: int, count: int) -> dict[str, np.ndarray]:
+        """The samples of some steps, one behind the other.
+
+        Args:
+            first: step, counted from 0.
+            count: of the steps.
+        """
+        return joined([self.batch(step) for step in range(first, first + count)])
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """Batches one behind the other.
+
+    Args:
+        batches: at least one.
+    """
+    return batches[0] if len(batches) == 1 else jax.tree.map(lambda *leaves: np.concatenate(leaves), *batches)

@@ -11,11 +11,12 @@ from queue import Full, Queue
 from typing import Any
 
 import jax
+import numpy as np
 
 from meshwright.errors import LostError
 from meshwright.runtime.checkpoint import last_checkpoint, restore_checkpoint, save_checkpoint
 from meshwright.runtime.parallelize import ParallelizedStep
-from meshwright.runtime.planned_training import PlannedTraining
+from meshwright.runtime.planned_training import PlannedTraining, joined
 
 POLL_S = 0.1
 
@@ -113,6 +114,16 @@ class Steps:
     """The same training on so many devices, without the workers of the meshes `lost`: how it goes on after a loss,
     which needs the folder; without it a loss ends the run."""
 
+    def before_save(self, number: int, most: int) -> int:
+        """Steps that run before the next checkpoint, or the end.
+
+        Args:
+            number: of steps done.
+            most: to be counted.
+        """
+        ends = self.count if self.folder is None else min(self.count, (number // self.every + 1) * self.every)
+        return min(most, ends - number)
+
 
 @dataclass(eq=False, slots=True)
 class Trained:
@@ -182,22 +193,24 @@ def _begin(training: PlannedTraining, folder: Path | None) -> tuple[Any, int]:
     if folder is None or last_checkpoint(folder) is None:
         return training.initial(), 0
     state = restore_checkpoint(folder, like=jax.eval_shape(training.initial))
-    return state, int(state["step"])
+    return state, int(state["step"]) // training.updates_per_step
 
 
 def _go_on(now: Trained, steps: Steps, on_step: Callable[[int, float, float, ParallelizedStep], None]) -> None:
     batches = Loader(now.training.batch, now.number)
     try:
         while now.number < steps.count:
-            batch = next(batches)
+            ahead = steps.before_save(now.number, now.training.most_steps_at_once)
+            batch = joined([next(batches) for _ in range(ahead)])
             start = time.perf_counter()
             state, loss = now.step(now.state, batch)
-            value = float(loss)
-            seconds = time.perf_counter() - start
-            now.state, now.number = state, now.number + 1
+            values = np.ravel(loss).tolist()
+            seconds = (time.perf_counter() - start) / ahead
+            now.state, now.number = state, now.number + ahead
             if now.number % steps.every == 0 or now.number == steps.count:
                 _save(now, steps)
-            on_step(now.number - 1, value, seconds, now.step)
+            for number, value in enumerate(values, now.number - ahead):
+                on_step(number, value, seconds, now.step)
     finally:
         batches.close()
 

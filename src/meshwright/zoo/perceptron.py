@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshwright.compiler.marking import layer_boundary
 from meshwright.zoo.parts import drawn
 
 
@@ -19,6 +20,8 @@ class Perceptron:
     name: str = "mlp-tiny"
     hidden: int = 32
     num_layers: int = 8
+    ends: frozenset[int] = frozenset()
+    """Layers before each place where a stage has to end; without it the compiler finds where."""
 
     def init(self, key: jax.Array) -> list[dict[str, jax.Array]]:
         """A square matrix and a bias per layer.
@@ -39,8 +42,9 @@ class Perceptron:
             key: not needed.
         """
         x = batch["x"]
-        for layer in weights[:-1]:
+        for number, layer in enumerate(weights[:-1], 1):
             x = jnp.tanh(x @ layer["weight"] + layer["bias"])
+            x = layer_boundary(x) if number in self.ends else x
         return ((x @ weights[-1]["weight"] + weights[-1]["bias"] - batch["wanted"]) ** 2).mean()
 
     def batch(self, step: int, samples: int, seed: int = 0) -> dict[str, Any]:

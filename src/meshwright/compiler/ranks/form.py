@@ -77,12 +77,12 @@ def _of_ranks(
     sharding = shardings[0]
     if isinstance(sharding, SolvedSharding) and isinstance(sharding.ranks, RankStages):
         return _decided(stages, sharding, sharding.ranks, meshes[0])
-    if versions:
-        raise NotShared("the schedule updates in the midst of a step")
     grids = {tuple(mesh.shape.items()) for mesh in meshes}
     if len(grids) > 1:
         raise NotShared("stages have different numbers of data ranks")
     data, names = _data_axes(sharding)
+    if versions and data.stage:
+        raise NotShared("ranks that share states update in the midst of a step")
     axes = tuple((name, meshes[0].shape[name]) for name in names)
     if prod(size for _, size in axes) == 1:
         raise NotShared("there is one data rank")

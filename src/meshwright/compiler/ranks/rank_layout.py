@@ -199,7 +199,7 @@ class RankLayout:
         join = self.ranks.step.joins[place]
         if held.placement != OWN:
             return jax.make_jaxpr(lambda *given: [join(given)])(*[held.aval] * count)
-        total = self._placed(aval, WHOLE)
+        total = self._placed(jax.ShapeDtypeStruct(join.shape(aval, count), aval.dtype), WHOLE)
         return self._on_mesh(
             lambda *given: summed([join([one[0] for one in given])], self.axes), [held] * count, [total]
         )

@@ -18,12 +18,11 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
         row: the plan.
     """
     schedule = schedule_named(row.schedule)
-    why = ""
-    if not schedule.exact_semantics:
-        why = "it updates stage by stage on several weight versions, and training here clips by the norm of all"
-        why += " gradients; parallelize runs pipedream, pipedream-2bw and ftpipe with optimizers that do not"
-    if why:
-        what = f"{row.schedule} does not run here"
+    if not schedule.exact_semantics and schedule.flushes:
+        what, why = (
+            f"{row.schedule} does not run here",
+            "its replicas of the model are pulled together behind each step",
+        )
         yield Problem(what=what, why=why, fix="1f1b, interleaved or zb-h1", field="plan")
     if schedule.parts_samples and row.mbs % schedule.sections():
         what, why = (
