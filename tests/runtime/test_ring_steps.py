@@ -10,13 +10,13 @@ import pytest
 
 from meshwright.compiler.sharding.hlo_collectives import count_collectives
 from meshwright.errors import UnsupportedError
-from meshwright.estimate.weight_ring import turns
 from meshwright.runtime.devices import jax_precision
 from meshwright.runtime.parity import parity_of, run_alone, run_parallel
 from meshwright.runtime.rank_training import RankTraining
 from meshwright.runtime.ring_steps import RingStep, hops
 from meshwright.specs.model import LayerRun, ModelSpec
 from meshwright.specs.row_text import parse_row
+from meshwright.strategies.weight_ring import turns
 from meshwright.zoo.tiny import TINY
 
 

@@ -15,7 +15,6 @@ from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import inexact
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.objectives import QUICKEST, Aim, aim_of
-from meshwright.planning.offload import host_assumptions
 from meshwright.planning.one_kind import Found
 from meshwright.planning.one_kind_plans import OneKindPlans, one_kind_plans, pinned_notes, target_note
 from meshwright.planning.rank_map import rank_map
@@ -29,7 +28,9 @@ from meshwright.report.words.verdict import plan_sentence, run_sentence, verdict
 from meshwright.specs.job import Job
 
 if TYPE_CHECKING:
+    from meshwright.estimate.result import StepPrice
     from meshwright.planning.fine_tuning import UnderTrainer
+    from meshwright.specs.cluster import ClusterSpec
 
 
 def plan_job(request: PlanRequest) -> PlanSet:
@@ -178,7 +179,7 @@ def plan_set(
         assumptions=(
             *inputs.assumptions,
             *_notes(one_kind, aim, target),
-            *host_assumptions(inputs.cluster, best.estimate),
+            *_of_hosts(inputs.cluster, best.estimate),
         ),
         verdict=verdict_of(text, _reasons(one_kind, job, aim), runner_up(best, other, aim)),
         plans=plans[:top],
@@ -188,6 +189,14 @@ def plan_set(
         warnings=tuple(_warnings(found, plans)),
         run=run,
     )
+
+
+def _of_hosts(cluster: ClusterSpec, estimate: StepPrice) -> Iterator[Assumption]:
+    """What a plan takes of its hosts that nobody stated; few plans take anything."""
+    if any(stage.host_bytes or stage.disk_bytes for stage in estimate.stages):
+        from meshwright.planning.offload import host_assumptions
+
+        yield from host_assumptions(cluster, estimate)
 
 
 def _notes(one_kind: OneKindPlans, aim: Aim, target: str | None) -> Iterator[Assumption]:

@@ -21,6 +21,7 @@ from meshwright.specs.layers import Attention
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_text import parse_row
+from meshwright.specs.shardings import SHARDINGS
 from meshwright.strategies import TENSORS
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class RunInputs:
             "hosts_per_mesh": options.hosts_per_mesh,
             "worker_devices": _named(options.worker_devices),
         }
-        if self.row is not None and (self.row.data_words or self.row.offload or self.row.sharding == "weipipe"):
+        if self.row is not None and (self.row.data_words or self.row.offload or SHARDINGS[self.row.sharding].travels):
             from meshwright.runtime.rank_training import RankTraining
 
             return RankTraining(row=self.row, stage_layers=self.stage_layers, **shared)

@@ -17,9 +17,10 @@ from meshwright.schedules.plan_rows import schedule_of
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
+from meshwright.specs.shardings import SHARDINGS
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import batch_problem
-from meshwright.strategies import CONTEXTS, TENSORS
+from meshwright.strategies import CONTEXTS, PASSINGS, TENSORS
 from meshwright.strategies.base import DegreeRule, Degrees
 
 
@@ -88,15 +89,16 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
         problems.append(batch)
     # A batch that does not divide leaves the number of micro-batches open, which other constraints do not ask for.
     problems += [problem for problem in _schedule_problems(row) if not (batch and problem.field == "m")]
-    if row.sharding == "hsdp":
+    kind = SHARDINGS[row.sharding]
+    if kind.grouped:
         shard = row.shard_group // row.cp_degree
         if row.shard_group % row.cp_degree or shard < 1 or row.dp % shard:
             problems.append(
                 Problem(
-                    what=f"hsdp{row.shard_group} with cp {row.cp_degree} and dp {row.dp}",
+                    what=f"{row.sharding_word} with cp {row.cp_degree} and dp {row.dp}",
                     why="a shard group holds all context ranks of some data ranks, whose number divides dp",
                     fix=f"use a divisor of {row.dp * row.cp_degree} that is a multiple of {row.cp_degree}",
-                    field="hsdp",
+                    field=row.sharding,
                 )
             )
     if row.recompute in ("block", "uni") and not 1 <= row.recompute_layers <= model.num_layers:
@@ -114,10 +116,8 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
         from meshwright.estimate.sum_rules import sum_problems  # few plans need it
 
         problems += sum_problems(row.strategy())
-    if row.sharding == "weipipe":
-        from meshwright.estimate.ring_rules import ring_problems  # few plans need it
-
-        problems += ring_problems(row.strategy(), layers=model.num_layers, workers=row.pp, experts=model.is_moe)
+    if passing := PASSINGS.get(kind.passing):
+        problems += passing.problems(row.strategy(), layers=model.num_layers, workers=row.pp, experts=model.is_moe)
     if row.ep_overlap != "none":
         from meshwright.estimate.overlap_rules import overlap_problems  # of few plans
 

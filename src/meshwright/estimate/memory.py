@@ -12,6 +12,7 @@ from meshwright.estimate.away import AWAY_KINDS, states_away
 from meshwright.estimate.hardware import Hardware
 from meshwright.shapes import Array, Bool, Float, Int, spread
 from meshwright.specs.workload import Workload
+from meshwright.strategies import PASSINGS
 from meshwright.strategies.data import Z0, Z2, Z3, ShardingColumns, StateBytes, state_bytes, tile_bytes
 from meshwright.units import GIB
 
@@ -140,7 +141,7 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
                               for shards in (sharding.shard, sharding.expert_shard))  # fmt: skip
         held = load.dense_parameters * here + load.expert_parameters * experts_here
         transient = transient + tile_bytes(sharding, held, precision)
-    if sharding.has_rings:
+    if sharding.has_travelling:
         each, ranks = _travelling_bytes(sharding, workload), np.maximum(sharding.shard, 1)
         group = (load.dense_parameters + load.expert_parameters) / ranks + load.largest_dense + load.largest_expert
         gathered = (load.largest_dense + load.largest_expert) * (weight_copies + gradient_copy)
@@ -194,7 +195,7 @@ class PerParameter:
             * (np.asarray(sharding.zero == Z3, dtype=float) + sharding.away("gradients"))
         )
         shared: Array | float = 0.0
-        if sharding.has_rings:
+        if sharding.has_travelling:
             each = _travelling_bytes(sharding, workload)
             copies, shared = np.where(each > 0, each, copies), each / np.maximum(sharding.shard, 1)
         return cls(
@@ -247,13 +248,12 @@ def _states(sharding: ShardingColumns, hardware: Hardware, workload: Workload) -
 
 
 def _travelling_bytes(sharding: ShardingColumns, workload: Workload) -> Array:
-    """Of a parameter of the groups of layers that pass a rank on a ring."""
-    from meshwright.estimate.weight_ring import travelling_bytes  # few plans have a ring
-
-    precision = workload.precision
-    return travelling_bytes(
-        sharding, precision.bytes_of("weights"), sharding.reduced_bytes(precision) * workload.training
-    )
+    """Of a parameter in the groups of layers that are on a rank beside its own; 0 where weights do not travel."""
+    precision, found = workload.precision, np.zeros(np.shape(sharding.zero))
+    gradient_bytes = sharding.reduced_bytes(precision) * workload.training
+    for name, rows in sharding.passings():
+        found = found + PASSINGS[name].travelling_bytes(precision.bytes_of("weights"), gradient_bytes) * rows
+    return found
 
 
 def fullest_bytes(load: WorkerLoad, each: PerParameter, hardware: Hardware) -> Float[np.ndarray, "*plans"]:

@@ -18,6 +18,7 @@ from meshwright.schedules import Kind, Placement, Schedule
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
+from meshwright.strategies import PASSINGS
 from meshwright.strategies.columns import StrategyColumns, local_units
 from meshwright.strategies.data import ShardingColumns
 
@@ -155,14 +156,12 @@ def pipeline_columns(
     waits_s = np.zeros(plans)
     if items.held_up is not None:
         waits_s = items.held_up * cells(costs.uneven_s).sum(axis=2).max(axis=1)
-    if sharding.has_rings:
-        from meshwright.estimate.weight_ring import waits_s as ring_waits_s  # few plans have a ring
-
+    for name, rows in sharding.passings():
         assert items.edges is not None
-        assert sharding.ring is not None
         own_s = costs.forward_s + layer_sync.forward_s, costs.backward_s + layer_sync.backward_s
-        found_s = ring_waits_s(*own_s, work[0, 0], items.edges, sharding.shard[:, 0].astype(float), micro_batches)
-        waits_s = waits_s + np.where(sharding.ring[:, 0], found_s, 0.0)
+        ranks = sharding.shard[:, 0].astype(float)
+        found_s = PASSINGS[name].waits_s(*own_s, work[0, 0], items.edges, ranks, micro_batches)
+        waits_s = waits_s + np.where(rows[:, 0], found_s, 0.0)
 
     def largest(values: Float[np.ndarray, "plans items"]) -> Float[np.ndarray, "plans workers"]:
         found = np.zeros((plans, workers))

@@ -260,7 +260,7 @@ def sharding_columns(strategies: Sequence[LayerStrategy], whole: Sequence[int] =
         secondary=column([s.data.secondary_shard for s in strategies]),
         compression=column([s.data.compression for s in strategies]),
         averaging_steps=column([s.data.averaging_steps * (s.data.averaging != "synchronous") for s in strategies]),
-        ring=column([strategy.data.passing == "ring" for strategy in strategies]),
+        passing=column([s.data.passing for s in strategies]),
         tile=column([float(strategy.optimizer_tile) for strategy in strategies]),
         outer=column([s.data.averaging == "diloco" for s in strategies]),
         whole=column([kept * (s.data.family == "fsdp") for s, kept in zip(strategies, held, strict=True)]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.errors import Problem
+from meshwright.specs.shardings import sharding_of
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.specs.workload import Workload
 from meshwright.strategies.compression import chosen, nearest_words
@@ -65,7 +66,7 @@ def _of_compression(strategy: LayerStrategy) -> Iterator[Problem]:
         yield Problem(what=f"{word} says {found.setting}", why=why, fix=f"use gc-{kind.name}{near}", field=field)
     if data.zero:
         yield Problem(
-            what=f"{word} with {_sharding(strategy)}",
+            what=f"{word} with {sharding_of(strategy.data).name}",
             why="a rank that holds a shard has neither the whole gradient nor its whole compression error",
             fix="use z0, or smaller formats on the network (qg-int4)",
             field=field,
@@ -96,7 +97,7 @@ def _of_averages(strategy: LayerStrategy) -> Iterator[Problem]:
     replicas = strategy.cp * strategy.dp if data.zero == 0 else data.replicate
     if replicas < 2:
         yield Problem(
-            what=f"{said} with {_sharding(strategy)}",
+            what=f"{said} with {sharding_of(strategy.data).name}",
             why="there is one copy of the weights, and nothing to average it with",
             fix="use z0, or groups of ranks that each hold a copy: hsdp8",
             field=field,
@@ -127,7 +128,7 @@ def _of_second_copy(strategy: LayerStrategy) -> Iterator[Problem]:
     field, shards = "data.secondary_shard", strategy.cp * strategy.dp // data.replicate
     if data.zero < 3 or not data.reshard:
         yield Problem(
-            what=f"hpz{ranks} with {_sharding(strategy)}",
+            what=f"hpz{ranks} with {sharding_of(strategy.data).name}",
             why="weights are not gathered a second time for backward",
             fix="use z3 or fsdp, or leave it out",
             field=field,
@@ -145,10 +146,3 @@ def _of_second_copy(strategy: LayerStrategy) -> Iterator[Problem]:
 
 def _averaged(strategy: LayerStrategy) -> str:
     return f"{strategy.data.averaging}{strategy.data.averaging_steps}"
-
-
-def _sharding(strategy: LayerStrategy) -> str:
-    data = strategy.data
-    if data.family == "zero":
-        return f"z{data.zero}"
-    return "hsdp" if data.replicate > 1 else "fsdp" if data.reshard else "fsdp-keep"

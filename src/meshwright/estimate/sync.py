@@ -75,7 +75,7 @@ def layer_sync(
 ) -> LayerSync:
     """What zero 3 and FSDP add to a layer: gathers beside its compute, gradient scatters beside its backward.
 
-    Weights that travel round a ring come as one message from a neighbour, and gradients go as one.
+    Weights that travel from rank to rank come as one message from a neighbour, and gradients go as one.
 
     Args:
         dense_parameters: of one layer on one model-parallel rank.
@@ -108,11 +108,11 @@ def layer_sync(
         if np.any(stored):
             stored_s = network.gather_s(stored, expert=bool(expert))
             gather, again_s = gather + stored_s, again_s + stored_s
-    if sharding.has_rings:
-        rings, size = np.asarray(sharding.ring), dense_parameters + expert_parameters
+    for _, rows in sharding.passings():
+        size = dense_parameters + expert_parameters
         passed_s, summed_s = (network.pass_s(size * each, expert=False) for each in (weight, reduce))
-        gather, again_s = (np.where(rings, passed_s, seconds) for seconds in (gather, again_s))
-        scatter = np.where(rings, summed_s, scatter)
+        gather, again_s = (np.where(rows, passed_s, seconds) for seconds in (gather, again_s))
+        scatter = np.where(rows, summed_s, scatter)
     again = sharding.gathers_layers
     slowdown = network.hardware.efficiency.overlap_slowdown
     hidden = sharding.overlap.astype(float)

@@ -13,9 +13,9 @@ from meshwright.errors import Problem
 from meshwright.estimate.away_rules import update_problems
 from meshwright.estimate.stages import strategies_of
 from meshwright.specs.plan import ExecutionPlan, Worker
-from meshwright.specs.strategy import LayerStrategy
+from meshwright.specs.strategy import COLLECTIVE, LayerStrategy
 from meshwright.specs.workload import Workload
-from meshwright.strategies import CONTEXTS, TENSORS
+from meshwright.strategies import CONTEXTS, PASSINGS, TENSORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,7 @@ def unpriced(plan: ExecutionPlan, workload: Workload) -> tuple[Problem, ...]:
             from meshwright.estimate.sum_rules import sum_problems, sums_of_job  # few plans need it
 
             found += (*sum_problems(strategy), *sums_of_job(strategy, workload, len(plan.pipelines)))
-        if strategy.data.passing == "ring":
-            from meshwright.estimate.ring_rules import ring_problems  # few plans need it
-
-            pipeline = plan.pipelines[0]
-            layers = sum(chunk.num_layers for chunk in pipeline.chunks())
-            workers = max(len(pipeline.workers), len(plan.pipelines))
-            found += ring_problems(strategy, layers=layers, workers=workers, experts=strategy.expert.etp > 1)
+        found += _of_passing(strategy, plan, where)
         found += (*_of_tensor(strategy, where), *_of_layout(strategy, where))
         if strategy.data.across and workload.sequence_lengths:
             why = "how long the ranks of unlike devices wait for each other's longest sequences has no rule"
@@ -134,6 +128,24 @@ def _of_tiles(strategy: LayerStrategy, workload: Workload, where: str) -> Iterat
         yield Problem(what=what, why=why, fix="use 0, or z1, z2 or z3", field=path)
     elif strategy.offload.optimizer:
         yield Problem(what=what, why="the host updates what it holds", fix="use 0, or leave off-o out", field=path)
+
+
+def _of_passing(strategy: LayerStrategy, plan: ExecutionPlan, where: str) -> Iterator[Problem]:
+    """Weights that travel in a way that is not in the catalogue, or beside what they cannot."""
+    name, path = strategy.data.passing, f"{where}.data.passing"
+    if name == COLLECTIVE:
+        return
+    if name not in PASSINGS:
+        why, fix = (
+            "weights and gradients get to other ranks in no such way",
+            f"use one of {COLLECTIVE}, {', '.join(PASSINGS)}",
+        )
+        yield Problem(what=f"{path} is {name!r}", why=why, fix=fix, field=path)
+        return
+    pipeline = plan.pipelines[0]
+    layers = sum(chunk.num_layers for chunk in pipeline.chunks())
+    workers = max(len(pipeline.workers), len(plan.pipelines))
+    yield from PASSINGS[name].problems(strategy, layers=layers, workers=workers, experts=strategy.expert.etp > 1)
 
 
 def _of_tensor(strategy: LayerStrategy, where: str) -> Iterator[Problem]:

@@ -18,12 +18,13 @@ from meshwright.planning.axis_words import (
 )
 from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, schedule_named
 from meshwright.search.axes import AXES, WAY_AXES
-from meshwright.search.shardings import SEARCHED_SHARDINGS, keeps_order
+from meshwright.search.shardings import keeps_order
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
+from meshwright.specs.shardings import searched_shardings
 from meshwright.specs.workload import Workload
 
 
@@ -193,7 +194,7 @@ def _every_value(axis: str, model: ModelSpec, workload: Workload, devices: int) 
     if axis == "schedule":
         return list(DEFAULT_SCHEDULES)
     if axis == "sharding":
-        return list(SEARCHED_SHARDINGS)
+        return list(searched_shardings())
     if not AXES[axis].counted:
         return list(AXES[axis].values())
     if axis == "vpp":

@@ -9,13 +9,13 @@ from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
 from meshwright.search.axes import recompute_words, selective_words
-from meshwright.search.shardings import NAMED_SHARDINGS, PLAIN_SHARDINGS, SEARCHED_SHARDINGS
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow, recompute_fields
+from meshwright.specs.shardings import SHARDINGS, grouped_shardings, plain_shardings, searched_shardings, ungrouped
 from meshwright.specs.strategy import HALF_PRODUCTS
 from meshwright.specs.workload import Workload
 
@@ -95,7 +95,7 @@ def restricted(
         if (axis == "tp" or model.is_moe) and (problems := _asked(refused_of, replace(plain, **{axis: value}))):  # type: ignore[arg-type]
             _keep(pins, axis, (1,), _as_searched(problems))
     choices: list[tuple[str, Sequence[object]]] = [
-        ("sharding", (*PLAIN_SHARDINGS, *(one for one in NAMED_SHARDINGS if one in pins.get("sharding", ())))),
+        ("sharding", plain_shardings(*pins.get("sharding", ()))),
         ("schedule", [name for name in pins.get("schedule") or _EVERY["schedule"] if not _chunked(str(name), plain)]),
     ]
     if room:
@@ -110,8 +110,8 @@ def restricted(
     for axis, values in choices:
         reasons = {value: refused_of(replace(plain, **{axis: value})) for value in values}  # type: ignore[arg-type]
         refused = {value for value, problems in reasons.items() if problems}
-        if {"fsdp", "fsdp-keep"} <= refused:
-            refused.add("hsdp")  # of the same family, and no plain plan: it has groups of its own
+        # A kind with groups is no plain plan: it goes with those of its family.
+        refused |= {name for name in grouped_shardings() if refused.issuperset(ungrouped(SHARDINGS[name]))}
         if refused:
             every = dict.fromkeys((*_EVERY[axis], *([plain.schedule] if axis == "schedule" else [])))
             left = [value for value in pins.get(axis) or every if value not in refused]
@@ -245,6 +245,6 @@ def _chunked(name: str, row: PlanRow) -> bool:
 
 
 _EVERY: dict[str, Sequence[object]] = {
-    "sharding": SEARCHED_SHARDINGS,
+    "sharding": searched_shardings(),
     "schedule": DEFAULT_SCHEDULES,
 }

@@ -26,8 +26,9 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import RECOMPUTES, SHARDINGS, PlanRow, recompute_fields
+from meshwright.specs.row import RECOMPUTES, PlanRow, recompute_fields
 from meshwright.specs.row_text import parse_row
+from meshwright.specs.shardings import SHARDINGS, plain_shardings
 
 AXES = (*DEGREES, "vpp", "mbs", "recompute", "sharding", "schedule")
 """Settings of a row that change by themselves; the data degree takes what they leave of the devices."""
@@ -269,7 +270,7 @@ def _values(name: str, row: PlanRow, model: ModelSpec) -> list[int | str]:
     if name == "recompute":
         return _with(own, ("none", selective_words(model)[0], "full"))
     if name == "sharding":
-        return _with(own, (one for one in SHARDINGS if one not in ("hsdp", "weipipe")))
+        return _with(own, plain_shardings())
     if name == "schedule":
         return _with(own, PLAN_SCHEDULES)
     if name == "vpp":
@@ -311,8 +312,8 @@ def _moved(row: PlanRow, name: str, value: Any, devices: int) -> PlanRow:
         kind = Choice(names=RECOMPUTES, noun="recompute").read(name, kind)
         return replace(row, **recompute_fields(kind), recompute_layers=int(layers or 0))
     if name == "sharding":
-        text = Choice(names=SHARDINGS, noun="sharding").read(name, text)
-        return replace(row, sharding=text, shard_group=row.shard_group if text == "hsdp" else 0)
+        text = Choice(names=tuple(SHARDINGS), noun="sharding").read(name, text)
+        return replace(row, sharding=text, shard_group=row.shard_group if SHARDINGS[text].grouped else 0)
     schedule = schedule_named(text)
     least = schedule.fewest_chunks(row.pp, row.micro_batches)
     fits = not schedule.problems(row.pp, row.micro_batches, row.vpp)

@@ -8,10 +8,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
-from meshwright.runtime.plan_method import ZERO, check_runs, grid_of
+from meshwright.runtime.plan_method import check_runs, grid_of
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, Worker
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import Homogeneous, effective, row_from
+from meshwright.specs.shardings import SHARDINGS
 from meshwright.specs.strategy import ExpertParallel, LayerStrategy, Recompute
 from meshwright.targets.run.rules import joint_refusals
 
@@ -126,10 +127,10 @@ def pipeline_set(
 
     def stage(pipeline: Pipeline, worker: Worker) -> StageDevices:
         row = _row(plan, pipeline, worker)
-        grid = grid_of(row)
+        grid, sharding = grid_of(row), SHARDINGS[row.sharding]
         return StageDevices(
             devices=tuple(place[number] for first, last in worker.devices for number in range(first, last + 1)),
-            data=DataSharding(stage=ZERO[row.sharding], keep=row.sharding == "fsdp-keep"),
+            data=DataSharding(stage=sharding.zero, keep=not sharding.reshard),
             split=None if grid is None else GridSplit(grid=grid, ranks_of=split_axes, length=seq_len),
         )
 

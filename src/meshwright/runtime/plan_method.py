@@ -10,6 +10,7 @@ from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.runtime.rank_rules import rank_refusals
 from meshwright.schedules import schedule_named
 from meshwright.specs.row import PlanRow
+from meshwright.specs.shardings import SHARDINGS
 from meshwright.strategies import TENSORS
 from meshwright.targets.run.rules import unrunnable_settings
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from meshwright.compiler.grid import DeviceGrid
     from meshwright.compiler.methods import PipeshardParallel
     from meshwright.zoo.decoder import Recompute
-
-ZERO = {"z0": 0, "z1": 1, "z2": 2, "z3": 3, "fsdp": 3, "fsdp-keep": 3, "weipipe": 3, "hsdp": 3}
-"""ZeRO stage of each sharding."""
 
 
 def check_runs(row: PlanRow) -> None:
@@ -31,7 +29,9 @@ def check_runs(row: PlanRow) -> None:
     Raises:
         UnsupportedError: it does not, with every reason.
     """
-    problems = list(rank_refusals(row) if row.data_words or row.sharding == "weipipe" else unrunnable_settings(row))
+    problems = list(
+        rank_refusals(row) if row.data_words or SHARDINGS[row.sharding].travels else unrunnable_settings(row)
+    )
     if problems:
         raise UnsupportedError(problems, code="MW411")
 
@@ -92,7 +92,7 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardPa
                     field="devices"),
             code="MW251",
         )  # fmt: skip
-    grid = grid_of(row)
+    grid, kind = grid_of(row), SHARDINGS[row.sharding]
     ranks_of = split_axes if grid is None or grid.blocks is None else partial(block_split, grid)
     return PipeshardParallel(
         devices=list(devices[: row.devices]),
@@ -100,9 +100,9 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardPa
         num_stages=row.pp,
         schedule=row.schedule,
         chunks=row.vpp if row.vpp > 1 else None,
-        zero=ZERO[row.sharding],
-        keep_gathered=row.sharding == "fsdp-keep",
-        split_sums=row.sharding == "z2",
+        zero=kind.zero,
+        keep_gathered=not kind.reshard,
+        split_sums=kind.zero == 2,
         grid=None if grid is None else GridSplit(grid=grid, ranks_of=ranks_of, length=seq_len),
     )
 

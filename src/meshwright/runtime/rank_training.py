@@ -17,6 +17,7 @@ from meshwright.runtime.rank_steps import RanksOnDevices, RankStep
 from meshwright.runtime.shard_steps import ShardedStep
 from meshwright.runtime.training_run import Training
 from meshwright.specs.row import offload_of
+from meshwright.specs.shardings import SHARDINGS
 from meshwright.targets.run.rules import host_refusals
 from meshwright.zoo.training import State
 
@@ -29,7 +30,7 @@ class RankTraining(Training):
     """A plan of data ranks alone."""
 
     def __post_init__(self) -> None:
-        ring = ["weipipe"] if self.row.sharding == "weipipe" else []
+        ring = [self.row.sharding_word] if SHARDINGS[self.row.sharding].travels else []
         problems = list(rank_refusals(self.row) if self.row.data_words or ring else host_refusals(self.row))
         words = ".".join((*ring, *self.row.data_words, *([f"off-{self.row.offload}"] if self.row.offload else [])))
         if self.spec is not None and self.spec.is_moe:

@@ -11,11 +11,11 @@ from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
 from meshwright.search.axes import SEARCHED_WAYS, WAY_AXES
 from meshwright.search.result import FoundPlan, SearchResult
-from meshwright.search.shardings import SEARCHED_SHARDINGS
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import offload_of
+from meshwright.specs.shardings import searched_shardings
 from meshwright.specs.workload import Workload
 
 
@@ -79,7 +79,7 @@ def narrow_space(space: Space) -> Space:
         **dict(zip(WAY_AXES, SEARCHED_WAYS, strict=True)),
         "offload": ("none",),
         "tensor": ("1d",),
-        "sharding": SEARCHED_SHARDINGS,
+        "sharding": searched_shardings(),
     }
     narrow: dict[str, tuple[object, ...]] = {}
     for axis in space.opened:

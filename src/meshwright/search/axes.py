@@ -21,12 +21,12 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import (
     EXPERT_TOKENS,
     HOT_EXPERTS,
-    SHARDINGS,
     HotExperts,
     PlanRow,
     about_hot_experts,
     offload_tokens,
 )
+from meshwright.specs.shardings import SHARDINGS, plain_shardings, searched_shardings
 from meshwright.specs.strategy import EXPERT_OVERLAPS, RECOMPUTE_MODULES, Dispatcher, ExpertOverlap
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
@@ -139,6 +139,14 @@ def _degree_names(word: str) -> tuple[str, ...]:
     return (f"{word}_parallel", f"{word}_parallel_size", f"{word}_model_parallel_size")
 
 
+def _shardings_tried() -> str:
+    """The kinds that a search tries unasked, and those that it tries where they are named."""
+    grouped = [name for name in searched_shardings() if SHARDINGS[name].grouped]
+    tried = ", ".join([*plain_shardings(), *(f"{name} for every group size" for name in grouped)])
+    named = [name for name in SHARDINGS if name not in searched_shardings()]
+    return f"{tried}; {', '.join(named)} where it is named"
+
+
 AXES: dict[str, Axis] = {
     axis.name: axis
     for axis in (
@@ -200,8 +208,8 @@ AXES: dict[str, Axis] = {
         ),
         Axis(
             name="sharding",
-            default="z0, z1, z2, z3, fsdp, fsdp-keep, hsdp for every group size; weipipe where it is named",
-            words=lambda: SHARDINGS,
+            default=_shardings_tried(),
+            words=lambda: tuple(SHARDINGS),
             neutral="z0",
             other_names=("zero", "zero_stage"),
             token=str,

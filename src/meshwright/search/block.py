@@ -133,7 +133,7 @@ class Block:
             pp=shape.p,
             vpp=shape.v,
             sharding=choice.name,
-            shard_group=choice.shard * int(grid.cp[row]) if choice.name == "hsdp" else 0,
+            shard_group=choice.shard * int(grid.cp[row]),
             gbs=self.workload.global_batch,
             schedule=shape.schedule.token,
             **recompute_fields(shape.recompute),

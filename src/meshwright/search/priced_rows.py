@@ -15,11 +15,12 @@ from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_colum
 from meshwright.estimate.states import has_extras
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
-from meshwright.search.shardings import NAMED_SHARDINGS, PLAIN_SHARDINGS, Rings, Sharding, ShardingTable, shardings_for
+from meshwright.search.shardings import Sharding, ShardingTable, shardings_for
 from meshwright.search.space import Space
 from meshwright.shapes import Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import offload_of
+from meshwright.specs.shardings import SHARDINGS
 from meshwright.specs.workload import Workload
 from meshwright.strategies.columns import StrategyColumns
 
@@ -38,7 +39,7 @@ class PricedRows:
         sections: int = 1,
     ) -> None:
         self.grid, self.hardware, self.workload = grid, hardware, workload
-        self.rings = Rings(layers=model.num_layers, experts=model.is_moe)
+        self.layers, self.experts = model.num_layers, model.is_moe
         self.freezes = model.tuning is not None
         self.uneven = has_extras(model, workload)
         self.columns: StrategyColumns = grid.strategies(workload, sections)
@@ -60,14 +61,14 @@ class PricedRows:
                 for dp, cp in {*zip(self.grid.dp.tolist(), self.grid.cp.tolist(), strict=True)}
                 for choice in shardings_for(dp, cp, self.space)
             },
-            key=lambda choice: ((*PLAIN_SHARDINGS, *NAMED_SHARDINGS, "hsdp").index(choice.name), choice.shard),
+            key=lambda choice: (list(SHARDINGS).index(choice.name), choice.shard),
         )
 
     @cached_property
     def table(self) -> ShardingTable:
         """These choices on every row."""
         keeps = self.hardware.software.whole_gradients
-        return ShardingTable.of(self.grid, self.shardings, keeps, self.rings)
+        return ShardingTable.of(self.grid, self.shardings, keeps, layers=self.layers, experts=self.experts)
 
     @cached_property
     def plans_of_rows(self) -> Int[np.ndarray, "rows"]:

@@ -14,29 +14,28 @@ from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.row import offload_of
-from meshwright.specs.strategy import Offload
-from meshwright.strategies.data import Z0, Z1, Z2, Z3, ShardingColumns, whole_between
-
-PLAIN_SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep")
-SEARCHED_SHARDINGS = (*PLAIN_SHARDINGS, "hsdp")
-"""Those that are tried unless others are named."""
-NAMED_SHARDINGS = ("weipipe",)
-"""Those that are tried where they are named, or where `--methods` opens the axis."""
-_ZERO = {"z0": Z0, "z1": Z1, "z2": Z2}
-_FSDP = ("fsdp", "fsdp-keep", "hsdp")
+from meshwright.specs.shardings import SHARDINGS, UNSHARDED, ShardingKind, searched_shardings
+from meshwright.specs.strategy import COLLECTIVE, Offload
+from meshwright.strategies import PASSINGS
+from meshwright.strategies.data import Z0, Z2, Z3, ShardingColumns, whole_between
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """A data-parallel choice; `shard` counts data ranks of an HSDP group."""
+    """A data-parallel choice; `shard` counts data ranks of a group, of kinds with groups."""
 
     name: str
     shard: int = 0
 
+    @property
+    def kind(self) -> ShardingKind:
+        """What the name says."""
+        return SHARDINGS[self.name]
+
 
 @lru_cache(maxsize=4096)
 def shardings_for(dp: int, cp: int, space: Space) -> tuple[Sharding, ...]:
-    """Choices for a data and context degree: one where nothing is shared, else all kinds and every HSDP group.
+    """Choices for a data and context degree: one where nothing is shared, else all kinds and every size of groups.
 
     Args:
         dp: data degree.
@@ -48,12 +47,14 @@ def shardings_for(dp: int, cp: int, space: Space) -> tuple[Sharding, ...]:
     """
     wanted = space.pinned("sharding")
     if dp * cp == 1:
-        return (Sharding("z0"),) if wanted is None or "z0" in wanted else ()
-    found = [Sharding(name) for name in PLAIN_SHARDINGS]
-    if wanted is not None:
-        found += [Sharding(name) for name in NAMED_SHARDINGS]
-    found += [Sharding("hsdp", shard) for shard in divisors(dp)[:-1] if shard * cp > 1]
-    return tuple(choice for choice in found if wanted is None or choice.name in wanted)
+        return (Sharding(UNSHARDED),) if wanted is None or UNSHARDED in wanted else ()
+    groups = [shard for shard in divisors(dp)[:-1] if shard * cp > 1]
+    return tuple(
+        Sharding(name, shard)
+        for name in searched_shardings(*(wanted or ()))
+        if wanted is None or name in wanted
+        for shard in (groups if SHARDINGS[name].grouped else (0,))
+    )
 
 
 def keeps_order(choice: str) -> bool:
@@ -62,7 +63,7 @@ def keeps_order(choice: str) -> bool:
     Args:
         choice: name of the sharding.
     """
-    return choice in _ZERO
+    return SHARDINGS[choice].zero < Z3
 
 
 def _away_columns(away: Offload, shape: tuple[int, ...]) -> dict[str, Float[np.ndarray, "choices rows"]]:
@@ -87,32 +88,20 @@ def offload_suits(away: Offload, choice: str, ranks: Int[np.ndarray, "rows"]) ->
         choice: name of the sharding.
         ranks: data x context ranks.
     """
-    summed = choice in ("z2", "z3", "fsdp", "fsdp-keep", "hsdp") or not away.gradients
-    sharded = choice in ("z3", "fsdp") or not away.weights
-    if choice == "weipipe" and (away.weights or away.gradients):
+    kind = SHARDINGS[choice]
+    summed = kind.zero >= Z2 or not away.gradients
+    sharded = kind.shards_all or not away.weights
+    if kind.travels and (away.weights or away.gradients):
         return np.zeros(np.shape(ranks), dtype=bool)
     return (ranks == 1) | (summed and sharded)
 
 
-@dataclass(frozen=True, slots=True)
-class Rings:
-    """What of a model decides whether its layers may travel round data ranks, as `ring_rules` has it."""
-
-    layers: int
-    experts: bool
-    """Whether some layers have experts."""
-
-    def suit(self, grid: Grid) -> Bool[np.ndarray, "rows"]:
-        """Rows with a layer for every rank whose ranks need nothing of each other inside a layer.
-
-        Args:
-            grid: the rows.
-        """
-        alone = (grid.cp == 1) & (grid.pp == 1) & (grid.ep == 1)
-        return (grid.dp <= self.layers) & alone & ((grid.etp == grid.tp) | (not self.experts))
-
-
-NO_RINGS = Rings(layers=0, experts=False)
+def _passing_suits(kind: ShardingKind, grid: Grid, layers: int, experts: bool) -> Bool[np.ndarray, "rows"]:
+    """Rows whose weights may get to other ranks as a kind passes them."""
+    if not kind.travels:
+        return np.ones(grid.rows, dtype=bool)
+    degrees = {name: getattr(grid, name) for name in ("tp", "cp", "pp", "ep", "etp", "dp")}
+    return PASSINGS[kind.passing].suits(degrees, layers=layers, experts=experts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +116,7 @@ class ShardingTable:
 
     @classmethod
     def of(
-        cls, grid: Grid, choices: Sequence[Sharding], keeps: str = "never", rings: Rings = NO_RINGS
+        cls, grid: Grid, choices: Sequence[Sharding], keeps: str = "never", *, layers: int = 0, experts: bool = False
     ) -> ShardingTable:
         """The table of these choices.
 
@@ -135,7 +124,8 @@ class ShardingTable:
             grid: rows.
             choices: at least one.
             keeps: where FSDP keeps gradients whole, as the framework says it.
-            rings: which rows may send whole layers from rank to rank.
+            layers: of the model, for choices that pass whole ones from rank to rank.
+            experts: whether some layers have experts, likewise.
         """
         dp, cp = grid.dp, grid.cp
         ranks, away = dp * cp, offload_of(grid.offload)
@@ -145,32 +135,33 @@ class ShardingTable:
             return np.array(values)[:, None]
 
         group = each([choice.shard for choice in choices])
-        alone = each([choice.name == "z0" for choice in choices])
-        grouped = each([choice.name == "hsdp" for choice in choices])
+        kinds = [choice.kind for choice in choices]
+        alone = each([kind.zero == Z0 for kind in kinds])
+        grouped = each([kind.grouped for kind in kinds])
         replicate = np.where(grouped, np.maximum(dp // np.maximum(group, 1), 1), 1)
         expert_replicate = np.where(alone, expert_ranks, np.where(expert_ranks % replicate == 0, replicate, 1))
         replicate = np.where(alone, ranks, replicate)
         shape = replicate.shape
-        fsdp = np.broadcast_to(each([choice.name in _FSDP for choice in choices]), shape)
+        fsdp = np.broadcast_to(each([kind.family == "fsdp" for kind in kinds]), shape)
         whole = whole_between(keeps, grid.m, grid.pp)
-        ring = each([choice.name == "weipipe" for choice in choices])
+        passing = each([kind.passing for kind in kinds])
         in_groups = (dp % np.maximum(group, 1) == 0) & (dp > group) & (group * cp > 1)
         return cls(
             choices=choices,
             legal=np.where(grouped, in_groups, (ranks > 1) | alone)
-            & (~ring | rings.suit(grid))
+            & np.array([_passing_suits(kind, grid, layers, experts) for kind in kinds])
             & np.array([offload_suits(away, choice.name, ranks) for choice in choices])
             & (each([keeps_order(choice.name) for choice in choices]) | ~grid.first),
             columns=ShardingColumns(
-                zero=np.broadcast_to(each([_ZERO.get(choice.name, Z3) for choice in choices]), shape),
+                zero=np.broadcast_to(each([kind.zero for kind in kinds]), shape),
                 fsdp=fsdp,
-                reshard=np.broadcast_to(each([choice.name != "fsdp-keep" for choice in choices]), shape),
+                reshard=np.broadcast_to(each([kind.reshard for kind in kinds]), shape),
                 shard=ranks // replicate,
                 replicate=replicate,
                 expert_shard=expert_ranks // expert_replicate,
                 expert_replicate=expert_replicate,
                 overlap=np.ones(shape, dtype=bool),
-                ring=np.broadcast_to(ring, shape) if ring.any() else None,
+                passing=np.broadcast_to(passing, shape) if (passing != COLLECTIVE).any() else None,
                 offload_optimizer=np.full(shape, away.optimizer),
                 whole=None if whole is None else whole * fsdp,
                 **({} if not grid.offload else _away_columns(away, shape)),

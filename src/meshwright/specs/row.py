@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Any, Literal, get_args
 
 from meshwright.errors import InputError, Problem
+from meshwright.specs.shardings import SHARDINGS, UNSHARDED
 from meshwright.specs.strategy import (
     ContextParallel,
     DataParallel,
@@ -23,7 +24,6 @@ from meshwright.specs.strategy import (
     TensorOverlap,
 )
 
-SHARDINGS = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "weipipe", "hsdp")
 OFFLOAD_LETTERS = {"w": "weights", "a": "activations", "o": "optimizer", "g": "gradients"}
 """Letters of `off-waog`, and the states that they move."""
 HotExperts = Literal["kept", "balanced", "shadow1", "shadow2", "shadow4", "shadow8"]
@@ -78,9 +78,10 @@ class PlanRow:
     prioritised: bool = False
     """Exchanges go before gradients on the links."""
     dp: int = 1
-    sharding: str = "z0"
+    sharding: str = UNSHARDED
+    """Kind of data sharding, by its name in `specs.shardings`."""
     shard_group: int = 0
-    """Ranks of one HSDP shard group; 0 otherwise."""
+    """Ranks of one shard group, of kinds with groups; 0 otherwise."""
     mbs: int = 1
     gbs: int = 1
     schedule: str = "1f1b"
@@ -148,10 +149,8 @@ class PlanRow:
         tokens += [token for token, stated in EXPERT_TOKENS.items() if (value := getattr(self, stated[0])) == stated[1]
                    and isinstance(value, type(stated[1]))]  # fmt: skip
         tokens.append(f"dp{self.dp}")
-        if self.sharding == "hsdp":
-            tokens.append(f"hsdp{self.shard_group}")
-        elif self.sharding != "z0":
-            tokens.append(self.sharding)
+        if self.sharding != UNSHARDED:
+            tokens.append(self.sharding_word)
         tokens += self.data_words
         if not of_layers:
             tokens += [f"mbs{self.mbs}", f"gbs{self.gbs}"]
@@ -215,26 +214,19 @@ class PlanRow:
         """Modules behind `rc-sel`; none for core attention alone."""
         return self.recompute_modules if self.recompute == "sel" and self.recompute_modules != ("core_attn",) else ()
 
-    def data(self) -> DataParallel:
-        """The data-parallel record of the row.
+    @property
+    def sharding_word(self) -> str:
+        """What data ranks share, in one word: `z1`, `hsdp8`."""
+        return f"{self.sharding}{self.shard_group}" if SHARDINGS[self.sharding].grouped else self.sharding
 
-        States are sharded over data x context ranks, so an HSDP group of N holds N / cp data ranks.
-        """
+    def data(self) -> DataParallel:
+        """The data-parallel record of the row."""
         more: dict[str, Any] = {"overlap": self.dp_overlap}
         if self.data_words:
             from meshwright.specs.data_words import shared_fields  # few plans have any
 
             more |= shared_fields(self.data_words)
-        if self.sharding == "z0":
-            return DataParallel(replicate=self.dp, shard=1, zero=0, **more)
-        if self.sharding in ("z1", "z2", "z3"):
-            return DataParallel(shard=self.dp, zero=int(self.sharding[1]), **more)
-        if self.sharding == "weipipe":
-            return DataParallel(shard=self.dp, zero=3, passing="ring", **more)
-        if self.sharding == "hsdp":
-            shard = max(1, self.shard_group // self.cp_degree)
-            return DataParallel(replicate=max(1, self.dp // shard), shard=shard, zero=3, family="fsdp", **more)
-        return DataParallel(shard=self.dp, zero=3, family="fsdp", reshard=self.sharding == "fsdp", **more)
+        return SHARDINGS[self.sharding].data(self.dp, self.cp_degree, self.shard_group, more)
 
 
 @lru_cache(maxsize=512)

@@ -13,6 +13,7 @@ from typing import Any
 from meshwright.errors import Problem
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.row import PlanRow, hot_experts_of, offload_token
+from meshwright.specs.shardings import sharding_of
 from meshwright.specs.strategy import DataParallel, LayerStrategy, Recompute, Tensor1D
 
 
@@ -55,7 +56,7 @@ def strategy_row(strategy: LayerStrategy) -> PlanRow | None:
     if one.overlap == "none" or (strategy.recompute.kind == "selective" and not strategy.recompute.modules):
         return None
     recompute, count = _recompute_fields(strategy.recompute)
-    sharding, group = _sharding_fields(strategy.data, strategy.cp)
+    sharding = sharding_of(strategy.data)
     row = PlanRow(
         tp=strategy.tp,
         tensor=strategy.tensor.name,
@@ -72,8 +73,8 @@ def strategy_row(strategy: LayerStrategy) -> PlanRow | None:
         stash_collectives=strategy.expert.stash_collectives,
         prioritised=strategy.expert.prioritised,
         dp=strategy.dp,
-        sharding=sharding,
-        shard_group=group,
+        sharding=sharding.name,
+        shard_group=strategy.data.shard * strategy.cp if sharding.grouped else 0,
         recompute=recompute,
         recompute_layers=count,
         recompute_modules=strategy.recompute.modules if recompute == "sel" else ("core_attn",),
@@ -97,16 +98,6 @@ def _recompute_fields(recompute: Recompute) -> tuple[str, int]:
     if recompute.kind == "grouped":
         return "uni", recompute.group
     return {"none": "none", "full": "full", "selective": "sel"}.get(recompute.kind, "none"), 0
-
-
-def _sharding_fields(data: DataParallel, cp: int) -> tuple[str, int]:
-    if data.passing == "ring":
-        return "weipipe", 0
-    if data.family == "zero":
-        return f"z{data.zero}", 0
-    if data.replicate > 1:
-        return "hsdp", data.shard * cp
-    return ("fsdp" if data.reshard else "fsdp-keep"), 0
 
 
 def effective(strategy: LayerStrategy) -> LayerStrategy:

@@ -11,11 +11,11 @@ from meshwright.errors import InputError, Problem, nearest
 from meshwright.specs.row import (
     EXPERT_TOKENS,
     OFFLOAD_LETTERS,
-    SHARDINGS,
     PlanRow,
     default_schedule,
     offload_problems,
 )
+from meshwright.specs.shardings import SHARDINGS, grouped_shardings, plain_shardings
 from meshwright.specs.strategy import RECOMPUTE_MODULES
 
 _COUNTED = re.compile(r"^(tp|pp|vpp|ep|etp|dp|mbs|gbs)([0-9]{1,9})$")
@@ -25,14 +25,15 @@ _CP = re.compile(r"^cp([0-9]{1,9})(?:-([a-z0-9]{1,60}))?$")
 _LEVEL = re.compile(r"^([a-z0-9]*[a-z])([0-9]{1,9})$")
 _RECOMPUTE = re.compile(r"^rc-(none|sel|full|block([0-9]{1,9})|uni([0-9]{1,9}))$")
 _MODULES = re.compile(rf"^rc-sel((?:-(?:{'|'.join(RECOMPUTE_MODULES)}))+)$")
-_HSDP = re.compile(r"^hsdp([0-9]{1,9})$")
+_GROUPED = re.compile(r"^([a-z]+)([0-9]{1,9})$")
 _OFFLOAD = re.compile(r"^off-([waog]{1,4})(-nvme)?(-dpu)?$")
 _TILE = re.compile(r"^tile([1-9][0-9]{0,11})$")
 MAX_TEXT = 500
 """Characters of the one-line form; every token there is, each once, takes fewer."""
-_WORDS = ("nosp", "tpov", "nodpov", "z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "weipipe")
 _EXAMPLES = (
-    *_WORDS,
+    "nosp",
+    "tpov",
+    "nodpov",
     *EXPERT_TOKENS,
     "rc-none",
     "rc-sel",
@@ -102,14 +103,14 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
         elif match := _MODULES.match(token):
             put("recompute", "sel", token)
             fields["recompute_modules"] = tuple(dict.fromkeys(match[1][1:].split("-")))
-        elif match := _HSDP.match(token):
-            put("sharding", "hsdp", token)
-            fields["shard_group"] = int(match[1])
+        elif (match := _GROUPED.match(token)) and match[1] in grouped_shardings():
+            put("sharding", match[1], token)
+            fields["shard_group"] = int(match[2])
         elif match := _OFFLOAD.match(token):
             letters = "".join(letter for letter in OFFLOAD_LETTERS if letter in match[1])
             put("offload", f"{letters}{match[2] or ''}{match[3] or ''}", token)
             problems += offload_problems(fields["offload"], f"plan {text!r}: ")
-        elif token in SHARDINGS[:-1]:
+        elif token in plain_shardings(*SHARDINGS):
             put("sharding", token, token)
         elif token in EXPERT_TOKENS:
             put(*EXPERT_TOKENS[token], token)
@@ -138,7 +139,7 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
         elif token in schedules or any(token.startswith(f"{name}-") for name in schedules):
             put("schedule", token, token)
         else:
-            close = nearest(token, (*_EXAMPLES, *DATA_WORDS, *schedules))
+            close = nearest(token, (*_EXAMPLES, *plain_shardings(*SHARDINGS), *DATA_WORDS, *schedules))
             fix = (
                 f"did you mean {' or '.join(close)}?" if close else "tokens look like tp8.pp4.vpp2.dp16.z1.mbs1.rc-sel"
             )

@@ -18,14 +18,14 @@ from meshwright.specs.precision import Precision
 TensorOverlap = Literal["none", "bulk", "ring"]
 ExpertOverlap = Literal["none", "shared", "paired", "paired-wgrad"]
 Averaging = Literal["synchronous", "elastic", "local", "diloco"]
-Passing = Literal["collective", "ring"]
 Dispatcher = Literal["alltoall", "allgather", "hierarchical", "deduplicated", "move-experts"]
 
 
 EXPERT_OVERLAPS: tuple[ExpertOverlap, ...] = get_args(ExpertOverlap)
 DISPATCHERS: tuple[Dispatcher, ...] = get_args(Dispatcher)
-PASSINGS: tuple[Passing, ...] = get_args(Passing)
 AVERAGINGS: tuple[Averaging, ...] = get_args(Averaging)
+COLLECTIVE = "collective"
+"""How weights and gradients of most plans get to other ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,9 +195,9 @@ class DataParallel:
     to a reference copy (AvgPipe)."""
     averaging_steps: int = 1
     """Optimizer steps from one averaging to the next; 1 where every step sums gradients."""
-    passing: Passing = "collective"
-    """How weights and gradients get to other ranks: `ring` passes whole layers from neighbour to neighbour while each
-    rank runs another one (WeiPipe; zero 3 only)."""
+    passing: str = COLLECTIVE
+    """How weights and gradients get to other ranks, else a name of `strategies.PASSINGS`: `ring` passes whole layers
+    from neighbour to neighbour while each rank runs another one (WeiPipe; zero 3 only)."""
     across: int = 0
     """Ranks of all pipelines together that hold one copy of the sharded states, each pipeline with its own share of the
     batch (ZeRO over unlike devices: Poplar, Cephalo); 0 where every pipeline holds its own."""
@@ -210,7 +210,6 @@ class DataParallel:
         check.one_of("zero", str(self.zero), ("0", "1", "2", "3"))
         for role in ("gather_dtype", "reduce_dtype"):
             check.one_of(role, getattr(self, role), (None, *DTYPE_BYTES))
-        check.one_of("passing", self.passing, PASSINGS)
         check.one_of("averaging", self.averaging, AVERAGINGS)
         check.whole("averaging_steps", self.averaging_steps)
         check.whole("secondary_shard", self.secondary_shard, 0)

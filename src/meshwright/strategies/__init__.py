@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.catalogue import Catalogue
 from meshwright.errors import InputError, Problem
-from meshwright.strategies.base import ContextStrategy, TensorStrategy
+from meshwright.specs.shardings import SHARDINGS, ShardingKind
+from meshwright.strategies.base import ContextStrategy, TensorStrategy, WeightPassing
 from meshwright.strategies.gathered import Gathered
 from meshwright.strategies.ring import Ring
 from meshwright.strategies.ulysses import Ulysses
@@ -42,6 +43,14 @@ COMPRESSIONS: Catalogue[Compression] = Catalogue(
 )
 """Ways to make gradients small by name."""
 
+PASSINGS: Catalogue[WeightPassing] = Catalogue(
+    __name__,
+    {
+        "ring": "weight_ring:WeightRing",
+    },
+)
+"""Ways of sharded weights to other ranks besides collectives, by name; `specs.shardings` has the words of plans."""
+
 CONTEXTS: dict[str, ContextStrategy] = {
     strategy.name: strategy
     for strategy in (
@@ -53,8 +62,10 @@ CONTEXTS: dict[str, ContextStrategy] = {
 """Kinds of context parallelism by name, innermost level first."""
 
 
-def register(strategy: TensorStrategy | ContextStrategy) -> None:
+def register(strategy: TensorStrategy | ContextStrategy | WeightPassing | ShardingKind) -> None:
     """Add a strategy of one's own: plans, estimates, searches and the command line know it then.
+
+    A kind of data sharding is a record; one whose weights travel in a way of their own needs that way, too.
 
     Args:
         strategy: with a name that no other one of its family has.
@@ -62,13 +73,25 @@ def register(strategy: TensorStrategy | ContextStrategy) -> None:
     Raises:
         InputError: the name is taken, or the one-line form of plans cannot hold it.
     """
-    known: MutableMapping[str, Any] = TENSORS if isinstance(strategy, TensorStrategy) else CONTEXTS
+    known: MutableMapping[str, Any] = next(
+        found
+        for kind, found in (
+            (TensorStrategy, TENSORS),
+            (ContextStrategy, CONTEXTS),
+            (WeightPassing, PASSINGS),
+            (ShardingKind, SHARDINGS),
+        )
+        if isinstance(strategy, kind)
+    )
     name, problems = strategy.name, []
     if name in known:
         why, fix = "a strategy of that name exists", "choose another name"
         problems.append(Problem(what=f"strategy {name}", why=why, fix=fix, field="strategy"))
-    if not re.fullmatch(r"[a-z0-9]*[a-z]", name) or "x" in name:
+    letters = "[a-z]+" if known is SHARDINGS else "[a-wyz0-9]*[a-wyz]"
+    if not re.fullmatch(letters, name):
         why, fix = "names have letters but x, and digits before a last letter", "choose another name"
+        if known is SHARDINGS:
+            why = "names of data shardings have letters alone"
         problems.append(Problem(what=f"strategy {name!r}", why=why, fix=fix, field="strategy"))
     if problems:
         raise InputError(problems)

@@ -2,22 +2,23 @@
 
 A strategy rewrites an operator of the whole layer into what one device does (`LocalGemm`, `LocalAttention`) and the
 collectives around it (`Call`). It knows sizes, never seconds. `TensorStrategy` and `ContextStrategy` are what a file
-of this folder implements; the catalogues in `__init__` list them.
+of this folder implements, and `WeightPassing` for data ranks; the catalogues in `__init__` list them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from meshwright.shapes import Bool, Float, Int
+from meshwright.errors import Problem
+from meshwright.shapes import Array, Bool, Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear, Vector
-from meshwright.specs.strategy import TensorOverlap
+from meshwright.specs.strategy import LayerStrategy, TensorOverlap
 from meshwright.strategies.columns import Column, StrategyColumns
 
 if TYPE_CHECKING:
@@ -248,3 +249,66 @@ class ContextStrategy(ABC):
             Call(kind="send", category="cp", phase=phase, group=f"cp_{self.name}", payload_bytes=sent, repeats=hops)
             for phase in ("forward", "backward")
         )
+
+
+class WeightPassing(ABC):
+    """A way in which sharded weights and their gradients get to other ranks that is no collective.
+
+    Groups of whole layers go from a rank to its neighbour, a message of weights or gradients each.
+    """
+
+    name: ClassVar[str]
+    """In `DataParallel.passing`."""
+    runs: ClassVar[bool] = False
+    """Whether the runtime has its step."""
+
+    @abstractmethod
+    def problems(self, strategy: LayerStrategy, *, layers: int, workers: int, experts: bool) -> Iterator[Problem]:
+        """What a strategy and its pipeline say beside it and cannot have.
+
+        Args:
+            strategy: whose weights are passed on.
+            layers: of the model.
+            workers: of the pipeline.
+            experts: whether some layers have experts.
+        """
+
+    @abstractmethod
+    def suits(self, degrees: Degrees, *, layers: int, experts: bool) -> Bool[np.ndarray, "rows"]:
+        """Rows of degrees that may have it, for which `problems` are none.
+
+        Args:
+            degrees: tp, cp, pp, ep, etp and dp.
+            layers: of the model.
+            experts: whether some layers have experts.
+        """
+
+    @abstractmethod
+    def waits_s(
+        self,
+        forward_s: Float[np.ndarray, "plans items"],
+        backward_s: Float[np.ndarray, "plans items"],
+        count: Float[np.ndarray, " items"],
+        edges: Bool[np.ndarray, " items"],
+        ranks: Float[np.ndarray, " plans"],
+        micro_batches: int,
+    ) -> Float[np.ndarray, " plans"]:
+        """Seconds of a step beyond a rank's own work.
+
+        Args:
+            forward_s: of each item, with what exchanges expose.
+            backward_s: likewise.
+            count: of each item on a rank, which has all of them.
+            edges: items that are no layers.
+            ranks: that pass weights to each other.
+            micro_batches: of a rank.
+        """
+
+    @abstractmethod
+    def travelling_bytes(self, weight_bytes: Array | float, gradient_bytes: Array | float) -> Array:
+        """Bytes of a parameter in the groups that are on a rank beside its own.
+
+        Args:
+            weight_bytes: of a weight.
+            gradient_bytes: of a gradient on its way.
+        """

@@ -15,6 +15,7 @@ Source: Rajbhandari et al. 2020 (arXiv 1910.02054); Zhao et al. 2023 (arXiv 2304
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.optimizers import optimizer_named
 from meshwright.specs.precision import Precision
+from meshwright.specs.strategy import COLLECTIVE
 from meshwright.strategies.columns import Compressions
 
 Z0, Z1, Z2, Z3 = 0, 1, 2, 3
@@ -68,8 +70,8 @@ class ShardingColumns:
     whole: Int[np.ndarray, "..."] | None = None
     """What FSDP keeps whole between micro-batches, as `whole_between` says it; None where no row keeps anything."""
 
-    ring: Bool[np.ndarray, "..."] | None = None
-    """Whether whole layers travel from rank to rank; None likewise."""
+    passing: np.ndarray | None = None
+    """How weights get to other ranks, as `DataParallel.passing` says it; None where all rows have collectives."""
 
     tile: Float[np.ndarray, "..."] | None = None
     """Parameters that the optimizer updates at a time, 0 for all; None likewise."""
@@ -80,9 +82,17 @@ class ShardingColumns:
         return self.tile is not None and bool(np.any(self.tile))
 
     @property
-    def has_rings(self) -> bool:
-        """Whether layers of any row travel."""
-        return self.ring is not None and bool(np.any(self.ring))
+    def has_travelling(self) -> bool:
+        """Whether weights of any row travel, a neighbour to the next."""
+        return self.passing is not None and bool(np.any(self.passing != COLLECTIVE))
+
+    def passings(self) -> Iterator[tuple[str, Bool[np.ndarray, "..."]]]:
+        """Ways other than collectives by name, with the rows in which weights travel so."""
+        if self.passing is None or not self.has_travelling:
+            return
+        for name in np.unique(self.passing).tolist():
+            if name != COLLECTIVE:
+                yield name, np.asarray(self.passing == name)
 
     @property
     def sums_otherwise(self) -> bool:

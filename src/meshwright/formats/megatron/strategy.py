@@ -10,6 +10,7 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row_of import Homogeneous
 from meshwright.specs.strategy import (
+    COLLECTIVE,
     HALF_PRODUCTS,
     DataParallel,
     ExpertParallel,
@@ -184,7 +185,7 @@ def _data_problems(found: Homogeneous, model: ModelSpec) -> Iterator[Problem]:
         yield strategy_refusal(
             "data.reduce_dtype", data.reduce_dtype, "gradients cross as the precision says", "say it there"
         )
-    if data.passing != "collective":
+    if data.passing != COLLECTIVE:
         why = "weights are gathered and gradients scattered by collectives"
         yield strategy_refusal("data.passing", data.passing, why, "use collective")
     if data.secondary_shard:

@@ -10,6 +10,7 @@ from meshwright.search.axes import SEARCHED_WAYS, selective_words
 from meshwright.search.table import divisors
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow, default_schedule, recompute_fields
+from meshwright.specs.shardings import SHARDINGS, plain_shardings, ungrouped
 
 MORE_AWAY = ("aog", "wog", "waog")
 """What may be away besides the optimizer and its gradients."""
@@ -63,10 +64,11 @@ def with_data_degree(row: PlanRow, devices: int) -> PlanRow:
     """The row with the data degree that its other degrees leave of the devices, HSDP groups and chunks kept legal."""
     dp = max(1, devices // (row.tp * row.cp_degree * row.pp))
     changed = replace(row, dp=dp)
-    if changed.sharding == "hsdp":
+    kind = SHARDINGS[changed.sharding]
+    if kind.grouped:
         shard = max(1, changed.shard_group // changed.cp_degree)
         if dp % shard or shard >= dp:
-            changed = replace(changed, sharding="fsdp", shard_group=0)
+            changed = replace(changed, sharding=ungrouped(kind)[0], shard_group=0)
     if changed.pp == 1 and changed.vpp > 1:
         changed = replace(changed, vpp=1)
     if changed.tp == 1:
@@ -118,7 +120,7 @@ def _said(row: PlanRow, name: str) -> str:
         kinds = "x".join(f"{kind}{degree}" if len(row.cp) > 1 else kind for kind, degree in row.cp)
         return f"cp{row.cp_degree}" + (f"-{kinds}" if kinds not in ("", "p2p") else "")
     if name == "sharding":
-        return f"hsdp{row.shard_group}" if row.sharding == "hsdp" else row.sharding
+        return row.sharding_word
     if name == "recompute":
         return f"rc-{row.recompute_word}"
     if name == "offload":
@@ -176,7 +178,7 @@ def _memory_variants(row: PlanRow, model: ModelSpec) -> Iterator[tuple[str, Plan
     for word, layers in (("none", 0), (selective, 0), *(("block", k) for k in quarters), ("full", 0)):
         yield "recompute", replace(row, **recompute_fields(word), recompute_layers=layers)
     if row.dp * row.cp_degree > 1:
-        for sharding in ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep"):
+        for sharding in plain_shardings():
             yield "sharding", replace(row, sharding=sharding, shard_group=0)
 
 

@@ -108,7 +108,7 @@ def _lean_settings(row: PlanRow, space: Space, factory: ShapeFactory) -> Iterato
                     **recompute_fields(recompute),
                     recompute_layers=layers,
                     sharding=sharding.name,
-                    shard_group=sharding.shard * row.cp_degree if sharding.name == "hsdp" else 0,
+                    shard_group=sharding.shard * row.cp_degree,
                 )
 
 
@@ -130,8 +130,8 @@ def _lean_recomputes(found: list[tuple[str, int]]) -> list[tuple[str, int]]:
 
 def _lean_shardings(found: Sequence[Sharding]) -> list[Sharding]:
     """Everything sharded over all ranks, else whatever there is with the largest groups."""
-    whole = [sharding for sharding in found if sharding.name in ("fsdp", "z3")]
-    return whole or [*(sharding for sharding in found if sharding.name != "hsdp"), *found[-1:]]
+    whole = [sharding for sharding in found if sharding.kind.shards_all]
+    return whole or [*(sharding for sharding in found if not sharding.kind.grouped), *found[-1:]]
 
 
 def priced_row(row: PlanRow, model: ModelSpec, cluster: ClusterSpec, workload: Workload) -> Leanest | None:

@@ -13,7 +13,7 @@ from meshwright.search.shardings import shardings_for
 from meshwright.search.space import Space
 from meshwright.search.tuners.base import Forbidden, TrialAxis, Value, When
 from meshwright.search.tuners.tables import numbers_axis, rules_of
-from meshwright.specs.row import SHARDINGS
+from meshwright.specs.shardings import SHARDINGS, grouped_shardings
 from meshwright.strategies.columns import OVERLAPS
 
 QUARTERS = (1, 2, 3)
@@ -96,8 +96,8 @@ def tables_of(grid: Grid, factory: ShapeFactory, space: Space) -> tuple[tuple[Tr
         _words("schedule", legal, (When(axis="vpp", values=(1,)),)),
         _words("recompute", legal, order=RECOMPUTES),
         _numbers("block_quarters", legal, (When(axis="recompute", values=("block",)),)),
-        _words("sharding", legal, order=SHARDINGS),
-        _numbers("hsdp_ranks", legal, (When(axis="sharding", values=("hsdp",)),)),
+        _words("sharding", legal, order=tuple(SHARDINGS)),
+        _numbers("hsdp_ranks", legal, (When(axis="sharding", values=grouped_shardings()),)),
     ]
     named = {axis.name: axis for axis in axes if axis.values}
     return tuple(axes), tuple(rules_of(legal, named, _WHY))
@@ -142,7 +142,7 @@ def _legal_combinations(grid: Grid, factory: ShapeFactory, space: Space) -> dict
                         put("block_quarters", quarter, vpp=vpp, **row)
         for choice in shardings_for(dp, cp, space):
             put("sharding", choice.name, **row)
-            if choice.name == "hsdp":
+            if choice.kind.grouped:
                 put("hsdp_ranks", choice.shard, **row)
     columns = [grid.tp, grid.cp, grid.pp, grid.ep, grid.etp]
     for tp, cp, pp, ep, etp in {*zip(*(column.tolist() for column in columns), strict=True)}:

@@ -31,6 +31,7 @@ from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow, default_schedule, recompute_fields
+from meshwright.specs.shardings import SHARDINGS
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS
 from meshwright.strategies.columns import OVERLAPS
@@ -161,7 +162,7 @@ class PlanSpace(TableSpace):
         if recompute == "block":
             quarters = quarter_layers(self._factory, pp, vpp)
             point["block_quarters"] = next(q for q, k in quarters.items() if k == layers)
-        if choice.name == "hsdp":
+        if choice.kind.grouped:
             point["hsdp_ranks"] = choice.shard
         return self.rules.completed(point)
 
@@ -186,7 +187,7 @@ class PlanSpace(TableSpace):
             prioritised=number["ep"] > 1 and WAYS[only_way(self.space)][3] == "first",
             dp=self.cluster.devices // (tp * cp * pp),
             sharding=sharding,
-            shard_group=number["hsdp_ranks"] * cp if sharding == "hsdp" else 0,
+            shard_group=number["hsdp_ranks"] * cp if SHARDINGS[sharding].grouped else 0,
             mbs=number["mbs"],
             gbs=self.workload.global_batch,
             schedule=str(whole["schedule"]) if vpp == 1 else default_schedule(vpp),

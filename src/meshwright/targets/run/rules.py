@@ -8,6 +8,7 @@ from meshwright.errors import Problem
 from meshwright.schedules import schedule_named
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
+from meshwright.specs.shardings import SHARDINGS
 from meshwright.strategies import CONTEXTS, TENSORS
 
 
@@ -44,9 +45,9 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
             "leave it out",
         )
         yield Problem(what=f"tile{row.optimizer_tile} does not run here", why=why, fix=fix, field="plan")
-    if row.sharding == "weipipe" and row.tp > 1:
+    if SHARDINGS[row.sharding].travels and row.tp > 1:
         why, fix = "each rank of the ring runs whole layers", "leave tp out, or estimate the plan"
-        yield Problem(what=f"weipipe with tp{row.tp} does not run here", why=why, fix=fix, field="plan")
+        yield Problem(what=f"{row.sharding_word} with tp{row.tp} does not run here", why=why, fix=fix, field="plan")
     for word in row.data_words:
         why = "compressed exchanges and averaged replicas run with data parallelism alone"
         fix = "leave it out, or use gc-, local or diloco without tp, cp, pp and ep"
@@ -83,7 +84,8 @@ def host_refusals(row: PlanRow) -> Iterator[Problem]:
     for name in (f"{axis}{degree}" for axis, degree in degrees if degree > 1):
         why, fix = "each rank computes gradients of its own samples with whole layers", f"leave {name[:2]} out"
         yield Problem(what=f"off-{row.offload} with {name} does not run here", why=why, fix=fix, field="plan")
-    able = ("z3", "fsdp") if "w" in letters else ("z1", "z2", "z3", "fsdp")
+    parts = (3,) if "w" in letters else (1, 2, 3)
+    able = [kind.name for kind in SHARDINGS.values() if kind.zero in parts and (kind.zero < 3 or kind.shards_all)]
     if row.sharding not in able and (row.dp > 1 or "w" in letters):
         why = "each rank updates its own shard"
         what = f"off-{row.offload} with {row.sharding} does not run here"

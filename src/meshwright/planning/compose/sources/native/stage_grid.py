@@ -9,11 +9,12 @@ import numpy as np
 from meshwright.estimate.degree_rules import model_rules
 from meshwright.search.axes import WAY_AXES, WAYS, only_way
 from meshwright.search.grid import Grid, context_levels, grid_degrees
-from meshwright.search.shardings import PLAIN_SHARDINGS, Sharding
+from meshwright.search.shardings import Sharding
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.shardings import SHARDINGS, searched_shardings
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS
 from meshwright.strategies.columns import OVERLAPS
@@ -119,12 +120,12 @@ def quickest_rows(
 
 
 def shardings_tried(grid: Grid, space: Space) -> list[Sharding]:
-    """Data-parallel choices: every plain kind but those that never differ in what counts here, and HSDP by node."""
+    """Data-parallel choices: every plain kind but z3, which is fsdp in what counts here, and groups by node."""
     wanted = space.pinned("sharding")
-    names = [name for name in PLAIN_SHARDINGS if wanted is None or name in wanted]
-    if wanted is None:
-        names = ["z0", "z1", "z2", "fsdp", "fsdp-keep"]
-    found = [Sharding(name) for name in names]
-    if wanted is None or "hsdp" in wanted:
-        found += [Sharding("hsdp", shard) for shard in (8, 16, 32) if (grid.dp > shard).any()]
-    return found
+    by_node = [shard for shard in (8, 16, 32) if (grid.dp > shard).any()]
+    return [
+        Sharding(name, shard)
+        for name in (searched_shardings() if wanted is None else searched_shardings(*wanted))
+        if (name != "z3" if wanted is None else name in wanted) and not SHARDINGS[name].travels
+        for shard in (by_node if SHARDINGS[name].grouped else (0,))
+    ]

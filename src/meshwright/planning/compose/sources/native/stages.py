@@ -110,7 +110,7 @@ class StageOptions:
         return grid.plan_row(
             row,
             sharding=choice.name,
-            shard_group=choice.shard * int(grid.cp[row]) if choice.name == "hsdp" else 0,
+            shard_group=choice.shard * int(grid.cp[row]),
             gbs=int(self.wave[row]),
             **recompute_fields(self.selective if word == "sel" else word),
             recompute_layers=again if again < layers else 0,
@@ -224,8 +224,8 @@ def _sharded(
 ) -> StageOptions | None:
     """All recompute modes of the rows that one data-parallel choice applies to."""
     shared = grid.dp * grid.cp > 1
-    legal = shared if choice.name != "z0" else np.ones(grid.rows, dtype=bool)
-    if choice.name == "hsdp":
+    legal = shared if choice.kind.zero else np.ones(grid.rows, dtype=bool)
+    if choice.kind.grouped:
         legal = (grid.dp % choice.shard == 0) & (grid.dp > choice.shard)
     if not keeps_order(choice.name):
         legal = legal & ~grid.first

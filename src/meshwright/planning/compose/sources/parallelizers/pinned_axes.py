@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from meshwright.specs.shardings import sharding_of
 from meshwright.specs.strategy import LayerStrategy
 
 Reader = Callable[[LayerStrategy, int], tuple[object, ...]]
@@ -15,10 +16,7 @@ BLOCK = ("none", "full")
 
 
 def _sharding(strategy: LayerStrategy, _: int) -> tuple[object, ...]:
-    data = strategy.data
-    if data.family == "zero":
-        return (f"z{data.zero}",)
-    return ("hsdp" if data.replicate > 1 else "fsdp" if data.reshard else "fsdp-keep",)
+    return (sharding_of(strategy.data).name,)
 
 
 AXES: Mapping[str, Reader] = {

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import meshwright as mw
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.result import StepPrice
-from meshwright.estimate.weight_ring import turns, waits_s
 from meshwright.specs.row_of import strategy_row
 from meshwright.specs.row_text import parse_row
+from meshwright.strategies.weight_ring import WeightRing, turns
 
 
 def estimate(plan: str, gpus: str = "8xH100", model: str = "llama-3.2-1b", seq: int = 16384) -> StepPrice:
@@ -33,7 +33,7 @@ def test_a_step_takes_the_turns_of_a_simulation_in_which_all_wait_for_the_slowes
         whole_s += max(f * forward_s + b * backward_s for f, b in zip(forward, backward, strict=True))
     own_s = micro_batches * ranks * each * layer_s
     none = np.zeros(1, dtype=bool)
-    found_s = waits_s(
+    found_s = WeightRing().waits_s(
         np.array([[layer_s / 3]]),
         np.array([[2 * layer_s / 3]]),
         np.array([float(ranks * each)]),
@@ -52,7 +52,7 @@ def test_the_slowest_group_is_one_that_whole_layers_can_make(layers: int, ranks:
         return
     item_s, count = np.array([[1.0, head_s]]), np.array([float(layers), 1.0])
     edges = np.array([False, True])
-    waited_s = waits_s(item_s / 2, item_s / 2, count, edges, np.array([float(ranks)]), 2).item()
+    waited_s = WeightRing().waits_s(item_s / 2, item_s / 2, count, edges, np.array([float(ranks)]), 2).item()
     group_s = (waited_s + 2 * (layers + head_s)) / turns(ranks, 2)
     # As many layers as that on each rank, fewer where the head is.
     assert (ranks - 1) * int(group_s + 1e-6) + max(int(group_s - head_s + 1e-6), 0) >= layers
