@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from meshwright.estimate.sync import (
     LayerSync,
     StepCompute,
     StepSync,
+    buckets_of,
     layer_sync,
     step_sync,
 )
@@ -25,6 +26,7 @@ from meshwright.schedules import schedule_named
 from meshwright.specs import Workload
 from meshwright.specs.precision import precision
 from meshwright.specs.software import Software
+from meshwright.strategies.data import ShardingColumns
 from tests.strategies.columns import sharding
 
 BF16 = precision("bf16")
@@ -320,3 +322,241 @@ def test_few_gradients_cost_what_they_send_beside_exchanges_and_nothing_behind_t
 def test_gradients_meet_exchanges_that_leave_a_node_as_they_do(exchanged: int, meets: int) -> None:
     strides = DataGroups(dense_stride=np.array([1]), expert_stride=np.array([exchanged]))
     assert seconds(DataNetwork(sharding("z1", 64), strides, hardware()).meets_exchanges) == meets
+
+
+def unlike(name: str, ranks: int = 64, *, groups: int = 1, offload: float = 0.0, **own: object) -> ShardingColumns:
+    """A row of which everything is stated."""
+    usual: dict[str, object] = {
+        "gather_bytes": np.nan, "reduce_bytes": np.nan, "offload_gradients": 0.0, "offload_weights": 0.0,
+        "offload_disk": 0.0, "delayed_update": 0.0, "secondary": 0, "averaging_steps": 0.0, "outer": False, "whole": 0,
+        "ring": False, "tile": 0.0,
+    }  # fmt: skip
+    stated = {key: np.array([own.get(key, value)]) for key, value in usual.items()}
+    stated["overlap"] = np.array([own.get("overlap", True)])
+    stated["compression"] = np.array([own.get("compression", "")])
+    return replace(sharding(name, ranks, groups=groups, offload=offload), **stated)  # type: ignore[arg-type]
+
+
+ROWS = {
+    "z0": unlike("z0", groups=64),
+    "z0 averaged": unlike("z0", groups=64, averaging_steps=8.0, outer=True),
+    "z0 compressed": unlike("z0", groups=64, compression="powersgd4"),
+    "z0 on the host": unlike("z0", groups=64, offload=1.0),
+    "z1": unlike("z1"),
+    "z1 without overlap": unlike("z1", overlap=False),
+    "z1 in tiles": unlike("z1", tile=1e6),
+    "z1 on the host": unlike("z1", 8, offload=1.0),
+    "z1 streamed, later": unlike("z1", 8, offload=1.0, offload_gradients=1.0, delayed_update=1.0),
+    "z2": unlike("z2"),
+    "z2 in groups": unlike("z2", groups=8),
+    "z3 with a second copy": unlike("z3", secondary=8),
+    "z3 in 8 bits": unlike("z3", gather_bytes=1.0, reduce_bytes=2.0),
+    "fsdp": unlike("fsdp"),
+    "fsdp with whole gradients": unlike("fsdp", whole=1),
+    "fsdp with whole weights": unlike("fsdp-keep", whole=2),
+    "fsdp in rings": unlike("fsdp", ring=True),
+    "hsdp": unlike("hsdp", groups=8),
+    "one rank": unlike("z2", 1),
+}
+WORKLOAD = Workload(seq_len=4096, global_batch=64)
+
+
+def stacked(rows: list[ShardingColumns]) -> ShardingColumns:
+    """Rows below each other."""
+    return ShardingColumns(
+        **{one.name: np.concatenate([getattr(row, one.name) for row in rows]) for one in fields(ShardingColumns)}
+    )
+
+
+def synced(choice: ShardingColumns, experts: float, workload: Workload = WORKLOAD) -> dict[str, np.ndarray]:
+    """What a choice costs a step and a layer."""
+    strides = DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1]))
+    net = DataNetwork(choice, strides, hardware())
+    compute = StepCompute(
+        forward_s=column(0.004), backward_s=column(0.009), micro_batches=column(3), passes=1.5, meeting_s=0.001,
+        ahead_s=0.0005,
+    )  # fmt: skip
+    dense = column(3e8)
+    payloads = column(2e6), column(3e6)
+    step = step_sync(dense, column(experts), compute, choice, net, workload, payloads)
+    of_layer = layer_sync(
+        dense / 8, column(experts / 8), column(0.0005), column(0.001), choice, net, workload,
+        (column(1e7), column(experts / 100)),
+    )  # fmt: skip
+    rows = choice.zero.shape
+    return {
+        one.name: np.broadcast_to(getattr(of, one.name), rows) for of in (step, of_layer) for one in fields(type(of))
+    }
+
+
+@pytest.mark.parametrize("experts", [0.0, 5e8])
+def test_rows_beside_each_other_cost_what_each_costs_alone(experts: float) -> None:
+    """A row alone takes the short ways through the sums, rows together none of them."""
+    together = synced(stacked(list(ROWS.values())), experts)
+    for number, (name, choice) in enumerate(ROWS.items()):
+        for what, found in synced(choice, experts).items():
+            assert seconds(found) == pytest.approx(together[what][number], rel=1e-9, abs=1e-12), (name, what)
+
+
+def bare(name: str) -> ShardingColumns:
+    """A row with nothing stated that it does not use."""
+    choice = ROWS[name]
+    unused = {
+        "gather_bytes": np.isnan, "reduce_bytes": np.isnan, "compression": lambda word: word == "",
+        **dict.fromkeys(
+            ("offload_gradients", "offload_weights", "offload_disk", "delayed_update", "secondary", "averaging_steps",
+             "outer", "whole", "ring", "tile"), np.logical_not,
+        ),
+    }  # fmt: skip
+    return replace(choice, **{key: None for key, says in unused.items() if np.all(says(getattr(choice, key)))})
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_no_row_states_is_what_rows_state_as_none(name: str) -> None:
+    for what, found in synced(bare(name), 5e8).items():
+        assert seconds(found) == pytest.approx(seconds(synced(ROWS[name], 5e8)[what]), rel=1e-12), what
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_without_compute_dense_and_expert_parameters_cost_the_sum(name: str) -> None:
+    """Nothing hides either of them, so neither hides the other."""
+    choice, strides = ROWS[name], DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1]))
+    net = DataNetwork(choice, strides, hardware())
+    idle = StepCompute(forward_s=column(0.0), backward_s=column(0.0), micro_batches=column(3))
+    dense, experts, none = column(3e8), column(5e8), column(0.0)
+    sizes = (dense, experts), (dense, none), (none, experts)
+    # What tiles, disks and rings do to both together is not the sum.
+    both, first, second = (
+        step_sync(*pair, idle, choice, net, WORKLOAD, (pair[0] / 50, pair[1] / 50)) for pair in sizes
+    )
+    empty = step_sync(none, none, idle, choice, net, WORKLOAD, (none, none))
+    for what in ("gradients_s", "gather_s", "optimizer_s", "offload_s"):
+        together = seconds(getattr(both, what)) + seconds(getattr(empty, what))
+        assert together == pytest.approx(seconds(getattr(first, what)) + seconds(getattr(second, what)), rel=1e-9), what
+    if not choice.has_rings:
+        layers = [layer_sync(*pair, none, none, choice, net, WORKLOAD) for pair in sizes]
+        empty_layer = layer_sync(none, none, none, none, choice, net, WORKLOAD)
+        for what in ("forward_s", "backward_s"):
+            whole, one, other = (seconds(getattr(each, what)) for each in layers)
+            assert whole + seconds(getattr(empty_layer, what)) == pytest.approx(one + other, rel=1e-9), what
+
+
+def test_buckets_leave_one_after_the_other_beside_the_backward() -> None:
+    """Ten buckets: all but the last beside the backward, at 1 / slowdown of its speed, and the last one after it."""
+    size = 10 * BUCKET_PARAMETERS
+    net = network("z1", 16)
+    each = seconds(net.scatter_s(column(4 * BUCKET_PARAMETERS), expert=False))
+    slowed = 1 - 1 / net.hardware.efficiency.overlap_slowdown
+    for backward_s in (0.0, 3 * each, 9 * each, 20 * each):
+        left = max(9 * each - backward_s, 9 * each * slowed) + each
+        assert seconds(around("z1", 16, dense=size, backward_s=backward_s).gradients_s) == pytest.approx(left)
+        # z2 sends all ten of the earlier micro-batches beside theirs.
+        early = max(10 * each - backward_s, 10 * each * slowed)
+        found = around("z2", 16, dense=size, backward_s=backward_s, m=4).gradients_s
+        assert seconds(found) == pytest.approx(left + 3 * early)
+
+
+def test_buckets_grow_with_the_ranks() -> None:
+    """40 M parameters, and one more million with each rank above 40."""
+    for ranks, size, known in (
+        (8, 1.0, 1),
+        (8, 40e6, 1),
+        (8, 41e6, 2),
+        (40, 80e6, 2),
+        (100, 400e6, 4),
+        (100, 401e6, 5),
+    ):
+        assert seconds(buckets_of(column(size), ranks)) == known
+
+
+def test_shards_are_summed_between_groups() -> None:
+    """Of 8 groups of 8: every rank sums the eighth of the gradients that it keeps."""
+    few = BUCKET_PARAMETERS
+    net = network("hsdp", 64, groups=8)
+    for name in ("hsdp", "z3"):
+        found = around(name, dense=few, groups=8)
+        assert seconds(found.gradients_s) == pytest.approx(
+            seconds(net.replica_sum_s(column(4 * few / 8), expert=False))
+        )
+
+
+def test_a_second_copy_near_by_serves_the_backward() -> None:
+    """Forward gathers over 64 ranks, backward over the 8 of a node, in the format of the weights."""
+    choice, strides = unlike("z3", secondary=8), DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1]))
+    net = DataNetwork(choice, strides, hardware())
+    for dense, experts in ((1e9, 0.0), (0.0, 1e9)):
+        found = layer_sync(column(dense), column(experts), column(0.0), column(0.0), choice, net, WORKLOAD)
+        kind = experts > 0
+        far = seconds(net.gather_s(column(2e9), expert=kind))
+        near = seconds(net.second_gather_s(column(2e9), np.array([8]), expert=kind))
+        scatter = seconds(net.scatter_s(column(4e9), expert=kind))
+        assert near < far
+        assert seconds(found.forward_s) == pytest.approx(far, rel=1e-3)
+        assert seconds(found.backward_s) == pytest.approx(near + scatter, rel=1e-3)
+
+
+def test_frozen_weights_are_gathered_twice_as_they_are_stored() -> None:
+    net, choice = network("fsdp", 64), sharding("fsdp", 64)
+    costs = column(1e9), column(0.0), column(0.0), column(0.0), choice, net, WORKLOAD
+    plain = layer_sync(*costs)
+    for stored in ((1e9, 0.0), (0.0, 1e9)):
+        found = layer_sync(*costs, (column(stored[0]), column(stored[1])))
+        added = seconds(net.gather_s(column(1e9), expert=stored[1] > 0))
+        assert seconds(found.forward_s) - seconds(plain.forward_s) == pytest.approx(added)
+        assert seconds(found.backward_s) - seconds(plain.backward_s) == pytest.approx(added)
+
+
+def test_travelling_weights_come_from_a_neighbour_and_gradients_go_on() -> None:
+    choice = unlike("fsdp", 8, ring=True)
+    net = DataNetwork(choice, DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1])), hardware())
+    found = layer_sync(column(1e9), column(5e8), column(0.0), column(0.0), choice, net, WORKLOAD)
+    weights, gradients = (seconds(net.pass_s(column(1.5e9 * size), expert=False)) for size in (2, 4))
+    assert seconds(found.forward_s) == pytest.approx(weights)
+    assert seconds(found.backward_s) == pytest.approx(weights + gradients)
+
+
+def test_averaged_replicas_send_nothing_but_their_average() -> None:
+    """Once in 8 steps 4 bytes of every parameter, which nothing hides."""
+    choice = unlike("z0", groups=64, averaging_steps=8.0)
+    found = synced(choice, 0.0)["gradients_s"]
+    net = DataNetwork(choice, DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1])), hardware())
+    assert seconds(found) == pytest.approx(seconds(net.replica_sum_s(column(3e8 * 4), expert=False)) / 8)
+
+
+def test_tiles_of_the_optimizer_are_launched_one_after_the_other() -> None:
+    """64 ranks keep 3e8 / 64 parameters each: in tiles of a million five, so four more of two launches."""
+    tiled, whole, one = (synced(unlike("z1", tile=size), 0.0)["optimizer_s"] for size in (1e6, 0.0, 1e12))
+    assert seconds(tiled) - seconds(whole) == pytest.approx(4 * 2 * hardware().efficiency.launch_s)
+    assert seconds(one) == seconds(whole)
+
+
+def test_a_delayed_update_has_the_next_step() -> None:
+    """What is left of it beyond three micro-batches of 4 and 9 ms."""
+    rest = {"offload_gradients": 1.0}
+    late, at_once = (
+        synced(unlike("z1", 8, offload=1.0, delayed_update=delayed, **rest), 0.0)["offload_s"] for delayed in (1.0, 0.0)
+    )
+    assert seconds(at_once) > 3 * 0.013
+    assert seconds(late) == pytest.approx(seconds(at_once) - 3 * 0.013)
+
+
+def test_gradients_that_stream_are_waited_for_in_every_micro_batch() -> None:
+    """3e8 / 8 gradients of 4 bytes over the host's link, less a backward of 9 ms, three times."""
+    found = synced(unlike("z1", 8, offload=1.0, offload_gradients=1.0), 0.0)["copies_s"]
+    stream_s = 3e8 / 8 * 4 / hardware().host_bytes_per_s
+    assert seconds(found) == pytest.approx(3 * max(stream_s - 0.009, 0.0))
+    many = synced(replace(unlike("z1", 8, offload=1.0, offload_gradients=1.0), shard=np.array([1])), 0.0)["copies_s"]
+    assert seconds(many) == pytest.approx(3 * (3e8 * 4 / hardware().host_bytes_per_s - 0.009))
+
+
+def test_pages_of_states_come_and_go_and_shards_of_matrices_too() -> None:
+    plain, paged = (
+        Workload(seq_len=4096, global_batch=64, optimizer=name) for name in ("adamw-8bit", "paged-adamw-8bit")
+    )
+    added = [
+        seconds(synced(unlike(name), 0.0, paged)["optimizer_s"])
+        - seconds(synced(unlike(name), 0.0, plain)["optimizer_s"])
+        for name in ("z0", "z1")
+    ]
+    once = 2 * paged.update.each_bytes(paged.precision.bytes_of("moments")) * 3e8 / hardware().host_bytes_per_s
+    assert added == pytest.approx([once, once / 64])

@@ -112,7 +112,9 @@ def test_the_critical_path_is_as_long_as_the_step_by_flop(named: str, p: int, m:
     lengths = critical_lengths(schedule, p, m, v, weights)
     seconds = np.stack([weights, 2 * weights, transfers, weights, weights])
     assert lengths.shape == (1, 5, p, chunks)
-    assert (lengths * seconds).sum() == pytest.approx(simulate(schedule.table(p, m, v), times).worker_end_s[0], rel=1e-12)
+    assert (lengths * seconds).sum() == pytest.approx(
+        simulate(schedule.table(p, m, v), times).worker_end_s[0], rel=1e-12
+    )
 
 
 def typical_length(counts: np.ndarray, weights: np.ndarray, transfer: float) -> float:
