@@ -482,7 +482,8 @@ def test_shards_are_summed_between_groups() -> None:
 
 def test_a_second_copy_near_by_serves_the_backward() -> None:
     """Forward gathers over 64 ranks, backward over the 8 of a node, in the format of the weights."""
-    choice, strides = unlike("z3", secondary=8), DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1]))
+    choice = replace(unlike("z3", secondary=8), expert_shard=np.array([16]))
+    strides = DataGroups(dense_stride=np.array([1]), expert_stride=np.array([4]))
     net = DataNetwork(choice, strides, hardware())
     for dense, experts in ((1e9, 0.0), (0.0, 1e9)):
         found = layer_sync(column(dense), column(experts), column(0.0), column(0.0), choice, net, WORKLOAD)
@@ -560,3 +561,32 @@ def test_pages_of_states_come_and_go_and_shards_of_matrices_too() -> None:
     ]
     once = 2 * paged.update.each_bytes(paged.precision.bytes_of("moments")) * 3e8 / hardware().host_bytes_per_s
     assert added == pytest.approx([once, once / 64])
+
+
+def test_layers_without_overlap_wait_for_all_that_they_gather() -> None:
+    net = network("fsdp", 64)
+    choice = replace(sharding("fsdp", 64), overlap=np.array([False]))
+    found = layer_sync(column(1e9), column(0.0), column(9.0), column(9.0), choice, net, WORKLOAD)
+    gather = seconds(net.gather_s(column(2e9), expert=False))
+    assert seconds(found.forward_s) == pytest.approx(gather)
+    assert seconds(found.backward_s) == pytest.approx(gather + seconds(net.scatter_s(column(4e9), expert=False)))
+    forward = replace(WORKLOAD, training=False)
+    assert seconds(layer_sync(column(1e9), column(0.0), column(0.0), column(0.0), choice, net, forward).backward_s) == 0
+
+
+def test_weights_without_overlap_are_waited_for_bucket_by_bucket() -> None:
+    found = around("z1", dense=8 * BUCKET_PARAMETERS * 1.6, forward_s=9.0, backward_s=9.0, overlap=False)
+    net = network("z1", 64)
+    # With 64 ranks a bucket is of 64 M parameters.
+    gather, scatter = net.gather_s(column(2 * 64e6), expert=False), net.scatter_s(column(4 * 64e6), expert=False)
+    assert seconds(found.gather_s) == pytest.approx(8 * seconds(gather))
+    assert seconds(found.gradients_s) == pytest.approx(8 * seconds(scatter))
+
+
+def test_whole_matrices_are_sent_to_the_rank_that_updates_them() -> None:
+    """Where they are sharded: 16 bits there, and 16 bits of the update back."""
+    muon = replace(WORKLOAD, optimizer="muon")
+    assert muon.update.whole
+    there = 2 * seconds(network("z3", 64).gather_s(column(2 * 3e8), expert=False))
+    sharded, kept = (seconds(synced(unlike(name), 0.0, muon)["optimizer_s"]) for name in ("z3", "z1"))
+    assert sharded == pytest.approx(kept + there)

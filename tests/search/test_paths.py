@@ -101,7 +101,7 @@ def test_no_path_is_longer_than_the_step(case: Case, shape: tuple[int, int, int]
 
 @pytest.mark.parametrize(("named", "p", "m", "v"), [("hanayo", 4, 8, 2), ("zb-auto", 4, 8, 1), ("mario", 4, 8, 1)])
 def test_the_critical_path_is_as_long_as_the_step_by_flop(named: str, p: int, m: int, v: int) -> None:
-    """Chunks take their FLOP forward, twice that backward, half of it for weights; transfers 2% of a worker's forward."""
+    """A chunk takes its FLOP forward, twice that backward, half of it for weights; a transfer 2% of a forward."""
     schedule = schedule_named(named)
     chunks = schedule.placement(p, v).v
     weights = np.random.default_rng(5).uniform(1.0, 3.0, (p, chunks))
