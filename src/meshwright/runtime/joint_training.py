@@ -20,7 +20,7 @@ from meshwright.runtime.rank_training import RankedStep
 from meshwright.shapes import Int
 from meshwright.specs.strategy import DataParallel
 from meshwright.zoo.decoder import Decoder
-from meshwright.zoo.training import State
+from meshwright.zoo.training import State, first_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class JointTraining(JobTraining):
 
     def initial(self) -> State:
         """The state before the first step."""
-        return self.ranks.initial(jax.jit(self.plain_model().init)(jax.random.key(self.seed)))
+        return self.ranks.initial(first_weights(self.plain_model(), self.seed))
 
     def _refused(self) -> Iterator[Problem]:
         if self.spec is None or self.spec.is_moe:

@@ -19,7 +19,7 @@ from meshwright.runtime.training_run import Training
 from meshwright.specs.row import offload_of
 from meshwright.specs.shardings import SHARDINGS
 from meshwright.targets.run.rules import host_refusals
-from meshwright.zoo.training import State
+from meshwright.zoo.training import State, first_weights
 
 TIMED = 3
 """Steps of which the median is the time of a step alone."""
@@ -96,7 +96,7 @@ class RankTraining(Training):
 
     def initial(self) -> State:
         """The state before the first step."""
-        return self.ranks.initial(jax.jit(self.plain_model().init)(jax.random.key(self.seed)))
+        return self.ranks.initial(first_weights(self.plain_model(), self.seed))
 
 
 class RankedStep:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -94,6 +95,21 @@ class LossScaling:
         return {"scale": jnp.maximum(scale, 1.0), "finite": jnp.where(grows, 0, row)}
 
 
+def first_weights(model: Model, seed: int) -> Any:
+    """Weights before the first step; equal models are compiled once.
+
+    Args:
+        model: whose weights.
+        seed: of them.
+    """
+    return _drawn(model, jax.random.key(seed))
+
+
+@partial(jax.jit, static_argnums=0)
+def _drawn(model: Model, key: jax.Array) -> Any:
+    return model.init(key)
+
+
 def initial_state(model: Model, optimizer: Adam, seed: int = 0, scaling: LossScaling | None = None) -> State:
     """Weights, moments and the number of steps so far.
 
@@ -103,7 +119,7 @@ def initial_state(model: Model, optimizer: Adam, seed: int = 0, scaling: LossSca
         seed: of the weights.
         scaling: of the loss; None for none.
     """
-    weights = jax.jit(model.init)(jax.random.key(seed))
+    weights = first_weights(model, seed)
     state = {"weights": weights, "moments": optimizer.init(weights), "step": jnp.zeros((), jnp.int32)}
     return state if scaling is None else state | {"scaling": scaling.init()}
 
