@@ -61,7 +61,7 @@ def _marked(fun: Callable[..., Any], primals: Sequence[Any], has_aux: bool) -> A
     flat, tree = jax.tree.flatten(tuple(primals))
     if not all(_plain(leaf) for leaf in flat) or not any(isinstance(leaf, jax.core.Tracer) for leaf in flat):
         return None
-    wrt = [place for place, leaf in enumerate(flat) if jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.floating)]
+    wrt = [place for place, leaf in enumerate(flat) if jnp.issubdtype(jax.dtypes.result_type(leaf), jnp.inexact)]
 
     def flat_loss(*leaves: Any) -> Any:
         token = _FINDING.set(False)

@@ -12,6 +12,7 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.batch import batch_part, batch_places, check_shared_out
+from meshwright.compiler.constants_inside import with_constants_inside
 from meshwright.compiler.cost import aval_bytes
 from meshwright.compiler.inline import flat_jaxpr, programs_of
 from meshwright.compiler.joins import How, Join
@@ -190,8 +191,10 @@ def _traced(fun: Callable[..., Any], given: Flattened, parts: int, *, reports_be
     mark = _mark_of(closed, fun)
     _check_weights(closed.jaxpr, mark, given.batch, fun)
     before, after = around_mark(closed.jaxpr, mark)
+    found, mark = mark, with_constants_inside(mark, before)
+    jaxpr = closed.jaxpr.replace(eqns=[mark if eqn is found else eqn for eqn in closed.jaxpr.eqns])
     return TracedStep(
-        jaxpr=closed.jaxpr, consts=tuple(closed.consts), loss=flat_loss(mark).jaxpr, wrt=tuple(mark.params["wrt"]),
+        jaxpr=jaxpr, consts=tuple(closed.consts), loss=flat_loss(mark).jaxpr, wrt=tuple(mark.params["wrt"]),
         mark=mark, before=before, after=after, batch=given.batch, micro_batches=1, in_tree=given.in_tree,
         out_tree=given.out_tree[0] if reports is None else reports.beside(given.out_tree[0]), reports=reports,
     )  # fmt: skip

@@ -22,6 +22,7 @@ import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.inline import CALLS, programs_of
+from meshwright.compiler.samples.blocks import Blocks
 from meshwright.compiler.samples.known import (
     Choices,
     Counts,
@@ -61,6 +62,8 @@ def in_batch_order(values: Sequence[RankValue]) -> Sequence[RankValue]:
     Raises:
         NotShared: some are in sorted order, or point at rows.
     """
+    if any(isinstance(value.order, Blocks) for value in values):
+        raise NotShared("concatenate mixes samples: several batches behind each other are read as one")
     if any(value.order is not None or points(value) for value in values):
         raise NotShared("sort mixes samples: they are read in its order")
     return values

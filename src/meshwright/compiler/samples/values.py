@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,6 +36,7 @@ class Reader(Protocol):
     ranks: int
     rank: Any
     plain: bool
+    sorts: bool | None
     samples: int
     """Samples along the dimension that counts rows, where every part has rows of each; 1 where it has whole samples."""
 
@@ -58,6 +60,14 @@ class Reader(Protocol):
         """A value of which the part for these samples is wanted."""
         ...
 
+    def given_as(self, value: RankValue, placement: Placement) -> RankValue:
+        """A value as it is wanted."""
+        ...
+
+    def nested(self) -> AbstractContextManager[None]:
+        """While equations inside of an equation are read."""
+        ...
+
     def elsewhere(self, number: Any = None) -> Reader:
         """The same inside of a function that is read later."""
         ...
@@ -67,7 +77,7 @@ class Reader(Protocol):
         ...
 
     def placed(self, value: RankValue, placement: Placement) -> Any:
-        """A value as it is wanted."""
+        """The same without its placement."""
         ...
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +23,9 @@ from jax.extend import core
 
 from meshwright.compiler.inline import CALLS, CHECKPOINTS, is_dropped, opened, piece
 from meshwright.compiler.pointwise import POINTWISE
+from meshwright.compiler.samples.blocks import in_blocks
 from meshwright.compiler.samples.derivatives import with_own_backward, with_own_derivative
+from meshwright.compiler.samples.loops import mapped, scanned
 from meshwright.compiler.samples.placements import (
     ADDING,
     SUM,
@@ -40,11 +43,6 @@ from meshwright.compiler.samples.values import RankValue, part_shape
 
 RULED = ("custom_jvp_call", "custom_vjp_call")
 """Functions with a rule for their derivative."""
-
-
-class _Again(Exception):
-    def __init__(self, placements: Sequence[Placement]) -> None:
-        self.placements = tuple(placements)
 
 
 class Walk:
@@ -83,7 +81,8 @@ class Walk:
         return [of(atom) for atom in program.outvars]
 
     def _equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
-        return (by_order if self.sorts else Walk.placed_equation)(self, program, eqn, given)
+        follow = partial(by_order, self) if self.sorts else partial(Walk.placed_equation, self)
+        return in_blocks(self, follow, program, eqn, given)
 
     def placed_equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
         """Results of an equation, and which of their dimensions count samples.
@@ -158,9 +157,11 @@ class Walk:
             return None
         column, walked = found
         local = self.own(indices, walked).value
-        first = self._number() * (eqn.invars[0].aval.shape[table.placement] // self.ranks)
-        shift = jnp.zeros(np.shape(local)[-1], local.dtype).at[column].set(jnp.asarray(first, local.dtype))
-        (result,) = self.evaluated(program, eqn, [table, RankValue(local - shift, walked)])
+        # Counted from the first row of the part, and seen to be so where the part is shared out once more.
+        own = jax.lax.broadcasted_iota(local.dtype, (*np.shape(local)[:-1], 1), walked)
+        columns = [part for part in (local[..., :column], own, local[..., column + 1 :]) if part.shape[-1]]
+        local = jnp.concatenate(columns, axis=-1) if len(columns) > 1 else own
+        (result,) = self.evaluated(program, eqn, [table, RankValue(local, walked)])
         numbers = eqn.params["dimension_numbers"]
         walks = [at for at in range(eqn.outvars[0].aval.ndim) if at not in numbers.offset_dims]
         return RankValue(result, walks[walked])
@@ -213,7 +214,13 @@ class Walk:
             raise NotShared("a function with a derivative of its own makes values for all samples")
         return self.rank
 
-    def _as(self, value: RankValue, placement: Placement) -> RankValue:
+    def given_as(self, value: RankValue, placement: Placement) -> RankValue:
+        """A value as it is wanted, where it can be.
+
+        Args:
+            value: any.
+            placement: that is wanted.
+        """
         return self.summand(value) if placement == SUM else self.own(value, placement)
 
     def placed(self, value: RankValue, placement: Placement) -> Any:
@@ -223,7 +230,7 @@ class Walk:
             value: any.
             placement: that is wanted.
         """
-        made = self._as(value, placement)
+        made = self.given_as(value, placement)
         if made.placement != placement:
             raise NotShared("a derivative has a part for the samples where a whole is wanted")
         return made.value
@@ -256,7 +263,7 @@ class Walk:
                 made.append(found)
                 if wanted is None:
                     return [one.value for one in found]
-                return [self._as(one, want).value for one, want in zip(found, wanted, strict=True)]
+                return [self.given_as(one, want).value for one, want in zip(found, wanted, strict=True)]
 
             return run
 
@@ -296,7 +303,7 @@ class Walk:
             return list(in_batch_order(made))
 
         def begun() -> list[Any]:
-            return [self._as(value, placement).value for value, placement in zip(start, placements, strict=True)]
+            return [self.given_as(value, placement).value for value, placement in zip(start, placements, strict=True)]
 
         while True:
             ends: list[Placement] = []
@@ -337,67 +344,8 @@ class Walk:
         start = list(given[consts : consts + carried])
         rows = [self.total(value) for value in given[consts + carried :]]
         if any(value.placement == 0 for value in rows):
-            return self._mapped(eqn, held, start, rows)
-        placements = tuple(value.placement for value in start)
-        while True:
-            try:
-                return self._scanned(eqn, held, start, rows, placements)
-            except _Again as again:
-                placements = again.placements
-
-    def _mapped(
-        self, eqn: core.JaxprEqn, held: Sequence[RankValue], start: Sequence[RankValue], rows: Sequence[RankValue]
-    ) -> list[RankValue]:
-        """A loop whose rounds take samples of their own and hand nothing on (`lax.map`): a rank runs its own rounds."""
-        if start or self.sorts or any(value.placement != WHOLE for value in held):
-            raise NotShared("a loop over samples")
-        if any(value.placement > 0 for value in rows) or eqn.params["length"] % self.ranks:
-            raise NotShared(f"a loop over samples in {eqn.params['length']} rounds")
-        own = [self.own(value, 0).value for value in rows]
-        params = {**eqn.params, "length": eqn.params["length"] // self.ranks}
-        made = eqn.primitive.bind(*(value.value for value in held), *own, **params)
-        return [RankValue(value, 0) for value in made]
-
-    def _scanned(
-        self, eqn: core.JaxprEqn, held: Sequence[RankValue], start: Sequence[RankValue], rows: Sequence[RankValue],
-        placements: tuple[Placement, ...],
-    ) -> list[RankValue]:  # fmt: skip
-        stacked_placements: list[Placement] = []
-
-        def body(carry: Any, row: Any) -> tuple[list[Any], list[Any]]:
-            operands = [
-                *held,
-                *(RankValue(value, placement) for value, placement in zip(carry, placements, strict=True)),
-                *(
-                    RankValue(value, one.placement - 1 if one.placement > 0 else WHOLE)
-                    for one, value in zip(rows, row, strict=True)
-                ),
-            ]
-            with self.nested():
-                made = in_batch_order(self.inside(eqn, operands))
-            ends, stacked = made[: len(placements)], made[len(placements) :]
-            other = [
-                end.placement if end.placement != WHOLE else placement
-                for end, placement in zip(ends, placements, strict=True)
-            ]
-            if tuple(other) != placements:
-                if any(placement not in (WHOLE, end) for placement, end in zip(placements, other, strict=True)):
-                    raise NotShared("a loop carries samples along several dimensions")
-                raise _Again(other)
-            stacked_placements[:] = [value.placement for value in stacked]
-            begun = [self._as(end, placement).value for end, placement in zip(ends, placements, strict=True)]
-            return begun, [value.value for value in stacked]
-
-        begun = [self._as(value, placement).value for value, placement in zip(start, placements, strict=True)]
-        params = {name: eqn.params[name] for name in ("length", "reverse", "unroll")}
-        ends, stacked = jax.lax.scan(body, begun, [row.value for row in rows], **params)
-        return [
-            *(RankValue(value, placement) for value, placement in zip(ends, placements, strict=True)),
-            *(
-                RankValue(value, placement + 1 if placement >= 0 else placement)
-                for value, placement in zip(stacked, stacked_placements, strict=True)
-            ),
-        ]
+            return mapped(self, eqn, held, start, rows)
+        return scanned(self, eqn, held, start, rows)
 
 
 def _evaluated(program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[Any]:

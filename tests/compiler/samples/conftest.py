@@ -1,0 +1,3 @@
+from tests.virtual_devices import eight_devices
+
+eight_devices()
