@@ -13,6 +13,7 @@ from jax.extend import core
 
 from meshwright.compiler.found_gradients import gradients_found
 from meshwright.compiler.inline import HOLDS, opened, programs_in, programs_of
+from meshwright.compiler.named_axes import axis_without_members
 from meshwright.compiler.reports import Reports, reported
 from meshwright.compiler.source_line import frame_of, line_of, start_of
 from meshwright.compiler.unplaced import unplaced
@@ -44,8 +45,9 @@ def traced_loss(
     """
     with tracing_errors(fun), users_mesh() as meshed, gradients_found() if gradients else nullcontext():
         # A function of its own for each, or JAX would remember the first.
-        once, again = (jax.make_jaxpr(lambda *given: flat(*given))(*shapes) for _ in range(2))
-        read = partial(unplaced, differentiated=gradients, meshed=meshed)
+        once, alone = _traced(flat, shapes)
+        again, _ = _traced(flat, shapes)
+        read = partial(unplaced, differentiated=gradients, meshed=meshed, alone=alone)
         same = _same(once, again)
         once = opened(read(once))
         again = once if same else opened(read(again))
@@ -63,6 +65,20 @@ def traced_loss(
     once, reports = reported(once, behind=reports_behind)
     check_effects(fun, once.jaxpr)
     return once, reports
+
+
+def _traced(flat: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> tuple[core.ClosedJaxpr, list[str]]:
+    """The program of a function, and the axes that it names and nothing binds, each with one member."""
+    alone: list[str] = []
+    while True:
+        try:
+            traced = jax.make_jaxpr(lambda *given: flat(*given), axis_env=[(name, 1) for name in alone])
+            return traced(*shapes), alone
+        except NameError as error:
+            name = axis_without_members(error)
+            if name is None or name in alone:
+                raise
+            alone.append(name)
 
 
 @contextmanager

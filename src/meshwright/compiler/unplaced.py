@@ -7,7 +7,7 @@ the same comes of `vmap` over the blocks with axes of its names, which any numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -22,11 +22,13 @@ from jax.sharding import AbstractMesh, Sharding
 
 from meshwright.compiler.inline import CALLS, programs_of
 from meshwright.compiler.marking import bind_gradient, gradient_p
+from meshwright.compiler.named_axes import ALONE, is_alone
 from meshwright.compiler.source_line import line_of
 from meshwright.compiler.users_mesh import mesh_aside
 from meshwright.errors import InputError, Problem
 
 _KEPT: ContextVar[frozenset[AbstractMesh]] = ContextVar("kept_meshes", default=frozenset())
+_ALONE: ContextVar[frozenset[str]] = ContextVar("axes_with_one_member", default=frozenset())
 
 
 @contextmanager
@@ -41,6 +43,15 @@ def keeping(meshes: frozenset[AbstractMesh]) -> Iterator[None]:
         yield
     finally:
         _KEPT.reset(token)
+
+
+@contextmanager
+def _with_alone(axes: Collection[str]) -> Iterator[None]:
+    token = _ALONE.set(frozenset(axes))
+    try:
+        yield
+    finally:
+        _ALONE.reset(token)
 
 
 PLACING = ("sharding_constraint", "shard_map")
@@ -63,24 +74,27 @@ class NotStaged(InputError):
     """A step that is not one gradient and an update behind it, so that it is not cut there."""
 
 
-def unplaced(closed: core.ClosedJaxpr, *, differentiated: bool, meshed: bool = False) -> core.ClosedJaxpr:
+def unplaced(
+    closed: core.ClosedJaxpr, *, differentiated: bool, meshed: bool = False, alone: Collection[str] = ()
+) -> core.ClosedJaxpr:
     """The program without constraints and `shard_map`; the same program where it has none, at any depth.
 
     Args:
         closed: as it was traced.
         differentiated: whether parts of it are differentiated later.
         meshed: whether it was traced under a mesh, which the types of its values name.
+        alone: axes that it names, with one member.
 
     Raises:
         NotStaged: inside a `shard_map` that is differentiated, a function has a rule of its own, which knows ranks.
         InputError: a `shard_map` that does something else than compute on blocks.
     """
-    if not meshed and not _holds(closed.jaxpr, lambda eqn: eqn.primitive.name in PLACING):
+    if not meshed and not alone and not _holds(closed.jaxpr, lambda eqn: eqn.primitive.name in PLACING):
         # vmap with named axes makes such sums, too.
         return core.ClosedJaxpr(_summed(closed.jaxpr), closed.consts) if _holds(closed.jaxpr, _sums) else closed
     if differentiated:
         _check_rules(closed.jaxpr, inside=False)
-    with mesh_aside():
+    with mesh_aside(), _with_alone(alone):
         made = _traced(partial(_evaluated, closed.jaxpr, consts=closed.consts), closed.jaxpr.invars)
     return core.ClosedJaxpr(_summed(made.jaxpr), made.consts)
 
@@ -137,6 +151,8 @@ def _made(eqn: core.JaxprEqn, read: Sequence[Any]) -> Sequence[Any]:
     name = eqn.primitive.name
     if name in SAME:
         return read
+    if is_alone(eqn, _ALONE.get()):
+        return ALONE[name](read, eqn.params)
     if name in PLAIN:
         return list(PLAIN[name](read, eqn.params))
     if name == "shard_map":
