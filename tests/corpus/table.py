@@ -21,13 +21,16 @@ import numpy as np  # noqa: E402
 import meshwright as mw  # noqa: E402
 from meshwright.errors import MeshwrightError  # noqa: E402
 from tests.corpus import (  # noqa: E402, F401
+    agents,
     control,
     equinox_steps,
+    fields,
     haiku_steps,
     linen,
     models,
     nnx_steps,
     optimizers,
+    pairs,
     plain,
     posted,
     posted_decoders,
@@ -36,6 +39,7 @@ from tests.corpus import (  # noqa: E402, F401
     recipes,
     recipes_decoders,
     several,
+    trainers,
 )
 from tests.corpus.case import CASES, Case, in_place  # noqa: E402
 from tests.corpus.page import page  # noqa: E402
@@ -80,9 +84,9 @@ def run(case: Case, step: Any) -> list[Any]:
 
 def double(tree: Any) -> Any:
     """Numbers of 64 bits."""
+    wide = {jnp.dtype("float32"): jnp.float64, jnp.dtype("complex64"): jnp.complex128}
     return jax.tree.map(
-        lambda leaf: leaf.astype(jnp.float64)
-        if hasattr(leaf, "dtype") and leaf.dtype == jnp.float32 else leaf, tree)  # fmt: skip
+        lambda leaf: leaf.astype(wide[leaf.dtype]) if getattr(leaf, "dtype", None) in wide else leaf, tree)  # fmt: skip
 
 
 def difference(found: list[Any], expected: list[Any]) -> float:
@@ -96,7 +100,8 @@ def difference(found: list[Any], expected: list[Any]) -> float:
         if other.dtype.kind not in "fc" and other.dtype.name != "bfloat16":
             worst = max(worst, 0.0 if np.array_equal(one, other) else float("inf"))
             continue
-        one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+        kind = np.complex128 if other.dtype.kind == "c" else np.float64
+        one, other = np.asarray(one, kind), np.asarray(other, kind)
         if not np.array_equal(np.isnan(one), np.isnan(other)):
             return float("inf")
         worst = max(worst, float(np.nanmax(np.abs(one - other)) / max(LEAST, float(np.nanmax(np.abs(other))))))

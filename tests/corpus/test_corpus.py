@@ -23,6 +23,9 @@ CHEAP = [
     ("jax_tasks_with_batches_of_their_own", "DataParallel"),
     ("equinox_denoiser_in_u_form", "PipeshardParallel"),
     ("linen_scanned_decoder_with_saved_names_and_token_weights", "DataParallel"),
+    ("jax_pairs_of_answers_behind_each_other", "DataParallel"),
+    ("jax_step_for_pmap_with_a_named_axis", "Zero2Parallel"),
+    ("jax_operator_in_frequencies_with_complex_weights", "Zero3Parallel"),
     ("equinox_flash_attention_masked_decay_and_injected_rates", "Zero2Parallel"),
 ]
 
