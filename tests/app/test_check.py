@@ -38,6 +38,24 @@ def test_a_slow_plan_is_beaten_but_no_violation() -> None:
     assert "faster" in report.text
 
 
+def test_updates_in_tiles_repair_a_plan_whose_copy_of_gradients_is_too_large() -> None:
+    """The fp32 copy of 16-bit gradients: 4 bytes a parameter of gpt2-xl, 6.2 GB, on every rank without ZeRO."""
+
+    def changes(name: str, dtype: str) -> dict[str, Any]:
+        found = check("gpt2-xl", name, "8xV100-32", dtype=dtype, search=False)
+        assert not found.ok
+        return {repair.change: repair for repair in found.repairs}
+
+    tiled = changes("dp8.mbs1.gbs64", "fp16")["whole updates -> updates in tiles of 1,800,000"]
+    assert tiled.name == "dp8.mbs1.gbs64.tile1800000"
+    there = estimate("gpt2-xl", tiled.name, gpus="8xV100-32", dtype="fp16")[0].estimate
+    whole = estimate("gpt2-xl", "dp8.mbs1.gbs64", gpus="8xV100-32", dtype="fp16")[0].estimate
+    assert there.fits != "no"
+    saved = whole.fullest.peak_memory_bytes - there.fullest.peak_memory_bytes
+    assert saved == pytest.approx(4 * 1.5576e9, rel=0.06)
+    assert not any("tiles" in change for change in changes("dp8.mbs8.gbs64", "fp32"))
+
+
 def test_a_plan_too_large_names_stage_and_repairs() -> None:
     report = check(MODEL, "tp1.z0.mbs8", GPUS, search=False)
     assert report.exit_code == 5

@@ -119,7 +119,7 @@ def _of_tiles(strategy: LayerStrategy, workload: Workload, where: str) -> Iterat
     if not strategy.optimizer_tile:
         return
     what = f"{path} is {strategy.optimizer_tile:,}"
-    if not precision.master_gradient_copy or precision.sums_in_copy:
+    if not precision.copies_gradients:
         summed = "every micro-batch is added to the fp32 copy, which is whole until the update"
         why = summed if precision.sums_in_copy else "gradients are in the format of the update, with no copy in fp32"
         yield Problem(what=what, why=why, fix="use 0, or --dtype fp16", field=path)

@@ -97,6 +97,11 @@ class Precision:
         return min(self.bytes_of("activations"), stored_bytes(self.compute))
 
     @property
+    def copies_gradients(self) -> bool:
+        """Whether the optimizer makes its fp32 copy of gradients when it reads them, which tiles make smaller."""
+        return self.master_gradient_copy and not self.sums_in_copy
+
+    @property
     def adding_bytes(self) -> float:
         """Bytes moved to add one finished gradient to the sum in a kernel of its own.
 

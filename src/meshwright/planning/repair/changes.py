@@ -9,13 +9,17 @@ from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
 from meshwright.search.axes import SEARCHED_WAYS, selective_words
 from meshwright.search.table import divisors
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.precision import Precision
 from meshwright.specs.row import PlanRow, default_schedule, recompute_fields
 from meshwright.specs.shardings import SHARDINGS, plain_shardings, ungrouped
 
 MORE_AWAY = ("aog", "wog", "waog")
 """What may be away besides the optimizer and its gradients."""
+TILE = 1_800_000
+"""Parameters that an optimizer updates at a time (Singh et al., DeepSpeed-TED, ICS 2023)."""
 DEGREES = ("tp", "cp", "pp", "ep", "etp")
-_SHOWN = ("tp", "cp", "pp", "vpp", "ep", "etp", "dp", "sharding", "mbs", "gbs", "recompute", "offload")
+_SHOWN = ("tp", "cp", "pp", "vpp", "ep", "etp", "dp", "sharding", "mbs", "gbs", "recompute", "offload",
+          "optimizer_tile")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +49,20 @@ def neighbours(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[Change]
             yield Change(lever=lever, row=changed, text=describe(row, changed))
 
 
-def repairs(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[Change]:
-    """Rows that may repair an illegal or too large one: the data degree that is left, one change, other batches."""
+def repairs(row: PlanRow, model: ModelSpec, devices: int, precision: Precision) -> Iterator[Change]:
+    """Rows that may repair an illegal or too large one: the data degree that is left, one change, other batches.
+
+    Args:
+        row: the plan.
+        model: for layers and experts.
+        devices: that the rows use.
+        precision: of the workload: tiles of the optimizer help where it reads a copy of all gradients.
+    """
     fixed = with_data_degree(row, devices)
     seen = {row}
-    for lever, changed in (("dp", fixed), *_variants(fixed, model, devices), *_nearest_degrees(fixed, model, devices)):
+    tiled = [("optimizer_tile", replace(fixed, optimizer_tile=TILE))] if precision.copies_gradients else []
+    variants = (*_variants(fixed, model, devices), *tiled, *_nearest_degrees(fixed, model, devices))
+    for lever, changed in (("dp", fixed), *variants):
         if changed not in seen:
             seen.add(changed)
             yield Change(lever=lever, row=changed, text=describe(row, changed))
@@ -125,6 +138,8 @@ def _said(row: PlanRow, name: str) -> str:
         return f"rc-{row.recompute_word}"
     if name == "offload":
         return f"off-{row.offload}" if row.offload else "no offload"
+    if name == "optimizer_tile":
+        return f"updates in tiles of {row.optimizer_tile:,}" if row.optimizer_tile else "whole updates"
     return f"{name}{getattr(row, name)}"
 
 

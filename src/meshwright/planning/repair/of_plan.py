@@ -48,11 +48,14 @@ def repairs_of_plan(
         spelled: how the file that is repaired says a row.
     """
     pricer = Pricer(inputs.model, inputs.cluster, inputs.workload, inputs.cluster.devices)
-    singles = list(repairs(row, inputs.model, pricer.devices))
+    precision = inputs.workload.precision
+    singles = list(repairs(row, inputs.model, pricer.devices, precision))
     found = _good(row, singles, pricer, short_bytes, spelled)
     if not found:
         pairs = (
-            again for change in singles[:MOST_PAIRS] for again in repairs(change.row, inputs.model, pricer.devices)
+            again
+            for change in singles[:MOST_PAIRS]
+            for again in repairs(change.row, inputs.model, pricer.devices, precision)
         )
         found = _good(row, pairs, pricer, short_bytes, spelled)
     found.sort(key=lambda one: (one.changes_training, one.fits == "tight", one.step_time_s))
