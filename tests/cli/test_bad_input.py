@@ -128,6 +128,7 @@ COMMAND_LINE = [
     ("run gpt-tiny --plan pp2 --devices 99999999", 2, "--devices is '99999999'", "1,024"),
     (f"plan llama-3-8b --cluster {LONG}", 2, "is not understood"),
     (f"explain {LONG}", 2, "is no plan file"),
+    ("explain gpt2", 2, "find one with `meshwright plan gpt2"),
     (f"explain {LONG}#1", 2, "is no plan file"),
     (f"{ESTIMATE} {LONG}", 2, "unknown token"),
     (f"{ESTIMATE} pp4.hanayo-waves2", 2, "hanayo: vpp = 1", "fix: vpp4"),

@@ -31,7 +31,7 @@ from meshwright.planning.launch_source import LaunchSource, Outside
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import measured_plan, plan_question
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
-from meshwright.planning.repair.of_target import Rule, as_said
+from meshwright.planning.repair.of_target import JobRule, as_said
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
 from meshwright.planning.script_fix import ScriptFix, script_fix
 from meshwright.planning.violation import Violation, too_large
@@ -165,7 +165,7 @@ def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckRepo
     return replace(report, violations=at_their_lines(report.violations, source, launch), launch=launch, fix=fix)
 
 
-def _rule(source: LaunchSource, launch: LaunchFile) -> Rule | None:
+def _rule(source: LaunchSource, launch: LaunchFile) -> JobRule | None:
     """What the target of a launch configuration refuses, with the logits that its file makes."""
     rule = target_rule(source.target.searched)
     in_pieces = switch_of(launch) is not None or launch.workload.get("loss_tiles", 1) > 1
@@ -219,7 +219,7 @@ def _report(
     violations: list[Violation],
     *,
     search: bool,
-    rule: Rule | None,
+    rule: JobRule | None,
     oom_log: str | os.PathLike[str] | None,
     sayable: Callable[[PlanRow], bool] | None = None,
 ) -> CheckReport:
@@ -281,7 +281,7 @@ def _priced(question: PlanQuestion) -> tuple[StepEstimate | None, list[Violation
     return estimate, wrong
 
 
-def _of_whole_logits(rule: Rule, job: Job) -> tuple[Problem, ...]:
+def _of_whole_logits(rule: JobRule, job: Job) -> tuple[Problem, ...]:
     """What a target refuses of a job whose logits the file's own switch makes in pieces."""
     return rule(at_once(job))
 

@@ -12,7 +12,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.planning.one_kind import find_plans
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_shape import title
-from meshwright.planning.repair.of_target import Rule, of_degrees
+from meshwright.planning.repair.of_target import JobRule, of_degrees
 from meshwright.planning.target_space import restricted
 from meshwright.planning.ties import tied
 from meshwright.records import Record
@@ -48,7 +48,7 @@ def better_plan(
     question: PlanQuestion,
     estimate: StepEstimate | None,
     warnings: list[str],
-    rule: Rule | None,
+    rule: JobRule | None,
     sayable: Callable[[PlanRow], bool] | None,
 ) -> Better | None:
     """The best plan of the default space that the target can run, if it beats this one by more than a tie.

@@ -41,7 +41,7 @@ class Side(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportedPart(Record):
+class ReportedTerm(Record):
     """Parts of the step that the run reports together."""
 
     name: str
@@ -68,7 +68,7 @@ class RunComparison(Answer):
     title: str
     text: str
     totals: tuple[Side, ...]
-    terms: tuple[ReportedPart, ...]
+    terms: tuple[ReportedTerm, ...]
     """Empty where the run states none."""
     causes: tuple[Cause, ...]
     advice: tuple[str, ...]
@@ -158,7 +158,7 @@ def _totals(run: LoggedRun) -> Iterator[Side]:
         yield Side(name="power", predicted=mean_w, measured=statistics.median(powers))
 
 
-def _terms(run: LoggedRun) -> Iterator[ReportedPart]:
+def _terms(run: LoggedRun) -> Iterator[ReportedTerm]:
     """Parts that the run reports, those it reports together in one; then what it reports nothing of."""
     predicted, groups = dict(run.estimate.breakdown_s), run.terms()
     if not groups:
@@ -174,14 +174,14 @@ def _terms(run: LoggedRun) -> Iterator[ReportedPart]:
     yield _reported("", left, predicted, left_s)
 
 
-def _reported(name: str, parts: Sequence[str], predicted: Mapping[str, float], measured_s: float) -> ReportedPart:
+def _reported(name: str, parts: Sequence[str], predicted: Mapping[str, float], measured_s: float) -> ReportedTerm:
     """Parts of the breakdown that a run reports as one; of those, the ones that are predicted to take time."""
     priced = tuple(filter(predicted.get, parts))
     predicted_s = sum(map(predicted.__getitem__, priced))
-    return ReportedPart(name=name, parts=priced or tuple(parts), predicted_s=predicted_s, measured_s=measured_s)
+    return ReportedTerm(name=name, parts=priced or tuple(parts), predicted_s=predicted_s, measured_s=measured_s)
 
 
-def _notes(run: LoggedRun, planned_under: str, terms: Sequence[ReportedPart]) -> Iterator[str]:
+def _notes(run: LoggedRun, planned_under: str, terms: Sequence[ReportedTerm]) -> Iterator[str]:
     """Where most of the difference is, and what the log says about itself that a median hides."""
     job = run.job
     if terms:

@@ -110,7 +110,7 @@ def print_traced(out: Output, request: Any, answer: Any) -> None:
         print_shown(out, request, answer)
 
 
-def reported(out: Output, request: Any, answer: Any) -> None:
+def print_reported(out: Output, request: Any, answer: Any) -> None:
     """The file that was written, or the text itself."""
     if answer.path is not None:
         out.note(

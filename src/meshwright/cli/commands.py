@@ -47,7 +47,7 @@ SHOWN = {
     "explain": Shown(doing="explaining"),
     "compare": Shown(show=answers.print_compared),
     "trace": Shown(doing="simulating", show=answers.print_traced),
-    "report": Shown(doing="drawing", show=answers.reported),
+    "report": Shown(doing="drawing", show=answers.print_reported),
     "web": Shown(course=answers.served_page),
     "serve": Shown(course=answers.served),
     "mcp": Shown(course=answers.served),

@@ -69,13 +69,7 @@ def planned_job(plan: PlanLike) -> tuple[PlannedJob, tuple[str, ...]]:
     if isinstance(plan, HasJob):
         return plan.job, ()
     if isinstance(plan, str) and not is_file(plan):
-        raise InputError(
-            what=f"{plan[:80]!r} is no plan file",
-            why="a plan's one-line form does not say model, cluster and workload; a plan file does",
-            fix="add --model llama-3.1-70b --gpus 64xH100, or name a file that `plan -o plans.json` wrote",
-            field="plan",
-            code="MW232",
-        )
+        raise InputError([_no_file(plan)], code="MW232")
     if isinstance(plan, Mapping):
         read = read_document(plan)
     elif isinstance(plan, (str, os.PathLike)):
@@ -113,6 +107,18 @@ def named_job(
 def is_one_line(plan: object) -> bool:
     """Whether a plan does not carry its model: a row, or a text that names no file."""
     return isinstance(plan, PlanRow) or (isinstance(plan, str) and not is_file(plan))
+
+
+def _no_file(plan: str) -> Problem:
+    """What stands where a plan file should: a model, or a plan in one line."""
+    if models.knows(plan):
+        what, why = f"{plan!r} is a model, no plan file", "this is asked of a plan"
+        fix = f"find one with `meshwright plan {plan} --gpus 8xH100 -o plans.json`, and name plans.json#1"
+    else:
+        what = f"{plan[:80]!r} is no plan file"
+        why = "a plan's one-line form does not say model, cluster and workload; a plan file does"
+        fix = "add --model llama-3.1-70b --gpus 64xH100, or name a file that `plan -o plans.json` wrote"
+    return Problem(what=what, why=why, fix=fix, field="plan")
 
 
 def _no_plan(value: object) -> InputError:

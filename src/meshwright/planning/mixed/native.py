@@ -32,7 +32,7 @@ from meshwright.planning.mixed.idle_devices import LeavingOut, numbers_of_device
 from meshwright.planning.mixed.joinable import joinable
 from meshwright.planning.mixed.repairs import mixed_repairs
 from meshwright.planning.mixed.set_cost import price_per_step
-from meshwright.planning.mixed.side_by_side import SideBySide
+from meshwright.planning.mixed.several_pipelines import SeveralPipelines
 from meshwright.planning.mixed.source import Launcher, PricedPlan, SearchRecord
 from meshwright.planning.mixed.spaces import space_anywhere
 from meshwright.planning.objectives import Aim
@@ -106,13 +106,13 @@ class NativeSource:
         """What plans were made of."""
         self._refused: dict[Problem, None] = {}
         """What a target refuses of the best plans of some devices, where it refuses all that were found."""
-        self._side_by_side = SideBySide(self.composer, self._pricer, self._candidate)
+        self._several = SeveralPipelines(self.composer, self._pricer, self._candidate)
         self._idle = LeavingOut(
             composer=self.composer,
             uneven=lambda: self._uneven,
             composed=self.composed,
             first=self._first,
-            side_by_side=self._side_by_side.over,
+            side_by_side=self._several.over,
         )
         self._groups = GroupsAlone(inputs, space_for, refuses, self.composer.pipelines, self._refused)
 
@@ -189,7 +189,7 @@ class NativeSource:
             parts: of the cluster.
             most: how many are priced in full.
         """
-        return sorted([*self._first(self.composer, parts, most), *self._side_by_side.over(parts)], key=_step_s)
+        return sorted([*self._first(self.composer, parts, most), *self._several.over(parts)], key=_step_s)
 
     def _first(self, composer: Composer, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """The first few of a composer that fit, as long as they promise to be about as quick."""

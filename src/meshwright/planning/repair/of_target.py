@@ -12,11 +12,11 @@ from meshwright.specs.job import Job
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 
-Rule = Callable[[Job], tuple[Problem, ...]]
+JobRule = Callable[[Job], tuple[Problem, ...]]
 """What a target refuses of a job."""
 
 
-def of_degrees(rule: Rule, job: Job) -> tuple[Problem, ...]:
+def of_degrees(rule: JobRule, job: Job) -> tuple[Problem, ...]:
     """What a target refuses of a plan's degrees: a trainer like it has its own models, formats, optimizer, adapters.
 
     Args:
@@ -29,7 +29,7 @@ def of_degrees(rule: Rule, job: Job) -> tuple[Problem, ...]:
 
 
 def as_said(
-    row: PlanRow, inputs: JobInputs, rule: Rule | None, sayable: Callable[[PlanRow], bool] | None
+    row: PlanRow, inputs: JobInputs, rule: JobRule | None, sayable: Callable[[PlanRow], bool] | None
 ) -> PlanRow | None:
     """A changed row as the target says it; None where it does not.
 
@@ -47,7 +47,7 @@ def as_said(
     return None
 
 
-def _refused(row: PlanRow, inputs: JobInputs, rule: Rule) -> bool:
+def _refused(row: PlanRow, inputs: JobInputs, rule: JobRule) -> bool:
     try:
         plan = expand(row, inputs.model, inputs.workload.seq_len)
         job = Job(model=inputs.model, cluster=inputs.cluster, workload=inputs.workload.with_batch(row.gbs), plan=plan)

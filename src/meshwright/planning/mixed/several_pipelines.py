@@ -19,7 +19,7 @@ SIDE_BY_SIDE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class SideBySide:
+class SeveralPipelines:
     """Sets of several pipelines that closed forms rank too low."""
 
     composer: Composer
