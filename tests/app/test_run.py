@@ -165,3 +165,9 @@ def test_elastic_runs_need_workers_and_checkpoints() -> None:
     with pytest.raises(MeshwrightError) as caught:
         mw.run("gpt-tiny", "pp2", elastic=True, every=0)
     assert len(caught.value.problems) == 3
+
+
+def test_elastic_runs_drain_their_pipelines() -> None:
+    with pytest.raises(MeshwrightError, match="may drain its pipeline"):
+        mw.run("llama-tiny", "pp2.dp1.2bw.mbs1.gbs4", layers=2, devices=2, elastic=True, checkpoint="/nowhere",
+               backend="processes")  # fmt: skip

@@ -179,11 +179,16 @@ def _check_asked(request: RunRequest, inputs: RunInputs, training: PlannedTraini
     """
     from meshwright.runtime.joint_training import JointTraining
     from meshwright.runtime.rank_training import RankTraining
+    from meshwright.runtime.versioned_training import VersionedTraining
 
     if request.elastic and isinstance(training, JointTraining):
         why = "a plan for fewer devices would cut the states of its checkpoint otherwise"
         what = f"--elastic with {inputs.title}, states over all ranks"
         raise UnsupportedError(what=what, why=why, fix="leave --elastic out", field="elastic", code="MW411")
+    if request.elastic and isinstance(training, VersionedTraining):
+        why = "the plan for fewer devices may drain its pipeline, which changes the updates"
+        what = f"--elastic with {inputs.title}, without a flush"
+        raise UnsupportedError(what=what, why=why, fix="leave --elastic out, or 1f1b", field="elastic", code="MW411")
     if request.trace is not None and isinstance(training, (JointTraining, RankTraining)):
         why = "its step is one program of all ranks, without instructions that are timed apart"
         what = f"no trace of {inputs.title}"
