@@ -14,6 +14,7 @@ Source: Hu et al. 2021 (arXiv 2106.09685), section 4; parallel adapters as NVIDI
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from meshwright.ops.modules import Module, part_of, targeted
 from meshwright.specs.model import TunedLayer
@@ -95,8 +96,8 @@ def _adapter(op: Linear, module: Module, lora: Lora) -> tuple[list[Op], list[Kep
     width_out = sum(units * width for units, width in module.outputs)
     into, out = _INTO.get(op.split, "sequence"), _OUT.get(op.split, "sequence")
     middle: Region = into if op.experts else "sequence"
-    beside = {"freed_by": (op.module,) if op.module else (), "tokens": op.tokens}
-    kept = [Kept(name=f"{name} middle", elements=rank, role="activation", region=middle, **beside)]  # type: ignore[arg-type]
+    beside: dict[str, Any] = {"freed_by": (op.module,) if op.module else (), "tokens": op.tokens}
+    kept = [Kept(name=f"{name} middle", elements=rank, role="activation", region=middle, **beside)]
     # Inputs are dropped with a mask of one byte; their gradients are added to those of the product beside.
     drops = 2.5 * (lora.dropout > 0)
     ops: list[Op] = [
@@ -111,10 +112,10 @@ def _adapter(op: Linear, module: Module, lora: Lora) -> tuple[list[Op], list[Kep
         )
     ]
     if lora.dropout:
-        dropped = {"elements": width_in, "region": into, **beside}
-        kept.append(Kept(name=f"{name} dropped input", role="activation", **dropped))  # type: ignore[arg-type]
-        kept.append(Kept(name=f"{name} mask", role="mask", **dropped))  # type: ignore[arg-type]
-    shared = {"module": op.module, "adapter": True, "experts": op.experts, "tokens": op.tokens}
+        dropped: dict[str, Any] = {"elements": width_in, "region": into, **beside}
+        kept.append(Kept(name=f"{name} dropped input", role="activation", **dropped))
+        kept.append(Kept(name=f"{name} mask", role="mask", **dropped))
+    shared: dict[str, Any] = {"module": op.module, "adapter": True, "experts": op.experts, "tokens": op.tokens}
     heads = {"column": up, "row": down}.get(op.split)
     ops.append(
         Linear(
@@ -124,7 +125,7 @@ def _adapter(op: Linear, module: Module, lora: Lora) -> tuple[list[Op], list[Kep
             split=down,
             reduce=rank if down == "row" else 0,
             of_heads=op.of_heads and down == heads,
-            **shared,  # type: ignore[arg-type]
+            **shared,
         )
     )
     ops.append(
@@ -135,7 +136,7 @@ def _adapter(op: Linear, module: Module, lora: Lora) -> tuple[list[Op], list[Kep
             split=up,
             gather=rank if up == "column" else 0,
             of_heads=op.of_heads and up == heads,
-            **shared,  # type: ignore[arg-type]
+            **shared,
         )
     )
     # What it gives is scaled, and added to what the product gives; so is the gradient scaled.
@@ -162,6 +163,6 @@ def _adapter(op: Linear, module: Module, lora: Lora) -> tuple[list[Op], list[Kep
                 exact=True,
             )
         )
-        product = {"elements": width_out, "region": out, **beside}
-        kept.append(Kept(name=f"{name} product", role="activation", **product))  # type: ignore[arg-type]
+        product: dict[str, Any] = {"elements": width_out, "region": out, **beside}
+        kept.append(Kept(name=f"{name} product", role="activation", **product))
     return ops, kept

@@ -112,9 +112,14 @@ def _verdict(document: Mapping[str, Any]) -> str:
     return text + (f", {regret_percent(document['regret'])} above the optimum." if optimum else ".")
 
 
+def _named(document: Mapping[str, Any]) -> str:
+    """What is minimised, in words: `step_time_s` is `step time`."""
+    return str(document["objective"]).removesuffix("_s").replace("_", " ")
+
+
 def _facts(document: Mapping[str, Any]) -> list[str]:
     counts = ", ".join(f"{count} {status}" for status, count in document["counts"].items())
-    facts = [f"{document['space']}: {document['size']:,} legal points; {document['objective']} is minimised"]
+    facts = [f"{document['space']}: {document['size']:,} legal points, searched for the least {_named(document)}"]
     optimum, search_s = document["optimum"], document["timing"]["search_s"]
     if optimum:
         facts.append(f"exact search: {optimum['name']}, {seconds(optimum['value'])}, in {seconds(search_s)}")
