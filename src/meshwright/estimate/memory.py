@@ -13,7 +13,7 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.shapes import Array, Bool, Float, Int, spread
 from meshwright.specs.workload import Workload
 from meshwright.strategies import PASSINGS
-from meshwright.strategies.data import Z0, Z2, Z3, ShardingColumns, StateBytes, state_bytes, tile_bytes
+from meshwright.strategies.data import Z0, Z1, Z3, ShardingColumns, StateBytes, state_bytes, tile_bytes
 from meshwright.units import GIB
 
 # Buffers of one communicator inside a node. Source: NCCL issue 964 (544 MB for two ranks, 688 MB for more, A100).
@@ -137,7 +137,7 @@ def worker_bytes(load: WorkerLoad, sharding: ShardingColumns, hardware: Hardware
     gradient_copy = sharding.reduced_bytes(precision) * sharded * workload.training
     transient = load.transient + (load.largest_dense + load.largest_expert) * (weight_copies + gradient_copy)
     if sharding.has_tiles:
-        here, experts_here = (np.where(sharding.zero >= Z2, 1.0 / shards, 1.0)
+        here, experts_here = (np.where(sharding.zero >= Z1, 1.0 / shards, 1.0)
                               for shards in (sharding.shard, sharding.expert_shard))  # fmt: skip
         held = load.dense_parameters * here + load.expert_parameters * experts_here
         transient = transient + tile_bytes(sharding, held, precision)

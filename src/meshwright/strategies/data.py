@@ -217,8 +217,10 @@ def state_bytes(
     if sharding.has_tiles:
         # The copy is of one tile, which is working memory.
         copied = np.where(np.asarray(sharding.tile) > 0, 0.0, copied)
-    gradient = precision.bytes_of("gradients") + copied
-    gradients = np.where(sharding.fsdp, fsdp_weight * by_zero[2], gradient * by_zero[1])
+    # Micro-batches are added up in whole copies; one that the optimizer alone reads is of its own share.
+    copies = copied * by_zero[1 if precision.sums_in_copy else 0]
+    gradient = precision.bytes_of("gradients") * by_zero[1] + copies
+    gradients = np.where(sharding.fsdp, fsdp_weight * by_zero[2], gradient)
     gradients = gradients * (1.0 - sharding.away("gradients"))
     if np.any(sharding.defers):
         gradients = np.where(sharding.defers, sharding.reduced_bytes(precision), gradients)
