@@ -154,6 +154,35 @@ def test_at_half_the_pace_every_rate_is_half_and_every_latency_double() -> None:
     assert at_pace(slow, 2.0) == usual
 
 
+def test_attention_in_training_runs_at_the_clock_of_products() -> None:
+    """Products reach 0.6 of the peak in training and 0.8 alone: attention at 0.9 alone reaches 0.9 x 0.6 / 0.8."""
+    group = resolve_gpus("8xB200").groups[0]
+    alone = replace(
+        group.device.efficiency,
+        gemm_fraction=0.6,
+        burst_fraction=0.8,
+        power_exponent=0.0,
+        flash_forward_fraction=0.9,
+        flash_trained_share=0.5,
+        flash_backward_fraction=0.7,
+    )
+    hot = hardware_of(
+        replace(group, device=replace(group.device, efficiency=alone)), Workload(seq_len=2048, global_batch=8)
+    )
+    assert hot.flash_fraction(backward=False) == pytest.approx(0.9 * 0.5 * 0.75)
+    assert hot.flash_fraction(backward=True) == pytest.approx(0.7 * 0.75)
+    assert replace(alone, burst_fraction=0.0).sustained_clock == 1.0
+    assert replace(alone, burst_fraction=0.5).sustained_clock == 1.0
+
+
+def test_attention_of_blackwell_ultra_waits_less_for_exponentials() -> None:
+    usual, ultra = named("GB200").efficiency, named("GB300").efficiency
+    gain = {dim: usual.flash_dim_cost(dim, dim) / ultra.flash_dim_cost(dim, dim) for dim in (64, 128, 256)}
+    assert 1.25 < gain[64] < 1.35
+    assert 1.15 < gain[128] < 1.25
+    assert 1.0 < gain[256] < 1.1
+
+
 def test_a_clock_is_the_power_per_flop_to_the_exponent_of_the_generation() -> None:
     """1000 W for 2.25 PFLOP/s where the reference has 0.4 W per TFLOP/s: (1000 / 2250 / 0.4) to the exponent."""
     efficiency = replace(named("GB200").efficiency, power_exponent=0.5, power_w_per_tflop=0.4)

@@ -69,6 +69,7 @@ def test_sources_and_efficiencies_of_its_own() -> None:
     assert spec.efficiency.launch_s == pytest.approx(5e-6)
     assert spec.efficiency.tile_n == kernel_efficiency("hopper").tile_n
     assert spec.efficiency.basis == "measured"
+    assert spec.efficiency.burst_fraction == 0.0
     assert spec.basis_of("units").date == "2024-03"
 
 

@@ -84,6 +84,8 @@ class Hardware:
     """The device's share of the speed of reading and writing; infinite where the host states no disks."""
     joint: tuple[tuple[int, ...], tuple[LevelRates, ...]] | None = None
     """Sizes and links of the domains of the ranks that hold states together, where they stand on several groups."""
+    attention_clock: float = 1.0
+    """Under fused attention in training, over that of the reference device in bursts."""
     pace: float = 1.0
     """Speed of this machine's runs over what the numbers of their parts give; the rates and times above include it."""
     pace_range: tuple[float, float] | None = None
@@ -105,9 +107,23 @@ class Hardware:
 
     @property
     def flash_share(self) -> float:
-        """Rate of the framework's fused attention kernels over the best the device has."""
+        """Rate of the framework's fused attention kernels over the best the device has, alone on it."""
         efficiency = self.efficiency
         return {"fa1": efficiency.flash_fa1_share, "fa2": efficiency.flash_fa2_share, "best": 1.0}[self.software.flash]
+
+    def flash_fraction(self, *, backward: bool) -> float:
+        """Of the 16-bit peak that the framework's fused attention reaches in training, for long sequences.
+
+        Args:
+            backward: the backward pass instead of the forward.
+        """
+        efficiency = self.efficiency
+        if backward:
+            fraction = efficiency.flash_backward_fraction
+        else:
+            trained = efficiency.flash_trained_share if self.software.flash == "best" else 1.0
+            fraction = efficiency.flash_forward_fraction * trained
+        return min(1.0, fraction * self.attention_clock) * self.flash_share
 
 
 def level_rates(domain: DomainSpec, link_share: float = 1.0) -> LevelRates:
@@ -272,6 +288,7 @@ def _hardware(group: NodeGroup, precision: Precision, known: Calibration, driver
         gemm_flop_per_s=peak(precision.compute),
         gemm_fraction=min(1.0, fraction.get(compute_bytes, efficiency.gemm_fraction_fp8) * clock) * share,
         attention_flop_per_s=peak(precision.activations),
+        attention_clock=clock * efficiency.sustained_clock,
         scalar_flop_per_s=device.peak("fp32") or peak(precision.activations),
         head_flop_per_s=peak(precision.activations),
         head_fraction=min(1.0, fraction.get(wide_bytes, efficiency.gemm_fraction) * clock) * share,

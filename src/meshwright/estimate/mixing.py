@@ -27,9 +27,10 @@ CAPPED_EXPONENTIALS = 2.0
 SCAN_SHARE, SCAN_STREAM_SHARE = 0.16, 0.75
 # Rate of a product over that of the forward one of its shape, alone and as many experts' in one launch: the gradient
 # of weights reads both operands along their rows and adds to what is there, and kernels of groups are tuned less.
-# Geometric means over A100 and B200 at the shapes of layers. Source: MooreThreads/SimuMax v1.2, configs/system, timed
-# with Transformer Engine, 2026-08: 311 products and 36 of groups.
-LAYOUT_SHARES = {"forward": (1.0, 0.955), "input_gradient": (1.0, 0.93), "weight_gradient": (0.96, 0.77)}
+# Geometric means over A100 and B200 at the shapes of layers, of groups without the starts of their kernels, which are
+# priced by themselves. Source: MooreThreads/SimuMax v1.2, configs/system, timed with Transformer Engine, 2026-08: 311
+# products and 36 of groups.
+LAYOUT_SHARES = {"forward": (1.0, 0.96), "input_gradient": (1.0, 0.89), "weight_gradient": (0.96, 0.86)}
 DROPOUT_PASSES = 2.5
 """Of dropout over scores in one direction: read and written, and a byte of its mask."""
 SCORE_BYTES = 4.0
@@ -76,13 +77,12 @@ def fused_s(
 ) -> Amount:
     """Fused attention in one direction; arguments as `materialised_s`."""
     efficiency = hardware.efficiency
-    fraction = efficiency.flash_backward_fraction if backward else efficiency.flash_forward_fraction
     qk_dim, v_dim = (-(-dim // FLASH_PAD) * FLASH_PAD for dim in (op.head_dim, op.value_dim))
     exponentials = flash_dim_half(op, efficiency, qk_dim, v_dim)
     return compute.flash_attention_s(
         _shape(local, qk_dim, v_dim),
         backward=backward,
-        roof=roof(hardware, hardware.attention_flop_per_s, fraction * hardware.flash_share),
+        roof=roof(hardware, hardware.attention_flop_per_s, hardware.flash_fraction(backward=backward)),
         blocks=compute.Blocks(
             queries=efficiency.flash_tile,
             units=hardware.units,

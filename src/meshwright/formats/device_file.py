@@ -65,6 +65,8 @@ EFFICIENCY_NUMBERS = (
     ("gemm_fraction_fp4", "gemm_fraction_fp4", 1.0),
     ("flash_fa1_share", "flash_fa1_share", 1.0),
     ("flash_fa2_share", "flash_fa2_share", 1.0),
+    ("flash_trained_share", "flash_trained_share", 1.0),
+    ("burst_fraction", "burst_fraction", 1.0),
     ("memory_fraction", "memory_fraction", 1.0),
     ("launch_us", "launch_s", MICRO),
     ("dispatch_us", "dispatch_s", MICRO),
@@ -187,6 +189,11 @@ def efficiency_record(data: Mapping[str, Any], base: KernelEfficiency | None = N
     values |= {key: data[key] for key in ("flash_tail", "flash_latent_share") if key in data}
     if base is None:
         return KernelEfficiency(**values)
+    # Those two are of the generation's levels: beside a level of the device's own they say nothing.
+    if "gemm_fraction" in data:
+        values.setdefault("burst_fraction", 0.0)
+    if "flash_forward_fraction" in data:
+        values.setdefault("flash_trained_share", 1.0)
     if "source" in values:
         values["source"] = f"{values['source']}; otherwise {base.source}"
     return replace(base, **values)

@@ -41,6 +41,8 @@ class _Efficiency(TableProblems):
     gemm_fraction_fp4: Share = key()
     flash_fa1_share: Share = key()
     flash_fa2_share: Share = key()
+    flash_trained_share: Share = key()
+    burst_fraction: NonNegativeFloat = key(le=1)
     k_half: NonNegativeFloat = key()
     flash_forward_fraction: Share = key()
     flash_backward_fraction: Share = key()

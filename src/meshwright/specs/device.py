@@ -97,6 +97,10 @@ class KernelEfficiency:
     """Head dim, and the rate of fused attention over that of 128, where measured; others follow `flash_dim_half`."""
     flash_latent_share: float | None = None
     """The same where queries and keys are wider than values (192 and 128); None where it was not measured."""
+    flash_trained_share: float = 1.0
+    """Forward rate of fused attention that has a backward pass, over the best, where that is of inference alone."""
+    burst_fraction: float = 0.0
+    """`gemm_fraction` of products timed alone, on a cool device; 0 where it is not told from that in training."""
 
     def __post_init__(self) -> None:
         check = Check("kernel efficiency")
@@ -110,6 +114,7 @@ class KernelEfficiency:
             "flash_fa1_share",
             "flash_fa2_share",
             "gemm_fraction_fp4",
+            "flash_trained_share",
         ):
             value = getattr(self, name)
             if check.positive(name, value):
@@ -123,6 +128,7 @@ class KernelEfficiency:
             "context_bytes",
             "power_exponent",
             "power_w_per_tflop",
+            "burst_fraction",
         ):
             value, most = getattr(self, name), MOST_EXPONENT if name == "power_exponent" else MOST
             if check.positive(name, value, zero=True):
@@ -134,6 +140,15 @@ class KernelEfficiency:
         check.whole("tile_n", self.tile_n)
         check.that(self.overlap_slowdown >= 1, "overlap_slowdown", self.overlap_slowdown, "must be at least 1")
         check.done()
+
+    @property
+    def sustained_clock(self) -> float:
+        """Clock in training over that in bursts: gemm_fraction / burst_fraction, at most 1.
+
+        Attention of 16 bits, whose kernels are timed in bursts too, slows down by it as products do: power and heat
+        bind both.
+        """
+        return min(1.0, self.gemm_fraction / self.burst_fraction) if self.burst_fraction else 1.0
 
     def product_curve(self, dtype: str) -> ProductCurve:
         """The curve of products in a format; without one, `k_half` and the larger of compute and memory.

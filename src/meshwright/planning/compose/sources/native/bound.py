@@ -234,10 +234,10 @@ def _attention_s(
     pairs = sequences * (pairs + efficiency.flash_keys_half * seq)
     qk, v = (-(-dim // FLASH_PAD) * FLASH_PAD for dim in (op.head_dim, op.value_dim))
     once = 2.0 * op.heads * pairs * efficiency.flash_dim_cost(qk, v)
-    peak = hardware.attention_flop_per_s * hardware.flash_share
-    seconds = once * (qk + v) / (peak * efficiency.flash_forward_fraction)
+    peak = hardware.attention_flop_per_s
+    seconds = once * (qk + v) / (peak * hardware.flash_fraction(backward=False))
     if training:
-        seconds += once * (3 * qk + 2 * v) / (peak * efficiency.flash_backward_fraction)
+        seconds += once * (3 * qk + 2 * v) / (peak * hardware.flash_fraction(backward=True))
     return float(seconds)
 
 
