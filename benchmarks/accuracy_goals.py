@@ -28,9 +28,9 @@ What is known about what misses:
 
 * **Sources never seen.** Most of what they are off by is one number each that no other source tells: Sailor's host,
   and attention of torchtitan's rings over 4 and 8 devices, about half as quick as alone and over 2, though not so in
-  the 405B runs with 4 and 8. Of the 53 of 591 runs that are more than 20% off, 20 are Sailor's, which make 13% of all
-  error; 4 each are of Megatron-Bridge 25.09, nanotron and vTrain's single node. One factor a source, which puts its
-  median at none, would leave 4.9% and 16.0%. Priors made narrower and wider by factors of 0.5 to 2 moved left-out
+  the 405B runs with 4 and 8. Of the 52 of 591 runs that are more than 20% off, 20 are Sailor's, which make 13% of all
+  error; 4 each are of Megatron-Bridge 25.09 and vTrain's single node. One factor a source, which puts its
+  median at none, would leave 4.7% and 15.1%. Priors made narrower and wider by factors of 0.5 to 2 moved left-out
   errors by less than 0.3 points.
 * **Small models on one node.** In all 186 groups of vTrain's sweep with three or more batches, the time of a step is a
   line in the number of micro-batches to 1 part in 10^14, which no machine does: these rows are composed of measured
@@ -75,16 +75,26 @@ What is known about what misses:
   (9.0%), as what slows GB200 is its host now and no longer its products, the 90th percentile of MLPerf 18.3% (17.2%),
   and GPT OSS on GB200 in 25.11 26% too slow (0%).
 * **16 bits on Blackwell.** GB200 in NVIDIA's recipes would take .63 of the peak, B200 in SimuMax' runs .50 to .55;
-  .59 is what the fit gives where all runs of a source may be off together by what their machine is.
+  .60 is what the fit gives where all runs of a source may be off together by what their machine is.
+* **Attention on Blackwell** was priced as the quickest kernels of inference run alone. Training calls kernels that have
+  a backward pass, up to 1.3 times slower forward (FlashAttention-4, 2026, on cuDNN 9.13), and at the clock that power
+  leaves: products there reach .60 of the peak in training and .78 alone. B300 and GB300 have twice the exponential
+  units, and their kernels are timed 1.2 times as quick at heads of 128. So priced, and fitted again, sources left out
+  are 6.8% and 18.2% off instead of 7.0% and 18.3%, SimuMax 8.1% and 13.6% instead of 10.3% and 16.5%, its runs at
+  131,072 tokens 7 to 9% too fast instead of 20 to 22%. Worse: Megatron-MoE-ModelZoo at the 90th percentile 29% (18%),
+  of a row of 131,072 tokens on 128 GB200 that the same file lists for GB300 at another commit (020b8136) and arXiv
+  2603.07685 prints for GB300. MLPerf v4.1 is 12.1% off with all numbers free, 12.3% without these
+  changes, and 8.4% where TPUs' numbers alone are free.
 * **SimuMax on B200**, left out: timings of products alone on that machine reach .49 of the peak, those of other B200
-  .79. Read as its notes say, without any overlap and with DeepSeek's own layers, it is 8.5% off instead of 15%.
+  .79: this is most of what is left. Its table of attention counts the whole square of a causal mask (commit 4dcaae51,
+  simu_tools/efficency_test/test_fa_efficiency.py), so its rates are half of what it prints. Nothing was fitted to it.
 * **int8 on TPU** (11 rows of MLPerf): within 4% on v5p, up to 13% too fast on v6e, whose int8 steps take no less time
   than 16 bits would.
 * **TPU v6e** has matrix units of 256 x 256, which heads of 128 fill by half: each product of attention has the head dim
   as depth or width. tpu-recipes' Llama 8B keeps the outputs of attention's products on the host, by its script. So
   read, with the timed rate of products (.90), its source left out is 5.4% and 9.9% off instead of 10.8% and 16.2%,
-  MLPerf's rounds 6.4% and 9.8% instead of 6.4% and 15.4%. Worse: the same rows in the fit
-  4.3% (2.8%), MLPerf v4.0 left out 2.3% (1.4%). Copies to the host are priced as free there, and 405B on 512
+  MLPerf's rounds 6.4% and 9.8% instead of 6.4% and 15.4% where TPUs' numbers alone are free. Worse: the same rows in
+  the fit 4.3% (2.8%), MLPerf v4.0 left out 2.3% (1.4%). Copies to the host are priced as free there, and 405B on 512
   is still too fast.
 * **Order.** Two thirds of all pairs are of one source, vTrain's runs on 256 and 512 A100. Layouts there whose tensor
   groups are smaller than a node do not follow their micro-batch: tp4.pp8.dp16 takes 16.1, 17.6, 17.4 and 16.1 s with
