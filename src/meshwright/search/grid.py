@@ -189,7 +189,7 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space,
     """
     tensor = str((space.pinned("tensor") or ("1d",))[0])
     rules = model_rules(model, workload.seq_len, tensor)
-    wide = [tp for tp in divisors(devices) if _alone_legal(rules, tp=tp)]
+    wide = [tp for tp in divisors(devices) if alone_legal(rules, tp=tp)]
     # A search of another strategy is one of plans that have tensor groups.
     wide = wide if tensor == "1d" else [tp for tp in wide if tp > 1]
     tps = _pinned(space, "tp", wide)
@@ -338,7 +338,7 @@ def _allowed(space: Space, axis: str, value: object) -> bool:
     return pinned is None or value in pinned
 
 
-def _alone_legal(rules: tuple[DegreeRule, ...], *, tp: int) -> bool:
+def alone_legal(rules: tuple[DegreeRule, ...], *, tp: int) -> bool:
     """Whether a tensor degree can be legal with everything else at 1, and a micro-batch that it divides."""
     one = np.ones(1, dtype=np.int64)
     degrees = dict.fromkeys(("sp", "cp", "cp_heads", "pp", "vpp", "ep", "etp", "dp"), one)

@@ -38,7 +38,6 @@ from meshwright.planning.mixed.spaces import space_anywhere
 from meshwright.planning.objectives import Aim
 from meshwright.planning.one_kind import Refusals
 from meshwright.planning.repair.no_plan import NoPlanError, fix_of
-from meshwright.schedules import schedule_named
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
@@ -128,15 +127,16 @@ class NativeSource:
                 self.model,
                 self.workload,
                 [(self.composer.islands.hardware(part.group), part.devices) for part in joined],
-                flushes=self._flushes,
+                schedules=self._schedules,
             )
             for joined in joinable(self.cluster, self.whole)
         )
 
     @property
-    def _flushes(self) -> bool:
-        """Whether every schedule that a plan may have ends a step's sequences in the step."""
-        return all(schedule_named(str(name)).flushes for name in self.space.pinned("schedule") or ())
+    def _schedules(self) -> tuple[str, ...] | None:
+        """Names of those that pipelines may have; None where any may be."""
+        names = self.space.pinned("schedule")
+        return None if names is None else tuple(map(str, names))
 
     def together(self, parts: Sequence[IslandPart], *, thorough: bool) -> list[PricedPlan]:
         """Pipeline sets over these parts, or some of them, the quickest first; arguments as `StageSource.together`."""
@@ -251,7 +251,7 @@ class NativeSource:
             return math.inf
         (group,) = where.groups
         devices = [(hardware_of(group, self.workload), group.devices)]
-        return least_step_s(self.model, self.workload, devices, flushes=self._flushes)
+        return least_step_s(self.model, self.workload, devices, schedules=self._schedules)
 
     def of_equal_ranks(self, parts: Sequence[IslandPart], launcher: Launcher) -> PricedPlan | None:
         """The best plan of equal ranks on unlike devices; arguments as `StageSource.of_equal_ranks`."""

@@ -6,7 +6,7 @@
     memory-bound    elements over the achieved bandwidth
     layers          at least what they take as they are priced, in each of the ways r of `layer_ways`
     its way         l_kjr seconds that the sequence itself is in the layer, forward and backward, with the others of
-                    its micro-batch; gradients of weights may run beside the next layer
+                    its micro-batch; gradients of weights only where a schedule may run them later
     step >= max over y, b of  sum_j n_j min_kr (a_k B c_kjr + b l_kjr) / (sum_k N_k a_k + b)  +  update,
                               a_k = max_j (y_j / c_kj)
 
@@ -15,17 +15,19 @@ sequence takes longer through its layers than the step: where there are few sequ
 small micro-batches or on several devices at once, and lose what those lose. y = c_k of every kind and several b are
 tried.
 
-The update reads and writes every parameter's state once, on the device that holds it. Traffic between tensor and
-context ranks, pipelines and copies, pipelines that fill and drain, and memory limits come on top in any plan.
+The update reads and writes every parameter's state once, on the device that holds it. Traffic between pipelines and
+copies, pipelines that fill and drain, and memory limits come on top in any plan.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
+from meshwright.estimate.degree_rules import model_rules
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import NONE, Item, item_costs
 from meshwright.estimate.mixing import ALIGNED, FLASH_PAD
@@ -33,23 +35,32 @@ from meshwright.estimate.sequences import attended_pairs, pairs_of_row
 from meshwright.ops.counts import trained_parameters
 from meshwright.ops.edges import edge_works
 from meshwright.ops.layers import work_of
+from meshwright.schedules import schedule_named
+from meshwright.schedules.kinds import Kind
 from meshwright.search.axes import WAYS
-from meshwright.search.grid import Grid
+from meshwright.search.grid import Grid, alone_legal, context_levels, grid_degrees
+from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.shapes import Float
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import CoreAttention, LayerWork, Linear, StreamTokens, Vector
 from meshwright.specs.workload import Workload
-from meshwright.strategies import CONTEXTS
+from meshwright.strategies.columns import OVERLAPS
 
 LARGE = 256
 """Sequences of a micro-batch at which launches and unfilled tiles are lost in the rest."""
 BEYOND = 0.005
 """Share that still larger ones may save."""
-TENSOR = (1, 2, 4, 8, 16, 32, 64)
-"""Tensor degrees; a larger one loses at least as much as the last, and spreads the same work over more devices."""
-SEQUENCES = (*np.geomspace(1 / 16, 32, 40).tolist(), 64.0, float(LARGE))
-"""Sequences of a micro-batch on a tensor group: parts of one where context ranks or slices share it."""
+MOST_TENSOR = 256
+"""Tensor degree up to which every legal one is looked at."""
+MOST_CONTEXT = 128
+"""Context degree up to which what its ranks send is counted, in each kind; of larger ones only what they compute."""
+WITH_EXPERTS = 4
+"""Context degree up to which exchanges of experts are counted beside those of context ranks."""
+SIZES = (1, 2, 3, 4, 6, 8, 16, 32, 64, LARGE)
+"""Sequences of a micro-batch on a tensor group; between two of them counts the better of either number."""
+PARTS = (*np.geomspace(1 / 16, 32, 40).tolist(), 64.0, float(LARGE))
+"""The same where tasks do parts of a micro-batch."""
 WEIGHTS = (0.0, *np.geomspace(0.02, 8.0, 25).tolist())
 """Of the way of a sequence, over that of all devices."""
 ENDS: tuple[Literal["embedding", "head"], ...] = ("embedding", "head")
@@ -66,7 +77,11 @@ class LayerWays:
 
 
 def least_step_s(
-    model: ModelSpec, workload: Workload, devices: list[tuple[Hardware, int]], *, flushes: bool = True
+    model: ModelSpec,
+    workload: Workload,
+    devices: list[tuple[Hardware, int]],
+    *,
+    schedules: Sequence[str] | None = None,
 ) -> float:
     """Lower bound of the step of any plan, in seconds.
 
@@ -76,7 +91,7 @@ def least_step_s(
         model: the model.
         workload: the step.
         devices: kinds of device and how many of each.
-        flushes: whether every sequence ends in the step it starts in; schedules that never flush do without.
+        schedules: that pipelines may have; any that ends each sequence in the step it starts in by default.
 
     Returns:
         Seconds; plans whose experts drop tokens, or that keep their optimizer on the host, are not bounded.
@@ -87,7 +102,10 @@ def least_step_s(
     )
     kinds = len(model.kinds())
     every = sum(count for _, count in devices)
-    ways = [layer_ways(model, workload, hardware, every) for hardware, _ in devices]
+    known = [schedule_named(name) for name in schedules or ()]
+    whole = schedules is not None and not any(one.sections() > 1 or {Kind.W, Kind.I} & {*one.kinds} for one in known)
+    ways = [layer_ways(model, workload, hardware, every, whole=whole) for hardware, _ in devices]
+    weights = WEIGHTS if all(one.flushes for one in known) else (0.0,)
     least_s = cost_s[:, :kinds].copy()
     cost_s[:, :kinds] = np.maximum(least_s, [way.device_s.min(axis=0) for way in ways])
     number = np.array([count for _, count in devices], dtype=float)
@@ -101,10 +119,10 @@ def least_step_s(
             [batch * a * np.maximum(way.device_s, least) for a, way, least in zip(worth, ways, least_s, strict=True)]
         )
         passed = np.concatenate([way.passed_s for way in ways])
-        whole = float(number @ worth)
-        for weight in WEIGHTS if flushes else (0.0,):
-            held = (work + weight * whole * passed).min(axis=0)
-            found = max(found, float(counts[:kinds] @ held + ends) / (whole * (1.0 + weight)))
+        full = float(number @ worth)
+        for weight in weights:
+            held = (work + weight * full * passed).min(axis=0)
+            found = max(found, float(counts[:kinds] @ held + ends) / (full * (1.0 + weight)))
     return found + least_update_s(model, workload, devices)
 
 
@@ -143,51 +161,85 @@ def part_s(work: LayerWork, hardware: Hardware, workload: Workload, *, quantised
     return total
 
 
-def layer_ways(model: ModelSpec, workload: Workload, hardware: Hardware, devices: int) -> LayerWays:
+def layer_ways(
+    model: ModelSpec, workload: Workload, hardware: Hardware, devices: int, *, whole: bool = False
+) -> LayerWays:
     """Device seconds of one sequence through each kind of layer as they are priced, and how long it is in them.
 
-    Micro-batches of x sequences on t tensor ranks take  t x seconds / x  of their devices, and keep a sequence for the
-    seconds but those of weight gradients. Between two sizes counts the better of either number. Exchanges of experts
-    are in them, in the least of their ways; what tensor and context ranks send, recompute and sharded weights only add.
+    Micro-batches of x sequences on t tensor and context ranks take  t x seconds / x  of their devices, and keep a
+    sequence for the seconds; less those of weight gradients where schedules may run them later. Between two sizes
+    counts the better of either number. What tensor, context and expert ranks send is in them in the least of its ways;
+    recompute and sharded weights only add.
 
     Args:
         model: the model.
         workload: the step.
         hardware: of the device.
         devices: over which a micro-batch is spread at most.
+        whole: whether each task does the whole forward or backward of a micro-batch.
     """
+    items = tuple(Item("layer", kind, NONE) for kind in model.kinds())
+    rows = _way_rows(model, workload, devices)
+    last = SIZES if whole else PARTS
+
+    def once(sizes: Sequence[float]) -> tuple[Float[np.ndarray, "rows sizes kinds"], Float[np.ndarray, "..."]]:
+        index = np.repeat(np.arange(rows.rows), len(sizes))
+        taken = rows.take(index)
+        columns = replace(taken.strategies(workload), mbs=np.tile(np.array(sizes), rows.rows))
+        costs = item_costs(items, columns, model, hardware, workload)
+        seconds = costs.forward_s + (costs.backward_s if workload.training else 0.0)
+        # Of experts beside tensor groups and wide context groups, and of very wide ones, only what is computed.
+        seconds = seconds - np.where(((taken.tp > 1) | (taken.cp > WITH_EXPERTS))[:, None], costs.ep_s, 0.0)
+        seconds = seconds - np.where((taken.cp > MOST_CONTEXT)[:, None], costs.cp_s, 0.0)
+        later = (taken.paired if whole else np.ones_like(taken.paired))[:, None] & workload.training
+        return (
+            seconds.reshape(rows.rows, len(sizes), -1),
+            (seconds - np.where(later, costs.weight_gradient_s, 0.0)).reshape(rows.rows, len(sizes), -1),
+        )
+
+    seconds, passed_s = once(last)
+    if whole:
+        passed_s = once((1, *(size + 1 for size in SIZES[:-1])))[1]
+    else:
+        passed_s = np.concatenate([np.zeros_like(passed_s[:, :1]), passed_s[:, :-1]], axis=1)
+    device_s = seconds * ((rows.tp * rows.cp)[:, None] / np.array(last))[:, :, None] * (1.0 - BEYOND)
+    # Of a size between two, no smaller one and not the next loses less, and no larger one and not the last is quicker.
+    device_s = np.minimum.accumulate(device_s, axis=1)
+    passed_s = np.minimum.accumulate(passed_s[:, ::-1], axis=1)[:, ::-1]
+    # Larger ones than the last: as quick as those, at the least of all device seconds.
+    passed_s = np.concatenate([passed_s, passed_s[:, -1:]], axis=1)
+    device_s = np.concatenate([device_s, device_s[:, -1:]], axis=1)
+    return LayerWays(device_s=device_s.reshape(-1, len(items)), passed_s=passed_s.reshape(-1, len(items)))
+
+
+def _way_rows(model: ModelSpec, workload: Workload, devices: int) -> Grid:
+    """Every legal degree of tensor, context and expert ranks, with the ways to reach experts."""
     most = max((layer.mlp.routed_experts for layer in model.kinds() if layer.mlp.routed_experts), default=1)
     # In which order exchanges and gradients take the links is no matter of a layer.
     kept = [n for n, way in enumerate(WAYS) if way[3] == WAYS[0][3]]
     ways = [n for n in kept if most > 1 and (workload.expert_load or WAYS[n][2] == WAYS[0][2])] or [0]
-    rows = [(1, ep, way) for ep in divisors(most) for way in (ways if ep > 1 else ways[:1])]
-    rows += [(tp, ep, 0) for tp in TENSOR[1:] if tp <= devices for ep in sorted({1, most})]
-    size = np.tile(np.array(SEQUENCES), len(rows))
-    tp, ep, way = (np.repeat(np.array(column, dtype=np.int64), len(SEQUENCES)) for column in zip(*rows, strict=True))
+    alone = [(ep, way) for ep in divisors(most) for way in (ways if ep > 1 else ways[:1])]
+    plain = [(ep, 0) for ep in sorted({1, most})]
+    overlaps = [OVERLAPS.index(word) for word in ("bulk", "ring")]
+    rules = model_rules(model, workload.seq_len)
+    rows = [
+        (tp, overlap, *levels, ep, way)
+        for tp in range(1, min(devices, MOST_TENSOR) + 1)
+        if alone_legal(rules, tp=tp)
+        for cp in divisors(workload.seq_len)
+        if tp * cp <= devices
+        for levels in context_levels(cp, Space(), hierarchical=cp <= MOST_CONTEXT)
+        for overlap in (overlaps if tp > 1 else overlaps[:1])
+        for ep, way in (alone if tp == 1 and cp <= WITH_EXPERTS else plain)
+    ]
+    tp, overlap, *context, ep, way = np.array(rows, dtype=np.int64).T
     one = np.ones_like(tp)
     grid = Grid(
-        tp=tp, overlap=0 * one, context=np.ones((len(tp), len(CONTEXTS)), dtype=np.int64), ep=ep, etp=one, pp=one,
-        dp=ep, mbs=one, m=one, way=way,
+        tp=tp, overlap=overlap, context=np.stack(context, axis=1), ep=ep, etp=one, pp=one, dp=ep, mbs=one, m=one,
+        way=way,
     )  # fmt: skip
-    columns = replace(grid.strategies(workload), mbs=size)
-    costs = item_costs(tuple(Item("layer", kind, NONE) for kind in model.kinds()), columns, model, hardware, workload)
-    once_s = costs.forward_s + (costs.backward_s if workload.training else 0.0) - costs.tp_s
-    once_s = once_s - np.where(tp[:, None] > 1, costs.ep_s, 0.0)
-    passed_s = once_s - (costs.weight_gradient_s if workload.training else 0.0)
-    shape = (len(rows), len(SEQUENCES), -1)
-    device_s = (once_s * (tp / size)[:, None]).reshape(shape) * (1.0 - BEYOND)
-    # Without what they send tensor ranks may seem to save device time, which they never do.
-    alone = tp.reshape(shape[:2])[:, 0] == 1
-    device_s[~alone] = np.maximum(device_s[~alone], device_s[alone].min(axis=(0, 1)))
-    # Of a size between two, no smaller one and not the next loses less, and no larger one and not the last is quicker.
-    device_s = np.minimum.accumulate(device_s, axis=1)
-    passed_s = np.minimum.accumulate(passed_s.reshape(shape)[:, ::-1], axis=1)[:, ::-1]
-    before_s = np.concatenate([np.zeros_like(passed_s[:, :1]), passed_s], axis=1)
-    next_s = np.concatenate([device_s, device_s[:, -1:]], axis=1)
-    beyond = tp.reshape(shape[:2])[:, 0] == TENSOR[-1]
-    before_s[beyond] *= TENSOR[-1] / max(devices, TENSOR[-1])
-    kinds = once_s.shape[1]
-    return LayerWays(device_s=next_s.reshape(-1, kinds), passed_s=before_s.reshape(-1, kinds))
+    degrees = grid_degrees(grid) | {"mbs": tp}
+    return grid.take(np.all([rule.holds(degrees) for rule in rules], axis=0))
 
 
 def _parts(model: ModelSpec, workload: Workload) -> tuple[Float[np.ndarray, "parts"], list[tuple[LayerWork, bool]]]:
