@@ -24,6 +24,35 @@ nodes = 1
 preemptions_per_hour = {rate}
 """
 
+TWO_VENDORS = """
+[[group]]
+name = "own"
+device = "H100"
+nodes = 2
+
+[[group]]
+name = "amd"
+device = "MI300X"
+nodes = 2
+
+[[group]]
+name = "spot"
+device = "L40S"
+nodes = 4
+preemptions_per_hour = 0.5
+
+[[group]]
+name = "rack"
+device = "H100"
+nodes = 1
+inter_gb_s = 3
+
+[[link]]
+between = ["own", "amd"]
+gb_s = 12.5
+transport = "gloo"
+"""
+
 
 def planned(folder: Path, rate: float, **asked: object) -> PlanSet:
     file = folder / "fleet.toml"
@@ -42,6 +71,17 @@ def test_spot_nodes_are_used_as_long_as_preemptions_cost_less_than_they_save(tmp
     assert any("spot nodes are preempted 0.24 times a day" in line for line in calm.verdict.why)
     assert any("with spot nodes a step takes" in line and "72 times a day" in line for line in rough.verdict.why)
     assert any("lose more time to preemptions than they save" in line for line in rough.warnings)
+
+
+def test_no_plan_on_spot_nodes_stands_first_because_a_framework_starts_it(tmp_path: Path) -> None:
+    """Over two vendors no framework starts the best plan, and the one that it starts loses half of its time."""
+    file = tmp_path / "fleet.toml"
+    file.write_text(TWO_VENDORS)
+    found = plan("mixtral-8x7b", cluster=file, global_batch=128, seq_len=4096, top=2)
+    assert groups_of(found) == {"own", "amd"}
+    without = next(line for line in found.verdict.why if line.startswith("without amd"))
+    assert "slower" in without
+    assert "no slower" not in without
 
 
 def test_the_days_of_a_run_count_preemptions(tmp_path: Path) -> None:

@@ -99,9 +99,9 @@ def mixed_plans(
         without = {part.group: _without(source, part, every, alone) for part in every}
     found = [*mixed, *(one for own in alone.values() for one in own), *(one for one in without.values() if one)]
     launcher = usual() if usual and mixed and target is None and several and not spent() else None
-    launched = [] if launcher is None else _launched(source, min(mixed, key=_step_s), launcher)
+    launched = [] if launcher is None else _launched(source, min(mixed, key=_lasting_s), launcher)
     if launcher is not None:
-        launched = sorted([*launched, *_of_equal_ranks(source, every, launcher, launched)], key=_step_s)
+        launched = sorted([*launched, *_of_equal_ranks(source, every, launcher, launched)], key=_lasting_s)
     found += launched
     if target is not None:
         answers = [(one, target.refuses(one.job)) for one in found if isinstance(one.job, Job)]
@@ -173,7 +173,7 @@ def _started_first(
     """The quickest plan that a framework starts before those that are hardly quicker, and that it does not start."""
     best, able = candidates[0], {one.plan for one in launched}
     first = next((one for one in candidates if one.plan in able), None)
-    if first is None or first is best or first.step_time_s > best.step_time_s * (1 + HARDLY_QUICKER):
+    if first is None or first is best or _lasting_s(first) > _lasting_s(best) * (1 + HARDLY_QUICKER):
         return list(candidates)
     if isinstance(best.job, Job) and not launcher.refuses(best.job):
         return list(candidates)
@@ -263,6 +263,11 @@ def _kept(one: PricedPlan) -> float:
     return 1.0 if lost is None else lost.kept
 
 
+def _lasting_s(one: PricedPlan) -> float:
+    """Seconds of the run for each step, with what preemptions of spot nodes take."""
+    return one.step_time_s / _kept(one)
+
+
 def _searched_where_close(
     source: StageSource,
     every: Iterable[IslandPart],
@@ -289,7 +294,7 @@ def _without(
     """The best plan that leaves a group out."""
     rest = [part for part in every if part != left_out]
     able = [*_together(source, rest, thorough=False), *(one for part in rest for one in alone[part.group][:1])]
-    return min(able, key=lambda one: one.step_time_s, default=None)
+    return min(able, key=_lasting_s, default=None)
 
 
 def _quickest_without(
@@ -298,7 +303,7 @@ def _quickest_without(
     """The best plan found without a group; those of the answer that leave it idle are among them."""
     name = cluster.groups[left_out].name
     idle = (one for one in candidates if not devices_used(cluster, one.estimate)[name])
-    return min((*((found,) if found else ()), *idle), key=lambda one: one.step_time_s, default=None)
+    return min((*((found,) if found else ()), *idle), key=_lasting_s, default=None)
 
 
 def _ordered(source: StageSource, found: Iterable[PricedPlan], aim: Aim) -> list[PricedPlan]:
