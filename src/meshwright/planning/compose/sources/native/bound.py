@@ -203,6 +203,9 @@ def layer_ways(
     else:
         passed_s = np.concatenate([np.zeros_like(passed_s[:, :1]), passed_s[:, :-1]], axis=1)
     device_s = seconds * ((rows.tp * rows.cp)[:, None] / np.array(last))[:, :, None] * (1.0 - BEYOND)
+    # Without the exchanges of experts that are left out, more ranks may seem to save device time, which they never do.
+    alone = rows.tp * rows.cp == 1
+    device_s[~alone] = np.maximum(device_s[~alone], device_s[alone].min(axis=(0, 1)))
     # Of a size between two, no smaller one and not the next loses less, and no larger one and not the last is quicker.
     device_s = np.minimum.accumulate(device_s, axis=1)
     passed_s = np.minimum.accumulate(passed_s[:, ::-1], axis=1)[:, ::-1]
@@ -238,7 +241,7 @@ def _way_rows(model: ModelSpec, workload: Workload, devices: int) -> Grid:
         tp=tp, overlap=overlap, context=np.stack(context, axis=1), ep=ep, etp=one, pp=one, dp=ep, mbs=one, m=one,
         way=way,
     )  # fmt: skip
-    degrees = grid_degrees(grid) | {"mbs": tp}
+    degrees = {**grid_degrees(grid), "mbs": tp}
     return grid.take(np.all([rule.holds(degrees) for rule in rules], axis=0))
 
 
