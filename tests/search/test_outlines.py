@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from meshwright import budget
+from meshwright.budget import TIME_LIMIT, Budget
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.search.away import held_to, narrow_space, schedule_spaces
@@ -123,3 +125,54 @@ def test_what_is_searched_first_keeps_to_what_is_allowed() -> None:
     assert first.pinned("schedule") == ("1f1b", "interleaved")
     assert first.pinned("tp") == (2,)
     assert not first.opened
+
+
+class Looks(Budget):
+    """A budget that is spent after so many looks."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        super().__init__(float("inf"), float("inf"))
+        self.left = left
+
+    def look(self) -> str:
+        self.left -= 1
+        return TIME_LIMIT if self.left < 0 else ""
+
+
+@pytest.mark.parametrize(("small", "opened"), [(PIPELINES, ("schedule",)), (EXPERTS, ("schedule", "tensor"))])
+def test_wherever_a_search_stops_its_bound_is_below_the_best_plan(small: SmallSpace, opened: tuple[str, ...]) -> None:
+    best_s = searched(small, opened).plans[0].estimate.step_time_s
+    stopped = set()
+    for looks in (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377):
+        token = budget._CURRENT.set(Looks(looks))
+        try:
+            found = searched(small, opened)
+        finally:
+            budget._CURRENT.reset(token)
+        proven = found.certificate
+        stopped.add(proven.stopped)
+        assert found.plans[0].estimate.step_time_s >= best_s * (1 - 1e-9)
+        assert proven.bound_step_time_s is not None
+        assert proven.bound_step_time_s <= best_s * (1 + 1e-9)
+        assert not (proven.stopped and proven.optimal)
+        if not proven.stopped:
+            assert found.plans[0].estimate.step_time_s == pytest.approx(best_s, rel=1e-9)
+    assert TIME_LIMIT in stopped
+
+
+def test_a_spent_budget_outlines_nothing_more() -> None:
+    _, sketched = schedule_spaces(Space(pins=PIPELINES.pins, opened=("schedule",)), PIPELINES.model)
+    run = SpaceSearch(PIPELINES.model, PIPELINES.cluster, PIPELINES.workload, sketched, 3, pareto=False)
+    run.beat_s = 1e9
+    token = budget._CURRENT.set(Looks(0))
+    try:
+        result = run.run(0.0)
+    finally:
+        budget._CURRENT.reset(token)
+    assert run.bounds is not None
+    assert not result.plans
+    assert result.certificate.priced == 0
+    assert result.certificate.stopped == TIME_LIMIT
+    assert result.certificate.bound_step_time_s == run.bounds.time_s[run.bounds.peak_bytes <= run.limit_bytes].min()

@@ -116,7 +116,10 @@ class SpaceSearch:
             self.counts.pruned[ROW_BEATEN] += int(plans[beaten].sum())
             row = np.flatnonzero(~hopeless & ~beaten & (plans > 0))
             if len(row):
-                if self.sketched_only and self.beat_s < np.inf:
+                if self.beat_s < np.inf and (limit := spent()):
+                    # There is an answer already; nothing of this space is quicker than its rows' bounds.
+                    self.counts.stop(limit, float(bounds.time_s[row].min()))
+                elif self.sketched_only and self.beat_s < np.inf:
                     from meshwright.search.outlines import explore_outlines  # few searches open the axis of schedules
 
                     explore_outlines(self, grid, row)

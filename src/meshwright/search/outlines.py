@@ -86,6 +86,10 @@ def outlines(run: Asking, grid: Grid, row: Int[np.ndarray, "rows"]) -> list[Outl
     paired = here_grid.paired
     host_s = np.broadcast_to(0.0 if run.bounds is None else run.bounds.host_update_s, grid.rows)[row]
     for p, m, here in of_each_pair(here_grid.pp, here_grid.m):
+        if limit := spent():
+            # No order of the rows that are left is quicker than what bounds them all.
+            run.counts.stop(limit, 0.0 if run.bounds is None else float(run.bounds.time_s[row].min()))
+            break
         for schedule, v in run.factory.others(p, m):
             recomputes = run.factory.recomputes(p, v, schedule)
             pairing = sum(pairs(schedule, p, m, v, recompute) for recompute, _ in recomputes)
