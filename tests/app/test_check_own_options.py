@@ -79,3 +79,11 @@ def test_words_of_a_name_that_change_no_shape_are_read_past(tmp_path: Path, path
 def test_a_path_that_is_not_here_is_answered_with_models_of_about_its_name(tmp_path: Path) -> None:
     report = read(tmp_path, "--model_path /weights/internlm2_7bb --per_device_train_batch_size 1", search=False)
     assert "did you mean internlm2-7b" in report.violations[0].why
+
+
+def test_when_states_are_saved_is_no_recompute() -> None:
+    from meshwright.planning.own_options import changes_plan, leaves_alone
+
+    assert not changes_plan("checkpointing_steps")
+    assert changes_plan("mem_cap")
+    assert not leaves_alone("mem_cap", "0")

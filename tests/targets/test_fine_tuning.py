@@ -32,7 +32,7 @@ gradient_accumulation_steps: 8
 bf16: true
 """
 AXOLOTL = """\
-base_model: NousResearch/Meta-Llama-3-8B
+base_model: someone/Meta-Llama-3-8B
 sequence_len: 4096
 micro_batch_size: 2
 gradient_accumulation_steps: 4
@@ -583,3 +583,12 @@ def test_states_in_8_bits_go_with_weights_in_16(tmp_path: Path) -> None:
     inputs = asked(tmp_path, whole.replace("paged_adamw_32bit", "adamw_bnb_8bit")).inputs
     assert isinstance(inputs, JobInputs)
     assert (inputs.workload.optimizer, inputs.workload.precision.master) == ("adamw-8bit", None)
+
+
+def test_a_configuration_of_accelerate_may_be_json(tmp_path: Path) -> None:
+    keys = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "FSDP", "mixed_precision": "bf16"}
+    fsdp = {"fsdp_version": 2, "fsdp_reshard_after_forward": True, "fsdp_activation_checkpointing": True}
+    file = tmp_path / "fsdp2.json"
+    file.write_text(json.dumps({**keys, "num_processes": 4, "fsdp_config": fsdp}))
+    report = check("qwen3-0.6b", file, gpus="4xH100", settings="per_device_train_batch_size=2", search=False)
+    assert report.name == "dp4.fsdp.mbs2.gbs8.rc-full"

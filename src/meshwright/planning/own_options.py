@@ -10,11 +10,11 @@ _DEGREE = re.compile(
 _CHANGES = re.compile(
     r"freeze|galore|badam|apollo|pissa|bits?$|[48]bit|fp8|int8|quantiz|offload|zero_stage|moe|expert|trainable|lora"
     r"|adapter|peft|prefix|p_?tuning|pre_seq_len|prompt_tuning|prun|distill|teacher|checkpointing|recompute|parallel"
-    r"|pipeline|ulysses|ring_attn|medusa|eagle|batch|bsz|accum"
+    r"|pipeline|ulysses|ring_attn|medusa|eagle|mem_?cap|batch|bsz|accum"
 )
 _KINDS = ("finetuning_type", "train_mode", "tuner_type", "train_type", "sft_type", "tuning_method")
 _NAMES = re.compile(
-    r"(?:fsdp|bnb|ddp|dataloader|tokenizers?|load|save|merge|resume|push|hub)_\w+"
+    r"checkpointing_steps|(?:fsdp|bnb|ddp|dataloader|tokenizers?|load|save|merge|resume|push|hub)_\w+"
     r"|\w*(?:path|dir|name|alpha|bias|type|file|lr|learning_rate|seed|revision|weights?|ckpt|id|prompt|kwargs|reentrant)"
 )
 """What names, scales, saves or loads."""
@@ -101,5 +101,7 @@ def leaves_alone(name: str, said: str) -> bool:
         said: the value.
     """
     found = _CHANGES.search(name)
+    if found is not None and found[0].startswith("mem"):
+        return False  # a program that has it shards by itself
     counts = found is not None and found[0] in ("batch", "bsz", "accum")
     return said.lower() in (*_OFF, *_WHOLE) if not counts else not said.isdecimal() or said == "0"

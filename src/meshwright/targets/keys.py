@@ -246,12 +246,14 @@ class KeyFile:
     """What the file is, for the sentences; by default the target's configuration."""
     sections: tuple[str, ...] = ()
     """Tables whose keys are checked; all keys where there are none."""
+    also: tuple[str, ...] = ()
+    """Suffixes of other languages that its loader takes and its own holds."""
     plain: Callable[[Any], Any] = lambda value: value
     """Values as the target's loader makes them of what YAML says."""
 
     def recognised(self, name: str, text: str) -> bool:
         """Whether a file, by its name and text, is one of these."""
-        return marked(_SUFFIXES[self._language], *self.marks)(name, text)
+        return marked((*_SUFFIXES[self._language], *self.also), *self.marks)(name, text)
 
     @property
     def _language(self) -> str:

@@ -274,12 +274,50 @@ def setting_problems(
     if not problems:
         problems += [
             Problem(
-                what=f"plan: {rule.field} is {_value(plan, rule.field)}", why=rule.why, fix=rule.fix, field=rule.field
+                what=f"plan: {in_words(rule.field)} is {_value(plan, rule.field)}",
+                why=rule.why,
+                fix=rule.fix,
+                field=rule.field,
             )
             for rule in rules
             if not rule.holds(plan)
         ]
     return tuple(problems)
+
+
+_WORDS = {
+    "tensor.sequence_parallel": "sequence parallelism",
+    "tensor.overlap": "overlap of exchanges between tensor ranks",
+    "context.kinds": "the kind of context parallelism",
+    "expert.ep": "ep",
+    "expert.etp": "etp",
+    "expert.dispatcher": "the way of tokens to experts",
+    "expert.overlap": "overlap of the exchanges of experts",
+    "data.zero": "the stage of ZeRO",
+    "data.family": "the kind of sharding",
+    "data.replicate": "the number of groups that hold a whole copy",
+    "data.overlap": "overlap of gradient exchanges",
+    "data.gather_dtype": "the format in which weights are gathered",
+    "data.reduce_dtype": "the format in which gradients are summed",
+    "data.compression": "the compression of gradients",
+    "recompute.kind": "recompute",
+    "recompute.modules": "what selective recompute makes again",
+    "offload.tier": "where offloaded states lie",
+}
+
+
+def in_words(setting: str) -> str:
+    """What sentences call a setting of a plan.
+
+    Args:
+        setting: its dotted name.
+    """
+    return _WORDS.get(setting) or " of ".join(reversed(setting.replace("_", " ").split(".")))
+
+
+def broken(rule: Rule, value: object) -> Problem:
+    """A rule that a plan does not keep, by the value that breaks it."""
+    return Problem(what=f"plan: {in_words(rule.field)} is {value}", why=rule.why, fix=rule.fix, field=rule.field)
 
 
 def unequal_pipelines(title: str, job: Job) -> Problem:
@@ -304,9 +342,9 @@ def _unsaid(title: str, plan: Plan, says: Mapping[str, Says]) -> Iterator[Proble
         if name == "beside":
             yield _no_decoder(title, _shown(value))
             continue
-        why = (said.why if said else "") or f"{title} has no key for {name} {_shown(value)}"
+        why = (said.why if said else "") or f"files of {title} have no key for it"
         fix = (said.fix if said else "") or f"use {_shown(plain[name])}"
-        yield Problem(what=f"plan: {name} is {_shown(value)}", why=why, fix=fix, field=name)
+        yield Problem(what=f"plan: {in_words(name)} is {_shown(value)}", why=why, fix=fix, field=name)
 
 
 def _untuned(title: str, tuning: Tuning) -> Problem:

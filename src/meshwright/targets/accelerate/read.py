@@ -33,6 +33,7 @@ def _todays_names(keys: Keys) -> Keys:
 FILE = KeyFile(
     title=TITLE,
     name=CONFIG,
+    also=(".json",),
     plain=_todays_names,
     package=__package__,
     marks=(

@@ -8,7 +8,7 @@ from meshwright.errors import Problem
 from meshwright.specs.job import Job
 from meshwright.specs.layers import DenseMlp
 from meshwright.specs.row_of import homogeneous
-from meshwright.targets.sayable import Plan, Rule, overlap_inside_domain, settings_of
+from meshwright.targets.sayable import Plan, Rule, broken, overlap_inside_domain, settings_of
 
 _EIGHT_BIT = {"fp8": 16, "fp8-block": 128, "mxfp8": 32}
 """By what sizes of 8-bit products must divide."""
@@ -89,8 +89,4 @@ def rule_problems(job: Job) -> tuple[Problem, ...]:
     if found is None:
         return ()
     plan = Plan(job=job, found=found, settings=settings_of(job, found))
-    return tuple(
-        Problem(what=f"plan: {rule.field} is {plan.settings[rule.field]}", why=rule.why, fix=rule.fix, field=rule.field)
-        for rule in RULES
-        if not rule.holds(plan)
-    )
+    return tuple(broken(rule, plan.settings[rule.field]) for rule in RULES if not rule.holds(plan))
