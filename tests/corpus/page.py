@@ -27,6 +27,7 @@ LIBRARIES = {
     "jax": "JAX alone", "optax": "Optax", "chex": "Chex", "linen": "Flax Linen", "nnx": "Flax NNX",
     "equinox": "Equinox", "haiku": "Haiku",
 }  # fmt: skip
+OTHERS = "Several gradients, reinforcement learning"
 
 
 def page(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -42,12 +43,12 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     cases = list(dict.fromkeys(row["case"] for row in rows))
     lines = [HEAD.format(cases=len(cases), rows=len(rows), totals=totals)]
     of = {(row["case"], row["method"]): word for row, word in zip(rows, words, strict=True)}
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {title: [] for title in [*LIBRARIES.values(), OTHERS]}
     for case in cases:
-        groups.setdefault(LIBRARIES.get(case.split("_")[0], "Several gradients, reinforcement learning"), []).append(
-            case
-        )
+        groups[LIBRARIES.get(case.split("_")[0], OTHERS)].append(case)
     for title, own in groups.items():
+        if not own:
+            continue
         lines.append(f"## {title}\n")
         lines.append("| step | " + " | ".join(name.removesuffix("Parallel") for name in methods) + " |")
         lines.append("|---" * (len(methods) + 1) + "|")

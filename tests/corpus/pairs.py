@@ -12,8 +12,10 @@ from tests.corpus.case import (
     CLASSES,
     CLASSIFIER,
     FEATURES,
+    LENGTH,
     SAMPLES,
     WIDTH,
+    WORDS,
     Case,
     case,
     classified,
@@ -21,6 +23,7 @@ from tests.corpus.case import (
     drawn,
     forward,
     mlp,
+    whole,
     with_optimizer,
 )
 
@@ -235,3 +238,50 @@ def jax_process_of_a_learned_kernel() -> Case:
     batch = {"x": drawn(SAMPLES, FEATURES, seed=1), "y": drawn(SAMPLES, 1, seed=2)}
     params = {"net": mlp(FEATURES, WIDTH, 2), "scale": jnp.float32(0.0)}
     return with_optimizer(adam(), loss, params, batch)
+
+
+@case
+def jax_pairs_of_answers_behind_each_other() -> Case:
+    """Preferred and rejected answers in one batch of twice the size, taken apart behind the model."""
+
+    def loss(params: Any, batch: Any) -> Any:
+        def scored(p: Any) -> Any:
+            ids = jnp.concatenate([batch["chosen"], batch["rejected"]], axis=0)
+            logits = jnp.tanh(p["table"][ids]) @ p["out"]
+            each = jnp.take_along_axis(jax.nn.log_softmax(logits[:, :-1]), ids[:, 1:, None], axis=2)[..., 0]
+            total = (each * (ids[:, 1:] != 0)).sum(-1)
+            return total[: len(batch["chosen"])], total[len(batch["chosen"]) :]
+
+        chosen, rejected = scored(params["own"])
+        before, other = jax.lax.stop_gradient(scored(params["reference"]))
+        margin = 0.1 * ((chosen - before) - (rejected - other))
+        return -jax.nn.log_sigmoid(margin).mean()
+
+    own = {"table": drawn(WORDS, WIDTH), "out": drawn(WIDTH, WORDS)}
+    batch = {"chosen": whole(WORDS, SAMPLES, LENGTH, seed=1), "rejected": whole(WORDS, SAMPLES, LENGTH, seed=2)}
+    return with_optimizer(optax.rmsprop(1e-3), loss, {"own": own, "reference": own}, batch)
+
+
+@case
+def jax_judge_of_real_and_made_in_one_batch() -> Case:
+    def loss(params: Any, batch: Any) -> Any:
+        both = jnp.concatenate([batch["x"], batch["made"]])
+        labels = jnp.concatenate([jnp.ones(len(batch["x"])), jnp.zeros(len(batch["made"]))])
+        return optax.sigmoid_binary_cross_entropy(forward(params, both)[:, 0], labels).mean()
+
+    batch = {"x": drawn(SAMPLES, FEATURES, seed=1), "made": drawn(SAMPLES, FEATURES, seed=2)}
+    return with_optimizer(adam(), loss, mlp(FEATURES, WIDTH, 1), batch)
+
+
+@case
+def jax_guided_by_dropping_the_condition() -> Case:
+    """The denoiser with and without its condition in one call, for a loss on the guided noise."""
+
+    def loss(params: Any, batch: Any) -> Any:
+        x = jnp.tile(batch["x"], (2, 1))
+        condition = jnp.concatenate([batch["c"], jnp.zeros_like(batch["c"])])
+        with_, without = jnp.split(forward(params, jnp.concatenate([x, condition], -1)), 2)
+        return ((without + 1.5 * (with_ - without) - batch["noise"]) ** 2).mean()
+
+    batch = {"x": drawn(SAMPLES, FEATURES, seed=1), "c": drawn(SAMPLES, 2, seed=2), "noise": drawn(SAMPLES, 3, seed=3)}
+    return with_optimizer(adam(), loss, mlp(FEATURES + 2, WIDTH, 3), batch)

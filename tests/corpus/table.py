@@ -25,6 +25,7 @@ from tests.corpus import (  # noqa: E402, F401
     control,
     equinox_steps,
     fields,
+    gradients,
     haiku_steps,
     linen,
     models,

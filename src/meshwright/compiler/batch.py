@@ -96,7 +96,8 @@ def check_shared_out(shapes: Sequence[jax.ShapeDtypeStruct], micro_batches: int)
         problems.append(Problem(
             what=f"batch arguments of {' and '.join(map(str, counts))} samples",
             why="the first axis of every batch argument counts the same samples",
-            fix="pass what belongs to no sample with the state, or name the batch arguments (batch_argnums)",
+            fix="put samples first and swap axes inside of the step; pass what belongs to no sample with the state; or"
+            " name the batch arguments (batch_argnums)",
             field="batch",
         ))  # fmt: skip
     if not shapes and micro_batches > 1:
