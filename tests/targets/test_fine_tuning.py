@@ -590,5 +590,7 @@ def test_a_configuration_of_accelerate_may_be_json(tmp_path: Path) -> None:
     fsdp = {"fsdp_version": 2, "fsdp_reshard_after_forward": True, "fsdp_activation_checkpointing": True}
     file = tmp_path / "fsdp2.json"
     file.write_text(json.dumps({**keys, "num_processes": 4, "fsdp_config": fsdp}))
-    report = check("qwen3-0.6b", file, gpus="4xH100", settings="per_device_train_batch_size=2", search=False)
+    report = check("qwen3-0.6b", cluster="4xH100", source=file, settings=["per_device_train_batch_size=2"])
     assert report.name == "dp4.fsdp.mbs2.gbs8.rc-full"
+    assert report.fix is not None
+    assert any(change.option == "fsdp_config.fsdp_activation_checkpointing" for change in report.fix.changes)

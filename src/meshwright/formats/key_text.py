@@ -124,6 +124,8 @@ def key_text(name: str, text: str) -> KeyText | None:
     """
     suffix = PurePath(name).suffix
     if suffix == ".json":
+        if not text.lstrip().startswith(("{", "[")):  # YAML, to be compared with a JSON file of the same keys
+            text = json.dumps(importlib.import_module("yaml").safe_load(text), indent=2)
         values = dict(leaves(json.loads(text)))
         return KeyText(text=text, entries=_json_entries(text), said=json.dumps, key=json.dumps, values=values)
     if suffix in (".yaml", ".yml"):
