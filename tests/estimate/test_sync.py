@@ -26,6 +26,7 @@ from meshwright.schedules import schedule_named
 from meshwright.specs import Workload
 from meshwright.specs.precision import precision
 from meshwright.specs.software import Software
+from meshwright.specs.strategy import COLLECTIVE
 from meshwright.strategies.data import ShardingColumns
 from tests.strategies.columns import sharding
 
@@ -329,11 +330,12 @@ def unlike(name: str, ranks: int = 64, *, groups: int = 1, offload: float = 0.0,
     usual: dict[str, object] = {
         "gather_bytes": np.nan, "reduce_bytes": np.nan, "offload_gradients": 0.0, "offload_weights": 0.0,
         "offload_disk": 0.0, "delayed_update": 0.0, "secondary": 0, "averaging_steps": 0.0, "outer": False, "whole": 0,
-        "ring": False, "tile": 0.0,
+        "tile": 0.0,
     }  # fmt: skip
     stated = {key: np.array([own.get(key, value)]) for key, value in usual.items()}
     stated["overlap"] = np.array([own.get("overlap", True)])
     stated["compression"] = np.array([own.get("compression", "")])
+    stated["passing"] = np.array([own.get("passing", COLLECTIVE)])
     return replace(sharding(name, ranks, groups=groups, offload=offload), **stated)  # type: ignore[arg-type]
 
 
@@ -354,7 +356,7 @@ ROWS = {
     "fsdp": unlike("fsdp"),
     "fsdp with whole gradients": unlike("fsdp", whole=1),
     "fsdp with whole weights": unlike("fsdp-keep", whole=2),
-    "fsdp in rings": unlike("fsdp", ring=True),
+    "fsdp in rings": unlike("fsdp", passing="ring"),
     "hsdp": unlike("hsdp", groups=8),
     "one rank": unlike("z2", 1),
 }
@@ -403,9 +405,10 @@ def bare(name: str) -> ShardingColumns:
     choice = ROWS[name]
     unused = {
         "gather_bytes": np.isnan, "reduce_bytes": np.isnan, "compression": lambda word: word == "",
+        "passing": lambda word: word == COLLECTIVE,
         **dict.fromkeys(
             ("offload_gradients", "offload_weights", "offload_disk", "delayed_update", "secondary", "averaging_steps",
-             "outer", "whole", "ring", "tile"), np.logical_not,
+             "outer", "whole", "tile"), np.logical_not,
         ),
     }  # fmt: skip
     return replace(choice, **{key: None for key, says in unused.items() if np.all(says(getattr(choice, key)))})
@@ -425,7 +428,7 @@ def test_without_compute_dense_and_expert_parameters_cost_the_sum(name: str) -> 
     idle = StepCompute(forward_s=column(0.0), backward_s=column(0.0), micro_batches=column(3))
     dense, experts, none = column(3e8), column(5e8), column(0.0)
     sizes = (dense, experts), (dense, none), (none, experts)
-    # What tiles, disks and rings do to both together is not the sum.
+    # What tiles and disks do to both together is not the sum; nor is what both send as one message.
     both, first, second = (
         step_sync(*pair, idle, choice, net, WORKLOAD, (pair[0] / 50, pair[1] / 50)) for pair in sizes
     )
@@ -433,7 +436,7 @@ def test_without_compute_dense_and_expert_parameters_cost_the_sum(name: str) -> 
     for what in ("gradients_s", "gather_s", "optimizer_s", "offload_s"):
         together = seconds(getattr(both, what)) + seconds(getattr(empty, what))
         assert together == pytest.approx(seconds(getattr(first, what)) + seconds(getattr(second, what)), rel=1e-9), what
-    if not choice.has_rings:
+    if not choice.has_travelling:
         layers = [layer_sync(*pair, none, none, choice, net, WORKLOAD) for pair in sizes]
         empty_layer = layer_sync(none, none, none, none, choice, net, WORKLOAD)
         for what in ("forward_s", "backward_s"):
@@ -508,7 +511,7 @@ def test_frozen_weights_are_gathered_twice_as_they_are_stored() -> None:
 
 
 def test_travelling_weights_come_from_a_neighbour_and_gradients_go_on() -> None:
-    choice = unlike("fsdp", 8, ring=True)
+    choice = unlike("fsdp", 8, passing="ring")
     net = DataNetwork(choice, DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1])), hardware())
     found = layer_sync(column(1e9), column(5e8), column(0.0), column(0.0), choice, net, WORKLOAD)
     weights, gradients = (seconds(net.pass_s(column(1.5e9 * size), expert=False)) for size in (2, 4))
