@@ -83,7 +83,10 @@ def test_plans_of_adapters_are_compared_under_one_trainer() -> None:
 
 def test_check_names_the_trainer_and_a_better_plan_is_one_that_it_runs() -> None:
     report = check(plan="tp2.dp4.z1.mbs1.gbs32", **JOB)  # type: ignore[arg-type]
-    assert "priced as Megatron-Bridge runs it" in report.warnings
+    assumed = report.to_dict()["inputs"]["assumptions"]  # type: ignore[index]
+    said = [note["value"] for note in assumed if note["name"] == "trainer"]
+    assert said == ["priced as Megatron-Bridge runs it"]
+    assert not [text for text in report.warnings if "priced as" in text]
     assert report.better is not None
     better = priced(report.better.name)
     assert next(one for one in better.trainers if one.trainer == "bridge").plan is not None

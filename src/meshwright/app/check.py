@@ -226,7 +226,7 @@ def _report(
     inputs, row = question.inputs, question.row
     estimate, wrong = _priced(question)
     violations = [*violations, *wrong]
-    warnings = [*question.said, *(words.tight(estimate) if estimate is not None else ())]
+    warnings = [*question.warnings, *(words.tight(estimate) if estimate is not None else ())]
     died = post_mortem(oom_log, question.job, estimate, row) if oom_log is not None and estimate is not None else None
     better = None
     if died is not None:

@@ -16,6 +16,10 @@ from meshwright.units import HOUR_S
 if TYPE_CHECKING:
     from meshwright.formats.plan_json import PlannedJob
 
+FEW_DEVICES = 8
+"""A host of usual size, on which most people fine-tune; answers for no more say which frameworks run the plan. On more,
+people chose their framework before."""
+
 
 def plan_reasons(
     job: PlannedJob, estimate: StepPrice, certificate: PlanCertificate | None, objective: str = "time"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from meshwright.budget import spent
 from meshwright.errors import InputError, UnsupportedError
@@ -24,8 +25,9 @@ from meshwright.records import Record
 from meshwright.search.bound import RowBounds
 from meshwright.search.grid import build_grid
 from meshwright.search.space import Space
-from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec
+from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 from meshwright.units import DAY_S
 
@@ -110,8 +112,9 @@ class Sizing:
     def first(self) -> CurvePoint | None:
         """The lowest count that meets the goal. More devices may be slower than fewer, so none is passed over."""
         wait = 0
+        fewest = self.fewest()
         for devices in self.counts:
-            if devices < self.fewest():
+            if devices < fewest:
                 continue
             self.considered += 1
             bound = self._bound(devices)
@@ -205,15 +208,9 @@ class Sizing:
         except InputError as error:
             self.unusable = self.unusable or error
             return None
-        hardware = hardware_of(where.groups[0], workload)
-        grid = build_grid(model, workload, devices, space)
-        if not grid.rows:
+        time_s = _least_s(model, where.groups[0], workload, space)
+        if time_s is None:
             return None
-        bounds = RowBounds(grid, model, hardware, workload)
-        possible = bounds.peak_bytes <= hardware.memory_bytes
-        if not possible.any():
-            return None
-        time_s = float(bounds.time_s[possible].min())
         days = price = None
         if workload.tokens is not None:
             share = goodput(devices, workload.failures, 0.0, self.group.devices_per_node).share
@@ -264,6 +261,18 @@ class Sizing:
             price=run.price if run else None,
         )
         return replace(point, meets=self.goal.met(point))
+
+
+@lru_cache(maxsize=256)
+def _least_s(model: ModelSpec, group: NodeGroup, workload: Workload, space: Space) -> float | None:
+    """Step time that no plan of a count can beat; None where nothing can fit. Trainers of equal kernels share it."""
+    hardware = hardware_of(group, workload)
+    grid = build_grid(model, workload, group.devices, space)
+    if not grid.rows:
+        return None
+    bounds = RowBounds(grid, model, hardware, workload)
+    possible = bounds.peak_bytes <= hardware.memory_bytes
+    return float(bounds.time_s[possible].min()) if possible.any() else None
 
 
 def nodes_of(device: DeviceSpec, nodes: int, per_node: int | None = None) -> ClusterSpec:

@@ -90,6 +90,10 @@ def restricted(
     pins = dict(space.pins)
     if plain.pp == 1 and cluster.devices >= 4 and model.most_stages >= 2:
         _keep(pins, "pp", (1,), tried[0])
+    elif plain.pp == 1 and 2 <= cluster.devices < 4 and model.most_stages >= 2:
+        two = replace(plain, pp=2, dp=1, gbs=8, sharding="z0")
+        if problems := refused_of(two):
+            _keep(pins, "pp", (1,), problems)
     room = cluster.devices // plain.devices >= 2 and plain.devices * 2 <= max(per_node, plain.devices)
     for axis, value in (("tp", 2), ("ep", 2), ("etp", 2)) if room else ():
         if (axis == "tp" or model.is_moe) and (problems := _asked(refused_of, replace(plain, **{axis: value}))):  # type: ignore[arg-type]

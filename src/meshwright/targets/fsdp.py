@@ -64,11 +64,13 @@ def offloads_together(
     )
 
 
-def offloads_shards(source: str, why: str = "only FSDP2 offloads", fix: str = "use fsdp") -> Rule:
-    """Weights are offloaded where everything is sharded."""
+def offloads_shards(
+    source: str, why: str = "only FSDP2 offloads", fix: str = "use fsdp", *, alone: bool = False
+) -> Rule:
+    """Weights are offloaded where everything is sharded; `alone` also on one device, which has nothing to shard."""
     return Rule(
         field="offload.weights",
-        holds=lambda plan: plan.strategy.offload.weights == 0 or plan.sharded,
+        holds=lambda plan: plan.strategy.offload.weights == 0 or plan.sharded or (alone and plan.job.plan.devices == 1),
         why=why,
         fix=fix,
         source=source,

@@ -24,7 +24,9 @@ def test_one_kind_may_keep_states_on_its_host(error: NoPlanError) -> None:
     words = repair.option.split()
     assert words[0::2] == ["--gpus", "--gbs", "--offload"]
     again = plan(MODEL, gpus=words[1], global_batch=int(words[3]), offload=words[5])
-    assert again[0].estimate.step_time_s == pytest.approx(repair.step_time_s, rel=0.1)
+    assert repair.run_by
+    # The answer may be a plan that no framework runs, and says so; the repair is one that some do.
+    assert 0.8 * repair.step_time_s < again[0].estimate.step_time_s <= repair.step_time_s
 
 
 def test_adapters_fit_on_both_together(error: NoPlanError) -> None:

@@ -60,6 +60,8 @@ def strategy_flags(found: Homogeneous, model: ModelSpec, backend: str) -> tuple[
     data_flags, notes = _data_flags(strategy.data)
     flags += data_flags
     flags += _recompute_flags(found)
+    if _distributed(strategy) and strategy.data.zero == 0:
+        flags.append(("--use-distributed-optimizer", ""))
     offload_flags, offload_notes = _offload_flags(strategy.offload, model)
     return [*flags, *offload_flags], [*notes, *offload_notes], problems
 
@@ -336,6 +338,11 @@ def _recompute_flags(found: Homogeneous) -> Flags:
     ]
 
 
+def _distributed(strategy: LayerStrategy) -> bool:
+    """Whether the distributed optimizer steps: it shards states, and one data rank needs it to offload them."""
+    return strategy.data.zero >= 1 or (strategy.dp == 1 and strategy.offload.optimizer > 0)
+
+
 def _offload_problems(strategy: LayerStrategy) -> Iterator[Problem]:
     offload = strategy.offload
     if offload.weights:
@@ -347,7 +354,7 @@ def _offload_problems(strategy: LayerStrategy) -> Iterator[Problem]:
         yield strategy_refusal("offload.gradients", offload.gradients, why, "offload the optimizer alone (off-o)")
     if offload.delayed_update:
         yield strategy_refusal("offload.delayed_update", True, "the optimizer's step is not delayed", "leave it out")
-    if offload.optimizer and strategy.data.zero == 0:
+    if offload.optimizer and not _distributed(strategy):
         why = "offloading the optimizer needs the distributed optimizer"
         yield strategy_refusal("offload.optimizer", offload.optimizer, why, "shard its states with z1")
 

@@ -6,17 +6,22 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from meshwright.budget import spent
 from meshwright.errors import MeshwrightError
+from meshwright.estimate.layout import expand
 from meshwright.estimate.result import StepEstimate
 from meshwright.planning.one_kind import SpaceFor
+from meshwright.planning.run_by import few, refusals, run_by, titles
+from meshwright.planning.target_space import plain_instead
 from meshwright.records import Record
 from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
+from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import default_schedule, offload_of
+from meshwright.specs.row import PlanRow, default_schedule, offload_of
 from meshwright.specs.tuning import STORED_BYTES
 from meshwright.specs.workload import Workload
 from meshwright.units import of_capacity, seconds
@@ -38,6 +43,8 @@ class JobRepair(Record):
     capacity_bytes: float
     changes_training: bool = False
     """Whether the optimizer sees other steps than were asked for."""
+    run_by: tuple[str, ...] | None = None
+    """Targets that run the plan, by name; None where nobody asked, on more devices than a few."""
 
     def beside(self, tokens_given: bool) -> JobRepair:
         """The same without its batch option where the batch is given in tokens, which follows devices and lengths."""
@@ -47,7 +54,14 @@ class JobRepair(Record):
         """One line for people."""
         changed = "; changes training results" if self.changes_training else ""
         peak = of_capacity(self.peak_memory_bytes, self.capacity_bytes)
-        return f"{self.option}: {self.text}, {seconds(self.step_time_s)} per step, {peak} ({self.plan}){changed}"
+        cost = f"{seconds(self.step_time_s)} per step, {peak}"
+        return f"{self.option}: {self.text}, {cost} ({self.plan}{self._runners()}){changed}"
+
+    def _runners(self) -> str:
+        """Who runs it: `; Megatron-LM, DeepSpeed`."""
+        if self.run_by is None:
+            return ""
+        return f"; {titles(self.run_by)}" if self.run_by else "; no framework known here runs it"
 
 
 Repairs = Iterator[JobRepair]
@@ -55,12 +69,25 @@ Pins = tuple[tuple[str, tuple[object, ...]], ...]
 """Axes of plans, and the values that each is held to."""
 
 
-def best_plan(
-    model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor
-) -> tuple[str, StepEstimate] | None:
+LOOKED_AT = 12
+"""Plans of a few devices, the quickest of each layout, among which the first is taken that a framework runs."""
+
+
+class Fitting(NamedTuple):
+    """A plan that fits."""
+
+    plan: str
+    """In one line."""
+    estimate: StepEstimate
+    job: Job
+    """The plan and what it is for."""
+
+
+def best_plan(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Fitting | None:
     """The best 1F1B plan of another cluster or workload, None if nothing fits there either.
 
-    No schedule keeps less alive at the same speed, so what fits at all fits with 1F1B; chunks may make it quicker.
+    No schedule keeps less alive at the same speed, so what fits at all fits with 1F1B; chunks may make it quicker. On a
+    few devices it is the quickest that a framework runs, where one runs any.
     """
     if spent():
         return None
@@ -68,14 +95,46 @@ def best_plan(
         space = space_for(cluster)
         if _weights_alone(model, workload, space) > cluster.devices * cluster.groups[0].device.memory_bytes:
             return None
-        result = search(model, cluster, workload, _quick(space), top=1, refine=False)
+        result = search(model, cluster, workload, _quick(space), top=LOOKED_AT if few(cluster) else 1, refine=False)
+        fits = [fitting(one.row, one.estimate, model, cluster, workload) for one in result.plans if one.row is not None]
+        if not fits:
+            return None
+        return _run_by_some(fits, _quick(space)) if few(cluster) else fits[0]
     except MeshwrightError:
         # A pin or a number format that this cluster or step does not allow: no repair.
         return None
-    if not result.plans:
-        return None
-    found = result.plans[0]
-    return found.row.format() if found.row else "", found.estimate
+
+
+def _run_by_some(fits: list[Fitting], space: Space) -> Fitting:
+    """The first plan that a framework runs, if need be without settings that none has; else the first of all."""
+    able = next((one for one in fits if run_by(one.job)), None)
+    if able is not None:
+        return able
+    _, _, job = fits[0]
+    plain = plain_instead(space, [*refusals(job)])
+    if plain is None:
+        return fits[0]
+    others = search(job.model, job.cluster, job.workload, plain, top=LOOKED_AT, refine=False).plans
+    rows = (one for one in others if one.row is not None)
+    found = (fitting(one.row, one.estimate, job.model, job.cluster, job.workload) for one in rows if one.row)
+    return next((one for one in found if run_by(one.job)), fits[0])
+
+
+def fitting(
+    row: PlanRow, estimate: StepEstimate, model: ModelSpec, cluster: ClusterSpec, workload: Workload
+) -> Fitting:
+    """A plan of a row, with its job.
+
+    Args:
+        row: the plan.
+        estimate: of it.
+        model: that it trains.
+        cluster: that it runs on.
+        workload: the step.
+    """
+    plan = expand(row, model, workload.seq_len)
+    job = Job(model=model, cluster=cluster, workload=workload.with_batch(row.gbs), plan=plan)
+    return Fitting(plan=row.format(), estimate=estimate, job=job)
 
 
 def _weights_alone(model: ModelSpec, workload: Workload, space: Space) -> float:
@@ -97,28 +156,26 @@ def _quick(space: Space) -> Space:
     return replace(space, pins=(*space.pins, ("schedule", (default_schedule(1),))))
 
 
-def job_repair(
-    option: str, text: str, plan: str, estimate: StepEstimate, cluster: ClusterSpec, *, changes_training: bool = False
-) -> JobRepair:
+def job_repair(option: str, text: str, found: Fitting, *, changes_training: bool = False) -> JobRepair:
     """A repair of what its plan costs.
 
     Args:
         option: what to say.
         text: what it changes.
-        plan: the one-line form of the plan.
-        estimate: of that plan.
-        cluster: of that plan.
+        found: its plan.
         changes_training: whether the optimizer sees other steps.
     """
+    plan, estimate, job = found
     full = estimate.fullest
     tight = ", fits tightly" if estimate.fits == "tight" else ""
     return JobRepair(
         option=option,
         text=text + tight,
         plan=plan,
-        devices=cluster.devices,
+        devices=job.cluster.devices,
         step_time_s=estimate.step_time_s,
         peak_memory_bytes=full.peak_memory_bytes,
         capacity_bytes=full.capacity_bytes,
         changes_training=changes_training,
+        run_by=run_by(job) if few(job.cluster) else None,
     )

@@ -9,13 +9,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from meshwright.errors import UnsupportedError
-from meshwright.estimate.result import StepEstimate
 from meshwright.formats.cluster import node_group
 from meshwright.library.devices import larger_devices
 from meshwright.planning.batch_asked import usual_tokens
 from meshwright.planning.fewer_nodes import first_nodes, is_round
 from meshwright.planning.one_kind import SpaceFor
-from meshwright.planning.repair.job_repair import Pins, Repairs, best_plan, job_repair
+from meshwright.planning.repair.job_repair import Fitting, Pins, Repairs, best_plan, job_repair
 from meshwright.planning.repair.leanest import Leanest
 from meshwright.planning.repair.of_offload import larger_host, offload_repairs
 from meshwright.planning.repair.of_tiles import in_tiles
@@ -58,7 +57,7 @@ def repairs_of_job(
     tiled = in_tiles(tried, model, cluster, workload)
     if tiled is not None:
         option, text, found = tiled
-        yield job_repair(option, text, found.row.format(), found.estimate, cluster)
+        yield job_repair(option, text, found)
     more = list(_more_devices(model, cluster, workload, space_for))
     yield from more
     yield from _larger_memory(model, cluster, workload, space_for, lean)
@@ -79,7 +78,7 @@ def _without_pins(
         if found:
             said = ", ".join(f"{axis}={'|'.join(map(str, values))}" for axis, values in pins)
             many = "pins" if len(pins) > 1 else "pin"
-            yield job_repair(f"free the {many} {said}", "the search chooses", *found, cluster)
+            yield job_repair(f"free the {many} {said}", "the search chooses", found)
             return
 
 
@@ -96,7 +95,7 @@ def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, sp
             return first_nodes(cluster, nodes=nodes, per_node=per_node)
         return ClusterSpec(name=f"{nodes * per_node}x{group.device.name}", groups=(spec,))
 
-    def fits(devices: int) -> tuple[str, StepEstimate] | None:
+    def fits(devices: int) -> Fitting | None:
         return best_plan(model, sized(devices), workload, space_for)
 
     def whole(devices: int) -> int:
@@ -120,9 +119,8 @@ def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, sp
             best, high = tried, middle
         between = [count for count in between if (count < middle if tried else count > middle)]
     where = sized(high)
-    plan, estimate = best
     batch = same_batch(workload, cluster.devices, where.devices)
-    yield job_repair(f"--gpus {where.name}{batch}", f"{where.devices:,} devices", plan, estimate, where)
+    yield job_repair(f"--gpus {where.name}{batch}", f"{where.devices:,} devices", best)
 
 
 def same_batch(workload: Workload, before: int, after: int) -> str:
@@ -164,9 +162,7 @@ def _larger_memory(
         tried += 1
         found = best_plan(model, where, workload, space_for)
         if found:
-            yield job_repair(
-                f"--gpus {where.name}", f"{gib(device.memory_bytes)} each{_slower(device, group)}", *found, where
-            )
+            yield job_repair(f"--gpus {where.name}", f"{gib(device.memory_bytes)} each{_slower(device, group)}", found)
             return
 
 
@@ -198,7 +194,7 @@ def _other_optimizer(model: ModelSpec, cluster: ClusterSpec, workload: Workload,
         if other.least_bytes(moment) < kept and not stated:
             found = best_plan(model, cluster, replace(workload, optimizer=name), space_for)
             if found:
-                yield job_repair(f"--optimizer {name}", other.summary, *found, cluster, changes_training=True)
+                yield job_repair(f"--optimizer {name}", other.summary, found, changes_training=True)
             return
 
 
@@ -217,7 +213,7 @@ def _adapters(
         trained = trained_by_some(space_for, tuned, workload, software_given=software_given)
         found = best_plan(tuned, cluster, workload, trained)
         if found:
-            yield job_repair(f"{option}", text, *found, cluster, changes_training=True)
+            yield job_repair(option, text, found, changes_training=True)
             return
         last = _adapters_elsewhere(option, text, tuned, workload, cluster, trained)
     for one in last:
@@ -249,7 +245,5 @@ def _shorter(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_f
         found = best_plan(model, cluster, replace(workload, seq_len=seq, global_batch=batch), space_for)
         if found:
             option = f"--seq {seq} --gbs {batch}"
-            yield job_repair(
-                option, "shorter sequences, the same tokens per step", *found, cluster, changes_training=True
-            )
+            yield job_repair(option, "shorter sequences, the same tokens per step", found, changes_training=True)
             return

@@ -11,7 +11,7 @@ from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.estimate.result import StepEstimate
 from meshwright.planning.offload import IN_MEMORY, ON_DISKS, offload_text, spelled
 from meshwright.planning.one_kind import SpaceFor
-from meshwright.planning.repair.job_repair import Repairs, best_plan, job_repair
+from meshwright.planning.repair.job_repair import Fitting, Repairs, best_plan, job_repair
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.model import ModelSpec
@@ -37,7 +37,7 @@ def offload_repairs(model: ModelSpec, cluster: ClusterSpec, workload: Workload, 
     if asked == ("none",):
         return
     for tokens in (IN_MEMORY, ON_DISKS):
-        tried: list[tuple[str, str, StepEstimate]] = []
+        tried: list[tuple[str, Fitting]] = []
         for token in tokens:
             away = offload_of(token)
             if token in asked:
@@ -45,14 +45,14 @@ def offload_repairs(model: ModelSpec, cluster: ClusterSpec, workload: Workload, 
             if any(host_problems(away, group)) or any(update_problems(away, workload)):
                 continue
             found = best_plan(model, cluster, workload, partial(_with_offload, space_for, token))
-            if found and _host_bytes(found[1], group) <= MOST_HOST_BYTES:
-                tried.append((token, *found))
+            if found and _host_bytes(found.estimate, group) <= MOST_HOST_BYTES:
+                tried.append((token, found))
                 if cluster.devices > MOST_TRIED_DEVICES:
                     break
         if tried:
-            token, plan, estimate = _least_away(tried, group)
-            text = f"{offload_text(token)}{_on_host(estimate, group)}"
-            yield job_repair(spelled(token), text, plan, estimate, cluster)
+            token, best = _least_away(tried, group)
+            text = f"{offload_text(token)}{_on_host(best.estimate, group)}"
+            yield job_repair(spelled(token), text, best)
 
 
 def larger_host(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
@@ -67,12 +67,12 @@ def larger_host(model: ModelSpec, cluster: ClusterSpec, workload: Workload, spac
         if any(host_problems(offload_of(token), group)) or any(update_problems(offload_of(token), workload)):
             continue
         found = best_plan(model, roomy, workload, partial(_with_offload, space_for, token))
-        if found and group.host.memory_bytes < _host_bytes(found[1], group) <= MOST_HOST_BYTES:
-            tried.append((token, *found))
+        if found and group.host.memory_bytes < _host_bytes(found.estimate, group) <= MOST_HOST_BYTES:
+            tried.append((token, found))
     if tried:
-        token, plan, estimate = _least_away(tried, group)
-        size = math.ceil(_host_bytes(estimate, group) / GIGA)
-        yield job_repair(f"--host-ram {size}GB", f"{offload_text(token)}, which takes so much", plan, estimate, cluster)
+        token, best = _least_away(tried, group)
+        size = math.ceil(_host_bytes(best.estimate, group) / GIGA)
+        yield job_repair(f"--host-ram {size}GB", f"{offload_text(token)}, which takes so much", best)
 
 
 def _with_offload(space_for: SpaceFor, token: str, part: ClusterSpec) -> Space:
@@ -81,12 +81,12 @@ def _with_offload(space_for: SpaceFor, token: str, part: ClusterSpec) -> Space:
     return replace(own, pins=(*(pin for pin in own.pins if pin[0] != "offload"), ("offload", (token,))))
 
 
-def _least_away(tried: list[tuple[str, str, StepEstimate]], group: NodeGroup) -> tuple[str, str, StepEstimate]:
+def _least_away(tried: list[tuple[str, Fitting]], group: NodeGroup) -> tuple[str, Fitting]:
     """The quickest that leaves the usual reserve; of those hardly slower the one that asks least of the host."""
-    free = [one for one in tried if one[2].fits == "yes"] or tried
-    limit_s = HARDLY_SLOWER * min(one[2].step_time_s for one in free)
-    near = [one for one in free if one[2].step_time_s <= limit_s]
-    return min(near, key=lambda one: (_host_bytes(one[2], group), one[2].step_time_s))
+    free = [one for one in tried if one[1].estimate.fits == "yes"] or tried
+    limit_s = HARDLY_SLOWER * min(one[1].estimate.step_time_s for one in free)
+    near = [one for one in free if one[1].estimate.step_time_s <= limit_s]
+    return min(near, key=lambda one: (_host_bytes(one[1].estimate, group), one[1].estimate.step_time_s))
 
 
 def _on_host(estimate: StepEstimate, group: NodeGroup) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.planning.offload import offload_text, spelled
+from meshwright.planning.repair.job_repair import Fitting, fitting
 from meshwright.planning.repair.leanest import Leanest, priced_row
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
@@ -23,7 +24,7 @@ STEPS = ((TILED[:1], ""), (TILED, ""), (TILED, "o"), (TILED, "aog"))
 
 def in_tiles(
     tried: Sequence[Leanest], model: ModelSpec, cluster: ClusterSpec, workload: Workload
-) -> tuple[str, str, Leanest] | None:
+) -> tuple[str, str, Fitting] | None:
     """The quickest of the lean plans that fits with the fewest of logits, feed-forward parts and offload changed.
 
     Args:
@@ -44,10 +45,11 @@ def in_tiles(
         rows = [
             priced_row(replace(lean.row, offload=away or lean.row.offload), model, cluster, other) for lean in tried
         ]
-        fitting = [lean for lean in rows if lean and lean.estimate.fits != "no"]
-        if not fitting:
+        fits = [lean for lean in rows if lean and lean.estimate.fits != "no"]
+        if not fits:
             continue
-        best = min(fitting, key=lambda lean: (lean.estimate.fits != "yes", lean.estimate.step_time_s))
+        least = min(fits, key=lambda lean: (lean.estimate.fits != "yes", lean.estimate.step_time_s))
+        best = fitting(least.row, least.estimate, model, cluster, other)
         option = " ".join(f"--{name.replace('_', '-')} {count}" for name, count in tiles.items())
         what = "logits and loss" if len(names) == 1 else "logits, loss and feed-forward parts"
         text = f"{what} in {TILES} pieces"

@@ -98,6 +98,16 @@ def _search(facts: Mapping[str, Any]) -> str:
     return f"search: {counts}; lower bound {seconds(bound)}{gap}"
 
 
+def _run_by(facts: Mapping[str, Any]) -> str:
+    """`runs under: Megatron-LM, Megatron Bridge; --target accelerate, deepspeed or axolotl finds one of its own`."""
+    able = facts["titles"] or "no framework known here"
+    if facts["rank"] > 1:
+        able = f"no framework known here, but plan {facts['rank']}: {able}"
+    *names, last = facts["others"] or [""]
+    others = f"{', '.join(names)} or {last}" if names else last
+    return f"runs under: {able}" + (f"; --target {others} finds one of its own" if others else "")
+
+
 def _price(facts: Mapping[str, Any]) -> str:
     price, devices = facts["price_per_step"], facts["devices_price"]
     rented = " + ".join(f"{one['devices']:,} {one['name']} at {usd(one['per_hour'])}/h" for one in facts["groups"])
@@ -218,6 +228,7 @@ SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "trainer": lambda facts: (
         f"trainer: {facts['title']}, with the best plan of {facts['trainers']} trainers; --target NAME asks another"
     ),
+    "run by": _run_by,
     "unequal pipelines": lambda facts: (
         "pipelines of unequal shape: composed in addition to the search of equal ones; no framework known here runs "
         "them, and `plan --target NAME` finds the best plan that one can"

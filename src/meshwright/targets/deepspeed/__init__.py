@@ -82,7 +82,7 @@ SHARDS_AND_OFFLOAD = (
     ),
     Rule(
         field="offload.optimizer",
-        holds=lambda plan: plan.strategy.offload.optimizer == 0 or plan.strategy.data.zero >= 1,
+        holds=lambda plan: plan.strategy.offload.optimizer == 0 or _stage(plan) >= 1,
         why="offloading the optimizer needs ZeRO 1 or more",
         fix="use z1",
         source=_CONFIG,
@@ -127,7 +127,7 @@ RULES = (
         fix="use adamw, or z3",
         source="deepspeed/runtime/zero/stage_1_and_2.py of deepspeed 0.19.8",
     ),
-    fsdp.offloads_shards(_CONFIG, why="offloading weights needs ZeRO 3", fix="use z3"),
+    fsdp.offloads_shards(_CONFIG, why="offloading weights needs ZeRO 3", fix="use z3", alone=True),
     Rule(
         field="optimizer",
         holds=lambda plan: (
@@ -159,6 +159,14 @@ def _own_optimizer(plan: Plan) -> bool:
     return plan.strategy.expert.ep > 1 and plan.strategy.data.zero in (1, 2)
 
 
+def _stage(plan: Plan) -> int:
+    """Of ZeRO; a device alone, which has nothing to shard, needs 2 for an optimizer on the host, and 3 for weights."""
+    offload = plan.strategy.offload
+    if plan.job.plan.devices > 1 or not offload.optimizer:
+        return plan.strategy.data.zero
+    return 3 if offload.weights else max(2, plan.strategy.data.zero)
+
+
 def configuration(plan: Plan) -> Keys:
     """The keys of the JSON configuration."""
     strategy, pipeline = plan.strategy, plan.found.pipeline
@@ -168,7 +176,7 @@ def configuration(plan: Plan) -> Keys:
     where = {"device": device, "pin_memory": True} | ({"nvme_path": "/local_nvme"} if device == "nvme" else {})
     ratio = {"ratio": offload.optimizer} if 0 < offload.optimizer < 1 else {}
     zero = {
-        "stage": data.zero,
+        "stage": _stage(plan),
         "overlap_comm": data.overlap,
         "contiguous_gradients": True,
         "offload_optimizer": where | ratio if offload.optimizer else None,

@@ -13,6 +13,7 @@ from meshwright.schedules.plan_rows import schedule_of
 from meshwright.schedules.torch_actions import to_actions
 from meshwright.specs.job import Job
 from meshwright.specs.plan import Chunk, Pipeline
+from meshwright.targets import FINE_TUNING
 from meshwright.targets.contract import JobTarget, TargetFiles, target_files
 
 LOADER_FILE = "load_schedule.py"
@@ -55,7 +56,11 @@ def refused(job: Job) -> tuple[Problem, ...]:
 
 
 def _beside(job: Job) -> Iterator[Problem]:
-    """Streams beside the text, whose layers a loader would have to tell apart."""
+    """Adapters, of which its files say nothing, and streams, whose layers a loader would have to tell apart."""
+    if job.model.lora is not None:
+        why = "its files cut a model into stages and order their work; they say nothing of adapters"
+        fix = "use a trainer that has adapters: " + ", ".join(FINE_TUNING)
+        yield Problem(what="adapters (LoRA)", why=why, fix=fix, field="model")
     for stream in job.model.streams:
         yield Problem(
             what=f"a stream of {stream.name}",

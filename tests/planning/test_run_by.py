@@ -1,0 +1,65 @@
+"""Which frameworks run a plan for a few devices, and what is offered where nothing fits."""
+
+from __future__ import annotations
+
+import pytest
+
+import meshwright as mw
+from meshwright.errors import InfeasibleError
+from meshwright.fields.job import JobFields
+from meshwright.planning.plan_source import plan_question
+from meshwright.planning.run_by import ASKED, run_by
+from meshwright.targets import TARGETS
+
+
+def runners(plan: str, gpus: str, **more: object) -> tuple[str, ...]:
+    job = JobFields(model="llama-3.2-1b", gpus=gpus, seq_len=1024, **more)  # type: ignore[arg-type]
+    return run_by(plan_question(plan, job).job)
+
+
+def test_a_plan_of_one_device_runs_under_all() -> None:
+    assert runners("dp1.mbs1.gbs16", "1xRTX4090") == ASKED
+
+
+@pytest.mark.parametrize(
+    ("plan", "names"),
+    [
+        ("dp1.mbs1.gbs16.rc-full.off-og", ("axolotl", "llamafactory", "deepspeed")),
+        ("dp1.mbs1.gbs16.rc-full.off-wog", ("llamafactory", "deepspeed")),
+        ("dp1.mbs1.gbs16.off-o", ("megatron", "bridge")),
+    ],
+)
+def test_states_of_one_device_go_to_the_host_without_anything_to_shard(plan: str, names: tuple[str, ...]) -> None:
+    assert runners(plan, "1xRTX4090") == names
+
+
+@pytest.mark.parametrize(("plan", "stage"), [("off-og", 2), ("off-wog", 3)])
+def test_deepspeed_shards_over_one_device_to_offload(plan: str, stage: int) -> None:
+    asked = mw.estimate("llama-3.2-1b", f"dp1.mbs1.gbs16.rc-full.{plan}", gpus="1xRTX4090", seq_len=1024)
+    (ranked,) = asked.plans
+    text = dict(TARGETS["deepspeed"].written(ranked.job, ranked.estimate).files)["ds_config.json"]
+    assert f'"stage": {stage}' in text
+
+
+def test_an_answer_for_a_few_devices_names_frameworks() -> None:
+    answer = mw.plan("llama-3.2-1b", gpus="4xRTX4090", global_batch=16, seq_len=1024)
+    (reason,) = [one for one in answer.verdict.reasons if one.kind == "run by"]
+    best = answer.plans[reason.facts["rank"] - 1]
+    assert reason.facts["targets"] == run_by(best.job) != ()
+    assert set(reason.facts["targets"]) | set(reason.facts["others"]) == set(ASKED)
+    many = mw.plan("llama-3.2-1b", gpus="16xH100", global_batch=16, seq_len=1024)
+    assert not [one for one in many.verdict.reasons if one.kind == "run by"]
+
+
+def test_repairs_of_a_few_devices_say_who_runs_them() -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        mw.plan("llama-3.2-1b", gpus="1xRTX4090")
+    repairs = {one["option"]: one for one in caught.value.to_dict()["repairs"]}  # type: ignore[attr-defined]
+    assert repairs["--offload optimizer"]["run_by"] == ["axolotl", "llamafactory", "deepspeed"]
+    assert "Axolotl, LLaMA-Factory, DeepSpeed" in caught.value.problems[0].fix
+    assert "megatron" in repairs["--gpus 2xRTX-4090 --gbs 16"]["run_by"]
+
+
+def test_pipelines_of_two_devices_are_left_to_frameworks_that_have_them() -> None:
+    answer = mw.plan("llama-3.2-1b", gpus="2xA100-80", global_batch=16, target="accelerate")
+    assert {plan.row.pp for plan in answer.plans if plan.row is not None} == {1}
