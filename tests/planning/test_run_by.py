@@ -47,6 +47,9 @@ def test_an_answer_for_a_few_devices_names_frameworks() -> None:
     best = answer.plans[reason.facts["rank"] - 1]
     assert reason.facts["targets"] == run_by(best.job) != ()
     assert set(reason.facts["targets"]) | set(reason.facts["others"]) == set(ASKED)
+    own = mw.plan("gemma-4-e2b", gpus="4xRTX4090", global_batch=16, seq_len=1024).verdict.reasons
+    (reason,) = [one for one in own if one.kind == "run by"]
+    assert "megatron" not in (*reason.facts["targets"], *reason.facts["others"]), "it has no such layers"
     many = mw.plan("llama-3.2-1b", gpus="16xH100", global_batch=16, seq_len=1024)
     assert not [one for one in many.verdict.reasons if one.kind == "run by"]
 

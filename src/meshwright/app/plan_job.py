@@ -96,7 +96,7 @@ def _of_one_kind(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
     from meshwright.planning.run_by import run_by_reason  # asks every framework, which takes a tenth of a second
 
     verdict = answer.verdict
-    reasons = (*verdict.reasons, run_by_reason([one.job for one in answer.plans]))
+    reasons = (*verdict.reasons, run_by_reason([one.job for one in answer.plans if isinstance(one.job, Job)]))
     return replace(answer, verdict=verdict_of(verdict.text, reasons, verdict.runner_up))
 
 

@@ -51,5 +51,10 @@ def run_by_reason(jobs: Sequence[Job]) -> Reason:
     """
     found = ((rank, run_by(job)) for rank, job in enumerate(jobs, start=1))
     rank, able = next((one for one in found if one[1]), (0, ()))
-    others = [name for name in ASKED if name not in able]
+    others = [name for name in ASKED if name not in able and not _lacks_model(TARGETS[name].problems(jobs[0]))]
     return Reason.of("run by", rank=rank, targets=able, titles=titles(able), others=others)
+
+
+def _lacks_model(problems: Iterable[Problem]) -> bool:
+    """Whether a target has not the model, so that no other plan would do."""
+    return any((problem.field or "").partition(".")[0] == "model" for problem in problems)
