@@ -183,11 +183,11 @@ def cases(draw: st.DrawFn, *, models: tuple[ModelSpec, ...] = MODELS) -> Case:
     m = draw(st.integers(1, 3)) * pp if vpp > 1 else draw(st.integers(1, 6))
     mbs = draw(st.sampled_from([1, 2, 3]))
     recompute = draw(st.sampled_from(["none", "sel", "full", "block", "uni"]))
-    sharding = draw(st.sampled_from(["z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp"]))
+    sharding = draw(st.sampled_from(["z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp", "z1in"]))
     group = 0
-    if sharding == "hsdp":
+    if sharding in ("hsdp", "z1in"):
         group = (inner * outer) * draw(st.sampled_from([d for d in (1, 2, 4) if d == 1 or dp % (2 * d) == 0]))
-        sharding = "hsdp" if dp > 1 else "fsdp"
+        sharding = sharding if dp > 1 else {"hsdp": "fsdp", "z1in": "z1"}[sharding]
         group = group if dp > 1 else 0
     sp = tp == 1 or model.is_moe or draw(st.booleans())
     row = PlanRow(

@@ -483,6 +483,20 @@ def test_shards_are_summed_between_groups() -> None:
         )
 
 
+def test_zero_1_in_groups_scatters_inside_and_sums_shards_between_them() -> None:
+    """Of 8 groups of 8: a reduce-scatter among 8 ranks, then an all-reduce of the eighth that each rank keeps."""
+    few = BUCKET_PARAMETERS
+    net = network("z1", 64, groups=8)
+    found = around("z1", dense=few, groups=8)
+    scattered, summed = (
+        seconds(one(column(size), expert=False))
+        for one, size in ((net.scatter_s, 4 * few), (net.replica_sum_s, 4 * few / 8))
+    )
+    assert summed > 0
+    assert seconds(found.gradients_s) == pytest.approx(scattered + summed)
+    assert seconds(found.gather_s) < seconds(around("z1", dense=few).gather_s)
+
+
 def test_a_second_copy_near_by_serves_the_backward() -> None:
     """Forward gathers over 64 ranks, backward over the 8 of a node, in the format of the weights."""
     choice = replace(unlike("z3", secondary=8), expert_shard=np.array([16]))

@@ -192,8 +192,8 @@ def step_sync(
             scattered = summed = none
             if scattering.any():
                 scattered = network.scatter_s(piece * reduce, expert=expert) * scattering
-            if (summing := (zero == Z0) | (zero == Z3)).any():
-                summed = network.replica_sum_s(piece * reduce / np.where(zero == Z3, shards, 1), expert=expert)
+            if (summing := (zero == Z0) | (zero == Z3) | (scattering & (replicas > 1))).any():
+                summed = network.replica_sum_s(piece * reduce / np.where(zero == Z0, 1, shards), expert=expert)
                 summed = summed * summing
             if payloads is not None and sharding.sums_otherwise:
                 from meshwright.estimate.other_sums import sums_otherwise  # few plans have any
@@ -202,7 +202,8 @@ def step_sync(
                 other = sums_otherwise(sharding, network, held, payloads[expert], buckets, expert=expert)
                 summed = summed * ~other.instead + other.bucket_s
                 last = last + other.alone_s
-            summed = summed + network.partner_sum_s(piece * reduce / shards) * scattering
+            # Groups of replicas reach into other pipelines; without them, shards are summed between these alone.
+            summed = summed + network.partner_sum_s(piece * reduce / shards) * (scattering & ~summing)
             last = last + scattered + summed
             beside = beside + (scattered + summed) * (buckets - 1)
             each = each + scattered * buckets

@@ -5,6 +5,7 @@ z1, z2, z3      optimizer states sharded; + gradients; + weights (ZeRO)
 fsdp            as z3, and the fp32 shard itself is the main copy; `fsdp-keep` keeps weights that were gathered
 weipipe         weights sharded by whole layers, which travel round the ranks
 hsdp8           fsdp inside groups of 8 ranks, replicated between them
+z1in8           z1 inside groups of 8 ranks, as Megatron-LM's --num-distributed-optimizer-instances
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ SHARDINGS: dict[str, ShardingKind] = {
         ShardingKind(name="fsdp-keep", zero=3, family="fsdp", reshard=False, searched=True),
         ShardingKind(name="weipipe", zero=3, passing="ring"),
         ShardingKind(name="hsdp", zero=3, family="fsdp", grouped=True, searched=True),
+        ShardingKind(name="z1in", zero=1, grouped=True),
     )
 }
 """By name, in the order in which searches try them."""

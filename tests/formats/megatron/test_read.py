@@ -80,6 +80,14 @@ def test_all_problems_of_a_configuration_come_together() -> None:
         assert piece in text
 
 
+def test_instances_of_the_distributed_optimizer_are_groups() -> None:
+    read = read_flags(
+        "--micro-batch-size 1 --use-distributed-optimizer --num-distributed-optimizer-instances 4", devices=16
+    )
+    assert read.problems == ()
+    assert (read.row.sharding, read.row.shard_group) == ("z1in", 4)
+
+
 @pytest.mark.parametrize(
     ("options", "devices", "says"),
     [

@@ -142,6 +142,10 @@ def _context(values: Values, cp: int, problems: list[Problem]) -> tuple[tuple[st
     return ((names.get(kind, "p2p"), cp),)
 
 
+_IN_GROUPS = {"fsdp": "hsdp", "z1": "z1in"}
+"""Shardings by what they share inside each of several groups."""
+
+
 def _sharding(values: Values, dp: int, cp: int, problems: list[Problem]) -> tuple[str, int]:
     if values.has("--use-torch-fsdp2"):
         return ("fsdp-keep" if values.has("--torch-fsdp2-no-reshard-after-forward") else "fsdp"), 0
@@ -161,8 +165,8 @@ def _sharding(values: Values, dp: int, cp: int, problems: list[Problem]) -> tupl
         flag = "--num-distributed-optimizer-instances"
         problems.append(Problem(what=f"{flag} is {instances}", why=f"must divide dp x cp = {dp * cp}", field=flag))
         return sharding, 0
-    if sharding == "fsdp":
-        return "hsdp", dp * cp // instances
+    if sharding in _IN_GROUPS:
+        return _IN_GROUPS[sharding], dp * cp // instances
     why = f"{sharding} in {instances} groups needs more than a row; it is taken as one group"
     problems.append(Problem(what=f"--num-distributed-optimizer-instances is {instances}", why=why))
     return sharding, 0

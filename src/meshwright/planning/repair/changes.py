@@ -10,7 +10,7 @@ from meshwright.search.axes import SEARCHED_WAYS, selective_words
 from meshwright.search.table import divisors
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.precision import Precision
-from meshwright.specs.row import PlanRow, default_schedule, recompute_fields
+from meshwright.specs.row import PlanRow, default_schedule, offload_of, recompute_fields
 from meshwright.specs.shardings import SHARDINGS, plain_shardings, ungrouped
 
 MORE_AWAY = ("aog", "wog", "waog")
@@ -63,14 +63,14 @@ def repairs(row: PlanRow, model: ModelSpec, devices: int, precision: Precision) 
     tiled = [("optimizer_tile", replace(fixed, optimizer_tile=TILE))] if precision.copies_gradients else []
     variants = (*_variants(fixed, model, devices), *tiled, *_nearest_degrees(fixed, model, devices))
     for lever, changed in (("dp", fixed), *variants):
-        if changed not in seen:
+        if changed not in seen and not (changed.optimizer_tile and _copies_none(changed)):
             seen.add(changed)
             yield Change(lever=lever, row=changed, text=describe(row, changed))
-    step = fixed.dp * fixed.mbs
-    for batch in {row.gbs // step * step, -(-row.gbs // step) * step} - {0, row.gbs}:
-        changed = replace(fixed, gbs=batch)
-        if changed not in seen:
-            yield Change(lever="gbs", row=changed, text=describe(row, changed), changes_training=True)
+
+
+def _copies_none(row: PlanRow) -> bool:
+    """Whether the update makes no copy of gradients: its shard is in fp32 already, or the host has it."""
+    return SHARDINGS[row.sharding].family == "fsdp" or bool(offload_of(row.offload).optimizer)
 
 
 def with_data_degree(row: PlanRow, devices: int) -> PlanRow:
