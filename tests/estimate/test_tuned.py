@@ -267,16 +267,20 @@ def test_every_format_a_weight_can_be_stored_in_is_priced() -> None:
 
 
 def test_fp8_products_beside_frozen_fp8_weights_make_nothing_again() -> None:
-    own = replace(DENSE, tuning=Tuning(lora=Lora(rank=16, base="fp8")))
-    row, where = PlanRow(gbs=2), resolve_gpus("1xH100")
-    steps = [
-        estimate_plan(
-            expand(row, own, 2048), own, where, Workload(seq_len=2048, global_batch=2, precision=precision(name))
-        )
-        for name in ("fp8", "bf16")
-    ]
-    compute = [dict(one.breakdown_s)["compute"] for one in steps]
-    assert compute[0] < compute[1]
+    def compute_s(base: str | None, where: str, name: str = "fp8") -> float:
+        own = replace(DENSE, tuning=Tuning(lora=Lora(rank=16, base=base)))
+        workload = Workload(seq_len=2048, global_batch=2, precision=precision(name))
+        priced_plan = estimate_plan(expand(PlanRow(gbs=2), own, 2048), own, resolve_gpus(where), workload)
+        return dict(priced_plan.breakdown_s)["compute"]
+
+    # Blackwell reads the operand in any order; Hopper has it transposed before the input gradient, which is less than
+    # reading it in 8 bits and writing it in 16, before both products.
+    assert compute_s("fp8", "1xB200") == pytest.approx(compute_s(None, "1xB200"), rel=1e-12)
+    assert compute_s(None, "1xH100") < compute_s("fp8", "1xH100") < compute_s("int8", "1xH100")
+    transposed, again = (compute_s(base, "1xH100") - compute_s(None, "1xH100") for base in ("fp8", "int8"))
+    assert transposed / again == pytest.approx(2 / 6, rel=1e-6)
+    # Products in 16 bits have it made again.
+    assert compute_s("fp8", "1xB200", "bf16") > compute_s(None, "1xB200", "bf16")
 
 
 def test_the_library_s_models_take_adapters() -> None:

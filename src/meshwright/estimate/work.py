@@ -190,10 +190,10 @@ class LayerPricing(LayerSums):
         forward = forward / mixing.layout_share("forward", local.groups)
         input_gradient = input_gradient / mixing.layout_share("input_gradient", local.groups)
         if op.forward_weight_bytes:
-            bandwidth = self.hardware.achieved_memory_bytes_per_s
-            forward = forward + local.parameters * op.forward_weight_bytes / bandwidth
-            input_gradient = input_gradient + local.parameters * op.backward_weight_bytes / bandwidth
-            self.transient = np.maximum(self.transient, self.zero + local.parameters * MADE_AGAIN_BYTES)
+            bandwidth, (ahead, back, copy) = self.hardware.achieved_memory_bytes_per_s, self._made_again(op)
+            forward = forward + local.parameters * ahead / bandwidth
+            input_gradient = input_gradient + local.parameters * back / bandwidth
+            self.transient = np.maximum(self.transient, self.zero + local.parameters * copy)
         weight_gradient = self._weight_gradient(local, tiles * seconds[2]) if op.trained else self.zero
         if local.expert and self.hardware.software.launches_experts:
             # Kernels of experts one after the other: each starts by itself, as timed alone in microbenchmarks of B200.
@@ -215,6 +215,22 @@ class LayerPricing(LayerSums):
         self.count(module, 2.0 * local.m * local.n * local.k * local.groups)
         moved = local.m / tiles * local.groups * (local.n + local.k) * self.activation_bytes
         self.transient = np.maximum(self.transient, moved)
+
+    def _made_again(self, op: Linear) -> tuple[float, float, float]:
+        """Bytes moved per stored weight before its product, before its input gradient, and of the copy that this makes.
+
+        Products in fp8 read weights that are stored in fp8 as they are; where they read operands in one order only, the
+        input gradient has them transposed first.
+
+        Source: NVIDIA/TransformerEngine, pytorch/csrc/extensions/util.cpp, non_tn_fp8_gemm_supported, 2025.
+        """
+        ahead, back = op.forward_weight_bytes, op.backward_weight_bytes
+        if not (self.quantised and op.stored == "fp8" == self.precision.compute):
+            return ahead, back, MADE_AGAIN_BYTES
+        stored = STORED_BYTES["fp8"]
+        transposed = 0.0 if self.hardware.any_operand_order else stored
+        norm = ahead - back  # of DoRA, which still adds both in 16 bits
+        return (ahead if norm else 0.0), 2 * transposed, (MADE_AGAIN_BYTES if norm else transposed)
 
     def _issued(self, op: Linear, local: LocalGemm, *, quantised: bool) -> tuple[Rows | float, Rows | float]:
         """Operators of a product, forward and backward: where no kernel takes the products of all experts of a rank, a
