@@ -107,8 +107,8 @@ What is known about what misses:
   differ by more than one step can tell.
 * **Zero bubble.** Its searched schedules are priced as the handcrafted ones of the same memory, and what the host
   synchronises around the sends of interleaved chunks is not priced: both turn pairs around.
-* **Adapters on 64 and more Blackwell.** Steps of a quarter of a second come out 22 to 37% slow: what a step takes
-  outside of forward and backward, 39 ms fitted to full training, is a sixth of them. Rows whose log contradicts the
+* **Adapters on 64 and more Blackwell.** Steps of a quarter of a second come out up to 13% slow: what a step takes
+  outside of forward and backward, 38 ms fitted to full training, is a seventh of them. Rows whose log contradicts the
   number of micro-batches of the published configuration are not predicted.
 * **Ranges** miss whole sources (the table below): unfused forks of Megatron-DeepSpeed on small models, functional
   tests. Nothing in the other sources says how slow these are. Whether a kind of model ran on the device, in the
