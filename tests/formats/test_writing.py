@@ -219,3 +219,23 @@ def test_no_other_code_writes_files() -> None:
         if any(word in path.read_text() for word in (".write_text(", ".write_bytes(", 'open("w', ', "w")', ', "wb")'))
     ]
     assert set(found) - apart <= set()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full is a device of Linux")
+def test_a_full_disk_is_called_full_and_its_remedy_is_room() -> None:
+    with pytest.raises(InputError) as caught:
+        write_file("/dev/full", "x")
+    assert "the disk is full" in caught.value.render()
+    assert "free space on it" in caught.value.render()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full is a device of Linux")
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_an_answer_printed_to_a_full_disk_says_so(more: list[str]) -> None:
+    command = [sys.executable, "-m", "meshwright", "models", "list", *more]
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert run.returncode == 2
+    assert "bug" not in run.stderr
+    if not more:
+        assert "the disk is full" in run.stderr

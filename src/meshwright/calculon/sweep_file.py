@@ -25,6 +25,7 @@ from meshwright.calculon.inputs import CHOICES
 from meshwright.calculon.statistics import STATISTICS
 from meshwright.calculon.sweep_parts import PartsFolder, left_of
 from meshwright.errors import InputError, UnsupportedError
+from meshwright.formats.writing import reason_of, remedy_of
 from meshwright.interruptions import uninterrupted
 
 METADATA = "meshwright.sweep"
@@ -106,9 +107,7 @@ class SweepFile:
             self._own = PartsFolder.make(self.place)
         except OSError as error:
             self.abandon()
-            raise _unusable(
-                self.path, error.strerror or str(error), "name a file in a folder you can write to"
-            ) from None
+            raise _unusable(self.path, reason_of(error), remedy_of(error)) from None
         except BaseException:
             self.abandon()
             raise

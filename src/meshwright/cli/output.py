@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from meshwright.errors import MeshwrightError, Problem
+from meshwright.errors import InputError, MeshwrightError, Problem
 from meshwright.records import as_json, visible
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Output:
 
         width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH
         console = Console(file=sys.stdout, no_color=self.no_color or None, width=width, highlight=False, emoji=False)
-        with console.capture() as capture:
+        with _printing(), console.capture() as capture:
             for renderable in renderables:
                 if isinstance(renderable, str):
                     console.print(visible(renderable), markup=False)
@@ -119,12 +119,25 @@ def write(text: str) -> None:
 
     Raises:
         ReaderLeftError: nobody reads it any more.
+        InputError: what it goes to cannot be written, such as a file on a full disk.
     """
-    try:
+    with _printing():
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+@contextmanager
+def _printing() -> Iterator[None]:
+    try:
+        yield
     except BrokenPipeError:
         raise ReaderLeftError from None
+    except OSError as error:
+        from meshwright.formats.writing import reason_of, remedy_of  # few answers cannot be printed
+
+        _discard_stdout()
+        what = "the answer cannot be printed"
+        raise InputError(what=what, why=reason_of(error), fix=remedy_of(error), field="output", code="MW208") from None
 
 
 def print_error(error: MeshwrightError, *, as_json: bool) -> int:
@@ -174,9 +187,14 @@ def print_interrupted(*, as_json: bool) -> int:
 
 def reader_left() -> int:
     """What was asked for was read, so this is no error."""
+    _discard_stdout()
+    return 0
+
+
+def _discard_stdout() -> None:
+    """Let what is still to be printed go nowhere: the interpreter would fail on it again when it ends."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
-    return 0
 
 
 def _error_object(document: Mapping[str, Any], code: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -10,12 +11,16 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path, PurePath
+from typing import Literal
 
 from meshwright.errors import InputError, Problem
 from meshwright.interruptions import uninterrupted
 
 written: deque[Path] = deque(maxlen=100)
 """The last files and folders of the command that runs, which somebody who stops it wants to know."""
+
+FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "your disk quota is used up"}
+"""What an error says whose remedy is room."""
 
 
 def check_directory(directory: str | Path, *, force: bool) -> None:
@@ -40,7 +45,7 @@ def check_directory(directory: str | Path, *, force: bool) -> None:
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise _refused(folder, _reason(error), "check the path and its permissions") from None
+        raise _refused(folder, reason_of(error), "check the path and its permissions") from None
 
 
 def write_folder(directory: str | Path, files: Mapping[str, str], *, force: bool = False) -> None:
@@ -81,7 +86,7 @@ def _write_folder(folder: Path, files: Mapping[str, str]) -> None:
         for name in files:
             (staging / name).replace(folder / name)
     except (OSError, ValueError) as error:
-        raise _refused(folder, _reason(error), "name a folder you can write to") from None
+        raise _refused(folder, reason_of(error), remedy_of(error, "folder")) from None
     finally:
         if staging is not None and staging.exists():
             shutil.rmtree(staging, ignore_errors=True)
@@ -107,7 +112,7 @@ def check_file(path: str | Path) -> None:
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
+        raise _refused(target, reason_of(error), remedy_of(error)) from None
 
 
 def write_file(path: str | Path, content: str | bytes, *, make_folder: bool = False) -> None:
@@ -128,18 +133,18 @@ def write_file(path: str | Path, content: str | bytes, *, make_folder: bool = Fa
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
-            raise _refused(target, _reason(error), "name a folder you can write to") from None
+            raise _refused(target, reason_of(error), remedy_of(error, "folder")) from None
     check_file(target)
     try:
         data = content.encode("utf-8") if isinstance(content, str) else content
     except UnicodeEncodeError as error:
-        raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
+        raise _refused(target, reason_of(error), remedy_of(error)) from None
     if target.exists() and not target.is_file():
         # A device or a pipe, such as /dev/stdout, has no content to lose and no name to give.
         try:
             _write_into(target, data)
         except OSError as error:
-            raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
+            raise _refused(target, reason_of(error), remedy_of(error)) from None
         return
     with uninterrupted():
         _write_file(target, data)
@@ -172,7 +177,7 @@ def _write_file(target: Path, data: bytes) -> None:
         temporary.replace(target)
         temporary = None
     except (OSError, ValueError) as error:
-        raise _refused(target, _reason(error), "name a file in a folder you can write to") from None
+        raise _refused(target, reason_of(error), remedy_of(error)) from None
     finally:
         if temporary is not None:
             with suppress(OSError, ValueError):
@@ -184,8 +189,30 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name[:40]}-{secrets.token_hex(8)}.part")
 
 
-def _reason(error: OSError | ValueError) -> str:
+def reason_of(error: OSError | ValueError) -> str:
+    """Why a path cannot be written.
+
+    Args:
+        error: what the system said.
+    """
+    if isinstance(error, OSError) and error.errno in FULL:
+        return FULL[error.errno]
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def remedy_of(error: OSError | ValueError, kind: Literal["file", "folder"] = "file") -> str:
+    """What helps where a path cannot be written.
+
+    Args:
+        error: what the system said.
+        kind: what is to be written.
+
+    Returns:
+        Of a full disk or quota how to make room; else where to write instead.
+    """
+    if isinstance(error, OSError) and error.errno in FULL:
+        return f"free space on it, or name a {kind} on a disk that has room"
+    return "name a file in a folder you can write to" if kind == "file" else "name a folder you can write to"
 
 
 def _refused(path: Path, why: str, fix: str) -> InputError:
