@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 import meshwright as mw
-from meshwright.budget import TIME_LIMIT, left_s, spent, within
+from meshwright.budget import MEMORY_LIMIT, TIME_LIMIT, left_s, spent, within
 from meshwright.cli import main
 from meshwright.errors import InfeasibleError
+from meshwright.search import grid, one_space
+from meshwright.search.grid import Grid
 
 QUESTION = {"model": "llama-3.1-8b", "gpus": "16xH100"}
 
@@ -85,6 +88,39 @@ def test_a_limit_that_is_not_reached_changes_no_byte(capsys: pytest.CaptureFixtu
         del answer["timing"], answer["made_by"]  # it says the options
         answers.append(answer)
     assert answers[0] == answers[1]
+
+
+def test_a_space_is_not_looked_at_once_a_limit_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = 0
+    build = one_space.build_grid
+
+    def counted(*args: Any, **kwargs: Any) -> Grid:
+        nonlocal built
+        built += 1
+        return build(*args, **kwargs)
+
+    monkeypatch.setattr(one_space, "build_grid", counted)
+    answer = mw.plan("mixtral-8x7b", gpus="64xH100", methods="all", time_limit=1e-6)
+    assert built == 1
+    certificate, best = answer.certificate, answer.plans[0].estimate
+    assert certificate.stopped == TIME_LIMIT
+    assert certificate.bound_step_time_s is not None
+    assert 0.0 < certificate.bound_step_time_s <= best.step_time_s
+    assert certificate.priced + sum(count for _, count in certificate.pruned) == certificate.space > 0
+
+
+def test_rows_that_memory_has_no_room_for_leave_the_answer_unproven(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = mw.plan(**QUESTION)
+    monkeypatch.setattr(one_space, "LEAST_ROWS_BYTES", 4e4)
+    monkeypatch.setattr(grid, "CHECKED_TOGETHER", 16)
+    monkeypatch.setattr(one_space, "left_bytes", lambda: 0.0)
+    part = mw.plan(**QUESTION)
+    assert part.certificate.stopped == MEMORY_LIMIT
+    assert not part.certificate.optimal
+    assert 0 < part.certificate.space < whole.certificate.space
+    assert part.certificate.bound_step_time_s is not None
+    assert part.certificate.bound_step_time_s <= whole.plans[0].estimate.step_time_s
+    assert part.plans[0].estimate.step_time_s >= whole.plans[0].estimate.step_time_s
 
 
 def test_calculon_stops_with_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:

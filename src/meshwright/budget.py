@@ -77,6 +77,14 @@ def spent() -> str:
     return "" if current is None else current.look()
 
 
+def left_bytes() -> float:
+    """Memory that the question at hand may still take; infinite without a limit."""
+    current = _CURRENT.get()
+    if current is None or current.memory_bytes == float("inf"):
+        return float("inf")
+    return max(0.0, current.memory_bytes - resident_bytes())
+
+
 def left_s() -> float | None:
     """Seconds that the question at hand has left; None without a limit."""
     current = _CURRENT.get()

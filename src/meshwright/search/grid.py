@@ -6,6 +6,7 @@ the block of plans that share the row's layer costs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -52,6 +53,8 @@ class Grid:
     """Tensor strategy of all rows."""
     offload: str = ""
     """What all rows keep away from their devices, as `PlanRow.offload` says it."""
+    whole: bool = True
+    """Whether no legal row was left out for want of memory."""
 
     @property
     def rows(self) -> int:
@@ -164,7 +167,7 @@ _SHADOWED = np.array([about_hot_experts(hot).get("shadowed", 0) for *_, hot, _ i
 
 _PLACED = np.array([hot == "balanced" for *_, hot, _ in WAYS])
 
-COLUMNS = tuple(f.name for f in fields(Grid) if f.name not in ("tensor", "offload"))
+COLUMNS = tuple(f.name for f in fields(Grid) if f.name not in ("tensor", "offload", "whole"))
 """Fields with one entry per row."""
 
 
@@ -174,7 +177,15 @@ def most_offload(space: Space) -> str:
     return max(tokens, key=lambda token: (len(token.partition("-")[0]), "nvme" not in token))
 
 
-def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space, ways: Ints | None = None) -> Grid:
+def build_grid(
+    model: ModelSpec,
+    workload: Workload,
+    devices: int,
+    space: Space,
+    ways: Ints | None = None,
+    *,
+    most_bytes: float = float("inf"),
+) -> Grid:
     """All legal rows on exactly so many devices.
 
     Args:
@@ -183,32 +194,45 @@ def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space,
         devices: tp x cp x pp x dp of every row.
         space: pinned axes.
         ways: to reach experts on other ranks; those of the space if not given.
+        most_bytes: of the columns; where all rows take more, those of the least context degrees.
 
     Returns:
         The rows; none if no degrees are legal.
     """
     tensor = str((space.pinned("tensor") or ("1d",))[0])
     rules = model_rules(model, workload.seq_len, tensor)
-    wide = [tp for tp in divisors(devices) if alone_legal(rules, tp=tp)]
     # A search of another strategy is one of plans that have tensor groups.
-    wide = wide if tensor == "1d" else [tp for tp in wide if tp > 1]
-    tps = _pinned(space, "tp", wide)
+    tps = [tp for tp in divisors(devices) if alone_legal(rules, tp=tp) and (tensor == "1d" or tp > 1)]
     experts = _expert_degrees(model, space)
     legal = _Legal(rules, tensor, most_offload(space))
     ways = ways_of(space, workload.expert_load) if ways is None else ways
+    for number, mesh in sorted(enumerate(_meshes(_pinned(space, "tp", tps), model, workload, devices, space)), key=_cp):
+        if legal.bytes > most_bytes:
+            legal.whole = False
+            break
+        levels = context_levels(mesh[1], space)
+        legal.add(number, _mesh(mesh, tensor, levels, experts, workload, space, ways))
+    return legal.grid()
+
+
+def _cp(numbered: tuple[int, tuple[int, int, int, int]]) -> int:
+    return numbered[1][1]
+
+
+def _meshes(
+    tps: list[int], model: ModelSpec, workload: Workload, devices: int, space: Space
+) -> Iterator[tuple[int, int, int, int]]:
+    """Every (tp, cp, pp, dp) that uses all devices and divides sequences and batch."""
     for tp in tps:
         for cp in _pinned(space, "cp", divisors(devices // tp)):
             if devices % (tp * cp) or workload.seq_len % cp:
                 continue
-            levels = context_levels(cp, space)
             for pp in _pinned(space, "pp", divisors(devices // (tp * cp))):
                 dp, rest = divmod(devices, tp * cp * pp)
                 if rest or pp > model.most_stages or workload.global_batch % dp:
                     continue
-                if not _allowed(space, "dp", dp):
-                    continue
-                legal.add(_mesh((tp, cp, pp, dp), tensor, levels, experts, workload, space, ways))
-    return legal.grid()
+                if _allowed(space, "dp", dp):
+                    yield tp, cp, pp, dp
 
 
 class _Legal:
@@ -216,32 +240,41 @@ class _Legal:
 
     def __init__(self, rules: tuple[DegreeRule, ...], tensor: str, offload: str) -> None:
         self.rules, self.tensor, self.offload = rules, tensor, offload
-        self.waiting: list[_Mesh] = []
-        self.found: list[dict[str, np.ndarray]] = []
+        self.waiting: list[tuple[int, _Mesh]] = []
+        self.found: list[tuple[int, dict[str, np.ndarray]]] = []
+        self.bytes = 0
+        """Of the columns of legal rows so far."""
+        self.whole = True
 
-    def add(self, mesh: _Mesh) -> None:
-        """Add the rows of a mesh."""
-        self.waiting.append(mesh)
-        if sum(waiting.size for waiting in self.waiting) >= CHECKED_TOGETHER:
+    def add(self, number: int, mesh: _Mesh) -> None:
+        """Add the rows of a mesh, which go behind those of meshes with a lower number."""
+        self.waiting.append((number, mesh))
+        if sum(waiting.size for _, waiting in self.waiting) >= CHECKED_TOGETHER:
             self._check()
 
     def grid(self) -> Grid:
-        """The legal ones of all rows added, in their order."""
+        """The legal ones of all rows added, in the order of their meshes."""
         if self.waiting:
             self._check()
         empty = dict.fromkeys(COLUMNS, np.zeros(0, dtype=np.int64))
-        pieces = self.found or [empty | {"context": np.zeros((0, len(CONTEXTS)), dtype=np.int64)}]
-        columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in COLUMNS}
-        return Grid(**columns, tensor=self.tensor, offload=self.offload)
+        pieces = [piece for _, piece in sorted(self.found, key=lambda found: found[0])]
+        self.found = []
+        pieces = pieces or [empty | {"context": np.zeros((0, len(CONTEXTS)), dtype=np.int64)}]
+        # Column by column the parts give their memory back to the whole.
+        columns = {name: np.concatenate([piece.pop(name) for piece in pieces]) for name in COLUMNS}
+        return Grid(**columns, tensor=self.tensor, offload=self.offload, whole=self.whole)
 
     def _check(self) -> None:
-        each = [mesh.degrees() for mesh in self.waiting]
+        each = [mesh.degrees() for _, mesh in self.waiting]
         degrees = {name: np.concatenate([own[name] for own in each]) for name in each[0]}
         legal = np.ones(len(degrees["tp"]), dtype=bool)
         for rule in self.rules:
             legal &= rule.holds(degrees)
-        ends = np.cumsum([mesh.size for mesh in self.waiting])
-        self.found += [mesh.rows(own) for mesh, own in zip(self.waiting, np.split(legal, ends[:-1]), strict=True)]
+        ends = np.cumsum([mesh.size for _, mesh in self.waiting])
+        for (number, mesh), own in zip(self.waiting, np.split(legal, ends[:-1]), strict=True):
+            rows = mesh.rows(own)
+            self.bytes += sum(column.nbytes for column in rows.values())
+            self.found.append((number, rows))
         self.waiting = []
 
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshwright.budget import spent
+from meshwright.budget import MEMORY_LIMIT, left_bytes, spent
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plans
+from meshwright.estimate.result import StepEstimate
 from meshwright.estimate.states import has_extras
 from meshwright.search.axes import first_ways, paired_ways, ways_of
 from meshwright.search.block import Block
@@ -48,6 +49,11 @@ from meshwright.specs.workload import Workload
 if TYPE_CHECKING:
     from meshwright.search.sketch import Sketch
 
+COPIES_OF_ROWS = 4.0
+"""Memory that a search of rows takes, in sizes of their columns: bounds and what is left of them take as much again,
+and as much is spare before the limit when it is looked at (3.5 measured for 2.7 million rows, NumPy 2.3, 2026-11)."""
+LEAST_ROWS_BYTES = 8e6
+"""Of columns that any search may have: without rows there is no answer."""
 FEW = 256
 """Rows of which it takes no less to say which are worth pricing than to price them."""
 ROW_TOO_LARGE = "row: states exceed memory"
@@ -79,6 +85,8 @@ class SpaceSearch:
         self.fitting: Fitting | None = None
         """What says of rows whether a shape fits them, made when it is first asked."""
         self.counts = SpaceCounts()
+        self.whole = True
+        """Whether every legal row is looked at."""
         self.least_bytes = np.inf
         """No plan that was looked at for its memory needs less."""
 
@@ -126,7 +134,7 @@ class SpaceSearch:
                 else:
                     rows = GridRows(run=self, grid=grid, row=row, bound_s=bounds.time_s[row], plans=plans[row])
                     explore(rows, self.queue, self.counts)
-            if not grid.offload:
+            if not grid.offload and self.whole:
                 self.plain = PlainRows(grid=grid, plans=plans, time_s=bounds.time_s, space=self.counts.space)
         self.queue.simulate()
         return self._result(started)
@@ -135,10 +143,7 @@ class SpaceSearch:
         """The rows, and how many plans each stands for; without those that are beaten with nothing away already."""
         if self.plain is None:
             ways = ways_of(self.space, self.workload.expert_load)
-            if self.beat_s < np.inf and len(ways) > 1:
-                grid = self._grid_in_ways(ways)
-            else:
-                grid = build_grid(self.model, self.workload, self.cluster.devices, self.space)
+            grid = self._grid_in_ways(ways) if self.beat_s < np.inf and len(ways) > 1 else self._built()
             plans = self._plans_of_row(grid)
             self.counts.space += int(plans.sum())
             return grid, plans
@@ -149,9 +154,16 @@ class SpaceSearch:
         self.counts.pruned[ROW_BEATEN] += plain.space - int(plain.plans[left].sum())
         return replace(plain.grid.take(left), offload=most_offload(self.space)), plain.plans[left]
 
+    def _built(self, ways: Int[np.ndarray, "ways"] | None = None) -> Grid:
+        """All legal rows, or as many of them as there is memory for."""
+        most_bytes = max(LEAST_ROWS_BYTES, left_bytes() / COPIES_OF_ROWS)
+        grid = build_grid(self.model, self.workload, self.cluster.devices, self.space, ways, most_bytes=most_bytes)
+        self.whole = grid.whole
+        return grid
+
     def _grid_in_ways(self, ways: Int[np.ndarray, "ways"]) -> Grid:
         """The rows that the best of all ways to reach experts leaves below the time to beat; the others are counted."""
-        grid = build_grid(self.model, self.workload, self.cluster.devices, self.space, ways[:1])
+        grid = self._built(ways[:1])
         if not grid.rows:
             return grid
         left = self._bounds(grid, ways).time_s <= self.beat_s
@@ -348,6 +360,8 @@ class SpaceSearch:
             waiting_s = self.queue.least_waiting_s
             if self.counts.stopped or waiting_s <= self.queue.threshold_s:
                 self.counts.stop(limit, waiting_s)
+        if not self.whole:
+            self.counts.stop(MEMORY_LIMIT, min((fastest_s(plan.estimate) for plan in plans), default=np.inf))
         grouped = self.workload.packing == DYNAMIC
         if grouped:
             # Searched with packed rows; ranked by the micro-batches that each plan would run.
@@ -365,6 +379,15 @@ class SpaceSearch:
         estimates = estimate_plans(executions, self.model, self.cluster, self.workload)
         found = zip(plans, executions, estimates, strict=True)
         return tuple(FoundPlan(row=plan.row, plan=execution, estimate=one) for plan, execution, one in found)
+
+
+def fastest_s(estimate: StepEstimate) -> float:
+    """Seconds of the useful work of a step at the peak of the devices: no plan takes fewer, looked at or not.
+
+    Args:
+        estimate: of any plan of the same model, devices and workload.
+    """
+    return estimate.step_time_s * estimate.mfu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ free, spaces are searched again for those that leave less; recompute of the best
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -15,10 +15,11 @@ from meshwright.budget import spent
 from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.away import joined_answers, narrow_space, offload_spaces, schedule_spaces, tensor_spaces
+from meshwright.search.certificate import SpaceCounts
 from meshwright.search.grid import build_grid
-from meshwright.search.one_space import PlainRows, SpaceSearch
+from meshwright.search.one_space import PlainRows, SpaceSearch, fastest_s
 from meshwright.search.queue import EQUAL
-from meshwright.search.result import FoundPlan, SearchResult
+from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.lengths import DYNAMIC
@@ -70,6 +71,9 @@ def search(
     # What a search finds by default is a time to beat for all that is opened beyond.
     first = in_series.searched(narrow_space(space)) if space.opened else None
     found = [in_series.searched(one) for one in spaces]
+    if first is not None and not any(one.certificate.space for one in found):
+        # A limit left no more than what is searched by default: that is the space of the answer.
+        found, first = [first, *found], None
     if (
         not space.tight
         and np.isinf(beat_s)
@@ -110,6 +114,10 @@ class _Series:
         self.plain: dict[object, PlainRows] = {}
         """Rows and their bounds where nothing is away, by what else their space is held to."""
         self.may_fit_tightly: dict[Space, bool] = {}
+        self.stopped = ""
+        """The limit that a space was not searched whole for."""
+        self.fastest_s = np.inf
+        """No plan takes fewer seconds; known as soon as one is found."""
 
     @property
     def beat_s(self) -> float:
@@ -124,6 +132,8 @@ class _Series:
         return self._searched(space, refine=self.refine)
 
     def _searched(self, space: Space, *, refine: bool) -> SearchResult:
+        if self.fastest_s < np.inf and (limit := spent() or self.stopped):
+            return unseen(limit, self.fastest_s)
         started, here = time.perf_counter(), frozenset(pin for pin in space.pins if pin[0] != "offload")
         run = SpaceSearch(self.model, self.cluster, self.workload, space, self.top, pareto=self.pareto)
         run.beat_s, run.plain = self.beat_s, self.plain.get(here)
@@ -136,7 +146,9 @@ class _Series:
             # A plan whose layers recompute one by one lies outside the space; nothing inside is quicker than it either.
             bound_s = min(result.certificate.bound_step_time_s or np.inf, plans[0].estimate.step_time_s)
             result = replace(result, plans=plans, certificate=replace(result.certificate, bound_step_time_s=bound_s))
+        self.stopped = self.stopped or result.certificate.stopped
         for plan in result.plans:
+            self.fastest_s = min(self.fastest_s, fastest_s(plan.estimate))
             if plan.row is not None:
                 known_s = self.quickest.get(plan.row.layout, np.inf)
                 self.quickest[plan.row.layout] = min(known_s, plan.estimate.step_time_s)
@@ -171,6 +183,22 @@ def _refined(
             if estimate.step_time_s < plan.estimate.step_time_s * (1.0 - REFINED_GAIN):
                 found.append(FoundPlan(row=row_of(execution, model), plan=execution, estimate=estimate))
     return tuple(sorted(found, key=lambda plan: plan.estimate.step_time_s))
+
+
+def unseen(limit: str, least_s: float) -> SearchResult:
+    """The answer of a space that was not looked at.
+
+    Args:
+        limit: why.
+        least_s: no plan takes fewer seconds.
+    """
+    counts = SpaceCounts()
+    counts.stop(limit, least_s)
+    proven = counts.certificate(optimal=False, started=time.perf_counter())
+    certificate = PlanCertificate(
+        **{field.name: getattr(proven, field.name) for field in fields(proven)}, bound_step_time_s=least_s
+    )
+    return SearchResult(plans=(), pareto=(), certificate=certificate, relaxed=False)
 
 
 def price_all(

@@ -238,6 +238,7 @@ class PlanSpace(TableSpace):
             context=np.array([[level.get(kind, 1) for kind in CONTEXTS]], dtype=np.int64),
             tensor=row.tensor,
             offload="",
+            whole=True,
         )
         return float(RowBounds(grid, self.model, self._hardware, self.workload).time_s[0])
 
