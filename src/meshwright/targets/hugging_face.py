@@ -287,6 +287,8 @@ class Arguments:
     """As `seq_len`: `materialised` or `flash`."""
     compiled: bool = False
     """Whether PyTorch's compiler makes the kernels."""
+    synced: bool | None = False
+    """Whether ranks sum gradients in every micro-batch; None where a file says it that is not read."""
     stated: tuple[str, ...] = ()
     """Batch and accumulation by the names that DeepSpeed has for them, where they are said and not usual."""
     notes: tuple[str, ...] = ()
@@ -296,6 +298,11 @@ class Arguments:
     def software(self) -> dict[str, str]:
         """The framework that prices the kernels, where it is not that of eager layers."""
         return {"software": "pytorch-compiled-no-sync"} if self.compiled else {}
+
+    @property
+    def synced_software(self) -> dict[str, str]:
+        """The framework that prices a step whose gradients are scattered in every micro-batch."""
+        return {"software": "pytorch-compiled" if self.compiled else "pytorch-eager"}
 
 
 def read_arguments(files: Files, reader: KeyReader) -> Arguments:
@@ -329,9 +336,32 @@ def arguments_of(own: KeyReader, seq_len: int | None = None, recompute: str = "g
         steps=own.degree("gradient_accumulation_steps", 1),
         seq_len=seq_len,
         compiled=own.switch("torch_compile") or own.get("torch_compile_backend") is not None,
+        synced=_synced(own),
         stated=tuple(name for name, key in _STATED.items() if own.get(key) is not None),
     )
 
+
+def accumulation(synced: bool) -> Keys:
+    """The trainer's arguments by which ranks sum gradients in every micro-batch, or none."""
+    return {ACCELERATOR: {_ACCUMULATION: {_SYNCED: True}}} if synced else {}
+
+
+def _synced(own: KeyReader) -> bool | None:
+    """Whether ranks sum gradients in every micro-batch, as `accelerator_config` says: a table, its JSON, or a file."""
+    said = own.get(ACCELERATOR)
+    if isinstance(said, str):
+        if not said.lstrip().startswith("{"):
+            return None
+        said = table_of(said, "JSON", ACCELERATOR)
+    kept = said.get(_ACCUMULATION) if isinstance(said, Mapping) else None
+    value = kept.get(_SYNCED, False) if isinstance(kept, Mapping) else False
+    if not isinstance(value, bool):
+        own.refuse(f"{ACCELERATOR}.{_ACCUMULATION}.{_SYNCED}", value, "must be true or false", "write true or false")
+    return value is True
+
+
+ACCELERATOR = "accelerator_config"
+_ACCUMULATION, _SYNCED = "gradient_accumulation_kwargs", "sync_each_batch"
 
 _STATED = {
     "train_micro_batch_size_per_gpu": "per_device_train_batch_size",

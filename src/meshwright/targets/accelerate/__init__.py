@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.errors import Problem
+from meshwright.library.software import software
 from meshwright.targets import adapters, fsdp, hugging_face
 from meshwright.targets.accelerate.read import CONFIG, CONTEXT, FILE, SIZES, TITLE, files_named, read
 from meshwright.targets.keys import Keys, nested_tables, yaml_text
@@ -120,6 +121,12 @@ def _divided(plan: Plan) -> bool:
     return plan.strategy.tp > 1
 
 
+def _synced(plan: Plan) -> bool:
+    """Whether shards of gradients are summed in every micro-batch, which the trainer does only where it is told."""
+    several = plan.sharded and plan.found.pipeline.num_micro_batches > 1
+    return several and software(plan.workload.software).whole_gradients != "always"
+
+
 def _division(plan: Plan) -> Keys:
     """Fields of its `DistributedConfig`."""
     data = plan.strategy.data
@@ -144,6 +151,7 @@ def _files(plan: Plan) -> tuple[tuple[str, str], ...]:
         weights="float32",
         distributed=_division(plan) if _divided(plan) else None,
         gradient_checkpointing=plan.recomputed and not by_fsdp,
+        **hugging_face.accumulation(_synced(plan)),
     )
     return (CONFIG, yaml_text(configuration(plan), head)), *trainer
 

@@ -104,7 +104,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         "optimizer": trainer.optimizer,
         "seq_len": trainer.seq_len,
         "attention_kernel": trainer.attention,
-        **trainer.software,
+        **_software(reader, trainer, deferrable=sharded and steps > 1),
         **adapters.read_adapters(files, reader),
     }
     if trainer.loaded in ("bfloat16", "bf16") and row.sharding == "z0" and dtype in ("bf16", "no"):
@@ -126,6 +126,23 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     if kind == "fsdp" and reader.get(_VERSION, 1) == 1:
         notes = (*notes, "FSDP1 is priced as FSDP2, which shards alike")
     return reader.launch(row, workload=workload, notes=notes)
+
+
+def _software(reader: KeyReader, trainer: hugging_face.Arguments, *, deferrable: bool) -> dict[str, str]:
+    """The framework that prices a step, where it is not that of eager layers that sum gradients once.
+
+    Args:
+        reader: takes what is wrong.
+        trainer: its arguments.
+        deferrable: whether ranks shard gradients of several micro-batches, which are kept whole unless they are summed
+            in every one.
+    """
+    if not deferrable or trainer.synced is False:
+        return trainer.software
+    if trainer.synced is None:
+        why = "that file says whether gradients are summed in every micro-batch, and is not read"
+        reader.refuse(hugging_face.ACCELERATOR, "a file's name", why, "write the JSON of that file in its place")
+    return trainer.synced_software if trainer.synced else trainer.software
 
 
 def _own_division(reader: KeyReader, files: Files) -> KeyReader | None:

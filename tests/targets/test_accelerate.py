@@ -1,0 +1,74 @@
+"""Where ranks of Accelerate sum the gradients of several micro-batches: priced as files say it, and written so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright import check, export, plan
+from meshwright.app.check import CheckReport
+
+SYNCED = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+SHARDS = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n"
+
+
+def checked(folder: Path, accelerator: object, steps: int = 8) -> CheckReport:
+    said = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": steps, "bf16": True}
+    (folder / "training_args.json").write_text(json.dumps(said | {"accelerator_config": accelerator}))
+    file = folder / "around.yaml"
+    file.write_text(f"{SHARDS}fsdp_config:\n  fsdp_version: 2\n")
+    return check("qwen3-0.6b", cluster="8xH100", source=file, search=False)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "steps", "software"),
+    [
+        (None, 8, "pytorch-eager-no-sync"),
+        ({"split_batches": False}, 8, "pytorch-eager-no-sync"),
+        ({"gradient_accumulation_kwargs": {"sync_each_batch": False}}, 8, "pytorch-eager-no-sync"),
+        (SYNCED, 8, "pytorch-eager"),
+        (json.dumps(SYNCED), 8, "pytorch-eager"),
+        (SYNCED, 1, "pytorch-eager-no-sync"),
+    ],
+)
+def test_gradients_are_summed_where_the_arguments_say(
+    tmp_path: Path, accelerator: object, steps: int, software: str
+) -> None:
+    report = checked(tmp_path, accelerator, steps)
+    assert report.inputs is not None
+    assert report.inputs.workload.software == software
+
+
+def test_gradients_of_each_batch_need_less_memory(tmp_path: Path) -> None:
+    whole, summed = (checked(tmp_path, said).estimate for said in (None, SYNCED))
+    assert whole is not None
+    assert summed is not None
+    assert summed.peak_memory_bytes < whole.peak_memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "field"),
+    [
+        ("accelerator.json", "accelerator_config"),
+        (
+            {"gradient_accumulation_kwargs": {"sync_each_batch": "yes"}},
+            "accelerator_config.gradient_accumulation_kwargs.sync_each_batch",
+        ),
+    ],
+)
+def test_what_does_not_say_it_is_refused_by_its_key(tmp_path: Path, accelerator: object, field: str) -> None:
+    assert field in [one.field for one in checked(tmp_path, accelerator).violations]
+
+
+@pytest.mark.parametrize("software", ["pytorch-eager", "pytorch-eager-no-sync"])
+def test_a_job_sums_gradients_as_the_plan_was_priced(tmp_path: Path, software: str) -> None:
+    pins = ("sharding=fsdp", "mbs=1", "tp=1", "cp=1")
+    found = plan("llama-3.1-8b", gpus="8xH100", global_batch=64, software=software, target="accelerate", pin=pins)
+    export(found[0], "accelerate", tmp_path)
+    said = json.loads((tmp_path / "training_args.json").read_text())
+    assert said.get("accelerator_config") == (SYNCED if software == "pytorch-eager" else None)
+    report = check("llama-3.1-8b", cluster="8xH100", source=tmp_path / "accelerate.yaml", search=False)
+    assert report.inputs is not None
+    assert report.inputs.workload.software == software
