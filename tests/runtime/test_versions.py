@@ -247,3 +247,16 @@ def test_what_does_not_run_says_why(options: dict[str, Any], words: str) -> None
 
     with pytest.raises(InputError, match=words):
         compiled()
+
+
+def test_a_result_of_several_sums_is_refused_where_weights_change_between_them() -> None:
+    def with_product(layers: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
+        return loss(layers, batch), batch[0].mean() * batch[1].mean()
+
+    @mw.parallelize(method=mw.LocalPipeline(num_stages=2, num_micro_batches=4, schedule="pipedream"))
+    def reporting(state: Any, batch: Any) -> Any:
+        (value, product), gradients = jax.value_and_grad(with_product, has_aux=True)(state[0], batch)
+        return update(state, gradients), value, product
+
+    with pytest.raises(InputError, match="made of several sums"):
+        reporting(initial(), batch())

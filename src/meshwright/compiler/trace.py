@@ -133,7 +133,10 @@ def _shared(
     if 1 < updates == micro_batches:
         # What a single sample mixes cannot be seen: how its numbers join is read from the whole batch.
         whole = _traced(fun, given, 1, reports_behind=behind)
-        shared = replace(step, joins=shared_out(whole, micro_batches).joins)
+        joins = shared_out(whole, micro_batches).joins
+        if len(joins) != len(step.loss.outvars):
+            raise NotShared("a result of the loss is made of several sums, and weights change between their parts")
+        shared = replace(step, joins=joins)
     else:
         shared = shared_out(step, micro_batches // updates)
     return _of_updates(shared, micro_batches, updates)
