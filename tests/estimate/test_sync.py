@@ -469,7 +469,7 @@ def test_buckets_grow_with_the_ranks() -> None:
         (100, 400e6, 4),
         (100, 401e6, 5),
     ):
-        assert seconds(buckets_of(column(size), ranks)) == known
+        assert seconds(buckets_of(column(size), column(ranks))) == known
 
 
 def test_shards_are_summed_between_groups() -> None:

@@ -144,7 +144,7 @@ def _shardings_tried() -> str:
     grouped = [name for name in searched_shardings() if SHARDINGS[name].grouped]
     tried = ", ".join([*plain_shardings(), *(f"{name} for every group size" for name in grouped)])
     named = [name for name in SHARDINGS if name not in searched_shardings()]
-    return f"{tried}; {', '.join(named)} where it is named"
+    return f"{tried}; {' and '.join(named)} where they are named"
 
 
 AXES: dict[str, Axis] = {
