@@ -13,6 +13,7 @@ import meshwright as mw
 from meshwright.budget import MEMORY_LIMIT, TIME_LIMIT, left_s, spent, within
 from meshwright.cli import main
 from meshwright.errors import InfeasibleError
+from meshwright.planning import size
 from meshwright.search import grid, one_space
 from meshwright.search.grid import Grid
 
@@ -147,6 +148,21 @@ def test_calculon_stops_with_what_it_has(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_size_out_of_time_says_so() -> None:
     with pytest.raises(InfeasibleError, match="reached its time limit"):
         mw.size("llama-3.1-8b", "H100", step_time=0.5, time_limit=1e-6)
+
+
+def test_a_size_out_of_time_bounds_no_further_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = 0
+    build = size.build_grid
+
+    def counted(*args: Any, **kwargs: Any) -> grid.Grid:
+        nonlocal built
+        built += 1
+        return build(*args, **kwargs)
+
+    monkeypatch.setattr(size, "build_grid", counted)
+    with pytest.raises(InfeasibleError, match="reached its time limit"):
+        mw.size("gpt2-xl", "H100", step_time=0.31, time_limit=1e-6)
+    assert built == 0
 
 
 def test_a_study_out_of_time_keeps_its_trials() -> None:

@@ -116,6 +116,8 @@ class Sizing:
         for devices in self.counts:
             if devices < fewest:
                 continue
+            if limit := spent():
+                raise nothing_in_time(limit, f"the fewest {self.group.device.name}")
             self.considered += 1
             bound = self._bound(devices)
             if bound is None or not self.goal.met(bound):
@@ -125,8 +127,6 @@ class Sizing:
             if devices < wait:
                 self.skipped += 1
                 continue
-            if limit := spent():
-                raise nothing_in_time(limit, f"the fewest {self.group.device.name}")
             point = self._search(devices)
             self.tried[devices] = point
             if point.meets:
