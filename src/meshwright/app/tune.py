@@ -90,7 +90,8 @@ class TuneAnswer(Answer):
             "budget": self.trials,
             "optimum": None
             if optimum is None
-            else {"value": optimum.value, "name": optimum.name, "space": optimum.space},
+            else {"value": optimum.value, "name": optimum.name, "space": optimum.space}
+            | ({"stopped": optimum.stopped} if optimum.stopped else {}),
             "timing": {
                 "search_s": optimum.search_s if optimum else None,
                 "studies": [judged.timing() for judged in self.studies],

@@ -212,6 +212,7 @@ class TunedExecutions(TableSpace):
             name=_named(best.execution),
             space=certificate.space,
             search_s=certificate.search_s,
+            stopped=certificate.stopped,
         )
 
 

@@ -44,7 +44,7 @@ def render_tuners(document: Mapping[str, Any]) -> RenderableType:
     optimum, search_s = document["optimum"], document["timing"]["search_s"]
     line = (
         f"{document['space']}: {document['size']:,} points, {document['budget']} trials each; "
-        f"exact search: {seconds(optimum['value'])} in {seconds(search_s)}"
+        f"exact search: {seconds(optimum['value'])} in {seconds(search_s)}{_stopped(optimum)}"
     )
     table = columns("tuner", "regret", "best", "at 10", "at 30", "ok", "time", "per trial", left=("tuner",))
     table.add_row("exact search", "0%", seconds(optimum["value"]), "", "", "", seconds(search_s), "")
@@ -109,7 +109,16 @@ def _verdict(document: Mapping[str, Any]) -> str:
     if best is None:
         return f"None of {document['count']} trials with {document['label']} is ok."
     text = f"{best['name']}: {seconds(best['value'])}, the best of {document['count']} trials with {document['label']}"
-    return text + (f", {regret_percent(document['regret'])} above the optimum." if optimum else ".")
+    if not optimum:
+        return f"{text}."
+    known = "the best that the exact search had found" if "stopped" in optimum else "the optimum"
+    where = "above" if document["regret"] >= 0 else "below"
+    return f"{text}, {regret_percent(abs(document['regret']))} {where} {known}."
+
+
+def _stopped(optimum: Mapping[str, Any]) -> str:
+    """That better may be left, where the exact search ended at a limit."""
+    return f"; it stopped at its {optimum['stopped']}, so better may be left" if "stopped" in optimum else ""
 
 
 def _named(document: Mapping[str, Any]) -> str:
@@ -122,7 +131,9 @@ def _facts(document: Mapping[str, Any]) -> list[str]:
     facts = [f"{document['space']}: {document['size']:,} legal points, searched for the least {_named(document)}"]
     optimum, search_s = document["optimum"], document["timing"]["search_s"]
     if optimum:
-        facts.append(f"exact search: {optimum['name']}, {seconds(optimum['value'])}, in {seconds(search_s)}")
+        facts.append(
+            f"exact search: {optimum['name']}, {seconds(optimum['value'])}, in {seconds(search_s)}{_stopped(optimum)}"
+        )
     timing = document["timing"]["studies"][0]
     took = f"{seconds(timing['wall_s'])}, of which {seconds(timing['priced_s'])} to price"
     resumed = f"; {document['resumed']} trials are of earlier runs" if document["resumed"] else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -62,6 +63,17 @@ def test_a_trial_is_priced_as_the_search_prices_it(small: SmallSpace) -> None:
     outcome = space.evaluate(point)
     assert outcome.status == "ok"
     assert outcome.value == pytest.approx(best.value, rel=1e-9)
+
+
+def test_the_best_of_a_search_that_stopped_says_so() -> None:
+    small = SPACES[0]
+    space = plan_space(small)
+    found = search(small.model, small.cluster, small.workload, space.space, top=1, refine=False)
+    cut = replace(found, certificate=replace(found.certificate, stopped="time limit"))
+    whole, part = space.optimum_of(found), space.optimum_of(cut)
+    assert whole is not None
+    assert part is not None
+    assert (whole.stopped, part.stopped, part.value) == ("", "time limit", whole.value)
 
 
 def test_no_trial_is_better_than_the_optimum_or_its_bound() -> None:

@@ -104,13 +104,15 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimum:
-    """The best there is, known because the whole space was searched."""
+    """The best of the exact search: the best there is, unless it stopped at a limit."""
 
     value: float
     name: str
     space: int
     """Legal points of the space."""
     search_s: float
+    stopped: str = ""
+    """The limit at which the search stopped, so that better may be left; empty where all was searched."""
 
 
 @runtime_checkable

@@ -256,4 +256,5 @@ class PlanSpace(TableSpace):
             name=best.row.format() if best.row else "",
             space=found.certificate.space,
             search_s=found.certificate.search_s,
+            stopped=found.certificate.stopped,
         )
