@@ -166,12 +166,14 @@ class RingStep(ShardedStep):
             ahead, back, x, dx, kept, sums = state
             dx, sums = backward(turn, back, dx, kept, sums)
             x, kept = forward(turn, ahead, x, kept)
-            return (self._on(ahead), self._on(back), x, dx, kept, (self._on(sums[0]), *sums[1:])), None
+            ahead, back, groups = self._on((ahead, back, sums[0]))
+            return (ahead, back, x, dx, kept, (groups, *sums[1:])), None
 
         def drain(state: Any, turn: jax.Array) -> tuple[Any, None]:
             back, dx, kept, sums = state
             dx, sums = backward(turn, back, dx, kept, sums)
-            return (self._on(back), dx, kept, (self._on(sums[0]), *sums[1:])), None
+            back, groups = self._on((back, sums[0]))
+            return (back, dx, kept, (groups, *sums[1:])), None
 
         like = jax.eval_shape(self.decoder.entered, ends, jax.tree.map(lambda leaf: leaf[0], split)["tokens"][:, :-1])
         x = jnp.zeros(like.shape, like.dtype)
@@ -209,9 +211,18 @@ class RingStep(ShardedStep):
         return self._moved(values, lambda rank: rank + 1)
 
     def _moved(self, values: Any, to: Callable[[int], int]) -> Any:
-        """Values of the rank that sends them here."""
+        """Values of the rank that sends them here, in one message: CPU ranks of XLA mix up several at once."""
         pairs = [(rank, to(rank) % self.ranks) for rank in range(self.ranks)]
-        return jax.tree.map(lambda leaf: jax.lax.ppermute(leaf, INNER, pairs), values)
+        leaves, structure = jax.tree.flatten(values)
+        dtypes = [leaf.dtype for leaf in leaves]
+        alike = len(set(dtypes)) == 1
+        flat = [(leaf if alike else jax.lax.bitcast_convert_type(leaf, jnp.uint8)) for leaf in leaves]
+        sent = jax.lax.ppermute(jnp.concatenate([part.ravel() for part in flat]), INNER, pairs)
+        parts = jnp.split(sent, np.cumsum([part.size for part in flat])[:-1])
+        moved = [part.reshape(one.shape) for part, one in zip(parts, flat, strict=True)]
+        if not alike:
+            moved = [jax.lax.bitcast_convert_type(part, dtype) for part, dtype in zip(moved, dtypes, strict=True)]
+        return jax.tree.unflatten(structure, moved)
 
     def _home(self, rank: int) -> int:
         """The group that a rank keeps: the one whose forward it runs in turn 0, were it not behind."""
