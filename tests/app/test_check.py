@@ -106,6 +106,11 @@ def test_a_repair_that_changes_the_batch_says_so() -> None:
     assert report.repairs[: len(kept)] == tuple(kept)
 
 
+def test_a_batch_that_nothing_else_divides_is_moved_to_the_nearest_that_does() -> None:
+    repairs = check("gpt2", "dp8.mbs8.gbs100", GPUS, search=False).repairs
+    assert {repair.change for repair in repairs if repair.changes_training} == {"gbs 100 -> 64", "gbs 100 -> 128"}
+
+
 def test_the_document() -> None:
     document = check(MODEL, "z0.mbs8", GPUS, global_batch=BATCH).to_dict()
     assert document["schema"] == "meshwright.check/1"

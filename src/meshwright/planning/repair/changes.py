@@ -66,6 +66,11 @@ def repairs(row: PlanRow, model: ModelSpec, devices: int, precision: Precision) 
         if changed not in seen and not (changed.optimizer_tile and _copies_none(changed)):
             seen.add(changed)
             yield Change(lever=lever, row=changed, text=describe(row, changed))
+    step = fixed.dp * fixed.mbs
+    for batch in {row.gbs // step * step, -(-row.gbs // step) * step} - {0, row.gbs}:
+        changed = replace(fixed, gbs=batch)
+        if changed not in seen:
+            yield Change(lever="gbs", row=changed, text=describe(row, changed), changes_training=True)
 
 
 def _copies_none(row: PlanRow) -> bool:
