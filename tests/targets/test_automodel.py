@@ -81,6 +81,19 @@ def test_a_recipe_says_model_degrees_and_formats(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("weights", "cast", "compute"),
+    [("float32", "", "fp32"), ("float32", "  autocast_dtype: bfloat16\n", "bf16"), ("bf16", "", "bf16")],
+)
+def test_copies_compute_in_the_format_of_weights_that_nothing_casts(
+    tmp_path: Path, weights: str, cast: str, compute: str
+) -> None:
+    text = RECIPE.replace("torch_dtype: bf16", f"torch_dtype: {weights}").replace(
+        "  offload_policy: none\n", f"  strategy: ddp\n{cast}"
+    )
+    assert described(asked(tmp_path, text)).workload.precision.compute == compute
+
+
+@pytest.mark.parametrize(
     ("said", "targets"),
     [
         ("target_modules: '*_proj'", "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"),

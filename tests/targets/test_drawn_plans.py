@@ -65,8 +65,20 @@ def _is_of(target: str, path: Path) -> bool:
         return False
 
 
+def _alone(plan: ExecutionPlan) -> ExecutionPlan:
+    """A plan whose ranks that share states with nobody shard nothing: frameworks have one switch for both."""
+    strategies = (
+        replace(each, data=replace(each.data, zero=0))
+        if each.data.shard * each.cp == 1 and each.data.zero == 1
+        else each
+        for each in plan.strategies
+    )
+    return replace(plan, strategies=tuple(strategies))
+
+
 def same_plan(one: ExecutionPlan, other: ExecutionPlan) -> bool:
-    """Whether two plans run alike: the same but for names of schedules whose orders are equal."""
+    """Whether two plans run alike: but for names of schedules whose orders are equal, and for shards of one rank."""
+    one, other = _alone(one), _alone(other)
     if one == other:
         return True
     first, second = one.pipelines[0], other.pipelines[0]

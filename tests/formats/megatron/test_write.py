@@ -152,6 +152,10 @@ REFUSED: dict[str, tuple[Job, str]] = {
     "chimera": (job(plan_of(PlanRow(pp=2, gbs=4, schedule="chimera"), [4, 4])), "schedule"),
     "short group": (job(plan_of(PlanRow(pp=4, vpp=2, gbs=6, schedule="interleaved"), [1] * 8)), "num_micro_batches"),
     "unsharded offload": (job(plan_of(PlanRow(dp=2, gbs=2, offload="o"), [4])), "offload.optimizer"),
+    "offload unsharded over context": (
+        job(plan_of(PlanRow(cp=(("ag", 2),), gbs=2, offload="o"), [4])),
+        "offload.optimizer",
+    ),
     "kept gathers": (job(plan_of(PlanRow(pp=2, dp=2, gbs=4, sharding="fsdp-keep"), [4, 4])), "data.reshard"),
 }
 

@@ -339,8 +339,8 @@ def _recompute_flags(found: Homogeneous) -> Flags:
 
 
 def _distributed(strategy: LayerStrategy) -> bool:
-    """Whether the distributed optimizer steps: it shards states, and one data rank needs it to offload them."""
-    return strategy.data.zero >= 1 or (strategy.dp == 1 and strategy.offload.optimizer > 0)
+    """Whether the distributed optimizer steps: it shards states, and offloads those that a rank shares with nobody."""
+    return strategy.data.zero >= 1 or (strategy.dp * strategy.cp == 1 and strategy.offload.optimizer > 0)
 
 
 def _offload_problems(strategy: LayerStrategy) -> Iterator[Problem]:

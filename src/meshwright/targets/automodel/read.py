@@ -121,6 +121,10 @@ def _states(reader: KeyReader, precision: Precision) -> Precision:
 
 
 def _wide(reader: KeyReader) -> bool:
+    """Whether it computes in fp32: FSDP2 by its policy; DDP where nothing casts weights that are in fp32."""
+    if reader.word(f"{_D}strategy", "fsdp2") == "ddp":
+        cast = reader.get(f"{_D}autocast_dtype")
+        return cast is None and reader.word("model.torch_dtype", "auto").removeprefix("torch.") in ("float32", "fp32")
     return reader.word(f"{_D}mp_policy.param_dtype", "bfloat16").endswith("float32")
 
 
