@@ -53,7 +53,9 @@ def test_a_plan_set_file_names_the_command_that_asked_for_it(tmp_path: Path) -> 
     command = "meshwright plan llama-3-8b --gpus 8xH100 --seq 8k --top 1"
     assert json.loads(path.read_text())["made_by"] == {"version": mw.__version__, "command": command}
     assert command in mw.report(path, format="md").text
-    assert "command" not in mw.plan("llama-3-8b", gpus="8xH100", top=1).best.to_dict()
+    for other in (7, {"command": 7}, {}):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"made_by": other}))
+        assert f"meshwright report {path}" in mw.report(path, format="md").text
 
 
 def test_an_answer_is_handed_on() -> None:

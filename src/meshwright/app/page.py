@@ -113,7 +113,9 @@ def _of_file(text: str, command: str) -> PageSource:
     if not plans:
         raise UnsupportedError(_empty(path), code="MW408")
     warning = ["the plans are priced again by this version, which differs from the file's by more than 0.1%"]
-    command = data.get("made_by", {}).get("command", command)
+    made_by = data.get("made_by")
+    if isinstance(made_by, Mapping) and isinstance(made_by.get("command"), str):
+        command = made_by["command"]
     document = {**data, "warnings": [*data.get("warnings", ()), *(warning if moved else ())]}
     return _source(document, tuple(plans), command)
 

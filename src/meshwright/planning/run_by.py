@@ -49,9 +49,11 @@ def run_by_reason(jobs: Sequence[Job]) -> Reason:
     Args:
         jobs: plans in order of their rank.
     """
-    found = ((rank, run_by(job)) for rank, job in enumerate(jobs, start=1))
-    rank, able = next((one for one in found if one[1]), (0, ()))
-    others = [name for name in ASKED if name not in able and not _lacks_model(TARGETS[name].problems(jobs[0]))]
+    refused = dict(zip(ASKED, refusals(jobs[0]), strict=True))
+    first = tuple(name for name, problems in refused.items() if not problems)
+    found = ((rank, run_by(job)) for rank, job in enumerate(jobs[1:], start=2))
+    rank, able = (1, first) if first else next((one for one in found if one[1]), (0, ()))
+    others = [name for name, problems in refused.items() if name not in able and not _lacks_model(problems)]
     return Reason.of("run by", rank=rank, targets=able, titles=titles(able), others=others)
 
 

@@ -115,8 +115,7 @@ def _run_by_some(fits: list[Fitting], space: Space) -> Fitting:
     if plain is None:
         return fits[0]
     others = search(job.model, job.cluster, job.workload, plain, top=LOOKED_AT, refine=False).plans
-    rows = (one for one in others if one.row is not None)
-    found = (fitting(one.row, one.estimate, job.model, job.cluster, job.workload) for one in rows if one.row)
+    found = (fitting(one.row, one.estimate, job.model, job.cluster, job.workload) for one in others if one.row)
     return next((one for one in found if run_by(one.job)), fits[0])
 
 

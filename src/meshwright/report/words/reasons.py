@@ -99,13 +99,13 @@ def _search(facts: Mapping[str, Any]) -> str:
 
 
 def _run_by(facts: Mapping[str, Any]) -> str:
-    """`runs under: Megatron-LM, Megatron Bridge; --target accelerate, deepspeed or axolotl finds one of its own`."""
+    """`runs under: Megatron-LM, Megatron Bridge; --target accelerate or axolotl looks for one of its own`."""
     able = facts["titles"] or "no framework known here"
     if facts["rank"] > 1:
         able = f"no framework known here, but plan {facts['rank']}: {able}"
     *names, last = facts["others"] or [""]
     others = f"{', '.join(names)} or {last}" if names else last
-    return f"runs under: {able}" + (f"; --target {others} finds one of its own" if others else "")
+    return f"runs under: {able}" + (f"; --target {others} looks for one of its own" if others else "")
 
 
 def _price(facts: Mapping[str, Any]) -> str:
