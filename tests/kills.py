@@ -140,7 +140,7 @@ def answers(kills: int, chance: Random) -> tuple[int, list[str]]:
 
 def sweeps(kills: int, chance: Random) -> tuple[int, list[str]]:
     """Of sweeps that go on until they are done."""
-    from meshwright.calculon.sweep_file import read_sweep
+    from meshwright.formats.sweep_file import read_sweep
 
     whole_s = took_s(SWEEP.replace("s.parquet", "other.parquet"), SWEEP.replace("s.parquet", "whole.parquet"))
     expected = sorted(map(repr, read_sweep("whole.parquet")))

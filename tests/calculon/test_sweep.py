@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.sweep import CalculonSweep
+from meshwright.app.calculon_sweep import CalculonSweep
 from meshwright.app.verbs import VERBS, python_verb
 from meshwright.calculon.answer import SearchGoal
 from meshwright.calculon.sweep import design_parts, designs_of
-from meshwright.calculon.sweep_file import read_sweep
-from meshwright.calculon.sweep_parts import PartsFolder
 from meshwright.errors import InputError, StoppedError
+from meshwright.formats.sweep_file import read_sweep
+from meshwright.formats.sweep_parts import PartsFolder
 from tests.calculon.spaces import SMALL, WIDE, a100, space_of
 
 calculon_search, calculon_sweep = python_verb("calculon search"), python_verb("calculon sweep")
@@ -83,7 +83,7 @@ def test_an_interrupted_sweep_is_valid_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_rows_of_an_incomplete_design_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshwright.app import sweep as module
+    from meshwright.app import calculon_sweep as module
 
     path = tmp_path / "s.parquet"
     whole = module.every_execution
@@ -163,7 +163,7 @@ def test_empty_and_hopeless_designs_say_why(tmp_path: Path) -> None:
 def killed_sweep(path: Path, designs: int) -> None:
     """A sweep of the question whose process is killed as soon as so many designs are done."""
     code = (
-        "import os, signal, sys; from pathlib import Path; import meshwright.calculon.sweep_parts as parts\n"
+        "import os, signal, sys; from pathlib import Path; import meshwright.formats.sweep_parts as parts\n"
         "from tests.calculon.test_sweep import swept\n"
         "parts.PART_S = parts.PART_SHARE = 0.0\n"
         "def told(progress):\n"

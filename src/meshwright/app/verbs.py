@@ -87,7 +87,7 @@ VERBS = {
     "clusters show": Verb("library:ShowClusterRequest", "clusters:show_cluster", apart=True),
     "calculon estimate": Verb("calculon:CalculonEstimateRequest", "calculon:calculon_estimate", apart=True),
     "calculon search": Verb("calculon:CalculonSearchRequest", "calculon:calculon_search"),
-    "calculon sweep": Verb("calculon:CalculonSweepRequest", "sweep:calculon_sweep"),
+    "calculon sweep": Verb("calculon:CalculonSweepRequest", "calculon_sweep:calculon_sweep"),
     "calculon what-if": Verb("calculon:CalculonWhatIfRequest", "calculon:calculon_what_if"),
     "calculon tune": Verb("tune:CalculonTuneRequest", "tune:calculon_tune"),
 }

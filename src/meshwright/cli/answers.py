@@ -14,7 +14,7 @@ from meshwright.cli.output import Output, print_error, write
 from meshwright.records import as_json
 
 if TYPE_CHECKING:
-    from meshwright.app.sweep import Progress
+    from meshwright.app.sweeping import Progress
 
 VIOLATIONS = 5
 SURE_AFTER_S = 1.0
@@ -288,7 +288,7 @@ def swept(out: Output, request: Any, use: Callable[..., Any]) -> None:
         show("sweeping ...")
 
         def tell(progress: Progress) -> None:
-            rate = f"{progress.rate / 1e6:,.1f} M executions/s"
+            rate = f"{progress.rate / 1e6:,.1f} M {progress.noun}/s"
             words = f"sweep: {progress.designs:,} of {progress.of:,} designs, {rate}"
             show(words if progress.left_s is None else f"{words}, {progress.left_s:,.0f} s to go")
 

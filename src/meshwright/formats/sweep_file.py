@@ -1,7 +1,7 @@
 """The Parquet file of a sweep: rows as designs end, valid whenever writing stops, and gone on with later.
 
-    rows       one execution each: design, rank, whether on the front, its keys, all statistics
-    metadata   under `meshwright.sweep`: what was asked, which designs are complete, their certificates or why not
+    rows       some of each design; its column `design` says which, the other columns are those of the sweep
+    metadata   under `meshwright.sweep`: what was asked, which designs are complete, what came of each
 
 While a sweep runs its rows go to parts of the same form in a hidden folder beside the output (`sweep_parts`). They
 become the output at the end; of a sweep that was killed they stay, and going on takes them in.
@@ -11,25 +11,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
-from meshwright.calculon.executions import COUNTS, FLAGS, KEYS, ExecutionColumns
-from meshwright.calculon.inputs import CHOICES
-from meshwright.calculon.statistics import STATISTICS
-from meshwright.calculon.sweep_parts import PartsFolder, left_of
 from meshwright.errors import InputError, UnsupportedError
+from meshwright.formats.sweep_parts import PartsFolder, left_of
 from meshwright.formats.writing import reason_of, remedy_of
 from meshwright.interruptions import uninterrupted
 
 METADATA = "meshwright.sweep"
-SCHEMA = "meshwright.calculon-sweep/1"
 ROWS_AT_ONCE = 1 << 16
 """Rows of a group, and rows copied together."""
 FILE_CODE, EXTRA_CODE = "MW244", "MW409"
@@ -58,7 +52,7 @@ class Complete:
     design: int
     rows: int
     about: Mapping[str, Any]
-    """Its names, certificate, and why it has no rows if it has none."""
+    """Its names, what was found, and why it has no rows if it has none."""
 
     def to_dict(self) -> dict[str, Any]:
         """As data."""
@@ -70,7 +64,12 @@ class SweepFile:
     """Writes one sweep's file: parts as designs end, and the file itself, complete or not, when it is closed."""
 
     path: Path
+    schema: str
+    """Of the answer, with its version."""
+    columns: Callable[[], Any]
+    """Makes the Arrow schema of the rows."""
     fingerprint: str
+    """Of the question: a file is only gone on with under the same."""
     complete: list[Complete] = field(default_factory=list)
     """Designs whose rows are on the disk or will be, those of earlier runs included."""
     _own: PartsFolder | None = None
@@ -118,7 +117,7 @@ class SweepFile:
         try:
             with module.ParquetFile(str(file)) as old:
                 seen = {one.design for one in self.complete}
-                new = [one for one in _read_metadata(self.path, old, self.fingerprint) if one.design not in seen]
+                new = [one for one in self._designs_of(old) if one.design not in seen]
                 for _ in old.iter_batches(batch_size=ROWS_AT_ONCE, columns=["design"]):
                     pass  # a file cut short says so here, before hours of work
         except InputError:
@@ -131,28 +130,20 @@ class SweepFile:
         self._earlier.append((file, new))
         self.complete += new
 
-    def add(self, design: Mapping[str, Any], numbers: np.ndarray, columns: ExecutionColumns, values: Mapping[str, Any],
-            rank: Mapping[int, int], front: frozenset[int]) -> int:  # fmt: skip
+    def add(self, rows: Any) -> int:
         """Rows of a design.
 
         Args:
-            design: `design`, `app`, `system` and `batch`.
-            numbers: positions in the design's space.
-            columns: the executions.
-            values: statistics by name.
-            rank: by position, of the best executions.
-            front: positions on the front.
+            rows: an Arrow table of the columns.
 
         Returns:
             Rows added.
         """
-        rows = len(numbers)
-        if rows:
-            table = arrow_table(design, numbers, columns, values, rank, front)
+        if rows.num_rows:
             with uninterrupted():
-                self._begin().write_table(table, row_group_size=ROWS_AT_ONCE)
-                self._loose_rows += rows
-        return rows
+                self._begin().write_table(rows, row_group_size=ROWS_AT_ONCE)
+                self._loose_rows += rows.num_rows
+        return int(rows.num_rows)
 
     def end(self, design: int, rows: int, about: Mapping[str, Any]) -> None:
         """All rows of a design are added."""
@@ -201,7 +192,7 @@ class SweepFile:
         """What writes the part that is begun."""
         if self._writer is None:
             _, module = parquet()
-            self._writer = module.ParquetWriter(str(self._folder.begun), arrow_schema(), compression="zstd")
+            self._writer = module.ParquetWriter(str(self._folder.begun), self.columns(), compression="zstd")
         return self._writer
 
     def _finish_part(self) -> None:
@@ -213,7 +204,7 @@ class SweepFile:
 
     def _metadata(self, designs: list[Complete]) -> str:
         ordered = sorted(designs, key=lambda one: one.design)
-        data = {"schema": SCHEMA, "fingerprint": self.fingerprint, "designs": [one.to_dict() for one in ordered]}
+        data = {"schema": self.schema, "fingerprint": self.fingerprint, "designs": [one.to_dict() for one in ordered]}
         return json.dumps(data, sort_keys=True)
 
     def _joined(self, parts: list[Path]) -> Path:
@@ -222,16 +213,36 @@ class SweepFile:
         files = list(self._earlier)
         for part in parts:
             with module.ParquetFile(str(part)) as own:
-                files.append((part, _read_metadata(self.path, own, self.fingerprint)))
-        with module.ParquetWriter(str(self._folder.begun), arrow_schema(), compression="zstd") as writer:
+                files.append((part, self._designs_of(own)))
+        with module.ParquetWriter(str(self._folder.begun), self.columns(), compression="zstd") as writer:
             for path, designs in files:
                 kept = pyarrow.array([one.design for one in designs], type=pyarrow.int32())
                 with module.ParquetFile(str(path)) as old:
                     for batch in old.iter_batches(batch_size=ROWS_AT_ONCE):
                         wanted = pyarrow.compute.is_in(batch.column("design"), value_set=kept)
-                        writer.write_batch(batch.filter(wanted).cast(arrow_schema()), row_group_size=ROWS_AT_ONCE)
+                        writer.write_batch(batch.filter(wanted).cast(self.columns()), row_group_size=ROWS_AT_ONCE)
             writer.add_key_value_metadata({METADATA: self._metadata(self.complete)})
         return self._folder.begun
+
+    def _designs_of(self, file: Any) -> list[Complete]:
+        """The complete designs of a file that asks the same."""
+        path = self.path
+        text = (file.schema_arrow.metadata or {}).get(METADATA.encode()) or (file.metadata.metadata or {}).get(
+            METADATA.encode()
+        )
+        if text is None:
+            raise _unusable(path, "it is a Parquet file, but no sweep of meshwright wrote it", _AGAIN)
+        data = json.loads(text)
+        if data.get("schema") != self.schema:
+            why = f"its schema is {data.get('schema')!r}, and this sweep writes {self.schema!r}"
+            raise _unusable(path, why, _AGAIN)
+        if data["fingerprint"] != self.fingerprint:
+            why = "it answers another question: other models, systems, processors, batches or options"
+            raise _unusable(path, why, "repeat the first command and add --resume, or name another file")
+        complete = [Complete(design=one["design"], rows=one["rows"], about=one["about"]) for one in data["designs"]]
+        if sum(one.rows for one in complete) > file.metadata.num_rows:
+            raise _unusable(path, "it is corrupt: it has fewer rows than it says", _AGAIN)
+        return complete
 
     def _replace(self, file: Path) -> None:
         with file.open("rb") as stream:
@@ -242,75 +253,6 @@ class SweepFile:
 
 
 _AGAIN = "sweep again without --resume, into another file or with --force"
-
-
-def _read_metadata(path: Path, file: Any, fingerprint: str) -> list[Complete]:
-    text = (file.schema_arrow.metadata or {}).get(METADATA.encode()) or (file.metadata.metadata or {}).get(
-        METADATA.encode()
-    )
-    if text is None:
-        raise _unusable(path, "it is a Parquet file, but no sweep of meshwright wrote it", _AGAIN)
-    data = json.loads(text)
-    if data.get("schema") != SCHEMA:
-        raise _unusable(path, f"its schema is {data.get('schema')!r}, this version writes {SCHEMA!r}", _AGAIN)
-    if data["fingerprint"] != fingerprint:
-        why = "it answers another question: other models, systems, processors, batches or options"
-        raise _unusable(path, why, "repeat the first command and add --resume, or name another file")
-    complete = [Complete(design=one["design"], rows=one["rows"], about=one["about"]) for one in data["designs"]]
-    if sum(one.rows for one in complete) > file.metadata.num_rows:
-        raise _unusable(path, "it is corrupt: it has fewer rows than it says", _AGAIN)
-    return complete
-
-
-def arrow_schema() -> Any:
-    """Columns and their types."""
-    arrow, _ = parquet()
-    names = arrow.dictionary(arrow.int32(), arrow.string())
-    types = {"design": arrow.int32(), "app": names, "system": names, "batch": arrow.int64(), "number": arrow.int64(),
-             "rank": arrow.int32(), "on_front": arrow.bool_()}  # fmt: skip
-    for key in KEYS:
-        types[key] = arrow.int32() if key in COUNTS else arrow.bool_() if key in FLAGS else names
-    for name in STATISTICS:
-        types[name] = arrow.float64()
-    return arrow.schema([arrow.field(name, kind) for name, kind in types.items()])
-
-
-def arrow_table(
-    design: Mapping[str, Any],
-    numbers: np.ndarray,
-    columns: ExecutionColumns,
-    values: Mapping[str, Any],
-    rank: Mapping[int, int],
-    front: frozenset[int],
-) -> Any:
-    """Rows as an Arrow table; the arguments are those of `SweepFile.add`."""
-    arrow, _ = parquet()
-    schema = arrow_schema()
-    rows = len(numbers)
-
-    def named(codes: np.ndarray, names: tuple[str, ...]) -> Any:
-        return arrow.DictionaryArray.from_arrays(arrow.array(codes.astype(np.int32)), list(names))
-
-    same = np.zeros(rows, dtype=np.int32)
-    arrays: dict[str, Any] = {
-        "design": np.full(rows, design["design"]),
-        "app": named(same, (design["app"],)),
-        "system": named(same, (design["system"],)),
-        "batch": np.full(rows, design["batch"]),
-        "number": numbers,
-        "rank": [rank.get(number) for number in numbers.tolist()],
-        "on_front": [number in front for number in numbers.tolist()],
-    }
-    for key in KEYS:
-        column = getattr(columns, key)
-        arrays[key] = named(column, CHOICES[key]) if key in CHOICES else column
-    for name in STATISTICS:
-        arrays[name] = arrow.array(values[name].astype(np.float64), from_pandas=True)
-    fields = [
-        array if isinstance(array, arrow.Array) else arrow.array(array, type=schema.field(name).type)
-        for name, array in arrays.items()
-    ]
-    return arrow.table(fields, schema=schema)
 
 
 def read_sweep(path: str | Path) -> Iterator[dict[str, Any]]:
