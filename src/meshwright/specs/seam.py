@@ -53,5 +53,5 @@ class Parallelizer(Protocol):
     name: str
 
     def plan(self, part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> list[PartialPlan]:
-        """Partial plans worth considering, none of which another beats in devices, time and memory at once."""
+        """Partial plans worth considering; one that another beats in devices, time and memory may be left out."""
         ...

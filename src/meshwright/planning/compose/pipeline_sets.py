@@ -17,6 +17,8 @@ import numpy as np
 
 from meshwright.shapes import Int
 
+ROUNDED = 1e-9
+"""Share by which an exact share may lie below a whole number and be one."""
 REACH = 4
 """Whole micro-batches tried around the exact share of a pipeline."""
 
@@ -109,7 +111,7 @@ def blended(pipelines: Sequence[AnyPaced], global_batch: int, sync_s: float) -> 
         for i, b in zip(free, before, strict=True):
             shares[i] = (end_s - b) / pipelines[i].period_s
         # One too slow for its fewest micro-batches does those, and the others the rest.
-        slow = [i for i in free if shares[i] < pipelines[i].least_micro_batches]
+        slow = [i for i in free if shares[i] < pipelines[i].least_micro_batches * (1 - ROUNDED)]
         if not slow:
             break
         for i in slow:

@@ -9,7 +9,7 @@ seconds count in the pipeline set of all by how far it was off:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
@@ -99,20 +99,46 @@ class SliceSource(StagesOfOwnPlans):
 
     def _fitting(self, composer: SliceComposer, parts: Sequence[IslandPart], most: int) -> list[PricedPlan]:
         """The most promising pipeline sets as plans that fit, however tightly; until enough fit well."""
-        model, cluster, workload = self.inputs.model, self.cluster, self.inputs.workload
+        promising = self._first_fitting(composer.sets(parts, TRIED), most)
+        return [*promising, *self._first_fitting(self._by_price(composer.equal_sets(parts)), most)]
+
+    def _first_fitting(self, sets: Iterable[SliceSet], most: int) -> list[PricedPlan]:
         found: list[PricedPlan] = []
-        for one in composer.sets(parts, TRIED):
-            priced = [(self._estimate(plan, one), plan) for plan in self._scheduled(sliced_plan(one, cluster))]
-            able = [(own, plan) for own, plan in priced if own is not None and own.fits != "no"]
-            if able:
-                estimate, plan = min(able, key=lambda pair: (pair[0].fits != "yes", pair[0].step_time_s))
-                row = row_of(plan, model) if cluster.homogeneous else None
-                name = row.format() if row else None
-                job = Job(model=model, cluster=cluster, workload=workload, plan=plan, name=name)
-                found.append(PricedPlan(job=job, estimate=estimate, row=row, slices=one))
+        for one in sets:
+            if (candidate := self._candidate(one)) is not None:
+                found.append(candidate)
             if sum(one.estimate.fits == "yes" for one in found) == most:
                 break
         return found
+
+    def _candidate(self, one: SliceSet) -> PricedPlan | None:
+        """The pipeline set under its best schedule; None where it cannot run or does not fit."""
+        model, cluster, workload = self.inputs.model, self.cluster, self.inputs.workload
+        priced = [(self._estimate(plan, one), plan) for plan in self._scheduled(sliced_plan(one, cluster))]
+        able = [(own, plan) for own, plan in priced if own is not None and own.fits != "no"]
+        if not able:
+            return None
+        estimate, plan = min(able, key=lambda pair: (pair[0].fits != "yes", pair[0].step_time_s))
+        row = row_of(plan, model) if cluster.homogeneous else None
+        job = Job(model=model, cluster=cluster, workload=workload, plan=plan, name=row.format() if row else None)
+        return PricedPlan(job=job, estimate=estimate, row=row, slices=one)
+
+    def _by_price(self, sets: Sequence[SliceSet]) -> list[SliceSet]:
+        """Pipeline sets that can run, the quickest by `estimate` first."""
+        plans = [(sliced_plan(one, self.cluster), one) for one in sets]
+        legal = [(plan, one) for plan, one in plans if self._runs(plan, one)]
+        self._pricer.price_rows([plan for plan, _ in legal])
+        return [one for _, one in sorted(legal, key=lambda pair: self._pricer.step_time_s(pair[0]))]
+
+    def _runs(self, plan: ExecutionPlan, one: SliceSet) -> bool:
+        """Whether a plan can run; where not, why is among the skips."""
+        try:
+            check_plan(plan, self.inputs.model, self.cluster, self.inputs.workload)
+        except MeshwrightError as error:
+            names = " + ".join(dict.fromkeys(stage.parallelizer for p in one.pipelines for stage in p.stages))
+            self._refused.setdefault(f"{names}: a plan that cannot run: {error.problems[0].what}")
+            return False
+        return True
 
     def _scheduled(self, plan: ExecutionPlan) -> Iterator[ExecutionPlan]:
         """The plan under each schedule that may be used: 1F1B unless others are named."""
@@ -126,17 +152,12 @@ class SliceSource(StagesOfOwnPlans):
     def _estimate(self, plan: ExecutionPlan, one: SliceSet) -> StepEstimate | None:
         """The plan priced in full; None where it cannot run."""
         if plan not in self._priced:
-            self._priced[plan] = None
-            try:
-                check_plan(plan, self.inputs.model, self.cluster, self.inputs.workload)
-                self._priced[plan] = estimate_of(plan, self._pricer)
-            except MeshwrightError as error:
-                names = " + ".join(dict.fromkeys(stage.parallelizer for p in one.pipelines for stage in p.stages))
-                self._refused.setdefault(f"{names}: a plan that cannot run: {error.problems[0].what}")
-                self.counts["priced in full: cannot run"] += 1
+            able = self._runs(plan, one)
+            estimate = estimate_of(plan, self._pricer) if able else None
             self.counts["priced in full"] += 1
-            estimate = self._priced[plan]
+            self.counts["priced in full: cannot run"] += not able
             self.counts["priced in full: too large"] += estimate is not None and estimate.fits != "yes"
+            self._priced[plan] = estimate
         return self._priced[plan]
 
     def doubts(self, one: PricedPlan) -> Iterator[tuple[str, float]]:

@@ -29,6 +29,7 @@ from meshwright.planning.compose.pipeline_sets import (
     partitions,
     with_whole_micro_batches,
 )
+from meshwright.planning.compose.sources.parallelizers.equal_pipelines import equal_pipelines
 from meshwright.planning.compose.sources.parallelizers.guard import TIME_LIMIT_S, Guarded
 from meshwright.planning.compose.sources.parallelizers.questions import Questions
 from meshwright.planning.compose.sources.parallelizers.slice_pipelines import (
@@ -47,6 +48,8 @@ ALL_ORDERS = 4
 """Islands of a pipeline up to which all their orders are tried; of more, that of their memory."""
 KEPT_OF = {1: 64, 2: 8, 3: 4, 4: 3}
 """Pipelines through the same islands that are blended, by the number of pipelines in the pipeline set; two of more."""
+MOST_A_DEVICE = 64
+"""Sequences of a micro-batch for each device that are tried where all devices are equal."""
 SliceSet = PipelineSet[SlicePipeline]
 
 
@@ -75,7 +78,7 @@ class SliceEffort:
     @property
     def of_equal(self) -> SliceEffort:
         """Where all devices are equal: so are stages, but for their layers."""
-        return replace(self, lengths=8, uneven_devices=0)
+        return replace(self, waves=12, lengths=8, uneven_devices=0)
 
     @property
     def of_slow(self) -> SliceEffort:
@@ -122,6 +125,19 @@ class SliceComposer:
             self.counts["pipeline sets"] += len(found) + len(refined)
             self._sets[key] = _distinct(sorted([*refined, *found], key=lambda one_set: one_set.step_s))
         return self._sets[key][:most]
+
+    def equal_sets(self, parts: Sequence[IslandPart]) -> list[SliceSet]:
+        """Every single pipeline of equal stages where the parts are one kind of device; see `equal_pipelines`.
+
+        Args:
+            parts: of the cluster.
+        """
+        if len(self.questions.cluster.groups) > 1:
+            return []
+        (part,) = parts
+        found = list(equal_pipelines(self.questions, part, self._waves(), self.effort.stages))
+        self.counts["pipelines of equal stages"] += len(found)
+        return found
 
     def _spread(self, every: tuple[IslandPart, ...]) -> Iterator[Sequence[tuple[IslandPart, ...]]]:
         """Every way to spread the parts over pipelines; where there are few of them, their halves as well."""
@@ -221,10 +237,11 @@ class SliceComposer:
         if self.waves:
             return self.waves
         batch, devices = self.questions.workload.global_batch, self.questions.cluster.devices
-        every = np.array([d for d in divisors(batch) if d <= 4 * devices])
+        most = 4 * devices if len(self.questions.cluster.groups) > 1 else MOST_A_DEVICE * devices
+        every = np.array([d for d in divisors(batch) if d <= most])
         if len(every) <= self.effort.waves:
             return tuple(every.tolist())
-        wanted = np.geomspace(max(1, devices // 16), 4 * devices, self.effort.waves)
+        wanted = np.geomspace(max(1, devices // 16), min(most, batch), self.effort.waves)
         near = np.abs(np.log(every[:, None] / wanted)).argmin(axis=0)
         return tuple(int(every[n]) for n in np.unique(near))
 

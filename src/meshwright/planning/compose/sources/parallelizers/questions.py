@@ -84,24 +84,33 @@ class Questions:
             devices: of a stage.
             micro_batch: sequences over all data ranks.
         """
-        part, spec = self.slice_of(first, behind), self.cluster.groups[group]
-        slice_key = (part.layers, part.embedding, part.head, island_kind(spec), micro_batch)
-        key = (*slice_key, devices)
+        key = (*self._key(first, behind, group, micro_batch), devices)
         if key in self._known:
             self.counts["questions: asked before of an equal slice or island"] += 1
             return self._known[key]
-        found = [
-            PartialAnswer(parallelizer=one.name, plan=plan, weight=self.weights.get(one.name, 1.0))
-            for one in self.parallelizers
-            for plan in self._ask(one, part, spec, devices, slice_key)
-            if self._allowed(plan)
-        ]
+        found = self.everything(first, behind, group, devices, micro_batch)
         if self.prune:
             kept = undominated_answers(found)
             self.counts["partial plans: dominated in devices, time and memory"] += len(found) - len(kept)
             found = kept
         self._known[key] = found
         return found
+
+    def everything(self, first: int, behind: int, group: int, devices: int, micro_batch: int) -> list[PartialAnswer]:
+        """All that is answered and allowed, dominated or not; arguments as `answers`."""
+        part, spec = self.slice_of(first, behind), self.cluster.groups[group]
+        slice_key = self._key(first, behind, group, micro_batch)
+        return [
+            PartialAnswer(parallelizer=one.name, plan=plan, weight=self.weights.get(one.name, 1.0))
+            for one in self.parallelizers
+            for plan in self._ask(one, part, spec, devices, slice_key)
+            if self._allowed(plan)
+        ]
+
+    def _key(self, first: int, behind: int, group: int, micro_batch: int) -> tuple[object, ...]:
+        """What equal questions share but for their devices."""
+        part = self.slice_of(first, behind)
+        return (part.layers, part.embedding, part.head, island_kind(self.cluster.groups[group]), micro_batch)
 
     def _allowed(self, plan: PartialPlan) -> bool:
         """Whether all strategies of an answer have the pinned values."""

@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -299,10 +300,7 @@ class SlicePipelines:
 
     def _hop_s(self, group: int, plan: PartialPlan, next_group: int, behind: _Place, wave: int) -> float:
         """One boundary tensor: each device of the smaller side sends its part."""
-        questions = self.questions
-        part = wave * questions.workload.seq_len / min(plan.devices, behind.devices) * questions.model.hidden
-        width = questions.workload.precision.bytes_of("activations")
-        return hop_s(part * width, link_between(questions.cluster, group, next_group))
+        return boundary_s(self.questions, (group, plan.devices), (next_group, behind.devices), wave)
 
     def _keep(self, front: Front, cost: Cost, chain: _Chain) -> None:
         """Put a beginning where nothing beats it."""
@@ -331,6 +329,39 @@ class SlicePipelines:
         kept = [entry for entry in front if not any(_no_worse(cost, entry[0]) for cost, _ in whole)]
         self.counts["beginnings: bound above a whole pipeline"] += len(front) - len(kept)
         return kept
+
+
+def boundary_s(questions: Questions, here: tuple[int, int], there: tuple[int, int], wave: int) -> float:
+    """Seconds of one boundary tensor: each device of the smaller side sends its part.
+
+    Args:
+        questions: whose model, cluster and step.
+        here: group and devices of a stage.
+        there: of the next.
+        wave: sequences of a micro-batch.
+    """
+    part = wave * questions.workload.seq_len / min(here[1], there[1]) * questions.model.hidden
+    width = questions.workload.precision.bytes_of("activations")
+    return hop_s(part * width, link_between(questions.cluster, here[0], there[0]))
+
+
+def piped(stages: tuple[PlannedStage, ...], wave: int, questions: Questions) -> SlicePipeline:
+    """A pipeline of stages that are chosen already, timed as those that are searched for.
+
+    Args:
+        stages: the first in front.
+        wave: sequences of a micro-batch.
+        questions: whose model, cluster and step, and by which weights the seconds of parallelizers count.
+    """
+    hops_s = tuple(
+        boundary_s(questions, (a.group, a.plan.devices), (b.group, b.plan.devices), wave) for a, b in pairwise(stages)
+    )
+    cost: Cost = (0.0, 0.0, 0.0)
+    for number, (stage, hop) in enumerate(reversed(list(zip(stages, (*hops_s, 0.0), strict=True))), start=1):
+        weight = questions.weights.get(stage.parallelizer, 1.0)
+        cost = _joined(cost, weight * stage.micro_batch_s, stage.plan.sync_s, hop, number)
+    fill_s, period_s, sync_s = cost
+    return SlicePipeline(stages=stages, wave=wave, hops_s=hops_s, fill_s=fill_s, period_s=period_s, sync_s=sync_s)
 
 
 def _joined(behind: Cost, busy_s: float, sync_s: float, hop: float, stages: int) -> Cost:

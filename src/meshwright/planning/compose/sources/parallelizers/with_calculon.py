@@ -54,7 +54,9 @@ class Calculon:
     every_size: bool = True
 
     def plan(self, part: ModelSlice, island: Island, workload: Workload, micro_batch: int) -> list[PartialPlan]:
-        """The executions that no other beats in devices, time and memory; arguments as `Parallelizer.plan`.
+        """All executions that hold one micro-batch; arguments as `Parallelizer.plan`.
+
+        None is dropped because another claims less: where attention runs fused, recomputing it costs nothing here.
 
         Raises:
             UnsupportedError: layers that Calculon does not know, or a datatype without a rate.
@@ -70,9 +72,8 @@ class Calculon:
         rows = np.flatnonzero(answer.ok)
         if not len(rows):
             return []
-        costs = _costs(answer, columns, part, system, workload, micro_batch).take(rows)
-        kept = costs.undominated_answers()
-        return [_partial(costs, int(i), columns, int(rows[i]), part, micro_batch) for i in kept]
+        costs = _costs(answer, columns, part, system, workload, micro_batch)
+        return [_partial(costs, row, columns, part, micro_batch) for row in rows.tolist()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,21 +86,6 @@ class _Costs:
     sync_s: Float[np.ndarray, "rows"]
     state_bytes: Float[np.ndarray, "rows"]
     activation_bytes: Float[np.ndarray, "rows"]
-
-    def take(self, rows: Int[np.ndarray, "taken"]) -> _Costs:
-        return _Costs(**{name: getattr(self, name)[rows] for name in self.__slots__})
-
-    def undominated_answers(self) -> list[int]:
-        """Rows that no other beats in devices, pace, what happens once a step, state and activations."""
-        table = np.column_stack(
-            [self.devices, self.forward_s + self.backward_s, self.sync_s, self.state_bytes, self.activation_bytes]
-        )
-        order = np.lexsort(table.T[::-1])
-        front: list[int] = []
-        for row in order.tolist():
-            if not front or not (table[front] <= table[row]).all(axis=1).any():
-                front.append(row)
-        return front
 
 
 def _application(part: ModelSlice, workload: Workload) -> Application:
@@ -277,10 +263,8 @@ def _costs(
     )
 
 
-def _partial(
-    costs: _Costs, row: int, columns: ExecutionColumns, place: int, part: ModelSlice, micro_batch: int
-) -> PartialPlan:
-    one = columns.row(place)
+def _partial(costs: _Costs, row: int, columns: ExecutionColumns, part: ModelSlice, micro_batch: int) -> PartialPlan:
+    one = columns.row(row)
     strategy = PlanRow(
         tp=one.tensor_par,
         sp=one.tensor_par_comm_type != "ar",
