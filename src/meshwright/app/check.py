@@ -27,7 +27,7 @@ from meshwright.planning.fused_loss import at_once, switch_of
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.launch_format import format_of
 from meshwright.planning.launch_script import script_question
-from meshwright.planning.launch_source import LaunchSource, Outside
+from meshwright.planning.launch_source import LaunchSource, outside_of
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import measured_plan, plan_question
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
@@ -141,9 +141,7 @@ def check(request: CheckRequest) -> CheckReport:
 
 def _of_script(request: CheckRequest, file: str | os.PathLike[str]) -> CheckReport:
     """A launch configuration, with its violations where the file says what they are about, and the edits that help."""
-    outside = Outside(
-        arguments=request.script.arguments or None, environment=request.script.variables, settings=request.over
-    )
+    outside = outside_of(request.script, request.over)
     framework = request.source_format or format_of(file, outside)
     question, violations, launch, source = script_question(file, framework, request.job, outside)
     if question is None:

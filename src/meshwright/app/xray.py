@@ -17,7 +17,7 @@ from meshwright.formats.megatron.write import megatron_script
 from meshwright.library.models import config_of
 from meshwright.planning.launch_format import format_of
 from meshwright.planning.launch_script import script_question
-from meshwright.planning.launch_source import Outside
+from meshwright.planning.launch_source import outside_of
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import plan_question
 from meshwright.records import plain
@@ -127,8 +127,8 @@ def _question(request: XrayRequest) -> tuple[PlanQuestion, LaunchFile | None, st
         if asked.software is None and framework in TARGETS:
             asked = replace(asked, software=TARGETS[framework].software)
         return plan_question(request.plan, asked), None, framework
-    target = format_of(request.source)
-    outside = Outside(arguments=request.script.arguments or None, environment=request.script.variables)
+    outside = outside_of(request.script)
+    target = format_of(request.source, outside)
     question, violations, launch, _ = script_question(request.source, target, request.job, outside)
     if question is None or launch.questions:
         raise InputError(launch.questions, code="MW231")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -93,4 +94,4 @@ def _script(path: Path, text: str, outside: Outside) -> tuple[Script, Callable[[
     read = partial(named_text, folder=path.parent)
     said, known = outside.arguments, outside.environment
     script = read_script(text, name=path.name, arguments=said, environment=known, read=read)
-    return with_argument_files(script, read), read
+    return with_argument_files(replace(script, job=outside.job), read), read

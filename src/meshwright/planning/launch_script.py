@@ -69,7 +69,7 @@ def script_question(
     asks = [*flags.questions, *([which] if which is not None else [])]
     if model is None:
         model, open_model = model_trained(flags, f"model of {Path(launch.name).name or 'the script'}")
-        known_open = any(one.field == "model" for one in asks)
+        known_open = any(one.field in ("model", "job") for one in asks)  # each job has a model of its own
         asks += [open_model] if open_model is not None and not known_open else []
     if model is None or cluster is None:
         flags = replace(flags, questions=tuple(dict.fromkeys(asks)))

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from meshwright.errors import InputError, Problem
+from meshwright.fields.script import ScriptFields
 from meshwright.formats.files import read_text
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.records import RECORDS, YAML, nemo_of, script_of
@@ -38,9 +39,26 @@ class Outside:
     """Variables of the environment, by name."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Options or keys of the file that stand over what it says, by name."""
+    job: str = ""
+    """Which of several jobs of a script is meant, by number or name."""
 
 
 NOTHING_OUTSIDE = Outside()
+
+
+def outside_of(script: ScriptFields, settings: Mapping[str, str] | None = None) -> Outside:
+    """What a request says of a script's run.
+
+    Args:
+        script: fields of the request.
+        settings: options or keys that stand over the file's.
+    """
+    return Outside(
+        arguments=script.arguments or None,
+        environment=script.variables,
+        settings=settings or {},
+        job=script.job or "",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +217,7 @@ class LaunchSource:
             environment=self.outside.environment,
             read=partial(named_text, folder=self.folder),
         )
-        script = with_argument_files(script, partial(named_text, folder=self.folder))
+        script = with_argument_files(replace(script, job=self.outside.job), partial(named_text, folder=self.folder))
         script = with_settings(script, self.target, self.outside.settings)
         if not self.target.beside:
             return script
@@ -218,6 +236,9 @@ class LaunchSource:
         if self.outside.arguments is not None or self.outside.environment:
             why = f"{self.name or 'the text'} is no bash script"
             raise InputError(Problem(what="--arg or --env is given", why=why, fix="leave it out", field="environment"))
+        if self.outside.job:
+            why = f"{self.name or 'the text'} is no bash script, and says one job"
+            raise InputError(Problem(what="--job is given", why=why, fix="leave it out", field="job"))
         assert self.target.read is not None
         return self.target.read(files, self.devices)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.files import parsed
-from meshwright.formats.shell import Launch, Script, Word, launches
+from meshwright.formats.shell import Launch, Script, Word, job_at, launches
 from meshwright.targets.overrides import parsed_word
 
 STAGES = ("training", "fine_tuning", "peft")
@@ -41,7 +41,10 @@ def launcher_config(script: Script, read: Callable[[str], str | None]) -> Launch
     started = [launch for launch in launches(script.commands) if _is_launcher(launch)]
     if not started:
         return None
-    words = started[-1].words
+    at = job_at(started, script.job)
+    if isinstance(at, Problem):
+        return LauncherConfig(keys={}, problems=(at,))
+    words = started[at].words
     stages = _stages(words)
     stage = next((name for name in stages if name in STAGES), None)
     if stage is None:
@@ -52,7 +55,7 @@ def launcher_config(script: Script, read: Callable[[str], str | None]) -> Launch
     path = f"launcher_scripts/conf/{stage}/{named}.yaml"
     text = read(path) or read(f"conf/{stage}/{named}.yaml") if named else None
     if text is None:
-        why = f"it says what the command does not ({started[-1].place})"
+        why = f"it says what the command does not ({started[at].place})"
         problem = Problem(what=f"{path} is not here", why=why, fix="put it at that path from there", field="source")
         return LauncherConfig(keys={}, problems=(problem,))
     data = parsed(text, "YAML", "config of NeMo's launcher")

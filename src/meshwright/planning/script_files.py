@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.megatron.script import no_training, trains
-from meshwright.formats.shell import Launch, Script, ScriptLine, launches
+from meshwright.formats.shell import Launch, Script, ScriptLine, job_at, launches, processes
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.values import Unknown, Word, known_text, literal, unknown_of
 from meshwright.planning.engine_options import (
@@ -145,28 +146,22 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         target: whose files they are.
         read: the text of a file beside the script, None where there is none.
     """
-    found: list[tuple[Launch, dict[str, str]]] = []
-    questions: list[Problem] = []
+    found: list[_Start] = []
     others: list[Launch] = []
     for launch in launches(script.commands):
         files, asked = _files(launch, script, target, read)
         if not files and not asked:
             continue
-        if not trains(launch):
+        if trains(launch):
+            found.append(_Start(launch, files, tuple(asked)))
+        else:
             others.append(launch)
-            continue
-        found.append((launch, files))
-        questions = asked
     problems = [
         Problem(what=f"{place} cannot be read", why=why, fix="correct the script there", field="source")
         for why, place in script.broken[:4]
     ]
     if not found and target.name == "accelerate":
-        found = [(launch, by_options(launch, read)) for launch in launches(script.commands) if is_trainer(launch)]
-        questions = [
-            one for launch, _ in found for one in (*read_trainer_options(launch).questions, *unknown_engine(launch))
-        ]
-        problems += [one for launch, _ in found for one in (*missing_engine(launch), *engine_of_its_own(launch))]
+        found = [_by_options(launch, read) for launch in launches(script.commands) if is_trainer(launch)]
     if not found and others:
         return StartedWith(files={BARE: "{}"}, problems=(*problems, no_training(others[-1])))
     if not found:
@@ -174,41 +169,90 @@ def started_with(script: Script, target: Target, read: Callable[[str], str | Non
         fix = "name the configuration file itself, or put it beside the script"
         problem = Problem(what="there is no configuration", why=why, fix=fix, field="source")
         return StartedWith(problems=(*problems, script.stopped() or problem))
-    if len({json.dumps([files, _job(target, launch)], sort_keys=True) for launch, files in found}) > 1:
-        where = ", ".join(dict.fromkeys(str(launch.place) for launch, _ in found[:6]))
-        why = f"their configurations differ, at {where}"
-        fix = "say what selects one, with --env or --arg, or leave one in the script"
-        questions = [Problem(what="the script starts several different jobs", why=why, fix=fix, field="source")]
-    files = found[-1][1]
+    at = job_at([one.launch for one in found], script.job, lambda at: _as_read(target, found, at))
+    start = found[-1 if isinstance(at, Problem) else at]
+    launch, files = start.launch, start.files
+    questions = [at] if isinstance(at, Problem) else [*start.questions]
+    problems += start.problems
     if target.overrides is not None:
-        questions = [*questions, *_unknown_keys(found[-1][0])]
+        questions += _unknown_keys(launch)
     if target.name in _ENGINES_ALONE:
-        questions = [*questions, *unknown_file(found[-1][0])]
-        problems += missing_file(found[-1][0], script, read)
-    problems += [*of_towers(found[-1][0]), *of_other_heads(found[-1][0])]
+        questions += unknown_file(launch)
+        problems += missing_file(launch, script, read)
+    problems += [*of_towers(launch), *of_other_heads(launch)]
     return StartedWith(
         files=files,
         written=frozenset(files) & {LAUNCHER, BARE, *script.files},
-        options=read_trainer_options(found[-1][0]),
-        unknown=_unknown_words(target, found[-1][0]),
-        places={key: str(word.place) for key, word in _overrides(target, found[-1][0]).items() if word.place},
-        place=str(found[-1][0].place),
-        started=processes_of(found[-1][0], target, read),
-        notes=tuple(engine_notes(found[-1][0])) if LAUNCHER in files else (),
+        options=read_trainer_options(launch),
+        unknown=_unknown_words(target, launch),
+        places={key: str(word.place) for key, word in _overrides(target, launch).items() if word.place},
+        place=str(launch.place),
+        started=processes_of(launch, target, read),
+        notes=tuple(engine_notes(launch)) if LAUNCHER in files else (),
         questions=tuple(questions),
-        problems=(*problems, *of_several_models(found[-1][0])),
+        problems=(*problems, *of_several_models(launch)),
     )
 
 
-def _job(target: Target, launch: Launch) -> Mapping[str, object]:
-    """What options say beside the files: length and adapters, and how the program itself splits the job.
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A training among those of a script."""
 
-    Not the model: runs that follow each other train what the one before has saved.
+    launch: Launch
+    files: dict[str, str]
+    questions: tuple[Problem, ...]
+    problems: tuple[Problem, ...] = ()
+
+
+def _by_options(launch: Launch, read: Callable[[str], str | None]) -> _Start:
+    """A training whose options alone say what shards."""
+    asked = (*read_trainer_options(launch).questions, *unknown_engine(launch))
+    return _Start(launch, by_options(launch, read), asked, (*missing_engine(launch), *engine_of_its_own(launch)))
+
+
+def _as_read(target: Target, found: Sequence[_Start], at: int) -> str:
+    """What agrees where two starts are one job: files, options beside them and processes."""
+    launch = found[at].launch
+    job = _job(target, launch, _trained_before([one.launch for one in found[:at]]))
+    return json.dumps([launch.program, found[at].files, job, processes(launch.launcher)[0]], sort_keys=True)
+
+
+def _trained_before(started: Sequence[Launch]) -> dict[str, str]:
+    """The model that each of some runs, in their order, begins with, by where it is saved."""
+    saved: dict[str, str] = {}
+    for launch in started:
+        model = read_trainer_options(launch).model
+        for path in _saved_to(launch) if model else ():
+            saved[path] = _begun_with(model or "", saved)
+    return saved
+
+
+def _begun_with(model: str, saved: Mapping[str, str]) -> str:
+    """A model, or the one that it was trained from by a run before."""
+    return next((first for path, first in saved.items() if path and model.startswith(path)), model)
+
+
+def _saved_to(launch: Launch) -> Iterator[str]:
+    """Where a run leaves its model."""
+    for before, after in pairwise([*launch.words, None]):
+        assert before is not None
+        name, equals, value = before.text.partition("=")
+        if name.replace("-", "_") == "__output_dir":
+            yield value if equals or after is None else after.text
+
+
+def _job(target: Target, launch: Launch, saved: Mapping[str, str]) -> Mapping[str, object]:
+    """What options say beside the files: length, adapters, how the program itself splits the job, and the model.
+
+    A model that a run before has saved is the one that it began with: such runs train one model further.
     """
     if target.name not in _ENGINES_ALONE:
         return {}
     options = read_trainer_options(launch)
-    job = {name: value for name, value in options.job.items() if name not in (*MODELS, *OWN_MODELS)}
+    job = {
+        name: _begun_with(str(value), saved) if name in (*MODELS, *OWN_MODELS) else value
+        for name, value in options.job.items()
+    }
     return {**job, **options.split, **options.changes}
 
 

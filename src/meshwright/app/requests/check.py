@@ -109,7 +109,7 @@ class CheckRequest(Request):
 
     def _outside(self, reading: Reading, *, scripted: bool) -> None:
         """Arguments, variables and settings go with a script; each has a name and a value."""
-        for name in ("arguments", "environment", "settings"):
+        for name in ("arguments", "environment", "job", "settings"):
             if name in self.given and not scripted:
                 reading.problem(f"{reading.called(name)} is given", "it goes with a launch script", "leave it out")
         self.script.rules(reading)

@@ -62,7 +62,7 @@ class XrayRequest(Request):
             what = f"both {reading.called('plan')} and {reading.called('source')} are given"
             reading.problem(what, "one plan runs", "keep one")
         if not scripted:
-            reading.refuse(("arguments", "environment"), "is given without a script", "it is started with it")
+            reading.refuse(("arguments", "environment", "job"), "is given without a script", "it is started with it")
         self.script.rules(reading)
         if self.stage is not None and self.rank is not None:
             reading.problem("both --stage and --rank are given", "one rank runs", "keep one")

@@ -10,7 +10,7 @@ from itertools import pairwise
 from meshwright.errors import Problem
 from meshwright.formats.megatron.earlier import EARLIER
 from meshwright.formats.megatron.options import known_options
-from meshwright.formats.shell import Launch, Script, ScriptLine, Unknown, Word, launches
+from meshwright.formats.shell import Launch, Script, ScriptLine, Word, job_at, launches
 from meshwright.formats.shell.asking import Open, questions_for
 
 _OTHER_MODELS = {
@@ -78,12 +78,12 @@ def training_launch(script: Script) -> ChosenCommand:
     training = [launch for launch in found if trains(launch)]
     if not training:
         return ChosenCommand(program=found[-1].program, problems=(no_training(found[-1]),))
-    found = training
-    last = found[-1]
+    at = job_at(training, script.job)
+    last = training[-1 if isinstance(at, Problem) else at]
     if (role := several_models(last)) is not None:
         return ChosenCommand(program=last.program, problems=(role,))
-    if len({_same(launch) for launch in found}) > 1:
-        return ChosenCommand(program=last.program, questions=(_several(found),))
+    if isinstance(at, Problem):
+        return ChosenCommand(program=last.program, questions=(at,))
     problems = list(_other_model(last))
     return ChosenCommand(
         launcher=last.launcher,
@@ -151,35 +151,6 @@ def no_training(launch: Launch) -> Problem:
         fix="check the script that trains it",
         field="source",
     )
-
-
-def _same(launch: Launch) -> object:
-    """What must agree of two launches to be one job: everything but which node it is and where things are kept."""
-    skipped = ("--node_rank", "--node-rank", "--save", "--load", "--tensorboard-dir", "--seed")
-    words = launch.words
-    return tuple(
-        (word.text, word.unknown)
-        for before, word in zip(("", *(word.text for word in words)), words, strict=False)
-        if before not in skipped
-    )
-
-
-def _several(found: list[Launch]) -> Problem:
-    causes = _names(unknown for launch in found for unknown in launch.unsure)
-    where = ", ".join(dict.fromkeys(str(launch.place) for launch in found[:6]))
-    why = f"they start with different options, at {where}"
-    if causes:
-        why += f"; which of them runs depends on {', '.join(causes)}"
-    return Problem(
-        what=f"the script starts {len({_same(launch) for launch in found})} different jobs",
-        why=why,
-        fix="say what selects one, with --env or --arg, or leave one in the script",
-        field="source",
-    )
-
-
-def _names(unknowns: Iterator[Unknown]) -> list[str]:
-    return list(dict.fromkeys(name for unknown in unknowns for name in unknown.names))
 
 
 _TASKS_OF_ENCODERS = frozenset(("MNLI", "QQP", "QNLI", "MRPC", "RACE", "COLA", "SST-2", "STS-B", "RTE"))

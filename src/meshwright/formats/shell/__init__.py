@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from meshwright.errors import Problem
 from meshwright.formats.shell.calls import slurm_variables
 from meshwright.formats.shell.evaluate import Evaluator
+from meshwright.formats.shell.jobs import job_at
 from meshwright.formats.shell.launches import Launch, launches, processes
 from meshwright.formats.shell.leaving import Left
 from meshwright.formats.shell.source import Source
@@ -25,6 +26,7 @@ __all__ = [
     "ScriptLine",
     "Unknown",
     "Word",
+    "job_at",
     "launches",
     "processes",
     "read_script",
@@ -47,6 +49,8 @@ class Script:
     """What it writes to files, by the last part of their path."""
     failed_at: ScriptLine | None = None
     """Where it exits with an error."""
+    job: str = ""
+    """Which of its jobs is asked for, by number or name; empty where nobody says."""
 
     def stopped(self) -> Problem | None:
         """That it exits with an error before it starts a program; None where it does not."""

@@ -10,7 +10,7 @@ from meshwright.errors import Problem
 from meshwright.formats import megatron
 from meshwright.formats.key_text import leaves
 from meshwright.formats.launch_file import LaunchFile, Said
-from meshwright.formats.shell import Launch, Script, ScriptLine, Word, launches, processes, word
+from meshwright.formats.shell import Launch, Script, ScriptLine, Word, job_at, launches, processes, word
 from meshwright.targets.bridge import lora, options, recipe
 from meshwright.targets.bridge.overrides import KEY_OF, as_made, flags_of, of_the_run, override_options
 from meshwright.targets.keys import table_of
@@ -60,12 +60,10 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
         why = "no program in it is started with KEY=VALUE overrides such as model.tensor_model_parallel_size=2"
         problem = Problem(what="there are no overrides", why=why, fix="name the script that starts a recipe with them")
         return LaunchFile(row=None, layout=None, problems=(script.stopped() or problem,))
-    if len({tuple((one.text, one.unknown) for one in launch.words) for launch in found}) > 1:
-        where = ", ".join(dict.fromkeys(str(launch.place) for launch in found[:6]))
-        fix = "say what selects one, with --env or --arg, or leave one in the script"
-        question = Problem(what="the script starts several different jobs", why=f"they start at {where}", fix=fix)
-        return LaunchFile(row=None, layout=None, questions=(question,))
-    launch = found[-1]
+    at = job_at(found, script.job)
+    if isinstance(at, Problem):
+        return LaunchFile(row=None, layout=None, questions=(at,))
+    launch = found[at]
     started, _ = processes(launch.launcher)
     words = options.as_overrides(launch)
     names = " ".join(one.text for one in launch.words)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from meshwright.errors import Problem
 from meshwright.formats.launch_file import LaunchFile, Said
-from meshwright.formats.shell import Launch, Script, Word, launches, word
+from meshwright.formats.shell import Launch, Script, Word, job_at, launches, word
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.targets import overrides
 from meshwright.targets.overrides import parsed_word
@@ -67,6 +67,9 @@ class Command:
         return tuple(questions_for(found))
 
 
+C = TypeVar("C", bound=Command)
+
+
 def options_by_name(words: Iterable[Word]) -> dict[str, tuple[Word, ...]]:
     """Options by name, `_` for `-`, with the words behind each; the last of a name stands."""
     found: dict[str, tuple[Word, ...]] = {}
@@ -105,17 +108,15 @@ def commands(script: Script, of: Callable[[Launch], Command | None]) -> list[Com
     return [one for launch in launches(script.commands) if (one := of(launch)) is not None]
 
 
-def several(found: list[Command]) -> Problem | None:
-    """Asks which of several starts is meant, where they differ."""
-    if len({_same(one) for one in found}) < 2:
-        return None
-    where = ", ".join(dict.fromkeys(str(one.launch.place) for one in found[:6]))
-    why, fix = f"their options differ, at {where}", "leave one in the script, or say what selects it with --env"
-    return Problem(what="the script starts several different jobs", why=why, fix=fix, field="source")
+def chosen(found: Sequence[C], script: Script) -> C | Problem:
+    """The start that is meant, the last of its job; or the question which one it is.
 
-
-def _same(one: Command) -> object:
-    return one.launch.program, tuple((name, tuple(word.text for word in said)) for name, said in one.options.items())
+    Args:
+        found: starts of a trainer, at least one.
+        script: which may say the job.
+    """
+    at = job_at([one.launch for one in found], script.job)
+    return at if isinstance(at, Problem) else found[at]
 
 
 def renamed(said: Said, option: str) -> Said:

@@ -69,15 +69,15 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
     """
     problems = commands.unread(script)
     found = commands.commands(script, _started)
-    kinds = {_PROGRAM.search(one.launch.program)[1] for one in found}  # type: ignore[index]
-    if kinds != {"train_sft"}:
-        what = f"{TITLE} starts {', '.join(sorted(kinds)) or 'nothing'}"
+    last = commands.chosen(found, script) if found else None
+    if isinstance(last, Problem):
+        return commands.not_read(problems, (last,))
+    kind = "nothing" if last is None else _PROGRAM.search(last.launch.program)[1]  # type: ignore[index]
+    if last is None or kind != "train_sft":
+        what = f"{TITLE} starts {kind}"
         why = "it trains on pairs or rewards: more than one pass runs a sequence, which no plan here prices"
         fix = "check a script of train_sft"
         return commands.not_read((*problems, Problem(what=what, why=why, fix=fix, field="source")))
-    if (which := commands.several(found)) is not None:
-        return commands.not_read(problems, (which,))
-    last = found[-1]
     model = next((name for name in ("model.model_name_or_path", "pretrain") if name in last.options), "pretrain")
     if asked := last.questions(_NEEDED, model):
         return commands.not_read(problems, asked, last.text(model))

@@ -81,9 +81,9 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
     problems = commands.unread(script)
     if not training:
         return commands.not_read((*problems, _no_training(found)))
-    last = training[-1]
-    if (which := commands.several(list(training))) is not None:
-        return commands.not_read(problems, (which,))
+    last = commands.chosen(training, script)
+    if isinstance(last, Problem):
+        return commands.not_read(problems, (last,))
     if asked := last.questions(_NEEDED, "model"):
         return commands.not_read(problems, asked, last.text("model"))
     reader = KeyReader(keys=last.keys(), problems=problems)

@@ -50,7 +50,9 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
         why, fix = "no command of it starts a trainer of verl", "check a script of fsdp_sft_trainer"
         nothing = Problem(what="there is no training", why=why, fix=fix, field="source")
         return commands.not_read((*problems, stopped or nothing))
-    last = found[-1]
+    last = commands.chosen(found, script)
+    if isinstance(last, Problem):
+        return commands.not_read(problems, (last,))
     name = last.launch.program.removesuffix(".py").replace("/", ".").rpartition(".")[2]
     if name != "fsdp_sft_trainer":
         why = "it trains a policy with rollouts: no plan here prices the models that generate and judge them"
@@ -59,8 +61,6 @@ def read(script: Script, devices: int | None = None) -> LaunchFile:
             why = "it fills micro-batches with tokens, in an engine that other files choose, which are not read"
             fix = "price the plan that it makes: check MODEL --plan PLAN"
         return commands.not_read((*problems, Problem(what=f"{TITLE} starts {name}", why=why, fix=fix, field="source")))
-    if (which := commands.several(found)) is not None:
-        return commands.not_read(problems, (which,))
     if asked := last.questions(_NEEDED, "model.partial_pretrain"):
         return commands.not_read(problems, asked, last.text("model.partial_pretrain"))
     reader = KeyReader(keys=nested_tables(last.keys()), problems=problems)

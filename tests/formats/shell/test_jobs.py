@@ -1,0 +1,70 @@
+"""Which of several jobs of a script is meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.errors import Problem
+from meshwright.formats.shell import job_at, launches, read_script
+
+SIZES = """
+for size in "24 1024" "32 4096"; do
+  set -- $size
+  torchrun --nproc_per_node 8 train.py --num-layers $1 --hidden-size $2 --save /ckpt/$1
+done
+torchrun --nproc_per_node 8 finetune.py --config recipes/qwen-7b.yaml
+"""
+
+
+def chosen(text: str, job: str) -> str | Problem:
+    """Words of the program that is meant, or the question."""
+    found = launches(read_script(text, name="run.sh").commands)
+    at = job_at(found, job)
+    return at if isinstance(at, Problem) else " ".join(word.text for word in found[at].words)
+
+
+@pytest.mark.parametrize(
+    ("job", "holds"),
+    [
+        ("1", "--num-layers 24"),
+        ("2", "--num-layers 32"),
+        ("4096", "--num-layers 32"),
+        ("finetune", "qwen-7b"),
+        ("qwen-7b", "qwen-7b"),
+        ("run.sh:6", "qwen-7b"),
+    ],
+)
+def test_a_number_or_a_value_of_its_own_chooses_a_job(job: str, holds: str) -> None:
+    assert holds in chosen(SIZES, job)
+
+
+@pytest.mark.parametrize("job", ["", "4", "0", "train.py", "gpt"])
+def test_what_means_none_or_several_is_asked_with_all_of_them(job: str) -> None:
+    asked = chosen(SIZES, job)
+    assert isinstance(asked, Problem)
+    assert asked.what.startswith("the script starts 3 different jobs")
+    assert "1 at run.sh:4 (train.py, --num-layers 24, --hidden-size 1024)" in asked.why
+    assert "2 at run.sh:4 (train.py, --num-layers 32, --hidden-size 4096)" in asked.why
+    assert asked.fix == "say which with --job 1 to --job 3"
+
+
+def test_a_repetition_for_other_nodes_or_seeds_is_one_job() -> None:
+    text = "for n in 0 1; do torchrun --nnodes 2 --nproc_per_node 8 train.py --tp 2 --node_rank $n --seed $n; done"
+    assert "--node_rank 1" in chosen(text, "")
+    assert "--node_rank 1" in chosen(text, "1")
+    asked = chosen(text, "2")
+    assert isinstance(asked, Problem)
+    assert asked.what == "the script starts one job, and job '2' is asked for"
+
+
+def test_other_processes_are_another_job() -> None:
+    asked = chosen("for n in 8 16; do torchrun --nproc_per_node $n train.py --tp 2; done", "")
+    assert isinstance(asked, Problem)
+    assert "1 at run.sh:1 (8 processes); 2 at run.sh:1 (16 processes)" in asked.why
+
+
+def test_what_decides_between_branches_is_named() -> None:
+    text = 'if [ "$SIZE" = big ]; then\n python train.py --layers 32\nelse\n python train.py --layers 8\nfi'
+    asked = chosen(text, "")
+    assert isinstance(asked, Problem)
+    assert asked.why.endswith("which of them runs depends on SIZE")
