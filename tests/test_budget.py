@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,9 +114,9 @@ def test_a_space_is_not_looked_at_once_a_limit_is_reached(monkeypatch: pytest.Mo
 
 def test_rows_that_memory_has_no_room_for_leave_the_answer_unproven(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = mw.plan(**QUESTION)
-    monkeypatch.setattr(one_space, "LEAST_ROWS_BYTES", 4e4)
+    monkeypatch.setattr(grid, "LEAST_ROWS_BYTES", 4e4)
     monkeypatch.setattr(grid, "CHECKED_TOGETHER", 16)
-    monkeypatch.setattr(one_space, "left_bytes", lambda: 0.0)
+    monkeypatch.setattr(grid, "left_bytes", lambda: 0.0)
     part = mw.plan(**QUESTION)
     assert part.certificate.stopped == MEMORY_LIMIT
     assert not part.certificate.optimal
@@ -152,17 +154,41 @@ def test_a_size_out_of_time_says_so() -> None:
 
 def test_a_size_out_of_time_bounds_no_further_count(monkeypatch: pytest.MonkeyPatch) -> None:
     built = 0
-    build = size.build_grid
+    build = size.grid_parts
 
-    def counted(*args: Any, **kwargs: Any) -> grid.Grid:
+    def counted(*args: Any, **kwargs: Any) -> Iterator[Grid]:
         nonlocal built
         built += 1
         return build(*args, **kwargs)
 
-    monkeypatch.setattr(size, "build_grid", counted)
+    monkeypatch.setattr(size, "grid_parts", counted)
     with pytest.raises(InfeasibleError, match="reached its time limit"):
         mw.size("gpt2-xl", "H100", step_time=0.31, time_limit=1e-6)
     assert built == 0
+
+
+LARGE = {"model": "deepseek-v3", "gpus": "55440xH800", "global_batch": 720720, "seq_len": 131040}
+
+
+@pytest.mark.parametrize("limits", [{"memory_limit": 300e6}, {"time_limit": 0.1}])
+def test_the_space_of_a_study_is_not_built_beyond_the_limits(limits: dict[str, float]) -> None:
+    with pytest.raises(InfeasibleError, match=f"reached its {next(iter(limits)).replace('_', ' ')}"):
+        mw.tune(**LARGE, trials=2, optimum=False, **limits)
+
+
+def test_a_count_with_millions_of_rows_is_bounded_within_the_limits() -> None:
+    program = """
+import meshwright as mw
+try:
+    mw.size("deepseek-v3", "H800", global_batch=720720, step_time=10.0, memory_limit=500e6, time_limit=2.0)
+except mw.errors.InfeasibleError as error:
+    assert "reached its" in str(error), error
+print(*(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("the most memory that a process ever had is read from Linux")
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert float(run.stdout) * 1024 < 500e6
 
 
 def test_a_study_out_of_time_keeps_its_trials() -> None:

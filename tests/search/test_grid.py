@@ -12,8 +12,10 @@ import pytest
 
 from meshwright.estimate.legality import row_problems
 from meshwright.estimate.rows import fetched_share, strategy_columns
+from meshwright.library.devices import device
+from meshwright.planning.size import _least_s, nodes_of
 from meshwright.search.axes import WAYS
-from meshwright.search.grid import COLUMNS, Grid, build_grid, context_levels, grid_degrees, most_offload
+from meshwright.search.grid import COLUMNS, Grid, build_grid, context_levels, grid_degrees, grid_parts, most_offload
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs import ModelSpec, MoeMlp, PlanRow, Workload
@@ -234,6 +236,31 @@ def test_rows_that_are_checked_in_parts_are_those_checked_at_once(monkeypatch: p
         monkeypatch.setattr("meshwright.search.grid.CHECKED_TOGETHER", together)
         for name in COLUMNS:
             assert np.array_equal(getattr(grid(), name), getattr(at_once, name)), name
+
+
+def test_rows_given_in_parts_are_those_given_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = grid()
+    monkeypatch.setattr("meshwright.search.grid.CHECKED_TOGETHER", 8)
+    monkeypatch.setattr("meshwright.search.grid.BOUNDED_TOGETHER", 100)
+    parts = list(grid_parts(MODEL, WORKLOAD, DEVICES, Space()))
+    assert len(parts) > 10
+    assert all(0 < part.rows < 200 for part in parts)
+    together: Counter[tuple[object, ...]] = Counter()
+    for part in parts:
+        together += said(part)
+    assert together == said(whole)
+
+
+def test_a_device_count_without_legal_rows_has_no_parts() -> None:
+    assert not list(grid_parts(MODEL, WORKLOAD, DEVICES, Space(pins=(("mbs", (3,)),))))
+
+
+def test_the_least_time_of_parts_is_that_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = nodes_of(device("H100"), 2).groups[0]
+    whole = _least_s.__wrapped__(MODEL, group, WORKLOAD, Space())
+    monkeypatch.setattr("meshwright.search.grid.BOUNDED_TOGETHER", 100)
+    monkeypatch.setattr("meshwright.search.grid.CHECKED_TOGETHER", 8)
+    assert _least_s.__wrapped__(MODEL, group, WORKLOAD, Space()) == whole
 
 
 def test_a_row_is_the_plan_that_its_columns_say() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+import numpy as np
+
 from meshwright.budget import spent
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
@@ -23,7 +25,7 @@ from meshwright.planning.plan_shape import title
 from meshwright.planning.whole_run import whole_run
 from meshwright.records import Record
 from meshwright.search.bound import RowBounds
-from meshwright.search.grid import build_grid
+from meshwright.search.grid import grid_parts
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec
@@ -265,14 +267,20 @@ class Sizing:
 
 @lru_cache(maxsize=256)
 def _least_s(model: ModelSpec, group: NodeGroup, workload: Workload, space: Space) -> float | None:
-    """Step time that no plan of a count can beat; None where nothing can fit. Trainers of equal kernels share it."""
+    """Step time that no plan of a count can beat; None where nothing can fit. Trainers of equal kernels share it.
+
+    Raises:
+        InfeasibleError: a limit is reached before all rows are bounded.
+    """
     hardware = hardware_of(group, workload)
-    grid = build_grid(model, workload, group.devices, space)
-    if not grid.rows:
-        return None
-    bounds = RowBounds(grid, model, hardware, workload)
-    possible = bounds.peak_bytes <= hardware.memory_bytes
-    return float(bounds.time_s[possible].min()) if possible.any() else None
+    least_s = np.inf
+    for number, grid in enumerate(grid_parts(model, workload, group.devices, space)):
+        if number and (limit := spent()):
+            raise nothing_in_time(limit, f"the least time on {group.devices:,} {group.device.name}")
+        bounds = RowBounds(grid, model, hardware, workload)
+        possible = bounds.peak_bytes <= hardware.memory_bytes
+        least_s = min(least_s, float(bounds.time_s[possible].min(initial=np.inf)))
+    return least_s if np.isfinite(least_s) else None
 
 
 def nodes_of(device: DeviceSpec, nodes: int, per_node: int | None = None) -> ClusterSpec:

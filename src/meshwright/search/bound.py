@@ -22,6 +22,7 @@ from meshwright.estimate.work_seconds import WorkSeconds
 from meshwright.ops.edges import edge_work, edge_works
 from meshwright.ops.layers import work_of
 from meshwright.search.grid import Grid
+from meshwright.search.table import distinct_rows, distinct_values
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import LayerWork
@@ -71,40 +72,6 @@ class PartCosts:
     frozen_expert_bytes: Factors
 
 
-def _distinct(*keys: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "rows"]]:
-    """First row of every distinct combination, and each row's combination."""
-    code = np.zeros(len(keys[0]), dtype=np.int64)
-    for key in keys:
-        values, inverse = _ranks(key)
-        code = code * len(values) + inverse
-    size = int(code.max()) + 1 if len(code) else 0
-    if size <= 4 * len(code) + 1024:
-        # Codes are dense enough for a table, which is quicker than sorting.
-        first = np.full(size, -1, dtype=np.int64)
-        first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
-        used = np.flatnonzero(first >= 0)
-        place = np.zeros(size, dtype=np.int64)
-        place[used] = np.arange(len(used))
-        return first[used], place[code]
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    return first, inverse.reshape(-1)
-
-
-def _ranks(key: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "values"], Int[np.ndarray, "rows"]]:
-    """Distinct values of a column and the rank of each row's value."""
-    top = int(key.max()) if len(key) else 0
-    if top > 1 << 22:
-        # A table up to the largest value would not fit the cache, or the memory.
-        values, inverse = np.unique(key, return_inverse=True)
-        return values, inverse.reshape(-1)
-    present = np.zeros(top + 1, dtype=bool)
-    present[key] = True
-    values = np.flatnonzero(present)
-    rank = np.zeros(top + 1, dtype=np.int64)
-    rank[values] = np.arange(len(values))
-    return values, rank[key]
-
-
 class Factored:
     """Prices layers of a grid factor by factor."""
 
@@ -127,11 +94,11 @@ class Factored:
             sections: equal parts of a micro-batch, one of which is priced.
         """
         self.grid, self.hardware, self.workload, self.ways, self.sections = grid, hardware, workload, ways, sections
-        self.dense_rows, self.dense_of = _distinct(grid.tp, *grid.context.T, grid.mbs, grid.overlap)
+        self.dense_rows, self.dense_of = distinct_rows(grid.tp, *grid.context.T, grid.mbs, grid.overlap)
         ranks = grid.cp * grid.tp
         # Sequences of a rank as whole numbers, small enough to be looked up in a table where degrees divide each other.
-        whole = min(math.lcm(*_ranks(ranks)[0].tolist()), 1 << 20) if grid.rows else 1
-        self.expert_rows, self.expert_of = _distinct(grid.mbs * whole // ranks, grid.ep, grid.etp, grid.way)
+        whole = min(math.lcm(*distinct_values(ranks)[0].tolist()), 1 << 20) if grid.rows else 1
+        self.expert_rows, self.expert_of = distinct_rows(grid.mbs * whole // ranks, grid.ep, grid.etp, grid.way)
         self._strategies: dict[bool, tuple[StrategyColumns, Groups]] = {}
         self._priced: dict[tuple[LayerWork, bool, bool], WorkSeconds] = {}
 

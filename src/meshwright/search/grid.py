@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.budget import MEMORY_LIMIT, left_bytes, spent
 from meshwright.estimate.degree_rules import model_rules
 from meshwright.search.axes import AXES, WAYS, first_ways, paired_ways, ways_of
 from meshwright.search.space import Space
@@ -30,6 +31,15 @@ Ints = Int[np.ndarray, "rows"]
 Folds = Int[np.ndarray, "folds"]
 CHECKED_TOGETHER = 1 << 16
 """Rows checked for legality at a time: their columns stay in the cache, and what is illegal never fills the memory."""
+BETWEEN_LOOKS = 1 << 20
+"""Rows built between two looks at the time, half a second of them."""
+BOUNDED_TOGETHER = 1 << 18
+"""Rows of a part whose bounds are wanted alone: with them it takes some 100 MB."""
+COPIES_OF_ROWS = 4.0
+"""Memory that a search of rows takes, in sizes of their columns: bounds and what is left of them take as much again,
+and as much is spare before the limit when it is looked at (3.5 measured for 2.7 million rows, NumPy 2.3, 2026-11)."""
+LEAST_ROWS_BYTES = 8e6
+"""Of columns that any search may have: without rows there is no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +63,8 @@ class Grid:
     """Tensor strategy of all rows."""
     offload: str = ""
     """What all rows keep away from their devices, as `PlanRow.offload` says it."""
-    whole: bool = True
-    """Whether no legal row was left out for want of memory."""
+    stopped: str = ""
+    """The limit that left legal rows out; empty where all are there."""
 
     @property
     def rows(self) -> int:
@@ -167,7 +177,7 @@ _SHADOWED = np.array([about_hot_experts(hot).get("shadowed", 0) for *_, hot, _ i
 
 _PLACED = np.array([hot == "balanced" for *_, hot, _ in WAYS])
 
-COLUMNS = tuple(f.name for f in fields(Grid) if f.name not in ("tensor", "offload", "whole"))
+COLUMNS = tuple(f.name for f in fields(Grid) if f.name not in ("tensor", "offload", "stopped"))
 """Fields with one entry per row."""
 
 
@@ -177,15 +187,7 @@ def most_offload(space: Space) -> str:
     return max(tokens, key=lambda token: (len(token.partition("-")[0]), "nvme" not in token))
 
 
-def build_grid(
-    model: ModelSpec,
-    workload: Workload,
-    devices: int,
-    space: Space,
-    ways: Ints | None = None,
-    *,
-    most_bytes: float = float("inf"),
-) -> Grid:
+def build_grid(model: ModelSpec, workload: Workload, devices: int, space: Space, ways: Ints | None = None) -> Grid:
     """All legal rows on exactly so many devices.
 
     Args:
@@ -194,25 +196,58 @@ def build_grid(
         devices: tp x cp x pp x dp of every row.
         space: pinned axes.
         ways: to reach experts on other ranks; those of the space if not given.
-        most_bytes: of the columns; where all rows take more, those of the least context degrees.
 
     Returns:
-        The rows; none if no degrees are legal.
+        The rows; none if no degrees are legal. Where the limits of the question leave no room or time for all, those of
+        the least context degrees, and `stopped` says which limit.
     """
-    tensor = str((space.pinned("tensor") or ("1d",))[0])
-    rules = model_rules(model, workload.seq_len, tensor)
+    most_bytes = max(LEAST_ROWS_BYTES, left_bytes() / COPIES_OF_ROWS)
+    legal = _Legal(model, workload, space)
+    looked_at = 0
+    for number, mesh in _meshes_by_context(model, workload, devices, space, ways, legal):
+        if legal.bytes > most_bytes:
+            legal.stopped = MEMORY_LIMIT
+        elif legal.rows - looked_at >= BETWEEN_LOOKS:
+            legal.stopped, looked_at = spent(), legal.rows
+        if legal.stopped:
+            break
+        legal.add(number, mesh)
+    return legal.grid()
+
+
+def grid_parts(model: ModelSpec, workload: Workload, devices: int, space: Space) -> Iterator[Grid]:
+    """The rows of `build_grid` part after part, each of so few that its bounds need little memory.
+
+    Args:
+        model: sets which degrees are legal.
+        workload: sets batch and sequence.
+        devices: tp x cp x pp x dp of every row.
+        space: pinned axes.
+    """
+    legal, taken = _Legal(model, workload, space), 0
+    for number, mesh in _meshes_by_context(model, workload, devices, space, None, legal):
+        legal.add(number, mesh)
+        if legal.rows - taken >= BOUNDED_TOGETHER:
+            taken = legal.rows
+            yield legal.taken()
+    last = legal.grid()
+    if last.rows:
+        yield last
+
+
+def _meshes_by_context(
+    model: ModelSpec, workload: Workload, devices: int, space: Space, ways: Ints | None, legal: _Legal
+) -> Iterator[tuple[int, _Mesh]]:
+    """Every mesh whose rows may be legal with its number, in pieces, those of the least context degrees first."""
+    tensor = legal.tensor
     # A search of another strategy is one of plans that have tensor groups.
-    tps = [tp for tp in divisors(devices) if alone_legal(rules, tp=tp) and (tensor == "1d" or tp > 1)]
+    tps = [tp for tp in divisors(devices) if alone_legal(legal.rules, tp=tp) and (tensor == "1d" or tp > 1)]
     experts = _expert_degrees(model, space)
-    legal = _Legal(rules, tensor, most_offload(space))
     ways = ways_of(space, workload.expert_load) if ways is None else ways
     for number, mesh in sorted(enumerate(_meshes(_pinned(space, "tp", tps), model, workload, devices, space)), key=_cp):
-        if legal.bytes > most_bytes:
-            legal.whole = False
-            break
         levels = context_levels(mesh[1], space)
-        legal.add(number, _mesh(mesh, tensor, levels, experts, workload, space, ways))
-    return legal.grid()
+        for piece in _mesh(mesh, tensor, levels, experts, workload, space, ways).pieces():
+            yield number, piece
 
 
 def _cp(numbered: tuple[int, tuple[int, int, int, int]]) -> int:
@@ -238,31 +273,40 @@ def _meshes(
 class _Legal:
     """Collects the legal rows of meshes, checked many meshes at a time, in parts that stay in the cache."""
 
-    def __init__(self, rules: tuple[DegreeRule, ...], tensor: str, offload: str) -> None:
-        self.rules, self.tensor, self.offload = rules, tensor, offload
+    def __init__(self, model: ModelSpec, workload: Workload, space: Space) -> None:
+        self.tensor = str((space.pinned("tensor") or ("1d",))[0])
+        self.rules: tuple[DegreeRule, ...] = model_rules(model, workload.seq_len, self.tensor)
+        self.offload = most_offload(space)
         self.waiting: list[tuple[int, _Mesh]] = []
         self.found: list[tuple[int, dict[str, np.ndarray]]] = []
         self.bytes = 0
         """Of the columns of legal rows so far."""
-        self.whole = True
+        self.rows = 0
+        """Legal rows so far."""
+        self.stopped = ""
+        """The limit for which no more rows are added."""
 
     def add(self, number: int, mesh: _Mesh) -> None:
         """Add the rows of a mesh, which go behind those of meshes with a lower number."""
         self.waiting.append((number, mesh))
-        if sum(waiting.size for _, waiting in self.waiting) >= CHECKED_TOGETHER:
+        if sum(waiting.most_rows for _, waiting in self.waiting) >= CHECKED_TOGETHER:
             self._check()
 
     def grid(self) -> Grid:
         """The legal ones of all rows added, in the order of their meshes."""
         if self.waiting:
             self._check()
+        return self.taken()
+
+    def taken(self) -> Grid:
+        """Those that are checked and not taken yet, in the order of their meshes."""
         empty = dict.fromkeys(COLUMNS, np.zeros(0, dtype=np.int64))
         pieces = [piece for _, piece in sorted(self.found, key=lambda found: found[0])]
         self.found = []
         pieces = pieces or [empty | {"context": np.zeros((0, len(CONTEXTS)), dtype=np.int64)}]
         # Column by column the parts give their memory back to the whole.
         columns = {name: np.concatenate([piece.pop(name) for piece in pieces]) for name in COLUMNS}
-        return Grid(**columns, tensor=self.tensor, offload=self.offload, whole=self.whole)
+        return Grid(**columns, tensor=self.tensor, offload=self.offload, stopped=self.stopped)
 
     def _check(self) -> None:
         each = [mesh.degrees() for _, mesh in self.waiting]
@@ -274,6 +318,7 @@ class _Legal:
         for (number, mesh), own in zip(self.waiting, np.split(legal, ends[:-1]), strict=True):
             rows = mesh.rows(own)
             self.bytes += sum(column.nbytes for column in rows.values())
+            self.rows += len(rows["tp"])
             self.found.append((number, rows))
         self.waiting = []
 
@@ -297,6 +342,22 @@ class _Mesh:
     def size(self) -> int:
         """Rows whose degrees differ: no rule looks at overlaps or ways."""
         return len(self.levels) * len(self.batches) * len(self.ep)
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the grid, if all were legal."""
+        return self.size * len(self.overlaps) * max(len(self.ways), 1)
+
+    def pieces(self) -> Iterator[_Mesh]:
+        """The mesh in parts small enough to be checked together, in the order of its rows."""
+        if self.most_rows <= CHECKED_TOGETHER:
+            yield self
+            return
+        of_batch = self.most_rows // len(self.levels) // len(self.batches)
+        together = max(1, CHECKED_TOGETHER // of_batch)
+        for levels in np.split(self.levels, len(self.levels)):
+            for start in range(0, len(self.batches), together):
+                yield replace(self, levels=levels, batches=self.batches[start : start + together])
 
     def degrees(self) -> dict[str, Ints]:
         """The columns that legality rules read; one chunk per worker, which every pipeline may have."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshwright.budget import MEMORY_LIMIT, left_bytes, spent
+from meshwright.budget import spent
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
@@ -49,11 +49,6 @@ from meshwright.specs.workload import Workload
 if TYPE_CHECKING:
     from meshwright.search.sketch import Sketch
 
-COPIES_OF_ROWS = 4.0
-"""Memory that a search of rows takes, in sizes of their columns: bounds and what is left of them take as much again,
-and as much is spare before the limit when it is looked at (3.5 measured for 2.7 million rows, NumPy 2.3, 2026-11)."""
-LEAST_ROWS_BYTES = 8e6
-"""Of columns that any search may have: without rows there is no answer."""
 FEW = 256
 """Rows of which it takes no less to say which are worth pricing than to price them."""
 ROW_TOO_LARGE = "row: states exceed memory"
@@ -85,8 +80,8 @@ class SpaceSearch:
         self.fitting: Fitting | None = None
         """What says of rows whether a shape fits them, made when it is first asked."""
         self.counts = SpaceCounts()
-        self.whole = True
-        """Whether every legal row is looked at."""
+        self.rows_stopped = ""
+        """The limit for which legal rows are not looked at."""
         self.least_bytes = np.inf
         """No plan that was looked at for its memory needs less."""
 
@@ -134,7 +129,7 @@ class SpaceSearch:
                 else:
                     rows = GridRows(run=self, grid=grid, row=row, bound_s=bounds.time_s[row], plans=plans[row])
                     explore(rows, self.queue, self.counts)
-            if not grid.offload and self.whole:
+            if not grid.offload and not self.rows_stopped:
                 self.plain = PlainRows(grid=grid, plans=plans, time_s=bounds.time_s, space=self.counts.space)
         self.queue.simulate()
         return self._result(started)
@@ -155,10 +150,9 @@ class SpaceSearch:
         return replace(plain.grid.take(left), offload=most_offload(self.space)), plain.plans[left]
 
     def _built(self, ways: Int[np.ndarray, "ways"] | None = None) -> Grid:
-        """All legal rows, or as many of them as there is memory for."""
-        most_bytes = max(LEAST_ROWS_BYTES, left_bytes() / COPIES_OF_ROWS)
-        grid = build_grid(self.model, self.workload, self.cluster.devices, self.space, ways, most_bytes=most_bytes)
-        self.whole = grid.whole
+        """All legal rows, or as many of them as the limits have room for."""
+        grid = build_grid(self.model, self.workload, self.cluster.devices, self.space, ways)
+        self.rows_stopped = grid.stopped
         return grid
 
     def _grid_in_ways(self, ways: Int[np.ndarray, "ways"]) -> Grid:
@@ -360,8 +354,8 @@ class SpaceSearch:
             waiting_s = self.queue.least_waiting_s
             if self.counts.stopped or waiting_s <= self.queue.threshold_s:
                 self.counts.stop(limit, waiting_s)
-        if not self.whole:
-            self.counts.stop(MEMORY_LIMIT, min((fastest_s(plan.estimate) for plan in plans), default=np.inf))
+        if self.rows_stopped:
+            self.counts.stop(self.rows_stopped, min((fastest_s(plan.estimate) for plan in plans), default=np.inf))
         grouped = self.workload.packing == DYNAMIC
         if grouped:
             # Searched with packed rows; ranked by the micro-batches that each plan would run.

@@ -85,3 +85,43 @@ def _places(values: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "distinct"
     place = np.zeros(int(distinct[-1]) + 1, dtype=np.int64)
     place[distinct] = np.arange(len(distinct))
     return distinct, place[values]
+
+
+def distinct_rows(*keys: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "rows"]]:
+    """First row of every distinct combination, and each row's combination."""
+    code = np.zeros(len(keys[0]), dtype=np.int64)
+    for key in keys:
+        values, inverse = distinct_values(key)
+        code = code * len(values) + inverse
+    size = int(code.max()) + 1 if len(code) else 0
+    if size <= 4 * len(code) + 1024:
+        # Codes are dense enough for a table, which is quicker than sorting.
+        first = np.full(size, -1, dtype=np.int64)
+        first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+        used = np.flatnonzero(first >= 0)
+        place = np.zeros(size, dtype=np.int64)
+        place[used] = np.arange(len(used))
+        return first[used], place[code]
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return first, inverse.reshape(-1)
+
+
+def distinct_values(key: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "values"], Int[np.ndarray, "rows"]]:
+    """Distinct values of a column and the rank of each row's value."""
+    top = int(key.max()) if len(key) else 0
+    if top > 1 << 22:
+        # A table up to the largest value would not fit the cache, or the memory.
+        values, inverse = np.unique(key, return_inverse=True)
+        return values, inverse.reshape(-1)
+    present = np.zeros(top + 1, dtype=bool)
+    present[key] = True
+    values = np.flatnonzero(present)
+    rank = np.zeros(top + 1, dtype=np.int64)
+    rank[values] = np.arange(len(values))
+    return values, rank[key]
+
+
+def combinations(*keys: Int[np.ndarray, "rows"]) -> list[tuple[int, ...]]:
+    """Every combination of values that some row has, once."""
+    first, _ = distinct_rows(*keys)
+    return list(zip(*(key[first].tolist() for key in keys), strict=True))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
-
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
 from meshwright.search.shardings import shardings_for
 from meshwright.search.space import Space
+from meshwright.search.table import combinations, distinct_rows
 from meshwright.search.tuners.base import Forbidden, TrialAxis, Value, When
 from meshwright.search.tuners.tables import numbers_axis, rules_of
 from meshwright.specs.shardings import SHARDINGS, grouped_shardings
@@ -123,8 +122,8 @@ def _legal_combinations(grid: Grid, factory: ShapeFactory, space: Space) -> dict
         for key in by_axis[axis]:
             found[key].add((*(context[name] for name in key[:-1]), value))
 
-    columns = [grid.tp, grid.cp, grid.pp, grid.dp, grid.mbs, grid.m]
-    for tp, cp, pp, dp, mbs, m in {*zip(*(column.tolist() for column in columns), strict=True)}:
+    context = grid.cp
+    for tp, cp, pp, dp, mbs, m in combinations(grid.tp, context, grid.pp, grid.dp, grid.mbs, grid.m):
         row: dict[str, Value] = {"tp": tp, "cp": cp, "pp": pp, "mbs": mbs}
         for axis, value in row.items():
             put(axis, value, **row)
@@ -144,18 +143,16 @@ def _legal_combinations(grid: Grid, factory: ShapeFactory, space: Space) -> dict
             put("sharding", choice.name, **row)
             if choice.kind.grouped:
                 put("hsdp_ranks", choice.shard, **row)
-    columns = [grid.tp, grid.cp, grid.pp, grid.ep, grid.etp]
-    for tp, cp, pp, ep, etp in {*zip(*(column.tolist() for column in columns), strict=True)}:
+    for tp, cp, pp, ep, etp in combinations(grid.tp, context, grid.pp, grid.ep, grid.etp):
         put("ep", ep, tp=tp, cp=cp, pp=pp)
         put("etp", etp, tp=tp, cp=cp, pp=pp, ep=ep)
-    columns = [grid.tp, grid.overlap, *grid.context.T]
-    _, first = np.unique(np.stack(columns), axis=1, return_index=True)
+    first, _ = distinct_rows(grid.tp, grid.overlap, *grid.context.T)
     for place in first.tolist():
         tp, overlap, levels = int(grid.tp[place]), int(grid.overlap[place]), grid.levels(place)
         if tp > 1:
             put("tp_overlap", OVERLAPS[overlap])
         if levels:
-            put("cp_kind", kind_of(levels), tp=tp, cp=int(grid.cp[place]))
+            put("cp_kind", kind_of(levels), tp=tp, cp=int(context[place]))
     return found
 
 

@@ -10,11 +10,13 @@ from functools import cached_property
 
 import numpy as np
 
+from meshwright.budget import spent
 from meshwright.errors import InfeasibleError, Problem, UnsupportedError
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
+from meshwright.fields.limits import nothing_in_time
 from meshwright.search.axes import WAYS, only_way, way_of
 from meshwright.search.bound import RowBounds
 from meshwright.search.geometry import ShapeFactory
@@ -23,6 +25,7 @@ from meshwright.search.result import SearchResult
 from meshwright.search.search import search
 from meshwright.search.shardings import Sharding, shardings_for
 from meshwright.search.space import Space
+from meshwright.search.table import per_pair
 from meshwright.search.tuners.base import Forbidden, Optimum, Outcome, Point, TrialAxis
 from meshwright.search.tuners.plan_axes import kind_of, levels_of, quarter_layers, tables_of
 from meshwright.search.tuners.tables import TableSpace
@@ -103,35 +106,21 @@ class PlanSpace(TableSpace):
     def _rows(self) -> tuple[Grid, list[int]]:
         """Legal rows with at least one plan, and how many plans there are up to each of them."""
         grid = build_grid(self.model, self.workload, self.cluster.devices, self.space)
+        if limit := grid.stopped or spent():
+            raise nothing_in_time(limit, f"the legal plans of {self.name}")
         if grid.offload:
             what, why = f"offload={grid.offload} in a study", "tuners try plans that keep everything on their devices"
             problem = Problem(what=what, why=why, fix="drop it, or use plan", field="offload")
             raise UnsupportedError(problem, code="MW406")
-        pairs = zip(grid.pp.tolist(), grid.m.tolist(), grid.dp.tolist(), grid.cp.tolist(), strict=True)
-        plans = np.array([self._shapes(pp, m) * self._groups(dp, cp) for pp, m, dp, cp in pairs], dtype=np.int64)
+        plans = np.zeros(0, dtype=np.int64)
+        if grid.rows:
+            shapes = per_pair(grid.pp, grid.m, self._factory.count)
+            plans = shapes * per_pair(grid.dp, grid.cp, lambda dp, cp: len(shardings_for(dp, cp, self.space)))
         if not plans.any():
             what = f"no plan of {self.model.name} on {self.cluster.devices} devices is legal"
             fix = "`meshwright plan` with the same options says which rule empties the space"
             raise InfeasibleError(what=what, fix=fix, field="gpus", code="MW301")
         return grid.take(plans > 0), np.cumsum(plans[plans > 0]).tolist()
-
-    @cached_property
-    def _shape_counts(self) -> dict[tuple[int, int], int]:
-        return {}
-
-    def _shapes(self, pp: int, m: int) -> int:
-        if (pp, m) not in self._shape_counts:
-            self._shape_counts[pp, m] = self._factory.count(pp, m)
-        return self._shape_counts[pp, m]
-
-    @cached_property
-    def _group_counts(self) -> dict[tuple[int, int], int]:
-        return {}
-
-    def _groups(self, dp: int, cp: int) -> int:
-        if (dp, cp) not in self._group_counts:
-            self._group_counts[dp, cp] = len(shardings_for(dp, cp, self.space))
-        return self._group_counts[dp, cp]
 
     @property
     def size(self) -> int:
@@ -140,7 +129,10 @@ class PlanSpace(TableSpace):
 
     def tables(self) -> tuple[tuple[TrialAxis, ...], tuple[Forbidden, ...]]:
         """What ties the degrees to the model, the devices, the batch and each other."""
-        return tables_of(self._rows[0], self._factory, self.space)
+        grid, _ = self._rows
+        if limit := spent():
+            raise nothing_in_time(limit, f"the axes of {self.name}")
+        return tables_of(grid, self._factory, self.space)
 
     def sample(self, generator: random.Random) -> Point:
         """A legal plan, every one as likely as any other: a row by its number of plans, then shape and sharding."""
@@ -238,7 +230,7 @@ class PlanSpace(TableSpace):
             context=np.array([[level.get(kind, 1) for kind in CONTEXTS]], dtype=np.int64),
             tensor=row.tensor,
             offload="",
-            whole=True,
+            stopped="",
         )
         return float(RowBounds(grid, self.model, self._hardware, self.workload).time_s[0])
 

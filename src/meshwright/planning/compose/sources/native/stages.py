@@ -318,7 +318,7 @@ def _sharded(
 
 def _joined(pieces: Sequence[StageOptions], shardings: tuple[Sharding, ...]) -> StageOptions:
     columns = {name: np.concatenate([getattr(p.grid, name) for p in pieces]) for name in COLUMNS}
-    grid = Grid(**columns, tensor="1d", offload="", whole=True)
+    grid = Grid(**columns, tensor="1d", offload="", stopped="")
     names = [f.name for f in fields(StageOptions) if f.name not in NO_COLUMNS]
     return StageOptions(
         grid=grid,
