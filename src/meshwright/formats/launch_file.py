@@ -50,6 +50,8 @@ class LaunchFile:
     weight."""
     started: int | None = None
     """Processes that the file itself starts, where it says so beside the plan."""
+    multiple: int = 1
+    """What divides the devices of the job: the product of the degrees that cut it, as far as they were read."""
     plan: ExecutionPlan | None = None
     """The plan where its layers differ, so that no row says it."""
     model: dict[str, Any] = field(default_factory=dict)

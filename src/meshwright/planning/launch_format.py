@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from meshwright.errors import InputError, Problem
@@ -16,7 +15,8 @@ from meshwright.formats.shell import Script, read_script
 from meshwright.planning import trainer_around
 from meshwright.planning.argument_files import with_argument_files
 from meshwright.planning.engine_options import LAUNCHER
-from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, SCRIPTS, Outside, named_text
+from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, SCRIPTS, Outside
+from meshwright.planning.named_files import NamedFiles
 from meshwright.planning.nemo_launcher import launcher_config
 from meshwright.planning.script_files import missing_configuration, started_with
 from meshwright.planning.trainer_record import recorded
@@ -91,7 +91,7 @@ def _started_by(path: Path, text: str, outside: Outside) -> str | None:
 
 def _script(path: Path, text: str, outside: Outside) -> tuple[Script, Callable[[str], str | None]]:
     """A script as bash means it, and what reads the files beside it."""
-    read = partial(named_text, folder=path.parent)
+    read = NamedFiles(path.parent)
     said, known = outside.arguments, outside.environment
     script = read_script(text, name=path.name, arguments=said, environment=known, read=read)
     return with_argument_files(replace(script, job=outside.job), read), read

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -191,6 +190,8 @@ _COUNTS = (
     *(24, 48, 96, 192, 384, 768, 1536, 3072, 40, 80, 160, 320, 640, 1280, 72, 144, 288, 576, 1152, 2304),
 )
 """Devices for which a file is read that does not say how many there are, until one goes with its degrees."""
+_TIMES = (1, 2, 4, 8, 16, 3, 6, 12, 5, 7, 9)
+"""How often the product of those degrees."""
 
 
 def _for_devices(launch: LaunchSource, flags: LaunchFile) -> tuple[LaunchFile, Problem]:
@@ -203,18 +204,14 @@ def _for_devices(launch: LaunchSource, flags: LaunchFile) -> tuple[LaunchFile, P
     count = row.devices if row is not None and row.devices > 1 else flags.started
     best = flags
     if (count is None or row is None or others(flags)) and not flags.questions:
-        counts = [*_COUNTS]
-        for devices in counts:
+        for devices in _counts(flags.multiple):
             read = replace(launch, devices=devices).read()
-            if len(counts) == len(_COUNTS):
-                counts += _multiples(read.problems)
-            if read.row is None and any(f"{devices} devices" in problem.why for problem in read.problems):
-                continue  # refused for the count itself, which nobody gave
             if (read.row is not None and best.row is None) or len(read.problems) < len(best.problems):
                 best, count = read, devices
             if best.row is not None and not others(best):
                 break
-    own = flags.started if row is None else row.devices
+    # The product of the degrees is what a file is read for where it says no count.
+    own = flags.started if row is None or row.devices == flags.multiple else row.devices
     says = f"the file starts {count} processes" if count is not None and count == own else ""
     why = f"a plan is made for one cluster: {says or 'the file does not say how many devices run it, or which'}"
     fix = f"say --gpus {count or 8}xH100, or how many of which there are; or --cluster FILE"
@@ -222,11 +219,10 @@ def _for_devices(launch: LaunchSource, flags: LaunchFile) -> tuple[LaunchFile, P
     return replace(best, problems=others(best)), question
 
 
-def _multiples(problems: tuple[Problem, ...]) -> Iterator[int]:
-    """Counts that degrees divide by, where their product is said to be the reason that another count does not do."""
-    for problem in problems:
-        if problem.field == DEVICES and (said := re.search(r"multiple of .* = (\d+)$", problem.why)) is not None:
-            yield from (int(said[1]) * times for times in (1, 2, 4, 8, 16, 3, 6, 12, 5, 7, 9))
+def _counts(multiple: int) -> Iterator[int]:
+    """Counts of devices in the order in which a file is read for them, all divided by what divides its devices."""
+    usual = [count for count in _COUNTS if count % multiple == 0]
+    yield from dict.fromkeys([*usual, *(multiple * times for times in _TIMES)])
 
 
 def _shape_differs(model: ModelSpec, said: dict[str, Any]) -> Iterator[Violation]:

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from meshwright.errors import InputError, Problem
@@ -18,6 +17,7 @@ from meshwright.formats.shell import Script, ScriptLine, read_script
 from meshwright.formats.shell.values import literal
 from meshwright.planning.argument_files import with_argument_files
 from meshwright.planning.engine_options import ARGUMENTS
+from meshwright.planning.named_files import NamedFiles
 from meshwright.planning.nemo_launcher import launcher_config
 from meshwright.planning.script_files import read_through, started_with, with_settings
 from meshwright.planning.trainer_record import SWIFT, TRAINER, command_recorded, engine_open
@@ -67,7 +67,8 @@ class LaunchSource:
 
     files: Mapping[str, str]
     """The file itself first, then those beside it that say more of a plan."""
-    folder: Path | None
+    near: NamedFiles
+    """Files around it, by the paths that it names."""
     target: Target
     devices: int | None
     """Devices of the job; None where neither the script nor the cluster says."""
@@ -93,9 +94,10 @@ class LaunchSource:
             InputError: the file cannot be read.
         """
         target = reader_named(SCRIPT_RECORDS.get(source_format, source_format))
+        near = NamedFiles(None if isinstance(source, str) and "\n" in source else Path(source).parent)
         return cls(
-            files=_files(source, target),
-            folder=None if isinstance(source, str) and "\n" in source else Path(source).parent,
+            files=_files(source, target, near),
+            near=near,
             target=target,
             devices=devices,
             outside=outside,
@@ -126,8 +128,7 @@ class LaunchSource:
             return replace(self, files=self._with_settings(self.files))
         if not self.is_bash or self.target.script is not None:
             return self
-        read = partial(named_text, folder=self.folder)
-        found = started_with(self._script(self.text), self.target, read)
+        found = started_with(self._script(self.text), self.target, self.near)
         names = sorted(found.files, key=lambda name: name in self.target.beside)
         if not names or found.written or found.questions:
             return None
@@ -157,9 +158,8 @@ class LaunchSource:
             over = self.outside.settings
             command = command_recorded(text, over, name=self.name)
             engine = reader_named("deepspeed")
-            near = partial(named_text, folder=self.folder)
             # The engine's own file says what is sharded, where one is there.
-            by_engine = started_with(self._script(command), engine, near).files
+            by_engine = started_with(self._script(command), engine, self.near).files
             read = (replace(self, target=engine) if by_engine else self)._as_script(command)
             asked = engine_open(text, over)
             return read if asked is None else replace(read, row=None, questions=(*read.questions, asked))
@@ -179,8 +179,7 @@ class LaunchSource:
 
     def _of_launcher(self, text: str) -> LaunchFile:
         """What the config says that a script starts NeMo's launcher with."""
-        script, read = self._script(text), partial(named_text, folder=self.folder)
-        found = launcher_config(script, read)
+        found = launcher_config(self._script(text), self.near)
         if found is None or found.problems:
             wrong = InputError(what="the script does not start NeMo's launcher", why="no main.py has stages=[...]")
             problems = found.problems if found is not None else wrong.problems
@@ -195,8 +194,13 @@ class LaunchSource:
     def _as_script(self, text: str) -> LaunchFile:
         script = self._script(text)
         if self.target.script is not None:
-            return self.target.script(script, self.devices)
-        return read_through(script, self.target, self.devices, partial(named_text, folder=self.folder))
+            return self._with_places(self.target.script(script, self.devices))
+        return self._with_places(read_through(script, self.target, self.devices, self.near))
+
+    def _with_places(self, launched: LaunchFile) -> LaunchFile:
+        """What was read, with a note of each file it was read from that lies elsewhere than its path says."""
+        names = {one.place.rpartition(":")[0] for one in (*launched.said, *launched.unpriced)}
+        return replace(launched, notes=(*launched.notes, *self.near.notes(names)))
 
     def _with_settings(self, files: Mapping[str, str]) -> Mapping[str, str]:
         """Files with the keys that stand over them: the target's own, and those of its trainer."""
@@ -215,16 +219,16 @@ class LaunchSource:
             name=self.name or "script",
             arguments=self.outside.arguments,
             environment=self.outside.environment,
-            read=partial(named_text, folder=self.folder),
+            read=self.near,
         )
-        script = with_argument_files(replace(script, job=self.outside.job), partial(named_text, folder=self.folder))
+        script = with_argument_files(replace(script, job=self.outside.job), self.near)
         script = with_settings(script, self.target, self.outside.settings)
         if not self.target.beside:
             return script
         # Configurations that it names and that lie beside it say more; those that it writes itself come first.
         words = (word.text.rpartition("=")[2] for command in script.commands for word in command.words)
         paths = [path for path in words if path.endswith(".json")]
-        texts = {path: self.files.get(Path(path).name) or named_text(path, folder=self.folder) for path in paths}
+        texts = {path: self.files.get(Path(path).name) or self.near(path) for path in paths}
         named = {Path(path).name: text for path, text in texts.items() if text is not None}
         others = {name: literal(text, ScriptLine(name, 1)) for name, text in named.items()}
         return replace(script, files={**others, **script.files})
@@ -240,7 +244,7 @@ class LaunchSource:
             why = f"{self.name or 'the text'} is no bash script, and says one job"
             raise InputError(Problem(what="--job is given", why=why, fix="leave it out", field="job"))
         assert self.target.read is not None
-        return self.target.read(files, self.devices)
+        return self._with_places(self.target.read(files, self.devices))
 
 
 def _record(source: str | os.PathLike[str], source_format: str) -> str:
@@ -250,43 +254,7 @@ def _record(source: str | os.PathLike[str], source_format: str) -> str:
     return "yaml" if yaml else ""
 
 
-_ABOVE = 6
-"""Folders above a file that are looked through for a path it names."""
-
-
-_ROOTS = (".git", "pyproject.toml", "setup.py", "requirements.txt")
-"""What lies at the root of a project."""
-
-
-def _of_project(folder: Path, parents: list[Path]) -> list[Path]:
-    """Folders above one up to the root of its project; none where nothing marks that."""
-    here = [folder, *parents]
-    root = next((at for at, one in enumerate(here) if any((one / mark).exists() for mark in _ROOTS)), 0)
-    return here[1 : root + 1]
-
-
-def named_text(path: str, folder: Path | None) -> str | None:
-    """The text of a file that another one names, by its path or its name beside that one; None if there is none."""
-    if folder is None or not path.strip():
-        return None
-    # Paths start where the job does: beside the file, or in a folder above it, as the root of its repository is.
-    parents = list(folder.absolute().parents)[:_ABOVE]
-    above = [parent / path.lstrip("./") for parent in (parents if "/" in path else _of_project(folder, parents))]
-    ways = [folder / path.lstrip("./"), folder / Path(path).name, *above]
-    if path.startswith("/"):  # as a container or another machine has it: the end of the path, with its folder at least
-        parts = Path(path).parts[1:]
-        ends = ["/".join(parts[at:]) for at in range(1, len(parts) - 1)]
-        ways = [Path(path), *ways, *(parent / end for end in ends for parent in _of_project(folder, parents))]
-    for way in ways:
-        try:
-            if way.is_file():
-                return read_text(way, "sourced script")
-        except (OSError, ValueError, InputError):
-            continue
-    return None
-
-
-def _files(source: str | os.PathLike[str], target: Target) -> dict[str, str]:
+def _files(source: str | os.PathLike[str], target: Target, near: NamedFiles) -> dict[str, str]:
     """A file, or text of several lines, with the files of its folder that say more of a plan."""
     if isinstance(source, str) and "\n" in source:
         return {"": source}
@@ -295,5 +263,5 @@ def _files(source: str | os.PathLike[str], target: Target) -> dict[str, str]:
     for name in target.beside:
         if (path.parent / name).is_file() and name not in found:
             found[name] = read_text(path.parent / name, "launch file")
-    texts = {Path(name).name: named_text(name, path.parent) for name in target.named(found[path.name])}
+    texts = {Path(name).name: near(name) for name in target.named(found[path.name])}
     return found | {name: text for name, text in texts.items() if text is not None}

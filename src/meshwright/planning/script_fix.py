@@ -13,6 +13,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.script_edit import edits
 from meshwright.planning.launch_source import LaunchSource, Outside
+from meshwright.planning.named_files import NamedFiles
 from meshwright.records import Record, fields_of
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
@@ -162,7 +163,8 @@ def masked(line: str, names: frozenset[str] = frozenset()) -> str:
 def read_back(source: LaunchSource, files: Mapping[str, str]) -> LaunchFile:
     """A plan's files as its target writes them, read."""
     outside = Outside(environment={})
-    return LaunchSource(files=files, folder=None, target=source.target, devices=source.devices, outside=outside).read()
+    nothing = NamedFiles(None)
+    return LaunchSource(files=files, near=nothing, target=source.target, devices=source.devices, outside=outside).read()
 
 
 def _changes(now: LaunchFile, wanted: LaunchFile) -> Iterator[OptionChange]:

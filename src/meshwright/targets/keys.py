@@ -143,6 +143,8 @@ class KeyReader:
     """What the file calls a key, where that is not the end of its path."""
     beside: list[KeyReader] = field(default_factory=list)
     """Other files of the run, whose values are told with its own."""
+    multiple: int = 1
+    """What divides the devices of the job: the product of the degrees that cut it."""
 
     def get(self, path: str, default: Any = None) -> Any:
         """The value at a path; the default where there is none."""
@@ -220,8 +222,15 @@ class KeyReader:
             layout: layers of each virtual stage.
             more: other fields of a `LaunchFile`.
         """
-        problems = tuple(self.problems)
-        return LaunchFile(row=row, layout=layout, said=self.said(), unpriced=self.unpriced(), problems=problems, **more)
+        return LaunchFile(
+            row=row,
+            layout=layout,
+            multiple=self.multiple,
+            said=self.said(),
+            unpriced=self.unpriced(),
+            problems=tuple(self.problems),
+            **more,
+        )
 
     def refuse(self, path: str, value: object, why: str, fix: str = "") -> None:
         """Note a value that a plan cannot hold, or that is wrong; once for each key."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -119,6 +120,7 @@ def read_flags(
         layout=layout,
         dealt=None if row is None or facts.get("num_layers") else partial(_dealt, values, row, facts),
         started=started,
+        multiple=1 if questions else _divides(values),
         model=facts,
         workload=workload,
         unresolved=unresolved,
@@ -274,6 +276,12 @@ def _workload(values: Values, problems: list[Problem]) -> dict[str, Any]:
     unfused = values.text("--attention-backend") in ("unfused", "local")
     found["attention_kernel"] = "materialised" if unfused else "flash"
     return found
+
+
+def _divides(values: Values) -> int:
+    """What divides the devices of a job: its tensor, pipeline and context ranks."""
+    degrees = (f"--{name}-parallel-size" for name in ("tensor-model", "pipeline-model", "context"))
+    return math.prod(max(1, values.whole(flag, 1)) for flag in degrees)
 
 
 def _layout(values: Values, row: PlanRow, facts: dict[str, Any], problems: list[Problem]) -> tuple[int, ...] | None:

@@ -69,7 +69,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         fix = "check the JSON of DeepSpeed" if kind == "deepspeed" else "give the file of that engine"
         reader.refuse("distributed_type", kind.upper(), "FSDP, MULTI_GPU and DEEPSPEED can be planned", fix)
         return reader.launch(None, notes=trainer.notes)
-    if world % (tp * cp):
+    reader.multiple = tp * cp
+    if world % reader.multiple:
         reader.refuse("num_processes", world, f"must be a multiple of tp {tp} x cp {cp}")
         return reader.launch(None, notes=trainer.notes)
     dp = world // (tp * cp)

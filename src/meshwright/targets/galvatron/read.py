@@ -59,6 +59,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 def _plan(reader: KeyReader, devices: int | None) -> ExecutionPlan | None:
     pp, chunks, gbs = reader.degree("pp_deg"), reader.degree("chunks"), reader.degree("global_bsz")
     world = devices or (reader.degree("world_size") if reader.get("world_size") else None)
+    reader.multiple = pp
     if world is None or world % pp:
         reader.refuse("world_size", world, f"must be a multiple of pp_deg {pp}", "say --gpus")
         return None

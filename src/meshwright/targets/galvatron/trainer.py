@@ -102,7 +102,8 @@ def _precision(reader: KeyReader) -> Any:
 def _row(reader: KeyReader, devices: int | None) -> PlanRow | None:
     pp, tp, cp = (reader.degree(f"{_P}{name}") for name in ("pp_deg", "global_tp_deg", "global_cp_deg"))
     ep, etp = reader.degree(f"{_P}global_ep_deg"), reader.degree(f"{_P}global_tp_of_ep_deg")
-    if devices is None or devices % (pp * tp * cp):
+    reader.multiple = pp * tp * cp
+    if devices is None or devices % reader.multiple:
         why = f"must be a multiple of pp {pp} x tp {tp} x cp {cp}"
         reader.refuse("devices", devices, why, "say --gpus")
         return None

@@ -170,7 +170,7 @@ def _sizes(reader: KeyReader, devices: int | None) -> dict[str, int] | None:
         return None
     found["fsdp"] *= math.prod(crosswise)
     if free:
-        known = math.prod(found.values())
+        known = reader.multiple = math.prod(found.values())
         if devices is None or devices % known:
             left = "the devices" if devices is None else f"{devices} devices, which {known} do not divide"
             fix = "say --gpus" if devices is None else f"say --gpus with a multiple of {known}"

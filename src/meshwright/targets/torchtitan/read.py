@@ -231,6 +231,7 @@ def _row(
         )
     )
     shard = reader.get(f"{_P}data_parallel_shard_degree", -1)
+    reader.multiple = tp * cp * pp * replicate
     if shard == -1 and devices is not None:
         shard, rest = divmod(devices, tp * cp * pp * replicate)
         if rest or not shard:

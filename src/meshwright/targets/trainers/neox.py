@@ -85,6 +85,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
 
 def _row(reader: KeyReader, devices: int | None, questions: list[Problem]) -> PlanRow | None:
     tp, pp = reader.degree("model_parallel_size"), max(1, reader.number("pipe_parallel_size"))
+    reader.multiple = tp * pp
     world = devices or tp * pp
     if world % (tp * pp):
         why = f"{world} devices must be a multiple of model_parallel_size {tp} x pipe_parallel_size {pp}"

@@ -89,6 +89,7 @@ def data_ranks(
         tp, cp, replicate: the key that says a degree, and the degree.
     """
     split = tp[1] * cp[1] * replicate[1]
+    reader.multiple = split
     world = devices or split
     if world % split:
         said = " x ".join(f"{key} {degree}" for key, degree in (tp, cp, replicate) if degree > 1)
