@@ -16,6 +16,7 @@ from meshwright.fields.limits import stopped_warning
 from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.mixed.devices_used import devices_used
 from meshwright.planning.mixed.mixing import Mixing, idle_devices, mixing_of
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.preemptions import Preempted, preempted
@@ -299,7 +300,7 @@ def mixed_answer(
         model=asked.model,
         cluster=source.cluster,
         workload=asked.workload,
-        assumptions=asked.assumptions,
+        assumptions=tuple(_of_used_links(asked.assumptions, source.cluster, plans[: asked.top])),
         verdict=Verdict(
             text=" ".join(_sentences(best, run, mixing)),
             why=tuple(why),
@@ -314,6 +315,16 @@ def mixed_answer(
         searched=searched,
         composition=composition,
     )
+
+
+def _of_used_links(
+    assumptions: Sequence[Assumption], cluster: ClusterSpec, plans: Sequence[RankedPlan]
+) -> Iterator[Assumption]:
+    """What was assumed, without links to groups that none of the plans uses."""
+    used = [devices_used(cluster, one.estimate) for one in plans]
+    idle = {group.name for group in cluster.groups if not any(each[group.name] for each in used)}
+    links = {link.name: not idle.isdisjoint(link.between) for link in cluster.links}
+    yield from (one for one in assumptions if not links.get(one.name, False))
 
 
 def _sentences(best: PricedPlan, run: WholeRun | None, mixing: Mixing | None) -> Iterator[str]:
@@ -348,7 +359,7 @@ def _mixing(source: StageSource, found: MixedPlans, searched: SearchRecord, aske
         doubts=tuple(source.doubts(best)),
         frameworks=tuple(_frameworks(best, asked.target)),
         searched=searched,
-        rented=asked.aim.rents,
+        aim=asked.aim,
     )
 
 

@@ -348,6 +348,6 @@ def assumptions(cluster: ClusterSpec) -> tuple[Assumption, ...]:
                 value = f"{speed}, by {link.transport} over the slower of both fabrics"
             elif link.efficiency is not None:
                 value = f"{speed} x {significant(link.efficiency)} achieved, the slower of both slots of a host"
-            found.append(Assumption(name=f"link {link.between[0]} - {link.between[1]}", value=value, basis="assumed"))
+            found.append(Assumption(name=link.name, value=value, basis="assumed"))
     found += [Assumption(name="cluster", value=note, basis="assumed") for note in cluster.notes]
     return tuple(found)

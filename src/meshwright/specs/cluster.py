@@ -190,8 +190,13 @@ class LinkSpec:
     transport: str | None = None
     """What carries tensors over it where the devices at its ends share no collective library; None where none does."""
 
+    @property
+    def name(self) -> str:
+        """`link H100 - A100-80`."""
+        return f"link {self.between[0]} - {self.between[1]}"
+
     def __post_init__(self) -> None:
-        check = Check(f"link {self.between[0]} - {self.between[1]}")
+        check = Check(self.name)
         check.positive("price_per_gb", self.price_per_gb, zero=True)
         if self.efficiency is not None and check.positive("efficiency", self.efficiency):
             check.that(self.efficiency <= 1, "efficiency", self.efficiency, "cannot exceed 1")

@@ -35,7 +35,7 @@ def test_a_plan_that_rents_one_group_says_so_and_tells_no_gap_of_all(tmp_path: P
     path = tmp_path / "zones.toml"
     path.write_text(TWO_ZONES)
     verdict = mw.plan("gpt2", cluster=path, global_batch=512, objective="cost").verdict
-    assert "One group by itself is the best found for its price or energy" in verdict.text
+    assert "One group by itself makes the cheapest step found" in verdict.text
     lines = "\n".join(verdict.why)
     assert "no step is below" in lines
     assert "(gap" not in lines
@@ -43,6 +43,63 @@ def test_a_plan_that_rents_one_group_says_so_and_tells_no_gap_of_all(tmp_path: P
     quick = mw.plan("gpt2", cluster=path, global_batch=512)
     assert "nodes" not in quick.verdict.text  # both groups have nodes of 2: what differs is their zone
     assert "(gap" in "\n".join(quick.verdict.why)
+
+
+SPOT = """
+[[group]]
+name = "own"
+device = "H100"
+nodes = 2
+price_per_device_hour = 2.5
+[[group]]
+name = "spot"
+device = "A100-80"
+nodes = 4
+price_per_device_hour = 0.6
+preemptions_per_hour = {}
+"""
+
+
+def test_what_mixing_is_worth_counts_what_preemptions_take(tmp_path: Path) -> None:
+    path = tmp_path / "spot.toml"
+    path.write_text(SPOT.format(0.3))
+    found = mw.plan("llama-3.1-8b", cluster=path, seq_len=4096, global_batch=768)
+    mixing = found.mixing
+    assert mixing is not None
+    assert mixing.kept < 1.0
+    alone = {one.devices: one for one in mixing.alone}
+    own, spot = alone["16 own"], alone["32 spot"]
+    assert own.step_time_s is not None
+    assert spot.step_time_s is not None
+    assert (own.kept, own.amount) == (1.0, own.step_time_s)
+    assert spot.amount == pytest.approx(spot.step_time_s / spot.kept)
+    assert mixing.gain == pytest.approx(1 - mixing.step_time_s / mixing.kept / own.step_time_s)
+    assert "preemptions counted" in found.verdict.text
+    assert any("32 spot alone" in line and "with preemptions" in line for line in found.verdict.why)
+
+
+@pytest.mark.parametrize(("objective", "amount"), [("cost", "price_per_step"), ("energy", "energy_j")])
+def test_mixing_is_compared_by_what_is_asked_for(tmp_path: Path, objective: str, amount: str) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(SPOT.format(0.0))
+    found = mw.plan("llama-3.1-8b", cluster=path, seq_len=4096, global_batch=768, objective=objective)
+    mixing = found.mixing
+    assert mixing is not None
+    assert mixing.best_alone is not None
+    assert mixing.amount == getattr(found.best.estimate, amount)
+    assert mixing.best_alone.amount == min(one.amount for one in mixing.alone if one.amount is not None)
+    assert mixing.amount <= (mixing.best_alone.amount or 0.0) * (1 + 1e-9)
+
+
+def test_links_to_groups_that_no_plan_uses_are_not_listed(tmp_path: Path) -> None:
+    def links(rate: float) -> list[str]:
+        path = tmp_path / "spot.toml"
+        path.write_text(SPOT.format(rate))
+        found = mw.plan("llama-3.1-8b", cluster=path, seq_len=4096, global_batch=768, top=1)
+        return [one.name for one in found.assumptions if one.name.startswith("link ")]
+
+    assert links(0.01) == ["link own - spot"]
+    assert links(3.0) == []
 
 
 def test_pipelines_of_unequal_shape_are_said_to_be_for_no_framework() -> None:

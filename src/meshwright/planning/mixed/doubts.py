@@ -41,7 +41,7 @@ def _worse(job: Job, used: set[str]) -> Iterator[tuple[str, ClusterSpec]]:
     for number, link in enumerate(links):
         if set(link.between) <= used:
             slower = replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / LINK_CHANGE)
-            said = f"link {link.between[0]} - {link.between[1]} bandwidth -50% [{link.basis}]"
+            said = f"{link.name} bandwidth -50% [{link.basis}]"
             yield said, replace(cluster, links=(*links[:number], slower, *links[number + 1 :]))
     for number, group in enumerate(cluster.groups):
         if group.name in used:

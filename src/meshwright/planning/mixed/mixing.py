@@ -10,8 +10,10 @@ from meshwright.estimate.result import StageEstimate, StepPrice
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.planning.mixed.devices_used import counted_devices, devices_used
 from meshwright.planning.mixed.joinable import strangers
-from meshwright.planning.mixed.search import MixedPlans
+from meshwright.planning.mixed.search import MixedPlans, offer_of
 from meshwright.planning.mixed.source import PricedPlan, SearchRecord
+from meshwright.planning.objectives import Aim
+from meshwright.planning.objectives.base import Objective
 from meshwright.records import Record
 from meshwright.specs.cluster import AND, ClusterSpec
 from meshwright.specs.strategy import LayerStrategy
@@ -27,6 +29,10 @@ class Subset(Record):
     """Seconds; None where nothing fits."""
     price_per_step: float | None = None
     """USD; None where a price is not known."""
+    kept: float = 1.0
+    """Share of the time that preemptions of its spot nodes leave."""
+    amount: float | None = None
+    """Seconds, USD or joules of a step with what preemptions take, whichever is asked for; None where nothing fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,18 +145,30 @@ class Mixing:
     """Kinds of device among the groups: 1 where they differ in their nodes alone."""
     per_step: float | None = None
     """Price of a step in USD, where fewer devices were looked for because they cost less."""
+    by: Objective
+    """What is compared."""
+    amount: float
+    """Of it, of the best plan."""
+    kept: float
+    """Share of the time that preemptions of spot nodes leave to the best plan."""
 
     @property
     def best_alone(self) -> Subset | None:
-        """The quickest kind by itself."""
-        able = [subset for subset in self.alone if subset.step_time_s is not None]
-        return min(able, key=lambda one: one.step_time_s or 0.0, default=None)
+        """The best kind by itself."""
+        able = [subset for subset in self.alone if subset.amount is not None]
+        return min(able, key=lambda one: one.amount or 0.0, default=None)
 
     @property
     def gain(self) -> float | None:
-        """Share of the step that mixing saves over the best kind alone; None where none can do it."""
+        """Share of what is compared that mixing saves over the best kind alone; None where none can do it."""
         best = self.best_alone
-        return None if best is None or best.step_time_s is None else 1.0 - self.step_time_s / best.step_time_s
+        return None if best is None or not best.amount else 1.0 - self.amount / best.amount
+
+    @property
+    def preempted(self) -> bool:
+        """Whether preemptions count in what is compared."""
+        best = self.best_alone
+        return min(self.kept, best.kept if best else 1.0) < 1.0
 
 
 def mixing_of(
@@ -161,7 +179,7 @@ def mixing_of(
     doubts: tuple[tuple[str, float], ...],
     frameworks: tuple[tuple[str, str], ...],
     searched: SearchRecord,
-    rented: bool,
+    aim: Aim,
 ) -> Mixing:
     """The facts about the best plan.
 
@@ -172,16 +190,19 @@ def mixing_of(
         doubts: as the source of its costs has them.
         frameworks: names and refusals.
         searched: what was looked at.
-        rented: whether fewer devices were looked for because they cost less.
+        aim: what is compared, and whether fewer devices were looked for because they cost less.
     """
-    job, estimate = best.job, best.estimate
+    job, estimate, offer = best.job, best.estimate, offer_of(best)
     groups = cluster.groups
 
     def subset(numbers: list[int], one: PricedPlan | None) -> Subset:
+        own = offer_of(one) if one else None
         return Subset(
             devices=" + ".join(f"{groups[n].devices} {groups[n].name}" for n in numbers),
             step_time_s=one.step_time_s if one else None,
             price_per_step=one.estimate.price_per_step if one else None,
+            kept=own.kept if own else 1.0,
+            amount=aim.by.compared(own) if own else None,
         )
 
     every = list(range(len(groups)))
@@ -194,14 +215,17 @@ def mixing_of(
         slowest=_slowest(estimate),
         doubts=doubts,
         frameworks=frameworks,
-        idle=tuple(idle_devices(cluster, estimate, rented=rented)),
+        idle=tuple(idle_devices(cluster, estimate, rented=aim.rents)),
         places=tuple(_places(cluster, job, estimate)),
         equal=tuple(_equal(cluster, job)),
         searched=searched,
         passed_over_s=found.passed_over.step_time_s if found.passed_over else None,
         launched=found.launched and LaunchedPlan(target=found.launched[0], step_time_s=found.launched[1].step_time_s),
         kinds=len({group.device.name for group in groups}),
-        per_step=estimate.price_per_step if rented else None,
+        per_step=estimate.price_per_step if aim.rents else None,
+        by=aim.by,
+        amount=aim.by.compared(offer),
+        kept=offer.kept,
     )
 
 

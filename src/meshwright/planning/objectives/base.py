@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from meshwright.errors import InputError, Problem
+from meshwright.units import seconds
 
 if TYPE_CHECKING:  # help lists the objectives, and shall not load what prices plans
     from meshwright.estimate.result import StepPrice
@@ -32,6 +33,11 @@ class Offer(Generic[Planned]):
     """The devices it uses, in words."""
     kept: float = 1.0
     """Share of the time that preemptions of the nodes it uses leave, compared with a job on none of them."""
+
+
+def lasting_s(offer: Offer[Any]) -> float:
+    """Seconds of the run for each step, with what preemptions of spot nodes take."""
+    return offer.step_time_s / offer.kept
 
 
 def _price_per_hour(group: NodeGroup) -> float | None:
@@ -117,6 +123,12 @@ class Objective:
     """What crosses links that are paid for counts."""
     counts_energy: bool = False
     """The answer says what energy a step takes."""
+    compared: Callable[[Offer[Any]], float] = lasting_s
+    """What of a plan is compared with what parts of the cluster take by themselves."""
+    compared_text: Callable[[float], str] = seconds
+    """That in words."""
+    less: str = "less time"
+    """What a plan is that takes less of it."""
     saves: str = "cheaper"
     """Why devices stay idle, a key of `report.words.reasons.IDLE`."""
     from_front: bool = False

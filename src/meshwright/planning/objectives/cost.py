@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from meshwright.planning.objectives.base import Objective, amount_difference, require_prices
+from meshwright.units import usd
 
 if TYPE_CHECKING:
     from meshwright.estimate.result import StepPrice
@@ -34,4 +35,7 @@ COST = Objective(
     rents=True,
     requires=require_prices,
     orders_alike=True,
+    compared=lambda offer: offer.price_per_step / offer.kept,
+    compared_text=usd,
+    less="cheaper",
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from meshwright.planning.objectives.base import Objective, amount_difference, require_known
+from meshwright.units import JOULES_PER_KWH, energy
 
 if TYPE_CHECKING:
     from meshwright.estimate.result import StepPrice
@@ -46,6 +47,9 @@ ENERGY = Objective(
     requires=require_power,
     paid_links=False,
     counts_energy=True,
+    compared=lambda offer: offer.energy_j / offer.kept,
+    compared_text=lambda energy_j: energy(energy_j / JOULES_PER_KWH),
+    less="less energy",
     saves="less energy",
     measured=False,
 )

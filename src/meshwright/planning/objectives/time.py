@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshwright.planning.objectives.base import Objective
+from meshwright.planning.objectives.base import Objective, lasting_s
 
 if TYPE_CHECKING:
     from meshwright.estimate.result import StepPrice
@@ -21,7 +21,7 @@ TIME = Objective(
     name="time",
     help="the quickest step",
     best="quickest",
-    key=lambda offer: (offer.step_time_s / offer.kept, offer.price_per_step),
+    key=lambda offer: (lasting_s(offer), offer.price_per_step),
     difference=_difference,
     exact=True,
 )

@@ -207,7 +207,7 @@ IDLE: dict[str, Callable[[Mapping[str, Any]], str]] = {
         'link between them a transport in the cluster file, such as transport = "gloo"'
     ),
     "preempted": lambda facts: "plans that use them lose more time to preemptions than they save",
-    "no better plan": lambda facts: "no plan found that uses them is better for its price",
+    "no better plan": lambda facts: "no plan found that uses them is better by what is asked for",
     "slower": lambda facts: f"the best plan of all {facts['devices']:,} ({facts['plan']}) is {slower(facts['ratio'])}",
     "too large": lambda facts: (
         f"none of the {facts['space']:,} legal plans of all {facts['devices']:,} fits the memory"
