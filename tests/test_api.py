@@ -12,7 +12,7 @@ import meshwright as mw
 
 NAMES = {
     *("plan", "estimate", "check", "explain", "compare", "size", "trace", "PlanSet"),
-    *("report", "tune", "export", "schedule", "validate", "calibrate", "profile", "run", "verify", "xray"),
+    *("report", "sweep", "tune", "export", "schedule", "validate", "calibrate", "profile", "run", "verify", "xray"),
     *("Parallelizer", "Island", "ModelSlice", "PartialPlan", "__version__"),
     *("parallelize", "timeline", "grad", "value_and_grad", "LocalPipeline", "PipeshardParallel"),
     *("save_checkpoint", "restore_checkpoint", "Checkpoints", "CountedBatches"),

@@ -20,7 +20,20 @@ from types import ModuleType
 from typing import Any
 
 _VERBS = (
-    *("plan", "estimate", "check", "explain", "compare", "size", "trace", "report", "tune", "export", "schedule"),
+    *(
+        "plan",
+        "estimate",
+        "check",
+        "explain",
+        "compare",
+        "size",
+        "trace",
+        "report",
+        "sweep",
+        "tune",
+        "export",
+        "schedule",
+    ),
     *("validate", "calibrate", "profile", "run", "verify", "xray"),
 )
 """Verbs of the command that are functions here."""

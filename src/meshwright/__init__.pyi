@@ -16,6 +16,7 @@ from meshwright.app.run import Run, StepDone
 from meshwright.app.schedule import DrawnSchedules
 from meshwright.app.size import SizeAnswer
 from meshwright.app.step_timeline import timeline as timeline
+from meshwright.app.sweep import Sweep
 from meshwright.app.trace import Trace
 from meshwright.app.tune import TuneAnswer
 from meshwright.app.validate import Validation
@@ -477,6 +478,15 @@ def report(
     output: str | os.PathLike[str] | None = ...,
     format: str | None = ...,
 ) -> Report: ...
+def sweep(
+    study: Mapping[str, object] | str | os.PathLike[str] | None = ...,
+    *,
+    output: str | None = ...,
+    top: int = ...,
+    ray: str | None = ...,
+    resume: bool = ...,
+    force: bool = ...,
+) -> Sweep: ...
 def tune(
     model: ModelSpec | Mapping[str, object] | str | os.PathLike[str] | None = ...,
     *,

@@ -377,6 +377,8 @@ CALCULON = _lines("""
     calculon tune gpt3-13B a100_80g --procs 4 --batch 4 --pin tensor_par=2,4 --trials 6 --no-optimum --seed 3
     calculon sweep little.json,gpt3-13B a100_80g --procs 4,8 --batch 8 --pin tp=2 -o sweep.parquet
     calculon sweep little.json a100_80g,h100_80g_nvl8 --procs 4 --batch 4,8 --all --pin tp=2 -o sweep.parquet
+    sweep chips.toml -o chips.parquet --top 2
+    sweep stated.toml -o stated.parquet
 """)
 
 LIBRARY = (
@@ -482,6 +484,8 @@ BAD = _lines("""
     tune gpt --gpus 8xH10 --with optima --no-optimum
     calculon estimate gpt-175 execution.json a100_80
     calculon search little.json a100_80g --procs 0 --batch x --space ful
+    sweep broken.toml -o s.parquet
+    sweep mine.toml -o s.parquet
     calculon search little.json a100_80g --procs 8 --batch 8 --dtype float8
     run gpt-tiny --plan tp3.dp3
 """)

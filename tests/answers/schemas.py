@@ -95,6 +95,7 @@ DATA = {
     "pruned",
     "seen",
     "spread",
+    "values",
 }
 """Keys of objects whose own keys are data: number formats, packages, rules, axes."""
 NULLABLE = {"place", "post_mortem.capacity_bytes"}

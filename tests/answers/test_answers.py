@@ -21,7 +21,7 @@ VERBS = {
     *("plan", "estimate", "check", "explain", "compare", "trace", "schedule", "export", "size", "tune", "validate"),
     *("calibrate", "run", "verify", "doctor", "models list", "models show", "models add", "gpus list", "gpus show"),
     *("gpus add", "clusters show", "calculon estimate", "calculon search", "calculon what-if", "calculon tune"),
-    "calculon sweep",
+    *("calculon sweep", "sweep"),
 }
 """All but `profile`, which measures the machine."""
 

@@ -69,6 +69,7 @@ VERBS = {
     "serve": Verb("serve:ServeRequest", "serve:serve", home="service"),
     "mcp": Verb("serve:McpRequest", "mcp:serve_mcp", home="service"),
     "size": Verb("size:SizeRequest", "size:size"),
+    "sweep": Verb("sweep:SweepRequest", "sweep:sweep"),
     "tune": Verb("tune:TuneRequest", "tune:tune"),
     "export": Verb("read:ExportRequest", "export:export", apart=True),
     "schedule": Verb("schedule:ScheduleRequest", "schedule:draw_schedule"),

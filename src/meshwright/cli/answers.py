@@ -288,7 +288,7 @@ def swept(out: Output, request: Any, use: Callable[..., Any]) -> None:
         show("sweeping ...")
 
         def tell(progress: Progress) -> None:
-            rate = f"{progress.rate / 1e6:,.1f} M {progress.noun}/s"
+            rate = f"{progress.rate / 1e6:,.2f} M {progress.noun}/s"
             words = f"sweep: {progress.designs:,} of {progress.of:,} designs, {rate}"
             show(words if progress.left_s is None else f"{words}, {progress.left_s:,.0f} s to go")
 

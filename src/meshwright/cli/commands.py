@@ -52,6 +52,7 @@ SHOWN = {
     "serve": Shown(course=answers.served),
     "mcp": Shown(course=answers.served),
     "size": Shown(doing="searching", show=answers.plans),
+    "sweep": Shown(course=answers.swept),
     "tune": Shown(course=answers.tuned),
     "export": Shown(show=answers.exported),
     "schedule": Shown(show=answers.scheduled),

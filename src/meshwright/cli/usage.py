@@ -11,7 +11,6 @@ from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedE
 ABSENT_VERBS = {
     "fit": "`meshwright calibrate MEASURED.csv -o calibration.json` fits the model's numbers to measured runs",
     "replan": "`meshwright plan MODEL --gpus G --replan-from PLAN` plans anew for changed devices",
-    "sweep": "`meshwright calculon sweep` sweeps Calculon's model; else run `meshwright plan ... --json` for each row",
     "train": "`meshwright run` trains here; `meshwright export PLAN --to megatron -o DIR` starts it elsewhere",
 }
 """Verbs this version lacks, and what to do instead."""

@@ -17,6 +17,7 @@ PAGES = {
     "meshwright.comparison": "comparison:render_comparison",
     "meshwright.run-comparison": "measured_run:render_run_comparison",
     "meshwright.size": "size_curve:render_size",
+    "meshwright.sweep": "sweep:render_sweep",
     "meshwright.tune": "tuning:render_tune",
     "meshwright.tune-comparison": "tuning:render_tuners",
     "meshwright.schedule-comparison": "schedule_comparison:render_schedules",

@@ -19,6 +19,7 @@ REFUSED = {
     "verify": _TRAINS,
     "profile": "it times kernels on the devices of the machine it runs on",
     "doctor": "it describes the machine it runs on",
+    "sweep": _LONG,
     "tune": _LONG,
     "calculon tune": _LONG,
     "calculon sweep": _LONG,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from meshwright.app.requests.sweep import RAY_HELP
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import NAME
 from meshwright.fields.kinds import PAIRS, FieldKind, Flag, Number, Numbers, OutputFile, Texts, Whole
@@ -70,10 +71,7 @@ class SearchOptions:
 
     top: int = ask("Executions to list.", Whole(metavar="K", high=100_000), default=10, usual="10")
     stop_microbatch: bool = ask("Stop at the first micro-batch size that does not fit.", Flag(), short="-m")
-    ray: str | None = ask(
-        "Search on a Ray cluster: host:port; alone, the cluster of this machine or RAY_ADDRESS; local starts one.",
-        FieldKind(metavar="[ADDRESS]"),
-    )
+    ray: str | None = ask(RAY_HELP, FieldKind(metavar="[ADDRESS]"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
