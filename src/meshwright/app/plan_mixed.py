@@ -304,7 +304,7 @@ def mixed_answer(
         verdict=Verdict(
             text=" ".join(_sentences(best, run, mixing)),
             why=tuple(why),
-            runner_up=None if asked.brief else runner_up(plans[0], _second(plans, found, behind), aim),
+            runner_up=None if asked.brief else runner_up(plans[0], _second(plans, found, behind), aim, mixing),
             reasons=tuple(reasons),
         ),
         plans=plans[: asked.top],

@@ -320,12 +320,21 @@ def ranked(job: Job, estimate: StepEstimate, rank: int = 1) -> RankedPlan:
     return RankedPlan(rank=rank, job=job, row=row_of(job.plan, job.model), estimate=estimate)
 
 
-def runner_up(best: RankedPlan, other: RankedPlan | None, aim: Aim) -> RunnerUp | None:
-    """Another plan and what it loses by to the best; None where there is none."""
+def runner_up(best: RankedPlan, other: RankedPlan | None, aim: Aim, mixing: Mixing | None = None) -> RunnerUp | None:
+    """Another plan and why it is not the first: what it loses by, or that no framework runs it; None without one.
+
+    Args:
+        best: the first plan.
+        other: the next.
+        aim: what they are ordered by.
+        mixing: says whether a quicker plan was passed over for one that a framework runs.
+    """
     if other is None:
         return None
     because = reason_text(aim.by.difference(best.estimate, other.estimate))
     time_s = other.estimate.step_time_s
+    if mixing is not None and mixing.launched and mixing.passed_over_s == time_s < best.estimate.step_time_s:
+        because = f"{mixing.launched.target} cannot run it; {because}"
     return RunnerUp(name=other.name, title=told_apart((best, other))[-1], step_time_s=time_s, loses_because=because)
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from meshwright.app.answer import Answer
 from meshwright.app.requests.sweep import SweepRequest
-from meshwright.app.study import Axis, Question, Study, plain_value, read_study
+from meshwright.app.study import Axis, Question, Study, plain_value
+from meshwright.app.study_file import read_study
 from meshwright.app.sweeping import Told, check_output, check_size, stream
 from meshwright.app.verbs import VERBS
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError

@@ -71,8 +71,9 @@ def tie_lines(tie: Mapping[str, Any]) -> list[RenderableType]:
     ranks = tie["ranks"]
     if not ranks:
         return []
-    named = f"{ranks[0]} to {ranks[-1]}" if len(ranks) > 2 else f"{ranks[0]} and {ranks[1]}"
-    limit = f"within {percent(tie['within'])} of the best, too close to predict which runs faster"
+    in_a_row = len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1
+    named = f"{ranks[0]} to {ranks[-1]}" if in_a_row else f"{', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    limit = f"within {percent(tie['within'])} of plan {ranks[0]}, too close to predict which runs faster"
     return [bullet(f"plans {named} tie: {limit}")]
 
 

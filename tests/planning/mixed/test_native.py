@@ -55,6 +55,11 @@ def test_a_plan_that_a_framework_starts_stands_first_where_it_is_hardly_slower()
     assert found.mixing.passed_over_s is not None
     assert found.mixing.passed_over_s < found.best.estimate.step_time_s < found.mixing.passed_over_s * 1.02
     assert "which megatron cannot run" in " ".join(found.verdict.why)
+    runner_up = found.verdict.runner_up
+    assert runner_up is not None
+    quicker = runner_up.step_time_s < found.best.estimate.step_time_s
+    assert runner_up.loses_because.startswith("megatron cannot run it; ") == quicker
+    assert quicker == (runner_up.step_time_s == found.mixing.passed_over_s)
 
 
 def test_of_other_aims_no_plan_is_passed_over() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.app.study import read_study
+from meshwright.app.study_file import read_study
 from meshwright.errors import InputError, UnsupportedError
 
 TWO = {"model": "llama-3-8b", "gpus": ["8xH100", "16xH100"]}
