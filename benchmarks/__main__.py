@@ -21,6 +21,7 @@ from benchmarks.mixed import mixed_lines
 from benchmarks.page import page_lines
 from benchmarks.service_load import service_lines
 from benchmarks.simulator import simulator_lines
+from benchmarks.sweep import sweep_lines
 from benchmarks.timing import Line, median_run, meshwright_command, run
 
 MIB = 2**20
@@ -160,6 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     runs, around = max(1, options.runs), load()
     lines = [*start_lines(runs), *plan_lines(runs), pricing_line(), *simulator_lines(runs), *calculon_lines(runs)]
+    lines += sweep_lines(runs)
     lines += mixed_lines()
     lines += runtime_lines()
     lines += depth_lines()
