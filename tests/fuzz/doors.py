@@ -11,7 +11,7 @@ from meshwright.app.verbs import VERBS
 from meshwright.fields.field import Field
 from meshwright.fields.kinds import Choice, Count, Duration, Flag, Number, Numbers, OutputFile, Texts, Whole
 from meshwright.fields.request import request_fields
-from tests.fuzz import mutate, samples
+from tests.fuzz import launch_doors, mutate, question_doors, samples
 from tests.fuzz.cases import KEPT, Case, Door
 
 JSON = ("--json",)
@@ -491,5 +491,7 @@ DRAWS: tuple[Callable[[Random], Case], ...] = (
     *(config, cluster_words, cluster_files, device_files, plan_words, plan_files, scripts, calculon_files),
     *(calculon_batches, schedules, schedule_files, stage_times, logs, oom_logs, calibrations, measured, profiles),
     *(small_files, commands, refused_runs, python_calls),
+    *question_doors.DRAWS,
+    *launch_doors.DRAWS,
 )
 DOORS = tuple(Door(name=draw.__name__.replace("_", "-"), draw=draw) for draw in DRAWS)

@@ -41,7 +41,7 @@ from meshwright.library.models import resolve
 from meshwright.library.prices import prices_of
 from meshwright.schedules import SCHEDULES
 from meshwright.specs.row_text import parse_row
-from tests.fuzz import doors, mutate, samples
+from tests.fuzz import doors, mutate, samples, service_doors
 from tests.fuzz.cases import READS, Case, Door
 
 
@@ -133,6 +133,8 @@ OF_TEXT: Mapping[str, tuple[Callable[[Random], str], Callable[[str], object]]] =
         lambda text: read_pattern(text, 8),
     ),
     "gguf": (lambda chance: _gguf_bytes(chance), _gguf),
+    "http": (service_doors.http_body, service_doors.answered),
+    "mcp": (service_doors.tool_call, service_doors.called),
 }
 """Of every grammar: what draws a text of it, and what reads that."""
 LAYOUTS = ("Et*3|t*4|(t|)*2mL", "Ettt|tttL", "E|(tt|)*3,L", "E" + "t" * 30 + "|L")

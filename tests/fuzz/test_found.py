@@ -425,3 +425,29 @@ def test_a_width_in_other_digits_is_no_width_of_printf() -> None:
 def test_a_link_quicker_than_any_number_of_them_could_add_up_to_is_refused() -> None:
     with pytest.raises(InputError, match=re.escape("must be at most 1e+30")):
         replace(resolve_gpus("8xH100").groups[0].domains[0], bandwidth_bytes_per_s=1e308)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("plans",), None),
+        (("plans",), 3),
+        (("inputs", "assumptions"), [{"name": 1, "value": "x", "basis": "assumed"}]),
+        (("verdict", "why"), "x"),
+        (("verdict", "runner_up"), []),
+        (("warnings",), [None]),
+        (("rank_map", "groups"), [{}]),
+    ],
+)
+@pytest.mark.parametrize("form", ["html", "md", "cell"])
+def test_a_report_of_a_plan_set_with_other_parts_is_refused(place: tuple[str, ...], value: object, form: str) -> None:
+    found = json.loads(json.dumps(samples.plan_sets()[0]))
+    home = found
+    for name in place[:-1]:
+        home = home[name]
+    home[place[-1]] = value
+    if value is None:
+        del home[place[-1]]
+    Path("plans.json").write_text(json.dumps(found))
+    assert main(["report", "plans.json", "--format", form, "-o", "out"]) == 2
+    assert not Path("out").exists()

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from tests.fuzz.cases import Door, case_of, fault_of
 from tests.fuzz.doors import DOORS
+from tests.fuzz.readers import READERS
+
+SHORT = (*DOORS, *(door for door in READERS if door.name in ("read-http", "read-mcp")))
 
 EXAMPLES = 12
 BUDGET_S = 60.0
 """Far above any answer of the short run: other work on the machine must not fail it."""
 
 
-@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.name)
+@pytest.mark.parametrize("door", SHORT, ids=lambda door: door.name)
 @settings(max_examples=EXAMPLES)
 @given(chance=st.randoms(use_true_random=True))
 def test_an_input_is_answered_or_refused(door: Door, chance: Random) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from meshwright.app.estimate import priced_set
 from meshwright.app.plan_set import PlanSet, RankedPlan, ranked, told_apart
+from meshwright.app.plan_set_shape import require_plan_set
 from meshwright.app.requests.page import PageRequest
 from meshwright.errors import UnsupportedError
 from meshwright.estimate.price import estimate_plan
@@ -103,12 +104,12 @@ def _of_file(text: str, command: str) -> PageSource:
     if data.get("schema") != PLAN_SET_SCHEMA:
         job, warnings = job_of(text)
         return source_of(priced_set(job, warnings=warnings), command)
+    require_plan_set(data, path)
     plans, moved = [], False
     for place_in_file, entry in enumerate(data["plans"], start=1):
         job = with_model(read_document(data, place_in_file).planned)
         priced = estimate_plan(job.plan, job.model, job.cluster, job.workload)
-        before_s = entry.get("estimate", {}).get("step_time_s", 0.0)
-        moved = moved or abs(priced.step_time_s - before_s) > 1e-3 * priced.step_time_s
+        moved = moved or not _as_before(entry.get("estimate"), priced.step_time_s)
         plans.append(replace(ranked(job, priced), rank=place_in_file))
     if not plans:
         raise UnsupportedError(_empty(path), code="MW408")
@@ -118,6 +119,12 @@ def _of_file(text: str, command: str) -> PageSource:
         command = made_by["command"]
     document = {**data, "warnings": [*data.get("warnings", ()), *(warning if moved else ())]}
     return _source(document, tuple(plans), command)
+
+
+def _as_before(estimate: Any, step_time_s: float) -> bool:
+    """Whether the estimate of a file, if it is one, says the step time to 0.1%."""
+    before_s = estimate.get("step_time_s") if isinstance(estimate, Mapping) else None
+    return isinstance(before_s, int | float) and abs(step_time_s - before_s) <= 1e-3 * step_time_s
 
 
 def _empty(path: str) -> Any:
