@@ -37,7 +37,7 @@ test: $(TEST)  ## run the tests, without slow ones and those that need PyTorch o
 
 test-shapes: $(TEST)  ## run the tests of the array code with every array checked against its annotated shape
 	CHECK_SHAPES=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow" \
-		$(addprefix tests/,kernels schedules estimate search test_shapes.py) \
+		$(addprefix tests/,kernels schedules strategies estimate search test_shapes.py) \
 		$(addprefix --ignore=tests/search/,test_on_ray.py test_on_cores.py tuners)  # their arrays are those of other processes
 
 test-full: $(TEST)  ## run all tests but those that need PyTorch or the frameworks, with ten times the generated examples; hours on 2 cores

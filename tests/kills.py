@@ -112,7 +112,7 @@ def checkpoints(kills: int, chance: Random) -> tuple[int, list[str]]:
 
     wrong, step = [], 0
     for number in range(kills):
-        killed(lambda step=step: save_on(step), chance.uniform(0.0, 0.1))  # type: ignore[misc]
+        killed(lambda step=step: save_on(step), chance.uniform(0.0, 0.1))
         if last_checkpoint("run") is None:
             if step:
                 wrong.append(f"kill {number}: no checkpoint after step {step}")
@@ -203,7 +203,7 @@ def ray_tuned(kills: int, chance: Random) -> tuple[int, list[str]]:
     had: list[tuple[Any, ...]] = []
     for met in range(1, kills + 1):
         family = Family([*study, "--resume"], Path.cwd(), {"NPROC": "2"})
-        if not family.until(lambda living, had=had: len(_trials("t.db")) > len(had), 120.0):  # type: ignore[misc]
+        if not family.until(lambda living, had=had: len(_trials("t.db")) > len(had), 120.0):
             wrong.append(f"kill {met}: no trial came in 120 s")
         time.sleep(chance.uniform(0.0, 0.5))
         if left := family.kill(RAY_S):

@@ -52,7 +52,7 @@ def test_values_that_calculon_was_validated_on_come_out_as_the_page_says() -> No
 def test_a_verdict_follows_from_the_numbers() -> None:
     def verdict(published: float, ours: float | None, **said: object) -> str:
         words = {"system": "a", "says": "b", "unit": "x", "setting": "", "source": "", "known": "P", **said}
-        return Outcome(claim=Claim(published=published, **words), ours=ours).verdict  # type: ignore[arg-type]
+        return Outcome(claim=Claim(published=published, **words), ours=ours).verdict
 
     assert verdict(2.0, 1.9) == verdict(2.0, 3.0, rule="least") == verdict(2.0, 1.0, rule="most") == "reproduced"
     assert verdict(2.0, 1.5) == verdict(2.0, 3.0) == "in part"

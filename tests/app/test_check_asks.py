@@ -61,7 +61,7 @@ def test_all_that_is_open_is_one_question_and_the_second_call_succeeds(tmp_path:
         "say --gpus 16xH100, or how many of which there are; or --cluster FILE",
         "give --set vocab-size=N, or name the model before the file: check MODEL FILE",
     ]
-    assert ("--num-layers", "12") in [(said.option, said.value) for said in report.launch.said]  # type: ignore[union-attr]
+    assert ("--num-layers", "12") in [(said.option, said.value) for said in report.launch.said]
     given = {"env": ["TP=2", "PP=2"], "arguments": ["1", "64"], "settings": "vocab-size=50304"}
     again = check(
         path,
@@ -120,8 +120,8 @@ def test_options_of_a_trainer_in_a_file_are_read_once_it_is_said_what_shards(tmp
     assert [what for what, _ in asked(check(path))] == ["what shards the model is not known", "no cluster is given"]
     sharded = check(path, gpus="8xH100", settings="fsdp=full_shard", search=False)
     assert (sharded.name, sharded.exit_code) == ("dp8.fsdp.mbs2.gbs64.rc-full", 0)
-    assert sharded.inputs.workload.seq_len == 2048  # type: ignore[union-attr]
-    places = {said.option: said.place for said in sharded.launch.said}  # type: ignore[union-attr]
+    assert sharded.inputs.workload.seq_len == 2048
+    places = {said.option: said.place for said in sharded.launch.said}
     assert places["model_name_or_path"] == "sft.yaml:1"
     whole = check(path, gpus="8xH100", settings="fsdp=no", search=False)
     assert whole.name == "dp8.mbs2.gbs64.rc-full"
@@ -135,7 +135,7 @@ def test_parts_of_a_bridge_recipe_are_no_config_of_megatron(tmp_path: Path) -> N
     path.write_text(BRIDGE)
     report = check("llama-3.2-1b", source=path, gpus="8xH100", search=False)
     assert (report.name, report.exit_code) == ("tp2.nosp.dp4.z1.mbs1.gbs64", 0)
-    assert {said.option for said in report.launch.unpriced} >= {"train.train_iters", "optimizer.lr"}  # type: ignore[union-attr]
+    assert {said.option for said in report.launch.unpriced} >= {"train.train_iters", "optimizer.lr"}
     path.write_text(BRIDGE.replace("  context_parallel_size: 1\n", ""))
     report = check("llama-3.2-1b", source=path, gpus="8xH100", search=False)
     assert asked(report) == [("model.context_parallel_size is not given", "give --set model.context_parallel_size=N")]
@@ -148,7 +148,7 @@ def test_the_second_trainer_of_llamafactory_is_read(tmp_path: Path) -> None:
     path.write_text(SECOND)
     report = check(path, gpus="8xH100", search=False)
     assert (report.name, report.exit_code) == ("dp8.fsdp.mbs2.gbs16.rc-full", 0)
-    assert report.inputs.workload.precision.master is None  # type: ignore[union-attr]
+    assert report.inputs.workload.precision.master is None
     path.write_text(SECOND + "peft_config:\n  name: freeze\nbatching_strategy: dynamic_batching\n")
     assert {v.field for v in check(path, gpus="8xH100", search=False).violations} == {
         "peft_config.name",
@@ -196,7 +196,7 @@ def test_the_engine_that_a_configuration_of_accelerate_names_is_read(tmp_path: P
     )
     report = check("qwen3-8b", source=path, gpus="8xH100", settings=given, search=False)
     assert report.name == "dp8.z3.mbs2.gbs16"
-    places = {said.option: said.place for said in report.launch.said}  # type: ignore[union-attr]
+    places = {said.option: said.place for said in report.launch.said}
     assert places["zero_optimization.stage"] == "z3.json:1"
 
 
@@ -251,7 +251,7 @@ def test_layers_that_differ_stand_in_the_json_that_the_trainer_names(tmp_path: P
     report = check(path, gpus="8xH100", search=False)
     assert not report.violations
     assert report.name == "tp2.dp4.fsdp.mbs2.gbs16.gpipe"
-    assert report.inputs.workload.seq_len == 4096  # type: ignore[union-attr]
+    assert report.inputs.workload.seq_len == 4096
 
 
 def test_an_engine_that_nobody_knows_is_no_plan_of_copies(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_an_engine_that_nobody_knows_is_no_plan_of_copies(tmp_path: Path) -> Non
     (tmp_path / "z2.json").write_text('{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 2}}')
     report = check(path, gpus="8xH100", environment="ENGINE=z2.json", settings="use_peft=true", search=False)
     assert report.name == "dp8.z2.mbs2.gbs16.nodpov"
-    assert report.inputs.model.tuning is not None  # type: ignore[union-attr]
+    assert report.inputs.model.tuning is not None
 
 
 def test_a_program_behind_a_list_of_commands_is_what_a_submission_starts(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def read(tmp_path: Path, options: str, **settings: object) -> CheckReport:
     (tmp_path / "engine.yaml").write_text(LAUNCHER)
     script = tmp_path / "run.sh"
     script.write_text(f"accelerate launch --config_file engine.yaml train.py --max_length 1024 {options}\n")
-    return check(script, cluster="8xH100", **settings)  # type: ignore[arg-type]
+    return check(script, cluster="8xH100", **settings)
 
 
 @pytest.mark.parametrize("option", ["--model_name", "--model-path", "--base_model_path", "--model"])

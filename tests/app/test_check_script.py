@@ -87,7 +87,7 @@ def test_a_script_alone_describes_its_model(script: Path) -> None:
     named = check("llama-3-8b", cluster=GPUS, source=script, search=False)
     alone = check(script, cluster=GPUS, search=False)
     assert alone.estimate is not None
-    assert alone.estimate.step_time_s == named.estimate.step_time_s  # type: ignore[union-attr]
+    assert alone.estimate.step_time_s == named.estimate.step_time_s
     assert any("the options describe one of 8,030,261,248 parameters" in text for text in alone.warnings)
     assert any("vocabulary of 128,256 tokens, that of llama-3-8b" in text for text in alone.warnings)
     script.write_text("#!/bin/bash\ntorchrun --nproc_per_node 8 pretrain_gpt.py --bf16 --micro-batch-size 1\n")
@@ -235,9 +235,9 @@ def test_a_trainer_is_read_with_its_model_and_lengths(tmp_path: Path) -> None:
         "--lora_target_modules q_proj v_proj --load_in_4bit --learning_rate 2e-5\n"
     )
     report = check(script, cluster="8xA100-80", search=False)
-    assert report.inputs.model.name == "qwen3-8b"  # type: ignore[union-attr]
-    assert report.inputs.workload.seq_len == 2048  # type: ignore[union-attr]
-    tuning = report.inputs.model.tuning  # type: ignore[union-attr]
+    assert report.inputs.model.name == "qwen3-8b"
+    assert report.inputs.workload.seq_len == 2048
+    tuning = report.inputs.model.tuning
     assert tuning is not None
     assert tuning.lora is not None
     assert (tuning.lora.rank, tuning.lora.targets, tuning.lora.base) == (8, ("q_proj", "v_proj"), "nf4")
@@ -277,9 +277,9 @@ def test_auto_in_a_configuration_of_deepspeed_is_what_the_trainer_says(tmp_path:
     report = check(script, cluster=GPUS, search=False)
     assert not report.violations
     assert report.name == "dp8.z3.mbs2.gbs64.rc-full"
-    assert report.inputs.workload.precision.name == "bf16"  # type: ignore[union-attr]
+    assert report.inputs.workload.precision.name == "bf16"
     script.write_text(script.read_text().replace("--bf16", "--fp16"))
-    assert check(script, cluster=GPUS, search=False).inputs.workload.precision.name == "fp16"  # type: ignore[union-attr]
+    assert check(script, cluster=GPUS, search=False).inputs.workload.precision.name == "fp16"
 
 
 @pytest.mark.parametrize(

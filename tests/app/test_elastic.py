@@ -67,5 +67,5 @@ def test_a_mixed_plan_goes_on_without_the_devices_of_a_lost_worker() -> None:
     found = training_on(before, 4, MACHINE, lost=(2,))
     assert found.global_batch == before.global_batch
     assert found.devices <= 4
-    assert {group.device.name for group in found.job.cluster.groups} == {"A100-80"}  # type: ignore[attr-defined]
+    assert {group.device.name for group in found.job.cluster.groups} == {"A100-80"}
     assert training_on(before, 8, MACHINE) is before

@@ -39,7 +39,7 @@ def test_every_form_of_a_plan_is_the_same_plan(tmp_path: Path) -> None:
     many.write_text(json.dumps(best_plans().to_dict()))
     forms: list[object] = [best.job, best, str(file), file, f"{many}#1"]
     for form in forms:
-        assert estimate(None, form)[0].estimate == best.estimate  # type: ignore[arg-type]
+        assert estimate(None, form)[0].estimate == best.estimate
     assert estimate(MODEL, best.plan, GPUS)[0].estimate == best.estimate
     assert best.row is not None
     assert estimate(MODEL, best.row, GPUS)[0].estimate == best.estimate

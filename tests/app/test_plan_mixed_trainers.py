@@ -14,7 +14,7 @@ JOB = {"model": "qwen3-8b", "gpus": "2xRTX4090,2xA100-40", "global_batch": 32}
 
 
 def asked(**more: object) -> PlanSet:
-    found = plan(**{**JOB, "lora": "16", **more})  # type: ignore[arg-type]
+    found = plan(**{**JOB, "lora": "16", **more})
     assert isinstance(found, PlanSet)
     return found
 

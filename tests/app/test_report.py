@@ -30,7 +30,7 @@ def test_a_page_holds_its_modules_its_data_and_the_command_that_gives_it_again(t
     assert held["command"] == "meshwright plan llama-3-8b --gpus 8xH100 --top 2"
     assert held["version"] == mw.__version__
     assert not re.findall(r"""(?:src|href|url\()\s*=?\s*["']?https?:""", page)
-    modules = json.loads(re.search(r'<script type="importmap">(.*?)</script>', page, re.S)[1])["imports"]  # type: ignore[index]
+    modules = json.loads(re.search(r'<script type="importmap">(.*?)</script>', page, re.S)[1])["imports"]
     imported = set(re.findall(r'"(page/[^"]+)"', page)) - {"page/main.js"}
     assert imported <= set(modules)
     assert all(address.startswith("data:text/javascript;base64,") for address in modules.values())

@@ -106,7 +106,7 @@ def test_a_step_time_is_in_seconds_or_has_its_unit(goal: float | str) -> None:
 
 def test_adapters_take_the_fewest_devices_of_any_trainer() -> None:
     question = {"lora": "16", "tokens": 1e9, "days": 7}
-    answer = size("qwen3-8b", "RTX4090", **question)  # type: ignore[arg-type]
+    answer = size("qwen3-8b", "RTX4090", **question)
     assert [one.trainer for one in answer.plans.trainers] == list(FINE_TUNING)
     able = [one for one in answer.plans.trainers if one.fits]
     assert answer.plans.best.estimate.step_time_s == min(one.step_time_s or 0.0 for one in able)

@@ -66,7 +66,7 @@ def test_a_tuner_that_breaks_is_left_out_of_a_comparison(monkeypatch: pytest.Mon
     def breaks(log: TrialLog, **how: object) -> None:
         if log.target == 3:
             raise OSError("no room for trials")
-        plain(log, **how)  # type: ignore[arg-type]
+        plain(log, **how)
 
     monkeypatch.setattr(with_random, "tune", breaks)
     if not TUNERS["optuna"].installed:
@@ -122,8 +122,8 @@ def test_schedules_beyond_the_default_space_are_not_tuned() -> None:
 
 def test_adapters_are_tuned_among_plans_that_the_best_trainer_runs() -> None:
     job = {"model": "qwen3-8b", "gpus": "4xA100-40", "lora": "16", "global_batch": 64}
-    answer = tune(**job, trials=60)  # type: ignore[arg-type]
-    best = plan(**job)  # type: ignore[arg-type]
+    answer = tune(**job, trials=60)
+    best = plan(**job)
     trainer = next(one for one in best.trainers if one.step_time_s == best.best.estimate.step_time_s)
     assert answer.space.endswith(f"under {TARGETS[trainer.trainer].title}")
     assert answer.optimum is not None
@@ -131,7 +131,7 @@ def test_adapters_are_tuned_among_plans_that_the_best_trainer_runs() -> None:
     refuses = refusals_in_search(trainer.trainer)
     for trial in answer.studies[0].study.trials:
         if trial.outcome.status == "ok":
-            line = estimate(plan=trial.outcome.name, **job, target=trainer.trainer)  # type: ignore[arg-type]
+            line = estimate(plan=trial.outcome.name, **job, target=trainer.trainer)
             assert not refuses(line.best.job)
             assert line.best.estimate.step_time_s == pytest.approx(trial.outcome.value)
             assert trial.outcome.value >= answer.optimum.value * (1 - 1e-9)

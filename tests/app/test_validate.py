@@ -68,7 +68,7 @@ def test_memory_is_counted_as_the_row_counts_it() -> None:
     record = next(row for row in read_rows(SAMPLE) if row["id"] == "zero-bubble-1.5b-1f1b")
     sizes = [predict(record | {"mem_kind": kind}).peak_memory_bytes for kind in ("allocated", "reserved", "device")]
     assert all(size is not None for size in sizes)
-    assert sizes == sorted(sizes)  # type: ignore[type-var]
+    assert sizes == sorted(sizes)
     assert len(set(sizes)) == 3
 
 
@@ -129,7 +129,7 @@ def test_an_error_of_ours_costs_one_row_and_is_reported(tmp_path: Path, monkeypa
     def broken(record: dict[str, str], *lookups: object) -> object:
         if record["id"] == "torchtitan-llama3-8b":
             raise ZeroDivisionError("division by zero")
-        return real(record, *lookups)  # type: ignore[arg-type]
+        return real(record, *lookups)
 
     monkeypatch.setattr(verb, "read_run", broken)
     out = tmp_path / "predictions.csv"

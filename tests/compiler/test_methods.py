@@ -21,7 +21,7 @@ def test_devices_are_a_sequence_of_devices(method: Any, devices: Any) -> None:
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(InputError) as refused:
-        mw.DataParallel(devices=1, num_micro_batches=0)  # type: ignore[arg-type]
+        mw.DataParallel(devices=1, num_micro_batches=0)
     assert [problem.field for problem in refused.value.problems] == ["num_micro_batches", "devices"]
 
 

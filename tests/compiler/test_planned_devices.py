@@ -25,15 +25,15 @@ class Device:
 def test_devices_that_are_stated_have_the_rates_of_estimates() -> None:
     hosts = stated_hosts("2x8xH100")
 
-    assert (hosts.hosts, hosts.devices_per_host) == (2, 8)  # type: ignore[union-attr]
+    assert (hosts.hosts, hosts.devices_per_host) == (2, 8)
     assert hosts == stated_hosts(resolve_gpus("2x8xH100"))
-    assert 0.5 * 989e12 < hosts.flop_per_s < 989e12  # type: ignore[union-attr]
-    assert hosts.source == "H100, bf16 [fitted]"  # type: ignore[union-attr]
+    assert 0.5 * 989e12 < hosts.flop_per_s < 989e12
+    assert hosts.source == "H100, bf16 [fitted]"
     assert isinstance(stated_hosts("8xH100,8xA100-80"), Islands)
 
 
 def test_a_device_without_the_usual_format_is_planned_in_the_one_it_has() -> None:
-    assert "fp16" in stated_hosts("8xV100-16").source  # type: ignore[union-attr]
+    assert "fp16" in stated_hosts("8xV100-16").source
 
 
 def test_the_kind_of_the_devices_is_recognised() -> None:

@@ -75,7 +75,7 @@ def haiku_loss_scale_that_skips_what_is_not_finite() -> Case:
     return Case(step=step, state=(params, optimizer.init(params), scale), batch=batch, digits=0.02, narrow=True)
 
 
-class HubState(train_state.TrainState):  # type: ignore[misc,no-untyped-call,unused-ignore]
+class HubState(train_state.TrainState):
     dropout_rng: Any
 
 

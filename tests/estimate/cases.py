@@ -40,7 +40,7 @@ def _model(name: str, hidden: int, *runs: LayerRun, vocab: int = 32000, **fields
         "tied_embeddings": False,
         **fields,
     }
-    return ModelSpec(**values)  # type: ignore[arg-type]
+    return ModelSpec(**values)
 
 
 _GROUPED = Attention(heads=16, kv_heads=4, head_dim=128)
@@ -95,7 +95,7 @@ class Case:
 
     def _repr_pretty_(self, printer: object, cycle: bool) -> None:
         """What hypothesis prints."""
-        printer.text(repr(self))  # type: ignore[attr-defined]
+        printer.text(repr(self))
 
     def estimate(self) -> StepEstimate:
         """Price the row."""
@@ -108,13 +108,13 @@ class Case:
 
     def with_row(self, **fields: object) -> Case:
         """The same with another row of the same batch; examples whose row becomes illegal are dropped."""
-        other = replace(self, row=replace(self.row, **fields))  # type: ignore[arg-type]
+        other = replace(self, row=replace(self.row, **fields))
         assume(not other.problems())
         return replace(other, workload=self.workload.with_batch(other.row.gbs))
 
     def with_workload(self, **fields: object) -> Case:
         """The same with another workload."""
-        return replace(self, workload=replace(self.workload, **fields))  # type: ignore[arg-type]
+        return replace(self, workload=replace(self.workload, **fields))
 
     def with_device(self, **factors: float) -> Case:
         """Numbers of the device multiplied; `gemm` stands for all peaks."""
@@ -123,7 +123,7 @@ class Case:
         peak = factors.pop("peak_flop_per_s", 1.0)
         scaled = {name: getattr(device, name) * factor for name, factor in factors.items()}
         peaks = tuple((dtype, value * peak) for dtype, value in device.peak_flop_per_s)
-        device = replace(device, peak_flop_per_s=peaks, **scaled)  # type: ignore[arg-type]
+        device = replace(device, peak_flop_per_s=peaks, **scaled)
         return replace(self, cluster=replace(self.cluster, groups=(replace(group, device=device),)))
 
     def with_links(self, level: int, factor: float) -> Case:
@@ -147,7 +147,7 @@ def part(estimate: StepEstimate, *names: str) -> float:
 
 def case(model: ModelSpec, gpus: str, seq_len: int = 4096, **fields: object) -> Case:
     """One case by hand."""
-    row = PlanRow(**fields)  # type: ignore[arg-type]
+    row = PlanRow(**fields)
     workload = Workload(seq_len=seq_len, global_batch=row.gbs)
     return Case(model=model, cluster=resolve_gpus(gpus), workload=workload, row=row)
 

@@ -80,7 +80,7 @@ class MixedCase:
 
     def _repr_pretty_(self, printer: object, cycle: bool) -> None:
         """What hypothesis prints."""
-        printer.text(repr(self))  # type: ignore[attr-defined]
+        printer.text(repr(self))
 
     @property
     def workload(self) -> Workload:

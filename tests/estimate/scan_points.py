@@ -55,4 +55,4 @@ def scan_of(point: Point) -> Scan:
         return chunked_scan("scan", heads=point.heads, keys=(1 / point.heads, 128, 64), chunk=256)
     rule = "delta" if "delta" in point.kernel else "sum"
     decays = {"linear": 0, "retention": 1, "delta": 1, "kimi-delta": 128, "rwkv6": 128}[point.kernel]
-    return chunked_scan("scan", heads=point.heads, keys=(1.0, 128, 128), chunk=64, rule=rule, decays=decays)  # type: ignore[arg-type]
+    return chunked_scan("scan", heads=point.heads, keys=(1.0, 128, 128), chunk=64, rule=rule, decays=decays)

@@ -15,7 +15,7 @@ N_8B = 8.03e9
 
 
 def priced(model: str, plan: str, gpus: str, **given: Any) -> StepEstimate:
-    return mw.estimate(model, plan, gpus=gpus, **given)[0].estimate  # type: ignore[no-any-return]
+    return mw.estimate(model, plan, gpus=gpus, **given)[0].estimate
 
 
 def held(estimate: StepEstimate, kind: str) -> float:

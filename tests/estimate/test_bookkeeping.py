@@ -106,7 +106,7 @@ def test_unused_slots_are_bubble() -> None:
 ])  # fmt: skip
 def test_all_parameters_stand_somewhere(model: object, row: dict[str, int]) -> None:
     """Weights of all stages, times what shares them, are the model's; tied tables and prediction modules may add."""
-    one = case(model, "8xH100", gbs=8, **row)  # type: ignore[arg-type]
+    one = case(model, "8xH100", gbs=8, **row)
     estimate = one.estimate()
     ranks = one.row.tp if not one.model.is_moe else 1
     held = sum(memory(stage, "weights") for stage in estimate.stages) / 2
@@ -115,13 +115,13 @@ def test_all_parameters_stand_somewhere(model: object, row: dict[str, int]) -> N
         assert held * ranks == pytest.approx(one.model.parameters + (ranks - 1) * positions, rel=2e-3)
     else:
         experts = sum(
-            count * kind.mlp.experts * kind.mlp.expert_parameters(one.model.hidden)  # type: ignore[union-attr]
+            count * kind.mlp.experts * kind.mlp.expert_parameters(one.model.hidden)
             for kind, count in one.model.kind_counts().items()
             if kind.mlp.kind == "moe"
         )
         module = one.model.mtp_parameters
         if one.model.mtp_layers:
             mlp = one.model.last_layer().mlp
-            experts += mlp.experts * mlp.expert_parameters(one.model.hidden)  # type: ignore[union-attr]
+            experts += mlp.experts * mlp.expert_parameters(one.model.hidden)
         rest = one.model.parameters + module - experts
         assert held == pytest.approx(rest + experts / one.row.ep, rel=2e-3)

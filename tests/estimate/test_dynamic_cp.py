@@ -25,7 +25,7 @@ BOTH = PlanRow(cp=(("a2a", 4), ("p2p", 8)), gbs=32)
 
 
 def step(row: PlanRow, lengths: object, *, dynamic: bool) -> StepEstimate:
-    work = Workload(seq_len=32768, global_batch=row.gbs, sequence_lengths=lengths, dynamic_cp=dynamic)  # type: ignore[arg-type]
+    work = Workload(seq_len=32768, global_batch=row.gbs, sequence_lengths=lengths, dynamic_cp=dynamic)
     return estimate_plan(expand(row, DENSE, 32768), DENSE, resolve_gpus(f"{row.devices}xH100"), work)
 
 

@@ -23,7 +23,7 @@ LENGTHS = ((128, 0.5), (300, 0.25), (700, 0.15), (2048, 0.08), (8192, 0.02))
 
 
 def step(packing: str, row: PlanRow = ROW, lengths: object = LENGTHS, **work: object) -> StepEstimate:
-    workload = Workload(seq_len=8192, global_batch=row.gbs, sequence_lengths=lengths, packing=packing, **work)  # type: ignore[arg-type]
+    workload = Workload(seq_len=8192, global_batch=row.gbs, sequence_lengths=lengths, packing=packing, **work)
     return estimate_plan(expand(row, DENSE, 8192), DENSE, resolve_gpus(f"{row.devices}xA100-80"), workload)
 
 

@@ -19,7 +19,7 @@ RUN = "pp16.ep64.epdedup.dp128.z1.mbs1.rc-sel-layernorm-mla_up_proj-moe_act.dual
 
 
 def step_s(plan: str, **other: object) -> float:
-    return meshwright.estimate("deepseek-v3", plan=plan, **(DEEPSEEK | other)).plans[0].estimate.step_time_s  # type: ignore[arg-type]
+    return meshwright.estimate("deepseek-v3", plan=plan, **(DEEPSEEK | other)).plans[0].estimate.step_time_s
 
 
 def test_deepseek_v3_as_published() -> None:

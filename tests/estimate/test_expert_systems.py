@@ -110,7 +110,7 @@ def test_a_counted_load_is_the_number_of_its_fullest_rank(counts: list[int], ep:
     plan = expand(row, MIXTRAL, 4096)
 
     def seconds(**load: object) -> float:
-        return estimate_plan(plan, MIXTRAL, where, Workload(seq_len=4096, global_batch=8, **load)).step_time_s  # type: ignore[arg-type]
+        return estimate_plan(plan, MIXTRAL, where, Workload(seq_len=4096, global_batch=8, **load)).step_time_s
 
     fullest = float(np.array(counts).reshape(ep, -1).sum(axis=1).max() * ep / sum(counts))
     load = ExpertLoad(counts=(tuple(map(float, counts)),))

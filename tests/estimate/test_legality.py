@@ -25,7 +25,7 @@ SEQ = 4096
 
 
 def row(**fields: object) -> PlanRow:
-    return PlanRow(**{"gbs": 64, **fields})  # type: ignore[arg-type]
+    return PlanRow(**{"gbs": 64, **fields})
 
 
 def problems(one: PlanRow, model: ModelSpec = DENSE, seq_len: int = SEQ, devices: int = 0) -> tuple[Problem, ...]:

@@ -49,7 +49,7 @@ def no_shape_checks() -> Iterator[None]:
 
 def spread(tp: int = 1, dp: int = 1, zero: int = 0, **more: object) -> LayerStrategy:
     data = DataParallel(replicate=dp) if zero == 0 else DataParallel(shard=dp, zero=zero)
-    return LayerStrategy(tensor=Tensor1D(degree=tp), data=data, **more)  # type: ignore[arg-type]
+    return LayerStrategy(tensor=Tensor1D(degree=tp), data=data, **more)
 
 
 def naive_one_f_one_b(forward_s: list[float], backward_s: list[float], way_s: list[float], m: int) -> float:
@@ -153,10 +153,10 @@ def split(cluster: ClusterSpec, nodes: int) -> ClusterSpec:
 def test_a_group_cut_in_two_prices_the_same(model: object, row: PlanRow) -> None:
     """Stages that fill nodes cross the same links whether their nodes are one group or two."""
     where = resolve_gpus("32xH100")
-    plan = expand(row, model, 4096)  # type: ignore[arg-type]
+    plan = expand(row, model, 4096)
     workload = Workload(seq_len=4096, global_batch=row.gbs)
-    one = estimate_plan(plan, model, where, workload)  # type: ignore[arg-type]
-    two = estimate_plan(plan, model, split(where, 2), workload)  # type: ignore[arg-type]
+    one = estimate_plan(plan, model, where, workload)
+    two = estimate_plan(plan, model, split(where, 2), workload)
     assert two.step_time_s == pytest.approx(one.step_time_s, rel=1e-9)
     assert dict(two.breakdown_s) == pytest.approx(dict(one.breakdown_s), rel=1e-9, abs=1e-12)
     assert [s.peak_memory_bytes for s in two.stages] == pytest.approx([s.peak_memory_bytes for s in one.stages])
@@ -170,8 +170,8 @@ def test_two_pipelines_are_twice_the_data_degree(model: object, tp: int, pp: int
     """Replicated states: the same tasks, and gradients that cross the same links."""
     where, gbs = resolve_gpus("32xH100"), 16
     workload = Workload(seq_len=4096, global_batch=gbs)
-    wide = expand(PlanRow(tp=tp, pp=pp, dp=2, gbs=gbs), model, 4096)  # type: ignore[arg-type]
-    (one,) = expand(PlanRow(tp=tp, pp=pp, dp=1, gbs=gbs // 2), model, 4096).pipelines  # type: ignore[arg-type]
+    wide = expand(PlanRow(tp=tp, pp=pp, dp=2, gbs=gbs), model, 4096)
+    (one,) = expand(PlanRow(tp=tp, pp=pp, dp=1, gbs=gbs // 2), model, 4096).pipelines
     # Twins of a stage stand side by side, as the two data ranks of it do.
     twins = tuple(
         replace(
@@ -183,9 +183,9 @@ def test_two_pipelines_are_twice_the_data_degree(model: object, tp: int, pp: int
         )
         for k in range(2)
     )
-    strategies = expand(PlanRow(tp=tp, pp=pp, gbs=gbs), model, 4096).strategies  # type: ignore[arg-type]
-    apart = estimate_plan(ExecutionPlan(strategies=strategies, pipelines=twins), model, where, workload)  # type: ignore[arg-type]
-    joint = estimate_plan(wide, model, where, workload)  # type: ignore[arg-type]
+    strategies = expand(PlanRow(tp=tp, pp=pp, gbs=gbs), model, 4096).strategies
+    apart = estimate_plan(ExecutionPlan(strategies=strategies, pipelines=twins), model, where, workload)
+    joint = estimate_plan(wide, model, where, workload)
     ours, theirs = dict(apart.breakdown_s), dict(joint.breakdown_s)
     for name in ("compute", "tp", "optimizer", "host"):
         assert ours[name] == pytest.approx(theirs[name], rel=1e-9)

@@ -61,7 +61,7 @@ def test_zero_plus_plus_sends_a_quarter_between_nodes_and_keeps_a_copy_in_each()
     """hpZ: backward gathers inside the node, and 2 N / 8 bytes more; with int8 and int4 the step gains what is left."""
     where, settings = "8x8xA100-80", {"model": "llama-3.1-8b", "seq": 4096}
     plans = ("dp64.z3.mbs1.gbs64", "dp64.z3.hpz8.mbs1.gbs64", "dp64.z3.qw-int8.qg-int4.hpz8.mbs1.gbs64")
-    found = [estimate(plan, where, **settings) for plan in plans]  # type: ignore[arg-type]
+    found = [estimate(plan, where, **settings) for plan in plans]
     assert found[0].step_time_s >= found[1].step_time_s > found[2].step_time_s
     weights = [dict(one.stages[0].memory_bytes)["weights"] for one in found]
     assert weights[1] - weights[0] == pytest.approx(2 * 8.03e9 / 8, rel=0.01)

@@ -29,7 +29,7 @@ NONE, FULL = Recompute(), Recompute(kind="full")
 
 
 def plan(**fields: object) -> ExecutionPlan:
-    return expand(PlanRow(**fields), DENSE, 4096)  # type: ignore[arg-type]
+    return expand(PlanRow(**fields), DENSE, 4096)
 
 
 def test_what_does_not_belong_together_is_said_at_once() -> None:
@@ -61,7 +61,7 @@ def test_layers_of_a_worker_may_differ_in_everything(other: dict[str, object]) -
     """Half the layers one way, half another: between both in time, but for what passes between them, and in memory."""
     row = PlanRow(tp=2, dp=2, gbs=4, mbs=2)
     where, workload = resolve_gpus("4xH100"), Workload(seq_len=4096, global_batch=4)
-    changed = replace(row, **other)  # type: ignore[arg-type]
+    changed = replace(row, **other)
     one, two = (estimate_plan(expand(each, DENSE, 4096), DENSE, where, workload) for each in (row, changed))
     found = estimate_plan(halves(row.strategy(), changed.strategy(), row), DENSE, where, workload)
     parts = dict(found.breakdown_s)
@@ -207,7 +207,7 @@ def test_ranges_follow_the_weakest_basis() -> None:
     assert weakest_basis(group) == "datasheet"
     guessed = replace(group, domains=tuple(replace(domain, basis="assumed") for domain in group.domains))
     assert weakest_basis(guessed) == "assumed"
-    widths = [sum(RANGE_BY_BASIS[basis]) for basis in ("measured", "fitted", "datasheet", "assumed", "extrapolated")]  # type: ignore[index]
+    widths = [sum(RANGE_BY_BASIS[basis]) for basis in ("measured", "fitted", "datasheet", "assumed", "extrapolated")]
     assert widths == sorted(widths)
 
 
@@ -220,7 +220,7 @@ def test_model_flop_of_a_token() -> None:
 
 
 def test_experts_count_in_time_as_visited_not_as_held() -> None:
-    wide = replace(MIXED.last_layer().mlp, experts=64)  # type: ignore[arg-type]
+    wide = replace(MIXED.last_layer().mlp, experts=64)
     runs = (MIXED.runs[0], replace(MIXED.runs[1], layers=(replace(MIXED.last_layer(), mlp=wide),)))
     more = replace(MIXED, runs=runs)
     assert more.parameters > 2 * MIXED.parameters

@@ -29,7 +29,7 @@ TWO_CHUNKS = {n for n in SCHEDULES if any(x.field == "v" for x in SCHEDULES[n].p
 
 def row(schedule: str, **changes: object) -> PlanRow:
     plain = PlanRow(pp=4, dp=2, gbs=16, sharding="z1", schedule=schedule, vpp=2 if schedule in TWO_CHUNKS else 1)
-    return replace(plain, **({"recompute": "full"} if schedule_named(schedule).recomputes_in_tasks else {}), **changes)  # type: ignore[arg-type]
+    return replace(plain, **({"recompute": "full"} if schedule_named(schedule).recomputes_in_tasks else {}), **changes)
 
 
 def estimate(schedule: str, **changes: object) -> StepEstimate:

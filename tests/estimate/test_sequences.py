@@ -24,7 +24,7 @@ MIXED_LENGTHS = ((512, 0.6), (2048, 0.3), (8192, 0.1))
 
 
 def step(row: PlanRow, gpus: str = "8xH100", **work: object) -> StepEstimate:
-    workload = Workload(seq_len=8192, global_batch=row.gbs, **work)  # type: ignore[arg-type]
+    workload = Workload(seq_len=8192, global_batch=row.gbs, **work)
     return estimate_plan(expand(row, DENSE, 8192), DENSE, resolve_gpus(gpus), workload)
 
 

@@ -38,7 +38,7 @@ WHISPER = read_config(ENCODERS["whisper-large-v3"][0], "whisper")
 
 
 def _sampled(model: ModelSpec, seq_len: int = 4096, **said: object) -> ModelSpec:
-    return with_samples(model, JobFields(**said), seq_len)[0]  # type: ignore[arg-type]
+    return with_samples(model, JobFields(**said), seq_len)[0]
 
 
 def _row(text: str) -> PlanRow:

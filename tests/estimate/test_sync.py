@@ -336,7 +336,7 @@ def unlike(name: str, ranks: int = 64, *, groups: int = 1, offload: float = 0.0,
     stated["overlap"] = np.array([own.get("overlap", True)])
     stated["compression"] = np.array([own.get("compression", "")])
     stated["passing"] = np.array([own.get("passing", COLLECTIVE)])
-    return replace(sharding(name, ranks, groups=groups, offload=offload), **stated)  # type: ignore[arg-type]
+    return replace(sharding(name, ranks, groups=groups, offload=offload), **stated)
 
 
 ROWS = {

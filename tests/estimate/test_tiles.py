@@ -22,7 +22,7 @@ SEQ = 131_072
 
 
 def step(row: PlanRow, seq: int = SEQ, gpus: str = "8xH100", **work: object) -> StepEstimate:
-    workload = Workload(seq_len=seq, global_batch=row.gbs, **work)  # type: ignore[arg-type]
+    workload = Workload(seq_len=seq, global_batch=row.gbs, **work)
     return estimate_plan(expand(row, LLAMA, seq), LLAMA, resolve_gpus(gpus), workload)
 
 

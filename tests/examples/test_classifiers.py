@@ -27,6 +27,6 @@ def test_a_program_of_the_docs_learns_under_the_plan_that_was_found(name: str) -
     assert len(losses) == 3
     assert losses[2] < losses[0] - 0.2
     assert "devices 0-7 as 8" in done.stdout
-    predicted, measured = re.search(r"predicted: .*?\n0 \|(.+)\nmeasured: .*?\n0 \|(.+)\n", done.stdout).groups()  # type: ignore[union-attr]
+    predicted, measured = re.search(r"predicted: .*?\n0 \|(.+)\nmeasured: .*?\n0 \|(.+)\n", done.stdout).groups()
     for drawn in (predicted, measured):
         assert re.sub(r"[ *]+|(.)(?=\1)", "", drawn) == "-=o"

@@ -29,13 +29,13 @@ def of_the_page() -> type[RecurrentMixer]:
         "row_product": row_product, "recurrent_work": recurrent_work, "__name__": __name__,
     }  # fmt: skip
     exec("from __future__ import annotations\n" + code, known)
-    return known["Retention"]  # type: ignore[no-any-return]
+    return known["Retention"]
 
 
 def with_retention(heads: int = 32) -> ModelSpec:
     model = models.resolve("llama-3.1-8b")
-    mixer = of_the_page()(heads=heads, head_dim=128)  # type: ignore[call-arg]
-    layer = replace(model.last_layer(), attention=mixer)  # type: ignore[arg-type]
+    mixer = of_the_page()(heads=heads, head_dim=128)
+    layer = replace(model.last_layer(), attention=mixer)
     return replace(model, name="retnet-8b", runs=(LayerRun(layers=(layer,), repeats=model.num_layers),))
 
 

@@ -119,7 +119,7 @@ def test_the_switch_wins_for_large_messages_of_full_nodes() -> None:
 
 
 @pytest.mark.parametrize("collective", [c.all_gather_s, c.reduce_scatter_s, c.all_to_all_s, c.broadcast_s])
-def test_a_switch_that_reduces_speeds_nothing_up_but_all_reduce(collective) -> None:  # type: ignore[no-untyped-def]
+def test_a_switch_that_reduces_speeds_nothing_up_but_all_reduce(collective) -> None:
     for size in (64e3, 8 * GB):
         with_switch, without = (
             collective(size, inside=[8.0, 64.0], rates=[nvlink, FABRIC])
@@ -228,16 +228,14 @@ def span_of(group: tuple[int, int]) -> tuple[np.ndarray, ...]:
 
 
 @each_collective
-def test_one_rank_or_no_bytes_cost_nothing(collective) -> None:  # type: ignore[no-untyped-def]
+def test_one_rank_or_no_bytes_cost_nothing(collective) -> None:
     assert collective(GB, inside=(1, 1, 1), rates=THREE_LEVELS) == 0
     assert collective(0, inside=(8, 8, 64), rates=THREE_LEVELS) == 0
 
 
 @each_collective
 @given(group=groups, payload_bytes=payloads, factor=st.floats(1, 100), level=st.integers(0, 2))
-def test_more_bytes_never_faster_better_links_never_slower(  # type: ignore[no-untyped-def]
-    collective, group, payload_bytes, factor, level
-) -> None:
+def test_more_bytes_never_faster_better_links_never_slower(collective, group, payload_bytes, factor, level) -> None:
     inside = span_of(group)
     time_s = collective(payload_bytes, inside=inside, rates=THREE_LEVELS)
     assert np.isfinite(time_s)
@@ -252,7 +250,7 @@ def test_more_bytes_never_faster_better_links_never_slower(  # type: ignore[no-u
 
 @each_collective
 @given(rows=st.lists(st.tuples(groups, payloads), min_size=1, max_size=8))
-def test_many_rows_are_single_rows(collective, rows) -> None:  # type: ignore[no-untyped-def]
+def test_many_rows_are_single_rows(collective, rows) -> None:
     strides, sizes = np.array([group for group, _ in rows]).T
     payload_bytes = np.array([payload for _, payload in rows])
     inside = group_span(strides, sizes, (8, 72, 10**6))

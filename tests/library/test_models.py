@@ -290,7 +290,7 @@ def test_rows_for_a_table() -> None:
     row = rows["llama-3.1-70b"]
     assert row["parameters"] == 70_553_706_496
     assert row["family"] == "llama"
-    assert "meta-llama/Llama-3.1-70B" in row["aliases"]  # type: ignore[operator]
+    assert "meta-llama/Llama-3.1-70B" in row["aliases"]
     assert row["source"]
     assert row["built_in"]
 
@@ -330,9 +330,9 @@ class Configuration:
 def test_the_content_of_a_config_is_a_model_too(here: Path) -> None:
     expected = spec("llama-3-8b").parameters
     for stated, name in ((LLAMA, "llama"), (json.dumps(LLAMA), "llama"), (Configuration(), "Meta-Llama-3-8B")):
-        found = resolve(stated)  # type: ignore[arg-type]
+        found = resolve(stated)
         assert (found.name, found.parameters) == (name, expected)
-        assert (models.config_of(stated) or {})["model_type"] == "llama"  # type: ignore[arg-type]
+        assert (models.config_of(stated) or {})["model_type"] == "llama"
     with pytest.raises(InputError, match="the model's text is not JSON"):
         resolve("{model_type: llama}")
 

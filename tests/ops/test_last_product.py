@@ -15,7 +15,7 @@ from meshwright.specs.strategy import LAST_PRODUCT
 
 def left_out(name: str, **changed: object) -> list[str]:
     model = resolve(name)
-    layer: LayerSpec = replace(list(model.kinds())[-1], **changed)  # type: ignore[arg-type]
+    layer: LayerSpec = replace(list(model.kinds())[-1], **changed)
     found = without_last_product(work_of(model, layer, "flash"), layer)
     return [op.name for op in found.ops if op.module == LAST_PRODUCT]
 

@@ -83,7 +83,7 @@ def test_products_count_the_weights_a_token_meets(name: str) -> None:
 def test_what_recompute_frees_its_operators_make_again(name: str, kernel: str) -> None:
     model = spec(name)
     for kind in model.kinds():
-        work = layer_work(kind, model.hidden, kernel)  # type: ignore[arg-type]
+        work = layer_work(kind, model.hidden, kernel)
         modules = {op.module for op in work.ops} - {""}
         assert modules <= set(RECOMPUTE_MODULES)
         for kept in work.kept:
@@ -170,7 +170,7 @@ def tiny(**changes: object) -> ModelSpec:
         "tied_embeddings": False,
         **changes,
     }
-    return ModelSpec(**values)  # type: ignore[arg-type]
+    return ModelSpec(**values)
 
 
 def test_the_head_keeps_its_logits_in_fp32() -> None:
@@ -190,7 +190,7 @@ def test_the_head_keeps_its_logits_in_fp32() -> None:
     ],
 )
 def test_edges_hold_what_the_model_says(changes: dict[str, object], part: str, more: int) -> None:
-    plain, changed = edge_work(tiny(), part), edge_work(tiny(**changes), part)  # type: ignore[arg-type]
+    plain, changed = edge_work(tiny(), part), edge_work(tiny(**changes), part)
     assert changed.parameters - plain.parameters == more
     assert tiny(**changes).parameters - tiny().parameters == more
 

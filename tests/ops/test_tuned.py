@@ -17,7 +17,7 @@ from meshwright.specs.tuning import Frozen, Lora, Tuning
 
 def with_lora(name: str, rank: int, *targets: str, **settings: object) -> ModelSpec:
     given = {"targets": targets} if targets else {}
-    return replace(spec(name), tuning=Tuning(lora=Lora(rank=rank, **given, **settings)))  # type: ignore[arg-type]
+    return replace(spec(name), tuning=Tuning(lora=Lora(rank=rank, **given, **settings)))
 
 
 def work_of(model: ModelSpec) -> LayerWork:
@@ -106,7 +106,7 @@ def test_embedding_and_head_of_a_tied_table_are_frozen_together() -> None:
     model = replace(spec("llama-3.2-1b"), tuning=Tuning(lora=Lora(rank=8)))
     assert model.tied_embeddings
     for part in ("embedding", "head"):
-        assert not any(op.trained for op in edge_work(model, part).ops if isinstance(op, (Linear, Vector)))  # type: ignore[arg-type]
+        assert not any(op.trained for op in edge_work(model, part).ops if isinstance(op, (Linear, Vector)))
 
 
 def test_what_adapters_keep_is_made_again_with_the_module_they_stand_in() -> None:

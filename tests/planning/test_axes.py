@@ -15,7 +15,7 @@ WORKLOAD = Workload(seq_len=4096, global_batch=64)
 
 
 def space(**said: object) -> Space:
-    return space_of(MODEL, WORKLOAD, 16, **said)  # type: ignore[arg-type]
+    return space_of(MODEL, WORKLOAD, 16, **said)
 
 
 @pytest.mark.parametrize(

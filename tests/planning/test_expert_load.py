@@ -15,7 +15,7 @@ JOB = {"model": "deepseek-v2-lite", "gpus": "2x8xH100", "global_batch": BATCH, "
 
 def best_s(**how: object) -> tuple[float, str]:
     """Step and name of the best plan."""
-    found = mw.plan(**(JOB | how))[0]  # type: ignore[arg-type]
+    found = mw.plan(**(JOB | how))[0]
     return found.estimate.step_time_s, str(found.name)
 
 

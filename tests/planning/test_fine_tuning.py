@@ -22,7 +22,7 @@ QUESTIONS = [
 
 
 def asked(**more: object) -> PlanSet:
-    found = plan(**more)  # type: ignore[arg-type]
+    found = plan(**more)
     assert isinstance(found, PlanSet)
     return found
 

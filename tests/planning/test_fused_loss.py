@@ -53,13 +53,13 @@ def test_a_switch_is_honoured_and_told(tmp_path: Path, name: str, text: str, swi
     report = check(path, cluster="8xH200", search=False)
     assert report.inputs is not None
     assert report.inputs.workload.loss_tiles == 32
-    assert switch in [one.option for one in report.launch.said]  # type: ignore[union-attr]
+    assert switch in [one.option for one in report.launch.said]
     assert any("32 pieces" in note for note in report.warnings)
     path.write_text(FACTORY if name == "train.yaml" else TRAINER.format("False"))
-    assert check(path, cluster="8xH200", search=False).inputs.workload.loss_tiles == 1  # type: ignore[union-attr]
+    assert check(path, cluster="8xH200", search=False).inputs.workload.loss_tiles == 1
     path.write_text(text)
     said = check(path, cluster="8xH200", search=False, loss_tiles=8)
-    assert said.inputs.workload.loss_tiles == 8  # type: ignore[union-attr]
+    assert said.inputs.workload.loss_tiles == 8
 
 
 def test_a_file_with_pieces_is_compared_with_other_plans_and_edited(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_planning_again_with_fewer_nodes_loses_their_speed_alone() -> None:
     """Without spares one of 16 nodes in repair on average leaves 15/16 of the speed, and waiting far less."""
     rate, day_s = 1 / (16 * 8 * 24.0), 86_400.0
     found = {
-        short: goodput(128, Failures(rate_per_device_hour=rate / 16, repair_s=16 * day_s / 16, short=short), 0.0)  # type: ignore[arg-type]
+        short: goodput(128, Failures(rate_per_device_hour=rate / 16, repair_s=16 * day_s / 16, short=short), 0.0)
         for short in ("wait", "replan")
     }
     mean = rate / 16 * 128 * 24

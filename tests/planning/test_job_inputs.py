@@ -128,4 +128,4 @@ def test_the_load_of_experts_is_not_asked_of_a_dense_model() -> None:
 @pytest.mark.parametrize("model", [3, ["llama-3-8b"]])
 def test_what_is_no_model_is_refused_like_anything_else(model: object) -> None:
     with pytest.raises(InputError, match="must be a name of the library"):
-        job_inputs(JobFields(model=model, gpus="8xH100"))  # type: ignore[arg-type]
+        job_inputs(JobFields(model=model, gpus="8xH100"))

@@ -20,7 +20,7 @@ WORKLOAD = Workload(seq_len=4096, global_batch=64)
 
 
 def space(model: object = DENSE, workload: Workload = WORKLOAD, **said: object) -> Space:
-    return space_of(model, workload, 16, **said)  # type: ignore[arg-type]
+    return space_of(model, workload, 16, **said)
 
 
 def test_an_axis_is_opened_to_every_value() -> None:
@@ -84,10 +84,10 @@ def test_an_axis_that_says_nothing_of_the_model_is_refused_by_name(model: object
 def test_exchanges_go_before_gradients_where_the_axis_is_opened_and_they_meet() -> None:
     asked = {"gpus": "8x8xA100-80", "global_batch": 64, "seq_len": 4096, "top": 1,
              "pin": "pp=1,tp=1,cp=1,sharding=z1,z3,recompute=none"}  # fmt: skip
-    narrow, wide = (mw.plan("mixtral-8x7b", methods=methods, **asked) for methods in (None, "ep_order"))  # type: ignore[arg-type]
+    narrow, wide = (mw.plan("mixtral-8x7b", methods=methods, **asked) for methods in (None, "ep_order"))
     assert wide.best.estimate.step_time_s < narrow.best.estimate.step_time_s
     assert ".epfirst." in wide.to_dict()["plans"][0]["name"]
-    held = mw.plan("mixtral-8x7b", **asked | {"pin": f"{asked['pin']},epfirst"})  # type: ignore[arg-type]
+    held = mw.plan("mixtral-8x7b", **asked | {"pin": f"{asked['pin']},epfirst"})
     assert held.best.estimate.step_time_s == wide.best.estimate.step_time_s
 
 
@@ -107,7 +107,7 @@ def test_ways_to_reach_experts_are_refused_where_there_are_none(pin: str) -> Non
 
 def test_a_plan_says_what_was_opened_and_is_no_slower() -> None:
     asked = {"gpus": "4xH100", "global_batch": 16, "top": 1, "schedule": "1f1b"}
-    narrow, wide = (mw.plan("gpt2", methods=methods, **asked).to_dict() for methods in (None, "all"))  # type: ignore[arg-type]
+    narrow, wide = (mw.plan("gpt2", methods=methods, **asked).to_dict() for methods in (None, "all"))
     assert wide["plans"][0]["estimate"]["step_time_s"] <= narrow["plans"][0]["estimate"]["step_time_s"]
     assert wide["search"]["space"] > narrow["search"]["space"]
     assert wide["search"]["optimal"]

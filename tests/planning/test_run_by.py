@@ -13,7 +13,7 @@ from meshwright.targets import TARGETS
 
 
 def runners(plan: str, gpus: str, **more: object) -> tuple[str, ...]:
-    job = JobFields(model="llama-3.2-1b", gpus=gpus, seq_len=1024, **more)  # type: ignore[arg-type]
+    job = JobFields(model="llama-3.2-1b", gpus=gpus, seq_len=1024, **more)
     return run_by(plan_question(plan, job).job)
 
 
@@ -57,7 +57,7 @@ def test_an_answer_for_a_few_devices_names_frameworks() -> None:
 def test_repairs_of_a_few_devices_say_who_runs_them() -> None:
     with pytest.raises(InfeasibleError) as caught:
         mw.plan("llama-3.2-1b", gpus="1xRTX4090")
-    repairs = {one["option"]: one for one in caught.value.to_dict()["repairs"]}  # type: ignore[attr-defined]
+    repairs = {one["option"]: one for one in caught.value.to_dict()["repairs"]}
     assert repairs["--offload optimizer"]["run_by"] == ["axolotl", "llamafactory", "deepspeed"]
     assert "Axolotl, LLaMA-Factory, DeepSpeed" in caught.value.problems[0].fix
     assert "megatron" in repairs["--gpus 2xRTX-4090 --gbs 16"]["run_by"]

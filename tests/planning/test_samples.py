@@ -28,7 +28,7 @@ T5 = read_config(ENCODERS["t5-base"][0], "t5")
 
 
 def _inputs(model: ModelSpec | str, **said: object) -> JobInputs:
-    return job_inputs(JobFields(model=model, gpus="8xH100", **said))  # type: ignore[arg-type]
+    return job_inputs(JobFields(model=model, gpus="8xH100", **said))
 
 
 def _said(found: JobInputs, name: str) -> str:

@@ -15,7 +15,7 @@ JOB = {"model": "qwen3-8b", "gpus": "8xA100-40", "lora": "16"}
 
 
 def priced(line: str, **more: object) -> PlanSet:
-    found = estimate(plan=line, **{**JOB, **more})  # type: ignore[arg-type]
+    found = estimate(plan=line, **{**JOB, **more})
     assert isinstance(found, PlanSet)
     return found
 
@@ -76,14 +76,14 @@ def test_a_plan_file_keeps_the_framework_it_was_made_for_until_it_trains_adapter
 
 def test_plans_of_adapters_are_compared_under_one_trainer() -> None:
     lines = ("dp8.fsdp.mbs1.gbs32", "pp2.dp4.mbs1.gbs32")
-    found = compare(*lines, **JOB)  # type: ignore[arg-type]
-    assert found.first.workload.software == found.second.workload.software  # type: ignore[union-attr]
-    assert any(note.startswith("both are priced as ") for note in found.notes)  # type: ignore[union-attr]
+    found = compare(*lines, **JOB)
+    assert found.first.workload.software == found.second.workload.software
+    assert any(note.startswith("both are priced as ") for note in found.notes)
 
 
 def test_check_names_the_trainer_and_a_better_plan_is_one_that_it_runs() -> None:
-    report = check(plan="tp2.dp4.z1.mbs1.gbs32", **JOB)  # type: ignore[arg-type]
-    assumed = report.to_dict()["inputs"]["assumptions"]  # type: ignore[index]
+    report = check(plan="tp2.dp4.z1.mbs1.gbs32", **JOB)
+    assumed = report.to_dict()["inputs"]["assumptions"]
     said = [note["value"] for note in assumed if note["name"] == "trainer"]
     assert said == ["priced as Megatron-Bridge runs it"]
     assert not [text for text in report.warnings if "priced as" in text]

@@ -19,7 +19,7 @@ MODEL = spec("llama-3.1-8b")
 
 def problems(lora: object = None, freeze: tuple[str, ...] = (), model: object = MODEL) -> tuple[Problem, ...]:
     with pytest.raises(InputError) as caught:
-        with_tuning(model, lora, freeze)  # type: ignore[arg-type]
+        with_tuning(model, lora, freeze)
     assert all(problem.why and problem.field in ("lora", "freeze") for problem in caught.value.problems)
     return tuple(caught.value.problems)
 
@@ -39,7 +39,7 @@ def problems(lora: object = None, freeze: tuple[str, ...] = (), model: object = 
     ],
 )
 def test_adapters_are_read_as_users_write_them(text: object, record: Lora) -> None:
-    assert read_lora(text) == record  # type: ignore[arg-type]
+    assert read_lora(text) == record
 
 
 def test_parts_are_read_as_users_write_them() -> None:

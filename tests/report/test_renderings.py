@@ -43,7 +43,7 @@ def shown(answer: Any, width: int, *, encoding: str = "utf-8") -> str:
         pass
 
     file = File()
-    File.encoding = property(lambda _: encoding)  # type: ignore[assignment,method-assign]
+    File.encoding = property(lambda _: encoding)
     Console(file=file, width=width, force_terminal=False, color_system=None).print(answer)
     return file.getvalue()
 
@@ -148,7 +148,7 @@ def test_no_column_is_cut_where_names_of_plans_have_words() -> None:
     for width in range(100, 140):
         console = Console(width=width, file=StringIO())
         console.print(table)
-        assert "…" not in console.file.getvalue(), width  # type: ignore[attr-defined]
+        assert "…" not in console.file.getvalue(), width
 
 
 @given(st.lists(st.floats(1, 100), min_size=1, max_size=40))

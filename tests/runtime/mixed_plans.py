@@ -29,7 +29,7 @@ class Stage:
 
 
 def stage(*layers: int, **degrees: object) -> Stage:
-    return Stage(layers, PlanRow(**degrees))  # type: ignore[arg-type]
+    return Stage(layers, PlanRow(**degrees))
 
 
 @dataclass(frozen=True, slots=True)

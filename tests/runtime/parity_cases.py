@@ -114,7 +114,7 @@ def narrow(model: str, layers: int) -> ModelSpec:
     (layer,) = {one for run in spec.runs for one in run.layers}
     assert isinstance(layer.attention, Attention)
     heads = replace(layer.attention, heads=8, kv_heads=8 if layer.attention.qkv_bias else 4, head_dim=2)
-    mlp: DenseMlp | MoeMlp = replace(layer.mlp, ffn_hidden=16)  # type: ignore[type-var]
+    mlp: DenseMlp | MoeMlp = replace(layer.mlp, ffn_hidden=16)
     small = replace(layer, attention=heads, mlp=mlp)
     return replace(spec, hidden=16, vocab=24, runs=(LayerRun(layers=(small,), repeats=layers),))
 

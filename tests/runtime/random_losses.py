@@ -57,7 +57,7 @@ def _layer(v: Values) -> None:
 def _loop(v: Values) -> None:
     layer = lambda x, row: (jnp.sin(x + row), x.sum(-1))  # noqa: E731
     if v.random.random() < 0.5:
-        layer = jax.checkpoint(layer)  # type: ignore[assignment]
+        layer = jax.checkpoint(layer)
     made, rows = jax.lax.scan(layer, v.any_of(v.each), v.own["two"])
     v.each.append(made)
     v.each.append(made * rows.mean(0)[..., None])

@@ -156,7 +156,7 @@ def test_what_auto_stages_exclude() -> None:
         PipeshardParallel(num_stages="auto", chunks=2, hosts=SLOW, devices=jax.devices()[:2])
     assert "hosts of 8 devices, and 2 devices" in str(raised.value)
     with pytest.raises(InputError, match='num_stages = "all"'):
-        PipeshardParallel(num_stages="all")  # type: ignore[arg-type]
+        PipeshardParallel(num_stages="all")
     with pytest.raises(InputError, match="hosts with num_stages = 2"):
         PipeshardParallel(hosts=SLOW)
 

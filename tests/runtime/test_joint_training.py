@@ -32,7 +32,7 @@ def joint(zero: int, *, reshard: bool = True, micro_batches: int = 2, cp: int = 
     own = []
     for ranks, recompute in ((4, Recompute()), (2, Recompute(kind="full"))):
         family = "zero" if reshard else "fsdp"
-        data = DataParallel(shard=ranks // cp, zero=zero, across=6, family=family, reshard=reshard)  # type: ignore[arg-type]
+        data = DataParallel(shard=ranks // cp, zero=zero, across=6, family=family, reshard=reshard)
         context = (ContextParallel(kind="p2p", degree=cp),) if cp > 1 else ()
         own.append(LayerStrategy(context=context, data=data, recompute=recompute))
     stages = Stage(0, own[0], MODEL.num_layers), Stage(4, own[1], MODEL.num_layers)
@@ -42,7 +42,7 @@ def joint(zero: int, *, reshard: bool = True, micro_batches: int = 2, cp: int = 
 def training_of(plan: ExecutionPlan, **more: object) -> JointTraining:
     workload = Workload(seq_len=LENGTH, global_batch=plan.global_batch)
     job = Job(model=MODEL, cluster=resolve_gpus("4xH100,2xA100-80"), workload=workload, plan=plan)
-    return JointTraining(spec=MODEL, seq_len=LENGTH, job=job, name="joint", **more)  # type: ignore[arg-type]
+    return JointTraining(spec=MODEL, seq_len=LENGTH, job=job, name="joint", **more)
 
 
 @cache

@@ -194,7 +194,7 @@ def test_what_is_no_method_is_refused_at_once(given: Any, fix: str) -> None:
 
 def test_a_timeline_is_of_a_step_that_parallelize_made() -> None:
     with pytest.raises(InputError, match=r"timeline of function.*\n.*\n.*trace\(plan\)"):
-        timeline(step, initial(), tokens(SAMPLES))  # type: ignore[arg-type]
+        timeline(step, initial(), tokens(SAMPLES))
 
 
 def test_a_step_tells_of_every_call_that_is_done() -> None:

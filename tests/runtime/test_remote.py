@@ -35,7 +35,7 @@ class Here:
             self.orders.append(arguments[0])
         called = name in ("load", "step", "fetch")
         if name == "load":
-            self.workers[mesh]._wires = Apart()  # type: ignore[assignment]
+            self.workers[mesh]._wires = Apart()
         copied = pickle.loads(pickle.dumps(arguments)) if called else arguments
         self.found[mesh] = getattr(self.workers[mesh], name)(*copied) if called else None
 

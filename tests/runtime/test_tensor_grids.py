@@ -36,7 +36,7 @@ def test_a_product_sends_the_elements_of_its_paper(name: str, tp: int, forward: 
     blocks = TENSORS[name].blocks(tp)
     assert blocks is not None
     grid = DeviceGrid.of(tensor=tp, blocks=blocks)
-    mesh = jax.make_mesh(*zip(*((size, axis) for axis, size in grid.sizes), strict=True), devices=jax.devices()[:tp])  # type: ignore[arg-type]
+    mesh = jax.make_mesh(*zip(*((size, axis) for axis, size in grid.sizes), strict=True), devices=jax.devices()[:tp])
     axes = block_split(grid, "mlp.up")
     given, matrix, made = (
         grid.activations(blocks.stream),
@@ -83,7 +83,7 @@ def test_a_step_sends_what_is_priced(plan: str) -> None:
     compiled: Any = one.step(jax.devices()).lower(one.initial(), one.batch(0))
     found = step_collectives(compiled.runtime)
     for program, phase in (("F0", "forward"), ("B0", "backward")):
-        priced = tensor_bytes(one.spec, one.row, one.seq_len, phase, 4.0)  # type: ignore[arg-type]
+        priced = tensor_bytes(one.spec, one.row, one.seq_len, phase, 4.0)
         assert found[program].sent_bytes == pytest.approx(priced, rel=0.01)
 
 

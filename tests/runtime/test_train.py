@@ -116,9 +116,9 @@ def test_the_same_batches_come_each_time() -> None:
 def test_a_mixed_run_that_loses_a_worker_goes_on_with_another_plan(tmp_path: Path) -> None:
     """The second worker dies; its two devices are gone, and what the first ones train then is the same run."""
     plan = plan_of(Line(1, 2, (stage(1, dp=4), stage(1, dp=2))))
-    expected = losses_of(training_of(plan), Steps(count=3))  # type: ignore[arg-type]
+    expected = losses_of(training_of(plan), Steps(count=3))
     there = training_of(plan, backend="processes")
-    watched = Watched(there, kill_after=0)  # type: ignore[arg-type]
+    watched = Watched(there, kill_after=0)
     steps = Steps(count=3, folder=tmp_path / "state", every=1, plan_again=partial(training_on, machine=this_machine()))
     ended = train(there, jax.devices(), steps, on_step=watched.on_step, on_recovery=watched.recoveries.append)
     ended.step.close()

@@ -27,7 +27,7 @@ def versioned(plan: str, model: str = "llama-tiny", **changes: object) -> Versio
     layers = 8 if spec is None else spec.num_layers
     stages = (layers // (row.pp * row.vpp),) * (row.pp * row.vpp)
     row = replace(row, schedule=schedule_named(row.schedule).token)
-    return VersionedTraining(row=row, stage_layers=stages, spec=spec, seq_len=LENGTH, **changes)  # type: ignore[arg-type]
+    return VersionedTraining(row=row, stage_layers=stages, spec=spec, seq_len=LENGTH, **changes)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_data_ranks_reduce_once_an_update_as_priced(plan: str, updates: int) -> 
 
 def test_calls_end_at_checkpoints_and_go_on_from_them(tmp_path: object) -> None:
     training = versioned("pp4.dp2.pipedream.mbs1.gbs8", "mlp-tiny")
-    asked = Steps(count=5, folder=tmp_path, every=3)  # type: ignore[arg-type]
+    asked = Steps(count=5, folder=tmp_path, every=3)
     assert [asked.before_save(number, 32) for number in (0, 3)] == [3, 2]
 
     def run(steps: Steps) -> Iterator[float]:

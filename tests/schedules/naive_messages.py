@@ -34,8 +34,8 @@ def naive_run(table: ScheduleTable, times: Times, *, overlap: bool) -> Found:
     def at(seconds: object, stage: int, unit: int | None = None) -> float:
         worker, chunk = place.worker[stage], place.chunk[stage]
         if np.ndim(seconds) == 0:
-            return float(seconds)  # type: ignore[arg-type]
-        return float(seconds[worker, chunk, unit] if np.ndim(seconds) == 3 else seconds[worker, chunk])  # type: ignore[index]
+            return float(seconds)
+        return float(seconds[worker, chunk, unit] if np.ndim(seconds) == 3 else seconds[worker, chunk])
 
     def lasting(letter: str, stage: int, unit: int) -> float:
         whole = {"F": times.forward_s, "B": times.backward_s, "W": times.weight_s, "R": times.recompute_s}
@@ -102,7 +102,7 @@ def naive_run(table: ScheduleTable, times: Times, *, overlap: bool) -> Found:
             while done[worker] < len(items):
                 what, thing = items[done[worker]]
                 if what == "run":
-                    event: Event = thing  # type: ignore[assignment]
+                    event: Event = thing
                     ready = [free[worker]]
                     waits = []
                     for task in event:
@@ -112,13 +112,13 @@ def naive_run(table: ScheduleTable, times: Times, *, overlap: bool) -> Found:
                             assert needed in found.end
                     if None in waits:
                         break
-                    ready += [arrival for _, arrival in waits]  # type: ignore[misc]
+                    ready += [arrival for _, arrival in waits]
                     start = max(ready)
                     free[worker] = start + sum(lasting(*task) for task in event)
                     for task in event:
                         found.start[task], found.end[task] = start, free[worker]
                 elif what == "send":
-                    task = thing  # type: ignore[assignment]
+                    task = thing
                     latency, sending = message(task[0], task[1])
                     origin = worker
                     channel = origin, int(place.worker[task[1]])
@@ -127,11 +127,11 @@ def naive_run(table: ScheduleTable, times: Times, *, overlap: bool) -> Found:
                         channel_free[channel] = leaves + sending
                         found.messages[task] = leaves, leaves + sending + latency
                     else:
-                        found.start["SEND", *task] = free[worker]  # type: ignore[index]
+                        found.start["SEND", *task] = free[worker]
                         free[worker] += latency + sending
                 elif not overlap:
-                    task = thing  # type: ignore[assignment]
-                    leaves = found.start.get(("SEND", *task))  # type: ignore[arg-type]
+                    task = thing
+                    leaves = found.start.get(("SEND", *task))
                     if leaves is None:
                         break
                     begins = max(free[worker], leaves)

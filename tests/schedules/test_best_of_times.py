@@ -23,9 +23,9 @@ def test_a_file_of_stages(tmp_path: Path) -> None:
     found = run_best_schedule(None, 6, times_file=path)
     document = found.to_dict()
     assert document["p"] == 3
-    assert all(worker["peak_bytes"] <= 20e9 for worker in document["workers"])  # type: ignore[attr-defined]
-    assert document["bound_s"] <= document["makespan_s"]  # type: ignore[operator]
-    assert document["gain"] >= 0  # type: ignore[operator]
+    assert all(worker["peak_bytes"] <= 20e9 for worker in document["workers"])
+    assert document["bound_s"] <= document["makespan_s"]
+    assert document["gain"] >= 0
 
 
 def test_equal_stages_without_room_for_more_than_1f1b() -> None:

@@ -17,7 +17,7 @@ from tests.schedules.drawn import Drawn, tables
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_schedule_is_read_back_as_it_was_written(case) -> None:  # type: ignore[no-untyped-def]
+def test_every_schedule_is_read_back_as_it_was_written(case) -> None:
     table = case.schedule.table(*case.shapes[-1])
     for again in (
         ScheduleTable.from_entries(table.entries(), placement=table.placement, segments=table.segments),

@@ -45,7 +45,7 @@ def test_a_parameter_of_another_schedule_is_refused_with_its_owner() -> None:
 def test_every_schedule_runs_at_its_fewest_chunks(name: str) -> None:
     run = run_schedule(name, 4, 12)
     assert run.timeline.makespan_s > 0
-    assert len(run.to_dict()["workers"]) == 4  # type: ignore[arg-type]
+    assert len(run.to_dict()["workers"]) == 4
 
 
 def test_each_is_what_it_is_alone() -> None:

@@ -35,12 +35,12 @@ def test_every_word_of_an_axis_can_be_pinned(name: str, word: str) -> None:
 
 @pytest.mark.parametrize("axis", AXES.values(), ids=list(AXES))
 def test_tokens_of_plans_pin_their_axis(axis: object) -> None:
-    assert axis is AXES[axis.name]  # type: ignore[attr-defined]
-    for word in AXES[axis.name].values():  # type: ignore[attr-defined]
-        token = axis.token(word) if axis.token else ""  # type: ignore[attr-defined]
+    assert axis is AXES[axis.name]
+    for word in AXES[axis.name].values():
+        token = axis.token(word) if axis.token else ""
         if token:
-            found = space_of(model_of(axis.name), WORKLOAD, 16, pin=token)  # type: ignore[attr-defined]
-            assert found.pins == ((axis.name, (word,)),)  # type: ignore[attr-defined]
+            found = space_of(model_of(axis.name), WORKLOAD, 16, pin=token)
+            assert found.pins == ((axis.name, (word,)),)
 
 
 @pytest.mark.parametrize(

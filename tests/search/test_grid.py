@@ -132,7 +132,7 @@ def written_out(
             if workload.global_batch % (dp * mbs) or any(row[axis] not in values for axis, values in kept.items()):
                 continue
             plan = PlanRow(
-                **row | {"cp": tuple(levels.items())},  # type: ignore[arg-type]
+                **row | {"cp": tuple(levels.items())},
                 tensor=tensor,
                 gbs=workload.global_batch,
             )

@@ -77,7 +77,7 @@ spaces = pytest.mark.parametrize("number", range(len(SPACES)), ids=[small.name f
 
 def run(small: SmallSpace, whole: bool = False, **options: object):
     options = {"space": Space(pins=() if whole else small.pins)} | options
-    return search(small.model, small.cluster, small.workload, **options)  # type: ignore[arg-type]
+    return search(small.model, small.cluster, small.workload, **options)
 
 
 class PlanCases(EngineCases):

@@ -38,7 +38,7 @@ class Steady:
 def test_who_waits_longer_than_the_limit_is_answered_while_the_line_moves() -> None:
     async def six() -> list[Reply]:
         lane = WorkerLane(WorkerRole(), 1)
-        lane._back(Steady())  # type: ignore[arg-type]
+        lane._back(Steady())
         return await asyncio.gather(*(lane.ask(f"{number}", {}, LIMIT_S) for number in range(6)))
 
     assert [reply.content for reply in asyncio.run(six())] == [b"0", b"1", b"2", b"3", b"4", b"5"]
@@ -55,7 +55,7 @@ def test_nobody_overtakes_those_who_wait() -> None:
 
     async def five() -> list[str]:
         lane, order = WorkerLane(WorkerRole(), 1), list[str]()
-        lane._back(Steady(0.02))  # type: ignore[arg-type]
+        lane._back(Steady(0.02))
         await asyncio.gather(*(ask(lane, name, order, again=True) for name in "abc"))
         return order
 
@@ -65,7 +65,7 @@ def test_nobody_overtakes_those_who_wait() -> None:
 def test_who_gives_up_leaves_the_line_and_takes_no_worker_along() -> None:
     async def three() -> list[bytes]:
         lane = WorkerLane(WorkerRole(), 1)
-        lane._back(Steady(0.02))  # type: ignore[arg-type]
+        lane._back(Steady(0.02))
         asking = [asyncio.ensure_future(lane.ask(name, {}, 10.0)) for name in "abc"]
         await asyncio.sleep(0.0)
         asking[1].cancel()
@@ -99,7 +99,7 @@ def test_a_limit_is_one_of_processor_time(share: float, takes_s: float, answered
     async def ask() -> None:
         lane = WorkerLane(WorkerRole(), 0)
         lane._closed = True  # no process in its place
-        lane._lay_down(worker)  # type: ignore[arg-type]
+        lane._lay_down(worker)
         await lane.ask("plan", {}, LIMIT_S)
 
     if answered:

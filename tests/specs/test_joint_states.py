@@ -12,7 +12,7 @@ from tests.estimate.mixed import Stage, plan_of
 
 def strategy(dp: int, across: int, *, zero: int = 3, tp: int = 1, **more: object) -> LayerStrategy:
     data = DataParallel(shard=dp, zero=zero, across=across)
-    return LayerStrategy(tensor=Tensor1D(degree=tp), data=data, **more)  # type: ignore[arg-type]
+    return LayerStrategy(tensor=Tensor1D(degree=tp), data=data, **more)
 
 
 def joint(first: LayerStrategy, second: LayerStrategy, counts: tuple[int, int] = (2, 2)) -> ExecutionPlan:

@@ -57,5 +57,5 @@ def test_adapters_in_some_layers_leave_those_below_without_a_backward_pass() -> 
 )
 def test_records_refuse_what_cannot_be(make: object, field: str) -> None:
     with pytest.raises(InputError) as caught:
-        make()  # type: ignore[operator]
+        make()
     assert field in {problem.field for problem in caught.value.problems}

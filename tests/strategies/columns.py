@@ -41,7 +41,7 @@ def columns(
     return StrategyColumns(
         tp=whole(tp),
         sp=np.full(rows, sp),
-        tp_overlap=whole(OVERLAPS.index(overlap)),  # type: ignore[arg-type]
+        tp_overlap=whole(OVERLAPS.index(overlap)),
         context=np.tile([[{"a2a": a2a, "p2p": p2p, "ag": ag}.get(kind, 1) for kind in CONTEXTS]], (rows, 1)),
         tensor=tensor,
         ep=whole(ep),

@@ -28,7 +28,7 @@ def core(heads: int = 64, kv_heads: int = 64, head_dim: int = 128) -> CoreAttent
 
 def share(op: CoreAttention, seq_len: int, *, materialised: bool = False, **how: int) -> LocalAttention:
     pairs = float(score_pairs(seq_len, seq_len))
-    return shard_attention(op, columns(seq_len=seq_len, **how), pairs, 2.0, materialised=materialised)  # type: ignore[arg-type]
+    return shard_attention(op, columns(seq_len=seq_len, **how), pairs, 2.0, materialised=materialised)
 
 
 def calls(local: LocalAttention, group: str, phase: str) -> list[Call]:

@@ -36,7 +36,7 @@ def experts(name: str) -> tuple[Linear, Linear, MoeMlp]:
 def exchanged(how: StrategyColumns, *, width: int, top_k: int, element: float) -> dict[tuple[str, str, str], Call]:
     found = {}
     for direction in ("dispatch", "combine"):
-        op = Exchange(name=direction, module="moe", width=width, direction=direction)  # type: ignore[arg-type]
+        op = Exchange(name=direction, module="moe", width=width, direction=direction)
         for call in exchange_calls(op, how, Routing(copies=top_k), element):
             found[direction, call.phase, call.group] = call
     return found
@@ -81,7 +81,7 @@ def test_experts_are_split_by_ep_and_etp_and_nothing_else(name: str) -> None:
     hidden = spec(name).hidden
 
     def held(**how: object) -> float:
-        both = (shard_experts(op, columns(**how), mlp.top_k) for op in (up, down))  # type: ignore[arg-type]
+        both = (shard_experts(op, columns(**how), mlp.top_k) for op in (up, down))
         return sum(float(np.asarray(local.parameters)[0]) for local in both)
 
     whole = mlp.experts * mlp.expert_parameters(hidden)

@@ -43,7 +43,7 @@ def gpt3_mib(*, tp: int = 1, sp: bool = False, recompute: Recompute = NONE) -> f
 )
 def test_gpt3_layer(how: dict[str, object], mib: float) -> None:
     """Korthikanti et al. 2022, table 2, in MiB."""
-    assert gpt3_mib(**how) == mib  # type: ignore[arg-type]
+    assert gpt3_mib(**how) == mib
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_gpt3_layer(how: dict[str, object], mib: float) -> None:
 def test_llama_layer(name: str, how: dict[str, int], mib: float) -> None:
     model = spec(name)
     work = layer_work(model.last_layer(), model.hidden, "flash")
-    assert float(kept_bytes(work, columns(seq_len=8192, **how), BF16, NONE)[0]) / MIB == mib  # type: ignore[arg-type]
+    assert float(kept_bytes(work, columns(seq_len=8192, **how), BF16, NONE)[0]) / MIB == mib
 
 
 def test_context_ranks_keep_their_share() -> None:
@@ -60,7 +60,7 @@ def test_context_ranks_keep_their_share() -> None:
     work = layer_work(model.last_layer(), model.hidden, "flash")
     whole = kept_bytes(work, columns(), BF16, NONE)[0]
     for how in ({"p2p": 4}, {"a2a": 4}, {"ag": 4}, {"a2a": 2, "p2p": 2}):
-        assert kept_bytes(work, columns(**how), BF16, NONE)[0] == whole / 4  # type: ignore[arg-type]
+        assert kept_bytes(work, columns(**how), BF16, NONE)[0] == whole / 4
 
 
 def test_fp8_keeps_the_inputs_of_products_in_one_byte() -> None:
@@ -116,7 +116,7 @@ def test_more_recompute_keeps_less_and_tokens_scale(
     name: str, tp: int, sp: bool, cp: int, mbs: int, kernel: str
 ) -> None:
     model = spec(name)
-    work = layer_work(model.last_layer(), model.hidden, kernel)  # type: ignore[arg-type]
+    work = layer_work(model.last_layer(), model.hidden, kernel)
 
     def kept(recompute: Recompute, sequences: int = mbs) -> float:
         return float(kept_bytes(work, columns(tp=tp, sp=sp, p2p=cp, mbs=sequences), BF16, recompute)[0])

@@ -34,11 +34,7 @@ def received(calls: list[Call], ranks: int) -> float:
 
 
 def layer_calls(name: str, **how: object) -> list[Call]:
-    return [
-        call
-        for op in linears(layer(name)).values()
-        for call in shard_linear(op, columns(**how), 2.0).calls  # type: ignore[arg-type]
-    ]
+    return [call for op in linears(layer(name)).values() for call in shard_linear(op, columns(**how), 2.0).calls]
 
 
 @pytest.mark.parametrize(("ranks", "gigabytes"), [(4, 1.611), (16, 2.013), (64, 2.114)])

@@ -47,7 +47,7 @@ def test_attention_is_local() -> None:
         name="core", module="core_attn", heads=8, kv_heads=4, head_dim=64, value_dim=64, causal=True, window=None
     )
     local = shard_attention(op, columns(tp=4, sp=True, mbs=2, tensor="2d"), 1e6, 2.0, materialised=False)
-    assert (float(local.batch[0]), float(local.heads[0]), float(local.kv_heads[0])) == (1, 4, 2)  # type: ignore[index]
+    assert (float(local.batch[0]), float(local.heads[0]), float(local.kv_heads[0])) == (1, 4, 2)
     assert not any(np.any(call.payload_bytes) for call in local.calls)
 
 

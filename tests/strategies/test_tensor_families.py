@@ -164,7 +164,7 @@ def test_degrees_that_do_not_go_are_refused_with_the_nearest(row: PlanRow, field
 
 @pytest.mark.parametrize("grid", GRIDS.values(), ids=lambda grid: grid.name)
 def test_every_degree_of_a_shape_has_one_name(grid: object) -> None:
-    shape = GRIDS[grid.name]  # type: ignore[attr-defined]
+    shape = GRIDS[grid.name]
     for degree in shape.degrees(200):
         sides = shape.sides(degree)
         assert sides is not None

@@ -73,14 +73,14 @@ def test_a_file_of_llamafactory_says_model_length_and_adapters(tmp_path: Path) -
     assert inputs.model.tuning is not None
     assert inputs.model.tuning.lora is not None
     assert (inputs.model.tuning.lora.rank, inputs.model.tuning.lora.targets) == (8, ("all-linear",))
-    assert any(said.option == "template" for said in report.launch.unpriced)  # type: ignore[union-attr]
+    assert any(said.option == "template" for said in report.launch.unpriced)
 
 
 def test_a_launchers_file_holds_that_of_the_trainer_in_a_table(tmp_path: Path) -> None:
     table = "".join(f"    {line}\n" for line in FACTORY.splitlines())
     alone, within = asked(tmp_path, FACTORY), asked(tmp_path, f"slurm:\n  nodes: 2\njob:\n  trainer:\n{table}")
     assert (within.name, within.violations) == (alone.name, alone.violations)
-    assert within.inputs.workload == alone.inputs.workload  # type: ignore[union-attr]
+    assert within.inputs.workload == alone.inputs.workload
     better = asked(tmp_path, f"job:\n{table}", search=True)
     assert better.fix is None or "not edited in place" in str(better.fix.why_not)
     with pytest.raises(InputError, match="several jobs"):
@@ -330,7 +330,7 @@ def test_options_of_llamafactory_have_its_own_defaults(tmp_path: Path) -> None:
     assert adapted.inputs.model.lora is not None
     assert (adapted.name, adapted.inputs.model.lora.rank) == ("dp8.mbs1.gbs8.rc-full", 8)
     every = started(tmp_path, f"{words} --lora_target all")
-    assert every.inputs.model.lora.targets == ("all-linear",)  # type: ignore[union-attr]
+    assert every.inputs.model.lora.targets == ("all-linear",)
     whole = started(tmp_path, f"{words} --finetuning_type full --disable_gradient_checkpointing True")
     assert whole.inputs is not None
     assert (whole.name, whole.inputs.model.lora) == ("dp8.mbs1.gbs8", None)

@@ -28,7 +28,7 @@ def priced(levels: tuple[tuple[str, int], ...]) -> dict[str, float]:
     """Bytes of the results of each kind of collective in a forward pass on one rank."""
     work = layer_work(LayerSpec(attention=SPEC, mlp=DenseMlp(ffn_hidden=1, gated=False)), 64, "flash")
     (op,) = (op for op in work.ops if isinstance(op, CoreAttention))
-    rows = columns(seq_len=LENGTH, mbs=SAMPLES, **dict(levels))  # type: ignore[arg-type]
+    rows = columns(seq_len=LENGTH, mbs=SAMPLES, **dict(levels))
     local = shard_attention(op, rows, float(score_pairs(LENGTH, LENGTH)), float(ELEMENT), materialised=False)
     found: dict[str, float] = {}
     for call in local.calls:

@@ -147,7 +147,7 @@ def test_sums_are_taken_between_ranks_only_where_they_are_scaled_by_data() -> No
     assert taken["weighted mean"] == 2
 
 
-@jax.custom_vjp  # type: ignore[untyped-decorator]
+@jax.custom_vjp
 def doubled(x: jax.Array) -> jax.Array:
     return 2 * x
 

@@ -72,7 +72,7 @@ def test_losses_of_parts_add_up(name: str) -> None:
     np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
 
 
-@jax.custom_vjp  # type: ignore[untyped-decorator]
+@jax.custom_vjp
 def halved(x: jax.Array) -> jax.Array:
     return x / 2
 

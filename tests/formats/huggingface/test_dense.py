@@ -71,7 +71,7 @@ def test_gemma_3_alternates_five_windows_and_a_full_layer() -> None:
     assert windows[:7] == [1024] * 5 + [None, 1024]
     assert windows.count(None) == 10
     assert [(len(run.layers), run.repeats) for run in model.runs] == [(6, 10), (1, 2)]
-    assert all(layer.norms == 4 and layer.attention.qk_norm for layer in model.kinds())  # type: ignore[union-attr]
+    assert all(layer.norms == 4 and layer.attention.qk_norm for layer in model.kinds())
     assert any("text model" in note for note in model.notes)
 
 
@@ -95,10 +95,10 @@ def test_the_last_layers_of_gemma_4_take_keys_of_earlier_ones_and_have_wide_mlps
     config = LLAMA | sizes | {"vocab_size_per_layer_input": 1000, "use_double_wide_mlp": True}
     layers = [*read_config(config, "m").layers()]
     attention = [layer.attention for layer in layers]
-    assert [one.own_keys for one in attention] == [True] * 6 + [False] * 6  # type: ignore[union-attr]
-    widths = [layer.mlp.mlp.ffn_hidden for layer in layers]  # type: ignore[union-attr]
+    assert [one.own_keys for one in attention] == [True] * 6 + [False] * 6
+    widths = [layer.mlp.mlp.ffn_hidden for layer in layers]
     assert widths == [LLAMA["intermediate_size"]] * 6 + [2 * LLAMA["intermediate_size"]] * 6
-    assert {(layer.mlp.width, layer.mlp.rows) for layer in layers} == {(256, 1000)}  # type: ignore[union-attr]
+    assert {(layer.mlp.width, layer.mlp.rows) for layer in layers} == {(256, 1000)}
     with pytest.raises(InputError, match="must have an earlier one of its kind"):
         read_config(config | {"num_kv_shared_layers": 7}, "m")
 
@@ -108,7 +108,7 @@ def test_layers_of_gemma_3n_have_copies_and_a_learned_residual() -> None:
     model = read_config(LLAMA | sizes | {"activation_sparsity_pattern": [0.95] * 10}, "m")
     layer = model.kinds()[0]
     assert (layer.residuals, layer.altup, layer.norms) == (4, True, 4)
-    assert [part.kind for part in layer.attention.mixers] == ["grouped", "laurel"]  # type: ignore[union-attr]
+    assert [part.kind for part in layer.attention.mixers] == ["grouped", "laurel"]
     plain = replace(layer, residuals=1, altup=False)
     assert layer.parameters(4096) - plain.parameters(4096) == 6 * 4096 + 64 + 16
     with pytest.raises(InputError, match="copies of the residual stream, of which there are none"):
@@ -129,7 +129,7 @@ def test_layers_that_a_search_chose_one_by_one() -> None:
     ]
     config = LLAMA | {"model_type": "nemotron-nas", "num_hidden_layers": 3, "block_configs": blocks}
     first, second, third = read_config(config, "m").layers()
-    assert (first.attention.kv_heads, first.mlp) == (4, DenseMlp(ffn_hidden=7168, gated=True))  # type: ignore[union-attr]
+    assert (first.attention.kv_heads, first.mlp) == (4, DenseMlp(ffn_hidden=7168, gated=True))
     assert (second.single, third.single) == (True, True)
     with pytest.raises(InputError, match="must name as many layers as num_hidden_layers = 4"):
         read_config(config | {"num_hidden_layers": 4}, "m")
@@ -191,4 +191,4 @@ def test_a_block_that_is_not_llama_s_is_refused() -> None:
 @pytest.mark.parametrize(("said", "causal"), [(True, False), ("all", False), ("vision", True), (False, True)])
 def test_models_of_embeddings_may_see_later_tokens(said: object, causal: bool) -> None:
     gemma = LLAMA | {"model_type": "gemma3_text", "use_bidirectional_attention": said}
-    assert read_config(gemma, "m").kinds()[0].attention.causal is causal  # type: ignore[union-attr]
+    assert read_config(gemma, "m").kinds()[0].attention.causal is causal

@@ -63,6 +63,6 @@ def test_dense_layers_before_experts_have_a_width_and_windows_of_their_own() -> 
     sizes: dict[str, Any] = {"model_type": "cohere2_moe", "num_hidden_layers": 10, "first_k_dense_replace": 2}
     sizes |= {"prefix_dense_sliding_window_pattern": 2, "prefix_dense_intermediate_size": 512}
     layers = list(read_config(MOE | sizes, "m").layers())
-    assert [i for i, layer in enumerate(layers) if not layer.attention.window] == [1, 5, 9]  # type: ignore[union-attr]
+    assert [i for i, layer in enumerate(layers) if not layer.attention.window] == [1, 5, 9]
     assert [layer.mlp.routed_experts for layer in layers] == [0, 0, *[64] * 8]
     assert layers[0].mlp.ffn_hidden == 512

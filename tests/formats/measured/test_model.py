@@ -59,7 +59,7 @@ def test_latent_attention_and_shared_experts_are_read_in_words() -> None:
 
 def test_a_name_with_other_widths_is_built_from_the_columns() -> None:
     run = run_of(model_name="llama-3-8b", ffn_hidden="11008")
-    assert run.model.kinds()[0].mlp.ffn_hidden == 11008  # type: ignore[union-attr]
+    assert run.model.kinds()[0].mlp.ffn_hidden == 11008
     assert run.model.family == "measured"
 
 

@@ -102,7 +102,7 @@ def test_sailors_scripts_name_one_tokenizer_for_every_model() -> None:
     fork = run_of(**gpt, framework="Megatron-DeepSpeed (Sailor fork)", tp="4", dp="2")
     assert fork.model.vocab == 50688
     assert assumed(fork)["vocab"].startswith("50,688")
-    assert fork.model.kinds()[0].mlp.relu  # type: ignore[union-attr]
+    assert fork.model.kinds()[0].mlp.relu
     assert run_of(**gpt, framework="Megatron-DeepSpeed").model.vocab == 128256
 
 

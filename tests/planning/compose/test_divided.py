@@ -25,7 +25,7 @@ def divisions(parts: list[IslandPart], first: Use = ()) -> Iterator[list[Use]]:
             continue
         yield [use]
         left = [part._replace(devices=part.devices - n) for part, n in zip(parts, counts, strict=True)]
-        for rest in divisions(left, counts):  # type: ignore[arg-type]
+        for rest in divisions(left, counts):
             yield [use, *rest]
 
 

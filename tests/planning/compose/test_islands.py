@@ -51,7 +51,7 @@ def equal(a: NodeGroup, b: NodeGroup) -> bool:
 @settings(max_examples=40, deadline=None)
 def test_the_order_of_groups_does_not_count(cluster: ClusterSpec, random: object, tolerance: float) -> None:
     groups = list(cluster.groups)
-    random.shuffle(groups)  # type: ignore[attr-defined]
+    random.shuffle(groups)
     shuffled = replace(cluster, groups=tuple(groups))
     assert names(islands(shuffled, tolerance)) == names(islands(cluster, tolerance))
 

@@ -113,7 +113,7 @@ def test_experts_are_held_by_expert_ranks() -> None:
     assert same.moved_bytes == 0
     weights = inputs.workload.precision.bytes_of("weights")
     mlp = next(inputs.model.layers()).mlp
-    experts = mlp.experts * mlp.expert_parameters(inputs.model.hidden) * inputs.model.num_layers  # type: ignore[union-attr]
+    experts = mlp.experts * mlp.expert_parameters(inputs.model.hidden) * inputs.model.num_layers
     # Of a quarter of the experts' weights, devices 0, 3, 4 and 7 at most hold half already.
     assert experts * weights / 8 * 8 <= fewer.moved_bytes
 

@@ -31,7 +31,7 @@ def test_one_fsdp_group_covers_both_kinds(plans: PlanSet) -> None:
     assert best.row.sharding.startswith("fsdp")
     assert plans.mixing is not None
     assert (plans.mixing.used, plans.mixing.idle) == (2, ())
-    assert best.estimate.step_time_s < (plans.mixing.best_alone.step_time_s or 0.0)  # type: ignore[union-attr]
+    assert best.estimate.step_time_s < (plans.mixing.best_alone.step_time_s or 0.0)
 
 
 def test_its_ranks_are_priced_as_the_weakest_of_them(plans: PlanSet) -> None:
@@ -105,7 +105,7 @@ def test_an_odd_node_is_started_by_a_launcher_of_its_own() -> None:
     assert "--nproc_per_node $((NODE_RANK < 1 ? 8 : 5)) --nnodes 2" in script
     read = read_flags(script)
     assert not read.problems
-    assert (read.started, read.row.dp) == (13, 13)  # type: ignore[union-attr]
+    assert (read.started, read.row.dp) == (13, 13)
     assert read_flags(read_script(script, environment={"NODE_RANK": "1"})).started == 13
     numbered = read_flags(script.replace("#!/usr/bin/env bash", "#!/usr/bin/env bash\nNODE_RANK=0"))
     assert numbered.started == 16

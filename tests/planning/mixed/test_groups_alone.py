@@ -22,7 +22,7 @@ def test_fewer_devices_are_searched_only_where_they_promise_to_be_about_as_quick
 
     def noted(model: object, cluster: ClusterSpec, *rest: object, **named: object) -> object:
         searched.append(cluster.devices)
-        return accepted(model, cluster, *rest, **named)  # type: ignore[arg-type]
+        return accepted(model, cluster, *rest, **named)
 
     monkeypatch.setattr(groups_alone, "accepted", noted)
     if promised_s is not None:

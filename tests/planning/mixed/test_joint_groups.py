@@ -25,7 +25,7 @@ MODEL, GPUS, BATCH, LENGTH = "llama-3.2-3b", "4xH100,4xA100-80", 8, 4096
 
 
 def asked(**more: object) -> PlanSet:
-    return plan(MODEL, gpus=GPUS, global_batch=BATCH, seq_len=LENGTH, **more)  # type: ignore[arg-type]
+    return plan(MODEL, gpus=GPUS, global_batch=BATCH, seq_len=LENGTH, **more)
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ def test_the_answer_is_a_plan_set_with_the_parts_of_its_composition(mixed: PlanS
     document = mixed.to_dict()
     entry = document["composition"]
     assert entry["parallelizers"] == ["plain", "half"]
-    assert entry["slices"][0]["micro_batch_s"] == mixed.composition.slices[0].priced_s  # type: ignore[union-attr]
+    assert entry["slices"][0]["micro_batch_s"] == mixed.composition.slices[0].priced_s
     assert document["search"]["looked_at"]["questions"] > 0
     assert all(":" in name for name in document["search"]["pruned"])
     assert document["mixing"]["alone"][0]["step_time_s"] >= mixed.best.estimate.step_time_s

@@ -57,7 +57,7 @@ transport = "gloo"
 def planned(folder: Path, rate: float, **asked: object) -> PlanSet:
     file = folder / "fleet.toml"
     file.write_text(FLEET.format(rate=rate))
-    return plan("llama-3.2-1b", cluster=file, global_batch=256, seq_len=4096, top=3, **asked)  # type: ignore[arg-type]
+    return plan("llama-3.2-1b", cluster=file, global_batch=256, seq_len=4096, top=3, **asked)
 
 
 def groups_of(plans: PlanSet) -> set[str]:

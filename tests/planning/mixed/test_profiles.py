@@ -39,7 +39,7 @@ def cluster_file(folder: Path, *, new: int = 2, old_gib: float = 12, zone: str =
 
 def rows_of(plans: PlanSet) -> list[dict[str, Any]]:
     """The stages of the best plan as data."""
-    return plans.to_dict()["plans"][0]["estimate"]["stages"]  # type: ignore[no-any-return]
+    return plans.to_dict()["plans"][0]["estimate"]["stages"]
 
 
 def step_s(plans: PlanSet) -> float:
@@ -178,7 +178,7 @@ def test_the_cheapest_plan_rents_what_pays_and_says_what_it_costs(tmp_path: Path
 
 def test_limits_are_kept_or_the_nearest_that_can_be_had_is_named(priced: Path) -> None:
     def planned_with(**limits: float | str) -> PlanSet:
-        return plan_measured("tiny", profiles=PROFILES, global_batch=48, cluster=priced, **limits)  # type: ignore[arg-type]
+        return plan_measured("tiny", profiles=PROFILES, global_batch=48, cluster=priced, **limits)
 
     quick = planned_with()
     cheap = planned_with(objective="cost")

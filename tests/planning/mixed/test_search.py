@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(folder: Path, **limits: object) -> PlanSet:
     where = folder / "regions.toml"
-    return plan("llama-3-8b", cluster=where, global_batch=64, pin=("tp=2", "cp=1"), top=2, **limits)  # type: ignore[arg-type]
+    return plan("llama-3-8b", cluster=where, global_batch=64, pin=("tp=2", "cp=1"), top=2, **limits)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def offer(step_time_s: float, price: float, peak: float = 0.0) -> Offer[str]:
     ],
 )
 def test_a_limit_alone_says_what_is_wanted_under_it(words: dict[str, object], objective: str) -> None:
-    assert aim_of(AimFields(**words)).objective == objective  # type: ignore[arg-type]
+    assert aim_of(AimFields(**words)).objective == objective
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("40", 40), ("40s", 40), ("500 ms", 0.5), ("1.5min", 90), (2.5, 2.5)])
@@ -125,7 +125,7 @@ def test_one_kind_of_device_is_rented_by_nodes() -> None:
     }
 
     def planned(**limits: object) -> tuple[int, float, float]:
-        best = plan(MODEL, **few, **limits)[0]  # type: ignore[arg-type]
+        best = plan(MODEL, **few, **limits)[0]
         assert best.estimate.price_per_step is not None
         return best.plan.devices, best.estimate.step_time_s, best.estimate.price_per_step
 
@@ -146,12 +146,12 @@ def test_one_kind_of_device_is_rented_by_nodes() -> None:
 def test_one_kind_of_device_that_cannot_keep_to_a_limit() -> None:
     few: dict[str, object] = {"global_batch": BATCH, "gpus": "8xH100", "pin": ("tp=2", "mbs=1")}
     with pytest.raises(InfeasibleError, match=r"the quickest found takes .* a step, on 8 H100") as late:
-        plan(MODEL, max_step_time="1ms", **few)  # type: ignore[arg-type]
+        plan(MODEL, max_step_time="1ms", **few)
     assert "USD" not in str(late.value)
     with pytest.raises(InputError, match="no price is known for H100"):
-        plan(MODEL, max_price_per_step=1, **few)  # type: ignore[arg-type]
+        plan(MODEL, max_price_per_step=1, **few)
     with pytest.raises(InfeasibleError, match="2 days for the run"):
-        plan(MODEL, days=2, tokens="15T", **few)  # type: ignore[arg-type]
+        plan(MODEL, days=2, tokens="15T", **few)
 
 
 def test_fewer_devices_may_be_better_where_money_or_energy_counts() -> None:

@@ -76,7 +76,7 @@ def test_the_command_of_a_repair_in_4_bits_gives_the_numbers_it_promises(
 
     def answer(verb: str, options: dict[str, str]) -> dict[str, Any]:
         main([verb, model, *(word for option in options.items() for word in option), "--json"])
-        return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+        return json.loads(capsys.readouterr().out)
 
     promised = [one for one in answer("plan", asked | lora)["repairs"] if "base=nf4" in one["option"]]
     assert promised

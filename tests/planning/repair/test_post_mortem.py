@@ -25,7 +25,7 @@ def message(*, rank: int, tried: float, allocated: float, unused: float, in_use:
 
 def died(tmp_path: Path, plan: str = PLAN, **sizes: float) -> CheckReport:
     log = tmp_path / "rank.log"
-    log.write_text(message(**sizes), "utf-8")  # type: ignore[arg-type]
+    log.write_text(message(**sizes), "utf-8")
     return mw.check(MODEL, plan, gpus=GPUS, global_batch=1024, oom_log=log)
 
 

@@ -55,7 +55,7 @@ class Written:
     @property
     def events(self) -> list[dict[str, Any]]:
         """All of them."""
-        return json.loads(self.text)["traceEvents"]  # type: ignore[no-any-return]
+        return json.loads(self.text)["traceEvents"]
 
     @property
     def phases(self) -> Counter[str]:
@@ -159,7 +159,7 @@ def test_perfetto_reads_every_event(browser: Shown, address: str, traces: Path, 
     written = _written(traces, name)
 
     def rows(sql: str) -> list[list[Any]]:
-        return browser.evaluate(ROWS_BY_PERFETTO, sql)  # type: ignore[no-any-return]
+        return browser.evaluate(ROWS_BY_PERFETTO, sql)
 
     assert rows("select name, value from stats where severity in ('error', 'data_loss') and value > 0") == []
     assert rows("select count(*), cast(total(dur) as double) / 1e3 from slice") == [

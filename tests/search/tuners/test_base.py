@@ -87,24 +87,24 @@ def test_rules_read_off_a_table_leave_exactly_the_table(table: set[tuple]) -> No
         rules += boxes_outside("xyz"[:length], {row[:length] for row in table}, found, rules, "not in the table")
 
     class Table(Toy):
-        axes = tuple(found.values())  # type: ignore[assignment]
-        forbidden = tuple(rules)  # type: ignore[assignment]
+        axes = tuple(found.values())
+        forbidden = tuple(rules)
 
     assert {tuple(point.values()) for point in Rules.of(Table()).points()} == table
 
-    kept, left = without_single(Table.axes, Table.forbidden)  # type: ignore[arg-type]
+    kept, left = without_single(Table.axes, Table.forbidden)
     assert all(len(axis.values) > 1 for axis in kept)
 
     class Smaller(Toy):
-        axes = kept  # type: ignore[assignment]
-        forbidden = left  # type: ignore[assignment]
+        axes = kept
+        forbidden = left
 
     assert sum(1 for _ in Rules.of(Smaller()).points()) == len(table)
 
 
 def test_another_rule_is_another_signature() -> None:
     class Freer(Toy):
-        forbidden = ()  # type: ignore[assignment]
+        forbidden = ()
 
     assert signature(TOY) == signature(Toy())
     assert len({signature(TOY), signature(Freer()), signature(Toy(name="other"))}) == 3

@@ -71,7 +71,7 @@ def test_a_study_is_not_gone_on_with_by_accident_or_in_another_space(tmp_path: P
         run_study(Toy(), "random", trials=5, storage=storage)
 
     class Freer(Toy):
-        forbidden = ()  # type: ignore[assignment]
+        forbidden = ()
 
     with pytest.raises(InputError, match="another space"):
         run_study(Freer(), "random", trials=5, storage=storage, resume=True)

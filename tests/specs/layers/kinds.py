@@ -88,9 +88,9 @@ HIDDEN = 128
 def layer_of(part: LayerPart) -> LayerSpec:
     """A layer of this part alone."""
     if isinstance(part, Mixer):
-        return LayerSpec(attention=part, mlp=NoMlp(), norms=1)  # type: ignore[arg-type]
+        return LayerSpec(attention=part, mlp=NoMlp(), norms=1)
     assert isinstance(part, FeedForward)
-    return LayerSpec(attention=NoMixer(), mlp=part, norms=1)  # type: ignore[arg-type]
+    return LayerSpec(attention=NoMixer(), mlp=part, norms=1)
 
 
 def model_of(part: LayerPart) -> ModelSpec:
@@ -98,4 +98,4 @@ def model_of(part: LayerPart) -> ModelSpec:
     runs = (LayerRun(layers=(layer_of(part),), repeats=4),)
     return ModelSpec(
         name=part.kind, family="test", hidden=HIDDEN, vocab=512, max_seq_len=4096, runs=runs, tied_embeddings=False
-    )  # type: ignore[attr-defined]
+    )

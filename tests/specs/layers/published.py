@@ -26,7 +26,7 @@ from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 
 def model(name: str, hidden: int, vocab: int, runs: tuple[LayerRun, ...], **more: object) -> ModelSpec:
     more = {"tied_embeddings": False, **more}
-    return ModelSpec(name=name, family="test", hidden=hidden, vocab=vocab, max_seq_len=8192, runs=runs, **more)  # type: ignore[arg-type]
+    return ModelSpec(name=name, family="test", hidden=hidden, vocab=vocab, max_seq_len=8192, runs=runs, **more)
 
 
 def run(*layers: LayerSpec, repeats: int = 1) -> LayerRun:
@@ -34,7 +34,7 @@ def run(*layers: LayerSpec, repeats: int = 1) -> LayerRun:
 
 
 def mixer_alone(mixer: object) -> LayerSpec:
-    return LayerSpec(attention=mixer, mlp=NoMlp(), norms=1)  # type: ignore[arg-type]
+    return LayerSpec(attention=mixer, mlp=NoMlp(), norms=1)
 
 
 def pattern(letters: str, kinds: dict[str, LayerSpec]) -> tuple[LayerRun, ...]:
@@ -78,8 +78,8 @@ def rwkv(version: int, hidden: int, layers: int, ffn_hidden: int, **ranks: int) 
     """RWKV of a version; the first layer of version 7 has no values of an earlier one."""
 
     def layer(**own: int) -> LayerSpec:
-        mixer = RwkvTimeMix(version=version, heads=hidden // 64, head_dim=64, **{**ranks, **own})  # type: ignore[arg-type]
-        return LayerSpec(attention=mixer, mlp=RwkvChannelMix(version=version, ffn_hidden=ffn_hidden), norm="layernorm")  # type: ignore[arg-type]
+        mixer = RwkvTimeMix(version=version, heads=hidden // 64, head_dim=64, **{**ranks, **own})
+        return LayerSpec(attention=mixer, mlp=RwkvChannelMix(version=version, ffn_hidden=ffn_hidden), norm="layernorm")
 
     runs = (
         (run(layer(value_rank=0)), run(layer(), repeats=layers - 1))
@@ -145,7 +145,7 @@ def lfm2() -> ModelSpec:
 def jamba() -> ModelSpec:
     """Jamba-v0.1: one layer of attention in eight, experts in every second."""
     mixers = [Mamba(width=8192, state=16, step_rank=256, norms=True)] * 8
-    mixers[4] = Attention(heads=32, kv_heads=8, head_dim=128)  # type: ignore[call-overload]
+    mixers[4] = Attention(heads=32, kv_heads=8, head_dim=128)
     mlps = DenseMlp(ffn_hidden=14336, gated=True), MoeMlp(experts=16, top_k=2, ffn_hidden=14336, gated=True)
     layers = (LayerSpec(attention=mixer, mlp=mlps[place % 2]) for place, mixer in enumerate(mixers))
     return model("jamba-v0.1", 4096, 65536, (run(*layers, repeats=4),))

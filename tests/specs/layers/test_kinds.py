@@ -46,7 +46,7 @@ def test_operators_hold_the_parameters_that_a_kind_declares(part: LayerPart) -> 
 
 def flop(part: LayerPart, hardware: Hardware, **how: int) -> float:
     work = layer_work(layer_of(part), HIDDEN, "flash")
-    priced = price_work(work, columns(sp=True, **how), hardware, WORKLOAD)  # type: ignore[arg-type]
+    priced = price_work(work, columns(sp=True, **how), hardware, WORKLOAD)
     assert float(priced.forward.compute_s[0]) > 0
     assert float(priced.backward.compute_s[0]) > 0
     return float(priced.forward.flop[0])
@@ -109,7 +109,7 @@ def test_heads_that_groups_do_not_share_are_refused() -> None:
 def test_no_size_of_it_is_silent(part: LayerPart) -> None:
     """Another number or the other of two says another layer: other operators, kept tensors or states."""
     context = LayerContext(hidden=HIDDEN, kernel="flash", dropout=False)
-    for field in fields(part):  # type: ignore[arg-type]
+    for field in fields(part):
         value = getattr(part, field.name)
         if field.name == "qk_norm" and getattr(part, "qk_scales", "") == "none":
             continue  # a norm without weights, of what the rotation reads anyway
@@ -122,7 +122,7 @@ def test_no_size_of_it_is_silent(part: LayerPart) -> None:
         else:
             continue
         try:
-            other = replace(part, **{field.name: changed})  # type: ignore[type-var]
+            other = replace(part, **{field.name: changed})
         except InputError:
             continue  # sizes that go with each other
         assert other.work(context) != part.work(context), field.name

@@ -255,7 +255,7 @@ def test_torchtunes_loss_in_pieces_holds_what_its_table_says(
     )
     assert (inputs(whole).workload.loss_tiles, inputs(pieces).workload.loss_tiles) == (1, 8)
     held = [
-        sum(size for kind, size in one.estimate.fullest.memory_bytes if kind not in ("overhead", "comm_buffers"))  # type: ignore[union-attr]
+        sum(size for kind, size in one.estimate.fullest.memory_bytes if kind not in ("overhead", "comm_buffers"))
         for one in (whole, pieces)
     ]
     assert held[1] < held[0]
@@ -485,7 +485,7 @@ def test_swift_2_calls_options_otherwise(tmp_path: Path) -> None:
     assert refused(read(tmp_path, "lora.sh", path)) == ["target_modules"]  # DEFAULT is another set for each model
     named = read(tmp_path, "named.sh", path.replace("--dtype", "--lora_target_modules q_proj v_proj --dtype"))
     assert inputs(named).model.lora is not None
-    assert inputs(named).model.lora.targets == ("q_proj", "v_proj")  # type: ignore[union-attr]
+    assert inputs(named).model.lora.targets == ("q_proj", "v_proj")
 
 
 def test_swift_trains_modules_beside_its_adapters(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_devices_that_are_added_lower_the_bound_and_equal_ones_share_it() -> Non
         least_s = least_step_s(
             inputs.model,
             inputs.workload,
-            list(devices),  # type: ignore[arg-type]
+            list(devices),
             schedules=schedules,
         )
         return least_s - always_s
