@@ -95,6 +95,8 @@ def test_all_problems_of_a_study_are_told_together() -> None:
         ({"gpus": ["8xnext"], "gpu": {"next": {"like": "H101"}}}, "H100"),
         ({"gpu": {"next": {"like": "H100"}}}, "no value of gpus names it so"),
         ({"gpu": {"H100": {"memory_gib": -1}}}, "memory_gib"),
+        ({"gpu": {"H100": {"memory_gib": 10**400}}}, "at most 1e+30"),
+        ({"gpu": {"H100": {"memory_gib": float("nan")}}}, "at most 1e+30"),
         ({"gpu": 3}, "a table for each device"),
         ({"gpus": None, "cluster": "16xH100", "gpu": {"H100": {"memory_gib": 80}}}, "gpus"),
     ],

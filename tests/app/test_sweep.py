@@ -158,6 +158,12 @@ def test_a_sweep_on_ray_finds_the_same(tmp_path: Path, whole: tuple[Path, Sweep]
     assert found.designs == whole[1].designs
 
 
+def test_numbers_beyond_64_bits_are_cells_too(tmp_path: Path) -> None:
+    study = {"model": "gpt2", "gpus": "1xH100", "plan": "tp1", "gpu": {"H100": {"host_gb_s": [10**30, 64]}}}
+    swept(tmp_path / "s.parquet", study=study)
+    assert [row["H100.host_gb_s"] for row in read_sweep(tmp_path / "s.parquet")] == [1e30, 64.0]
+
+
 def test_python_sweeps_a_table(tmp_path: Path) -> None:
     found = mw.sweep({"model": "gpt2", "gpus": ["1xH100"], "seq_len": 1024}, output=str(tmp_path / "s.parquet"))
     assert [one["plan"] for one in found.designs] == [mw.plan("gpt2", gpus="1xH100", seq_len=1024)[0].title]

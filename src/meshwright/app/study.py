@@ -19,6 +19,7 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.device import DeviceSpec
 
 SOURCE = "the study"
+WHOLE_IN_64_BITS = 2**63 - 1
 Values = tuple[Any, ...]
 
 
@@ -156,6 +157,8 @@ class Study:
 
 def plain_value(value: Any) -> Any:
     """A value as a cell of a table: text, number or truth; lists and tables as JSON."""
+    if isinstance(value, int) and abs(value) > WHOLE_IN_64_BITS:
+        return float(value)
     if isinstance(value, (bool, int, float, str)):
         return value
     return os.fspath(value) if isinstance(value, os.PathLike) else json.dumps(value, sort_keys=True, default=str)

@@ -27,7 +27,7 @@ from meshwright.app.verbs import VERBS
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.fields.field import Field
 from meshwright.fields.gather import Gather
-from meshwright.fields.kinds import SEVERAL, FieldKind, Texts, shortened
+from meshwright.fields.kinds import MAX_NUMBER, SEVERAL, FieldKind, Texts, shortened
 from meshwright.fields.request import request_fields
 from meshwright.formats.gpus import parse_gpus
 from meshwright.library.changed_device import changeable
@@ -177,16 +177,23 @@ def _numbers(gather: Gather, name: str, table: Mapping[str, Any], inside: str = 
             yield from _numbers(gather, name, stated, f"{key}.")
             continue
         values = stated if isinstance(stated, (list, tuple)) else [stated]
-        sound = values and all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in values)
+        sound = values and all(map(_is_number, values))
         if not changeable(key):
             what, why = f"gpu.{name} has a key {key[:60]!r}", "it is no number of a device file"
             fix = "for example memory_gib, memory_gb_s, bf16_tflops, power_w, node.devices, node.scaleup_gb_s"
             gather.problem(Problem(what=what, why=why, fix=fix, field=key), CODE)
         elif not sound:
-            what, why = f"gpu.{name}.{key} is {shortened(stated)}", "must be a number or a list of numbers"
+            what, why = (
+                f"gpu.{name}.{key} is {shortened(stated)}",
+                f"must be a number or a list of numbers, at most {MAX_NUMBER:g}",
+            )
             gather.problem(Problem(what=what, why=why, fix=f"{key} = [80, 120]", field=key), CODE)
         else:
             yield Axis(name=f"{name}.{key}", values=_distinct(values), device=name, key=key)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER
 
 
 def _used(study: Study) -> tuple[tuple[str, frozenset[str]], ...]:

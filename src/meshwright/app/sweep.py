@@ -255,8 +255,9 @@ def arrow_table(schema: Any, found: Swept) -> Any:
 
     def cells(field: Any) -> Any:
         told = [row.get(field.name) for row in rows]
-        if arrow.types.is_string(field.type):
-            told = [one if one is None or isinstance(one, str) else str(one) for one in told]
+        as_cell = str if arrow.types.is_string(field.type) else float if arrow.types.is_floating(field.type) else None
+        if as_cell is not None:
+            told = [None if one is None else as_cell(one) for one in told]
         return arrow.array(told, type=field.type)
 
     return arrow.table([cells(field) for field in schema], schema=schema)
