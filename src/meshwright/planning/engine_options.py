@@ -148,9 +148,16 @@ def by_options(launch: Launch, read: Callable[[str], str | None]) -> dict[str, s
         "distributed_type": "FSDP" if fsdp else "MULTI_GPU",
         "mixed_precision": said.get("mixed_precision", "no"),
         "num_processes": processes(launch.launcher)[0],
+        **_machines(said),
         **({"fsdp_config": shards} if fsdp else {}),
     }
     return {LAUNCHER: json.dumps(keys), **arguments}
+
+
+def _machines(said: Mapping[str, str]) -> dict[str, int]:
+    """Nodes that a launcher starts on: one where its words say none, nothing where they are not known."""
+    nodes = said.get("num_machines", said.get("nnodes", "1"))
+    return {"num_machines": int(nodes)} if nodes.isdecimal() and int(nodes) > 0 else {}
 
 
 _DEEPSPEED = ("zero_stage", "offload_optimizer_device", "offload_param_device", "gradient_accumulation_steps")

@@ -336,17 +336,34 @@ def arguments_of(own: KeyReader, seq_len: int | None = None, recompute: str = "g
         steps=own.degree("gradient_accumulation_steps", 1),
         seq_len=seq_len,
         compiled=own.switch("torch_compile") or own.get("torch_compile_backend") is not None,
-        synced=_synced(own),
+        synced=synced(own),
         stated=tuple(name for name, key in _STATED.items() if own.get(key) is not None),
     )
 
 
-def accumulation(synced: bool) -> Keys:
+def software_of(reader: KeyReader, trainer: Arguments, *, deferrable: bool) -> dict[str, str]:
+    """The framework that prices a step, where it is not that of eager layers that sum gradients once.
+
+    Args:
+        reader: takes what is wrong.
+        trainer: its arguments.
+        deferrable: whether ranks shard gradients of several micro-batches, which are kept whole unless they are summed
+            in every one.
+    """
+    if not deferrable or trainer.synced is False:
+        return trainer.software
+    if trainer.synced is None:
+        why = "that file says whether gradients are summed in every micro-batch, and is not read"
+        reader.refuse(ACCELERATOR, "a file's name", why, "write the JSON of that file in its place")
+    return trainer.synced_software if trainer.synced else trainer.software
+
+
+def accumulation(in_each: bool) -> Keys:
     """The trainer's arguments by which ranks sum gradients in every micro-batch, or none."""
-    return {ACCELERATOR: {_ACCUMULATION: {_SYNCED: True}}} if synced else {}
+    return {ACCELERATOR: {_ACCUMULATION: {_SYNCED: True}}} if in_each else {}
 
 
-def _synced(own: KeyReader) -> bool | None:
+def synced(own: KeyReader) -> bool | None:
     """Whether ranks sum gradients in every micro-batch, as `accelerator_config` says: a table, its JSON, or a file."""
     said = own.get(ACCELERATOR)
     if isinstance(said, str):

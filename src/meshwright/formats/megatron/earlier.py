@@ -58,6 +58,11 @@ EARLIER = {
         gives=(("--group-query-attention", ""), ("--num-query-groups", None)),
         takes=True,
     ),
+    "--attention-head-type": Earlier(
+        meaning="of BigCode's fork, heads that share keys and values or have their own",
+        gives=(("--attention-head-type", None),),
+        takes=True,
+    ),
     "--layernorm-epsilon": _renamed("--norm-epsilon"),
     "--rotary-position-embeddings-theta": _renamed("--rotary-base"),
     "--topk": _renamed("--moe-router-topk"),

@@ -350,7 +350,7 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
             "rope_dim": values.whole("--qk-pos-emb-head-dim", 64),
             "value_dim": values.whole("--v-head-dim", 128),
         }, problems
-    grouped = values.has("--group-query-attention")
+    grouped = values.has("--group-query-attention") or _shared(values, problems)
     return facts | {
         "kv_heads": values.whole("--num-query-groups", 1) if grouped else heads,
         "head_dim": values.whole("--kv-channels", hidden // heads),
@@ -359,6 +359,18 @@ def read_facts(values: Values) -> tuple[dict[str, Any], list[Problem]]:
         "sinks": values.text("--softmax-type") == "learnable",
         "windows": _windows(values, layers, problems),
     }, problems
+
+
+def _shared(values: Values, problems: list[Problem]) -> bool:
+    """Whether all heads share one key and value, as BigCode's fork says it.
+
+    Source: --attention-head-type of megatron/arguments.py, bigcode-project/Megatron-LM (2023).
+    """
+    flag = "--attention-head-type"
+    kind = values.text(flag, "multihead") if values.has(flag) else "multihead"
+    if kind not in ("multihead", "multiquery"):
+        problems.append(Problem(what=f"{flag} is {kind}", why="must be multihead or multiquery", field=flag))
+    return kind == "multiquery"
 
 
 def _vocabulary(values: Values) -> dict[str, Any]:

@@ -216,6 +216,7 @@ def _slip(problem: Problem) -> bool:
     # Who mistypes an option seldom does so in its first letter: --patch-size is no --batch-size.
     return (
         bool(close)
+        and not re.fullmatch(rf"{re.escape(close[0])}\d+", problem.field)  # --data-path2 is a program's own
         and problem.field[:3] == close[0][:3]
         and SequenceMatcher(None, problem.field, close[0]).ratio() > 0.9
     )

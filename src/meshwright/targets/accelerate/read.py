@@ -105,7 +105,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         "optimizer": trainer.optimizer,
         "seq_len": trainer.seq_len,
         "attention_kernel": trainer.attention,
-        **_software(reader, trainer, deferrable=sharded and steps > 1),
+        **hugging_face.software_of(reader, trainer, deferrable=sharded and steps > 1),
         **adapters.read_adapters(files, reader),
     }
     if trainer.loaded in ("bfloat16", "bf16") and row.sharding == "z0" and dtype in ("bf16", "no"):
@@ -127,23 +127,6 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     if kind == "fsdp" and reader.get(_VERSION, 1) == 1:
         notes = (*notes, "FSDP1 is priced as FSDP2, which shards alike")
     return reader.launch(row, workload=workload, notes=notes)
-
-
-def _software(reader: KeyReader, trainer: hugging_face.Arguments, *, deferrable: bool) -> dict[str, str]:
-    """The framework that prices a step, where it is not that of eager layers that sum gradients once.
-
-    Args:
-        reader: takes what is wrong.
-        trainer: its arguments.
-        deferrable: whether ranks shard gradients of several micro-batches, which are kept whole unless they are summed
-            in every one.
-    """
-    if not deferrable or trainer.synced is False:
-        return trainer.software
-    if trainer.synced is None:
-        why = "that file says whether gradients are summed in every micro-batch, and is not read"
-        reader.refuse(hugging_face.ACCELERATOR, "a file's name", why, "write the JSON of that file in its place")
-    return trainer.synced_software if trainer.synced else trainer.software
 
 
 def _own_division(reader: KeyReader, files: Files) -> KeyReader | None:
@@ -224,11 +207,9 @@ def _shards(reader: KeyReader, dp: int, cp: int) -> dict[str, Any]:
         )
         said = str(reader.get(key) if key else 1).upper()
         name = _STRATEGIES[int(said) - 1] if said in "12345" else said
-        if name not in _STRATEGIES[:3]:
-            fix = "use fsdp_version 2 with dp_replicate_size, or FULL_SHARD"
-            reader.refuse(key, said, "which ranks hold one copy is not in the file", fix)
         whole = name == "NO_SHARD"
-        return offload | fsdp.sharding(not whole, dp=dp, replicate=dp if whole else 1, reshard=name != "SHARD_GRAD_OP")
+        copies = dp if whole else 1 if name in _STRATEGIES[:2] else _copies(reader, key, name, dp)
+        return offload | fsdp.sharding(not whole, dp=dp, replicate=copies, reshard=name != "SHARD_GRAD_OP")
     replicate = reader.degree(f"{SIZES}dp_replicate_size")
     shard = reader.degree(f"{SIZES}dp_shard_size") if reader.get(f"{SIZES}dp_shard_size") else None
     if dp % replicate or (shard is not None and shard * replicate != dp):
@@ -237,6 +218,27 @@ def _shards(reader: KeyReader, dp: int, cp: int) -> dict[str, Any]:
         replicate = 1
     reshard = reader.switch("fsdp_config.fsdp_reshard_after_forward", default=True)
     return offload | fsdp.sharding(True, dp=dp, replicate=replicate, cp=cp, reshard=reshard)
+
+
+def _copies(reader: KeyReader, key: str, name: str, dp: int) -> int:
+    """Copies of the weights where FSDP1 shards inside a node alone: one on each.
+
+    Source: _init_intra_and_inter_node_groups of torch/distributed/fsdp/_init_utils.py (2.8, 2025).
+    """
+    machines = reader.degree("num_machines") if reader.get("num_machines") is not None else None
+    if name not in _STRATEGIES:
+        reader.refuse(key, name, f"must be one of {', '.join(_STRATEGIES)}", "use FULL_SHARD")
+    elif name == _STRATEGIES[-1] and machines != 1:
+        why = "weights stay whole between passes while each node has a copy of its own, which no plan says"
+        reader.refuse(key, name, why, "use HYBRID_SHARD or SHARD_GRAD_OP")
+    elif machines is None:
+        why = "each node has a copy of its own, and nothing says how many nodes there are"
+        reader.refuse(key, name, why, "say --set num_machines=N")
+    elif dp % machines:
+        reader.refuse("num_machines", machines, f"must divide {dp} data ranks", "use equal nodes")
+    else:
+        return machines
+    return 1
 
 
 def _engine(reader: KeyReader) -> dict[str, Any]:

@@ -41,14 +41,13 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     _refuse(reader)
     trainer = _trainer(reader)
     said: dict[str, Any] = {"seq_len": reader.degree("sequence_len", LENGTH), "lora": _lora(reader)}
-    if reader.switch("torch_compile"):
-        said["software"] = "pytorch-compiled-no-sync"
     if reader.switch("tiled_mlp"):
         said["mlp_tiles"] = _tiles(reader)
     if reader.word("attn_implementation") == "eager" or reader.switch("eager_attention"):
         said["attention_kernel"] = "materialised"
     model = reader.get("base_model")
     if reader.get("deepspeed") is not None:
+        said |= trainer.software
         if reader.get("fsdp") or reader.get("fsdp_config"):
             reader.refuse(
                 "fsdp_config", "given", "one engine runs, and deepspeed is named too", "leave one of them out"
@@ -71,6 +70,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         "optimizer": trainer.optimizer,
         **({"global_batch": row.gbs} if row else {}),
         **{name: value for name, value in said.items() if value is not None},
+        **hugging_face.software_of(
+            reader, trainer, deferrable=row is not None and row.sharding != "z0" and trainer.steps > 1
+        ),
     }
     return reader.launch(row, model={"name": str(model)} if model else {}, workload=workload)
 
@@ -133,6 +135,8 @@ def _trainer(reader: KeyReader) -> hugging_face.Arguments:
         else "",
         mbs=reader.degree("micro_batch_size"),
         steps=reader.degree("gradient_accumulation_steps", _steps_of_batch(reader)),
+        compiled=reader.switch("torch_compile"),
+        synced=hugging_face.synced(reader),
     )
 
 

@@ -128,12 +128,12 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     eager = reader.word("flash_attn") == "disabled"
     said = {
         "seq_len": reader.degree("cutoff_len", _LENGTH),
-        "software": "pytorch-compiled-no-sync" if reader.switch("torch_compile") else None,
         "lora": lora,
         "attention_kernel": "materialised" if eager else None,
     }
     model = reader.get("model_name_or_path")
     if reader.get("deepspeed") is not None:
+        said["software"] = trainer.software.get("software")
         if reader.switch("pure_bf16"):
             reader.refuse("pure_bf16", True, "which formats DeepSpeed keeps then is not read", "use bf16")
         engine = fine_tuning.of_deepspeed(reader, files, trainer, devices)
@@ -157,6 +157,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         "optimizer": trainer.optimizer,
         "global_batch": row.gbs,
         **{name: value for name, value in said.items() if value is not None},
+        **hugging_face.software_of(reader, trainer, deferrable=bool(shards) and dp > 1 and trainer.steps > 1),
     }
     if shards:
         return reader.launch(row, model={"name": str(model)} if model else {}, workload=workload)

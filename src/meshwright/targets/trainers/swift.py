@@ -245,6 +245,8 @@ def _trainer(reader: KeyReader, files: Mapping[str, Value], world: int) -> Launc
     half = reader.word("torch_dtype", "bfloat16")
     fields: dict[str, Any] = {"mbs": mbs, "gbs": mbs * steps * dp, "recompute": again}
     row, sharded, questions = _engine(reader, files, dp, cp, fields, steps)
+    summed = hugging_face.Arguments(given=True, synced=hugging_face.synced(reader))
+    deferrable = row is not None and row.sharding == "fsdp" and steps > 1
     return shared.launched(
         reader,
         row,
@@ -256,6 +258,7 @@ def _trainer(reader: KeyReader, files: Mapping[str, Value], world: int) -> Launc
         attention_kernel="materialised" if reader.word("attn_impl") == "eager" else None,
         mlp_tiles=reader.degree("tiled_mlp_num_shards", 4) if reader.switch("use_tiled_mlp") else None,
         questions=questions,
+        software=hugging_face.software_of(reader, summed, deferrable=deferrable).get("software"),
     )
 
 
