@@ -99,10 +99,13 @@ def test_two_stages_on_two_kinds_as_by_hand() -> None:
         forward.append(float(costs.forward_s[0] @ counts))
         backward.append(float(costs.backward_s[0] @ counts))
         parameters.append(float(costs.dense_parameters[0] @ counts))
-        # bf16 with Adam: gradient read twice, main copy and two moments read and written, weights written.
-        touched = 2 * 4 + 2 * (4 + 8) + 2
+        # bf16 with Adam: gradient zeroed, checked and read twice, main copy and two moments read and written, weights
+        # written.
+        driver = hardware.software
+        touched = (driver.gradient_touches + 2) * 4 + 2 * (4 + 8) + 2
         streamed = hardware.memory_bytes_per_s * hardware.efficiency.memory_fraction
-        update.append(parameters[-1] * touched / streamed + hardware.software.step_s)
+        tensors = float(costs.dense_tensors[0] @ counts)
+        update.append(parameters[-1] * touched / streamed + tensors * driver.tensor_s + driver.step_s)
     (link,) = where.links
     node = where.groups[0].device.node
     assert node is not None

@@ -9,17 +9,21 @@ import pytest
 
 import meshwright as mw
 from meshwright.errors import InputError, UnsupportedError
+from meshwright.estimate.hardware import hardware_of
+from meshwright.estimate.items import NONE, Item, item_costs
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
-from meshwright.estimate.states import shared_update_s
+from meshwright.estimate.rows import strategy_columns
+from meshwright.estimate.states import shared_update_s, tensor_updates_s
 from meshwright.fields.job import JobFields
 from meshwright.library.clusters import resolve_gpus
+from meshwright.library.models import spec
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.pricing import Pricer
 from meshwright.specs import ModelSpec, PlanRow, Workload
 from meshwright.specs.precision import precision, stated
-from meshwright.specs.strategy import Offload
+from meshwright.specs.strategy import DataParallel, ExpertParallel, LayerStrategy, Offload
 from meshwright.units import GIB
 from tests.estimate.cases import DENSE, MIXED, TIED
 from tests.strategies.columns import sharding
@@ -204,6 +208,49 @@ def test_variants_and_searches_leave_out_what_an_optimizer_cannot_do() -> None:
     assert "muon updates on the device" in [problem.why for problem in tried.problems]
     with pytest.raises(InputError, match="muon updates on the device"):
         mw.plan("gpt2", gpus="2xH100", global_batch=8, optimizer="muon", pin="offload=o")
+
+
+@pytest.mark.parametrize(
+    ("name", "offload", "tensors"), [("z0", 0.0, 10.0), ("z1", 0.0, 2.5), ("z1", 0.5, 1.25), ("z3", 0.0, 10.0)]
+)
+def test_tensors_are_dealt_out_where_weights_stay_whole(name: str, offload: float, tensors: float) -> None:
+    """Four ranks: a quarter each of the tensors where they share states alone, a piece of each where weights too."""
+    workload = Workload(seq_len=2048, global_batch=4)
+    hardware = hardware_of(resolve_gpus("4xH100").groups[0], workload)
+    choice = sharding(name, 4, offload=offload)
+    found = tensor_updates_s(np.array([4.0]), np.array([6.0]), choice, hardware, workload)
+    assert found.tolist() == pytest.approx([tensors * hardware.software.tensor_s])
+    assert not tensor_updates_s(np.array([4.0]), np.array([6.0]), choice, hardware, replace(workload, training=False))
+
+
+def test_an_operator_on_grace_takes_as_much_longer_to_issue_as_an_update_of_a_tensor() -> None:
+    workload = Workload(seq_len=2048, global_batch=4)
+    xeon, grace = (hardware_of(resolve_gpus(f"4x{name}").groups[0], workload).software for name in ("B200", "GB200"))
+    assert grace.tensor_s / xeon.tensor_s == pytest.approx(grace.operator_s / xeon.operator_s)
+    assert grace.tensor_s > 2 * xeon.tensor_s
+
+
+def test_parameter_tensors_of_layers_and_edges() -> None:
+    """Two norms, fused queries with keys and values, output, gate with up, down; the table; the final norm and head."""
+    assert tensors_of("llama-3.1-8b", LayerStrategy()) == [(6, 0), (1, 0), (2, 0)]
+
+
+@pytest.mark.parametrize(("software", "each"), [("megatron-core", 16), ("megatron-core-graphs", 16), ("torchtitan", 1)])
+def test_experts_of_a_rank_have_tensors_of_their_own_where_a_framework_keeps_them_apart(
+    software: str, each: int
+) -> None:
+    """128 experts over 8 ranks; two norms, queries with keys and values and their norms, output, and the router."""
+    spread = LayerStrategy(data=DataParallel(replicate=8), expert=ExpertParallel(ep=8))
+    assert tensors_of("qwen3-30b-a3b", spread, software)[0] == (6, 2 * each)
+
+
+def tensors_of(name: str, strategy: LayerStrategy, software: str = "megatron-core") -> list[tuple[float, float]]:
+    """Of a layer, the embedding and the head: dense ones and those of experts."""
+    workload, model = Workload(seq_len=2048, global_batch=8, software=software), spec(name)
+    hardware = hardware_of(resolve_gpus("8xH100").groups[0], workload)
+    items = (Item("layer", model.kinds()[0], NONE), Item("embedding"), Item("head"))
+    costs = item_costs(items, strategy_columns([strategy], 1, workload), model, hardware, workload)
+    return list(zip(costs.dense_tensors[0].tolist(), costs.expert_tensors[0].tolist(), strict=True))
 
 
 @pytest.mark.parametrize(("name", "offload", "expected"), [("z0", 0.0, 10.0), ("z1", 0.0, 2.5), ("z1", 0.5, 1.25)])

@@ -34,7 +34,7 @@ BF16 = precision("bf16")
 NAMES = ("z0", "z1", "z2", "z3", "fsdp", "fsdp-keep", "hsdp")
 
 
-PUNCTUAL = replace(software(), overlap=1.0, step_s=0.0)
+PUNCTUAL = replace(software(), overlap=1.0, step_s=0.0, gradient_touches=0.0)
 """A framework that issues all communication in time and does nothing else between steps."""
 
 
@@ -91,6 +91,21 @@ def around(
         DataNetwork(choice, strides, hardware()),
         Workload(seq_len=4096, global_batch=64, training=training),
     )
+
+
+@pytest.mark.parametrize(("name", "touched"), [("z0", True), ("z1", True), ("z2", True), ("z3", False)])
+def test_whole_gradients_are_read_and_written_besides_where_weights_are_whole(name: str, touched: bool) -> None:
+    """Zeroed and looked through: 8 bytes of fp32 for each parameter, whatever share of it a rank updates."""
+    parameters, often = 1e9, replace(PUNCTUAL, gradient_touches=2.0)
+    strides = DataGroups(dense_stride=np.array([1]), expert_stride=np.array([1]))
+    choice, workload = sharding(name, 64), Workload(seq_len=4096, global_batch=64)
+    compute = StepCompute(forward_s=column(0), backward_s=column(0), micro_batches=column(1))
+    found = []
+    for driver in (PUNCTUAL, often):
+        network = DataNetwork(choice, strides, hardware(driver=driver))
+        found.append(seconds(step_sync(column(parameters), column(0), compute, choice, network, workload).optimizer_s))
+    bandwidth = hardware().achieved_memory_bytes_per_s
+    assert found[1] - found[0] == pytest.approx(8 * parameters / bandwidth if touched else 0.0, abs=1e-12)
 
 
 def seconds(value: np.ndarray) -> float:

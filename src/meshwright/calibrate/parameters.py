@@ -79,6 +79,7 @@ QUANTITIES = (
     FittedField("software", "cast_passes", 0.50, 1.0, 20.0),
     FittedField("software", "link_share", 0.20, 0.30, 1.0),
     FittedField("software", "overlap", 0.30, 0.10, 1.0),
+    FittedField("software", "tensor_s", 0.50, 5e-6, 5e-4),
     FittedField("software", "step_s", 0.50, 1e-3, 0.1),
     FittedField("generation", "host", 0.25, 0.4, 3.0),
     FittedField("generation", "passes", 0.10, 0.7, 1.5),

@@ -170,6 +170,7 @@ def at_pace(hardware: Hardware, pace: float, pace_range: tuple[float, float] | N
         software=replace(
             driver,
             operator_s=driver.operator_s / pace,
+            tensor_s=driver.tensor_s / pace,
             step_s=driver.step_s / pace,
         ),
         rates=tuple(_level_at_pace(level, pace) for level in hardware.rates),
@@ -267,7 +268,8 @@ def _hardware(group: NodeGroup, precision: Precision, known: Calibration, driver
     device, efficiency = group.device, group.device.efficiency
     if device.host_issue != 1.0:
         efficiency = replace(efficiency, dispatch_s=efficiency.dispatch_s * device.host_issue)
-        driver = replace(driver, operator_s=driver.operator_s * device.host_issue)
+        issue = device.host_issue
+        driver = replace(driver, operator_s=driver.operator_s * issue, tensor_s=driver.tensor_s * issue)
     fraction = {
         8.0: efficiency.gemm_fraction_fp32,
         4.0: efficiency.gemm_fraction_fp32,

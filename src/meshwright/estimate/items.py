@@ -100,6 +100,9 @@ class ItemCosts:
     transient_bytes: Float[np.ndarray, "rows items"]
     dense_parameters: Float[np.ndarray, "rows items"]
     expert_parameters: Float[np.ndarray, "rows items"]
+    dense_tensors: Float[np.ndarray, "rows items"]
+    """Parameter tensors that are trained."""
+    expert_tensors: Float[np.ndarray, "rows items"]
     replicated_parameters: Float[np.ndarray, "rows items"]
     """Of the dense ones: their gradients are summed over tensor ranks."""
     frozen_dense_bytes: Float[np.ndarray, "rows items"]
@@ -185,6 +188,7 @@ def item_costs(
                 parts["frozen_dense_bytes"][:, number] = held * each
             else:
                 parts["dense_parameters"][:, number] = held
+                parts["dense_tensors"][:, number] = 1.0 if item.part == "copy" else -1.0
             continue
         works = works_of(item, model, workload, driver)
         for work, quantised, recompute in works:
@@ -212,6 +216,7 @@ def item_costs(
             # Its loss uses the head's projection, which the stage already holds.
             head = seconds(edge_work(model, "head", workload.loss_tiles), quantised=False)
             parts["dense_parameters"][:, number] -= head.dense_parameters
+            parts["dense_tensors"][:, number] -= head.dense_tensors
             parts["frozen_dense_bytes"][:, number] -= head.frozen_dense_bytes
     return ItemCosts(**parts)
 
@@ -375,6 +380,8 @@ def _add_item(
         "expert_parameters": seconds.expert_parameters,
         "frozen_dense_bytes": seconds.frozen_dense_bytes,
         "frozen_expert_bytes": seconds.frozen_expert_bytes,
+        "dense_tensors": seconds.dense_tensors,
+        "expert_tensors": seconds.expert_tensors,
         "replicated_parameters": seconds.replicated_parameters,
         "recompute_flop": recompute_flop,
         "query_bytes": core.query_bytes,

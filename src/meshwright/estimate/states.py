@@ -22,7 +22,7 @@ from meshwright.specs.workload import Workload
 from meshwright.strategies import TENSORS
 from meshwright.strategies.base import LocalGemm
 from meshwright.strategies.columns import StrategyColumns, full_width, local_units
-from meshwright.strategies.data import Z1, ShardingColumns
+from meshwright.strategies.data import Z1, Z2, ShardingColumns
 
 # Of the fp32 peak that decompositions reach. Source: singular values of all gradients of Llama-7B, 4.7e14 FLOP as
 # counted in `galore`, take some ten minutes on an A100; Zhang et al. 2024, Q-GaLore (arXiv 2407.08296), section 1.
@@ -60,6 +60,9 @@ class HeldParameters:
 
     dense_parameters: Float[np.ndarray, "plans workers"]
     expert_parameters: Float[np.ndarray, "plans workers"]
+    dense_tensors: Float[np.ndarray, "plans workers"]
+    """Parameter tensors that are trained."""
+    expert_tensors: Float[np.ndarray, "plans workers"]
     replicated_parameters: Float[np.ndarray, "plans workers"]
     """Of the dense ones: their gradients are summed over tensor ranks."""
     frozen_dense_bytes: Float[np.ndarray, "plans workers"]
@@ -77,6 +80,7 @@ class HeldParameters:
 
 
 HELD = tuple(f.name for f in fields(HeldParameters))
+TENSORS_HELD = ("dense_tensors", "expert_tensors")
 EXTRA_SECONDS = ("dense_update_s", "expert_update_s")
 EXTRA_BYTES = tuple(f.name for f in fields(Extras) if f.name.endswith("_bytes"))
 
@@ -157,6 +161,28 @@ def shared_update_s(dense_s: Array, expert_s: Array, sharding: ShardingColumns) 
     dense = dense_s * np.where(sharding.zero >= Z1, 1.0 / sharding.shard, one)
     experts = expert_s * np.where(sharding.zero >= Z1, 1.0 / sharding.expert_shard, one)
     return np.asarray((dense + experts) * (1.0 - sharding.offload_optimizer))
+
+
+def tensor_updates_s(
+    dense: Array, experts: Array, sharding: ShardingColumns, hardware: Hardware, workload: Workload
+) -> Array:
+    """Host time of a rank to update its tensors one by one.
+
+    Ranks that share states deal out whole stretches of the parameters, so that each has its share of the tensors; where
+    weights are shared too, each holds a piece of every tensor.
+
+    Args:
+        dense: parameter tensors of one model-parallel rank.
+        experts: likewise of its experts.
+        sharding: the data-parallel choice.
+        hardware: with the host time of one.
+        workload: says whether anything is updated.
+    """
+    dealt = (sharding.zero == Z1) | (sharding.zero == Z2)
+    count = dense * np.where(dealt, 1.0 / sharding.shard, 1.0)
+    count = count + experts * np.where(dealt, 1.0 / sharding.expert_shard, 1.0)
+    each_s = hardware.software.tensor_s * workload.training
+    return np.asarray(count * each_s * (1.0 - sharding.offload_optimizer))
 
 
 def minus(one: Extras, other: Extras) -> Extras:

@@ -20,7 +20,7 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.holdings import Holding, WorkerUpdates, all_updates, beside, picked, whole_holding
 from meshwright.estimate.memory import ALL_KINDS, WorkerBytes, WorkerLoad, always_bytes, worker_bytes
 from meshwright.estimate.run import PipelineColumns, activations, activations_away, busy_s, run_s, weight_versions
-from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
+from meshwright.estimate.states import EXTRA_BYTES, shared_update_s, tensor_updates_s
 from meshwright.estimate.sync import StepCompute, StepSync, step_sync
 from meshwright.kernels.collectives import all_reduce_s
 from meshwright.shapes import Float, Int
@@ -257,6 +257,8 @@ def sync_of(work: WorkerUpdates, hardware: Hardware, workload: Workload, partner
     if work.dense_update_s.any() or work.expert_update_s.any():
         more_s = shared_update_s(work.dense_update_s, work.expert_update_s, work.sharding)
         once = replace(once, optimizer_s=once.optimizer_s + more_s)
+    tensors_s = tensor_updates_s(work.dense_tensors, work.expert_tensors, work.sharding, hardware, workload)
+    once = replace(once, optimizer_s=once.optimizer_s + tensors_s)
     if work.replicated_parameters.any():
         summed_s = network.tensor_sum_s(work.replicated_parameters, work.sharding, workload)
         once = replace(once, gradients_s=once.gradients_s + summed_s)

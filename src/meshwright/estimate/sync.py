@@ -209,6 +209,8 @@ def step_sync(
             each = each + scattered * buckets
             traffic = optimizer_traffic_bytes(sharding, shards, precision, workload.optimizer) * parameters
             optimizer_s = optimizer_s + traffic / hardware.achieved_memory_bytes_per_s
+            touched = hardware.software.gradient_touches * precision.bytes_of("gradients") * parameters
+            optimizer_s = optimizer_s + touched * (zero != Z3) / hardware.achieved_memory_bytes_per_s
             if sharding.has_tiles:
                 # Each further tile is two launches: its gradients made wider, and the update.
                 own, tile = parameters * np.where(zero >= Z1, 1.0 / shards, 1.0), np.asarray(sharding.tile)

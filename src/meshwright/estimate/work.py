@@ -299,10 +299,14 @@ class LayerPricing(LayerSums):
             copies = local.fetched * (self.columns.shadowed > 0)
             self.frozen_experts = self.frozen_experts + copies * self.formats.weights
         if op.trained:
+            tensors = 2.0 if op.bias else 1.0
             if local.expert:
                 self.experts = self.experts + local.parameters
+                each = local.groups if self.hardware.software.tensors_per_expert else 1.0
+                self.expert_tensors = self.expert_tensors + each * tensors
             else:
                 self.dense = self.dense + local.parameters
+                self.dense_tensors = self.dense_tensors + tensors
                 self.replicated = self.replicated + local.replicated
             return
         any_order = self.hardware.any_operand_order
@@ -444,5 +448,7 @@ class LayerPricing(LayerSums):
             held = held + local_units(rows, sharing) * width
         if op.trained:
             self.dense = self.dense + held
+            held_there = bool(op.parameters or op.cut_parameters or op.table)
+            self.dense_tensors = self.dense_tensors + float(held_there)
         else:
             self.frozen_dense = self.frozen_dense + held * self.rest_bytes

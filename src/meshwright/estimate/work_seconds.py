@@ -122,6 +122,9 @@ class WorkSeconds:
     """Forward work by module name, for selective recompute."""
     dense_parameters: Rows
     expert_parameters: Rows
+    dense_tensors: Rows | float
+    """Parameter tensors that are trained, of one rank."""
+    expert_tensors: Rows | float
     replicated_parameters: Rows
     """Of the dense ones: their gradients are summed over tensor ranks."""
     frozen_dense_bytes: Rows
@@ -175,6 +178,8 @@ class LayerSums:
         self.weight_gradient_s = self.zero
         self.modules: dict[str, ModuleSeconds] = {}
         self.dense, self.experts, self.replicated = self.zero, self.zero, self.zero
+        self.dense_tensors: Rows | float = 0.0
+        self.expert_tensors: Rows | float = 0.0
         self.frozen_dense, self.frozen_experts = self.zero, self.zero
         self.transient = self.zero
         self.lockstep: tuple[Rows, Rows] = (self.zero, self.zero)
@@ -202,6 +207,8 @@ class LayerSums:
             by_module=self.modules,
             dense_parameters=self.dense,
             expert_parameters=self.experts,
+            dense_tensors=self.dense_tensors,
+            expert_tensors=self.expert_tensors,
             replicated_parameters=self.replicated,
             frozen_dense_bytes=self.frozen_dense,
             frozen_expert_bytes=self.frozen_experts,

@@ -81,7 +81,7 @@ def published_software(name: str) -> Software:
     for key in ("like", "generation", "versions"):
         data.pop(key, None)
     for key, field, scale in _SCALED:
-        data[field] = data.pop(key) * scale
+        data[field] = data.pop(key, 0.0) * scale
     data["captured"] = tuple(data.get("captured", ()))
     return generation_of(name).of(Software(name=name, **data))
 
@@ -198,7 +198,12 @@ def _month(line: str, when: str) -> str:
     )
 
 
-_SCALED = (("operator_us", "operator_s", MICRO), ("step_ms", "step_s", MILLI), ("engine_gib", "engine_bytes", GIB))
+_SCALED = (
+    ("operator_us", "operator_s", MICRO),
+    ("tensor_us", "tensor_s", MICRO),
+    ("step_ms", "step_s", MILLI),
+    ("engine_gib", "engine_bytes", GIB),
+)
 
 
 def _like(name: str) -> str:

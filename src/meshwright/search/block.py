@@ -19,7 +19,7 @@ from meshwright.estimate.memory import (
     worker_bytes,
 )
 from meshwright.estimate.pipeline import sync_layers
-from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, shared_update_s
+from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, TENSORS_HELD, shared_update_s, tensor_updates_s
 from meshwright.estimate.sync import StepCompute, step_sync
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.shape_tables import Shape, ShapeTables
@@ -124,6 +124,11 @@ class Block:
     def _first_update_s(self) -> list[Float[np.ndarray, "rows shapes"]]:
         """Seconds of its update beyond those of as many parameters of the usual kind."""
         return [getattr(self.costs, name) @ self.shapes.first.T for name in EXTRA_SECONDS]
+
+    @cached_property
+    def _first_tensors(self) -> list[Float[np.ndarray, "rows shapes"]]:
+        """Parameter tensors it updates, dense ones and those of experts."""
+        return [getattr(self.costs, name) @ self.shapes.first.T for name in TENSORS_HELD]
 
     def plan_row(self, row: int, shape: Shape, choice: Sharding) -> PlanRow:
         """One plan of the block as a row of degrees."""
@@ -417,7 +422,9 @@ class Block:
             DataNetwork(sharding, groups, self.hardware),
             self.workload,
         )
-        optimizer_s = step.optimizer_s
+        dense, experts = (tensors[rows, shapes][:, None] for tensors in self._first_tensors)
+        tensors_s = tensor_updates_s(dense, experts, sharding, self.hardware, self.workload)
+        optimizer_s = step.optimizer_s + tensors_s
         if self.uneven:
             dense_s, expert_s = (seconds[rows, shapes][:, None] for seconds in self._first_update_s)
             optimizer_s = optimizer_s + shared_update_s(dense_s, expert_s, sharding)

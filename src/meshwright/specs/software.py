@@ -60,7 +60,8 @@ class Software:
     overlap: float
     """Share of the communication meant to be hidden that has compute beside it in time, 0-1."""
     step_s: float
-    """Per step outside of forward and backward: data, clipping, logging, many small optimizer kernels."""
+    """Per step outside of forward and backward, whatever the model: data, sum of the loss, waits for the norm of the
+    gradients, logging."""
     engine_bytes: float
     """Device memory that the framework takes whatever the model: buckets, workspaces, its own communicators."""
     fragmentation: float
@@ -74,6 +75,14 @@ class Software:
     unfused: bool = False
     """Whether norms and gated functions run operator by operator: norms keep their inputs in fp32, functions both of
     their factors."""
+    tensor_s: float = 0.0
+    """Host time to update one parameter tensor: its gradient is found and handed to the optimizer, what was updated is
+    copied back. Zero where an optimizer works on flat buffers."""
+    tensors_per_expert: bool = False
+    """Whether each expert of a rank has parameter tensors of its own; else one holds those of all."""
+    gradient_touches: float = 0.0
+    """Times that a step reads or writes each whole gradient beside its sums and the update: it is set to zero, looked
+    through for NaN, divided by the number of ranks. None where gradients are freed or sharded with the weights."""
     launches_experts: bool = False
     """Whether the products of each expert of a rank are launched by themselves; else one kernel takes those of all."""
     captured: tuple[str, ...] = ()
@@ -118,7 +127,16 @@ class Software:
 
     def __post_init__(self) -> None:
         check = Check(f"software {self.name}")
-        for name in ("operator_s", "step_s", "cast_passes", "engine_bytes", "fragmentation", "cached"):
+        for name in (
+            "operator_s",
+            "step_s",
+            "tensor_s",
+            "gradient_touches",
+            "cast_passes",
+            "engine_bytes",
+            "fragmentation",
+            "cached",
+        ):
             check.positive(name, getattr(self, name), zero=True)
         for name in ("product_share", "link_share", "wave_loss"):
             if check.positive(name, getattr(self, name)):

@@ -34,6 +34,7 @@ NAMES = {
     "cast_passes": "passes to scale and cast 8-bit inputs",
     "link_share": "bandwidth that collectives reach, of a benchmark's",
     "overlap": "share of communication hidden behind compute",
+    "tensor_s": "host time to update a parameter tensor",
     "step_s": "time outside both passes: data, clipping, logging",
     "pace": "pace of the machine as a whole",
 }

@@ -19,7 +19,7 @@ from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.items import FULL, NONE, Item, ItemCosts, item_costs
 from meshwright.estimate.memory import WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, sync_layers
-from meshwright.estimate.states import EXTRA_BYTES, shared_update_s
+from meshwright.estimate.states import EXTRA_BYTES, shared_update_s, tensor_updates_s
 from meshwright.estimate.sync import StepCompute, step_sync
 from meshwright.planning.compose.sources.native.stage_grid import quickest_rows, shardings_tried, stage_grid
 from meshwright.schedules.plan_rows import plan_of
@@ -265,7 +265,8 @@ def _sharded(
     network = DataNetwork(sharding, data_groups(columns), hardware)
     micro_batches = np.maximum(grid.m, 1.0)[:, None]
     always_s = hardware.software.step_s * workload.training
-    update_s = shared_update_s(costs.dense_update_s, costs.expert_update_s, sharding)
+    tensors_s = tensor_updates_s(costs.dense_tensors, costs.expert_tensors, sharding, hardware, workload)
+    update_s = shared_update_s(costs.dense_update_s, costs.expert_update_s, sharding) + tensors_s
 
     def waited_s(passes: float) -> Float[np.ndarray, "rows items"]:
         compute = StepCompute(
