@@ -112,3 +112,9 @@ def test_an_option_with_a_number_behind_it_is_the_programs_own(tmp_path: Path) -
     text = GPT.replace("pretrain_gpt.py", "tune_gpt.py")
     report = checked(tmp_path / "gpt.sh", f"{text} --data-path a --data-path2 b\n", gpus="8xH100")
     assert not [one for one in report.violations if "data-path2" in one.what]
+
+
+def test_a_program_whose_name_is_not_known_is_asked_for(tmp_path: Path) -> None:
+    text = "#!/bin/bash\nwhile [[ $# -gt 0 ]]; do case $1 in --task) TASK=$2; shift 2;; esac; done\n"
+    report = checked(tmp_path / "run.sh", f"{text}accelerate launch src/$TASK.py --config $CONFIG\n")
+    assert report.violations[0].what == "the program that is started is not known (run.sh:3)"

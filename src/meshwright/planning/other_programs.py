@@ -42,7 +42,7 @@ _OTHERS = (
     ),
     _Other(
         "OLMo's",
-        (r"run_name", r"model", r"(?:device_train_microbatch_size|global_train_batch_size|fsdp)"),
+        (r"run_name", r"model", r"data", r"(?:device_train_microbatch_size|global_train_batch_size|fsdp)"),
         _OWN_KEYS,
         _PRICED,
     ),

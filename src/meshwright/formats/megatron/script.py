@@ -259,6 +259,10 @@ def _options_alone(script: Script) -> ChosenCommand:
         return ChosenCommand(words=tuple(words))
     if not started and (asked := tuple(_program_asked(script))):
         return ChosenCommand(questions=asked)
+    if started and not _stem(started[-1].program) and (unnamed := started[-1].unnamed) is not None:
+        place = started[-1].place
+        opened = Open(what="the program that is started", unknown=unnamed, place=place, field="source")
+        return ChosenCommand(questions=tuple(questions_for([opened])))
     why = "a launch script names them after a .py file"
     fix = "name the script that starts pretrain_gpt.py"
     if started:

@@ -56,6 +56,8 @@ class Launch:
     environment: Mapping[str, Value]
     unsure: tuple[Unknown, ...]
     """Conditions nobody can know on which it depends."""
+    unnamed: Unknown | None = None
+    """Why the program's name is not known, where it is not."""
 
     @property
     def distributed(self) -> bool:
@@ -83,6 +85,7 @@ def _of_command(command: ScriptCommand) -> Iterator[Launch]:
         place=command.place,
         environment=command.environment,
         unsure=command.unsure,
+        unnamed=words[at].unknown,
     )
 
 
