@@ -5,6 +5,7 @@
     sweeps     killed again and again and gone on with: the rows are those of an undisturbed sweep
     studies    likewise with `tune --storage`: no trial that was there is gone, and the best is the same
     optuna, smac, ray  their studies: every trial that was there stays as it was, and all that were asked for come
+    jobs       the queue of a service: what was accepted is there, what was answered keeps its answer, the rest waits
     checkpoints  saved over and over, the next process going on from the last: it is whole, and none is lost
 
 Processes are forked with everything imported, so that a kill costs no start. Workers of a run and of the service are
@@ -34,6 +35,8 @@ from tests.families import Family
 
 KEPT = "kept before\n"
 SWEEP = "calculon sweep megatron-126M a100_80g --procs 4,8,12,16,24,32 --batch 8,16 -o s.parquet"
+MOST_OF_ONE = 20
+"""Kills of one sweep, after which it may end: on a busy machine each might come before anything is done."""
 TRIALS = 40
 RAY_S = 90.0
 """For Ray's agents, which end after they have missed their parent several times."""
@@ -124,6 +127,40 @@ def checkpoints(kills: int, chance: Random) -> tuple[int, list[str]]:
     return kills, wrong
 
 
+def jobs(kills: int, chance: Random) -> tuple[int, list[str]]:
+    """Of a service that accepts jobs and answers them; a line of a file says what a caller was told."""
+    from meshwright.service.answering import Reply
+    from meshwright.service.job_queue import DONE, QUEUED, JobQueue
+
+    place, told, wrong = Path("jobs.db"), Path("told"), []
+
+    def serve_on() -> None:
+        queue = JobQueue(place)
+        with told.open("a", buffering=1) as lines:
+            for number in range(10**9):
+                name = queue.add("estimate", {"number": number})
+                lines.write(f"accepted {name}\n")
+                taken = queue.take() if number % 3 else None
+                if taken is not None:
+                    queue.finish(taken.id, Reply(status=200, content=taken.id.encode()))
+                    lines.write(f"answered {taken.id}\n")
+
+    for number in range(kills):
+        killed(serve_on, chance.uniform(0.0, 0.15))
+        queue = JobQueue(place)
+        for line in told.read_text().splitlines() if told.exists() else []:
+            what, _, name = line.partition(" ")
+            job = queue.get(name)
+            if job is None or job.state not in (QUEUED, DONE):
+                wrong.append(f"kill {number}: {line}, and it is {job and job.state}")
+            elif (what == "answered") > (job.reply is not None and job.reply.content == name.encode()):
+                wrong.append(f"kill {number}: the answer of {name} is another")
+        queue.close()
+        for left in (*Path().glob("jobs.db*"), told) if number % 10 == 9 else ():
+            left.unlink(missing_ok=True)
+    return kills, wrong
+
+
 def answers(kills: int, chance: Random) -> tuple[int, list[str]]:
     """Of a plan that is written over a file."""
     place, wrong, met = Path("out"), [], 0
@@ -139,14 +176,20 @@ def answers(kills: int, chance: Random) -> tuple[int, list[str]]:
 
 
 def sweeps(kills: int, chance: Random) -> tuple[int, list[str]]:
-    """Of sweeps that go on until they are done."""
+    """Of sweeps that go on until they are done, with parts as short as the sweep is."""
+    from meshwright.formats import sweep_parts
+
+    sweep_parts.PART_S, sweep_parts.PART_SHARE = 0.01, 0.0
     from meshwright.formats.sweep_file import read_sweep
 
     whole_s = took_s(SWEEP.replace("s.parquet", "other.parquet"), SWEEP.replace("s.parquet", "whole.parquet"))
     expected = sorted(map(repr, read_sweep("whole.parquet")))
     wrong, met = [], 0
     while met < kills:
-        while killed(lambda: command([*SWEEP.split(), "--resume"]), chance.uniform(0.0, 0.7) * whole_s):
+        at_least = met
+        while met < at_least + MOST_OF_ONE and killed(
+            lambda: command([*SWEEP.split(), "--resume"]), chance.uniform(0.0, 0.9) * whole_s
+        ):
             met += 1
         if command([*SWEEP.split(), "--resume"]):
             wrong.append(f"after {met} kills --resume failed")
@@ -251,6 +294,7 @@ def families(kills: int, chance: Random) -> tuple[int, list[str]]:
 KINDS: dict[str, Callable[[int, Random], tuple[int, list[str]]]] = {
     "writes": writes,
     "checkpoints": checkpoints,
+    "jobs": jobs,
     "answers": answers,
     "sweeps": sweeps,
     "studies": studies,

@@ -19,7 +19,7 @@ from meshwright.calculon.answer import SearchGoal
 from meshwright.calculon.sweep import design_parts, designs_of
 from meshwright.errors import InputError, StoppedError
 from meshwright.formats.sweep_file import read_sweep
-from meshwright.formats.sweep_parts import PartsFolder
+from meshwright.formats.sweep_parts import PartsFolder, left_of
 from tests.calculon.spaces import SMALL, WIDE, a100, space_of
 
 calculon_search, calculon_sweep = python_verb("calculon search"), python_verb("calculon sweep")
@@ -275,3 +275,17 @@ def test_the_command_stops_with_130_and_a_valid_file(tmp_path: Path, number: int
     assert process.returncode == 130, error
     assert "is valid and holds them" in error
     assert 0 in {row["design"] for row in read_sweep(path)}
+
+
+def test_folders_without_parts_of_killed_sweeps_go(tmp_path: Path) -> None:
+    output = tmp_path / "out.parquet"
+    for parts in (0, 1, 0):
+        folder = PartsFolder.make(output)
+        folder.begun.write_text("rows")
+        if parts:
+            folder.keep()
+        folder.leave()
+    found = [*left_of(output)]
+    assert [len(one.parts) for one in found] == [1]
+    assert [*tmp_path.glob(".out.parquet.*")] == [found[0].folder]
+    found[0].leave()

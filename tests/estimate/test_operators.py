@@ -19,6 +19,7 @@ ASKED = {
         "tp2.dp8.fsdp.mbs1.rc-full.gbs32",
         {"gpus": "16xH100", "software": "pytorch-compiled"},
     ),
+    "made again by tasks": ("llama-3-8b", "tp2.pp4.varuna.z1.mbs1.rc-full.gbs32", {"gpus": "16xH100"}),
     "two ways": ("llama-3-8b", "tp2.pp4.dualpipe.z1.mbs1.gbs32", {"gpus": "16xH100"}),
     "experts in fp8": ("mixtral-8x7b", "tp2.pp4.ep2.z1.mbs1.rc-full.gbs32", {"gpus": "16xH100", "dtype": "fp8"}),
     "two formats": (

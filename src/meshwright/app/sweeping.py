@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from meshwright.errors import InputError, StoppedError
 from meshwright.formats.sweep_file import Complete, SweepFile
-from meshwright.formats.sweep_parts import PartsFolder, left_of
+from meshwright.formats.sweep_parts import left_of
 from meshwright.formats.writing import check_file
 from meshwright.interruptions import ending_politely, uninterrupted
 from meshwright.search.on_cores import run_on_cores
@@ -89,20 +89,13 @@ def check_output(path: Path, *, resume: bool, force: bool) -> None:
         raise InputError(what=what, why=why, fix="name a file", field="--output", code="MW208")
     if resume or force:
         return
-    left = [folder for folder in left_of(Path(os.path.realpath(path))) if _has_parts(folder)]
+    left = [*left_of(Path(os.path.realpath(path)))]
+    for folder in left:
+        folder.leave()
     if path.exists() or left:
         what = f"{str(path)[:200]!r} exists" if path.exists() else f"a sweep into {str(path)[:200]!r} was killed"
         fix = "go on with it with --resume, write over it with --force, or name another file"
         raise InputError(what=what, why="a sweep may be long work", fix=fix, field="--output", code="MW208")
-
-
-def _has_parts(folder: PartsFolder) -> bool:
-    """Whether a sweep that was killed left anything; where not, the folder goes."""
-    if folder.parts:
-        folder.leave()
-        return True
-    folder.remove()
-    return False
 
 
 def check_size(designs: int) -> None:

@@ -112,6 +112,8 @@ class PartsFolder:
 def left_of(output: Path) -> Iterator[PartsFolder]:
     """Folders that sweeps into this file left when they were killed, each held; what is written now is not among them.
 
+    Folders without parts hold nothing of use and go.
+
     Args:
         output: of the sweep.
     """
@@ -119,7 +121,10 @@ def left_of(output: Path) -> Iterator[PartsFolder]:
         found = PartsFolder(folder)
         with contextlib.suppress(OSError):  # not ours to look into, or gone meanwhile
             if found.hold():
-                yield found
+                if found.parts:
+                    yield found
+                else:
+                    found.remove()
 
 
 def _changed(folder: Path) -> float:
