@@ -12,7 +12,12 @@ import pytest
 
 from meshwright.cli import main
 from meshwright.errors import InputError, Problem
+from meshwright.runtime.passing_steps import PASSING_STEPS, PassingStep
+from meshwright.runtime.ring_steps import RingStep
 from meshwright.shapes import Array
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow
+from meshwright.specs.row_text import parse_row
 from meshwright.specs.shardings import SHARDINGS, ShardingKind
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.strategies import PASSINGS, register
@@ -136,8 +141,33 @@ def test_the_runtime_runs_what_is_made_of_its_parts_and_refuses_the_rest(capsys:
     assert "no step here passes weights on in this way" in capsys.readouterr().err
 
 
+def test_a_way_of_weights_runs_as_soon_as_its_step_is_registered(capsys: pytest.CaptureFixture[str]) -> None:
+    def few_layers(row: PlanRow, spec: ModelSpec | None, layers: int) -> Iterator[Problem]:
+        if layers % row.dp:
+            yield Problem(what=f"{layers} layers on {row.dp} ranks of a line", why="", fix="", field="layers")
+
+    words = ("run", "llama-tiny", "--steps", "1", "--plan")
+    PASSING_STEPS["line"] = PassingStep(step=RingStep, refusals=few_layers)
+    try:
+        assert main([*words, "dp2.bucketbrigade.mbs1.gbs4"]) == 0, capsys.readouterr().err
+        capsys.readouterr()
+        assert main([*words, "dp3.bucketbrigade.mbs1.gbs6"]) == 4
+        assert "layers on 3 ranks of a line" in capsys.readouterr().err
+    finally:
+        del PASSING_STEPS["line"]
+
+
 def test_names_that_are_taken_or_no_part_of_a_plan_are_refused() -> None:
     with pytest.raises(InputError, match="exists"):
         register(GROUPS)
-    with pytest.raises(InputError, match="letters alone"):
+    with pytest.raises(InputError, match="begin and end with a letter"):
         register(ShardingKind(name="dp2", zero=3))
+
+
+def test_a_name_may_have_digits_between_its_letters() -> None:
+    register(ShardingKind(name="z2in", zero=2, grouped=True))
+    try:
+        row = parse_row("dp8.z2in4.mbs1", devices=8, global_batch=8, schedules=())
+        assert (row.sharding, row.shard_group) == ("z2in", 4)
+    finally:
+        del SHARDINGS["z2in"]

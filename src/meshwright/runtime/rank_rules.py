@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.errors import Problem
-from meshwright.specs.model import ModelSpec
+from meshwright.runtime.passing_steps import PASSING_STEPS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.shardings import SHARDINGS
-from meshwright.strategies import PASSINGS
 
 RUNS = ("int8", "int4")
 """Formats on the network that run."""
@@ -30,7 +29,7 @@ def rank_refusals(row: PlanRow) -> Iterator[Problem]:
         yield Problem(what=f"{words} with {one} does not run here", why=why, fix=fix, field="plan")
     data = row.data()
     if kind.travels:
-        if not PASSINGS[kind.passing].runs:
+        if kind.passing not in PASSING_STEPS:
             what, why = f"{name} does not run here", "no step here passes weights on in this way"
             yield Problem(what=what, why=why, fix="use z3, or estimate the plan", field="plan")
         for word in row.data_words:
@@ -57,25 +56,3 @@ def rank_refusals(row: PlanRow) -> Iterator[Problem]:
         yield Problem(what=what, why="states stay on their devices", fix="leave it out", field="plan")
     if row.recompute not in (("none", "full") if kind.travels else ("none",)):
         yield Problem(what=f"{words} with recomputation does not run here", why=why, fix="leave rc out", field="plan")
-
-
-def ring_refusals(row: PlanRow, spec: ModelSpec | None, layers: int) -> Iterator[Problem]:
-    """What of a ring of weights does not run here, besides `rank_refusals`.
-
-    Args:
-        row: the plan.
-        spec: of the model; None for the perceptron.
-        layers: of the model as it runs.
-    """
-    word, alike = row.sharding_word, None if spec is None else len(spec.kinds())
-    if alike is None or alike > 1:
-        name = "the perceptron" if spec is None else spec.name
-        why = "groups of layers take each other's places, so that all layers are decoder layers of one kind"
-        yield Problem(what=f"{word} does not run with {name}", why=why, fix="use llama-tiny, or z3", field="model")
-    elif layers % row.dp:
-        near = -(-layers // row.dp) * row.dp
-        what, why = (
-            f"{word} of {row.dp} ranks with {layers} layers",
-            "every rank keeps as many layers as the others",
-        )
-        yield Problem(what=what, why=why, fix=f"--layers {near}, or a dp that divides {layers}", field="layers")

@@ -12,7 +12,8 @@ import numpy as np
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.runtime.host_steps import HostStep
-from meshwright.runtime.rank_rules import rank_refusals, ring_refusals
+from meshwright.runtime.passing_steps import PASSING_STEPS
+from meshwright.runtime.rank_rules import rank_refusals
 from meshwright.runtime.rank_steps import RanksOnDevices, RankStep
 from meshwright.runtime.shard_steps import ShardedStep
 from meshwright.runtime.training_run import Training
@@ -30,9 +31,10 @@ class RankTraining(Training):
     """A plan of data ranks alone."""
 
     def __post_init__(self) -> None:
-        ring = [self.row.sharding_word] if SHARDINGS[self.row.sharding].travels else []
-        problems = list(rank_refusals(self.row) if self.row.data_words or ring else host_refusals(self.row))
-        words = ".".join((*ring, *self.row.data_words, *([f"off-{self.row.offload}"] if self.row.offload else [])))
+        passing = SHARDINGS[self.row.sharding].passing
+        travels = [self.row.sharding_word] if SHARDINGS[self.row.sharding].travels else []
+        problems = list(rank_refusals(self.row) if self.row.data_words or travels else host_refusals(self.row))
+        words = ".".join((*travels, *self.row.data_words, *([f"off-{self.row.offload}"] if self.row.offload else [])))
         if self.spec is not None and self.spec.is_moe:
             problems.append(Problem(what=f"{words} does not run with {self.spec.name}",
                                     why="routing is compared with one device, which needs equal weights on all ranks",
@@ -40,8 +42,8 @@ class RankTraining(Training):
         if self.spec is None and offload_of(self.row.offload).activations:
             problems.append(Problem(what=f"{words} does not run with the perceptron", why="activations leave layer by "
                                     "layer of a decoder", fix="a model such as llama-tiny", field="model"))  # fmt: skip
-        if ring:
-            problems += ring_refusals(self.row, self.spec, sum(self.stage_layers))
+        if passing in PASSING_STEPS:
+            problems += PASSING_STEPS[passing].refusals(self.row, self.spec, sum(self.stage_layers))
         if self.scaling is not None:
             problems.append(Problem(what=f"{words} does not run in fp16",
                                     why="kept compression errors would have an earlier loss scale", fix="use bf16",
@@ -62,10 +64,9 @@ class RankTraining(Training):
                 model=self.model(), data=data, micro_batches=self.row.micro_batches, seed=self.seed,
                 offload=offload_of(self.row.offload),
             )  # fmt: skip
-        if data.passing == "ring":
-            from meshwright.runtime.ring_steps import RingStep  # few plans have a ring
-
-            return RingStep(model=self.model(), data=data, micro_batches=self.row.micro_batches, seed=self.seed)
+        if data.passing in PASSING_STEPS:
+            step = PASSING_STEPS[data.passing].step
+            return step(model=self.model(), data=data, micro_batches=self.row.micro_batches, seed=self.seed)
         sharded = data.secondary_shard or data.gather_dtype or data.reduce_dtype
         return (ShardedStep if sharded else RankStep)(
             model=self.model(), data=self.row.data(), micro_batches=self.row.micro_batches, seed=self.seed

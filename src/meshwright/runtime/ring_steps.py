@@ -11,7 +11,7 @@ Training", PPoPP 2025 (WeiPipe-Interleave).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,8 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshwright.errors import Problem
+from meshwright.runtime.passing_steps import PassingStep
 from meshwright.runtime.rank_steps import INNER, State
 from meshwright.runtime.shard_steps import ShardedStep, shaped
+from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow
 from meshwright.zoo.decoder import Decoder
 from meshwright.zoo.parts import cast, sample_keys
 
@@ -236,3 +240,28 @@ class RingStep(ShardedStep):
     def _of_ends(self, parts: Any) -> Any:
         """All parts of the ends, as many numbers as `_gathered` gives, without what they say."""
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.size * self.ranks, leaf.dtype), parts)
+
+
+def ring_refusals(row: PlanRow, spec: ModelSpec | None, layers: int) -> Iterator[Problem]:
+    """What of a ring of weights does not run here, besides `rank_refusals`.
+
+    Args:
+        row: the plan.
+        spec: of the model; None for the perceptron.
+        layers: of the model as it runs.
+    """
+    word, alike = row.sharding_word, None if spec is None else len(spec.kinds())
+    if alike is None or alike > 1:
+        name = "the perceptron" if spec is None else spec.name
+        why = "groups of layers take each other's places, so that all layers are decoder layers of one kind"
+        yield Problem(what=f"{word} does not run with {name}", why=why, fix="use llama-tiny, or z3", field="model")
+    elif layers % row.dp:
+        near = -(-layers // row.dp) * row.dp
+        what, why = (
+            f"{word} of {row.dp} ranks with {layers} layers",
+            "every rank keeps as many layers as the others",
+        )
+        yield Problem(what=what, why=why, fix=f"--layers {near}, or a dp that divides {layers}", field="layers")
+
+
+RING = PassingStep(step=RingStep, refusals=ring_refusals)

@@ -87,11 +87,11 @@ def register(strategy: TensorStrategy | ContextStrategy | WeightPassing | Shardi
     if name in known:
         why, fix = "a strategy of that name exists", "choose another name"
         problems.append(Problem(what=f"strategy {name}", why=why, fix=fix, field="strategy"))
-    letters = "[a-z]+" if known is SHARDINGS else "[a-wyz0-9]*[a-wyz]"
+    letters = "[a-z](?:[a-z0-9]*[a-z])?" if known is SHARDINGS else "[a-wyz0-9]*[a-wyz]"
     if not re.fullmatch(letters, name):
         why, fix = "names have letters but x, and digits before a last letter", "choose another name"
         if known is SHARDINGS:
-            why = "names of data shardings have letters alone"
+            why = "names of data shardings begin and end with a letter, and have letters and digits between"
         problems.append(Problem(what=f"strategy {name!r}", why=why, fix=fix, field="strategy"))
     if problems:
         raise InputError(problems)

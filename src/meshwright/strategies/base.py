@@ -259,8 +259,6 @@ class WeightPassing(ABC):
 
     name: ClassVar[str]
     """In `DataParallel.passing`."""
-    runs: ClassVar[bool] = False
-    """Whether the runtime has its step."""
 
     @abstractmethod
     def problems(self, strategy: LayerStrategy, *, layers: int, workers: int, experts: bool) -> Iterator[Problem]:

@@ -45,7 +45,6 @@ class WeightRing(WeightPassing):
     """Groups of layers stand one behind the other on the ring of ranks and go on by one rank a turn."""
 
     name = "ring"
-    runs = True
 
     def problems(self, strategy: LayerStrategy, *, layers: int, workers: int, experts: bool) -> Iterator[Problem]:
         """The ring is the pipeline, and nothing inside a layer may need another rank."""
