@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from meshwright.catalogue import Catalogue
 from meshwright.errors import Problem
-from meshwright.runtime.rank_steps import RankStep
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
+
+if TYPE_CHECKING:  # plans are checked before JAX is started with its devices
+    from meshwright.runtime.rank_steps import RankStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
