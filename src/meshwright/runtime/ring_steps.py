@@ -21,7 +21,7 @@ import numpy as np
 
 from meshwright.errors import Problem
 from meshwright.runtime.passing_steps import PassingStep
-from meshwright.runtime.rank_steps import INNER, State
+from meshwright.runtime.rank_steps import INNER, ROUNDED_AS_WRITTEN, State
 from meshwright.runtime.shard_steps import ShardedStep, shaped
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
@@ -118,7 +118,7 @@ class RingStep(ShardedStep):
                     "step": state["step"] + 1}  # fmt: skip
             return kept, loss, self.held(gradients)
 
-        return jax.jit(step)
+        return jax.jit(step, compiler_options=ROUNDED_AS_WRITTEN)
 
     def _gradients(self, weights: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, Any]:
         """Mean loss of a rank's micro-batches, and the mean gradients of what it keeps."""
