@@ -15,6 +15,7 @@ from meshwright.runtime.parity import outcome, parity_of, run_alone, run_paralle
 from meshwright.runtime.train import Steps, train
 from meshwright.runtime.versioned_training import VersionedTraining
 from meshwright.schedules import known_names, schedule_named
+from meshwright.schedules.plan_rows import stages_of
 from meshwright.specs.row_text import parse_row
 from meshwright.zoo.catalogue import spec_named
 
@@ -25,7 +26,8 @@ def versioned(plan: str, model: str = "llama-tiny", **changes: object) -> Versio
     row = parse_row(plan, devices=8, global_batch=0, schedules=known_names())
     spec = spec_named(model, layers=None if model == "mlp-tiny" else row.pp * row.vpp)
     layers = 8 if spec is None else spec.num_layers
-    stages = (layers // (row.pp * row.vpp),) * (row.pp * row.vpp)
+    whole, rest = divmod(layers, stages_of(row))
+    stages = tuple(whole + (stage < rest) for stage in range(stages_of(row)))
     row = replace(row, schedule=schedule_named(row.schedule).token)
     return VersionedTraining(row=row, stage_layers=stages, spec=spec, seq_len=LENGTH, **changes)
 
@@ -37,6 +39,7 @@ def versioned(plan: str, model: str = "llama-tiny", **changes: object) -> Versio
         ("pp2.dp2.tp2.2bw.mbs1.gbs8", "llama-tiny"),
         ("pp2.dp2.z1.pipedream.mbs1.gbs6", "llama-tiny"),
         ("pp2.dp1.vpp2.ftpipe-0_1_1_0.mbs1.gbs4", "llama-tiny"),
+        ("pp2.dp2.vpp2.ftpipe-0_1_0.mbs1.gbs8", "llama-tiny"),
         ("pp2.dp2.ep2.2bw.mbs2.gbs8", "moe-tiny"),
     ],
 )

@@ -44,7 +44,7 @@ def test_a_worker_stashes_no_more_versions_than_its_deepest_stage_has_micro_batc
     ("blocks", "v", "field", "fix"),
     [
         ("0_1_1_0", 1, "v", "v = 2"),
-        ("0_1_0", 2, "blocks", "name each worker 2 times"),
+        ("0_1_0", 1, "v", "v = 2"),
         ("0_0_2", 2, "blocks", "name each of 0 to 1 and no other"),
         ("0_0", 2, "blocks", "name each of 0 to 1 and no other"),
     ],
@@ -84,3 +84,13 @@ def test_an_uneven_chain_takes_less_time_with_blocks_that_are_not_neighbours() -
         times = Times(forward_s=held, backward_s=2 * held, transfer_s=none, weight_s=held, recompute_s=none)
         ends[name] = simulate(schedule.table(2, 64, v), times).makespan_s
     assert ends["blocks"] < ends["cut"]
+
+
+def test_workers_may_hold_different_numbers_of_stages() -> None:
+    schedule = FTPipe(blocks="0_1_0_0_1")
+    assert not schedule.problems(2, 4, 3)
+    assert schedule.stages(2, 3) == 5
+    table = schedule.table(2, 4, 3)
+    assert np.bincount(table.worker).tolist() == [2 * 4 * 3, 2 * 4 * 2]
+    assert schedule.worker_weight_copies(2, 8, 3) == (5, 4)
+    assert schedule.boundaries(2, 3) == 3

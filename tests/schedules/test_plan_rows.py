@@ -6,8 +6,10 @@ import pytest
 
 from meshwright.errors import InputError
 from meshwright.schedules import schedule_named
-from meshwright.schedules.plan_rows import plan_of, schedule_of, spec_of, stages_held
+from meshwright.schedules.plan_rows import plan_of, row_of, schedule_of, spec_of, stages_held
 from meshwright.specs.row import PlanRow
+from meshwright.specs.row_of import homogeneous
+from meshwright.zoo.tiny import TINY
 
 
 @pytest.mark.parametrize(
@@ -16,6 +18,7 @@ from meshwright.specs.row import PlanRow
         ("1f1b", 3, 1, [["0"], ["1"], ["2"]]),
         ("interleaved", 2, 2, [["0", "2"], ["1", "3"]]),
         ("zb-v", 2, 2, [["0", "3"], ["1", "2"]]),
+        ("ftpipe-0_1_0", 2, 2, [["0", "2"], ["1"]]),
         ("chimera", 2, 1, [["0", "1 replica"], ["1", "0 replica"]]),
         ("bamboo", 3, 1, [["0", "1 redundant"], ["1", "2 redundant"], ["2", "0 redundant"]]),
         ("bamboo", 1, 1, [["0"]]),  # nobody to stand in for
@@ -46,3 +49,15 @@ def test_a_schedule_survives_its_statement_in_a_plan() -> None:
     for token in ("1f1b", "v-half", "slimpipe-segments4", "bfs"):
         schedule = schedule_named(token)
         assert schedule_of(spec_of(schedule)) == schedule
+
+
+def test_stages_spread_unevenly_are_a_row_and_no_homogeneous_plan_of_frameworks() -> None:
+    row = PlanRow(pp=2, vpp=2, mbs=1, gbs=4, schedule="ftpipe-0_1_0")
+    plan = plan_of(row, [1, 2, 1])
+    assert [[chunk.layers for chunk in worker.chunks] for worker in plan.pipelines[0].workers] == [
+        [((0, 0),), ((3, 3),)], [((1, 2),)],
+    ]  # fmt: skip
+    assert row_of(plan, TINY["llama-tiny"]) == row
+    none, problems = homogeneous(plan)
+    assert none is None
+    assert [problem.why for problem in problems] == ["must be spread evenly over the 2 workers"]

@@ -15,7 +15,7 @@ from meshwright.planning.plan_shape import groups_of
 from meshwright.planning.plan_source import is_file, job_of
 from meshwright.report.words.titles import planned_title
 from meshwright.schedules import known_names, schedule_named
-from meshwright.schedules.plan_rows import row_of
+from meshwright.schedules.plan_rows import row_of, stages_of
 from meshwright.specs.job import Job
 from meshwright.specs.layers import Attention
 from meshwright.specs.model import ModelSpec
@@ -178,7 +178,7 @@ def _row_inputs(options: ExecutionFields, filed: _Filed | None, notes: list[str]
         name=str(model) if spec is None else spec.name,
         spec=spec,
         row=row,
-        stage_layers=_stage_layers(spec, layers, row.pp * row.vpp, seq_len),
+        stage_layers=_stage_layers(spec, layers, stages_of(row), seq_len),
         seq_len=seq_len,
         devices=max(options.devices or 0, row.devices),
         dtype=options.dtype,
@@ -312,7 +312,7 @@ def _problems(row: PlanRow, spec: ModelSpec | None, layers: int, seq_len: int) -
     if row.tensor != "1d" and row.tp > 1:
         problems.append(Problem(what=f"tensor strategy {row.tensor} for a perceptron", why="it has no blocks to cut",
                                 fix=f"use tp{row.tp}, or llama-tiny", field="tensor"))  # fmt: skip
-    if row.pp * row.vpp > layers:
+    if stages_of(row) > layers:
         problems.append(Problem(what=f"pp {row.pp} x vpp {row.vpp} stages for {layers} layers",
                                 why="every stage has a layer", fix=f"pp of at most {layers}", field="pp"))  # fmt: skip
     if row.micro_batches * row.dp * row.mbs != row.gbs:

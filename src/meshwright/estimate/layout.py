@@ -14,7 +14,7 @@ from meshwright.kernels.partition import balanced_partition
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import work_of
 from meshwright.schedules import Placement
-from meshwright.schedules.plan_rows import plan_of
+from meshwright.schedules.plan_rows import plan_of, stages_of
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.operators import CoreAttention, LayerWork, Linear, Scan, Scores, StreamTokens
@@ -181,4 +181,4 @@ def expand(row: PlanRow, model: ModelSpec, seq_len: int) -> ExecutionPlan:
     Returns:
         The plan; one strategy, or two where `block` recomputes part of a chunk.
     """
-    return plan_of(row, ModelLayout.of(model, seq_len).split(row.pp * row.vpp))
+    return plan_of(row, ModelLayout.of(model, seq_len).split(stages_of(row)))

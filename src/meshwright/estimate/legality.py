@@ -13,7 +13,7 @@ from meshwright.estimate.away_rules import strategy_problems
 from meshwright.estimate.degree_rules import OR_MULTIPLE, model_rules
 from meshwright.estimate.stages import recompute_problem, refusal
 from meshwright.schedules import schedule_named
-from meshwright.schedules.plan_rows import schedule_of
+from meshwright.schedules.plan_rows import schedule_of, stages_of
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
@@ -81,7 +81,9 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
         )
     degrees = row_degrees(row)
     for rule in model_rules(model, seq_len, row.tensor):
-        if not bool(rule.holds(degrees)[0]):
+        if not bool(rule.holds(degrees)[0]) and not (
+            rule.name == "layers" and stages_of(row) <= model.most_stages  # some workers hold fewer than vpp
+        ):
             value = degrees[rule.field][0] if rule.field in degrees else row.tensor
             problems.append(Problem(what=_what(rule, value), why=rule.why, fix=_fix(rule, degrees), field=rule.field))
     batch = batch_problem(row.gbs, row.dp, row.mbs)

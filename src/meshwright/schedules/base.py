@@ -334,6 +334,15 @@ class Schedule(Declaration):
         """Which worker holds which virtual stage."""
         return Placement.loop(p, v)
 
+    def stages(self, p: int, v: int = 1) -> int:
+        """Virtual stages of one chain: p * v, but where workers may hold fewer than v.
+
+        Args:
+            p: workers.
+            v: chunks of the worker that has most.
+        """
+        return p * v
+
     def boundaries(self, p: int, v: int = 1) -> int:
         """Boundaries between two workers that a micro-batch crosses on its way forward; as many gradients come back.
 

@@ -84,7 +84,7 @@ def stages_held(schedule: Schedule, pp: int, vpp: int) -> Held:
     """
     placement = schedule.placement(pp, vpp)
     per_chain = placement.stages // placement.chains
-    if per_chain != pp * vpp or placement.p != pp:
+    if per_chain != schedule.stages(pp, vpp) or placement.p != pp:
         placement, per_chain = Placement.loop(pp, vpp), pp * vpp
     stages = [np.flatnonzero(placement.worker == worker).tolist() for worker in range(pp)]
     held = [[(n % per_chain, "primary" if n < per_chain else "replica") for n in own] for own in stages]
@@ -94,12 +94,21 @@ def stages_held(schedule: Schedule, pp: int, vpp: int) -> Held:
     return tuple(map(tuple, held))
 
 
+def stages_of(row: PlanRow) -> int:
+    """Virtual stages of a row's pipeline: pp x vpp, unless its schedule places fewer on some workers.
+
+    Args:
+        row: the plan.
+    """
+    return schedule_named(row.schedule).stages(row.pp, row.vpp)
+
+
 def plan_of(row: PlanRow, layers: Sequence[int]) -> ExecutionPlan:
     """The execution plan of a row whose virtual stages hold these layers.
 
     Args:
         row: degrees and settings.
-        layers: layers of each of the pp x vpp virtual stages, in order.
+        layers: layers of each virtual stage, in order.
 
     Returns:
         One pipeline of pp workers; ranks are numbered tensor first, pipeline last.
@@ -108,11 +117,13 @@ def plan_of(row: PlanRow, layers: Sequence[int]) -> ExecutionPlan:
         InputError: if the counts do not fit the row, or its batch is no whole number of micro-batches.
     """
     problems = []
-    if len(layers) != row.pp * row.vpp:
+    stages = stages_of(row)
+    if len(layers) != stages:
+        product = f"pp {row.pp} x vpp {row.vpp} = " if stages == row.pp * row.vpp else f"{row.schedule}: "
         problems.append(
             Problem(
                 what=f"layers: {len(layers)} counts are given",
-                why=f"there are pp {row.pp} x vpp {row.vpp} = {row.pp * row.vpp} virtual stages",
+                why=f"there are {product}{stages} virtual stages",
                 fix="give one count for each virtual stage",
                 field="layers",
             )
@@ -186,7 +197,7 @@ def row_of(plan: ExecutionPlan, model: ModelSpec) -> PlanRow | None:
 def _row_of(plan: ExecutionPlan, layers: int) -> PlanRow | None:
     from meshwright.specs.row_of import homogeneous, row_from  # a search makes plans of rows, not rows of plans
 
-    found, _ = homogeneous(plan)
+    found, _ = homogeneous(plan, unevenly=True)
     if found is None or sum(found.layers) != layers:
         return None
     spec = found.pipeline.schedule

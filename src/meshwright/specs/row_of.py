@@ -106,8 +106,12 @@ def effective(strategy: LayerStrategy) -> LayerStrategy:
     return replace(strategy, tensor=tensor, context=tuple(level for level in strategy.context if level.degree > 1))
 
 
-def homogeneous(plan: ExecutionPlan) -> tuple[Homogeneous | None, list[Problem]]:
+def homogeneous(plan: ExecutionPlan, *, unevenly: bool = False) -> tuple[Homogeneous | None, list[Problem]]:
     """A plan taken apart as a homogeneous one.
+
+    Args:
+        plan: the plan.
+        unevenly: whether its virtual stages may be spread unevenly over its workers.
 
     Returns:
         The parts, or None with every reason why the plan is not homogeneous: field, value and rule of each.
@@ -115,7 +119,7 @@ def homogeneous(plan: ExecutionPlan) -> tuple[Homogeneous | None, list[Problem]]
     if len(plan.pipelines) != 1:
         return None, [_problem("pipelines", len(plan.pipelines), "there must be one pipeline")]
     pipeline = plan.pipelines[0]
-    problems = list(_worker_problems(pipeline))
+    problems = list(_worker_problems(pipeline, unevenly=unevenly))
     layers, layer_problems = _virtual_layers(pipeline)
     problems += layer_problems
     strategy, block, strategy_problems = _common_strategy(plan)
@@ -127,7 +131,7 @@ def homogeneous(plan: ExecutionPlan) -> tuple[Homogeneous | None, list[Problem]]
         strategy=strategy,
         block=block,
         pp=pp,
-        vpp=len(layers) // pp,
+        vpp=max(_chunks_held(pipeline)),
         layers=tuple(layers),
         held=tuple(tuple((chunk.virtual_stage, chunk.copy) for chunk in worker.chunks) for worker in pipeline.workers),
         pipeline=pipeline,
@@ -142,15 +146,13 @@ def _problem(field: str, value: object, rule: str, fix: str = "") -> Problem:
     return Problem(what=f"plan: {field} is {value!r}", why=rule, fix=fix, field=field)
 
 
-def _worker_problems(pipeline: Pipeline) -> Iterator[Problem]:
+def _worker_problems(pipeline: Pipeline, *, unevenly: bool) -> Iterator[Problem]:
     """Workers that differ in devices, order of ranks or number of chunks."""
     first = pipeline.workers[0].num_devices
     alike = all(worker.num_devices == first for worker in pipeline.workers)
-    primary = [chunk for chunk in pipeline.chunks() if chunk.copy == "primary"]
-    pp = len(pipeline.workers)
-    vpp, rest = divmod(len(primary), pp)
-    if rest or vpp == 0:
-        yield _problem("chunks", len(primary), f"must be spread evenly over the {pp} workers")
+    held = _chunks_held(pipeline)
+    if not any(held) or (len(set(held)) > 1 and not unevenly):
+        yield _problem("chunks", sum(held), f"must be spread evenly over the {len(held)} workers")
     for number, worker in enumerate(pipeline.workers):
         here = f"pipelines[0].workers[{number}]"
         if worker.num_devices != first:
@@ -163,6 +165,11 @@ def _worker_problems(pipeline: Pipeline) -> Iterator[Problem]:
             yield Problem(what=f"plan: {here} has devices {held}", why=why, fix=OF_THE_TARGET, field=f"{here}.devices")
         if worker.rank_order != "tp-cp-ep-dp":
             yield _problem(f"{here}.rank_order", worker.rank_order, "must be tp-cp-ep-dp, innermost first")
+
+
+def _chunks_held(pipeline: Pipeline) -> list[int]:
+    """Of each worker, replicas and what is kept against failures left out."""
+    return [sum(chunk.copy == "primary" for chunk in worker.chunks) for worker in pipeline.workers]
 
 
 def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

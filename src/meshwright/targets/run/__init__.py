@@ -76,7 +76,7 @@ def _said_by(row: PlanRow, job: Job) -> bool:
     workload, known = job.workload, models.find_name(job.model.name)
     usual = Workload(seq_len=workload.seq_len, global_batch=workload.global_batch, software=workload.software)
     same = known is not None and models.spec(known) == job.model and usual == workload
-    spread, found = homogeneous(expand(row, job.model, workload.seq_len))[0], homogeneous(job.plan)[0]
+    spread, found = (homogeneous(one, unevenly=True)[0] for one in (expand(row, job.model, workload.seq_len), job.plan))
     return same and spread is not None and found is not None and spread.layers == found.layers
 
 
@@ -155,7 +155,7 @@ def _of_file(path: str, script: Script, said: tuple[Said, ...]) -> LaunchFile:
         job = read_job(known_text(text)).job
     except MeshwrightError as error:
         return LaunchFile(row=None, layout=None, said=said, problems=tuple(error.problems))
-    row, found = row_of(job.plan, job.model), homogeneous(job.plan)[0]
+    row, found = row_of(job.plan, job.model), homogeneous(job.plan, unevenly=True)[0]
     workload = {
         "global_batch": job.workload.global_batch,
         "seq_len": job.workload.seq_len,
