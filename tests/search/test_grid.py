@@ -14,7 +14,7 @@ from meshwright.estimate.legality import row_problems
 from meshwright.estimate.rows import fetched_share, strategy_columns
 from meshwright.library.devices import device
 from meshwright.planning.size import _least_s, nodes_of
-from meshwright.search.axes import WAYS
+from meshwright.search.axes import ways
 from meshwright.search.grid import COLUMNS, Grid, build_grid, context_levels, grid_degrees, grid_parts, most_offload
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
@@ -161,10 +161,10 @@ def said(found: Grid) -> Counter[tuple[object, ...]]:
 @pytest.mark.parametrize("spec", [DENSE_MODEL, MODEL, TWO_KINDS], ids=["dense", "experts", "two kinds"])
 @pytest.mark.parametrize(("devices", "batch"), [(1, 4), (8, 12), (12, 6)])
 def test_the_grid_is_every_legal_row_once(spec: ModelSpec, devices: int, batch: int) -> None:
-    ways = [0, 1, len(WAYS) - 1]
+    some = [0, 1, len(ways()) - 1]
     workload = replace(WORKLOAD, global_batch=batch)
-    found = said(build_grid(spec, workload, devices, Space(), np.array(ways)))
-    known = written_out(spec, workload, devices, ways)
+    found = said(build_grid(spec, workload, devices, Space(), np.array(some)))
+    known = written_out(spec, workload, devices, some)
     assert known
     assert found == known
 
@@ -264,10 +264,10 @@ def test_the_least_time_of_parts_is_that_of_all_rows(monkeypatch: pytest.MonkeyP
 
 
 def test_a_row_is_the_plan_that_its_columns_say() -> None:
-    found = grid().in_ways(np.arange(len(WAYS)))
+    found = grid().in_ways(np.arange(len(ways())))
     for at in range(0, found.rows, 97):
         plan = found.plan_row(at, pp=int(found.pp[at]), gbs=WORKLOAD.global_batch)
-        how, beside, hot, order = WAYS[int(found.way[at])]
+        how, beside, hot, order = ways()[int(found.way[at])]
         assert (plan.dispatcher, plan.ep_overlap, plan.hot_experts, plan.prioritised) == (
             how, beside, hot, order == "first",
         )  # fmt: skip

@@ -12,13 +12,14 @@ from meshwright.budget import TIME_LIMIT, Budget
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.search.away import held_to, narrow_space, schedule_spaces
-from meshwright.search.axes import DISPATCHED, ways_of
+from meshwright.search.axes import ways_of
 from meshwright.search.grid import build_grid
 from meshwright.search.one_space import SpaceSearch
 from meshwright.search.outlines import outlines
 from meshwright.search.result import SearchResult
 from meshwright.search.search import search
 from meshwright.search.space import Space
+from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.strategy import EXPERT_OVERLAPS
 from tests.search.spaces import CATALOGUE, SPACES, SmallSpace
 
@@ -33,7 +34,7 @@ EXPERTS = SmallSpace(
         ("cp", (1,)),
         ("sharding", ("z0", "z1")),
         ("recompute", ("none", "full")),
-        ("dispatcher", DISPATCHED),
+        ("dispatcher", tuple(DISPATCHERS)),
         ("ep_overlap", EXPERT_OVERLAPS),
         ("offload", ("none", "og")),
         ("tensor", ("1d", "heads")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.specs.strategy import DISPATCHERS, Dispatcher
+from meshwright.specs.dispatchers import dispatcher_code
 from meshwright.strategies import CONTEXTS
 from meshwright.strategies.columns import OVERLAPS, StrategyColumns
 from meshwright.strategies.data import ShardingColumns
@@ -29,7 +29,7 @@ def columns(
     chunks: int = 1,
     imbalance: float = 1.0,
     tensor: str = "1d",
-    dispatcher: Dispatcher = "alltoall",
+    dispatcher: str = "alltoall",
     shadowed: int = 0,
 ) -> StrategyColumns:
     """One row, or one for each degree of a list."""
@@ -53,7 +53,7 @@ def columns(
         offload_activations=np.zeros(rows),
         seq_len=seq_len,
         imbalance=imbalance,
-        dispatcher=None if dispatcher == "alltoall" else whole(DISPATCHERS.index(dispatcher)),
+        dispatcher=None if dispatcher == "alltoall" else whole(dispatcher_code(dispatcher)),
         shadowed=whole(shadowed) if shadowed else None,
     )
 

@@ -14,9 +14,9 @@ from meshwright.kernels.exchange import Routing
 from meshwright.library.models import spec
 from meshwright.ops.layers import layer_work
 from meshwright.specs import PlanRow
+from meshwright.specs.dispatchers import dispatcher_code
 from meshwright.specs.layers import MoeMlp
 from meshwright.specs.operators import Exchange, Linear
-from meshwright.specs.strategy import DISPATCHERS
 from meshwright.strategies.base import Call
 from meshwright.strategies.columns import StrategyColumns
 from meshwright.strategies.expert import exchange_calls, shard_experts
@@ -144,7 +144,7 @@ def test_folding() -> None:
 def test_dispatchers_of_rows() -> None:
     """One row sends all copies, one a copy into each domain, one gathers the tokens of all ranks."""
     ways = ("alltoall", "deduplicated", "allgather")
-    rows = replace(columns(ep=[8, 8, 8]), dispatcher=np.array([DISPATCHERS.index(way) for way in ways]))
+    rows = replace(columns(ep=[8, 8, 8]), dispatcher=np.array([dispatcher_code(way) for way in ways]))
     op = Exchange(name="dispatch", module="moe", width=1024, direction="dispatch")
     calls = exchange_calls(op, rows, Routing(copies=2), 2.0)
     sent, _, gathered = (call for call in calls if call.phase == "forward")

@@ -12,7 +12,7 @@ from meshwright.planning.plan_source import plan_question
 from meshwright.schedules import PLAN_SCHEDULES
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs.job import Job
-from meshwright.specs.row import EXPERT_TOKENS, PlanRow
+from meshwright.specs.row import PlanRow, expert_tokens
 from meshwright.specs.row_of import homogeneous, row_from
 from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.targets import TARGETS
@@ -86,7 +86,7 @@ def drawn(target: str, random: Random) -> Job | None:
         row = replace(row, sp=True, tp_overlap="bulk")  # nothing to say of these
     if row.ep == 1:
         usual = PlanRow()
-        row = replace(row, etp=1, **{name: getattr(usual, name) for name, _ in EXPERT_TOKENS.values()})
+        row = replace(row, etp=1, **{name: getattr(usual, name) for name, _ in expert_tokens().values()})
     rest = row.tp * row.cp_degree * row.pp
     if devices % rest:
         return None
@@ -135,7 +135,7 @@ def _recomputed(row: PlanRow, random: Random) -> tuple[PlanRow, dict[str, Any]]:
 
 
 def _experts(row: PlanRow, random: Random) -> tuple[PlanRow, dict[str, Any]]:
-    name, value = random.choice(list(EXPERT_TOKENS.values()))
+    name, value = random.choice(list(expert_tokens().values()))
     model = random.choice(("mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b"))
     stated = {name: value} if random.random() < 0.5 else {}
     return replace(row, ep=random.choice((1, 2, 4, 8)), etp=1, **stated), {"model": model}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.errors import InputError, Problem
+from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.strategy import ExpertParallel, LayerStrategy
 from meshwright.specs.workload import Workload
@@ -62,7 +63,7 @@ def expert_problems(strategy: LayerStrategy, model: ModelSpec, workload: Workloa
         name = "shadowed" if expert.shadowed else "placed_by_load"
         if workload.expert_load is None:
             yield refused(name, "which experts are hot is not known", _LOAD)
-        if expert.dispatcher in ("move-experts", "allgather"):
+        if DISPATCHERS[expert.dispatcher].levels_load:
             yield refused(name, f"with {expert.dispatcher} no rank gets more tokens than another", "leave it out")
         if expert.capacity_factor is not None:
             yield refused(
@@ -74,11 +75,11 @@ def expert_problems(strategy: LayerStrategy, model: ModelSpec, workload: Workloa
             yield refused("prioritised", why, "leave it out, or use zero 0, 1 or 2")
         elif not strategy.data.overlap:
             yield refused("prioritised", "gradients leave behind the last backward anyway", "leave it out")
-        if expert.dispatcher == "move-experts":
+        if not DISPATCHERS[expert.dispatcher].exchanges:
             yield refused("prioritised", "tokens are not exchanged", "leave it out")
     if expert.shadowed >= experts > 0:
         yield refused("shadowed", f"a layer has {experts} experts", f"use at most {experts - 1}")
-    if expert.dispatcher == "move-experts":
+    if not DISPATCHERS[expert.dispatcher].exchanges:
         if expert.overlap != "none":
             yield refused("overlap", "tokens are not exchanged, so there is nothing to hide", "use none")
         if expert.capacity_factor is not None:
@@ -95,5 +96,5 @@ def expert_problems(strategy: LayerStrategy, model: ModelSpec, workload: Workloa
         again.kind in ("full", "grouped") or (again.kind == "selective" and _MOE_AGAIN & set(again.modules))
     ):
         yield refused("stash_collectives", "recompute does not repeat an exchange of tokens", "recompute moe")
-    if expert.locality is not None and expert.dispatcher != "alltoall":
+    if expert.locality is not None and expert.dispatcher != ALLTOALL:
         yield refused("locality", f"how few tokens leave a domain is not known for {expert.dispatcher}", "use alltoall")

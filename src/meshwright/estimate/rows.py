@@ -17,9 +17,10 @@ from meshwright.estimate.pipeline import sync_layers
 from meshwright.estimate.site import Sites
 from meshwright.estimate.sync import LayerSync
 from meshwright.shapes import Bool, Float
+from meshwright.specs.dispatchers import dispatcher_code
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS, LayerStrategy, Tensor1D
+from meshwright.specs.strategy import EXPERT_OVERLAPS, LayerStrategy, Tensor1D
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS
 from meshwright.strategies.columns import OVERLAPS, StrategyColumns
@@ -187,7 +188,7 @@ def strategy_columns(
         seq_len=workload.seq_len,
         imbalance=workload.expert_imbalance,
         tensor=tensors[0].name,
-        dispatcher=np.array([DISPATCHERS.index(s.expert.dispatcher) for s in strategies]),
+        dispatcher=np.array([dispatcher_code(s.expert.dispatcher) for s in strategies]),
         ep_overlap=np.array([EXPERT_OVERLAPS.index(s.expert.overlap) for s in strategies]),
         weights_on_disk=np.array([s.offload.tier == "nvme" for s in strategies]),
         data_ranks=np.array([s.dp for s in strategies]) if workload.sequence_lengths else None,

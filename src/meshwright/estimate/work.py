@@ -265,10 +265,10 @@ class LayerPricing(LayerSums):
                     alone[place] = alone.get(place, self.zero) + found
                     modules[place] = module
                     self.issue(call, module)
-            if own.dispatches("hierarchical") is not None:
+            if own.dispatches("by_level") is not None:
                 # Between the levels tokens are laid out anew: read and written.
                 laid_s = own.exchanged(work.top_k) / own.etp * (2 * op.width * self.activation_bytes)
-                laid_s = laid_s * own.dispatches("hierarchical") / self.hardware.achieved_memory_bytes_per_s
+                laid_s = laid_s * own.dispatches("by_level") / self.hardware.achieved_memory_bytes_per_s
                 for phase in ("forward", "backward"):
                     if (op.direction, phase) in alone:
                         alone[op.direction, phase] = alone[op.direction, phase] + laid_s

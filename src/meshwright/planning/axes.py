@@ -21,6 +21,7 @@ from meshwright.search.axes import AXES, WAY_AXES
 from meshwright.search.shardings import keeps_order
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
+from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
@@ -231,8 +232,9 @@ def _unordered(pins: dict[str, tuple[object, ...]]) -> list[Problem]:
     if pins.get("ep_order") != ("first",):
         return []
     found = []
-    if pins.get("dispatcher") == ("move-experts",):
-        found.append(("dispatcher=move-experts", "tokens are not exchanged", "use dispatcher=alltoall"))
+    named = [str(name) for name in pins.get("dispatcher", ())]
+    if named and not any(DISPATCHERS[name].exchanges for name in named if name in DISPATCHERS):
+        found.append((f"dispatcher={_listed(named)}", "tokens are not exchanged", f"use dispatcher={ALLTOALL}"))
     shardings = [str(name) for name in pins.get("sharding", ())]
     if shardings and not any(keeps_order(name) for name in shardings):
         why = "weights are gathered and gradients scattered layer by layer, in no order with exchanges"

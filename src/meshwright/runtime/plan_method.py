@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.runtime.rank_rules import rank_refusals
 from meshwright.schedules import schedule_named
+from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.shardings import SHARDINGS
 from meshwright.strategies import TENSORS
@@ -59,7 +60,8 @@ def _domain(row: PlanRow) -> int:
 
     The devices of one machine have no nodes; a plan's cluster is not what runs here.
     """
-    if row.dispatcher not in ("hierarchical", "deduplicated"):
+    kind = DISPATCHERS[row.dispatcher]
+    if not (kind.by_level or kind.once):
         return 1
     return next(degree for degree in range(1, row.ep + 1) if row.ep % degree == 0 and degree * degree >= row.ep)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from meshwright.errors import InputError
 from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
-from meshwright.search.axes import SEARCHED_WAYS, WAY_AXES
+from meshwright.search.axes import WAY_AXES, searched_values
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
@@ -76,7 +76,7 @@ def narrow_space(space: Space) -> Space:
     """What a search goes through by default of a space with opened axes, as far as it may."""
     usual: dict[str, Sequence[str]] = {
         "schedule": DEFAULT_SCHEDULES,
-        **dict(zip(WAY_AXES, SEARCHED_WAYS, strict=True)),
+        **dict(zip(WAY_AXES, searched_values(), strict=True)),
         "offload": ("none",),
         "tensor": ("1d",),
         "sharding": searched_shardings(),

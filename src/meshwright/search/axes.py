@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, get_args
 
 import numpy as np
@@ -16,18 +17,19 @@ import numpy as np
 from meshwright.schedules import PLAN_SCHEDULES
 from meshwright.search.space import Space
 from meshwright.shapes import Bool, Int
+from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS, Dispatcher, searched_dispatchers
 from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import (
-    EXPERT_TOKENS,
     HOT_EXPERTS,
     HotExperts,
     PlanRow,
     about_hot_experts,
+    expert_tokens,
     offload_tokens,
 )
 from meshwright.specs.shardings import SHARDINGS, plain_shardings, searched_shardings
-from meshwright.specs.strategy import EXPERT_OVERLAPS, RECOMPUTE_MODULES, Dispatcher, ExpertOverlap
+from meshwright.specs.strategy import EXPERT_OVERLAPS, RECOMPUTE_MODULES, ExpertOverlap
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
 
@@ -57,36 +59,77 @@ class Axis:
         return tuple(self.words()) if self.words else ()
 
 
-DISPATCHED: tuple[Dispatcher, ...] = ("alltoall", "allgather", "deduplicated", "hierarchical", "move-experts")
-"""Dispatchers that are priced."""
 ExchangeOrder = Literal["shared", "first"]
 """On links that exchanges of tokens and gradients take at once: each at half its rate, or exchanges first."""
 EXCHANGE_ORDERS: tuple[ExchangeOrder, ...] = get_args(ExchangeOrder)
-Way = tuple[Dispatcher, ExpertOverlap, HotExperts, ExchangeOrder]
-WAYS: tuple[Way, ...] = tuple(
-    way
-    for way in itertools.product(DISPATCHED, EXPERT_OVERLAPS, HOT_EXPERTS, EXCHANGE_ORDERS)
-    if not (way[0] == "move-experts" and way[3] == "first")  # no token is exchanged
-)
-"""How tokens reach their experts, what runs beside, what is done about hot experts, and whether exchanges go before
-gradients; the first is what a plan without experts has."""
+Way = tuple[str, ExpertOverlap, HotExperts, ExchangeOrder]
+PLAIN_WAY: Way = (ALLTOALL, "none", "kept", "shared")
+"""What a plan without experts has, and the first of `ways`."""
 WAY_AXES = ("dispatcher", "ep_overlap", "hot_experts", "ep_order")
 """Axes that a way has a value of, in order."""
-SEARCHED_WAYS: tuple[
-    tuple[Dispatcher, ...], tuple[ExpertOverlap, ...], tuple[HotExperts, ...], tuple[ExchangeOrder, ...]
-] = (
-    ("alltoall", "deduplicated"),
-    ("none", "paired-wgrad"),
-    ("kept",),
-    ("shared",),
-)
-"""Those that a search goes through unless others are named, but for pairs with a plain exchange: of two dispatchers
-the one that sends less hides more."""
-SKEWED_HOT: tuple[HotExperts, ...] = HOT_EXPERTS
-"""What a search goes through where a load of experts is stated: nothing is gained where none is."""
-_PAIRED = np.array([beside.startswith("paired") for _, beside, *_ in WAYS])
-_FIRST = np.array([order == "first" for *_, order in WAYS])
-_EXPERT_TOKENS = {stated: token for token, stated in EXPERT_TOKENS.items()}
+SEARCHED_OVERLAPS: tuple[ExpertOverlap, ...] = ("none", "paired-wgrad")
+"""What a search lets run beside exchanges unless others are named, pairs with a dispatcher that is `hidden` alone: of
+two dispatchers the one that sends less hides more."""
+_PAIRED = np.array([beside.startswith("paired") for beside in EXPERT_OVERLAPS])
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class WayColumns:
+    """What ways say, by their numbers."""
+
+    dispatcher: Int[np.ndarray, "ways"]
+    """As `dispatcher_code`."""
+    overlap: Int[np.ndarray, "ways"]
+    """Index into EXPERT_OVERLAPS."""
+    shadowed: Int[np.ndarray, "ways"]
+    placed: Bool[np.ndarray, "ways"]
+    first: Bool[np.ndarray, "ways"]
+    """Exchanges go before gradients."""
+
+
+def ways() -> tuple[Way, ...]:
+    """How tokens reach their experts, what runs beside, what is done about hot experts, and whether exchanges go before
+    gradients."""
+    return _ways_with(tuple(DISPATCHERS.values()))
+
+
+@lru_cache(maxsize=16)
+def _ways_with(dispatchers: tuple[Dispatcher, ...]) -> tuple[Way, ...]:
+    every = itertools.product(dispatchers, EXPERT_OVERLAPS, HOT_EXPERTS, EXCHANGE_ORDERS)
+    return tuple(
+        (how.name, beside, hot, order) for how, beside, hot, order in every if how.exchanges or order == "shared"
+    )
+
+
+def way_columns() -> WayColumns:
+    """What `ways` say, by their numbers."""
+    return _columns_of(ways())
+
+
+@lru_cache(maxsize=16)
+def _columns_of(found: tuple[Way, ...]) -> WayColumns:
+    names = list(DISPATCHERS)
+    return WayColumns(
+        dispatcher=np.array([names.index(how) for how, *_ in found]),
+        overlap=np.array([EXPERT_OVERLAPS.index(beside) for _, beside, *_ in found]),
+        shadowed=np.array([about_hot_experts(hot).get("shadowed", 0) for *_, hot, _ in found]),
+        placed=np.array([hot == "balanced" for *_, hot, _ in found]),
+        first=np.array([order == "first" for *_, order in found]),
+    )
+
+
+def searched_values(*, loads: bool = False) -> tuple[tuple[str, ...], ...]:
+    """Values of `WAY_AXES` that a search goes through unless others are named.
+
+    Args:
+        loads: whether a load of experts is stated, without which nothing is gained for hot ones.
+    """
+    return searched_dispatchers(loads=loads), SEARCHED_OVERLAPS, HOT_EXPERTS if loads else ("kept",), ("shared",)
+
+
+def _token_of(field: str, value: str | int) -> str:
+    """The token of plans that states a value of a field; empty where none does."""
+    return next((token for token, stated in expert_tokens().items() if stated == (field, value)), "")
 
 
 def recompute_words(model: ModelSpec, workload: Workload) -> tuple[str, ...]:
@@ -174,31 +217,31 @@ AXES: dict[str, Axis] = {
         Axis(name="etp", default="every divisor of the expert width", other_names=_degree_names("expert_tensor")),
         Axis(
             name="dispatcher",
-            default="alltoall, deduplicated; others where they are named",
-            words=lambda: DISPATCHED,
-            neutral="alltoall",
-            token=lambda word: _EXPERT_TOKENS.get(("dispatcher", word), ""),
+            default=f"{', '.join(searched_dispatchers())}; others where they are named",
+            words=lambda: tuple(DISPATCHERS),
+            neutral=ALLTOALL,
+            token=lambda word: _token_of("dispatcher", word),
         ),
         Axis(
             name="ep_overlap",
             default="none; paired-wgrad with deduplicated where chunks or micro-batches of a worker alternate",
             words=lambda: EXPERT_OVERLAPS,
             neutral="none",
-            token=lambda word: _EXPERT_TOKENS.get(("ep_overlap", word), ""),
+            token=lambda word: _token_of("ep_overlap", word),
         ),
         Axis(
             name="hot_experts",
             default="kept; with a load of experts: balanced, and copies of 1, 2, 4, 8 of each layer",
             words=lambda: HOT_EXPERTS,
             neutral="kept",
-            token=lambda word: _EXPERT_TOKENS.get(("hot_experts", word), ""),
+            token=lambda word: _token_of("hot_experts", word),
         ),
         Axis(
             name="ep_order",
             default="shared; first, exchanges of tokens before gradients (Lina), where it is named",
             words=lambda: EXCHANGE_ORDERS,
             neutral="shared",
-            token=lambda word: _EXPERT_TOKENS.get(("prioritised", word == "first"), ""),
+            token=lambda word: _token_of("prioritised", word == "first"),
         ),
         Axis(name="dp", default="what is left of the devices", other_names=_degree_names("data")),
         Axis(
@@ -266,36 +309,36 @@ def ways_of(space: Space, load: ExpertLoad | None) -> Int[np.ndarray, "ways"]:
 
     With a load, experts may also move to the tokens: no rank is fuller than another then.
     """
-    dispatchers, overlaps, _, orders = SEARCHED_WAYS
-    searched = SEARCHED_WAYS
+    searched = searched_values(loads=load is not None)
     if load is not None:
+        dispatchers, overlaps, _, orders = searched
         # A rank that holds copies of all experts exchanges nothing, as where they move.
-        hot = tuple(word for word in SKEWED_HOT if about_hot_experts(word).get("shadowed", 0) < load.width)
-        searched = ((*dispatchers, "move-experts"), overlaps, hot, orders)
+        hot = tuple(word for word in HOT_EXPERTS if about_hot_experts(word).get("shadowed", 0) < load.width)
+        searched = (dispatchers, overlaps, hot, orders)
     wanted = [space.pinned(axis) or free for axis, free in zip(WAY_AXES, searched, strict=True)]
     free = space.pinned("dispatcher") is None and space.pinned("ep_overlap") is None
     stated = space.pinned("hot_experts") is not None
     found = [
         number
-        for number, (how, beside, about, order) in enumerate(WAYS)
+        for number, (how, beside, about, order) in enumerate(ways())
         if how in wanted[0]
         and beside in wanted[1]
         and about in wanted[2]
         and order in wanted[3]
-        and not (free and beside != "none" and how != "deduplicated")
-        and not (not stated and about != "kept" and (how == "move-experts" or beside != "none"))
+        and not (free and beside != "none" and not DISPATCHERS[how].hidden)
+        and not (not stated and about != "kept" and (not DISPATCHERS[how].exchanges or beside != "none"))
     ]
     return np.array(found, dtype=np.int64)
 
 
-def paired_ways(ways: Int[np.ndarray, "rows"]) -> Bool[np.ndarray, "rows"]:
+def paired_ways(numbers: Int[np.ndarray, "rows"]) -> Bool[np.ndarray, "rows"]:
     """Ways, by number, whose exchanges run beside another micro-batch."""
-    return _PAIRED[ways]
+    return _PAIRED[way_columns().overlap[numbers]]
 
 
-def first_ways(ways: Int[np.ndarray, "rows"]) -> Bool[np.ndarray, "rows"]:
+def first_ways(numbers: Int[np.ndarray, "rows"]) -> Bool[np.ndarray, "rows"]:
     """Ways, by number, whose exchanges go before gradients."""
-    return _FIRST[ways]
+    return way_columns().first[numbers]
 
 
 def searched_ways(space: Space, load: ExpertLoad | None) -> list[Way]:
@@ -305,13 +348,14 @@ def searched_ways(space: Space, load: ExpertLoad | None) -> list[Way]:
         space: what is pinned of them.
         load: of experts, where one is stated.
     """
-    return [WAYS[number] for number in ways_of(space, load).tolist()]
+    every = ways()
+    return [every[number] for number in ways_of(space, load).tolist()]
 
 
 def only_way(space: Space) -> int:
     """The first way that a space is held to, plain exchanges with nothing beside them where it is free."""
-    wanted = tuple((space.pinned(axis) or (WAYS[0][place],))[0] for place, axis in enumerate(WAY_AXES))
-    return next(number for number, way in enumerate(WAYS) if way == wanted)
+    wanted = tuple((space.pinned(axis) or (PLAIN_WAY[place],))[0] for place, axis in enumerate(WAY_AXES))
+    return next(number for number, way in enumerate(ways()) if way == wanted)
 
 
 def way_of(row: PlanRow) -> int:
@@ -321,4 +365,4 @@ def way_of(row: PlanRow) -> int:
         row: the plan.
     """
     order: ExchangeOrder = "first" if row.prioritised else "shared"
-    return WAYS.index((row.dispatcher, row.ep_overlap, row.hot_experts, order))
+    return ways().index((row.dispatcher, row.ep_overlap, row.hot_experts, order))

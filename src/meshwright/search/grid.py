@@ -14,13 +14,12 @@ import numpy as np
 
 from meshwright.budget import MEMORY_LIMIT, left_bytes, spent
 from meshwright.estimate.degree_rules import model_rules
-from meshwright.search.axes import AXES, WAYS, first_ways, paired_ways, ways_of
+from meshwright.search.axes import AXES, first_ways, paired_ways, way_columns, ways, ways_of
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.shapes import Bool, Int
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.row import PlanRow, about_hot_experts, offload_of
-from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS
+from meshwright.specs.row import PlanRow, offload_of
 from meshwright.specs.workload import Workload
 from meshwright.strategies import CONTEXTS, TENSORS
 from meshwright.strategies.base import DegreeRule, Degrees
@@ -58,7 +57,7 @@ class Grid:
     m: Ints
     """Micro-batches per step."""
     way: Ints
-    """Index into `axes.WAYS`: how tokens reach their experts, and what runs beside."""
+    """Index into `axes.ways`: how tokens reach their experts, and what runs beside."""
     tensor: str = "1d"
     """Tensor strategy of all rows."""
     offload: str = ""
@@ -98,7 +97,7 @@ class Grid:
             row: of the grid.
             settings: of the plan that a grid does not hold: pipeline, batch, sharding, recompute.
         """
-        dispatcher, overlap, hot_experts, order = WAYS[int(self.way[row])]
+        dispatcher, overlap, hot_experts, order = ways()[int(self.way[row])]
         return PlanRow(
             tp=int(self.tp[row]),
             tensor=self.tensor,
@@ -123,7 +122,7 @@ class Grid:
         """Each row with experts on several ranks once in each way, one row after the other.
 
         Args:
-            ways: indices into `axes.WAYS`.
+            ways: indices into `axes.ways`.
             alone: also rows whose experts are on one rank, for which every way is the same.
         """
         spread = np.ones(self.rows, dtype=bool) if alone else self.ep > 1
@@ -140,7 +139,8 @@ class Grid:
             sections: equal parts of a micro-batch, one of which each strategy computes.
         """
         away = offload_of(self.offload)
-        several = bool(self.way.any())
+        several, about = bool(self.way.any()), way_columns()
+        shadowed, placed = about.shadowed[self.way], about.placed[self.way]
         # Where weights are away, those of more ranks than one are sharded over them (`offload_suits`).
         shards = self.dp * self.cp * np.minimum(1.0, self.tp / (self.ep * self.etp))
         fetched = away.weights / np.maximum(np.floor(shards), 1.0)
@@ -160,22 +160,15 @@ class Grid:
             weights_on_disk=np.full(self.rows, away.tier == "nvme") if away.weights else None,
             seq_len=workload.seq_len,
             imbalance=workload.expert_imbalance,
-            dispatcher=_CODES[self.way, 0] if several else None,
-            ep_overlap=_CODES[self.way, 1] if several else None,
+            dispatcher=about.dispatcher[self.way] if several else None,
+            ep_overlap=about.overlap[self.way] if several else None,
             load=workload.expert_load,
-            shadowed=_SHADOWED[self.way] if _SHADOWED[self.way].any() else None,
-            placed=_PLACED[self.way] if _PLACED[self.way].any() else None,
+            shadowed=shadowed if shadowed.any() else None,
+            placed=placed if placed.any() else None,
             prioritised=self.first if self.first.any() else None,
             data_ranks=self.dp if workload.sequence_lengths else None,
         )
 
-
-_CODES = np.array([(DISPATCHERS.index(how), EXPERT_OVERLAPS.index(beside)) for how, beside, *_ in WAYS])
-
-
-_SHADOWED = np.array([about_hot_experts(hot).get("shadowed", 0) for *_, hot, _ in WAYS])
-
-_PLACED = np.array([hot == "balanced" for *_, hot, _ in WAYS])
 
 COLUMNS = tuple(f.name for f in fields(Grid) if f.name not in ("tensor", "offload", "stopped"))
 """Fields with one entry per row."""

@@ -8,11 +8,11 @@ from itertools import combinations
 from typing import Any, Literal, get_args
 
 from meshwright.errors import InputError, Problem
+from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS, Dispatcher
 from meshwright.specs.shardings import SHARDINGS, UNSHARDED
 from meshwright.specs.strategy import (
     ContextParallel,
     DataParallel,
-    Dispatcher,
     ExpertOverlap,
     ExpertParallel,
     LayerStrategy,
@@ -29,11 +29,7 @@ OFFLOAD_LETTERS = {"w": "weights", "a": "activations", "o": "optimizer", "g": "g
 HotExperts = Literal["kept", "balanced", "shadow1", "shadow2", "shadow4", "shadow8"]
 """What is done about experts with many tokens: nothing, experts placed by load, so many copied to every rank."""
 HOT_EXPERTS: tuple[HotExperts, ...] = get_args(HotExperts)
-EXPERT_TOKENS: dict[str, tuple[str, str | int]] = {
-    "epdedup": ("dispatcher", "deduplicated"),
-    "epag": ("dispatcher", "allgather"),
-    "ep2h": ("dispatcher", "hierarchical"),
-    "epmove": ("dispatcher", "move-experts"),
+_EXPERT_TOKENS: dict[str, tuple[str, str | int]] = {
     "epbal": ("hot_experts", "balanced"),
     "epshadow1": ("hot_experts", "shadow1"),
     "epshadow2": ("hot_experts", "shadow2"),
@@ -49,7 +45,6 @@ EXPERT_TOKENS: dict[str, tuple[str, str | int]] = {
     "epov": ("ep_overlap", "paired"),
     "epov-wgrad": ("ep_overlap", "paired-wgrad"),
 }
-"""How tokens reach their experts, and what runs beside: tokens with the field and the value that they state."""
 RECOMPUTES = ("none", "sel", "full", "block", "uni")
 
 
@@ -68,7 +63,8 @@ class PlanRow:
     vpp: int = 1
     ep: int = 1
     etp: int = 1
-    dispatcher: Dispatcher = "alltoall"
+    dispatcher: str = ALLTOALL
+    """How tokens and experts meet, by its name in `specs.dispatchers`."""
     ep_overlap: ExpertOverlap = "none"
     hot_experts: HotExperts = "kept"
     ep_chunks: int = 1
@@ -146,8 +142,8 @@ class PlanRow:
             tokens.append(_format_cp(self.cp))
         degrees = ("ep", "etp") if of_layers else ("pp", "vpp", "ep", "etp")
         tokens += [f"{name}{degree}" for name in degrees if (degree := getattr(self, name)) > 1]
-        tokens += [token for token, stated in EXPERT_TOKENS.items() if (value := getattr(self, stated[0])) == stated[1]
-                   and isinstance(value, type(stated[1]))]  # fmt: skip
+        tokens += [token for token, (field, stated) in expert_tokens().items()
+                   if (value := getattr(self, field)) == stated and isinstance(value, type(stated))]  # fmt: skip
         tokens.append(f"dp{self.dp}")
         if self.sharding != UNSHARDED:
             tokens.append(self.sharding_word)
@@ -303,6 +299,16 @@ def offload_tokens() -> tuple[str, ...]:
                 if not offload_problems(token):
                     found.append(token)
     return tuple(found)
+
+
+def expert_tokens() -> dict[str, tuple[str, str | int]]:
+    """How tokens reach their experts, and what runs beside: tokens with the field and the value that they state."""
+    return _tokens_with(tuple(DISPATCHERS.values()))
+
+
+@lru_cache(maxsize=16)
+def _tokens_with(dispatchers: tuple[Dispatcher, ...]) -> dict[str, tuple[str, str | int]]:
+    return {kind.token: ("dispatcher", kind.name) for kind in dispatchers if kind.token} | _EXPERT_TOKENS
 
 
 def default_schedule(vpp: int) -> str:

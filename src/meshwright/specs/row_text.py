@@ -9,10 +9,10 @@ from typing import Any
 
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.specs.row import (
-    EXPERT_TOKENS,
     OFFLOAD_LETTERS,
     PlanRow,
     default_schedule,
+    expert_tokens,
     offload_problems,
 )
 from meshwright.specs.shardings import SHARDINGS, grouped_shardings, plain_shardings
@@ -34,7 +34,6 @@ _EXAMPLES = (
     "nosp",
     "tpov",
     "nodpov",
-    *EXPERT_TOKENS,
     "rc-none",
     "rc-sel",
     "rc-sel-moe_act",
@@ -112,8 +111,8 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
             problems += offload_problems(fields["offload"], f"plan {text!r}: ")
         elif token in plain_shardings(*SHARDINGS):
             put("sharding", token, token)
-        elif token in EXPERT_TOKENS:
-            put(*EXPERT_TOKENS[token], token)
+        elif token in expert_tokens():
+            put(*expert_tokens()[token], token)
         elif token == "nosp":
             put("sp", False, token)
         elif token == "tpov":
@@ -139,7 +138,9 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
         elif token in schedules or any(token.startswith(f"{name}-") for name in schedules):
             put("schedule", token, token)
         else:
-            close = nearest(token, (*_EXAMPLES, *plain_shardings(*SHARDINGS), *DATA_WORDS, *schedules))
+            close = nearest(
+                token, (*_EXAMPLES, *expert_tokens(), *plain_shardings(*SHARDINGS), *DATA_WORDS, *schedules)
+            )
             fix = (
                 f"did you mean {' or '.join(close)}?" if close else "tokens look like tp8.pp4.vpp2.dp16.z1.mbs1.rc-sel"
             )

@@ -12,17 +12,16 @@ from typing import Annotated, Literal, get_args
 
 from meshwright.specs.by_kind import BY_KIND
 from meshwright.specs.check import Check, HashedOnce, hashed_once
+from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.precision import Precision
 
 TensorOverlap = Literal["none", "bulk", "ring"]
 ExpertOverlap = Literal["none", "shared", "paired", "paired-wgrad"]
 Averaging = Literal["synchronous", "elastic", "local", "diloco"]
-Dispatcher = Literal["alltoall", "allgather", "hierarchical", "deduplicated", "move-experts"]
 
 
 EXPERT_OVERLAPS: tuple[ExpertOverlap, ...] = get_args(ExpertOverlap)
-DISPATCHERS: tuple[Dispatcher, ...] = get_args(Dispatcher)
 AVERAGINGS: tuple[Averaging, ...] = get_args(Averaging)
 COLLECTIVE = "collective"
 """How weights and gradients of most plans get to other ranks."""
@@ -123,10 +122,8 @@ class ExpertParallel:
     ep: int = 1
     etp: int = 1
     """Tensor degree inside an expert."""
-    dispatcher: Dispatcher = "alltoall"
-    """`alltoall` sends every copy of a token to its expert; `allgather` gives all tokens to all ranks; `deduplicated`
-    sends a token once to a domain and there once to a rank (DeepEP, HybridEP); `hierarchical` exchanges inside domains
-    first, then between them (DeepSpeed-MoE, Tutel's 2DH); `move-experts` leaves tokens and gathers weights (Janus)."""
+    dispatcher: str = ALLTOALL
+    """How tokens and experts meet: a name of `specs.dispatchers`."""
     capacity_factor: float | None = None
     """None drops no token."""
     expert_shards: int = 1
@@ -156,7 +153,7 @@ class ExpertParallel:
         check = Check("expert")
         check.all_whole(self, "ep", "etp", "overlap_degree", "expert_shards")
         check.one_of("overlap", self.overlap, EXPERT_OVERLAPS)
-        check.one_of("dispatcher", self.dispatcher, DISPATCHERS)
+        check.one_of("dispatcher", self.dispatcher, tuple(DISPATCHERS))
         check.whole("shadowed", self.shadowed, 0)
         if self.locality is not None and check.positive("locality", self.locality):
             check.that(self.locality <= 1, "locality", self.locality, "is a share of the tokens, at most 1")

@@ -7,13 +7,15 @@ which are refused by name.
 from __future__ import annotations
 
 import re
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from meshwright.catalogue import Catalogue
 from meshwright.errors import InputError, Problem
+from meshwright.specs.dispatchers import DISPATCHERS, Dispatcher
+from meshwright.specs.row import expert_tokens
 from meshwright.specs.shardings import SHARDINGS, ShardingKind
-from meshwright.strategies.base import ContextStrategy, TensorStrategy, WeightPassing
+from meshwright.strategies.base import ContextStrategy, TensorStrategy, TokenTraffic, WeightPassing
 from meshwright.strategies.gathered import Gathered
 from meshwright.strategies.ring import Ring
 from meshwright.strategies.ulysses import Ulysses
@@ -51,6 +53,9 @@ PASSINGS: Catalogue[WeightPassing] = Catalogue(
 )
 """Ways of sharded weights to other ranks besides collectives, by name; `specs.shardings` has the words of plans."""
 
+DISPATCHES: Catalogue[TokenTraffic] = Catalogue(__name__, {})
+"""Traffic of dispatchers that `specs.dispatchers` has no traits for, by name."""
+
 CONTEXTS: dict[str, ContextStrategy] = {
     strategy.name: strategy
     for strategy in (
@@ -62,10 +67,13 @@ CONTEXTS: dict[str, ContextStrategy] = {
 """Kinds of context parallelism by name, innermost level first."""
 
 
-def register(strategy: TensorStrategy | ContextStrategy | WeightPassing | ShardingKind) -> None:
+def register(
+    strategy: TensorStrategy | ContextStrategy | WeightPassing | ShardingKind | Dispatcher | TokenTraffic,
+) -> None:
     """Add a strategy of one's own: plans, estimates, searches and the command line know it then.
 
-    A kind of data sharding is a record; one whose weights travel in a way of their own needs that way, too.
+    A kind of data sharding is a record; one whose weights travel in a way of their own needs that way, too. So is a
+    dispatcher of experts, and one with traffic that no trait says needs that traffic.
 
     Args:
         strategy: with a name that no other one of its family has.
@@ -80,6 +88,8 @@ def register(strategy: TensorStrategy | ContextStrategy | WeightPassing | Shardi
             (ContextStrategy, CONTEXTS),
             (WeightPassing, PASSINGS),
             (ShardingKind, SHARDINGS),
+            (Dispatcher, DISPATCHERS),
+            (TokenTraffic, DISPATCHES),
         )
         if isinstance(strategy, kind)
     )
@@ -88,7 +98,9 @@ def register(strategy: TensorStrategy | ContextStrategy | WeightPassing | Shardi
         why, fix = "a strategy of that name exists", "choose another name"
         problems.append(Problem(what=f"strategy {name}", why=why, fix=fix, field="strategy"))
     letters = "[a-z](?:[a-z0-9]*[a-z])?" if known is SHARDINGS else "[a-wyz0-9]*[a-wyz]"
-    if not re.fullmatch(letters, name):
+    if isinstance(strategy, Dispatcher):
+        problems += _token_problems(strategy)
+    elif not re.fullmatch(letters, name):
         why, fix = "names have letters but x, and digits before a last letter", "choose another name"
         if known is SHARDINGS:
             why = "names of data shardings begin and end with a letter, and have letters and digits between"
@@ -96,3 +108,15 @@ def register(strategy: TensorStrategy | ContextStrategy | WeightPassing | Shardi
     if problems:
         raise InputError(problems)
     known[name] = strategy
+
+
+def _token_problems(dispatcher: Dispatcher) -> Iterator[Problem]:
+    """What the one-line form of plans cannot hold of a dispatcher's token."""
+    token, field = dispatcher.token, "strategy"
+    if token in expert_tokens():
+        why, fix = "plans say something else by it", "choose another one"
+        yield Problem(what=f"dispatcher {dispatcher.name} with the token {token}", why=why, fix=fix, field=field)
+    if not re.fullmatch("ep[a-z][a-z0-9]*", token):
+        why = "tokens of experts begin with ep and a letter, and have letters and digits"
+        fix = "choose one such as eptree"
+        yield Problem(what=f"dispatcher {dispatcher.name} with the token {token!r}", why=why, fix=fix, field=field)

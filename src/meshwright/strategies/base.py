@@ -17,7 +17,7 @@ import numpy as np
 from meshwright.errors import Problem
 from meshwright.shapes import Array, Bool, Float, Int
 from meshwright.specs.model import ModelSpec
-from meshwright.specs.operators import Linear, Vector
+from meshwright.specs.operators import Exchange, Linear, Vector
 from meshwright.specs.strategy import LayerStrategy, TensorOverlap
 from meshwright.strategies.columns import Column, StrategyColumns
 
@@ -197,6 +197,32 @@ class ExpertMethod(ABC):
     @abstractmethod
     def calls(self, op: Linear, columns: StrategyColumns, one: Column, formats: WeightBytes) -> tuple[Call, ...]:
         """The collectives of one matrix, of `one` elements per expert, forward and backward."""
+
+
+class TokenTraffic(ABC):
+    """What a dispatcher sends instead of one all-to-all of every copy of a token, or instead of it with its traits."""
+
+    name: ClassVar[str]
+    """In `Dispatcher.traffic`."""
+
+    @abstractmethod
+    def calls(
+        self,
+        op: Exchange,
+        columns: StrategyColumns,
+        copies: float,
+        forward_bytes: float,
+        backward_bytes: float,
+    ) -> tuple[Call, ...]:
+        """The collectives of one exchange, forward and backward, of all rows; those of other dispatchers are left out.
+
+        Args:
+            op: tokens to experts, or back.
+            columns: strategies, one per row.
+            copies: of a token that leave a rank, were every one sent.
+            forward_bytes: of an element forward.
+            backward_bytes: of an element of its gradient.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

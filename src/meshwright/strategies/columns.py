@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwright.shapes import Bool, Float, Int
+from meshwright.specs.dispatchers import Trait, codes_with, dispatcher_code
 from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.operators import Region, StreamTokens
-from meshwright.specs.strategy import DISPATCHERS, EXPERT_OVERLAPS, Dispatcher, ExpertOverlap, TensorOverlap
+from meshwright.specs.strategy import EXPERT_OVERLAPS, ExpertOverlap, TensorOverlap
 
 Column = Float[np.ndarray, "rows"] | Int[np.ndarray, "rows"] | float
 """A number per row, or one for all rows."""
@@ -65,7 +66,7 @@ class StrategyColumns:
     tensor: str = "1d"
     """Tensor strategy of all rows, by its name in `TENSORS`."""
     dispatcher: Int[np.ndarray, "rows"] | None = None
-    """Index into DISPATCHERS; None where every row exchanges all copies of its tokens."""
+    """`dispatcher_code` of each row; None where every row exchanges all copies of its tokens."""
     ep_overlap: Int[np.ndarray, "rows"] | None = None
     """Index into EXPERT_OVERLAPS, or BEST_OVERLAP; None where nothing runs beside any exchange."""
     weights_on_disk: Bool[np.ndarray, "rows"] | None = None
@@ -190,14 +191,27 @@ class StrategyColumns:
         pairs = self.routed_tokens * top_k * self.etp
         full = self.fullest_ranks(top_k)[0 if arriving else 1]
         load = np.where(np.isnan(self.capacity), full, self.capacity)
-        moved = self.dispatches("move-experts")
+        moved = self.dispatches("moves")
         return pairs * (load if moved is None else np.where(moved, 1.0, load))
 
-    def dispatches(self, how: Dispatcher) -> Bool[np.ndarray, "rows"] | None:
+    def dispatches(self, trait: Trait) -> Bool[np.ndarray, "rows"] | None:
+        """Rows whose dispatcher has this trait, None where no row's has."""
+        return self._dispatched(codes_with(trait))
+
+    @property
+    def sends_otherwise(self) -> Bool[np.ndarray, "rows"] | None:
+        """Rows whose tokens go to experts by no all-to-all of `routing`, None where all do."""
+        return self._dispatched(codes_with("sends_otherwise"))
+
+    def dispatches_as(self, name: str) -> Bool[np.ndarray, "rows"] | None:
         """Rows with this dispatcher, None where no row has it."""
-        code = DISPATCHERS.index(how)
-        found = None if self.dispatcher is None else self.dispatcher == code
-        return None if found is None or not found.any() else found
+        return self._dispatched((dispatcher_code(name),))
+
+    def _dispatched(self, codes: tuple[int, ...]) -> Bool[np.ndarray, "rows"] | None:
+        if self.dispatcher is None:
+            return None
+        found = np.isin(self.dispatcher, codes)
+        return found if found.any() else None
 
     def overlaps(self, *how: ExpertOverlap) -> Bool[np.ndarray, "rows"] | None:
         """Rows whose exchanges overlap in one of these ways, None where none do."""

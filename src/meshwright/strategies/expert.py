@@ -7,6 +7,7 @@ Source: Lepikhin et al. 2020 (arXiv 2006.16668); Liu et al. 2025, MoE parallel f
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Literal
@@ -14,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from meshwright.kernels.exchange import Routing
+from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.operators import Exchange, Linear
 from meshwright.strategies.base import Call, ExpertMethod, Kind, LocalGemm, Phase, WeightBytes
 from meshwright.strategies.columns import Column, StrategyColumns, full_width, local_width
@@ -99,8 +101,8 @@ def exchange_calls(
         dispatch goes back). Pipelined in c chunks, all but 1/c of the exchange hides behind the experts.
     """
     elements = columns.exchanged(routing.copies) / columns.etp * op.width
-    gathers, once = columns.dispatches("allgather"), columns.dispatches("deduplicated")
-    moved, by_level = columns.dispatches("move-experts"), columns.dispatches("hierarchical")
+    gathers, once = columns.dispatches("gathers"), columns.dispatches("once")
+    by_level, silent = columns.dispatches("by_level"), columns.sends_otherwise
     chunks = columns.ep_chunks
     calls: tuple[Call, ...] = ()
     phases: tuple[tuple[Literal["forward", "backward"], Phase], ...] = (
@@ -112,8 +114,8 @@ def exchange_calls(
         element = dispatched_bytes or activation_bytes if gather else activation_bytes
         per_rank = elements * element
         exchanged = per_rank * (columns.ep > 1)
-        if moved is not None:
-            exchanged = exchanged * ~moved
+        if silent is not None:
+            exchanged = exchanged * ~silent
         kind: Kind = "all_gather" if gather else "reduce_scatter"
         calls += (
             Call(
@@ -148,4 +150,25 @@ def exchange_calls(
             shared = columns.whole_tokens & ~columns.sp & (columns.tp > 1) & (columns.ep * columns.etp > 1)
             back = columns.tokens * (op.width * activation_bytes) * shared
             calls += (Call(kind="all_gather", category="ep", phase=phase, group="tp", payload_bytes=back),)
+    if silent is not None:
+        calls += _own_traffic(op, columns, routing.copies, activation_bytes, dispatched_bytes or activation_bytes)
+    return calls
+
+
+def _own_traffic(
+    op: Exchange, columns: StrategyColumns, copies: float, activation_bytes: float, dispatched_bytes: float
+) -> tuple[Call, ...]:
+    """The collectives of dispatchers that say by themselves what they send."""
+    from meshwright.strategies import DISPATCHES  # few jobs have one
+
+    ahead, back = dispatched_bytes, activation_bytes
+    if op.direction != "dispatch":
+        ahead, back = back, ahead
+    calls: tuple[Call, ...] = ()
+    for kind in DISPATCHERS.values():
+        rows = columns.dispatches_as(kind.name) if kind.traffic else None
+        if rows is None:
+            continue
+        for call in DISPATCHES[kind.traffic].calls(op, columns, copies, ahead, back):
+            calls += (replace(call, payload_bytes=call.payload_bytes * (rows & (columns.ep > 1))),)
     return calls

@@ -21,12 +21,12 @@ class MovedExperts(ExpertMethod):
 
     def visitors(self, op: Linear, columns: StrategyColumns) -> Float[np.ndarray, "rows"] | None:
         """All experts of other ranks, where they move."""
-        moved = columns.dispatches("move-experts")
+        moved = columns.dispatches("moves")
         return None if moved is None else moved * (op.experts - np.maximum(op.experts / columns.ep, 1.0))
 
     def calls(self, op: Linear, columns: StrategyColumns, one: Column, formats: WeightBytes) -> tuple[Call, ...]:
         """Gathers before both passes; gradients are scattered after theirs."""
-        moved = columns.dispatches("move-experts")
+        moved = columns.dispatches("moves")
         assert moved is not None
         elements = op.experts * one * (moved & (columns.ep > 1))
         weights, gradients = elements * formats.weights, elements * formats.gradients

@@ -15,6 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from meshwright.compiler.grid import Axes, DeviceGrid
+from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.strategy import ExpertParallel
 from meshwright.zoo.splits import expert_axes
 
@@ -42,10 +43,10 @@ class TokenExchange:
         self.shared = [(at, axes) for at, axes in parts.items() if axes]
         # What comes from other ranks lies behind a rank's own samples: experts do not ask whose tokens they see. One
         # exchange, or one after the other, each along one axis: between domains, then inside them.
-        by_level = how.dispatcher == "hierarchical"
+        by_level = DISPATCHERS[how.dispatcher].by_level
         self.sent: list[Axes] = [(axis,) for axis in grid.expert] if by_level else [grid.expert] * bool(grid.expert)
         # Pieces of a rank's seats follow each other, so that experts work on one while the next is exchanged.
-        self.pieces = 1 if how.dispatcher == "move-experts" else how.overlap_degree
+        self.pieces = 1 if DISPATCHERS[how.dispatcher].moves else how.overlap_degree
 
     def computed(self, own: Weights, values: jax.Array) -> jax.Array:
         """What a rank's experts make of the tokens that are there, of which their tensor ranks have parts."""
@@ -127,7 +128,7 @@ def through_experts(
         ranks = jax.shard_map(shadowed, mesh=grid.mesh, in_specs=(placed, split, PartitionSpec()), out_specs=split)
         made = ranks(weights, x, hot)
     else:
-        moving = how.dispatcher == "move-experts"
+        moving = DISPATCHERS[how.dispatcher].moves
         body = jax.checkpoint(fetched, policy=kept) if moving else way.exchanged
         made = jax.shard_map(body, mesh=grid.mesh, in_specs=(placed, split), out_specs=split)(weights, x)
     return made[:, :, :seats]

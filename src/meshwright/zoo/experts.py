@@ -14,6 +14,7 @@ import numpy as np
 
 from meshwright.compiler.grid import DeviceGrid
 from meshwright.kernels.expert_load import capacity
+from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.layers import DenseMlp, MoeMlp
 from meshwright.specs.strategy import ExpertParallel
 from meshwright.zoo.expert_exchange import PLAIN, Weights, mlps, through_experts, without_duplicates
@@ -95,9 +96,15 @@ def experts(
         send, take = (values[:, :, slots(how.placement)] for values in (send, take))
     hot = jax.lax.top_k(send.sum((0, 1, 3)), how.shadowed)[1] if how.shadowed else None
     of_each = {name: weights[name] for name in weights if name in OF_EACH}
-    if grid is not None and grid.expert and how.dispatcher == "deduplicated":
+    if grid is not None and grid.expert and DISPATCHERS[how.dispatcher].once:
         y = sent_once(grid, of_each, x, send.sum(-1), take.sum(-1).astype(x.dtype), mlps, hot)
-    elif grid is not None and grid.expert and how.drop_duplicates and hot is None and how.dispatcher != "move-experts":
+    elif (
+        grid is not None
+        and grid.expert
+        and how.drop_duplicates
+        and hot is None
+        and not DISPATCHERS[how.dispatcher].moves
+    ):
         y = without_duplicates(grid, of_each, x, send.sum(-1), take.sum(-1).astype(x.dtype), how)
     else:
         arrived = jnp.einsum("bsec,bsh->ebch", send.astype(x.dtype), x)

@@ -7,7 +7,7 @@ import math
 from meshwright.errors import Problem
 from meshwright.formats.megatron.options import Values
 from meshwright.specs.row import PlanRow, default_schedule
-from meshwright.specs.strategy import RECOMPUTE_MODULES, Dispatcher, ExpertOverlap
+from meshwright.specs.strategy import RECOMPUTE_MODULES, ExpertOverlap
 
 _ZERO_OF_STRATEGY = {"no_shard": "z0", "optim": "z1", "optim_grads": "z2", "optim_grads_params": "fsdp"}
 _WITHOUT_A_ROW = (
@@ -100,10 +100,10 @@ def read_row(values: Values, devices: int | None, problems: list[Problem]) -> Pl
     )
 
 
-_DISPATCHERS: dict[str, Dispatcher] = {"alltoall": "alltoall", "flex": "deduplicated", "allgather": "allgather"}
+_DISPATCHERS: dict[str, str] = {"alltoall": "alltoall", "flex": "deduplicated", "allgather": "allgather"}
 
 
-def _exchange(values: Values, ep: int) -> tuple[Dispatcher, ExpertOverlap]:
+def _exchange(values: Values, ep: int) -> tuple[str, ExpertOverlap]:
     """How tokens reach their experts, and what runs beside."""
     if ep == 1:
         return "alltoall", "none"

@@ -118,6 +118,10 @@ OVERLAPS = {
 """What runs beside the exchange of tokens, and the switches that say it."""
 
 
+_DISPATCHER_TYPES = {"alltoall": "alltoall", "allgather": "allgather", "deduplicated": "flex"}
+"""`--moe-token-dispatcher-type` of the dispatchers that Megatron-LM has."""
+
+
 def _expert_problems(strategy: LayerStrategy) -> Iterator[Problem]:
     neutral = ExpertParallel()
     for name, fix in (
@@ -134,7 +138,7 @@ def _expert_problems(strategy: LayerStrategy) -> Iterator[Problem]:
         value = getattr(strategy.expert, name)
         if value != getattr(neutral, name):
             yield strategy_refusal(f"expert.{name}", value, "no option says this", fix)
-    if strategy.expert.dispatcher in ("hierarchical", "move-experts"):
+    if strategy.expert.dispatcher not in _DISPATCHER_TYPES:
         why = "tokens are exchanged by alltoall, allgather or a deduplicating dispatcher"
         yield strategy_refusal("expert.dispatcher", strategy.expert.dispatcher, why, "use deduplicated, or alltoall")
     overlap, dispatcher = strategy.expert.overlap, strategy.expert.dispatcher
@@ -162,10 +166,9 @@ def _expert_flags(strategy: LayerStrategy, model: ModelSpec, backend: str) -> Fl
         ("--expert-model-parallel-size", str(expert.ep)),
         ("--expert-tensor-parallel-size", str(expert.etp)),
     ]
-    if expert.dispatcher == "deduplicated":
-        flags += [("--moe-token-dispatcher-type", "flex"), ("--moe-flex-dispatcher-backend", backend)]
-    elif expert.dispatcher in ("alltoall", "allgather"):
-        flags.append(("--moe-token-dispatcher-type", expert.dispatcher))
+    if (said := _DISPATCHER_TYPES.get(expert.dispatcher)) is not None:
+        flags.append(("--moe-token-dispatcher-type", said))
+        flags += [("--moe-flex-dispatcher-backend", backend)] if said == "flex" else []
     flags += [(flag, "") for flag in OVERLAPS.get(expert.overlap, ())]
     if expert.capacity_factor is not None:
         flags.append(("--moe-expert-capacity-factor", repr(expert.capacity_factor)))

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from meshwright.schedules import DEFAULT_SCHEDULES, schedule_named
-from meshwright.search.axes import SEARCHED_WAYS, selective_words
+from meshwright.search.axes import SEARCHED_OVERLAPS, selective_words
 from meshwright.search.table import divisors
+from meshwright.specs.dispatchers import ALLTOALL, searched_dispatchers
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.precision import Precision
 from meshwright.specs.row import PlanRow, default_schedule, offload_of, recompute_fields
@@ -92,7 +93,7 @@ def with_data_degree(row: PlanRow, devices: int) -> PlanRow:
     if changed.tp == 1:
         changed = replace(changed, tp_overlap="bulk", sp=True)
     if changed.ep == 1:
-        changed = replace(changed, dispatcher="alltoall", ep_overlap="none", hot_experts="kept", ep_chunks=1)
+        changed = replace(changed, dispatcher=ALLTOALL, ep_overlap="none", hot_experts="kept", ep_chunks=1)
         changed = replace(changed, drop_duplicates=False, stash_collectives=False, prioritised=False)
     default = changed.schedule in (default_schedule(1), default_schedule(2))
     return replace(changed, schedule=default_schedule(changed.vpp)) if default else changed
@@ -156,9 +157,9 @@ def _variants(row: PlanRow, model: ModelSpec, devices: int) -> Iterator[tuple[st
     yield from _chunk_variants(row, model)
     yield from _memory_variants(row, model)
     if row.ep > 1:
-        for dispatcher in SEARCHED_WAYS[0]:
+        for dispatcher in searched_dispatchers():
             yield "dispatcher", replace(row, dispatcher=dispatcher)
-        for overlap in SEARCHED_WAYS[1]:
+        for overlap in SEARCHED_OVERLAPS:
             yield "ep_overlap", replace(row, ep_overlap=overlap)
     if row.tp > 1:
         yield "tp_overlap", replace(row, tp_overlap="bulk" if row.tp_overlap == "ring" else "ring")

@@ -17,7 +17,7 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import TIGHT_SHARE
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.limits import nothing_in_time
-from meshwright.search.axes import WAYS, only_way, way_of
+from meshwright.search.axes import PLAIN_WAY, only_way, way_of, ways
 from meshwright.search.bound import RowBounds
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid, build_grid
@@ -75,7 +75,7 @@ class PlanSpace(TableSpace):
             raise UnsupportedError(problem, code="MW406")
         hot = (self.space.pinned("hot_experts") or ("kept",))[:1]
         fixed = {
-            "dispatcher": dispatchers[:1] or WAYS[0][:1],
+            "dispatcher": dispatchers[:1] or PLAIN_WAY[:1],
             "ep_overlap": ("none",),
             "hot_experts": hot,
             "ep_order": (self.space.pinned("ep_order") or ("shared",))[:1],
@@ -165,6 +165,7 @@ class PlanSpace(TableSpace):
         tp, cp, pp, vpp = (number[name] for name in ("tp", "cp", "pp", "vpp"))
         recompute, sharding = str(whole["recompute"]), str(whole["sharding"])
         quarters = quarter_layers(self._factory, pp, vpp) if recompute == "block" else {}
+        way = ways()[only_way(self.space)] if number["ep"] > 1 else PLAIN_WAY
         return PlanRow(
             tp=tp,
             tensor=self._rows[0].tensor,
@@ -174,9 +175,9 @@ class PlanSpace(TableSpace):
             vpp=vpp,
             ep=number["ep"],
             etp=number["etp"],
-            dispatcher=WAYS[only_way(self.space)][0] if number["ep"] > 1 else WAYS[0][0],
-            hot_experts=WAYS[only_way(self.space)][2] if number["ep"] > 1 else WAYS[0][2],
-            prioritised=number["ep"] > 1 and WAYS[only_way(self.space)][3] == "first",
+            dispatcher=way[0],
+            hot_experts=way[2],
+            prioritised=way[3] == "first",
             dp=self.cluster.devices // (tp * cp * pp),
             sharding=sharding,
             shard_group=number["hsdp_ranks"] * cp if SHARDINGS[sharding].grouped else 0,

@@ -14,7 +14,6 @@ from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.library import models
 from meshwright.specs.precision import PRECISIONS, Precision, stated
 from meshwright.specs.row import PlanRow, default_schedule
-from meshwright.specs.strategy import Dispatcher
 from meshwright.targets import fsdp, pytorch_pipeline
 from meshwright.targets.automodel import peft
 from meshwright.targets.contract import Files, text_beside
@@ -186,11 +185,11 @@ def _strategy(reader: KeyReader) -> str:
     return said
 
 
-_DISPATCHERS: dict[str, Dispatcher] = {"deepep": "deduplicated", "hybridep": "deduplicated", "uccl_ep": "deduplicated"}
+_DISPATCHERS: dict[str, str] = {"deepep": "deduplicated", "hybridep": "deduplicated", "uccl_ep": "deduplicated"}
 """Backends that send a token once to each node."""
 
 
-def _dispatcher(reader: KeyReader) -> Dispatcher:
+def _dispatcher(reader: KeyReader) -> str:
     said = reader.word("model.backend.dispatcher", "torch")
     if said not in ("torch", *_DISPATCHERS):
         reader.refuse("model.backend.dispatcher", said, f"torch, {', '.join(_DISPATCHERS)} are priced", "use torch")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from meshwright.errors import Problem
 from meshwright.schedules import schedule_named
+from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 from meshwright.specs.shardings import SHARDINGS
@@ -39,6 +40,8 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
     for kind, _ in row.cp:
         if not (kind in CONTEXTS and CONTEXTS[kind].runs):
             yield _unsplit(f"kind of context {kind}", [name for name, one in CONTEXTS.items() if one.runs])
+    if row.ep > 1 and not DISPATCHERS[row.dispatcher].runs:
+        yield _unsplit(f"dispatcher {row.dispatcher}", [name for name, one in DISPATCHERS.items() if one.runs])
     if row.optimizer_tile:
         why, fix = (
             "the optimizer here reads gradients as they are, with no copy that tiles make smaller",

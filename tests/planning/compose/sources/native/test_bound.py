@@ -16,7 +16,7 @@ from meshwright.fields.job import JobFields
 from meshwright.planning.compose.sources.native.bound import layer_ways, least_step_s
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.mixed.native import NativeSource
-from meshwright.search.axes import WAYS
+from meshwright.search.axes import PLAIN_WAY, ways
 from meshwright.search.grid import Grid
 from meshwright.search.space import Space
 from meshwright.strategies import CONTEXTS
@@ -149,7 +149,7 @@ KNOWN = {
     mbs=st.integers(1, 24),
     kind=st.integers(0, len(CONTEXTS) - 1),
     overlap=st.integers(0, 2),
-    way=st.integers(0, len(WAYS) - 1),
+    way=st.integers(0, len(ways()) - 1),
     whole=st.booleans(),
 )
 def test_no_strategy_runs_a_layer_better_than_every_way(
@@ -163,7 +163,7 @@ def test_no_strategy_runs_a_layer_better_than_every_way(
     one = np.ones(1, dtype=np.int64)
     context = np.ones((1, len(CONTEXTS)), dtype=np.int64)
     context[0, kind] = cp
-    kept = way if ep > 1 and WAYS[way][2] == WAYS[0][2] else 0
+    kept = way if ep > 1 and ways()[way][2] == PLAIN_WAY[2] else 0
     grid = Grid(
         tp=tp * one, overlap=(overlap if tp > 1 else 0) * one, context=context, ep=ep * one, etp=etp * one, pp=one,
         dp=8 * one, mbs=mbs * one, m=one, way=kept * one,
@@ -177,4 +177,4 @@ def test_no_strategy_runs_a_layer_better_than_every_way(
     device_s = once_s * tp * cp / mbs
     for number in range(len(items)):
         better = (known.device_s[:, number] <= device_s[number]) & (known.passed_s[:, number] <= passed_s[number])
-        assert better.any(), (name, tp, cp, ep, etp, mbs, kind, overlap, WAYS[kept], whole)
+        assert better.any(), (name, tp, cp, ep, etp, mbs, kind, overlap, ways()[kept], whole)

@@ -37,7 +37,7 @@ from meshwright.ops.edges import edge_works
 from meshwright.ops.layers import work_of
 from meshwright.schedules import schedule_named
 from meshwright.schedules.kinds import Kind
-from meshwright.search.axes import WAYS
+from meshwright.search.axes import PLAIN_WAY, ways
 from meshwright.search.grid import Grid, alone_legal, context_levels, grid_degrees
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
@@ -219,9 +219,9 @@ def _way_rows(model: ModelSpec, workload: Workload, devices: int) -> Grid:
     """Every legal degree of tensor, context and expert ranks, with the ways to reach experts."""
     most = max((layer.mlp.routed_experts for layer in model.kinds() if layer.mlp.routed_experts), default=1)
     # In which order exchanges and gradients take the links is no matter of a layer.
-    kept = [n for n, way in enumerate(WAYS) if way[3] == WAYS[0][3]]
-    ways = [n for n in kept if most > 1 and (workload.expert_load or WAYS[n][2] == WAYS[0][2])] or [0]
-    alone = [(ep, way) for ep in divisors(most) for way in (ways if ep > 1 else ways[:1])]
+    kept = [(n, way) for n, way in enumerate(ways()) if way[3] == PLAIN_WAY[3]]
+    spread = [n for n, way in kept if most > 1 and (workload.expert_load or way[2] == PLAIN_WAY[2])] or [0]
+    alone = [(ep, way) for ep in divisors(most) for way in (spread if ep > 1 else spread[:1])]
     plain = [(ep, 0) for ep in sorted({1, most})]
     overlaps = [OVERLAPS.index(word) for word in ("bulk", "ring")]
     rules = model_rules(model, workload.seq_len)

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from meshwright.estimate.degree_rules import model_rules
-from meshwright.search.axes import WAY_AXES, WAYS, only_way
+from meshwright.search.axes import PLAIN_WAY, WAY_AXES, only_way, ways
 from meshwright.search.grid import Grid, context_levels, grid_degrees
 from meshwright.search.shardings import Sharding
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.shapes import Float, Int
+from meshwright.specs.dispatchers import DISPATCHERS
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.shardings import SHARDINGS, searched_shardings
 from meshwright.specs.workload import Workload
@@ -82,8 +83,9 @@ def stage_grid(
 
 def _way(space: Space) -> int:
     """Tokens sent once where that is free: what runs beside an exchange is chosen of whole plans."""
-    once = WAYS.index(("deduplicated", "none", "kept", "shared"))
-    free = all(word in (space.pinned(axis) or (word,)) for axis, word in zip(WAY_AXES, WAYS[once], strict=True))
+    sent_once = next(name for name, kind in DISPATCHERS.items() if kind.once)
+    once = ways().index((sent_once, *PLAIN_WAY[1:]))
+    free = all(word in (space.pinned(axis) or (word,)) for axis, word in zip(WAY_AXES, ways()[once], strict=True))
     return once if free else only_way(space)
 
 
