@@ -150,9 +150,9 @@ def _worker_problems(pipeline: Pipeline, *, unevenly: bool) -> Iterator[Problem]
     """Workers that differ in devices, order of ranks or number of chunks."""
     first = pipeline.workers[0].num_devices
     alike = all(worker.num_devices == first for worker in pipeline.workers)
-    held = _chunks_held(pipeline)
-    if not any(held) or (len(set(held)) > 1 and not unevenly):
-        yield _problem("chunks", sum(held), f"must be spread evenly over the {len(held)} workers")
+    counts = _chunks_held(pipeline)
+    if not any(counts) or (len(set(counts)) > 1 and not unevenly):
+        yield _problem("chunks", sum(counts), f"must be spread evenly over the {len(counts)} workers")
     for number, worker in enumerate(pipeline.workers):
         here = f"pipelines[0].workers[{number}]"
         if worker.num_devices != first:
