@@ -1,10 +1,10 @@
-"""What specs share: their problems are gathered and raised once, and deep ones are hashed once."""
+"""What specs share: problems are gathered and raised once, deep ones are hashed once, unions say how they are read."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
 from meshwright.errors import InputError, Problem
 
@@ -90,3 +90,19 @@ def hashed_once(record: type[Kind]) -> type[Kind]:
 
     record.__hash__ = of_record  # type: ignore[method-assign, assignment]
     return record
+
+
+class ByKind:
+    """Marks `Annotated[A | B, BY_KIND]`: a reader goes by the `kind` and reports the faults of that member alone."""
+
+    __slots__ = ()
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        # Asked for by pydantic only, so that it is loaded by then; specs are built without it.
+        from pydantic import Field
+
+        return handler(Annotated[source, Field(discriminator="kind")])
+
+
+BY_KIND = ByKind()
+"""Unions of nouns that their `kind` tells apart are marked with it."""

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
-from meshwright.specs.by_kind import BY_KIND
-from meshwright.specs.check import Check, HashedOnce, hashed_once
+from meshwright.specs.check import BY_KIND, Check, HashedOnce, hashed_once
 from meshwright.specs.layers import CrossAttention, FeedForwardKind, MixerKind, SideBySide
 from meshwright.specs.tuning import LayerTuning
 

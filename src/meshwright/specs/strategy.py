@@ -10,8 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
-from meshwright.specs.by_kind import BY_KIND
-from meshwright.specs.check import Check, HashedOnce, hashed_once
+from meshwright.specs.check import BY_KIND, Check, HashedOnce, hashed_once
 from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS
 from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.precision import Precision

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from meshwright.specs.by_kind import BY_KIND
-from meshwright.specs.check import Check
+from meshwright.specs.check import BY_KIND, Check
 from meshwright.specs.layers.absent import NoMixer
 from meshwright.specs.layers.attention import Attention
 from meshwright.specs.layers.base import LayerContext, Mixer, PartWork
