@@ -7,9 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from meshwright.compiler.sharding import solve
+from meshwright.compiler.sharding import elimination
+from meshwright.compiler.sharding.elimination import eliminated
 from meshwright.compiler.sharding.problem import ChoiceProblem
-from meshwright.compiler.sharding.solve import best_for_each, eliminated, solve_choices
+from meshwright.compiler.sharding.solve import best_for_each, solve_choices
 from meshwright.errors import InfeasibleError
 
 
@@ -71,11 +72,11 @@ def test_a_budget_nobody_meets_is_refused_with_the_least_that_is_needed() -> Non
         solve_choices(problem, memory_bytes=smallest - 1.0)
 
 
-@pytest.mark.parametrize("largest", [solve.LARGEST_TABLE, 10])
+@pytest.mark.parametrize("largest", [elimination.LARGEST_TABLE, 10])
 def test_the_best_beside_every_choice_of_some_nodes(largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, kept = drawn(5, nodes=8, extra=3, most=3), [0, 6]
     whole = eliminated(problem, kept)
-    monkeypatch.setattr(solve, "LARGEST_TABLE", largest)
+    monkeypatch.setattr(elimination, "LARGEST_TABLE", largest)
     assert (eliminated(problem, kept) is None) == (largest == 10)
     found = best_for_each(problem, kept)
     assert whole is not None

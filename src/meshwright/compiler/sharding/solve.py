@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import pairwise
@@ -11,13 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.compiler.sharding.elimination import eliminated
 from meshwright.compiler.sharding.problem import ChoiceProblem, Decision
 from meshwright.errors import InfeasibleError
 from meshwright.shapes import Bool, Float, Int
-
-LARGEST_TABLE = 30_000_000
-"""Entries of a table of the elimination; beyond it the MILP is as exact and smaller."""
-
 
 LARGEST_PROGRAM = 100_000
 """Edge variables of a MILP; HiGHS takes minutes for more, and the price of a byte is searched instead."""
@@ -178,78 +173,6 @@ def _eliminate(problem: ChoiceProblem) -> list[int] | None:
     return None if found is None else [int(choice) for choice in found]
 
 
-def eliminated(problem: ChoiceProblem, kept: Sequence[int] = ()) -> list[Int[np.ndarray, "..."]] | None:
-    """Minimise over one node after the other, smallest table first, but not over those that are kept.
-
-    Args:
-        problem: what to decide.
-        kept: nodes whose every choice is wanted.
-
-    Returns:
-        Best choice of every node, with one axis for each kept node; None where a table grows too large.
-
-    Source: Bertele and Brioschi, "Nonserial Dynamic Programming" (1972).
-    """
-    sizes = [len(cost) for cost in problem.costs]
-    # An array has at most 64 axes: nodes that have nothing to choose get none.
-    single = {node for node, size in enumerate(sizes) if size == 1}
-    around = {node: set() if node in single else near - single for node, near in problem.neighbours().items()}
-    costs = list(problem.costs)
-    tables: dict[int, list[tuple[tuple[int, ...], Float[np.ndarray, "..."]]]] = {v: [] for v in range(len(sizes))}
-    # Every table waits at each of its nodes; `spent` marks those that were summed already.
-    spent: set[int] = set()
-
-    def add(scope: tuple[int, ...], table: Float[np.ndarray, "..."]) -> None:
-        for node in scope:
-            tables[node].append((scope, table))
-
-    for (u, v), table in problem.edges.items():
-        if u in single:
-            costs[v] = costs[v] + table[0]
-        elif v in single:
-            costs[u] = costs[u] + table[:, 0]
-        else:
-            add((u, v), table)
-
-    def size_of(node: int) -> float:
-        return math.prod(float(sizes[other]) for other in around[node]) * sizes[node]
-
-    done: set[int] = single | set(kept)
-    queue = [(size_of(node), node) for node in range(len(sizes)) if node not in done]
-    heapq.heapify(queue)
-    back: list[tuple[int, tuple[int, ...], Int[np.ndarray, "..."]]] = []
-    while queue:
-        size, node = heapq.heappop(queue)
-        if node in done or size != size_of(node):
-            continue
-        if size > LARGEST_TABLE:
-            return None
-        scope = tuple(sorted(around[node]))
-        total = np.broadcast_to(costs[node], (*(sizes[other] for other in scope), sizes[node]))
-        for own, table in tables[node]:
-            if id(table) not in spent:
-                total = total + _aligned(own, table, (*scope, node))
-                spent.add(id(table))
-        back.append((node, scope, total.argmin(axis=-1)))
-        message = np.ascontiguousarray(total.min(axis=-1))
-        done.add(node)
-        for other in scope:
-            around[other].discard(node)
-            around[other].update(each for each in scope if each != other)
-        if scope:
-            add(scope, message)
-        for other in scope:
-            if other not in done:
-                heapq.heappush(queue, (size_of(other), other))
-    grid = np.indices([sizes[node] for node in kept])
-    choice = [np.zeros(grid.shape[1:], np.int64)] * len(sizes)
-    for axis, node in enumerate(kept):
-        choice[node] = grid[axis]
-    for node, scope, best in reversed(back):
-        choice[node] = np.broadcast_to(best[tuple(choice[other] for other in scope)], grid.shape[1:])
-    return choice
-
-
 def best_for_each(problem: ChoiceProblem, kept: Sequence[int]) -> list[Int[np.ndarray, "..."]]:
     """Best choice of every node for each combination of choices of the nodes that are kept, however large the problem.
 
@@ -277,13 +200,6 @@ def best_for_each(problem: ChoiceProblem, kept: Sequence[int]) -> list[Int[np.nd
         for node, one in enumerate(_restored(_milp(small, None) if best is None else best, left)):
             choice[node][picked] = one
     return choice
-
-
-def _aligned(own: tuple[int, ...], table: Float[np.ndarray, "..."], scope: tuple[int, ...]) -> Float[np.ndarray, "..."]:
-    """A table with one axis for each node of the scope, in that order."""
-    order = sorted(range(len(own)), key=lambda place: scope.index(own[place]))
-    shape = iter([table.shape[place] for place in order])
-    return table.transpose(order).reshape([next(shape) if node in own else 1 for node in scope])
 
 
 # ---- a price for memory
