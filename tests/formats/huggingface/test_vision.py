@@ -105,3 +105,24 @@ def test_a_tower_nobody_reads_is_left_out_and_said() -> None:
 def test_an_audio_tower_is_left_out_and_said() -> None:
     model = read_config({**LLAVA, "audio_config": {"hidden_size": 512}}, "hears")
     assert "the audio tower is left out" in model.notes
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("out_hidden_size", 1024), ("hidden_size", 1024)], ids=["qwen2.5-vl", "qwen2-vl"]
+)
+def test_a_tower_that_hands_on_another_width_than_the_text_has_is_refused(key: str, value: int) -> None:
+    kind = "qwen2_5_vl" if key == "out_hidden_size" else "qwen2_vl"
+    vision = {**QWEN25_VL["vision_config"], key: value} if kind == "qwen2_5_vl" else {key: value, "depth": 2}
+    with pytest.raises(InputError, match=key):
+        read_config({**QWEN25_VL, "model_type": kind, "vision_config": vision}, "m")
+
+
+def test_a_head_that_the_whole_ties_and_the_text_does_not_is_counted_and_said() -> None:
+    stated = {**LLAVA, "transformers_version": "5.2.0", "tie_word_embeddings": True}
+    inner = {**LLAVA["text_config"], "tie_word_embeddings": False}
+    model = read_config({**stated, "text_config": inner}, "m")
+    assert not model.tied_embeddings
+    assert any("tie_word_embeddings is true around" in note for note in model.notes)
+    plain = read_config({**stated, "tie_word_embeddings": False, "text_config": inner}, "m")
+    assert plain.parameters == model.parameters
+    assert not any("tie_word_embeddings" in note for note in plain.notes)

@@ -283,6 +283,7 @@ CLASSES: dict[str, tuple[dict[str, Any], int]] = {
     "llava-onevision": (_beside("llava_onevision", "qwen2", {**SIGLIP, "image_size": 384}), 1_101_959_024),
     "gemma3": (_beside("gemma3", "gemma3_text", {**SIGLIP, "image_size": 896}, head_dim=128), 957_707_632),
     "llava": (_beside("llava", "llama", CLIP_L), 991_926_272),
+    "mllama": (MLLAMA, 10_670_220_835),
     "lfm2.5-vl-1.6b": (LFM2_VL, 1_596_625_904),
 }
 """Source: modelling classes of transformers 5.23.0 and 5.24.0, built without weights, 2026-11."""

@@ -18,6 +18,10 @@ BESIDE = ("hidden_size_per_layer_input", "num_kv_shared_layers", "laurel_rank")
 """Keys of what stands beside or behind the usual parts of a layer."""
 UNTIES = 5
 """Version of transformers from which a nested text model's own word on tying does not count."""
+UNCLEAR_TIE = (
+    "tie_word_embeddings is true around the text model and false in it: a head of its own is counted, as of weights "
+    "that hold one; a model made anew from this config shares the embedding's table"
+)
 UNSTATED_SEQ_LEN = 2**27
 """Where a config states no longest sequence: more than is ever planned."""
 
@@ -136,12 +140,16 @@ def _tied(fields: Fields) -> bool:
     """Whether the head is the embedding's table.
 
     In transformers 5 the class of the whole model ties, and only where weights have no head of their own: its false
-    counts whatever the text model says, which writes a default; its true may be a default, too, and says nothing.
+    counts whatever the text model says, which writes a default; its true may be a default, too, so that it is said
+    and the text model's word counts.
     """
     inner = fields.flag("tie_word_embeddings", default=False)
     version = str(fields.around("transformers_version") or "").partition(".")[0]
-    untied = fields.around("tie_word_embeddings") is False and version.isdecimal() and int(version) >= UNTIES
-    return inner and not untied
+    decides = version.isdecimal() and int(version) >= UNTIES
+    outer = fields.around("tie_word_embeddings")
+    if decides and outer is True and not inner:
+        fields.remark(UNCLEAR_TIE)
+    return inner and not (decides and outer is False)
 
 
 def _other_head(fields: Fields) -> dict[str, object]:

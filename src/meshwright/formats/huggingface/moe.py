@@ -164,6 +164,13 @@ glm4_moe_lite = Family(
 def _longcat(fields: Fields) -> Mapping[str, object]:
     """Two attentions and two dense MLPs a layer, the experts beside the first MLP as if it were their shared one."""
     layers, width = fields.whole("num_hidden_layers"), fields.whole("intermediate_size")
+    idle = fields.whole("zero_expert_num", default=0, low=0)
+    if idle:
+        extra = idle * layers * 2 * fields.whole("hidden_size") * fields.whole("moe_intermediate_size")
+        fields.remark(
+            f"the class of transformers 5.23 also allocates gate and up matrices of its {idle} experts without work: "
+            f"{extra / 1e9:.3g}B parameters that nothing reads, left out as published weights leave them out"
+        )
     return {
         "num_hidden_layers": 2 * layers,
         "expert_layer_period": 2,

@@ -135,6 +135,10 @@ def llama4(fields: Fields, outer: Fields, text: int) -> Tower:
     out = fields.whole("projector_output_dim", default=4096)
     wide = fields.whole("vision_output_dim", default=out)
     patches = patches_of(fields, size, patch)
+    if width != 4 * hidden:
+        fields.problem("intermediate_size", width, f"must be the width of 2 x 2 merged patches = {4 * hidden}")
+    if wide != out:
+        fields.problem("vision_output_dim", wide, f"must be projector_output_dim = {out}")
     fields.done()
     block = TowerLayer(hidden=hidden, heads=heads, width=width)
     stream = block.stream(
@@ -177,8 +181,14 @@ def mllama(fields: Fields, outer: Fields, text: int) -> Tower:
         images=Images(patch=patch, size=(size, size), patches=tiles * tile, tokens=1, pieces=f"{tiles} tiles each"),
         stem=(patch_matrix(3 * patch * patch, hidden),),
         projector=(Projection(name="projector", inputs=features, outputs=text, bias=True),),
-        # Class token, positions of patches and of tiles, norms before and behind, gates.
-        tables=hidden + (patches + 1) * hidden * (1 + ratios * tiles) + 2 * table + 4 * hidden + 3 + 2 * last,
+        # Class token, positions of patches and of tiles, norms before and behind, gates, the text's 8 rows for images.
+        tables=hidden
+        + (patches + 1) * hidden * (1 + ratios * tiles)
+        + 2 * table
+        + 4 * hidden
+        + 3
+        + 2 * last
+        + 8 * text,
     )
     return Tower(
         runs=block.runs(local + last),

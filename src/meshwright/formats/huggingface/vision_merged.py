@@ -24,6 +24,13 @@ from meshwright.specs.layer_spec import layer_runs
 from meshwright.specs.streams import Images, Projection, Stream
 
 
+def _as_text(fields: Fields, key: str, text: int) -> None:
+    """Note that the width a tower hands on is not the text's, where the config states it."""
+    width = fields.maybe(key)
+    if width not in (None, text):
+        fields.problem(key, width, f"must be the text's hidden_size = {text}, whose tokens images become")
+
+
 def _merger(hidden: int, merge: int, text: int) -> tuple[Projection, Projection]:
     """Two matrices on merged patches, as wide between them as a merged patch."""
     return two_matrices(hidden * merge**2, hidden * merge**2, text, rate=merge**-2.0)
@@ -44,6 +51,7 @@ def qwen2_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     patch = fields.whole("patch_size", "spatial_patch_size", default=14)
     merge = fields.whole("spatial_merge_size", default=2)
     ratio = fields.whole("mlp_ratio", default=4)
+    _as_text(fields, "hidden_size", text)
     stem = _stem(fields, patch, hidden, bias=False)
     fields.done()
     block = TowerLayer(hidden=hidden, heads=heads, width=ratio * hidden)
@@ -69,6 +77,7 @@ def qwen2_5_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     merge = fields.whole("spatial_merge_size", default=2)
     window = fields.whole("window_size", default=112)
     whole = fields.positions("fullatt_block_indexes", layers)
+    _as_text(fields, "out_hidden_size", text)
     stem = _stem(fields, patch, hidden, bias=False)
     fields.done()
     whole = frozenset(range(7, layers, 8)) if whole is None else whole
@@ -96,6 +105,7 @@ def qwen3_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     patch, merge = fields.whole("patch_size", default=16), fields.whole("spatial_merge_size", default=2)
     positions = fields.whole("num_position_embeddings", default=2304)
     inner = fields.positions("deepstack_visual_indexes", layers)
+    _as_text(fields, "out_hidden_size", text)
     stem = _stem(fields, patch, hidden, bias=True)
     fields.done()
     taken = len(inner or ())
@@ -201,6 +211,7 @@ def glm4v(fields: Fields, outer: Fields, text: int) -> Tower:
     size, patch = side_of(fields, "image_size", 336), side_of(fields, "patch_size", 14)
     merge = fields.whole("spatial_merge_size", default=2)
     bias = fields.flag("attention_bias", default=False)
+    _as_text(fields, "out_hidden_size", text)
     stem = _stem(fields, patch, hidden, bias=True)
     fields.done()
     rate = merge**-2.0
