@@ -86,6 +86,18 @@ def test_the_best_beside_every_choice_of_some_nodes(largest: int, monkeypatch: p
         assert problem.value(choice) == pytest.approx(problem.value([int(own[picked]) for own in whole]), rel=1e-12)
 
 
+@pytest.mark.parametrize("kept", [(), (0,), (0, 6)])
+def test_every_node_beside_every_other_is_the_least_of_all_choices(kept: tuple[int, ...]) -> None:
+    problem = drawn(11, nodes=7, extra=9, most=4)
+    found = eliminated(problem, kept)
+    assert found is not None
+    every = list(itertools.product(*(range(len(cost)) for cost in problem.costs)))
+    for picked in np.ndindex(found[0].shape):
+        choice = [int(own[picked]) for own in found]
+        beside = [one for one in every if all(one[node] == at for node, at in zip(kept, picked, strict=True))]
+        assert problem.value(choice) == pytest.approx(min(map(problem.value, beside)), rel=1e-12)
+
+
 def test_five_hundred_nodes_are_eliminated() -> None:
     problem = drawn(3, nodes=500, extra=24, most=10)
     found = solve_choices(problem)

@@ -40,28 +40,43 @@ def eliminated(problem: ChoiceProblem, kept: Sequence[int] = ()) -> list[Int[np.
     if order is None:
         return None
     waiting = _tables(problem, single)
-    summed: list[tuple[int, list[Table]]] = []
+    grid = np.indices([sizes[node] for node in kept])
+    combinations = math.prod(grid.shape[1:])
+    gone: list[tuple[int, Scope, list[Table], Int[np.ndarray, "..."] | None]] = []
     # A table waits at each of its nodes and is summed at the first of them that goes.
     spent: set[int] = set()
     for node, scope in order:
         own = [(axes, table) for axes, table in waiting[node] if id(table) not in spent]
         spent.update(id(table) for _, table in own)
-        summed.append((node, own))
-        if scope:
-            message = _least(node, scope, own, tuple(sizes[other] for other in scope))
-            for other in scope:
-                waiting[other].append((scope, message))
-    grid = np.indices([sizes[node] for node in kept])
+        shape = tuple(sizes[other] for other in scope)
+        if math.prod(shape) <= combinations:
+            total = sum((_aligned(axes, table, (*scope, node)) for axes, table in own), np.zeros((*shape, sizes[node])))
+            message, best = total.min(axis=-1), total.argmin(axis=-1)
+            gone.append((node, scope, [], best))
+        else:
+            # Its best choices are asked for fewer times than the table has entries.
+            message = _least(node, scope, own, shape)
+            gone.append((node, scope, own, None))
+        for other in scope:
+            waiting[other].append((scope, message))
     choice = [np.zeros(grid.shape[1:], np.int64)] * len(sizes)
     for axis, node in enumerate(kept):
         choice[node] = grid[axis]
-    for node, own in reversed(summed):
-        each = np.arange(sizes[node]).reshape(-1, *[1] * len(kept))
-        total: Float[np.ndarray, "..."] = np.zeros(())
-        for axes, table in own:
-            total = total + table[tuple(each if other == node else choice[other][None] for other in axes)]
-        choice[node] = np.broadcast_to(total.argmin(axis=0), grid.shape[1:])
+    for node, scope, own, best in reversed(gone):
+        picked = _picked(node, sizes[node], own, choice) if best is None else best[tuple(choice[v] for v in scope)]
+        choice[node] = np.broadcast_to(picked, grid.shape[1:])
     return choice
+
+
+def _picked(
+    node: int, size: int, tables: Sequence[Table], choice: Sequence[Int[np.ndarray, "..."]]
+) -> Int[np.ndarray, "..."]:
+    """Best choice of a node beside choices of its neighbours."""
+    each = np.arange(size).reshape(-1, *[1] * choice[node].ndim)
+    total: Float[np.ndarray, "..."] = np.zeros(())
+    for axes, table in tables:
+        total = total + table[tuple(each if other == node else choice[other][None] for other in axes)]
+    return total.argmin(axis=0)
 
 
 def _order(around: Mapping[int, set[int]], sizes: Sequence[int], kept: Sequence[int]) -> list[tuple[int, Scope]] | None:
