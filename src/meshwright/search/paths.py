@@ -44,10 +44,13 @@ def order_free_lengths(schedule: Schedule, p: int, m: int, v: int) -> Lengths:
     runs = (m * schedule.sections() - (chains - 1)) / chains
     split = Kind.W in schedule.kinds
     lengths = np.zeros((p if chains == 1 else 1, 5, p, chunks))
+    # Workers may hold different numbers of chunks.
+    held = np.zeros((p, chunks))
+    held[placement.worker, placement.chunk] = runs
     for worker, path in enumerate(lengths):
-        path[FORWARD, worker] = path[BACKWARD, worker] = runs
+        path[FORWARD, worker] = path[BACKWARD, worker] = held[worker]
         if schedule.shadows or (Kind.R in schedule.kinds and worker < p - 1):
-            path[AGAIN, worker] = runs
+            path[AGAIN, worker] = held[worker]
         if worker == 0 or chains > 1 or not schedule.flushes:
             continue
         stage = int(np.flatnonzero(placement.worker == worker)[0])
@@ -56,7 +59,7 @@ def order_free_lengths(schedule: Schedule, p: int, m: int, v: int) -> Lengths:
         path[BACKWARD][above] += 1
         path[TRANSFER][above] += 2 * (placement.worker[:stage] != placement.worker[1 : stage + 1])
         if split:
-            path[WEIGHT, worker] = -runs
+            path[WEIGHT, worker] = -held[worker]
             path[WEIGHT][above] -= 1
             path[WEIGHT, 0, 0] += 1
     return lengths

@@ -17,6 +17,7 @@ from meshwright.errors import UnsupportedError
 from meshwright.fields.limits import nothing_in_time
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.costing import Counts, rented
+from meshwright.planning.fewer_nodes import SMALL
 from meshwright.planning.mixed.devices_used import devices_used
 from meshwright.planning.mixed.equal_ranks import evener
 from meshwright.planning.mixed.joinable import joinable
@@ -88,6 +89,8 @@ def mixed_plans(
         mixed = _of_one_strategy(source, every, target)
     else:
         mixed = _together(source, every, thorough=True)
+        if several and mixed and not spent():
+            mixed = sorted([*mixed, *_on_those_used(source, every, mixed[0])], key=_step_s)
     alone = {part.group: source.alone(part) for part in every} if several else {}
     if several and not spent():
         alone |= _searched_where_close(source, every, alone, mixed)
@@ -140,6 +143,24 @@ def _together(source: StageSource, parts: Sequence[IslandPart], *, thorough: boo
     sets = [one for one in apart if len(one) > 1 or len(apart) == 1]
     found = [one for joined in sets for one in source.together(joined, thorough=thorough)]
     return sorted(found, key=lambda one: one.step_time_s) if len(sets) > 1 else found
+
+
+def _on_those_used(source: StageSource, every: Sequence[IslandPart], best: PricedPlan) -> list[PricedPlan]:
+    """Plans over the devices that the best plan uses, where it leaves some idle: they may be shared out better alone.
+
+    Of few devices plans over one fewer of each group with idle ones are looked at, too.
+    """
+    used = devices_used(source.cluster, best.estimate)
+    parts = [IslandPart(n, used[group.name]) for n, group in enumerate(source.cluster.groups) if used[group.name]]
+    if len(parts) < 2 or parts == list(every):
+        return []
+    found = _together(source, parts, thorough=True)
+    if sum(part.devices for part in every) <= SMALL:
+        for place, part in enumerate(parts):
+            if 1 < part.devices < every[part.group].devices and not spent():
+                fewer = [*parts[:place], IslandPart(part.group, part.devices - 1), *parts[place + 1 :]]
+                found += _together(source, fewer, thorough=True)
+    return found
 
 
 def _launched(source: StageSource, best: PricedPlan, launcher: Launcher) -> list[PricedPlan]:
