@@ -126,3 +126,20 @@ def test_a_head_that_the_whole_ties_and_the_text_does_not_is_counted_and_said() 
     plain = read_config({**stated, "tie_word_embeddings": False, "text_config": inner}, "m")
     assert plain.parameters == model.parameters
     assert not any("tie_word_embeddings" in note for note in plain.notes)
+
+
+def test_the_pooling_head_of_siglip_is_counted_unless_the_config_has_none() -> None:
+    config, parameters = CLASSES["gemma3"]
+    vision = {**config["vision_config"], "vision_use_head": False}
+    without = read_config({**config, "vision_config": vision}, "gemma3")
+    # A probe, attention, a norm and an MLP: Siglip's class of transformers 5.23.0.
+    assert parameters - without.parameters == 1152 + 4 * 1152 * 1153 + 2 * 1152 + (2 * 1152 + 1) * 4304 + 1152
+
+
+def test_the_head_size_of_an_audio_part_is_not_the_texts() -> None:
+    config, _ = CLASSES["llava-next"]
+    text = read_config(config["text_config"], "text").parameters
+    audio = {"model_type": "musicflamingo", "head_dim": 1280, "audio_config": {}, "text_config": config["text_config"]}
+    model = read_config(audio, "musicflamingo")
+    assert model.parameters == text
+    assert TEXT_ONLY in model.notes

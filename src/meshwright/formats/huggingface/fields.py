@@ -16,6 +16,8 @@ MAX_LAYERS = 10_000
 MAX_VOCAB = 2**27
 MAX_SEQ_LEN = 2**31
 MAX_EXPERTS = 2**16
+INNER = ("head_dim",)
+"""Sizes that are another part's in a config around the text model that states no width beside them."""
 LISTS = ("layers_block_type", "hybrid_override_pattern")
 """Keys of patterns that may stand in for the number of layers."""
 
@@ -156,7 +158,8 @@ class Fields:
         for key in keys:
             if key in self._fixed:
                 return key, self._fixed[key]
-        for config in (self._config, self._outer):
+        around = {} if self._outer.get("hidden_size") is None and keys[0] in INNER else self._outer
+        for config in (self._config, around):
             for name in spelt:
                 if config.get(name) is not None:
                     return name, config[name]

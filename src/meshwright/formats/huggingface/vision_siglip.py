@@ -19,9 +19,12 @@ from meshwright.formats.huggingface.tower import (
 )
 from meshwright.specs.streams import Images, Projection, Stream
 
+SIGLIP = "siglip_vision_model"
+"""The class whose encoder has a pooling head unless its config says it has none."""
+
 
 def _siglip(
-    fields: Fields, *, tokens: int | None = None, merge: int = 1, tiles: bool = False
+    fields: Fields, *, tokens: int | None = None, merge: int = 1, tiles: bool = False, head: bool = True
 ) -> tuple[TowerLayer, int, Stream]:
     """A SigLIP encoder without a projector.
 
@@ -30,6 +33,7 @@ def _siglip(
         tokens: of the text that an image takes, where it is not patches / merge^2.
         merge: patches on a side that become one token of the text.
         tiles: whether an image is cut into several of that size.
+        head: whether the class has a pooling head unless its config says otherwise.
 
     Returns:
         A layer, how many there are, and the stream.
@@ -37,6 +41,7 @@ def _siglip(
     hidden, layers, heads, width = encoder_sizes(fields, hidden=1152, layers=12, heads=12, width=3072)
     size, patch = side_of(fields, "image_size", 224), side_of(fields, "patch_size", 16)
     channels = fields.whole("num_channels", default=3)
+    pooled = head and fields.flag("vision_use_head", default=fields.raw("model_type") == SIGLIP)
     fields.done()
     # What is left at the edge of an image is not seen.
     patches = max(1, size // patch) ** 2
@@ -45,9 +50,14 @@ def _siglip(
         length=patches,
         images=Images(patch=patch, merge=merge, size=(size, size), tokens=tokens, pieces=TILES if tiles else ""),
         stem=(patch_matrix(channels * patch * patch, hidden, bias=True),),
-        tables=patches * hidden + 2 * hidden,
+        tables=patches * hidden + 2 * hidden + (_pooling_head(hidden, width) if pooled else 0),
     )
     return block, layers, stream
+
+
+def _pooling_head(hidden: int, width: int) -> int:
+    """Parameters of a head that the text does not read: a probe, attention, a norm and an MLP."""
+    return hidden + 4 * hidden * (hidden + 1) + 2 * hidden + (2 * hidden + 1) * width + hidden
 
 
 def gemma3(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -80,7 +90,7 @@ def idefics3(fields: Fields, outer: Fields, text: int) -> Tower:
     """Idefics 3 and SmolVLM: SigLIP on tiles, patches shuffled into fewer tokens (Laurençon et al. 2024)."""
     merge = outer.whole("scale_factor", default=2)
     outer.done()
-    block, layers, plain = _siglip(fields, merge=merge, tiles=True)
+    block, layers, plain = _siglip(fields, merge=merge, tiles=True, head=False)
     project = Projection(name="projector", inputs=plain.hidden * merge**2, outputs=text, rate=merge**-2.0)
     return _tower(block, layers, plain, (project,), 0)
 
@@ -96,8 +106,7 @@ def lfm2_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     pooled = fields.flag("vision_use_head", default=True)
     fields.done()
     inputs = hidden * merge**2
-    # A pooling head, which the text does not read: a probe, attention and an MLP with its norm.
-    head = hidden + 4 * hidden * (hidden + 1) + 2 * hidden + (2 * hidden + 1) * width + hidden if pooled else 0
+    head = _pooling_head(hidden, width) if pooled else 0
     block = TowerLayer(hidden=hidden, heads=heads, width=width)
     stream = block.stream(
         images=Images(patch=patch, merge=merge, pieces=TILES),
