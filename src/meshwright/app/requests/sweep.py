@@ -22,10 +22,7 @@ class SweepRequest(Request):
       model = ["llama-3.1-70b", "mixtral-8x22b"]
       gpus = ["256xH100", "256xnext"]
       seq = [4096, 16384]
-      [gpu.next]
-      like = "H100"
-      memory_gib = [80, 120, 160]
-      node.scaleup_gb_s = [450, 900]
+      gpu.next = {like = "H100", memory_gib = [80, 120, 160], node.scaleup_gb_s = [450, 900]}
     With `plan`, one or several, those plans are priced instead of searched for.
     """
 
