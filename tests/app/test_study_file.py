@@ -36,6 +36,13 @@ def test_numbers_of_a_device_vary_only_on_clusters_that_have_it() -> None:
     assert [(one["next.memory_gib"], one["next.node.scaleup_gb_s"]) for one in alone] == [(None, None)]
 
 
+def test_a_study_is_as_long_as_its_questions_not_as_the_product_of_idle_numbers() -> None:
+    many = {"like": "H100", "memory_gib": list(range(80, 1080)), "node": {"scaleup_gb_s": list(range(1, 1001))}}
+    study = read_study({**TWO, "gpus": ["8xone", "8xH100"], "gpu": {"one": {**many, "node": {}}}})
+    assert study.size == len(list(study.questions())) == 1001
+    assert read_study({**TWO, "gpus": ["8xone", "8xtwo"], "gpu": {"one": many, "two": many}}).size == 2 * 10**6
+
+
 def test_the_cluster_of_a_question_has_the_numbers_that_the_study_states() -> None:
     next_one = {"like": "H100", "memory_gib": [120], "node": {"devices": 16, "fabric_gb_s": 100}}
     (question,) = read_study({**TWO, "gpus": "32xnext", "gpu": {"next": next_one}}).questions()
@@ -95,6 +102,7 @@ def test_all_problems_of_a_study_are_told_together() -> None:
         ({"gpus": ["8xnext"], "gpu": {"next": {"like": "H101"}}}, "H100"),
         ({"gpu": {"next": {"like": "H100"}}}, "no value of gpus names it so"),
         ({"gpu": {"H100": {"memory_gib": -1}}}, "memory_gib"),
+        ({"gpus": ["8xH100", "8xnext"], "gpu": {"next": {"like": "H100", "memory_gib": -1}}}, "memory_gib"),
         ({"gpu": {"H100": {"memory_gib": 10**400}}}, "at most 1e+30"),
         ({"gpu": {"H100": {"memory_gib": float("nan")}}}, "at most 1e+30"),
         ({"gpu": 3}, "a table for each device"),
@@ -106,6 +114,15 @@ def test_a_value_that_is_none_is_refused_before_the_sweep_begins(changes: dict[s
     with pytest.raises((InputError, UnsupportedError)) as caught:
         read_study(stated)
     assert said in caught.value.render()
+
+
+def test_a_problem_of_one_value_is_told_once() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        read_study({"model": ["lama-3-8b", "gpt2"], "gpus": ["8xH100", "16xH100", "8xH1000"], "seq": [1024, 2048]})
+    assert [problem.what for problem in caught.value.problems] == [
+        "unknown model 'lama-3-8b'",
+        "unknown device 'H1000'",
+    ]
 
 
 def test_other_studies_have_other_fingerprints() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from meshwright.app.verbs import VERBS
@@ -91,7 +92,7 @@ class Study:
     verb: str
     """`plan`, or `estimate` where the study states plans."""
     axes: tuple[Axis, ...]
-    """Options and numbers in the order in which they are stated; the last changes quickest."""
+    """Options in the order in which they are stated, then numbers of devices; the last changes quickest."""
     like: tuple[tuple[str, str], ...]
     used: tuple[tuple[str, frozenset[str]], ...] = ()
     """Devices that each text of `gpus` names; empty where no numbers of devices are stated."""
@@ -111,37 +112,41 @@ class Study:
         """Axes with more than one value."""
         return tuple(axis for axis in self.axes if len(axis.values) > 1)
 
-    def question(self, number: int) -> Question:
-        """A combination by its position among all, those that differ in idle numbers included."""
-        places, left = [], number
-        for axis in reversed(self.axes):
-            left, place = divmod(left, len(axis.values))
-            places.append(place)
-        chosen = [(axis, axis.values[place]) for axis, place in zip(self.axes, reversed(places), strict=True)]
+    def questions(self) -> Iterator[Question]:
+        """All of them, each once."""
+        options, numbers = ([axis for axis in self.axes if bool(axis.device) is of] for of in (False, True))
+        place = itertools.count()
+        for chosen in itertools.product(*(axis.values for axis in options)):
+            asked = dict(zip((axis.name for axis in options), chosen, strict=True))
+            names = self._named(asked)
+            # Numbers of a device that the cluster lacks have no value.
+            for stated in itertools.product(*(axis.values if axis.device in names else (None,) for axis in numbers)):
+                yield self.question(next(place), (*chosen, *stated))
+
+    def question(self, number: int, values: Values) -> Question:
+        """The combination of some values.
+
+        Args:
+            number: its position.
+            values: of each axis, options first; of idle devices they say nothing.
+        """
+        chosen = list(zip(self.axes, values, strict=True))
         asked = {axis.name: value for axis, value in chosen if not axis.device}
-        names = dict(self.used).get(str(asked.get("gpus")), frozenset())
-        idle = [axis for axis, _ in chosen if axis.device and axis.device not in names]
+        names = self._named(asked)
+        own = [(axis, value) for axis, value in chosen if not axis.device or axis.device in names]
+        said = {axis.name: plain_value(value) for axis, value in own}
         return Question(
             number=number,
             verb=self.verb,
-            values=tuple((axis.name, None if axis in idle else plain_value(value)) for axis, value in chosen),
+            values=tuple((axis.name, said.get(axis.name)) for axis in self.axes),
             asked=tuple(asked.items()),
-            numbers=tuple((axis.device, axis.key, value) for axis, value in chosen if axis.device in names),
+            numbers=tuple((axis.device, axis.key, value) for axis, value in own if axis.device),
             like=tuple((name, base) for name, base in self.like if name in names),
         )
 
-    def questions(self) -> Iterator[Question]:
-        """All of them, each once."""
-        whole = math.prod(len(axis.values) for axis in self.axes)
-        seen: set[tuple[Any, ...]] = set()
-        for place in range(whole):
-            question = self.question(place)
-            if self.used and question.values in seen:
-                continue
-            if self.used:
-                seen.add(question.values)
-                question = replace(question, number=len(seen) - 1)
-            yield question
+    def _named(self, asked: Mapping[str, Any]) -> frozenset[str]:
+        """Devices of the study that a combination's cluster has."""
+        return dict(self.used).get(str(asked.get("gpus")), frozenset())
 
     def _values_of(self, name: str) -> Values:
         return next((axis.values for axis in self.axes if axis.name == name), ())

@@ -238,17 +238,18 @@ def _check_values(study: Study) -> None:
     Raises:
         InputError: all such values together.
     """
-    gather, strides, stride = Gather(), [], 1
-    for axis in reversed(study.axes):
-        strides.append(stride)
-        stride *= len(axis.values)
-    firsts = dict.fromkeys(
-        place * stride
-        for axis, stride in zip(study.axes, reversed(strides), strict=True)
-        for place in range(len(axis.values))
+    gather, first = Gather(), {axis.name: axis.values[0] for axis in study.axes}
+    # A number of a device is tried on the first cluster that has it.
+    having = {name: text for text, names in reversed(study.used) for name in names}
+    beside = (
+        first | ({"gpus": having[axis.device]} if axis.device else {}) | {axis.name: value}
+        for axis in study.axes
+        for value in axis.values
     )
-    for number in itertools.islice(firsts, MOST_CHECKED):
-        gather.attempt(partial(_readable, study.question(number)))
+    for values in itertools.islice(beside, MOST_CHECKED):
+        _read_one(gather, study.question(0, tuple(values.values())))
+    # A first value that is wrong is so beside every other.
+    gather.errors = list({error.render(): error for error in gather.errors}.values())
     gather.done()
 
 
@@ -256,14 +257,13 @@ MOST_CHECKED = 1000
 """Values that are tried before a sweep begins."""
 
 
-def _readable(question: Question) -> None:
-    """Raise where an option cannot be read, or names a model or a cluster that there is not."""
-    gather = Gather()
+def _read_one(gather: Gather, question: Question) -> None:
+    """Note where an option cannot be read, or names a model or a cluster that there is not."""
     request: Any = gather.attempt(question.request)
-    if request is not None:
-        job = request.job
-        if job.model is not None:
-            gather.attempt(lambda: resolve_model(job.model))
-        if job.cluster is not None or job.gpus is not None:
-            gather.attempt(lambda: resolve_cluster(job.cluster, job.gpus))
-    gather.done()
+    if request is None:
+        return
+    job = request.job
+    if job.model is not None:
+        gather.attempt(lambda: resolve_model(job.model))
+    if job.cluster is not None or job.gpus is not None:
+        gather.attempt(lambda: resolve_cluster(job.cluster, job.gpus))
