@@ -170,7 +170,7 @@ def _ask(address: str, limit_s: float) -> None:
 
 def _no_answer(address: str, why: str) -> InputError:
     what = f"the Ray address {address[:80]!r} does not answer"
-    fix = "start it with `ray start --head --port=6379`, or leave the address out to use this machine"
+    fix = "start it with `ray start --head --port=6379`, or give local to start one here"
     return InputError(what=what, why=why, fix=fix, field="--ray", code=CODE)
 
 

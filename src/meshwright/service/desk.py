@@ -9,7 +9,9 @@ from typing import Any
 from meshwright.errors import MeshwrightError
 from meshwright.service.answering import Reply, problem_reply
 from meshwright.service.catalogue import VERSION, is_quick
-from meshwright.service.lanes import BusyError, LostWorkerError, TooSlowError, WorkerLane
+from meshwright.service.job_queue import QueuedJob
+from meshwright.service.lanes import BusyError, LostWorkerError, Tell, TooSlowError, WorkerLane
+from meshwright.service.on_ray import ClusterLane
 from meshwright.service.settings import Settings
 from meshwright.service.worker import NICENESS, WorkerRole
 
@@ -26,7 +28,24 @@ class Desk:
         self.settings = settings
         memory = int(settings.memory_limit_bytes)
         self.quick = WorkerLane(WorkerRole(memory_bytes=memory), min(MOST_QUICK, os.cpu_count() or 1))
-        self.searches = WorkerLane(WorkerRole(warm="plan", nice=NICENESS, memory_bytes=memory), settings.workers)
+        searching = WorkerRole(warm="plan", nice=NICENESS, memory_bytes=memory)
+        self.searches = WorkerLane(searching, settings.workers)
+        self.cluster = None if settings.ray is None else ClusterLane(searching)
+
+    @property
+    def lanes(self) -> dict[str, WorkerLane | ClusterLane]:
+        """Its lanes by name."""
+        own: dict[str, WorkerLane | ClusterLane] = {"quick": self.quick, "search": self.searches}
+        return own if self.cluster is None else {**own, "ray": self.cluster}
+
+    def job_places(self) -> int:
+        """Jobs that may run at once: one worker of this machine is left to requests that wait for their answer."""
+        return self.cluster.places() if self.cluster else max(1, self.settings.workers - 1)
+
+    async def do_job(self, job: QueuedJob, tell: Tell) -> Reply:
+        """The reply to a job; see `WorkerLane.ask`."""
+        lane = self.cluster or self.searches
+        return await lane.ask(job.verb, job.body, self.settings.job_limit_s, tell)
 
     async def open(self) -> None:
         """Start the workers."""

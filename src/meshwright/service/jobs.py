@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from meshwright.service.answering import Reply, problem_reply
+from meshwright.service.answering import problem_reply
 from meshwright.service.catalogue import VERSION
 from meshwright.service.desk import Desk, lost, too_slow
 from meshwright.service.job_queue import ENDED, MOST_ATTEMPTS, JobQueue, QueuedJob
@@ -32,8 +32,8 @@ class Jobs:
         self.desk = desk
         self.queue: JobQueue
         self._own: tempfile.TemporaryDirectory[str] | None = None
-        self._runners: list[asyncio.Task[None]] = []
-        self._running: dict[str, asyncio.Task[Reply]] = {}
+        self._giving: asyncio.Task[None] | None = None
+        self._running: dict[str, asyncio.Task[None]] = {}
         self._progress: dict[str, Any] = {}
         self._changed = asyncio.Condition()
         self._telling: set[asyncio.Task[None]] = set()
@@ -45,15 +45,14 @@ class Jobs:
             self._own = tempfile.TemporaryDirectory(prefix="meshwright-jobs-")
             path = str(Path(self._own.name) / "jobs.db")
         self.queue = JobQueue(Path(path))
-        # One worker is left to requests that wait for their answer.
-        count = max(1, self.desk.settings.workers - 1)
-        self._runners = [asyncio.create_task(self._run()) for _ in range(count)]
+        self._giving = asyncio.create_task(self._give_out())
 
     async def close(self) -> None:
         """Stop; what runs goes back into the queue."""
-        for task in (*self._runners, *self._running.values()):
+        tasks = [task for task in (self._giving, *self._running.values()) if task is not None]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._runners, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self.queue.close()
         if self._own is not None:
             self._own.cleanup()
@@ -106,20 +105,20 @@ class Jobs:
             except TimeoutError:
                 yield b": still there\n\n"
 
-    async def _run(self) -> None:
+    async def _give_out(self) -> None:
+        """Take jobs from the queue while there are places for them."""
         while True:
-            job = self.queue.take()
+            job = self.queue.take() if len(self._running) < self.desk.job_places() else None
             if job is None:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(1.0), self._changed:
                         await self._changed.wait()
                 continue
-            await self._tell()
-            await self._finish(job)
-            self._progress.pop(job.id, None)
+            self._running[job.id] = asyncio.create_task(self._finish(job))
             await self._tell()
 
     async def _finish(self, job: QueuedJob) -> None:
+        """Run a job to its end, or until it is cancelled."""
         limit_s = self.desk.settings.job_limit_s
 
         def said(progress: Any) -> None:
@@ -128,13 +127,8 @@ class Jobs:
             self._telling.add(telling)
             telling.add_done_callback(self._telling.discard)
 
-        task = asyncio.create_task(self.desk.searches.ask(job.verb, job.body, limit_s, said))
-        self._running[job.id] = task
         try:
-            self.queue.finish(job.id, await task)
-        except asyncio.CancelledError:
-            if not task.cancelled() or asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                raise
+            self.queue.finish(job.id, await self.desk.do_job(job, said))
         except TooSlowError:
             self.queue.finish(job.id, problem_reply(too_slow(job.verb, limit_s), 408))
         except BusyError:
@@ -146,6 +140,8 @@ class Jobs:
                 self.queue.put_back(job.id)
         finally:
             self._running.pop(job.id, None)
+            self._progress.pop(job.id, None)
+            await self._tell()
 
     async def _tell(self) -> None:
         async with self._changed:

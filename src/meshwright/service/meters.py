@@ -23,7 +23,7 @@ class Meters:
         self._repeated = Counter(
             "meshwright_repeated", "Answers given again without a worker.", ["verb"], registry=registry
         )
-        lanes = {"quick": desk.quick, "search": desk.searches}
+        lanes = desk.lanes
         for name, text in (("waiting", "Requests that wait for a worker."), ("busy", "Workers that answer.")):
             gauge = Gauge(f"meshwright_{name}", text, ["lane"], registry=registry)
             for lane, workers in lanes.items():

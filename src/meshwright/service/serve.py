@@ -10,6 +10,7 @@ from pathlib import Path
 
 from meshwright.app.requests.serve import TOKEN, ListenRequest, ServeRequest
 from meshwright.errors import InputError, Problem
+from meshwright.ray_cluster import connect, ray_module
 from meshwright.service.local import http_of, listening, needs_web
 from meshwright.service.settings import Settings
 
@@ -25,7 +26,8 @@ def serve(request: ServeRequest, tell: Callable[[str], None]) -> None:
         tell: is given the address.
 
     Raises:
-        InputError: the port is taken, or the extra is not installed.
+        InputError: the port is taken, the Ray cluster does not answer, or the extra is not installed.
+        UnsupportedError: Ray is asked for and not installed.
     """
     try:
         import uvicorn
@@ -36,6 +38,8 @@ def serve(request: ServeRequest, tell: Callable[[str], None]) -> None:
     settings = service_settings(request)
     if settings.queue is not None:
         _check_queue(settings.queue)
+    if settings.ray is not None:
+        connect(ray_module(), settings.ray)
     listener = listening(request.port, request.host)
     app = create_app(settings)
     config = http_of(app, backlog=STARTS_IN)
@@ -74,6 +78,7 @@ def service_settings(request: ServeRequest) -> Settings:
         memory_limit_bytes=request.memory_limit,
         body_limit_bytes=request.body_limit,
         token=stated_token(request),
+        ray=request.ray,
         queue=None if request.queue is None else os.fspath(request.queue),
     )
 

@@ -24,5 +24,7 @@ class Settings:
     body_limit_bytes: float = 8 * 2**20
     token: str | None = None
     """What `Authorization: Bearer` must hold; None where everyone who reaches the service may ask."""
+    ray: str | None = None
+    """The Ray cluster that jobs run on, which this process has joined; None for workers of this machine."""
     queue: str | None = None
     """The file that holds the jobs; None for one that goes with the service."""

@@ -61,14 +61,19 @@ class ServeRequest(ListenRequest):
         "serve",
         "serve --port 8080 --workers 4 --queue jobs.db",
         "serve --host 0.0.0.0 --open",
+        "serve --ray 10.0.0.1:6379 --queue jobs.db",
     )
     returns: ClassVar[str] = "The service's address."
 
-    workers: int = ask("Search processes; estimates have one of their own.", Whole(high=256), default=2, usual="2")
+    workers: int = ask("Search processes; estimates have others, one or two.", Whole(high=256), default=2, usual="2")
     time_limit: float = ask("Time limit per request.", Duration(), default=60.0, usual="60s")
     job_time_limit: float = ask("Time limit per job.", Duration(), default=3600.0, usual="1h")
     memory_limit: float = ask("Memory limit per request.", MemorySize(), default=4.0 * GIB, usual="4GiB")
     body_limit: float = ask("Largest request body.", MemorySize(), default=8.0 * 2**20, usual="8MiB")
+    ray: str | None = ask(
+        "Run jobs on a Ray cluster: host:port; alone, the cluster of this machine or RAY_ADDRESS; local starts one.",
+        FieldKind(metavar="[ADDRESS]"),
+    )
     queue: Any = ask(
         "SQLite file of the job queue, so that jobs survive a restart.",
         FieldKind(metavar="FILE", annotation="str | os.PathLike[str]"),
