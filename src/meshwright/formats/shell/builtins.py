@@ -142,7 +142,8 @@ def _pure(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: 
         return
     if name in _PROBES:
         shell.status = bool(text)
-    _say(shell, literal(text, place))
+    if not filters.quiet(name, [known_text(word) for word in words[1:]]):
+        _say(shell, literal(text, place))
 
 
 def _cd(evaluator: Interpreter, words: list[Value], place: ScriptLine, shell: Shell) -> None:

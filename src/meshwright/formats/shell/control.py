@@ -298,6 +298,9 @@ def subshell(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -
 def pipeline(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> None:
     """Each part in a shell of its own; what the shell prints goes on to the next."""
     parts = [child for child in node.children if child.is_named and child.type != "comment"]
+    # The grammar takes `! a | b` for `(! a) | b`, bash for `! (a | b)`.
+    negated = bool(parts) and parts[0].type == "negated_command"
+    parts[:1] = [child for child in parts[0].children if child.is_named] if negated else parts[:1]
     piped: Value | None = None
     for number, part in enumerate(parts):
         last = number == len(parts) - 1
@@ -311,7 +314,7 @@ def pipeline(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -
                 raise
         if not last:
             piped = tuple(piece for value in twin.output or () for piece in value)
-        shell.status = twin.status
+        shell.status = conditions.negated(twin.status) if negated else twin.status
 
 
 def compound(evaluator: Interpreter, node: Node, source: Source, shell: Shell) -> None:

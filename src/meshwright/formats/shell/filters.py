@@ -205,13 +205,35 @@ def _sed(words: list[str], given: str | None) -> str | None:
     return "".join(lines)
 
 
+_SEARCHES = re.compile(r"(\^?)([\w,:;=/ @%~-]+)(\$?)")
+"""What grep looks for, of letters that stand for themselves, at the begin or the end of a line."""
+
+
+def quiet(name: str, words: list[str]) -> bool:
+    """Whether a program only says whether it found something."""
+    return name == "grep" and any(re.fullmatch(r"-[a-zA-Z]*q[a-zA-Z]*", word) for word in words)
+
+
 def _grep(words: list[str], given: str | None) -> str | None:
-    """`grep -o` of letters that stand for themselves."""
-    flags, rest = [word for word in words if word.startswith("-")], [word for word in words if word[:1] != "-"]
-    plain = len(rest) == 1 and re.fullmatch(r"[\w,:;=/ ]+", rest[0]) is not None
-    if given is None or flags not in (["-o"], ["-oF"], ["-Fo"]) or not plain:
+    """`grep`, `grep -o` and `grep -q` of letters that stand for themselves."""
+    at = next((at for at, word in enumerate(words) if word == "--" or word[:1] != "-"), len(words))
+    flags, rest = "".join(word[1:] for word in words[:at]), words[at + (words[at : at + 1] == ["--"]) :]
+    match = _SEARCHES.fullmatch(rest[0]) if len(rest) == 1 else None
+    if given is None or match is None or not set(flags) <= set("qoFEiv") or {"o", "v"} <= set(flags):
         return None
-    return "".join(f"{rest[0]}\n" for line in given.splitlines() for _ in range(line.count(rest[0])))
+    begin, letters, end = ("", rest[0], "") if "F" in flags else match.groups()
+
+    def found(line: str) -> bool:
+        line, wanted = (line.lower(), letters.lower()) if "i" in flags else (line, letters)
+        if begin and end:
+            return line == wanted
+        return line.startswith(wanted) if begin else line.endswith(wanted) if end else wanted in line
+
+    lines = [line for line in given.splitlines() if found(line) != ("v" in flags)]
+    if "o" in flags:
+        # What was found is printed as the line has it, which one that ignores case would have to look up.
+        return None if begin or end or "i" in flags else "".join(f"{letters}\n" * line.count(letters) for line in lines)
+    return "".join(f"{line}\n" for line in lines)
 
 
 _OUTPUTS: dict[str, Callable[[list[str], str | None], str | None]] = {
