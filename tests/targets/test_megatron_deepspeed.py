@@ -162,3 +162,22 @@ def test_its_pipeline_shards_states_under_bf16_though_zero_is_off(number: str, p
     row = TARGET.script(read_script(text.replace('"stage": 1', '"stage": 0')), 16).row
     assert row is not None
     assert row.sharding == sharding
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ("--num-experts 4 --mlp-type residual", "--mlp-type"),
+        ("--num-experts 4 --mlp-type standard", ""),
+        ("--num-experts 4 --moe-train-capacity-factor 2.0", "--moe-train-capacity-factor"),
+        ("--num-experts 4 --moe-train-capacity-factor 1.0", ""),
+        ("--random-ltd", "--random-ltd"),
+        ("--kd --num-layers-teacher 8 --load-teacher runs/large", "source"),
+    ],
+)
+def test_what_no_plan_holds_is_refused(more: str, field: str) -> None:
+    assert [problem.field for problem in read(more).problems] == ([field] if field else [])
+
+
+def test_a_curriculum_is_said() -> None:
+    assert any("--curriculum-learning-legacy" in note for note in read("--curriculum-learning-legacy").notes)

@@ -62,11 +62,12 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
     found = started_with(script, target, read)
     if found.problems or found.questions:
         named = {"name": found.options.model} if found.options.model else {}
-        return LaunchFile(row=None, layout=None, model=named, problems=found.problems, questions=found.questions)
+        open_ = LaunchFile(row=None, layout=None, model=named, problems=found.problems, questions=found.questions)
+        return replace(open_, started=found.started)
     read_for = devices or found.started
     launched = target.read(found.files, read_for)
     if asked := tuple(_unknown(launched, found)):
-        return LaunchFile(row=None, layout=None, questions=asked)
+        return LaunchFile(row=None, layout=None, questions=asked, started=found.started)
     said, unpriced = (tuple(found.placed(one) for one in values) for values in (launched.said, launched.unpriced))
     options = found.options
     beside: dict[str, Any] = {"lora": options.lora, "seq_len": options.seq_len, "attention_kernel": options.attention}

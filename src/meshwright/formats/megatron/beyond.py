@@ -17,6 +17,8 @@ _LAYERS = "its layers are others than sizes in options describe"
 _MEMORY = "it moves or divides memory in a way that is not priced"
 _STEPS = "its steps differ from each other in a way that is not priced"
 _FORMATS = "it gives single products formats of their own"
+_FULL = "experts compute empty places up to their capacity"
+_PADDED = "--moe-pad-expert-input-to-capacity"
 _WHY = {
     **dict.fromkeys(
         (
@@ -36,6 +38,7 @@ _WHY = {
         _MEMORY,
     ),
     **dict.fromkeys(("--step-batch-size-schedule", "--max-seqlen-per-dp-cp-rank"), _STEPS),
+    _PADDED: _FULL,
     **dict.fromkeys(("--te-precision-config-file", "--fp8-quantizer-factory", "--fp4-quantizer-factory"), _FORMATS),
 }
 _USUAL = {
@@ -53,8 +56,9 @@ def beyond_options(values: Values) -> Iterator[Problem]:
     Args:
         values: options as they were read.
     """
+    whole = values.given.get("--moe-expert-capacity-factor", ("1",))[:1] in (("1",), ("1.0",))
     for flag, why in _WHY.items():
-        said = values.given.get(flag)
+        said = None if flag == _PADDED and whole else values.given.get(flag)
         if said is None or (said and said[-1] in _USUAL.get(flag, ())):
             continue
         values.asked.add(flag)

@@ -53,6 +53,9 @@ def as_megatron(values: Values) -> list[str]:
     if len(padded) == 1 and padded[0].isdecimal():
         values.asked.add(PADDED)
         take("--vocab-size", padded[0])
+    for flag in values.foreign.keys() & {*_CURRICULA}:
+        values.asked.add(flag)
+        notes.append(f"steps begin with shorter or easier samples, those of full length are planned: {flag}")
     experts = given.get("--num-experts", ())
     if experts == ("1",):
         del given["--num-experts"]
@@ -78,7 +81,26 @@ def wrong_of(values: Values) -> list[Problem]:
         found.append(
             Problem(what=f"--num-experts is {' '.join(experts)}"[:120], why=why, fix=fix, field="--num-experts")
         )
+
+    for flag, (why, plain) in _REFUSED.items():
+        said = values.foreign.get(flag)
+        if said is None or (said and said[0].lower() in plain):
+            continue
+        values.asked.add(flag)
+        shown, fix = f"{flag} {' '.join(said)}".strip()[:80], "leave it out to check the rest"
+        found.append(Problem(what=f"{shown} is not read", why=why, fix=fix, field=flag))
     return found
+
+
+_REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "--mlp-type": ("a layer of experts has a dense MLP beside them", ("standard",)),
+    "--random-ltd": ("layers leave out tokens, fewer of them as it trains", ()),
+    "--moe-train-capacity-factor": ("experts compute up to a capacity beyond their tokens", ("1", "1.0")),
+    "--remote-device": ("weights are kept elsewhere than on the device", ("none",)),
+    "--memory-centric-tiled-linear": ("weights are gathered in tiles", ()),
+}
+"""Options that change the model, its memory or its steps, each with values that change nothing."""
+_CURRICULA = ("--curriculum-learning", "--curriculum-learning-legacy", "--data-efficiency-curriculum-learning")
 
 
 def _experts(values: Values, take: object) -> None:

@@ -105,4 +105,6 @@ EARLIER = {
     "--scaled-upper-triang-masked-softmax-fusion": _gone("gone"),
     "--no-async-tensor-model-parallel-allreduce": _gone("without effect on a plan here"),
     "--no-query-key-layer-scaling": _gone("today's default"),
+    "--no-scatter-gather-tensors-in-pipeline": _gone("today's default: each tensor rank sends its whole tensor"),
+    "--use-mpi": _gone("of forks, whose processes MPI starts"),
 }

@@ -94,7 +94,11 @@ def training_launch(script: Script) -> ChosenCommand:
     )
 
 
-_OF_ROLES = ("--actor_model", "--critic_model", "--reward_model", "--ref_model", "--teacher_model")
+_OF_TEACHERS = (
+    *("--teacher_model", "--teacher-model", "--load-teacher", "--num-layers-teacher", "--hidden-size-teacher"),
+    "--export-kd-teacher",
+)
+_OF_ROLES = ("--actor_model", "--critic_model", "--reward_model", "--ref_model", *_OF_TEACHERS)
 """Options that name a second model."""
 
 
@@ -104,7 +108,8 @@ def several_models(launch: Launch) -> Problem | None:
     if named is None:
         return None
     role = named.partition("=")[0]
-    why = f"it trains a policy with the models that judge it ({role}): no plan here prices several"
+    others = "a student with its teacher" if role.startswith(_OF_TEACHERS) else "a policy with the models that judge it"
+    why = f"it trains {others} ({role}): no plan here prices several"
     what = f"{launch.program.rpartition('/')[2]} is started"
     return Problem(what=what, why=why, fix="check a script of SFT or pretraining", field="source")
 

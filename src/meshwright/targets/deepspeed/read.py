@@ -13,6 +13,7 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import adapters, hugging_face
 from meshwright.targets.contract import Files
+from meshwright.targets.deepspeed.beyond import curricula, refuse_beyond
 from meshwright.targets.keys import KeyFile, KeyReader, Keys
 from meshwright.targets.sayable import value_of
 
@@ -78,6 +79,7 @@ def launch_of(
         tuning: fields of a workload that say the adapters.
     """
     tp, cp = max(1, reader.number("tensor_parallel.autotp_size")), reader.degree("sequence_parallel_size")
+    refuse_beyond(reader)
     ep = reader.degree("expert_parallel.autoep_size") if reader.switch("expert_parallel.enabled") else 1
     etp = reader.degree("expert_parallel.expert_tensor_parallel_size")
     if open_to_trainer := _left_to_trainer(reader, trainer):
@@ -112,7 +114,7 @@ def launch_of(
         **trainer.software,
         **tuning,
     }
-    return reader.launch(row, workload=workload, notes=trainer.notes)
+    return reader.launch(row, workload=workload, notes=(*trainer.notes, *curricula(reader)))
 
 
 def _exchanges(reader: KeyReader) -> tuple[str, ...]:

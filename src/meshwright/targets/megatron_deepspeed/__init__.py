@@ -25,7 +25,8 @@ from meshwright.formats.shell.values import known_text
 from meshwright.targets import fsdp
 from meshwright.targets.contract import Files, marked, one_line, text_beside, text_of
 from meshwright.targets.deepspeed import SHARDS_AND_OFFLOAD, configuration
-from meshwright.targets.keys import json_text, nested_tables
+from meshwright.targets.deepspeed.beyond import curricula, refuse_beyond
+from meshwright.targets.keys import KeyReader, json_text, nested_tables
 from meshwright.targets.megatron import MARKS
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
 from meshwright.targets.sayable import ANY, Plan, Rule, only, value_of, whole_key_value_heads
@@ -304,7 +305,10 @@ def _read(script: Script, devices: int | None, config: str | None) -> LaunchFile
     problems = [
         one for one in launch.problems if not (one.field in _OWN and any(name in one.what for name in _OWN[one.field]))
     ]
-    return replace(launch, problems=(*problems, *_disagree(keys, launch)))
+    engine = KeyReader(keys=keys, file=(CONFIG, config or ""))
+    refuse_beyond(engine)
+    notes = (*launch.notes, *curricula(engine))
+    return replace(launch, problems=(*problems, *_disagree(keys, launch), *engine.problems), notes=notes)
 
 
 _OWN = {"--tokenizer-type": ("HFTokenizer", "PretrainedFromHF"), "--position-embedding-type": ("alibi",)}

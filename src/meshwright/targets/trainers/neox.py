@@ -18,6 +18,7 @@ from meshwright.specs.precision import PRECISIONS, Precision
 from meshwright.specs.row import PlanRow
 from meshwright.targets import fine_tuning, overrides
 from meshwright.targets.contract import Files, ReadTarget, file_of, marked_lines
+from meshwright.targets.deepspeed.beyond import curricula, refuse_beyond
 from meshwright.targets.keys import KeyReader
 from meshwright.targets.trainers import shared
 
@@ -64,6 +65,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     kernel = _kernel(reader)
     config = _model(reader, questions)
     row = _row(reader, devices, questions)
+    refuse_beyond(reader)
     optimizer = reader.word("optimizer.type", "adam")
     if optimizer not in _OPTIMIZERS:
         reader.refuse("optimizer.type", optimizer, f"{', '.join(_OPTIMIZERS)} can be planned", "use Adam")
@@ -76,6 +78,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         seq_len=reader.degree("seq_length", 2048),
         attention_kernel=kernel,
         questions=tuple(questions),
+        notes=tuple(curricula(reader)),
     )
     # Layers are counted, unless their parameters are to be balanced.
     counted = reader.word("pipe_partition_method", "type:transformer|mlp").startswith("type:transformer")
