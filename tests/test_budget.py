@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,9 +17,19 @@ import meshwright as mw
 from meshwright.budget import MEMORY_LIMIT, TIME_LIMIT, left_s, spent, within
 from meshwright.cli import main
 from meshwright.errors import InfeasibleError
+from meshwright.library.clusters import resolve_gpus
+from meshwright.library.models import spec
 from meshwright.planning import size
 from meshwright.search import grid, one_space
 from meshwright.search.grid import Grid
+from meshwright.search.tuners import plan_space
+from meshwright.search.tuners.base import Outcome, Point
+from meshwright.search.tuners.plan_space import PlanSpace
+from meshwright.search.tuners.run import run_study
+from meshwright.search.tuners.study import LEAST_TRIALS
+from meshwright.specs import Workload
+from tests.answers.schemas import faults
+from tests.search.tuners.toy import Toy
 
 QUESTION = {"model": "llama-3.1-8b", "gpus": "16xH100"}
 
@@ -147,9 +159,52 @@ def test_calculon_stops_with_what_it_has(capsys: pytest.CaptureFixture[str]) -> 
     assert not search["optimal"]
 
 
-def test_a_size_out_of_time_says_so() -> None:
-    with pytest.raises(InfeasibleError, match="reached its time limit"):
-        mw.size("llama-3.1-8b", "H100", step_time=0.5, time_limit=1e-6)
+@pytest.mark.parametrize("limit", ["time", "memory"])
+def test_a_size_out_of_limits_answers_with_enough_and_says_what_is_not_proven(
+    limit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = {"model": "llama-3.1-8b", "device": "H100", "step_time": 2.0, "global_batch": 256}
+    limits = {"time_limit": 1e-6} if limit == "time" else {"memory_limit": 1.0}
+    whole, part = mw.size(**question), mw.size(**question, **limits)
+    assert part.stopped == f"{limit} limit"
+    assert part.at_least <= whole.devices <= part.devices
+    chosen = next(point for point in part.curve if point.devices == part.devices)
+    assert chosen.step_time_s is not None
+    assert chosen.step_time_s <= 2.0
+    assert part.plans[0].estimate.step_time_s == chosen.step_time_s
+    assert "are enough" in part.text
+    assert "not proven to be the fewest" in part.text
+    assert not list(faults(part.to_dict()))
+    words = ["size", "llama-3.1-8b", "--device", "H100", "--step-time", "2", "--gbs", "256"]
+    assert main([*words, f"--{limit}-limit", "1us" if limit == "time" else "1MB"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.count(f"! the search stopped at its {limit} limit: this is the best so far") == 1
+
+
+def test_a_size_within_its_limits_does_not_speak_of_them() -> None:
+    answer = mw.size("llama-3.1-8b", "H100", step_time=2.0, global_batch=256, time_limit=600)
+    assert not answer.stopped
+    assert "stopped" not in answer.to_dict()
+    assert "are the fewest" in answer.text
+
+
+def test_a_size_that_uses_a_part_of_the_devices_tried_is_that_part() -> None:
+    for step_time in (1.0, 3.0, 8.3):
+        answer = mw.size("llama-3.1-70b", "H100", step_time=step_time, time_limit=1e-6)
+        used = answer.plans[0].plan.devices
+        assert answer.devices == used or used not in {point.devices for point in answer.curve if point.meets}
+
+
+def test_a_size_out_of_time_with_nothing_found_says_what_it_knows() -> None:
+    with pytest.raises(InfeasibleError, match=r"reached its time limit[\s\S]*the cheapest is .* USD with .* so far"):
+        mw.size("llama-3.1-8b", "H100", tokens="1T", max_price=1000, price=2.0, time_limit=1e-6)
+
+
+def test_a_size_of_adapters_out_of_time_answers_with_a_trainer() -> None:
+    answer = mw.size("llama-3.1-8b", "RTX4090", lora="r=16", step_time=8.0, global_batch=16, time_limit=1e-6)
+    assert answer.stopped == TIME_LIMIT
+    assert answer.at_least == 1
+    assert answer.plans.to_dict()["trainers"]
 
 
 def test_a_size_out_of_time_bounds_no_further_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +217,7 @@ def test_a_size_out_of_time_bounds_no_further_count(monkeypatch: pytest.MonkeyPa
         return build(*args, **kwargs)
 
     monkeypatch.setattr(size, "grid_parts", counted)
-    with pytest.raises(InfeasibleError, match="reached its time limit"):
-        mw.size("gpt2-xl", "H100", step_time=0.31, time_limit=1e-6)
+    assert mw.size("gpt2-xl", "H100", step_time=0.31, time_limit=1e-6).stopped == TIME_LIMIT
     assert built == 0
 
 
@@ -171,9 +225,33 @@ LARGE = {"model": "deepseek-v3", "gpus": "55440xH800", "global_batch": 720720, "
 
 
 @pytest.mark.parametrize("limits", [{"memory_limit": 300e6}, {"time_limit": 0.1}])
-def test_the_space_of_a_study_is_not_built_beyond_the_limits(limits: dict[str, float]) -> None:
-    with pytest.raises(InfeasibleError, match=f"reached its {next(iter(limits)).replace('_', ' ')}"):
-        mw.tune(**LARGE, trials=2, optimum=False, **limits)
+def test_a_study_beyond_the_limits_tries_a_part_of_its_space(limits: dict[str, float]) -> None:
+    answer = mw.tune(**LARGE, trials=3, optimum=False, **limits)
+    assert answer.stopped == f"{next(iter(limits)).replace('_', ' ')}"
+    assert answer.partial
+    assert not list(faults(answer.to_dict()))
+    statuses = answer.studies[0].study.counts
+    assert sum(statuses.values()) == 3
+    assert not set(statuses) - {"ok", "infeasible"}, "a point of the part is legal in the whole"
+
+
+def test_the_part_of_a_space_goes_with_it_to_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_space, "PART_ROWS", 50)
+    inputs = {"model": spec("llama-3.1-8b"), "cluster": resolve_gpus("16xH100")}
+    work = Workload(global_batch=256, seq_len=4096)
+    whole = PlanSpace(**inputs, workload=work)
+    assert not whole.stopped
+    with within(time_s=1e-9):
+        part = PlanSpace(**inputs, workload=work)
+        assert part.stopped == TIME_LIMIT
+        assert part.size < whole.size
+    away = pickle.loads(pickle.dumps(part))
+    generator = Random(0)
+    for point in (part.sample(generator) for _ in range(20)):
+        assert not away.rules.broken(point)
+        assert away.row(point) == part.row(point)
+        assert away.evaluate(point) == part.evaluate(point)
+        assert whole.row(whole.rules.completed(part.whole(point))) == part.row(point)
 
 
 def test_a_count_with_millions_of_rows_is_bounded_within_the_limits() -> None:
@@ -191,9 +269,42 @@ print(*(line.split()[1] for line in open("/proc/self/status") if line.startswith
     assert float(run.stdout) * 1024 < 500e6
 
 
-def test_a_study_out_of_time_keeps_its_trials() -> None:
-    studies = mw.tune("llama-3.1-8b", gpus="8xH100", trials=100_000, time_limit=0.2, optimum=False)
-    assert studies.to_dict()
+def test_a_study_out_of_time_keeps_its_trials_and_says_how_many(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["tune", "llama-3.1-8b", "--gpus", "8xH100", "--trials", "100000", "--time-limit", "0.2"]
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["stopped"], document["partial"], document["budget"]) == (TIME_LIMIT, False, 100_000)
+    assert 1 <= document["count"] == len(document["trials"]) < 100_000
+    assert not list(faults(document))
+    assert main(words) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "trials of 100,000:" in printed
+    assert "! the search stopped at its time limit: this is the best so far" in printed
+
+
+def test_a_study_whose_time_is_over_tries_until_one_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(Toy):
+        tries = 0
+
+        def evaluate(self, point: Point) -> Outcome:
+            Late.tries += 1
+            return Outcome(status="ok" if Late.tries == 4 else "infeasible", value=1.0, reason="memory: none left")
+
+    with within(time_s=1e-9):
+        assert spent() == TIME_LIMIT
+        study = run_study(Late(), "random", trials=50)
+        never = run_study(Late(), "random", trials=50)
+    assert [trial.outcome.status for trial in study.trials] == ["infeasible"] * 3 + ["ok"]
+    assert len(never.trials) == LEAST_TRIALS
+
+
+def test_tuners_are_compared_at_a_limit_as_far_as_they_came() -> None:
+    answer = mw.tune(
+        "llama-3.1-8b", gpus="8xH100", trials=1000, compare=True, repeats=2, tuners=["random"], time_limit=0.1
+    )
+    assert answer.stopped == TIME_LIMIT
+    assert not list(faults(answer.to_dict()))
+    assert all(judged.study.trials for judged in answer.studies)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon", "3 fortnights"])

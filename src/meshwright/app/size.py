@@ -12,12 +12,19 @@ from meshwright.app.plan_job import plan_set
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import InfeasibleError, InputError, Problem
 from meshwright.fields.job import JobFields
+from meshwright.fields.limits import nothing_in_time
 from meshwright.library.devices import device as library_device
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.one_kind_plans import OneKindPlans
-from meshwright.planning.size import BATCH_DEVICES, MOST_DEVICES, CurvePoint, Goal, Sizing, nodes_of
+from meshwright.planning.size import BATCH_DEVICES, MOST_DEVICES, CurvePoint, Goal, Sized, Sizing, nodes_of
 from meshwright.records import plain
-from meshwright.report.words.sizing import considered_text, goal_text, limiting_batch_text
+from meshwright.report.words.sizing import (
+    considered_text,
+    goal_text,
+    limiting_batch_text,
+    of_things,
+    unproven_text,
+)
 from meshwright.specs.device import DeviceSpec
 from meshwright.units import percent, seconds, significant
 
@@ -38,6 +45,10 @@ class SizeAnswer(Answer):
     plans: PlanSet
     curve: tuple[CurvePoint, ...]
     """The counts that were searched, in the order of devices."""
+    stopped: str = ""
+    """The limit for which not every count below was looked at; empty where none of them is enough."""
+    at_least: int = 1
+    """Fewer devices are not enough, which is proven."""
 
     def to_dict(self) -> dict[str, Any]:
         """As data: `meshwright.size/1`."""
@@ -48,6 +59,7 @@ class SizeAnswer(Answer):
             "goal": self.goal.to_dict(),
             "text": self.text,
             "considered": self.considered,
+            **({"stopped": self.stopped, "at_least": self.at_least} if self.stopped else {}),
             "curve": plain(self.curve),
             "plan_set": self.plans.to_dict(),
         }
@@ -75,8 +87,9 @@ def size(request: SizeRequest) -> SizeAnswer:
     if base.model.lora is not None:
         return _of_adapters(request, goal, spec, job)
     sizing = Sizing(base, goal, request.space.pin, request.space.forbid)
-    found = _found(spec, goal, sizing, sizing.first())
-    return _answer(spec, goal, sizing, found, _plans(sizing, found), BATCH_DEVICES)
+    sized = Sized.of(sizing)
+    found = _found(spec, goal, sized)
+    return _answer(spec, goal, sized, _plans(sizing, found), BATCH_DEVICES)
 
 
 def _of_adapters(request: SizeRequest, goal: Goal, device: DeviceSpec, job: JobFields) -> SizeAnswer:
@@ -86,31 +99,42 @@ def _of_adapters(request: SizeRequest, goal: Goal, device: DeviceSpec, job: JobF
 
     sized = sized_under_trainers(job, goal, request.space)
     sizing = sized.sizing
-    found = _found(device, goal, sizing, sized.found)
+    found = _found(device, goal, sized)
     if sized.trainer is None:
         plans = _plans(sizing, found)
         none = "no trainer known here runs a plan of this question"
         plans = replace(plans, warnings=(none, *plans.warnings))
-        return _answer(device, goal, sizing, found, plans, BATCH_DEVICES)
+        return _answer(device, goal, sized, plans, BATCH_DEVICES)
     there = replace(job, cluster=sizing.on(found.devices))
     aim = aim_of_goal(goal).of_run(sizing.base.workload, found.devices)
     plans_of_trainers, _ = fine_tuned(there, request.space, aim, top=1, usual_devices=BATCH_DEVICES)
     assert plans_of_trainers is not None, "the trainer found meets the goal"
-    return _answer(device, goal, sizing, found, plans_of_trainers, BATCH_DEVICES)
+    return _answer(device, goal, sized, plans_of_trainers, BATCH_DEVICES)
 
 
-def _found(device: DeviceSpec, goal: Goal, sizing: Sizing, found: CurvePoint | None) -> CurvePoint:
+def _found(device: DeviceSpec, goal: Goal, sized: Sized) -> CurvePoint:
     """The count that meets the goal.
 
     Raises:
         InputError, UnsupportedError: the pins, or the framework, leave no count a plan.
-        InfeasibleError: none meets it.
+        InfeasibleError: none meets it, or none was found to within the limits.
     """
-    if found is not None:
-        return found
-    if sizing.unusable is not None and not sizing.bounds:
+    if sized.found is not None:
+        return sized.found
+    sizing = sized.sizing
+    if sizing.unusable is not None and not any(point.name for point in sizing.tried.values()) and not sizing.bounds:
         raise sizing.unusable
+    if sized.stopped:
+        raise nothing_in_time(sized.stopped, f"the fewest {device.name}", so_far=_so_far(goal, sized))
     raise InfeasibleError(_impossible(device, goal, _curve(sizing), sizing), code="MW302")
+
+
+def _so_far(goal: Goal, sized: Sized) -> str:
+    """What the counts that were tried came to."""
+    fitting = [point for point in _curve(sized.sizing) if point.step_time_s is not None]
+    proven = f"fewer than {of_things(sized.at_least, 'device')} are not enough" if sized.at_least > 1 else ""
+    reached = "" if not fitting else _quickest(fitting, "") if goal.max_price is None else _cheapest(fitting, "")
+    return "; ".join(part for part in (proven, f"{reached} so far" if reached else "") if part)
 
 
 def _plans(sizing: Sizing, found: CurvePoint) -> PlanSet:
@@ -123,32 +147,34 @@ def _curve(sizing: Sizing) -> tuple[CurvePoint, ...]:
     return tuple(sorted(sizing.tried.values(), key=lambda point: point.devices))
 
 
-def _answer(
-    device: DeviceSpec, goal: Goal, sizing: Sizing, found: CurvePoint, plans: PlanSet, usual_devices: int
-) -> SizeAnswer:
+def _answer(device: DeviceSpec, goal: Goal, sized: Sized, plans: PlanSet, usual_devices: int) -> SizeAnswer:
     """The count in words, with its plans and the curve.
 
     Args:
         device: of which so many are enough.
         goal: what for.
-        sizing: the counts that were looked at.
-        found: the one that is the answer.
+        sized: the counts that were looked at, and the one that is the answer.
         plans: its plans.
         usual_devices: for whose number a batch that nobody gave was chosen.
     """
-    fewest = "are the fewest" if not sizing.skipped else "are enough"
-    fewest = "is enough" if found.devices == 1 else fewest
-    base, work = sizing.base, sizing.base.workload
-    given = base.batch_given
-    batch = "" if given else limiting_batch_text(found.devices, work.global_batch, work.seq_len, usual_devices)
+    sizing, found = sized.sizing, sized.found
+    assert found is not None, "a count meets the goal"
+    proven = not sizing.skipped and (not sized.stopped or sized.at_least >= found.devices)
+    enough = "is enough" if found.devices == 1 else "are the fewest" if proven else "are enough"
+    work = sizing.base.workload
+    limits = unproven_text(found.devices, sized.at_least) if sized.stopped else ""
+    if not sizing.base.batch_given:
+        limits += limiting_batch_text(found.devices, work.global_batch, work.seq_len, usual_devices)
     return SizeAnswer(
         device=device.name,
         devices=found.devices,
         goal=goal,
-        text=f"{found.devices:,} x {device.name} {fewest} for {goal_text(goal)}.{batch} {plans.verdict.text}",
+        text=f"{found.devices:,} x {device.name} {enough} for {goal_text(goal)}.{limits} {plans.verdict.text}",
         considered=considered_text(sizing),
         plans=plans,
         curve=_curve(sizing),
+        stopped=sized.stopped,
+        at_least=min(sized.at_least, found.devices),
     )
 
 

@@ -9,10 +9,12 @@ from typing import Any
 from meshwright.app.answer import Answer
 from meshwright.app.requests.tune import CalculonTuneRequest, TuneRequest
 from meshwright.app.tune_space import exact_optimum, tuned_space
+from meshwright.budget import spent
 from meshwright.calculon.choice import read_space
 from meshwright.calculon.tuning import TunedExecutions
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError, Problem
 from meshwright.fields.check import InputCheck
+from meshwright.fields.limits import nothing_in_time
 from meshwright.search.tuners.base import Optimum, Trial, TunableSpace
 from meshwright.search.tuners.options import ChosenOptions, TuneOptions, tune_options
 from meshwright.search.tuners.run import TUNERS, run_study
@@ -77,6 +79,10 @@ class TuneAnswer(Answer):
     optimum: Optimum | None
     studies: tuple[Judged, ...]
     compared: bool
+    stopped: str = ""
+    """The limit for which fewer trials, or trials of a part of the space, were made; empty where all were."""
+    partial: bool = False
+    """Whether the trials are of a part of the space, whose legal points `size` counts."""
     left_out: tuple[tuple[str, str], ...] = ()
     """Tuners that could not take part, and why."""
 
@@ -87,6 +93,7 @@ class TuneAnswer(Answer):
             "space": self.space,
             "objective": self.objective,
             "size": self.size,
+            **({"stopped": self.stopped, "partial": self.partial} if self.stopped else {}),
             "budget": self.trials,
             "optimum": None
             if optimum is None
@@ -110,13 +117,14 @@ class TuneAnswer(Answer):
         """Regret per trial and per second, as SVG.
 
         Raises:
-            InputError: the optimum is not known, so there is no regret.
+            InputError: the optimum is not asked for, so there is no regret.
+            InfeasibleError: it was not found within the limits.
         """
         if self.optimum is None:
-            problem = Problem(
-                what="the figure of regret needs the optimum", fix="leave out --no-optimum", field="figure"
-            )
-            raise InputError(problem, code="MW253")
+            what = "the figure of regret needs the optimum"
+            if self.stopped:
+                raise nothing_in_time(self.stopped, "the optimum", so_far=what)
+            raise InputError(Problem(what=what, fix="leave out --no-optimum", field="figure"), code="MW253")
         from meshwright.report.regret import regret_svg
 
         document = self.to_dict()
@@ -145,15 +153,15 @@ def tune(request: TuneRequest, *, on_trial: OnTrial | None = None) -> TuneAnswer
     space = tuned_space(request)
     size = space.size
     best = exact_optimum(space) if options.optimum else None
-    if options.optimum and best is None:
+    if options.optimum and best is None and not (space.stopped or spent()):
         # Nothing leaves the usual reserve free: tune among tight plans, as `plan` does.
         space = replace(space, space=replace(space.space, tight=True))
         best = exact_optimum(space)
-    if options.optimum and best is None:
+    if options.optimum and best is None and not _not_in_time(options, space.stopped):
         what = f"none of the {size:,} legal plans of {space.name} fits the memory"
         fix = "`meshwright plan` with the same options says which change would make it fit"
         raise InfeasibleError(what=what, fix=fix, field="gpus", code="MW301")
-    return _tuned(space, size, best, options, on_trial)
+    return _tuned(space, size, best, options, on_trial, stopped=space.stopped)
 
 
 def calculon_tune(request: CalculonTuneRequest, *, on_trial: OnTrial | None = None) -> TuneAnswer:
@@ -176,17 +184,45 @@ def calculon_tune(request: CalculonTuneRequest, *, on_trial: OnTrial | None = No
     asked.require_executions()
     tuned = TunedExecutions(space=asked, fixed=request.space.options.fixed)
     best = tuned.optimum() if options.optimum else None
-    if options.optimum and best is None:
+    if options.optimum and best is None and not _not_in_time(options):
         what = f"none of the {asked.size:,} executions of {tuned.name} fits"
         fix = "`meshwright calculon search` with the same options says what excludes them"
         raise InfeasibleError(what=what, fix=fix, field="procs", code="MW310")
     return _tuned(tuned, asked.size, best, options, on_trial)
 
 
+def _not_in_time(options: TuneOptions, stopped: str = "") -> str:
+    """The limit for which the exact search found nothing; empty where it searched all.
+
+    Raises:
+        InfeasibleError: tuners are to be compared, for which the optimum is needed.
+    """
+    limit = stopped or spent()
+    if limit and options.compare:
+        why = "tuners are compared by how much worse than the optimum their plans are"
+        raise nothing_in_time(limit, "the optimum", so_far=why)
+    return limit
+
+
 def _tuned(
-    space: TunableSpace, size: int, optimum: Optimum | None, options: TuneOptions, on_trial: OnTrial | None
+    space: TunableSpace,
+    size: int,
+    optimum: Optimum | None,
+    options: TuneOptions,
+    on_trial: OnTrial | None,
+    *,
+    stopped: str = "",
 ) -> TuneAnswer:
-    """Run the studies; when comparing, a tuner that breaks is left out and listed as such."""
+    """Run the studies; when comparing, a tuner that breaks is left out and listed as such.
+
+    Args:
+        space: to be tuned.
+        size: its legal points.
+        optimum: the best of them, if it is known.
+        options: how tuners look.
+        on_trial: called with the tuner's label and every new row.
+        stopped: the limit for which the space is a part of what was asked for; empty where it is all.
+    """
     studies: list[Judged] = []
     left_out = list(options.left_out)
     for chosen in options.tuners:
@@ -198,6 +234,7 @@ def _tuned(
             left_out.append((chosen.label, error.problems[0].what))
     if not studies:
         raise InputError([Problem(what=f"{label}: {why}", field="with") for label, why in left_out], code="MW253")
+    short = any(len(judged.study.trials) < options.trials for judged in studies)
     return TuneAnswer(
         space=space.name,
         objective=space.objective,
@@ -206,6 +243,8 @@ def _tuned(
         optimum=optimum,
         studies=tuple(studies),
         compared=options.compare,
+        stopped=stopped or (spent() if short else ""),
+        partial=bool(stopped),
         left_out=tuple(left_out),
     )
 

@@ -54,18 +54,19 @@ def stopped_warning(limit: str) -> str:
     return f"the search stopped at its {limit}: this is the best so far, and {option} sets another"
 
 
-def nothing_in_time(limit: str, what: str) -> InfeasibleError:
+def nothing_in_time(limit: str, what: str, *, so_far: str = "") -> InfeasibleError:
     """The error of a search that was stopped with nothing found.
 
     Args:
         limit: which, as `budget.spent` names it.
         what: was looked for: `a plan of llama-3.1-8b`.
+        so_far: what is known, if anything is.
     """
     option = "--time-limit 10min" if limit.startswith("time") else "--memory-limit 16GiB"
     narrow = "or narrow the search: --pin tp=8, fewer schedules, fewer devices"
     return InfeasibleError(
         what=f"the search for {what} reached its {limit} before it found one",
-        why=f"by default a search takes at most {seconds(TIME_LIMIT_S)} and {MEMORY_LIMIT_BYTES / GIB:g} GiB",
+        why=so_far or f"by default a search takes at most {seconds(TIME_LIMIT_S)} and {MEMORY_LIMIT_BYTES / GIB:g} GiB",
         fix=f"{option}, {narrow}",
         field=limit.replace(" ", "_"),
         code="MW320",

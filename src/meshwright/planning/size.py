@@ -14,7 +14,6 @@ from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.needed_flop import step_flop
 from meshwright.estimate.sequences import tokens_of_step
-from meshwright.fields.limits import nothing_in_time
 from meshwright.formats.cluster import node_group
 from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.fewer_nodes import is_round
@@ -40,6 +39,8 @@ MOST_SEARCHES = 24
 """Counts searched one after the other; from then on the devices are doubled."""
 GIVING_UP = 3
 """Counts on either side that it takes to say that more devices no longer help."""
+STEP_AT_A_LIMIT = 2
+"""Between counts tried once a limit is reached: any that is enough will do then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,14 @@ class Goal(Record):
         """Whether a plan is good enough."""
         limits = ((self.days, point.days), (self.step_time_s, point.step_time_s), (self.max_price, point.price))
         return all(limit is None or (value is not None and value <= limit) for limit, value in limits)
+
+
+class _OutOfLimitsError(Exception):
+    """A count could not be bounded within the limits."""
+
+    def __init__(self, limit: str) -> None:
+        super().__init__(limit)
+        self.limit = limit
 
 
 class Sizing:
@@ -104,6 +113,12 @@ class Sizing:
         """Counts left out because too many had been searched already."""
         self._last: dict[int, tuple[JobInputs, Found]] = {}
         """The count that was searched last."""
+        self.stopped = ""
+        """The limit at which counts were no longer looked at one after the other; empty where it was not reached."""
+        self.at_least = 1
+        """Fewer devices are not enough, which is proven."""
+        self._used: dict[int, int] = {}
+        """Devices that the best plan of a count runs on."""
         self.unusable: InputError | UnsupportedError | None = None
         """Why the pins, or the framework, leave a count no plan."""
         usual = self.group.devices_per_node
@@ -112,16 +127,25 @@ class Sizing:
         self.counts = [n for n in (*within, *(n * usual for n in nodes)) if n <= most]
 
     def first(self) -> CurvePoint | None:
-        """The lowest count that meets the goal. More devices may be slower than fewer, so none is passed over."""
+        """The lowest count that meets the goal, or at a limit the lowest that was found to; None where none does.
+
+        More devices may be slower than fewer, so none is passed over before a limit is reached.
+        """
         wait = 0
-        fewest = self.fewest()
-        for devices in self.counts:
+        fewest = self.at_least = self.fewest()
+        for place, devices in enumerate(self.counts):
             if devices < fewest:
                 continue
+            if not (self.stopped or self.skipped):
+                self.at_least = devices
             if limit := spent():
-                raise nothing_in_time(limit, f"the fewest {self.group.device.name}")
+                return self._beyond(place, limit)
             self.considered += 1
-            bound = self._bound(devices)
+            try:
+                bound = self._bound(devices)
+            except _OutOfLimitsError as reached:
+                self.considered -= 1
+                return self._beyond(place, reached.limit)
             if bound is None or not self.goal.met(bound):
                 if self._stalled(devices):
                     return None
@@ -129,14 +153,44 @@ class Sizing:
             if devices < wait:
                 self.skipped += 1
                 continue
-            point = self._search(devices)
-            self.tried[devices] = point
+            point = self._try(devices)
             if point.meets:
                 return point
+            if limit := self._last_stopped(devices):
+                return self._beyond(place, limit)
             if self._stalled(devices):
                 return None
             wait = 2 * devices if len(self.tried) >= MOST_SEARCHES else 0
         return None
+
+    def _beyond(self, place: int, limit: str) -> CurvePoint | None:
+        """Once a limit is reached: the first of quickly growing counts whose first plans meet the goal, if one does.
+
+        Args:
+            place: of the count that was not looked at whole, the fewest that may be enough.
+            limit: that is reached.
+        """
+        self.stopped = limit
+        least = 0
+        for devices in self.counts[place:]:
+            if devices < least or devices in self.tried:
+                continue
+            self.considered += 1
+            if (point := self._try(devices)).meets:
+                # Its plan may leave devices idle: those that it uses may be enough by themselves.
+                used = self._used[devices]
+                fewer = self._try(used) if used in self.counts and used not in self.tried else point
+                return fewer if fewer.meets else point
+            least = STEP_AT_A_LIMIT * devices
+        return None
+
+    def _try(self, devices: int) -> CurvePoint:
+        self.tried[devices] = self._search(devices)
+        return self.tried[devices]
+
+    def _last_stopped(self, devices: int) -> str:
+        """The limit at which the search of a count stopped."""
+        return self._last[devices][1].result.certificate.stopped if devices in self._last else ""
 
     def found(self, devices: int) -> tuple[JobInputs, Found]:
         """The best plan of a count and its runner-up, with the job they are for."""
@@ -246,13 +300,14 @@ class Sizing:
     def _search(self, devices: int) -> CurvePoint:
         try:
             inputs, found = self.found(devices)
-        except UnsupportedError as error:  # of plans that fit, the framework runs none
+        except (InputError, UnsupportedError) as error:  # pins of other counts; of plans that fit, none that is run
             self.unusable = self.unusable or error
             return CurvePoint(devices=devices)
         if not found.result.plans:
             return CurvePoint(devices=devices)
         best = found.result.plans[0]
         job = found.job(best, inputs.model, inputs.workload)
+        self._used[devices] = job.cluster.devices
         run = whole_run(job, best.estimate)
         point = CurvePoint(
             devices=devices,
@@ -265,18 +320,39 @@ class Sizing:
         return replace(point, meets=self.goal.met(point))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """What one trainer, or no framework in particular, makes of the counts."""
+
+    sizing: Sizing
+    found: CurvePoint | None
+    """The fewest devices that meet the goal, or at a limit the fewest found to; None where no number does."""
+    trainer: str | None = None
+    """None where none is asked for, or none runs what is asked."""
+    stopped: str = ""
+    """The limit for which not every count was looked at; empty where each was."""
+    at_least: int = 1
+    """Fewer devices are not enough, which is proven."""
+
+    @classmethod
+    def of(cls, sizing: Sizing, trainer: str | None = None) -> Sized:
+        """Look at the counts."""
+        found = sizing.first()
+        return cls(sizing=sizing, found=found, trainer=trainer, stopped=sizing.stopped, at_least=sizing.at_least)
+
+
 @lru_cache(maxsize=256)
 def _least_s(model: ModelSpec, group: NodeGroup, workload: Workload, space: Space) -> float | None:
     """Step time that no plan of a count can beat; None where nothing can fit. Trainers of equal kernels share it.
 
     Raises:
-        InfeasibleError: a limit is reached before all rows are bounded.
+        _OutOfLimitsError: a limit is reached before all rows are bounded.
     """
     hardware = hardware_of(group, workload)
     least_s = np.inf
     for number, grid in enumerate(grid_parts(model, workload, group.devices, space)):
         if number and (limit := spent()):
-            raise nothing_in_time(limit, f"the least time on {group.devices:,} {group.device.name}")
+            raise _OutOfLimitsError(limit)
         bounds = RowBounds(grid, model, hardware, workload)
         possible = bounds.peak_bytes <= hardware.memory_bytes
         least_s = min(least_s, float(bounds.time_s[possible].min(initial=np.inf)))

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 
+from meshwright.budget import spent
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.planning.for_target import priced_as
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.objectives import Aim
-from meshwright.planning.size import MOST_DEVICES, CurvePoint, Goal, Sizing
+from meshwright.planning.size import MOST_DEVICES, Goal, Sized, Sizing
 from meshwright.targets import FINE_TUNING
 
 BATCH_DEVICES = 8
 """Devices for which a batch that nobody gave is chosen: adapters are trained on few, in batches of few sequences."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sized:
-    """What one trainer, or no framework in particular, makes of the counts."""
-
-    sizing: Sizing
-    found: CurvePoint | None
-    """The fewest devices that meet the goal; None where no number does."""
-    trainer: str | None
-    """None where no trainer runs what is asked."""
 
 
 def sized_under_trainers(job: JobFields, goal: Goal, limits: SpaceFields) -> Sized:
@@ -44,26 +34,30 @@ def sized_under_trainers(job: JobFields, goal: Goal, limits: SpaceFields) -> Siz
     """
     best: Sized | None = None
     nearest: list[Sized] = []
+    stopped, at_least = "", MOST_DEVICES
     for trainer in FINE_TUNING:
+        if best is not None and (limit := spent()):
+            stopped, at_least = limit, 1
+            break
         most = MOST_DEVICES if best is None or best.found is None else best.found.devices
         try:
             base = job_inputs(priced_as(job, trainer), usual_devices=BATCH_DEVICES)
             sizing = Sizing(base, goal, limits.pin, limits.forbid, target=trainer, most=most)
             if not sizing.runs:
                 continue
-            one = Sized(sizing=sizing, found=sizing.first(), trainer=trainer)
+            one = Sized.of(sizing, trainer)
         except (InputError, UnsupportedError):
             continue  # it does not train this
+        stopped, at_least = stopped or one.stopped, min(at_least, one.at_least)
         if one.found is not None and (best is None or _order(one) < _order(best)):
             best = one
         if sizing.bounds:
             nearest.append(one)
+    if best is None and nearest:
+        best = min(nearest, key=_least_s)
     if best is not None:
-        return best
-    if nearest:
-        return min(nearest, key=_least_s)
-    sizing = Sizing(job_inputs(job, usual_devices=BATCH_DEVICES), goal, limits.pin, limits.forbid)
-    return Sized(sizing=sizing, found=sizing.first(), trainer=None)
+        return replace(best, stopped=stopped, at_least=at_least)
+    return Sized.of(Sizing(job_inputs(job, usual_devices=BATCH_DEVICES), goal, limits.pin, limits.forbid))
 
 
 def aim_of_goal(goal: Goal) -> Aim:

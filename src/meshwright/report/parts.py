@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
+
+from meshwright.fields.limits import stopped_warning
 
 
 def columns(*names: str, left: Collection[str] = (), fold: Collection[str] = (), gap: int = 2) -> Table:
@@ -72,3 +75,14 @@ def bullet(text: str | Text) -> Hanging:
 def warning(text: str) -> Hanging:
     """A paragraph that must be seen."""
     return Hanging(text, Text("! ", style="bold yellow"))
+
+
+def stopped_lines(document: Mapping[str, Any], said: Collection[str] = ()) -> list[Hanging]:
+    """That a limit stopped what the document answers; nothing where none did.
+
+    Args:
+        document: the answer as data.
+        said: what the page warns of anyway.
+    """
+    lines = [stopped_warning(document["stopped"])] if "stopped" in document else []
+    return [warning(line) for line in lines if line not in said]

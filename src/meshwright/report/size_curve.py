@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.parts import columns, heading
+from meshwright.report.parts import columns, heading, stopped_lines
 from meshwright.report.plan_tables import render_plan_set
 from meshwright.report.words.sizing import of_things
 from meshwright.units import percent, seconds, significant
@@ -23,6 +23,7 @@ def render_size(document: Mapping[str, Any]) -> RenderableType:
     """
     return Group(
         Text(document["text"], style="bold"),
+        *stopped_lines(document, document["plan_set"]["warnings"]),
         heading("Counts searched"),
         Text(document["considered"], style="dim"),
         curve_table(document["curve"], document["devices"]),

@@ -11,7 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.report.parts import bullet, columns, heading
+from meshwright.report.parts import bullet, columns, heading, stopped_lines
+from meshwright.report.words.sizing import of_things
 from meshwright.units import seconds, significant
 
 SHOWN = 5
@@ -25,6 +26,7 @@ def render_tune(document: Mapping[str, Any]) -> RenderableType:
     """
     parts: list[RenderableType] = [Text(_verdict(document), style="bold"), Text()]
     parts += [bullet(line) for line in _facts(document)]
+    parts += stopped_lines(document)
     parts += [heading("Best trials"), _trial_table(document["trials"], document["optimum"])]
     reasons = Counter(_kind(row) for row in document["trials"] if row["reason"])
     if reasons:
@@ -43,7 +45,7 @@ def render_tuners(document: Mapping[str, Any]) -> RenderableType:
     """
     optimum, search_s = document["optimum"], document["timing"]["search_s"]
     line = (
-        f"{document['space']}: {document['size']:,} points, {document['budget']} trials each; "
+        f"{document['space']}: {_points(document)}, {document['budget']} trials each; "
         f"exact search: {seconds(optimum['value'])} in {seconds(search_s)}{_stopped(optimum)}"
     )
     table = columns("tuner", "regret", "best", "at 10", "at 30", "ok", "time", "per trial", left=("tuner",))
@@ -53,6 +55,10 @@ def render_tuners(document: Mapping[str, Any]) -> RenderableType:
     repeats = max(len(studies) for studies in grouped_studies(document).values())
     parts: list[RenderableType] = [Text(line, style="bold"), Text(), table, Text()]
     parts.append(bullet(f"the optimum is {optimum['name']}"))
+    fewest = min(study["count"] for study in document["studies"])
+    if fewest < document["budget"]:
+        parts.append(bullet(f"not all trials were made: at least {fewest:,} of a study"))
+    parts += stopped_lines(document)
     parts.append(bullet("regret: how much worse the best trial is than the optimum; at N: after N trials"))
     if repeats > 1:
         parts.append(bullet(f"medians over {repeats} seeds"))
@@ -107,8 +113,9 @@ def _comparison_cells(studies: Sequence[Mapping[str, Any]], optimum: float) -> l
 def _verdict(document: Mapping[str, Any]) -> str:
     best, optimum = document["best"], document["optimum"]
     if best is None:
-        return f"None of {document['count']} trials with {document['label']} is ok."
-    text = f"{best['name']}: {seconds(best['value'])}, the best of {document['count']} trials with {document['label']}"
+        return f"None of {of_things(document['count'], 'trial')} with {document['label']} is ok."
+    made = f"{of_things(document['count'], 'trial')} with {document['label']}"
+    text = f"{best['name']}: {seconds(best['value'])}, the best of {made}"
     if not optimum:
         return f"{text}."
     known = "the best that the exact search had found" if "stopped" in optimum else "the optimum"
@@ -126,9 +133,15 @@ def _named(document: Mapping[str, Any]) -> str:
     return str(document["objective"]).removesuffix("_s").replace("_", " ")
 
 
+def _points(document: Mapping[str, Any], kind: str = "") -> str:
+    """How many there are: `206,392 points`."""
+    size = f"{document['size']:,} {kind}points"
+    return f"the part of the space with {size}" if document.get("partial") else size
+
+
 def _facts(document: Mapping[str, Any]) -> list[str]:
     counts = ", ".join(f"{count} {status}" for status, count in document["counts"].items())
-    facts = [f"{document['space']}: {document['size']:,} legal points, searched for the least {_named(document)}"]
+    facts = [f"{document['space']}: {_points(document, 'legal ')}, searched for the least {_named(document)}"]
     optimum, search_s = document["optimum"], document["timing"]["search_s"]
     if optimum:
         facts.append(
@@ -137,7 +150,8 @@ def _facts(document: Mapping[str, Any]) -> list[str]:
     timing = document["timing"]["studies"][0]
     took = f"{seconds(timing['wall_s'])}, of which {seconds(timing['priced_s'])} to price"
     resumed = f"; {document['resumed']} trials are of earlier runs" if document["resumed"] else ""
-    return [*facts, f"trials: {counts}; {took}{resumed}"]
+    of = f" of {document['budget']:,}" if document["count"] < document["budget"] else ""
+    return [*facts, f"trials{of}: {counts}; {took}{resumed}"]
 
 
 def _trial_table(rows: Sequence[Mapping[str, Any]], optimum: Mapping[str, Any] | None) -> Table:

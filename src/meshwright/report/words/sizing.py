@@ -35,6 +35,21 @@ def considered_text(sizing: Sizing) -> str:
     )
 
 
+def unproven_text(devices: int, at_least: int) -> str:
+    """What a limit left open of the fewest devices; nothing where no count between could be enough.
+
+    Args:
+        devices: that are enough.
+        at_least: as many may be enough, fewer are not.
+    """
+    if at_least >= devices:
+        return ""
+    fewer = f"fewer than {at_least:,} are not enough, and " if at_least > 1 else ""
+    return (
+        f" That is not proven to be the fewest: {fewer}not every count from {at_least:,} to {devices:,} was searched."
+    )
+
+
 def limiting_batch_text(devices: int, batch: int, seq_len: int, usual_devices: int) -> str:
     """What an assumed batch has to do with many devices; nothing where it was chosen for as many.
 

@@ -40,6 +40,9 @@ from meshwright.strategies import CONTEXTS
 from meshwright.strategies.columns import OVERLAPS
 from meshwright.units import gib
 
+PART_ROWS = 2000
+"""Rows of a space that is not looked at whole: enough to try, and their axes take a fraction of a second."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSpace(TableSpace):
@@ -66,6 +69,8 @@ class PlanSpace(TableSpace):
     """The framework that has to run the plans, as its own people write it."""
     refuses: Callable[[Job], tuple[Problem, ...]] | None = None
     """What that framework cannot run of a plan."""
+    part: Grid | None = field(default=None, init=False, compare=False, repr=False)
+    """The rows for which limits left room or time, which other processes must take, too; None where all are."""
 
     def __post_init__(self) -> None:
         overlaps, dispatchers = (self.space.pinned(axis) or () for axis in ("ep_overlap", "dispatcher"))
@@ -105,9 +110,7 @@ class PlanSpace(TableSpace):
     @cached_property
     def _rows(self) -> tuple[Grid, list[int]]:
         """Legal rows with at least one plan, and how many plans there are up to each of them."""
-        grid = build_grid(self.model, self.workload, self.cluster.devices, self.space)
-        if limit := grid.stopped or spent():
-            raise nothing_in_time(limit, f"the legal plans of {self.name}")
+        grid = self._legal_rows()
         if grid.offload:
             what, why = f"offload={grid.offload} in a study", "tuners try plans that keep everything on their devices"
             problem = Problem(what=what, why=why, fix="drop it, or use plan", field="offload")
@@ -117,21 +120,38 @@ class PlanSpace(TableSpace):
             shapes = per_pair(grid.pp, grid.m, self._factory.count)
             plans = shapes * per_pair(grid.dp, grid.cp, lambda dp, cp: len(shardings_for(dp, cp, self.space)))
         if not plans.any():
+            if grid.stopped:
+                raise nothing_in_time(grid.stopped, f"the legal plans of {self.name}")
             what = f"no plan of {self.model.name} on {self.cluster.devices} devices is legal"
             fix = "`meshwright plan` with the same options says which rule empties the space"
             raise InfeasibleError(what=what, fix=fix, field="gpus", code="MW301")
         return grid.take(plans > 0), np.cumsum(plans[plans > 0]).tolist()
 
+    def _legal_rows(self) -> Grid:
+        """All of them, or at a limit some that are spread over those that were found."""
+        if self.part is not None:
+            return self.part
+        grid = build_grid(self.model, self.workload, self.cluster.devices, self.space)
+        if limit := grid.stopped or (spent() if grid.rows > PART_ROWS else ""):
+            spread = np.linspace(0, grid.rows - 1, min(PART_ROWS, grid.rows)).astype(np.int64)
+            grid = replace(grid.take(spread), stopped=limit)
+            object.__setattr__(self, "part", grid)
+        return grid
+
+    @property
+    def stopped(self) -> str:
+        """The limit for which only a part of the legal plans is tried; empty where all may be."""
+        grid, _ = self._rows
+        return grid.stopped
+
     @property
     def size(self) -> int:
-        """Legal plans, as many as the exact search counts."""
+        """Legal plans, as many as the exact search counts; of the part where it is one."""
         return self._rows[1][-1]
 
     def tables(self) -> tuple[tuple[TrialAxis, ...], tuple[Forbidden, ...]]:
         """What ties the degrees to the model, the devices, the batch and each other."""
         grid, _ = self._rows
-        if limit := spent():
-            raise nothing_in_time(limit, f"the axes of {self.name}")
         return tables_of(grid, self._factory, self.space)
 
     def sample(self, generator: random.Random) -> Point:

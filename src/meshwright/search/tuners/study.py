@@ -12,6 +12,9 @@ from meshwright.budget import spent
 from meshwright.search.tuners.base import STATUSES, Outcome, Point, Rules, Trial, TunableSpace
 from meshwright.search.tuners.store import TrialStore
 
+LEAST_TRIALS = 10
+"""Made beyond a limit where none is ok: a study answers with a plan where there is one to be found quickly."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
@@ -77,8 +80,11 @@ class TrialLog:
 
     @property
     def left(self) -> int:
-        """Trials still to make."""
-        return 0 if self.trials and spent() else max(0, self.target - len(self.trials))
+        """Trials still to make; beyond a limit only a few, until one of the study is ok."""
+        enough = len(self.trials) >= self.resumed + LEAST_TRIALS or any(
+            one.outcome.status == "ok" for one in self.trials
+        )
+        return 0 if enough and spent() else max(0, self.target - len(self.trials))
 
     def judge(self, point: Point) -> Outcome:
         """Price a point; see `judged`."""

@@ -18,7 +18,7 @@ class TableSpace:
     """
 
     def __getstate__(self) -> dict[str, object]:
-        return {one.name: self.__dict__[one.name] for one in fields(self)}  # type: ignore[arg-type]
+        return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
 
     def tables(self) -> tuple[tuple[TrialAxis, ...], tuple[Forbidden, ...]]:
         """All axes, also those with one value or none, parents first, and the rules between them."""

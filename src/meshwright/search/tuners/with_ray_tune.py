@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+from meshwright.budget import left_s
 from meshwright.search.tuners.base import Outcome, Point, Rules, TunableSpace
 from meshwright.search.tuners.nearest import on_axes
 from meshwright.search.tuners.study import TrialLog, bounded, judged
@@ -35,6 +36,10 @@ _QUIET = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
+
+
+LEAST_S = 1.0
+"""Of a study whose time is over when it starts: Ray's workers are there by then."""
 
 
 def tune(log: TrialLog, *, algorithm: str, scheduler: str, seed: int, study: str, workers: int) -> None:
@@ -65,6 +70,7 @@ def tune(log: TrialLog, *, algorithm: str, scheduler: str, seed: int, study: str
                     metric=VALUE,
                     mode="min",
                     num_samples=log.left,
+                    time_budget_s=None if (left := left_s()) is None else max(left, LEAST_S),
                     search_alg=searcher,
                     scheduler=_scheduler(scheduler),
                     max_concurrent_trials=workers,
