@@ -331,7 +331,8 @@ def others() -> Iterator[Claim]:
         setting="T5-3B on 8 RTX 2080 Ti",
         source="Eliad et al., ATC 2021",
         known="R",
-        why="plans cut contiguous stages; its partition is an order for `schedule`, not an axis of the search",
+        why="the search cuts contiguous stages; blocks that are not neighbours are priced and run where a plan names "
+        "them, as `ftpipe-0_1_0`",
     )
     yield from (
         Claim(

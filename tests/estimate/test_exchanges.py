@@ -6,6 +6,13 @@ import pytest
 
 import meshwright
 from meshwright.errors import InputError
+from meshwright.estimate.layout import expand
+from meshwright.estimate.legality import row_problems
+from meshwright.estimate.plan_checks import check_plan
+from meshwright.library import models
+from meshwright.library.clusters import resolve_gpus
+from meshwright.specs.row_text import parse_row
+from meshwright.specs.workload import Workload
 
 DEEPSEEK = {
     "gpus": "2048xH800",
@@ -53,10 +60,32 @@ def test_combined_1f1b_hides_exchanges_but_those_of_its_warm_up() -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "field"),
+    [("epag", "dispatcher"), ("epmove", "dispatcher"), ("epov", "overlap"), ("epc2", "overlap_degree"),
+     ("epbal", "placed_by_load")],
+)  # fmt: skip
+@pytest.mark.parametrize(("model", "why"), [("gpt2", "gpt2 has no experts"), ("mixtral-8x7b", "on every rank")])
+def test_words_about_exchanges_that_a_plan_does_not_have_are_refused(
+    word: str, field: str, model: str, why: str
+) -> None:
+    """In one line, and in the strategies of a plan file."""
+    spec, row = models.spec(model), parse_row(f"{word}.dp8.z3.mbs1.gbs8", devices=8, global_batch=8, schedules=())
+    assert [problem.what for problem in row_problems(row, spec, 1024, 8) if why in problem.why] == [
+        f"{word} without ep"
+    ]
+    with pytest.raises(InputError) as refused:
+        check_plan(expand(row, spec, 1024), spec, resolve_gpus("8xH100"), Workload(seq_len=1024, global_batch=8))
+    assert [problem.field for problem in refused.value.problems if why in problem.why] == [
+        f"strategies[0].expert.{field}"
+    ]
+
+
+@pytest.mark.parametrize(
     ("plan", "why"),
     [
+        ("pp16.ep64.epag.epc2.dp128.mbs1", "tokens are gathered at once"),
         ("pp16.ep64.epov.dp128.mbs1", "runs no forward together with a backward"),
-        ("pp16.epov.dp128.mbs1.dualpipe", "experts on one rank exchange nothing"),
+        ("pp16.epov.dp128.mbs1.dualpipe", "all experts are on every rank, so nothing is exchanged"),
         ("pp16.vpp2.ep64.epov.dp128.mbs1.rc-full", "recomputing a whole layer repeats its exchanges"),
     ],
 )

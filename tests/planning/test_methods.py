@@ -103,6 +103,8 @@ def test_ways_to_reach_experts_are_refused_where_there_are_none(pin: str) -> Non
         space(DENSE, pin=pin)
     assert space(EXPERTS, pin=pin)
     assert space(DENSE, forbid=pin)
+    with pytest.raises(InputError, match="with ep=1 all experts are on every rank"):
+        space(EXPERTS, pin=(pin, "ep=1"))
 
 
 def test_a_plan_says_what_was_opened_and_is_no_slower() -> None:

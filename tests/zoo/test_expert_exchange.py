@@ -116,6 +116,10 @@ def test_gates_with_capacity_route_alike_on_8_devices(spec: MoeMlp, gate: Gate, 
         (ExpertParallel(dispatcher="deduplicated"), "folded"),
         (ExpertParallel(dispatcher="deduplicated"), "parts"),
         (ExpertParallel(dispatcher="deduplicated", shadowed=3), "two levels"),
+        (ExpertParallel(dispatcher="allgather"), "data"),
+        (ExpertParallel(dispatcher="allgather"), "folded"),
+        (ExpertParallel(dispatcher="allgather"), "parts"),
+        (ExpertParallel(dispatcher="allgather", drop_duplicates=True), "all ranks"),
     ],
 )
 def test_every_way_ends_where_one_device_ends(how: ExpertParallel, grid: str) -> None:
@@ -210,6 +214,43 @@ def test_more_visited_experts_cost_no_more_where_a_token_is_sent_once() -> None:
         for top_k in (2, 8)
     )  # fmt: skip
     assert few == many
+
+
+def gathered_bytes(grid: str, how: ExpertParallel, hidden: int) -> dict[str, int]:
+    """What a compiled program sends, by kind of collective."""
+    apart, sent = both(SPEC, GRIDS[grid], how, capacity=None, hidden=hidden)
+    assert apart < 1e-9
+    return sent.result_bytes
+
+
+@pytest.mark.parametrize(
+    ("grid", "degrees"),
+    [
+        ("data", {"ep": 8, "mbs": SAMPLES // 8}),
+        ("parts", {"tp": 2, "sp": True, "ep": 4, "etp": 2, "mbs": SAMPLES // 4}),
+    ],
+)
+def test_all_ranks_gather_all_tokens_at_the_priced_bytes(grid: str, degrees: dict[str, int]) -> None:
+    """What grows with the width of tokens: routing beside them is gathered, too. Nothing goes by all-to-all."""
+    plain, gathered = ([gathered_bytes(grid, ExpertParallel(dispatcher=name), width) for width in (HIDDEN, 2 * HIDDEN)]
+                       for name in ("alltoall", "allgather"))  # fmt: skip
+    assert not any("all-to-all" in sent for sent in gathered)
+    rows = columns(seq_len=LENGTH, dispatcher="allgather", **degrees)
+    ranks = {"ep": degrees["ep"], "etp": degrees.get("etp", 1)}
+    work = SPEC.work(LayerContext(hidden=HIDDEN, kernel="flash", dropout=False))
+    wanted = dict.fromkeys(("all-gather", "reduce-scatter"), 0.0)
+    calls = (call for op in work.ops if isinstance(op, Exchange)
+             for call in exchange_calls(op, rows, Routing(copies=SPEC.top_k), ELEMENT))  # fmt: skip
+    for call in calls:
+        size = float(np.sum(np.asarray(call.payload_bytes)))
+        if call.kind == "all_to_all":
+            assert not size
+        else:
+            wanted[call.kind.replace("_", "-")] += size / (ranks[call.group] if call.kind == "reduce_scatter" else 1)
+    # Weights, whose size grows with the width as well, are gathered and summed as where tokens are exchanged.
+    kinds = {"all-gather": 0.0, "reduce-scatter": 0.0}
+    grown = {kind: gathered[1].get(kind, 0) - gathered[0].get(kind, 0) for kind in kinds}
+    assert grown == {kind: pytest.approx(size, rel=0.01) for kind, size in wanted.items()}, plain
 
 
 TED = ExpertParallel(drop_duplicates=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from meshwright.errors import InputError, Problem
 from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import ExpertParallel, LayerStrategy
 from meshwright.specs.workload import Workload
 
@@ -14,15 +15,36 @@ _LOAD = "state it: --expert-load FILE, or zipf:1.2"
 _ALONE = ExpertParallel()
 _MOE_AGAIN = {"moe", "moe_act"}
 _EXCHANGED = (
+    "dispatcher",
+    "overlap",
     "overlap_degree",
     "shadowed",
     "placed_by_load",
+    "placement",
     "drop_duplicates",
     "stash_collectives",
     "prioritised",
     "locality",
 )
 """What is said of an exchange between ranks."""
+_OF_EXPERTS = (*_EXCHANGED, "capacity_factor", "expert_shards")
+"""What is said of experts, wherever they are."""
+
+
+def idle_words(row: PlanRow, model: ModelSpec) -> Iterator[Problem]:
+    """Words of a plan about an exchange between experts that it does not have, each with its reason.
+
+    Args:
+        row: the plan.
+        model: the model.
+    """
+    if row.ep > 1:
+        return  # what a model without experts has against the degree is another rule
+    experts = any(layer.mlp.routed_experts for layer in model.kinds())
+    why = "all experts are on every rank, so nothing is exchanged" if experts else f"{model.name} has no experts"
+    fix = "leave it out, or use ep2 or more" if experts else "leave it out"
+    for word in row.expert_words():
+        yield Problem(what=f"{word} without ep", why=why, fix=fix, field="plan")
 
 
 def expert_problems(strategy: LayerStrategy, model: ModelSpec, workload: Workload, where: str) -> Iterator[Problem]:
@@ -55,7 +77,8 @@ def expert_problems(strategy: LayerStrategy, model: ModelSpec, workload: Workloa
         return  # legality refuses the degree itself
     if not experts or expert.ep == 1:
         why = "all experts are on every rank, so nothing is exchanged" if experts else f"{model.name} has no experts"
-        meaningless = [name for name in _EXCHANGED if getattr(expert, name) != getattr(_ALONE, name)]
+        stated = _EXCHANGED if experts else _OF_EXPERTS
+        meaningless = [name for name in stated if getattr(expert, name) != getattr(_ALONE, name)]
         yield from (refused(name, why, "leave it out, or use ep2 or more" if experts else "leave it out")
                     for name in meaningless)  # fmt: skip
         return
@@ -86,6 +109,8 @@ def expert_problems(strategy: LayerStrategy, model: ModelSpec, workload: Workloa
             yield refused("capacity_factor", "experts compute the tokens of each rank separately", "leave it out")
         if expert.overlap_degree > 1:
             yield refused("overlap_degree", "tokens are not exchanged, so there is nothing to split", "leave it out")
+    if DISPATCHERS[expert.dispatcher].gathers and expert.overlap_degree > 1:
+        yield refused("overlap_degree", "tokens are gathered at once", "leave it out, or use alltoall")
     if expert.drop_duplicates and (strategy.tp == 1 or strategy.tensor.shards_sequence):
         why = "tensor ranks hold no duplicates" if strategy.tp > 1 else "one tensor rank holds each token"
         yield refused("drop_duplicates", why, "leave it out, or use tp2 or more with nosp")

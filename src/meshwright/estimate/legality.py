@@ -114,6 +114,10 @@ def row_problems(row: PlanRow, model: ModelSpec, seq_len: int, devices: int) -> 
         )
         row = replace(row, recompute="full", recompute_layers=0)
     problems += strategy_problems(row.strategy())
+    if row.ep == 1 and row.expert_words():
+        from meshwright.estimate.expert_rules import idle_words  # of plans that are refused
+
+        problems += idle_words(row, model)
     if row.data_words:
         from meshwright.estimate.sum_rules import sum_problems  # few plans need it
 

@@ -24,10 +24,8 @@ def overlap_problems(
     def add(what: str, why: str, fix: str) -> None:
         found.append(Problem(what=f"{_WORDS[overlap]} with {what}", why=why, fix=fix, field="ep_overlap"))
 
-    if overlap == "none" or not model.is_moe:
-        return found
-    if strategy.expert.ep == 1:
-        add("ep 1", "experts on one rank exchange nothing", "leave it out, or use ep2 or more")
+    if overlap == "none" or strategy.expert.ep == 1:
+        return found  # that nothing is exchanged is said of every such word
     if overlap == "shared":
         if not any(getattr(layer.mlp, "shared_ffn_hidden", 0) for layer in model.kinds()):
             add(model.name, "the model has no shared experts", "use epov, which needs none")

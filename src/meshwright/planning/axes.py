@@ -246,12 +246,14 @@ def _unordered(pins: dict[str, tuple[object, ...]]) -> list[Problem]:
 
 
 def _of_no_experts(pins: dict[str, tuple[object, ...]], model: ModelSpec) -> list[Problem]:
-    """Ways to reach experts that a model without any is held to."""
-    if any(layer.mlp.routed_experts for layer in model.kinds()):
+    """Ways to reach experts on other ranks that a plan is held to, where no plan has any."""
+    experts = any(layer.mlp.routed_experts for layer in model.kinds())
+    if experts and pins.get("ep") != (1,):
         return []
-    why = f"{model.name} has no experts"
+    why = "with ep=1 all experts are on every rank" if experts else f"{model.name} has no experts"
+    fix = "leave {axis} out, or use ep=2 or more" if experts else "leave {axis} out"
     return [
-        Problem(what=f"{axis}={_listed(pins[axis])}", why=why, fix=f"leave {axis} out", field=axis)
+        Problem(what=f"{axis}={_listed(pins[axis])}", why=why, fix=fix.format(axis=axis), field=axis)
         for axis in WAY_AXES
         if axis in pins and AXES[axis].neutral not in pins[axis]
     ]

@@ -142,8 +142,7 @@ class PlanRow:
             tokens.append(_format_cp(self.cp))
         degrees = ("ep", "etp") if of_layers else ("pp", "vpp", "ep", "etp")
         tokens += [f"{name}{degree}" for name in degrees if (degree := getattr(self, name)) > 1]
-        tokens += [token for token, (field, stated) in expert_tokens().items()
-                   if (value := getattr(self, field)) == stated and isinstance(value, type(stated))]  # fmt: skip
+        tokens += self.expert_words()
         tokens.append(f"dp{self.dp}")
         if self.sharding != UNSHARDED:
             tokens.append(self.sharding_word)
@@ -163,6 +162,11 @@ class PlanRow:
         if self.optimizer_tile:
             tokens.append(f"tile{self.optimizer_tile}")
         return tokens
+
+    def expert_words(self) -> list[str]:
+        """Tokens about the way of tokens to experts on other ranks."""
+        return [token for token, (field, stated) in expert_tokens().items()
+                if (value := getattr(self, field)) == stated and isinstance(value, type(stated))]  # fmt: skip
 
     def strategy(self, *, recomputed: bool | None = None) -> LayerStrategy:
         """The strategy of a layer; `recomputed` says on which side of a `block` boundary the layer is."""

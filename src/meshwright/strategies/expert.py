@@ -113,6 +113,7 @@ def exchange_calls(
         gather = (op.direction == "dispatch") == (phase == "forward")
         element = dispatched_bytes or activation_bytes if gather else activation_bytes
         per_rank = elements * element
+        whole = columns.routed_tokens * columns.ep * (op.width * element)
         exchanged = per_rank * (columns.ep > 1)
         if silent is not None:
             exchanged = exchanged * ~silent
@@ -139,12 +140,14 @@ def exchange_calls(
                 category="ep",
                 phase=phase,
                 group="etp",
-                payload_bytes=per_rank * columns.etp * (columns.etp > 1),
+                payload_bytes=(per_rank if gathers is None else np.where(gathers, whole, per_rank))
+                * columns.etp
+                * (columns.etp > 1),
             ),
         )
         if gathers is not None:
-            whole = columns.sequence_tokens * columns.ep * (op.width * element) * (columns.ep > 1) * gathers
-            calls += (Call(kind=kind, category="ep", phase=phase, group="ep", payload_bytes=whole),)
+            sums = whole * (columns.ep > 1) * gathers
+            calls += (Call(kind=kind, category="ep", phase=phase, group="ep", payload_bytes=sums),)
         if columns.whole_tokens is not None and not gather:
             # What comes back is of a rank's own part of the tokens, which all of them hold again.
             shared = columns.whole_tokens & ~columns.sp & (columns.tp > 1) & (columns.ep * columns.etp > 1)

@@ -96,15 +96,11 @@ def experts(
         send, take = (values[:, :, slots(how.placement)] for values in (send, take))
     hot = jax.lax.top_k(send.sum((0, 1, 3)), how.shadowed)[1] if how.shadowed else None
     of_each = {name: weights[name] for name in weights if name in OF_EACH}
-    if grid is not None and grid.expert and DISPATCHERS[how.dispatcher].once:
-        y = sent_once(grid, of_each, x, send.sum(-1), take.sum(-1).astype(x.dtype), mlps, hot)
-    elif (
-        grid is not None
-        and grid.expert
-        and how.drop_duplicates
-        and hot is None
-        and not DISPATCHERS[how.dispatcher].moves
-    ):
+    kind = DISPATCHERS[how.dispatcher]
+    if grid is not None and grid.expert and (kind.once or kind.gathers):
+        visits, weights_of = send.sum(-1), take.sum(-1).astype(x.dtype)
+        y = sent_once(grid, of_each, x, visits, weights_of, mlps, hot, everywhere=kind.gathers)
+    elif grid is not None and grid.expert and how.drop_duplicates and hot is None and not kind.moves:
         y = without_duplicates(grid, of_each, x, send.sum(-1), take.sum(-1).astype(x.dtype), how)
     else:
         arrived = jnp.einsum("bsec,bsh->ebch", send.astype(x.dtype), x)

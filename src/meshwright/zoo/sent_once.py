@@ -1,4 +1,5 @@
-"""Tokens that are sent once: to a domain of ranks with experts of theirs, and inside it once to each such rank.
+"""Tokens that are sent once: to a domain of ranks with experts of theirs, and inside it once to each such rank; or
+gathered by every rank, whatever experts they visit.
 
 What the experts of a rank give a token is summed there, and the sums of ranks and domains on the same way home. Ranks
 have room for every token that may come, so that a run sends as many bytes as where each token has an expert everywhere.
@@ -11,9 +12,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from meshwright.compiler.grid import DeviceGrid
+from meshwright.zoo.expert_exchange import EXCHANGED
 from meshwright.zoo.splits import expert_axes
 
 Weights = dict[str, jax.Array]
@@ -31,6 +34,8 @@ def sent_once(
     shares: jax.Array,
     mlps: Mlps,
     hot: jax.Array | None = None,
+    *,
+    everywhere: bool = False,
 ) -> jax.Array:
     """What the experts make of tokens.
 
@@ -42,6 +47,7 @@ def sent_once(
         shares: weights of their results [samples, length, experts].
         mlps: of every expert.
         hot: experts whose weights are copied to every rank; None for none.
+        everywhere: every rank gathers all tokens, and sums of what it makes of them are scattered.
     """
     rows = {SAMPLES: grid.data, LENGTH: (*grid.tokens, *grid.tensor)}
     length = x.shape[LENGTH]
@@ -54,25 +60,40 @@ def sent_once(
     ]
 
     def computed(own: Weights, x: jax.Array, visits: jax.Array, shares: jax.Array) -> jax.Array:
-        """Sums over the experts of a rank."""
-
-        def summed(values: jax.Array) -> jax.Array:
-            for at, axes in reversed(parts):
-                values = jax.lax.psum_scatter(values, axes, scatter_dimension=at + 1, tiled=True)
-            return values
-
+        """Sums over the experts of a rank, and of its tensor ranks' parts of them."""
+        if parts and "down_bias" in own:
+            first = jax.lax.axis_index(grid.expert_tensor) == 0
+            own = own | {"down_bias": own["down_bias"] * first}
         for at, axes in parts:
-            x = jax.lax.all_gather(x, axes, axis=at, tiled=True)
-        made = mlps(own, jnp.broadcast_to(x, (own["up"].shape[0], *x.shape)), summed)
-        return jnp.einsum("ebsh,bse->bsh", made, shares * visits.astype(shares.dtype))
+            x, visits, shares = (
+                _named(jax.lax.all_gather(values, axes, axis=at, tiled=True)) for values in (x, visits, shares)
+            )
+        made = mlps(own, jnp.broadcast_to(x, (own["up"].shape[0], *x.shape)), lambda values: values)
+        y = jnp.einsum("ebsh,bse->bsh", made, shares * visits.astype(shares.dtype))
+        for at, axes in reversed(parts):
+            y = _named(jax.lax.psum_scatter(y, axes, scatter_dimension=at, tiled=True))
+        return y
 
     def through(own: Weights, x: jax.Array, visits: jax.Array, shares: jax.Array) -> jax.Array:
         for at, axis in levels:
-            x, visits, shares = _handed_on(x, visits, shares, at, axis, grid.size((axis,)))
+            x, visits, shares = map(_named, _handed_on(x, visits, shares, at, axis, grid.size((axis,))))
         y = computed(own, x, visits, shares)
         for at, axis in reversed(levels):
-            y = jax.lax.all_to_all(y[None], axis, at + 1, 0, tiled=True).sum(0)
+            y = _named(jax.lax.all_to_all(y[None], axis, at + 1, 0, tiled=True)).sum(0)
         return y
+
+    def everyone(own: Weights, x: jax.Array, visits: jax.Array, shares: jax.Array) -> jax.Array:
+        held, shape = own["up"].shape[0], x.shape
+        x, visits, shares = (
+            _named(jax.lax.all_gather(values.reshape(1, -1, values.shape[-1]), grid.expert, axis=LENGTH, tiled=True))
+            for values in (x, visits, shares)
+        )
+        visits, shares = (
+            jax.lax.dynamic_slice_in_dim(values, held * jax.lax.axis_index(grid.expert), held, axis=-1)
+            for values in (visits, shares)
+        )
+        y = computed(own, x, visits, shares)
+        return _named(jax.lax.psum_scatter(y, grid.expert, scatter_dimension=LENGTH, tiled=True)).reshape(shape)
 
     def shadowed(own: Weights, x: jax.Array, visits: jax.Array, shares: jax.Array, hottest: jax.Array) -> jax.Array:
         held = own["up"].shape[0]
@@ -84,11 +105,18 @@ def sent_once(
     placed = {name: grid.spec(expert_axes(name), matrix.shape) for name, matrix in weights.items()}
     given = (placed, split, split, split)
     if hot is None:
-        made = jax.shard_map(through, mesh=grid.mesh, in_specs=given, out_specs=split)(weights, x, visits, shares)
+        way = everyone if everywhere else through
+        made = jax.shard_map(way, mesh=grid.mesh, in_specs=given, out_specs=split)(weights, x, visits, shares)
     else:
         ranks = jax.shard_map(shadowed, mesh=grid.mesh, in_specs=(*given, PartitionSpec()), out_specs=split)
         made = ranks(weights, x, visits, shares, hot)
     return made[:, :length]
+
+
+def _named(values: jax.Array) -> jax.Array:
+    """Values that come out of an exchange, by the name under which a layer that is computed again may keep them."""
+    found: jax.Array = checkpoint_name(values, EXCHANGED)
+    return found
 
 
 def _handed_on(
