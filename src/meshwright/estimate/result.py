@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.estimate.memory import MEMORY_KINDS, fits
+from meshwright.records import fields_of
 from meshwright.specs.calibration import UNMEASURED_TIE
 from meshwright.specs.device import Basis
 
@@ -108,12 +109,7 @@ class LinkTraffic:
 
     def to_dict(self) -> dict[str, object]:
         """As data."""
-        return {
-            "between": list(self.between),
-            "activation_bytes": self.activation_bytes,
-            "gradient_bytes": self.gradient_bytes,
-            "price_per_step": self.price_per_step,
-        }
+        return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,20 +135,9 @@ class Filling:
 
     def to_dict(self) -> dict[str, object]:
         """As data."""
-        return {
-            "packing": self.packing,
-            "tokens_per_step": self.tokens_per_step,
-            "sequences_per_step": self.sequences_per_step,
-            "padding": self.padding,
-            "cut": self.cut,
-            "fullest_rank": self.fullest_rank,
-            **({} if self.fixed_cp_step_time_s is None else {"fixed_cp_step_time_s": self.fixed_cp_step_time_s}),
-            **(
-                {}
-                if self.micro_batches is None
-                else {"micro_batches": self.micro_batches, "packed_step_time_s": self.packed_step_time_s}
-            ),
-        }
+        alike = () if self.micro_batches is not None else ("micro_batches", "packed_step_time_s")
+        fixed = () if self.fixed_cp_step_time_s is not None else ("fixed_cp_step_time_s",)
+        return fields_of(self, *alike, *fixed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,14 +187,7 @@ class StepPrice:
 
     def to_dict(self) -> dict[str, object]:
         """As data: the `estimate` of a plan set, without what only data sheets tell."""
-        return {
-            "step_time_s": self.step_time_s,
-            "breakdown_s": dict(self.breakdown_s),
-            "stages": [stage.to_dict() for stage in self.stages],
-            "fits": self.fits,
-            "price_per_step": self.price_per_step,
-            "traffic": [link.to_dict() for link in self.traffic],
-        }
+        return fields_of(self, "tie", "energy_j") | {"breakdown_s": dict(self.breakdown_s)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,22 +208,8 @@ class StepEstimate(StepPrice):
 
     def to_dict(self) -> dict[str, object]:
         """As data: the `estimate` of a plan set."""
-        return {
-            "step_time_s": self.step_time_s,
-            "step_time_low_s": self.step_time_low_s,
-            "step_time_high_s": self.step_time_high_s,
-            "tokens_per_s_per_device": self.tokens_per_s_per_device,
-            "mfu": self.mfu,
-            "hfu": self.hfu,
-            **({} if self.filling is None else {"filling": self.filling.to_dict()}),
-            "breakdown_s": dict(self.breakdown_s),
-            "stages": [stage.to_dict() for stage in self.stages],
-            "fits": self.fits,
-            "basis": self.basis,
-            "price_per_step": self.price_per_step,
-            "energy_j": self.energy_j,
-            "traffic": [link.to_dict() for link in self.traffic],
-        }
+        unsaid = ("tie",) if self.filling is not None else ("tie", "filling")
+        return fields_of(self, *unsaid) | {"breakdown_s": dict(self.breakdown_s)}
 
 
 __all__ = ["BASIS_ORDER", "MEMORY_KINDS", "RANGE_BY_BASIS", "LinkTraffic", "StageEstimate", "StepEstimate", "StepPrice"]

@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from meshwright.records import fields_of
 from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
@@ -43,15 +44,8 @@ class RankGroup:
 
     def to_dict(self) -> dict[str, object]:
         """As data."""
-        return {
-            "name": self.name,
-            "size": self.size,
-            "stride": self.stride,
-            "groups": self.groups,
-            "ranks_inside_domain": self.inside,
-            "domain": self.domain,
-            "leaves_domain": self.leaves,
-        }
+        said = {"ranks_inside_domain": self.inside, "leaves_domain": self.leaves}
+        return fields_of(self, "inside") | said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +60,7 @@ class RankMap:
 
     def to_dict(self) -> dict[str, object]:
         """As data."""
-        return {
-            "rank_order": "tp-cp-ep-dp-pp",
-            "groups": [group.to_dict() for group in self.groups],
-            "stages": list(self.stages),
-            "warnings": list(self.warnings),
-        }
+        return fields_of(self) | {"rank_order": "tp-cp-ep-dp-pp"}
 
 
 def rank_map(job: PlannedJob) -> RankMap:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from meshwright.records import fields_of
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -51,16 +53,7 @@ class Score:
 
     def to_dict(self) -> dict[str, object]:
         """As data."""
-        return {
-            "group": self.group,
-            "runs": self.runs,
-            "predicted": self.predicted,
-            "coverage": self.coverage,
-            "median_error": self.median_error,
-            "p90_error": self.p90_error,
-            "bias": self.bias,
-            "in_interval": self.in_interval,
-        }
+        return fields_of(self) | {"coverage": self.coverage}
 
 
 def quantile(values: Iterable[float], share: float) -> float | None:

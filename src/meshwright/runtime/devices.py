@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -49,6 +49,28 @@ def claim_devices(count: int, *, stand_ins: bool = False) -> list[Any]:
             code="MW251",
         )  # fmt: skip
     return list(devices[:count])
+
+
+def require_devices(needed: int, devices: Sequence[Any], named: str = "") -> list[Any]:
+    """The devices of a plan: the first of those there are.
+
+    Args:
+        needed: ranks of the plan.
+        devices: all there are.
+        named: the number as the plan makes it, with its degrees.
+
+    Raises:
+        InputError: they are too few.
+    """
+    if needed > len(devices):
+        raise InputError(
+            what=f"the plan needs {named or needed} devices, there are {len(devices)}",
+            why="every rank of a plan is a device",
+            fix=f"--devices {needed}, or a smaller plan",
+            field="devices",
+            code="MW251",
+        )
+    return list(devices[:needed])
 
 
 def _settings(count: int) -> dict[str, str]:

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.errors import Problem, UnsupportedError
+from meshwright.runtime.devices import require_devices
 from meshwright.runtime.emulation import JointPaces, joint_paces
 from meshwright.runtime.job_training import JobTraining
 from meshwright.runtime.joint_steps import JointStep, Share, of_whole
@@ -76,16 +77,8 @@ class JointTraining(JobTraining):
         Raises:
             InputError: too few devices.
         """
-        count = self.job.plan.devices
-        if count > len(devices):
-            raise InputError(
-                Problem(what=f"the plan needs {count} devices, there are {len(devices)}",
-                        why="every rank of a plan is a device", fix=f"--devices {count}, or a smaller plan",
-                        field="devices"),
-                code="MW251",
-            )  # fmt: skip
-        ranks = self.ranks
-        return DealtStep(ranks.on(list(devices[:count]), gradients_too=gradients_too), samples_by_rank(ranks))
+        used, ranks = require_devices(self.job.plan.devices, devices), self.ranks
+        return DealtStep(ranks.on(used, gradients_too=gradients_too), samples_by_rank(ranks))
 
     def alone(self) -> Callable[[State, Any], tuple[State, jax.Array, Any]]:
         """The same step on one device, of the whole batch and with whole states."""

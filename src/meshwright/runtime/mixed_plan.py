@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
+from meshwright.errors import MeshwrightError, Problem, UnsupportedError
+from meshwright.runtime.devices import require_devices
 from meshwright.runtime.plan_method import check_runs, grid_of
 from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, Worker
 from meshwright.specs.row import PlanRow
@@ -116,13 +117,7 @@ def pipeline_set(
     from meshwright.zoo.splits import split_axes
 
     numbers = used_devices(plan)
-    if len(numbers) > len(devices):
-        raise InputError(
-            Problem(what=f"the plan needs {len(numbers)} devices, there are {len(devices)}",
-                    why="every rank of a plan is a device", fix=f"--devices {len(numbers)}, or a smaller plan",
-                    field="devices"),
-            code="MW251",
-        )  # fmt: skip
+    require_devices(len(numbers), devices)
     place = {number: at for at, number in enumerate(numbers)}
 
     def stage(pipeline: Pipeline, worker: Worker) -> StageDevices:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.errors import UnsupportedError
+from meshwright.runtime.devices import require_devices
 from meshwright.runtime.rank_rules import rank_refusals
 from meshwright.schedules import schedule_named
 from meshwright.specs.dispatchers import DISPATCHERS
@@ -87,17 +88,11 @@ def method_of(row: PlanRow, devices: Sequence[Any], seq_len: int) -> PipeshardPa
         why = "your own training step decides where its states are kept"
         what = f"off-{row.offload} does not run with your own training step"
         raise UnsupportedError(what=what, why=why, fix="leave it out, or meshwright run", field="plan", code="MW411")
-    if row.devices > len(devices):
-        raise InputError(
-            Problem(what=f"the plan needs {row.identity()} devices, there are {len(devices)}",
-                    why="every rank of a plan is a device", fix=f"--devices {row.devices}, or a smaller plan",
-                    field="devices"),
-            code="MW251",
-        )  # fmt: skip
+    used = require_devices(row.devices, devices, row.identity())
     grid, kind = grid_of(row), SHARDINGS[row.sharding]
     ranks_of = split_axes if grid is None or grid.blocks is None else partial(block_split, grid)
     return PipeshardParallel(
-        devices=list(devices[: row.devices]),
+        devices=used,
         num_micro_batches=row.micro_batches,
         num_stages=row.pp,
         schedule=row.schedule,

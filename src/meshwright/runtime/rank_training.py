@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.errors import Problem, UnsupportedError
+from meshwright.runtime.devices import require_devices
 from meshwright.runtime.host_steps import HostStep
 from meshwright.runtime.passing_steps import PASSING_STEPS
 from meshwright.runtime.rank_rules import rank_refusals
@@ -82,14 +83,8 @@ class RankTraining(Training):
         Raises:
             InputError: too few devices.
         """
-        if self.row.devices > len(devices):
-            raise InputError(
-                Problem(what=f"the plan needs {self.row.identity()} devices, there are {len(devices)}",
-                        why="every rank of a plan is a device",
-                        fix=f"--devices {self.row.devices}, or a smaller plan", field="devices"),
-                code="MW251",
-            )  # fmt: skip
-        return RankedStep(self.ranks.on(list(devices[: self.row.devices]), gradients_too=gradients_too))
+        used = require_devices(self.row.devices, devices, self.row.identity())
+        return RankedStep(self.ranks.on(used, gradients_too=gradients_too))
 
     def alone(self) -> Callable[[State, Any], tuple[State, jax.Array, Any]]:
         """The same step of all ranks on one device."""

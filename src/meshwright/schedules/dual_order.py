@@ -8,6 +8,22 @@ from meshwright.schedules.lists import Task
 from meshwright.schedules.table import Kind
 
 
+def dual_step_s(m: int, fill: float, forward_s: float, input_s: float, weight_s: float) -> float | None:
+    """m*(f + b) + fill*(f + 2b - 3w), b = i + w, for f = i and w <= f; None elsewhere.
+
+    Args:
+        m: micro-batches.
+        fill: rounds in which the pipeline fills and drains; 0 where all workers start at once.
+        forward_s: f, of a worker.
+        input_s: i, of the gradient of its input.
+        weight_s: w, of the gradients of its weights.
+    """
+    backward_s = input_s + weight_s
+    if fill > 0 and (forward_s != input_s or weight_s > forward_s):
+        return None
+    return m * (forward_s + backward_s) + fill * (forward_s + 2 * backward_s - 3 * weight_s)
+
+
 def dual_order(stages: tuple[int, int], depth: int, workers: int, units: int, overlapped: int) -> list[Task]:
     """Tasks of one worker.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshwright.errors import Problem
-from meshwright.schedules.dual_order import dual_order
+from meshwright.schedules.dual_order import dual_order, dual_step_s
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
 from meshwright.schedules.zero_bubble import SPLIT, ListedSchedule, few_micro_batches
@@ -34,11 +34,8 @@ class DualPipe(ListedSchedule):
     def split_closed_form_s(
         self, p: int, m: int, v: int, forward_s: float, input_s: float, weight_s: float
     ) -> float | None:
-        """m*(f + b) + (p/2 - 1)*(f + 2b - 3w), b = i + w, for f = i and w <= f; None elsewhere."""
-        backward_s = input_s + weight_s
-        if p > 2 and (forward_s != input_s or weight_s > forward_s):
-            return None
-        return m * (forward_s + backward_s) + (p / 2 - 1) * (forward_s + 2 * backward_s - 3 * weight_s)
+        """Half of the workers, less one, wait for the first micro-batch of each direction."""
+        return dual_step_s(m, p / 2 - 1, forward_s, input_s, weight_s)
 
     @property
     def chains(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.errors import Problem
-from meshwright.schedules.dual_order import dual_order
+from meshwright.schedules.dual_order import dual_order, dual_step_s
 from meshwright.schedules.lists import table_of_lists
 from meshwright.schedules.table import Kind, ScheduleTable
 from meshwright.schedules.zero_bubble import SPLIT, TwoChunkV, few_micro_batches
@@ -31,11 +31,8 @@ class DualPipeV(TwoChunkV):
     def split_closed_form_s(
         self, p: int, m: int, v: int, forward_s: float, input_s: float, weight_s: float
     ) -> float | None:
-        """m*(f + b) + (p - 1)*(f + 2b - 3w)/2, b = i + w, for f = i and w <= f; None elsewhere."""
-        backward_s = input_s + weight_s
-        if p > 1 and (forward_s != input_s or weight_s > forward_s):
-            return None
-        return m * (forward_s + backward_s) + (p - 1) * (forward_s + 2 * backward_s - 3 * weight_s) / 2
+        """All but one wait for half a pass: a chunk is half of a worker."""
+        return dual_step_s(m, (p - 1) / 2, forward_s, input_s, weight_s)
 
     def _problems(self, p: int, m: int, v: int) -> list[Problem]:
         rule = f"the first worker runs 2p = {2 * p} forwards ahead, so m >= 2p"

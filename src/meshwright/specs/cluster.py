@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from meshwright.records import fields_of
 from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.device import MOST, Basis, DeviceSpec, LinkProtocols
 
@@ -204,15 +205,8 @@ class LinkSpec:
 
     def to_dict(self) -> dict[str, object]:
         """As data."""
-        return {
-            "between": list(self.between),
-            "bandwidth_bytes_per_s": self.bandwidth_bytes_per_s,
-            "latency_s": self.latency_s,
-            "basis": self.basis,
-            "price_per_gb": self.price_per_gb,
-            **({} if self.efficiency is None else {"efficiency": self.efficiency}),
-            **({} if self.transport is None else {"transport": self.transport}),
-        }
+        unsaid = (name for name in ("efficiency", "transport") if getattr(self, name) is None)
+        return fields_of(self, *unsaid)
 
 
 @hashed_once

@@ -6,9 +6,9 @@ trainer whose files are read and not written is a file in `trainers`, and one li
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from importlib import import_module
+from collections.abc import Mapping
 
+from meshwright.catalogue import Catalogue
 from meshwright.errors import UnsupportedError, nearest, unknown_name
 from meshwright.targets.contract import Target, TargetFiles
 
@@ -25,8 +25,8 @@ __all__ = [
 ]
 
 
-class TargetCatalogue(Mapping[str, Target]):
-    """Targets by name, each read from its folder when it is asked for."""
+class TargetCatalogue(Catalogue[Target]):
+    """Targets by name, and by other names that people use for them."""
 
     def __init__(self, *folders: str, within: str = "", others: Mapping[str, str]) -> None:
         """Read nothing yet.
@@ -36,31 +36,18 @@ class TargetCatalogue(Mapping[str, Target]):
             within: the folder of this package that they are in, and a dot.
             others: further names that people use, each with the target's own.
         """
-        self._folders = {folder.replace("_", "-"): f"{within}{folder}" for folder in folders}
+        super().__init__(__name__, {folder.replace("_", "-"): f"{within}{folder}:TARGET" for folder in folders})
         self._others = others
 
     def canonical(self, name: str) -> str:
         """The target's own name for one that people use; the same text where it names none."""
         plain = "-".join(name.strip().lower().replace("_", "-").split())
         found = self._others.get(plain, plain)
-        return found if found in self._folders else name
+        return found if found in self else name
 
     def names(self) -> tuple[str, ...]:
         """All names, the targets' own first."""
-        return (*self._folders, *self._others)
-
-    def __getitem__(self, name: str) -> Target:
-        target: Target = import_module(f"{__name__}.{self._folders[name]}").TARGET
-        return target
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._folders
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._folders)
-
-    def __len__(self) -> int:
-        return len(self._folders)
+        return (*self, *self._others)
 
 
 TARGETS = TargetCatalogue(

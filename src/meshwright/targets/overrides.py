@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from meshwright.formats.shell import Word, word
@@ -66,31 +67,29 @@ def by_equals(words: Iterable[Word]) -> Overrides:
 
 def by_options(words: Iterable[Word]) -> Overrides:
     """Keys of `--section.key VALUE`, `--section.key=VALUE` and `--section.key` words, the last of each."""
+    return _by_names(words, lambda name: "." in name)
+
+
+def by_flags(words: Iterable[Word]) -> Overrides:
+    """Keys of `--some-key VALUE`, `--some_key=VALUE` and `--some-key` words before a bare `--`, the last of each."""
+    return _by_names(takewhile(lambda one: one.text != "--", words), lambda name: True)
+
+
+def _by_names(words: Iterable[Word], holds: Callable[[str], bool]) -> Overrides:
+    """Keys of `--name VALUE`, `--name=VALUE` and `--name` words, the last of each.
+
+    Args:
+        words: behind the program.
+        holds: whether a name with its dashes is a key; the words of others are passed over.
+    """
     found: dict[str, Word] = {}
     last = ""
     for one in words:
         name, equals, _ = one.text.partition("=")
         if name.startswith("--"):
             last = ""
-            if "." not in name:
+            if not holds(name):
                 continue
-            key = name.removeprefix("--").replace("-", "_")
-            found[key] = _behind(one, len(name) + 1) if equals else word("true", one.place)
-            last = "" if equals else key
-        elif last:
-            found[last], last = one, ""
-    return found
-
-
-def by_flags(words: Iterable[Word]) -> Overrides:
-    """Keys of `--some-key VALUE`, `--some_key=VALUE` and `--some-key` words before a bare `--`, the last of each."""
-    found: dict[str, Word] = {}
-    last = ""
-    for one in words:
-        name, equals, _ = one.text.partition("=")
-        if one.text == "--":
-            break
-        if name.startswith("--"):
             key = name.removeprefix("--").replace("-", "_")
             found[key] = _behind(one, len(name) + 1) if equals else word("true", one.place)
             last = "" if equals else key

@@ -68,17 +68,16 @@ class _Grammar:
         return self.operands[at].bare if at < len(self.operands) else ""
 
     def either(self) -> Truth:
-        found = self.both()
-        while self.bare() in (("||",) if self.double else ("-o",)):
-            self.at += 1
-            found = either(found, self.both())
-        return found
+        return self.joined(self.both, "||" if self.double else "-o", either)
 
     def both(self) -> Truth:
-        found = self.one()
-        while self.bare() in (("&&",) if self.double else ("-a",)):
+        return self.joined(self.one, "&&" if self.double else "-a", both)
+
+    def joined(self, part: Callable[[], Truth], operator: str, join: Callable[[Truth, Truth], Truth]) -> Truth:
+        found = part()
+        while self.bare() == operator:
             self.at += 1
-            found = both(found, self.one())
+            found = join(found, part())
         return found
 
     def one(self) -> Truth:

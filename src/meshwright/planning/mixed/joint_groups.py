@@ -262,16 +262,8 @@ class JointGroups:
 
     def _within(self, row: PlanRow) -> bool:
         """Whether what is pinned allows a stage, one of a pipeline of its own."""
-        said: dict[str, object] = {
-            "pp": row.pp,
-            "vpp": row.vpp,
-            "ep": row.ep,
-            "etp": row.etp,
-            "dp": row.dp,
-            "mbs": row.mbs,
-        }
-        said |= {"schedule": row.schedule, "tensor": row.tensor, "sharding": row.sharding}
-        return all(self._allows(axis, value) for axis, value in said.items())
+        axes = ("pp", "vpp", "ep", "etp", "dp", "mbs", "schedule", "tensor", "sharding")
+        return all(self._allows(axis, getattr(row, axis)) for axis in axes)
 
     def _allows(self, axis: str, value: object) -> bool:
         pinned = self.space.pinned(axis)
