@@ -63,7 +63,8 @@ def gpt_step(case: Case) -> tuple[Any, Any]:
     import jax
     import jax.numpy as jnp
 
-    from meshwright.specs.layers import Attention, DenseMlp
+    from meshwright.specs.layers.attention import Attention
+    from meshwright.specs.layers.dense_mlp import DenseMlp
     from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
     from meshwright.zoo.decoder import Decoder
     from meshwright.zoo.training import Adam, train_step

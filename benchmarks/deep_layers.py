@@ -31,7 +31,8 @@ def arguments(layers: int) -> tuple[Any, Any, Any]:
     import jax.numpy as jnp
     import numpy as np
 
-    from meshwright.specs.layers import Attention, DenseMlp
+    from meshwright.specs.layers.attention import Attention
+    from meshwright.specs.layers.dense_mlp import DenseMlp
     from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
     from meshwright.zoo.decoder import Decoder
     from meshwright.zoo.training import Adam, initial_state, train_step

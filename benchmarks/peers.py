@@ -26,7 +26,8 @@ from meshwright.calculon.model import price
 from meshwright.calculon.reading import read_system
 from meshwright.calibrate.fit import MeasuredStep
 from meshwright.report.score_table import Compared, score, score_cells
-from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
 
 LLM_ANALYSIS = ROOT / "benchmarks" / "llm_analysis.csv"
 SYSTEMS = {"A100-80": "a100_80g", "H100": "h100_80g_nvl8"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Entry = TypeVar("Entry")
 
@@ -25,9 +25,12 @@ class Catalogue(MutableMapping[str, Entry]):
     def __getitem__(self, name: str) -> Entry:
         if name not in self._known:
             file, _, kind = self._places[name].partition(":")
-            found = getattr(import_module(f"{self._package}.{file}"), kind)
-            self._known[name] = found() if isinstance(found, type) else found
+            self._known[name] = self._entry(getattr(import_module(f"{self._package}.{file}"), kind))
         return self._known[name]
+
+    def _entry(self, found: Any) -> Any:
+        """The entry of what its file has under that name."""
+        return found() if isinstance(found, type) else found
 
     def __setitem__(self, name: str, entry: Entry) -> None:
         self._places.setdefault(name, "")
@@ -45,3 +48,10 @@ class Catalogue(MutableMapping[str, Entry]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+class KindCatalogue(Catalogue[type[Entry]]):
+    """Classes of a package by name, as they are."""
+
+    def _entry(self, found: Any) -> Any:
+        return found

@@ -24,7 +24,7 @@ from meshwright.specs import (
     PlanRow,
     Workload,
 )
-from meshwright.specs.layers import LatentAttention
+from meshwright.specs.layers.latent_attention import LatentAttention
 from meshwright.specs.precision import precision
 from meshwright.specs.row import default_schedule
 

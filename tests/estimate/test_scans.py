@@ -15,7 +15,7 @@ from meshwright.estimate.scans import scan_share, widened
 from meshwright.library import models
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.software import software
-from meshwright.specs.layers import Mamba2
+from meshwright.specs.layers.mamba2 import Mamba2
 from meshwright.specs.workload import Workload
 from meshwright.strategies.base import LocalScan
 from tests.estimate.scan_points import POINTS, Point, scan_of

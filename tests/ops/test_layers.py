@@ -10,7 +10,7 @@ from meshwright.library.models import names, spec
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
 from meshwright.specs import Attention, DenseMlp, LayerRun, LayerSpec, ModelSpec, MoeMlp
-from meshwright.specs.layers import LatentAttention
+from meshwright.specs.layers.latent_attention import LatentAttention
 from meshwright.specs.operators import CoreAttention, Exchange, LayerWork, Linear, Vector
 from meshwright.specs.strategy import RECOMPUTE_MODULES
 

@@ -13,7 +13,9 @@ from meshwright.runtime.plan_method import check_runs, grid_of
 from meshwright.runtime.training_run import Training
 from meshwright.schedules import SCHEDULES, schedule_named
 from meshwright.schedules.table import Kind
-from meshwright.specs.layers import Attention, DenseMlp, MoeMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import LayerRun, ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_text import parse_row

@@ -11,7 +11,8 @@ import pytest
 
 from meshwright.runtime.parity import parity_of, run_alone, run_parallel
 from meshwright.runtime.training_run import Training
-from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec
 from meshwright.specs.row_text import parse_row
 from meshwright.zoo.tiny import TINY

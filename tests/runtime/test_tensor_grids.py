@@ -16,7 +16,8 @@ from meshwright.runtime.devices import jax_precision
 from meshwright.runtime.parity import parity_of, run_alone, run_parallel
 from meshwright.runtime.step_collectives import step_collectives
 from meshwright.runtime.training_run import Training
-from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.row_text import parse_row
 from meshwright.strategies import TENSORS

@@ -12,7 +12,7 @@ import pytest
 
 from meshwright.compiler.sharding.hlo_collectives import Collectives
 from meshwright.runtime.training_run import Training
-from meshwright.specs.layers import Attention
+from meshwright.specs.layers.attention import Attention
 from meshwright.specs.row_text import parse_row
 from meshwright.zoo.experts import CAPACITY_FACTOR, capacity
 from meshwright.zoo.tiny import TINY, scaled_model

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.specs.layer_spec import LayerSpec, layer_runs
-from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
 
 
 @given(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=40))

@@ -15,7 +15,7 @@ from meshwright.library.models import spec
 from meshwright.ops.layers import layer_work
 from meshwright.specs import PlanRow
 from meshwright.specs.dispatchers import dispatcher_code
-from meshwright.specs.layers import MoeMlp
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.operators import Exchange, Linear
 from meshwright.strategies.base import Call
 from meshwright.strategies.columns import StrategyColumns

@@ -12,7 +12,8 @@ from meshwright.compiler.sharding.hlo_collectives import count_collectives
 from meshwright.kernels.compute import score_pairs
 from meshwright.ops.layers import layer_work
 from meshwright.runtime.devices import jax_precision
-from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.model import LayerSpec
 from meshwright.specs.operators import CoreAttention
 from meshwright.strategies.context import shard_attention

@@ -16,8 +16,8 @@ from meshwright.compiler.sharding.hlo_collectives import Collectives, count_coll
 from meshwright.kernels.exchange import Routing
 from meshwright.kernels.expert_load import counted_shares, placed_by_load, rank_shares
 from meshwright.runtime.devices import jax_precision
-from meshwright.specs.layers import MoeMlp
 from meshwright.specs.layers.base import LayerContext
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.operators import Exchange, Linear
 from meshwright.specs.strategy import ExpertParallel
 from meshwright.strategies.base import WeightBytes

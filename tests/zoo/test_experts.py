@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from meshwright.specs.layers import MoeMlp
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.zoo.experts import expert_weights, experts, routed
 from meshwright.zoo.feed_forward import mlp
 

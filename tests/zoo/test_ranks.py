@@ -12,7 +12,8 @@ import pytest
 from jax.sharding import Mesh
 
 from meshwright.compiler.grid import DeviceGrid
-from meshwright.specs.layers import Attention, MoeMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.zoo.attention import mixed
 from meshwright.zoo.experts import OF_EACH, expert_weights, through_experts
 

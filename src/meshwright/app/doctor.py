@@ -21,7 +21,7 @@ from meshwright.library.clusters import resolve_gpus
 from meshwright.records import plain
 from meshwright.schedules import SCHEDULES, simulate
 from meshwright.specs.cluster import ClusterSpec
-from meshwright.specs.layers import Attention
+from meshwright.specs.layers.attention import Attention
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.workload import Workload

@@ -17,7 +17,7 @@ from meshwright.report.words.titles import planned_title
 from meshwright.schedules import known_names, schedule_named
 from meshwright.schedules.plan_rows import row_of, stages_of
 from meshwright.specs.job import Job
-from meshwright.specs.layers import Attention
+from meshwright.specs.layers.attention import Attention
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_text import parse_row

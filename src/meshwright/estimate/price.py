@@ -23,7 +23,6 @@ from meshwright.library.calibration import calibration
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import Basis
-from meshwright.specs.layers.recurrent import RecurrentMixer
 from meshwright.specs.lengths import DYNAMIC
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan, Pipeline
@@ -223,7 +222,7 @@ def _result(plan: ExecutionPlan, run: RunPlan, pricer: PlanPricer) -> StepEstima
     used = (pricer.sites.cluster.groups[number].device for number in dict.fromkeys(site.number for site in flat))
     kinds = [(kind_of_run((host_s, time_s), model, workload, device), device.efficiency) for device in used]
     low, high = step_range(known, kinds, basis)
-    if any(isinstance(mixer, RecurrentMixer) for layer in model.kinds() for mixer in layer.mixers):
+    if any(mixer.recurrent for layer in model.kinds() for mixer in layer.mixers):
         from meshwright.estimate.scans import scan_share, widened  # most models have no recurrences
 
         low, high = widened(low, high, scan_share(model, hardware, workload))

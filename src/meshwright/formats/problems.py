@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import ErrorDetails
 
 from meshwright.errors import MAX_PROBLEMS, MeshwrightError, Problem, nearest
+from meshwright.specs.check import ByKind
 
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 """Nothing is guessed: "8" is no number, and a key that nobody knows is a mistake."""
@@ -186,7 +187,9 @@ def _join(path: str, name: str) -> str:
 def _kinds(hint: Any) -> list[Any]:
     """The types a hint allows, None apart."""
     if get_origin(hint) is Annotated:
-        return _kinds(get_args(hint)[0])
+        source, *marks = get_args(hint)
+        by_kind = next((mark for mark in marks if isinstance(mark, ByKind)), None)
+        return _kinds(source if by_kind is None else by_kind.members(source))
     if get_origin(hint) in (Union, UnionType):
         return [kind for member in get_args(hint) for kind in _kinds(member) if kind is not NoneType]
     return [] if hint is None else [hint]
@@ -198,7 +201,7 @@ def _keys(kind: Any) -> dict[str, Any]:
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return {name: field.annotation for name, field in kind.model_fields.items()}
     if is_dataclass(kind):
-        hints = get_type_hints(kind)
+        hints = get_type_hints(kind, include_extras=True)
         return {field.name: hints[field.name] for field in fields(kind) if field.init}
     return {}
 

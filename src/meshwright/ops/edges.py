@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
-from meshwright.specs.layers import PerLayerInput
 from meshwright.specs.model import ModelSpec, TunedLayer
 from meshwright.specs.operators import Kept, LayerWork, Linear, Vector, activation_pass, norm_pass, whole_product
 
@@ -111,9 +110,9 @@ def _spread(model: ModelSpec) -> tuple[Linear | Vector, ...]:
     found: list[Linear | Vector] = []
     if last.altup:
         found.append(whole_product("copies of the embeddings", hidden, (last.residuals - 1) * hidden))
-    if isinstance(last.mlp, PerLayerInput):
+    if width := last.mlp.input_width:
         # Each layer's part of it is normed with its lookup.
-        found.append(norm_pass("per-layer input norm", last.mlp.width, parameters=last.mlp.width, module=""))
+        found.append(norm_pass("per-layer input norm", width, parameters=width, module=""))
     return tuple(found)
 
 

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from meshwright.specs.cluster import ClusterSpec, DomainSpec, Island, LinkSpec, NodeGroup
     from meshwright.specs.device import DeviceSpec, KernelEfficiency, Provenance
-    from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
+    from meshwright.specs.layers.attention import Attention
+    from meshwright.specs.layers.dense_mlp import DenseMlp
+    from meshwright.specs.layers.latent_attention import LatentAttention
+    from meshwright.specs.layers.moe import MoeMlp
     from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
     from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, StrategyRun, Worker
     from meshwright.specs.precision import Precision
@@ -56,17 +59,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Attention": "layers",
+    "Attention": "layers.attention",
     "Chunk": "plan",
     "ClusterSpec": "cluster",
-    "DenseMlp": "layers",
+    "DenseMlp": "layers.dense_mlp",
     "DeviceSpec": "device",
     "DomainSpec": "cluster",
     "ExecutionPlan": "plan",
     "Frozen": "tuning",
     "Island": "cluster",
     "KernelEfficiency": "device",
-    "LatentAttention": "layers",
+    "LatentAttention": "layers.latent_attention",
     "LayerRun": "model",
     "LayerSpec": "model",
     "LayerStrategy": "strategy",
@@ -74,7 +77,7 @@ _HOMES = {
     "Lora": "tuning",
     "ModelSlice": "seam",
     "ModelSpec": "model",
-    "MoeMlp": "layers",
+    "MoeMlp": "layers.moe",
     "NodeGroup": "cluster",
     "Parallelizer": "seam",
     "PartialPlan": "seam",

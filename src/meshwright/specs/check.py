@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, Union, get_args
 
 from meshwright.errors import InputError, Problem
 
@@ -93,15 +94,27 @@ def hashed_once(record: type[Kind]) -> type[Kind]:
 
 
 class ByKind:
-    """Marks `Annotated[A | B, BY_KIND]`: a reader goes by the `kind` and reports the faults of that member alone."""
+    """Marks `Annotated[A | B, BY_KIND]`, or `Annotated[Base, ByKind(KINDS)]` of classes that a table has by their kind.
 
-    __slots__ = ()
+    A reader goes by the `kind` and reports the faults of that member alone.
+    """
+
+    __slots__ = ("kinds",)
+
+    def __init__(self, kinds: Mapping[str, type] | None = None) -> None:
+        self.kinds = kinds
+        """Read from their files when something is read; None for those of the union."""
+
+    def members(self, source: Any) -> Any:
+        """The union of the kinds."""
+        return source if self.kinds is None else Union[tuple(self.kinds.values())]  # noqa: UP007
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         # Asked for by pydantic only, so that it is loaded by then; specs are built without it.
         from pydantic import Field
 
-        return handler(Annotated[source, Field(discriminator="kind")])
+        union = self.members(source)
+        return handler(Annotated[union, Field(discriminator="kind")] if get_args(union) else union)
 
 
 BY_KIND = ByKind()

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
-from meshwright.specs.check import BY_KIND, Check, HashedOnce, hashed_once
-from meshwright.specs.layers import CrossAttention, FeedForwardKind, MixerKind, SideBySide
+from meshwright.specs.check import ByKind, Check, HashedOnce, hashed_once
+from meshwright.specs.layers import CROSS_MIXERS, FEED_FORWARDS, MIXERS
+from meshwright.specs.layers.base import FeedForward, Mixer
 from meshwright.specs.tuning import LayerTuning
 
 
@@ -16,9 +17,9 @@ from meshwright.specs.tuning import LayerTuning
 class LayerSpec(HashedOnce):
     """One layer: a mixer and a feed-forward part, of which one may be absent."""
 
-    attention: Annotated[MixerKind, BY_KIND]
+    attention: Annotated[Mixer, ByKind(MIXERS)]
     """The mixer, of whatever kind."""
-    mlp: Annotated[FeedForwardKind, BY_KIND]
+    mlp: Annotated[FeedForward, ByKind(FEED_FORWARDS)]
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     norms: int = 2
     """Norms of width hidden: 2 usually, 4 with post-norms (Gemma 2), 1 when attention and MLP share one."""
@@ -35,14 +36,13 @@ class LayerSpec(HashedOnce):
     """Computes in the format of activations where the recipe's products are in 8 or 4 bits."""
     stream: str = ""
     """Of `ModelSpec.streams`, whose tokens it works on; the text's where empty."""
-    cross: CrossAttention | None = None
+    cross: Annotated[Mixer, ByKind(CROSS_MIXERS)] | None = None
     """Cross attention between attention and MLP (the decoder of Vaswani et al. 2017)."""
 
     @property
     def memory(self) -> str:
         """The stream that its cross attention reads; empty for none."""
-        found = self.cross or (self.attention if isinstance(self.attention, CrossAttention) else None)
-        return "" if found is None else found.memory
+        return (self.cross or self.attention).reads
 
     def __post_init__(self) -> None:
         check = Check("layer")
@@ -58,9 +58,9 @@ class LayerSpec(HashedOnce):
         check.done()
 
     @property
-    def mixers(self) -> tuple[MixerKind, ...]:
+    def mixers(self) -> tuple[Mixer, ...]:
         """Its mixer, or those that stand side by side."""
-        return self.attention.mixers if isinstance(self.attention, SideBySide) else (self.attention,)
+        return self.attention.each
 
     @property
     def single(self) -> bool:

@@ -16,7 +16,6 @@ from meshwright.specs.check import Check, HashedOnce, hashed_once
 from meshwright.specs.layer_spec import LayerRun as LayerRun
 from meshwright.specs.layer_spec import LayerSpec as LayerSpec
 from meshwright.specs.layer_spec import TunedLayer as TunedLayer
-from meshwright.specs.layers import PerLayerInput
 from meshwright.specs.operators import StreamTokens
 from meshwright.specs.settings import UNSTATED, ModelSettings
 from meshwright.specs.streams import Stream
@@ -230,7 +229,7 @@ class ModelSpec(HashedOnce):
         """
         last = self.last_layer()
         squares = (last.residuals - 1) * self.hidden**2 if last.altup else 0
-        return squares + (last.mlp.width if isinstance(last.mlp, PerLayerInput) else 0)
+        return squares + (last.mlp.input_width)
 
     @property
     def merge_parameters(self) -> int:

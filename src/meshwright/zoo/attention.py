@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from meshwright.compiler.grid import Axes, DeviceGrid
-from meshwright.specs.layers import Attention
+from meshwright.specs.layers.attention import Attention
 from meshwright.zoo.blocks import WHOLE, WholeTensors
 from meshwright.zoo.feed_forward import biased
 from meshwright.zoo.parts import EPSILON, drawn

@@ -16,7 +16,10 @@ import numpy as np
 from meshwright.compiler.grid import DeviceGrid
 from meshwright.compiler.marking import layer_boundary
 from meshwright.errors import Problem, UnsupportedError
-from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.latent_attention import LatentAttention
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import LayerSpec, ModelSpec
 from meshwright.specs.strategy import ExpertParallel
 from meshwright.zoo.attention import attention, attention_weights

@@ -15,7 +15,8 @@ import numpy as np
 from meshwright.compiler.grid import DeviceGrid
 from meshwright.kernels.expert_load import capacity
 from meshwright.specs.dispatchers import DISPATCHERS
-from meshwright.specs.layers import DenseMlp, MoeMlp
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.strategy import ExpertParallel
 from meshwright.zoo.expert_exchange import PLAIN, Weights, mlps, through_experts, without_duplicates
 from meshwright.zoo.feed_forward import mlp, mlp_weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from meshwright.specs.layers import DenseMlp
+from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.zoo.blocks import WHOLE, WholeTensors
 from meshwright.zoo.parts import drawn
 

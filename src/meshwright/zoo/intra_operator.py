@@ -38,7 +38,7 @@ from meshwright.compiler.trace import LossReader
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import Island
-from meshwright.specs.layers import DenseMlp
+from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.plan import StrategyRun
 from meshwright.specs.row import PlanRow

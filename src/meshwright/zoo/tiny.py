@@ -6,7 +6,9 @@ from dataclasses import replace
 from math import ceil
 
 from meshwright.errors import InputError, Problem
-from meshwright.specs.layers import Attention, DenseMlp, MoeMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 
 

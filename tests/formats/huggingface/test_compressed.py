@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.errors import InputError
 from meshwright.formats.huggingface import read_config
-from meshwright.specs.layers import CompressedAttention
+from meshwright.specs.layers.compressed_attention import CompressedAttention
 
 FLASH = {
     "model_type": "deepseek_v4",

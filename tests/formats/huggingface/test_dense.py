@@ -9,7 +9,8 @@ import pytest
 
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.huggingface import read_config
-from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
 from tests.formats.huggingface.configs import CONFIGS, LLAMA, MOE
 
 

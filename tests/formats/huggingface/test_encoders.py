@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.huggingface import read_config
-from meshwright.specs.layers import Attention
+from meshwright.specs.layers.attention import Attention
 from tests.formats.huggingface.configs import CONFIGS
 from tests.formats.huggingface.encoders import PUBLISHED
 

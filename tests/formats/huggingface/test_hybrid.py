@@ -8,7 +8,13 @@ import pytest
 
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.formats.huggingface import read_config
-from meshwright.specs.layers import Attention, DeltaNet, DenseMlp, Mamba2, MoeMlp, NoMixer, NoMlp, SideBySide
+from meshwright.specs.layers.absent import NoMixer, NoMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.delta_net import DeltaNet
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.mamba2 import Mamba2
+from meshwright.specs.layers.moe import MoeMlp
+from meshwright.specs.layers.side_by_side import SideBySide
 from tests.formats.huggingface.configs import LLAMA
 from tests.formats.huggingface.towers import LFM2_VL
 

@@ -7,8 +7,12 @@ import pytest
 from meshwright.errors import InputError
 from meshwright.formats.huggingface import read_config
 from meshwright.library.models import spec
-from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, LinearAttention, MoeMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.layers.indexer import Indexer
+from meshwright.specs.layers.latent_attention import LatentAttention
+from meshwright.specs.layers.linear_attention import LinearAttention
+from meshwright.specs.layers.moe import MoeMlp
 from tests.formats.huggingface.configs import CONFIGS, MOE
 
 

@@ -10,7 +10,7 @@ import pytest
 from meshwright.errors import InputError
 from meshwright.formats.huggingface import read_config
 from meshwright.formats.huggingface.nested import TEXT_ONLY
-from meshwright.specs.layers import CrossAttention
+from meshwright.specs.layers.cross_attention import CrossAttention
 from tests.counts import FILES as CONFIGS
 from tests.formats.huggingface.towers import CLASSES, LLAVA, MLLAMA, PUBLISHED, QWEN25_VL
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from meshwright.specs.layers import DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.latent_attention import LatentAttention
+from meshwright.specs.layers.moe import MoeMlp
 from tests.formats.measured.row import assumed, run_of
 
 SIZES = {

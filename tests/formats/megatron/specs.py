@@ -7,7 +7,9 @@ from typing import Any
 
 from meshwright.specs import ExecutionPlan, LayerRun, ModelSpec, Workload
 from meshwright.specs.job import Job
-from meshwright.specs.layers import DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.latent_attention import LatentAttention
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import LayerSpec
 from meshwright.specs.settings import ModelSettings
 from tests.formats.jobs import cluster

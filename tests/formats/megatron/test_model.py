@@ -20,7 +20,9 @@ from meshwright.formats.megatron.model import model_flags, read_pattern
 from meshwright.library.models import resolve
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import LayerRun, ModelSpec, PlanRow
-from meshwright.specs.layers import Attention, DenseMlp, MoeMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import LayerSpec
 from tests.formats.jobs import DENSE_LAYER, model
 from tests.formats.megatron.specs import DEEPSEEK, with_model

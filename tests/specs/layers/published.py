@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from meshwright.specs.layers import (
-    Attention,
-    CompressedAttention,
-    DeltaNet,
-    DenseMlp,
-    Indexer,
-    KimiDelta,
-    LatentAttention,
-    LinearAttention,
-    Mamba,
-    Mamba2,
-    MoeMlp,
-    NoMixer,
-    NoMlp,
-    RwkvChannelMix,
-    RwkvTimeMix,
-    ShortConvolution,
-    SideBySide,
-)
+from meshwright.specs.layers.absent import NoMixer, NoMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.compressed_attention import CompressedAttention
+from meshwright.specs.layers.delta_net import DeltaNet
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.indexer import Indexer
+from meshwright.specs.layers.kimi_delta import KimiDelta
+from meshwright.specs.layers.latent_attention import LatentAttention
+from meshwright.specs.layers.linear_attention import LinearAttention
+from meshwright.specs.layers.mamba import Mamba
+from meshwright.specs.layers.mamba2 import Mamba2
+from meshwright.specs.layers.moe import MoeMlp
+from meshwright.specs.layers.rwkv import RwkvChannelMix, RwkvTimeMix
+from meshwright.specs.layers.short_convolution import ShortConvolution
+from meshwright.specs.layers.side_by_side import SideBySide
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 
 

@@ -12,18 +12,16 @@ from meshwright.estimate.work import price_work
 from meshwright.kernels.compute import entry_pairs
 from meshwright.library.clusters import resolve_gpus
 from meshwright.ops.layers import layer_work
-from meshwright.specs.layers import (
-    Attention,
-    DeltaNet,
-    Indexer,
-    LatentAttention,
-    LinearAttention,
-    Mamba,
-    Mamba2,
-    MoeMlp,
-    ShortConvolution,
-)
+from meshwright.specs.layers.attention import Attention
 from meshwright.specs.layers.base import LayerPart
+from meshwright.specs.layers.delta_net import DeltaNet
+from meshwright.specs.layers.indexer import Indexer
+from meshwright.specs.layers.latent_attention import LatentAttention
+from meshwright.specs.layers.linear_attention import LinearAttention
+from meshwright.specs.layers.mamba import Mamba
+from meshwright.specs.layers.mamba2 import Mamba2
+from meshwright.specs.layers.moe import MoeMlp
+from meshwright.specs.layers.short_convolution import ShortConvolution
 from meshwright.specs.operators import CoreAttention
 from meshwright.specs.workload import Workload
 from tests.specs.layers.kinds import layer_of

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
 import pytest
+from pydantic import ValidationError
 
 import meshwright as mw
 from meshwright.errors import InputError
 from meshwright.estimate.hardware import Hardware, hardware_of
 from meshwright.estimate.items import FULL, NONE, SELECTIVE
 from meshwright.estimate.work import price_work
-from meshwright.formats.problems import json_reader
+from meshwright.formats.problems import json_reader, problems_of
 from meshwright.library.clusters import resolve_gpus
 from meshwright.ops.layers import layer_work
-from meshwright.specs.layers import Attention, MoeMlp, RwkvTimeMix
+from meshwright.specs.layers import FEED_FORWARDS, MIXERS
+from meshwright.specs.layers.absent import NoMixer, NoMlp
+from meshwright.specs.layers.attention import Attention
 from meshwright.specs.layers.base import LayerContext, LayerPart, Mixer
+from meshwright.specs.layers.cross_attention import CrossAttention
+from meshwright.specs.layers.laurel import Laurel
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.layers.recurrent import RecurrentMixer
+from meshwright.specs.layers.rwkv import RwkvTimeMix
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear, Vector
 from meshwright.specs.workload import Workload
@@ -126,3 +134,21 @@ def test_no_size_of_it_is_silent(part: LayerPart) -> None:
         except InputError:
             continue  # sizes that go with each other
         assert other.work(context) != part.work(context), field.name
+
+
+@pytest.mark.parametrize("table", [MIXERS, FEED_FORWARDS], ids=["mixers", "feed-forward parts"])
+def test_a_table_names_each_kind_as_its_class_does_and_the_shared_tests_walk_it(table: Mapping[str, type]) -> None:
+    walked = {type(part) for part in KINDS} | {NoMixer, NoMlp, CrossAttention, Laurel}  # these go with others
+    for kind, part in table.items():
+        assert next(one.default for one in fields(part) if one.name == "kind") == kind
+        assert part in walked
+
+
+def test_an_unknown_kind_is_told_those_there_are() -> None:
+    reader, model = json_reader(ModelSpec), model_of(Attention(heads=8, kv_heads=2, head_dim=16))
+    text = reader.dump_json(model).decode().replace('"kind":"grouped"', '"kind":"groupd"')
+    with pytest.raises(ValidationError) as found:
+        reader.validate_json(text)
+    (problem,) = problems_of(found.value, ModelSpec)
+    assert all(kind in problem.why for kind in MIXERS)
+    assert problem.fix == "did you mean grouped?"

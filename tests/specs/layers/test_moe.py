@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.library.models import spec
-from meshwright.specs.layers import MoeMlp
 from meshwright.specs.layers.base import LayerContext, PartWork
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.operators import Vector
 
 GPT_OSS = spec("gpt-oss-120b").last_layer().mlp

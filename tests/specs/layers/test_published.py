@@ -11,7 +11,7 @@ from meshwright.errors import InputError
 from meshwright.library import models
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import layer_work
-from meshwright.specs.layers import Indexer
+from meshwright.specs.layers.indexer import Indexer
 from meshwright.specs.model import LayerSpec, ModelSpec
 from tests.specs.layers.published import (
     PUBLISHED,

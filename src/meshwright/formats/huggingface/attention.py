@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from meshwright.formats.huggingface.fields import Fields
-from meshwright.specs.layers import Attention, LatentAttention
-from meshwright.specs.layers.indexer import Indexer
+from meshwright.specs.layers.attention import Attention
+
+if TYPE_CHECKING:
+    from meshwright.specs.layers.indexer import Indexer
+    from meshwright.specs.layers.latent_attention import LatentAttention
 
 SLIDES: dict[str, Callable[[int, Fields], bool]] = {
     "all": lambda number, fields: True,
@@ -181,6 +185,8 @@ def _usual(fields: Fields) -> str:
 
 def _latent(fields: Fields) -> LatentAttention:
     """Multi-head latent attention; a null query rank projects queries directly."""
+    from meshwright.specs.layers.latent_attention import LatentAttention
+
     if fields.flag("attention_bias", default=False):
         fields.refuse("attention_bias", True, "latent attention with biases cannot be planned", "set it to false")
     nope, rope = fields.whole("qk_nope_head_dim"), fields.whole("qk_rope_head_dim")

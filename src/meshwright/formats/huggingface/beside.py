@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshwright.formats.huggingface.fields import MAX_VOCAB, Fields
-from meshwright.specs.layers import Attention, DenseMlp, FeedForwardKind, Laurel, MixerKind, PerLayerInput, SideBySide
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.base import FeedForward, Mixer
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.laurel import Laurel
+from meshwright.specs.layers.per_layer_input import PerLayerInput
+from meshwright.specs.layers.side_by_side import SideBySide
 
 
 def read_beside(
-    fields: Fields, mixers: Sequence[MixerKind], mlps: Sequence[FeedForwardKind]
-) -> tuple[list[MixerKind], list[FeedForwardKind]]:
+    fields: Fields, mixers: Sequence[Mixer], mlps: Sequence[FeedForward]
+) -> tuple[list[Mixer], list[FeedForward]]:
     """The parts of each layer with what stands beside them.
 
     Args:
@@ -26,7 +31,7 @@ def read_beside(
     rank = fields.maybe("laurel_rank", low=0)
     if rank:
         low = Laurel(rank=rank)
-        mixers = [SideBySide(mixers=(one, low)) for one in mixers]  # type: ignore[arg-type]
+        mixers = [SideBySide(mixers=(one, low)) for one in mixers]
     width = fields.maybe("hidden_size_per_layer_input", low=0)
     if not width:
         fields.has("vocab_size_per_layer_input")
@@ -36,7 +41,7 @@ def read_beside(
     return [*mixers], [kinds[mlp] for mlp in mlps]
 
 
-def _borrowed(fields: Fields, mixers: Sequence[MixerKind]) -> list[bool]:
+def _borrowed(fields: Fields, mixers: Sequence[Mixer]) -> list[bool]:
     """Whether each layer takes keys and values of the last layer of its kind that has some."""
     shared = fields.whole("num_kv_shared_layers", default=0, low=0, high=len(mixers))
     first = len(mixers) - shared
@@ -48,17 +53,17 @@ def _borrowed(fields: Fields, mixers: Sequence[MixerKind]) -> list[bool]:
     return [place >= first for place in range(len(mixers))]
 
 
-def _borrowing(mixer: MixerKind) -> MixerKind:
+def _borrowing(mixer: Mixer) -> Mixer:
     """Attention to keys and values of an earlier layer."""
     return replace(mixer, own_keys=False) if isinstance(mixer, Attention) else mixer
 
 
-def _wider(mlp: FeedForwardKind) -> FeedForwardKind:
+def _wider(mlp: FeedForward) -> FeedForward:
     """An MLP of twice the width."""
     return replace(mlp, ffn_hidden=2 * mlp.ffn_hidden) if isinstance(mlp, DenseMlp) else mlp
 
 
-def _with_input(fields: Fields, mlp: FeedForwardKind, width: int, rows: int) -> FeedForwardKind:
+def _with_input(fields: Fields, mlp: FeedForward, width: int, rows: int) -> FeedForward:
     """An MLP with an embedding of the layer's own behind it."""
     if isinstance(mlp, DenseMlp):
         return PerLayerInput(mlp=mlp, width=width, rows=rows)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from meshwright.formats.huggingface.fields import MAX_VOCAB, Fields
 from meshwright.formats.huggingface.tower import VISION, TowerLayer, encoder_sizes, nested, patch_matrix
 from meshwright.formats.huggingface.vision_fixed import clip_stream
-from meshwright.specs.layers import Attention
+from meshwright.specs.layers.attention import Attention
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.streams import Images, Projection, Stream
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_VOCAB, Fields
 from meshwright.formats.huggingface.tower import patch_matrix, section
 from meshwright.specs.layer_spec import layer_runs
-from meshwright.specs.layers import Attention, CrossAttention, DenseMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.cross_attention import CrossAttention
+from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.streams import Images, Projection, Stream
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from meshwright.formats.huggingface.fields import Fields
 from meshwright.formats.huggingface.mixers import without_mlp
-from meshwright.specs.layers import DenseMlp, MoeMlp
-from meshwright.specs.layers import FeedForwardKind as FeedForwardKind
+from meshwright.specs.layers.base import FeedForward
+from meshwright.specs.layers.dense_mlp import DenseMlp
+
+if TYPE_CHECKING:
+    from meshwright.specs.layers.moe import MoeMlp
 
 SPARSE = frozenset({"sparse", "moe"})
 WIDTHS_OF_EXPERTS = ("moe_intermediate_size", "shared_expert_intermediate_size", "moe_latent_size")
 ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation")
 
 
-def read_mlps(fields: Fields, hidden: int, layers: int, *, sparse: bool) -> list[FeedForwardKind]:
+def read_mlps(fields: Fields, hidden: int, layers: int, *, sparse: bool) -> list[FeedForward]:
     """The feed-forward part of each layer.
 
     Args:
@@ -42,9 +45,9 @@ def read_mlps(fields: Fields, hidden: int, layers: int, *, sparse: bool) -> list
     return [moe if is_sparse else dense for is_sparse in where]
 
 
-def _channel_mixes(fields: Fields, hidden: int, layers: int) -> list[FeedForwardKind]:
+def _channel_mixes(fields: Fields, hidden: int, layers: int) -> list[FeedForward]:
     """RWKV's: 3.5 times the hidden size in whole thirty-seconds, four times in version 7, unless stated."""
-    from meshwright.specs.layers import RwkvChannelMix
+    from meshwright.specs.layers.rwkv import RwkvChannelMix
 
     version = cast(Literal[5, 6, 7], fields.whole("rwkv_version"))
     usual = 4 * hidden if version == 7 else max(1, int(3.5 * hidden) // 32 * 32)
@@ -52,20 +55,20 @@ def _channel_mixes(fields: Fields, hidden: int, layers: int) -> list[FeedForward
     return [RwkvChannelMix(version=version, ffn_hidden=width)] * layers
 
 
-def _dense(width: int, *, gated: bool, bias: bool, relu: bool) -> FeedForwardKind:
+def _dense(width: int, *, gated: bool, bias: bool, relu: bool) -> FeedForward:
     """A dense MLP, none where its width is 0."""
     if width:
         return DenseMlp(ffn_hidden=width, gated=gated, bias=bias, relu=relu)
-    from meshwright.specs.layers import NoMlp
+    from meshwright.specs.layers.absent import NoMlp
 
     return NoMlp()
 
 
-def _alone(fields: Fields, parts: list[str], experts: int, *, gated: bool, bias: bool) -> list[FeedForwardKind]:
+def _alone(fields: Fields, parts: list[str], experts: int, *, gated: bool, bias: bool) -> list[FeedForward]:
     """Feed-forward parts of layers that have either one or a mixer."""
-    from meshwright.specs.layers import NoMlp
+    from meshwright.specs.layers.absent import NoMlp
 
-    kinds: dict[str, FeedForwardKind] = {"none": NoMlp()}
+    kinds: dict[str, FeedForward] = {"none": NoMlp()}
     if "dense" in parts:
         kinds["dense"] = DenseMlp(ffn_hidden=fields.whole("intermediate_size"), gated=gated, bias=bias)
     if "sparse" in parts:
@@ -105,6 +108,8 @@ def _widths(fields: Fields, hidden: int, layers: int) -> list[int]:
 
 def _experts(fields: Fields, experts: int, *, gated: bool, any_: bool) -> MoeMlp:
     """The experts of a sparse layer; widths that no layer uses may be missing or anything."""
+    from meshwright.specs.layers.moe import MoeMlp
+
     key = "moe_intermediate_size" if fields.given("moe_intermediate_size") else "intermediate_size"
     if fields.flag("expert_width_stated", default=False):
         key = "moe_intermediate_size"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from meshwright.formats.huggingface.attention import read_attention, sliding_layers
 from meshwright.formats.huggingface.fields import Fields
-from meshwright.specs.layers import MixerKind as MixerKind
+from meshwright.specs.layers.base import Mixer
 
 WORDS: dict[str, str] = {
     "full_attention": "full",
@@ -58,7 +58,7 @@ LINEAR: dict[str, tuple[str, str]] = {
 """Layers that are no attention: the key that tells which they are, and who reads them; the first whose key is there."""
 
 
-def read_mixers(fields: Fields, hidden: int, layers: int) -> list[MixerKind]:
+def read_mixers(fields: Fields, hidden: int, layers: int) -> list[Mixer]:
     """The mixer of each layer; where a config states them apart, those of modules for more tokens come behind.
 
     Args:
@@ -73,25 +73,25 @@ def read_mixers(fields: Fields, hidden: int, layers: int) -> list[MixerKind]:
     words = layer_words(fields, layers)
     if words is None:
         words = ["sliding" if slides else "full" for slides in sliding_layers(fields, layers)]
-    kinds: dict[str, Sequence[MixerKind]] = {}
+    kinds: dict[str, Sequence[Mixer]] = {}
     if {"full", "sliding", "both"} & set(words):
         attention = read_attention(fields, hidden, layers)
         kinds |= {"full": attention.full, "sliding": attention.narrow}
     if {"linear", "both"} & set(words):
         kinds["linear"] = _recurrent(fields, hidden, layers)
     if "none" in words:
-        from meshwright.specs.layers import NoMixer
+        from meshwright.specs.layers.absent import NoMixer
 
         kinds["none"] = [NoMixer()] * layers
     if "both" in words:
-        from meshwright.specs.layers import SideBySide
+        from meshwright.specs.layers.side_by_side import SideBySide
 
         pairs = zip(kinds["full"], kinds["linear"], strict=True)
-        kinds["both"] = [SideBySide(mixers=pair) for pair in pairs]  # type: ignore[arg-type]
+        kinds["both"] = [SideBySide(mixers=pair) for pair in pairs]
     return [kinds[word][i] for i, word in enumerate(words)]
 
 
-def _recurrent(fields: Fields, hidden: int, layers: int) -> Sequence[MixerKind]:
+def _recurrent(fields: Fields, hidden: int, layers: int) -> Sequence[Mixer]:
     from meshwright.formats.huggingface import recurrent
 
     if fields.given("rwkv_version"):
@@ -103,7 +103,7 @@ def _recurrent(fields: Fields, hidden: int, layers: int) -> Sequence[MixerKind]:
         keys = ", ".join(key for kind, (key, _) in LINEAR.items() if kind != "linear")
         fix = f"add the keys of its kind: one of {keys}"
         fields.refuse("layer_types", "linear_attention", why, fix)
-    read: Callable[[Fields, int], MixerKind] = getattr(recurrent, LINEAR[name][1])
+    read: Callable[[Fields, int], Mixer] = getattr(recurrent, LINEAR[name][1])
     return [read(fields, hidden)] * layers
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from meshwright.formats.huggingface.fields import Fields
 from meshwright.formats.huggingface.keys import harmless
-from meshwright.specs.layers import FeedForwardKind, MixerKind, NoMixer, NoMlp
+from meshwright.specs.layers.absent import NoMixer, NoMlp
+from meshwright.specs.layers.base import FeedForward, Mixer
 
 KEY = "per_layer_config"
 PARTS = ("attention", "mlp")
@@ -35,7 +36,7 @@ class Changed:
             if not (self.fields.asked(key) or harmless(key)):
                 fields.refuse(KEY, key, "no reader understands this key, which may change the model")
 
-    def without(self, mixer: MixerKind, mlp: FeedForwardKind) -> tuple[MixerKind, FeedForwardKind]:
+    def without(self, mixer: Mixer, mlp: FeedForward) -> tuple[Mixer, FeedForward]:
         """The parts of such a layer, without those that it skips.
 
         Args:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Literal, cast
 
 from meshwright.formats.huggingface.fields import Fields
-from meshwright.specs.layers import (
-    DeltaNet,
-    KimiDelta,
-    LinearAttention,
-    Mamba,
-    Mamba2,
-    RwkvTimeMix,
-    ShortConvolution,
-)
+from meshwright.specs.layers.delta_net import DeltaNet
+from meshwright.specs.layers.kimi_delta import KimiDelta
+from meshwright.specs.layers.linear_attention import LinearAttention
+from meshwright.specs.layers.mamba import Mamba
+from meshwright.specs.layers.mamba2 import Mamba2
+from meshwright.specs.layers.rwkv import RwkvTimeMix
+from meshwright.specs.layers.short_convolution import ShortConvolution
 
 
 def read_mamba2(fields: Fields, hidden: int) -> Mamba2:

@@ -9,7 +9,8 @@ from typing import Literal
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
-from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.streams import Images, Projection, Stream
 

@@ -13,7 +13,8 @@ from importlib import import_module
 
 from meshwright.formats.huggingface.tower import Tower, section
 from meshwright.specs.layer_spec import layer_runs
-from meshwright.specs.layers import Attention, CrossAttention
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.cross_attention import CrossAttention
 from meshwright.specs.model import LayerSpec, ModelSpec
 
 TOWERS: dict[str, str] = {

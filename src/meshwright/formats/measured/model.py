@@ -9,7 +9,10 @@ from dataclasses import replace
 from meshwright.errors import MeshwrightError
 from meshwright.formats.huggingface.fields import MAX_LAYERS
 from meshwright.formats.measured.record import MeasuredRecord
-from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.latent_attention import LatentAttention
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 
 ModelLookup = Callable[[str], ModelSpec | None]

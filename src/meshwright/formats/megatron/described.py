@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.latent_attention import LatentAttention
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 
 SIZES = ("num_layers", "hidden", "heads", "norm", "gated", "biases")

@@ -9,7 +9,10 @@ from typing import Any
 from meshwright.errors import Problem
 from meshwright.formats.megatron.options import Values
 from meshwright.formats.megatron.settings import read_constants, settings_facts, settings_flags
-from meshwright.specs.layers import Attention, DenseMlp, LatentAttention, MoeMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.latent_attention import LatentAttention
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.specs.model import MOST_LAYERS, LayerSpec, ModelSpec
 
 Flags = list[tuple[str, str]]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from meshwright.errors import Problem
 from meshwright.formats.megatron.options import Values
-from meshwright.specs.layers import LatentAttention
+from meshwright.specs.layers.latent_attention import LatentAttention
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.settings import ModelSettings
 

@@ -1,28 +1,39 @@
-"""The kinds of layer parts; a union is the table of its kinds, read by specs, files and plans."""
+"""The kinds of layer parts by their `kind`, each read from its file when a model has it, or a file of one is read.
+
+A new kind is a file here with a `Mixer` or a `FeedForward`, and a line in its table.
+"""
 
 from __future__ import annotations
 
-from meshwright.specs.layers.absent import NoMixer as NoMixer
-from meshwright.specs.layers.absent import NoMlp as NoMlp
-from meshwright.specs.layers.attention import Attention as Attention
-from meshwright.specs.layers.compressed_attention import CompressedAttention as CompressedAttention
-from meshwright.specs.layers.cross_attention import CrossAttention as CrossAttention
-from meshwright.specs.layers.delta_net import DeltaNet as DeltaNet
-from meshwright.specs.layers.dense_mlp import DenseMlp as DenseMlp
-from meshwright.specs.layers.indexer import Indexer as Indexer
-from meshwright.specs.layers.kimi_delta import KimiDelta as KimiDelta
-from meshwright.specs.layers.latent_attention import LatentAttention as LatentAttention
-from meshwright.specs.layers.laurel import Laurel as Laurel
-from meshwright.specs.layers.linear_attention import LinearAttention as LinearAttention
-from meshwright.specs.layers.mamba import Mamba as Mamba
-from meshwright.specs.layers.mamba2 import Mamba2 as Mamba2
-from meshwright.specs.layers.mixers import SideBySide as SideBySide
-from meshwright.specs.layers.mixers import SingleMixer as SingleMixer
-from meshwright.specs.layers.moe import MoeMlp as MoeMlp
-from meshwright.specs.layers.per_layer_input import PerLayerInput as PerLayerInput
-from meshwright.specs.layers.rwkv import RwkvChannelMix as RwkvChannelMix
-from meshwright.specs.layers.rwkv import RwkvTimeMix as RwkvTimeMix
-from meshwright.specs.layers.short_convolution import ShortConvolution as ShortConvolution
+from meshwright.catalogue import KindCatalogue
+from meshwright.specs.layers.base import FeedForward, Mixer
 
-MixerKind = SingleMixer | SideBySide
-FeedForwardKind = DenseMlp | MoeMlp | PerLayerInput | RwkvChannelMix | NoMlp
+_SINGLE = {
+    "grouped": "attention:Attention",
+    "cross": "cross_attention:CrossAttention",
+    "latent": "latent_attention:LatentAttention",
+    "compressed": "compressed_attention:CompressedAttention",
+    "mamba": "mamba:Mamba",
+    "mamba2": "mamba2:Mamba2",
+    "delta-net": "delta_net:DeltaNet",
+    "kimi-delta": "kimi_delta:KimiDelta",
+    "linear": "linear_attention:LinearAttention",
+    "laurel": "laurel:Laurel",
+    "rwkv": "rwkv:RwkvTimeMix",
+    "short-convolution": "short_convolution:ShortConvolution",
+    "none": "absent:NoMixer",
+}
+SINGLE_MIXERS: KindCatalogue[Mixer] = KindCatalogue(__name__, _SINGLE)
+MIXERS: KindCatalogue[Mixer] = KindCatalogue(__name__, {**_SINGLE, "side-by-side": "side_by_side:SideBySide"})
+"""Those, and several of them side by side."""
+CROSS_MIXERS: KindCatalogue[Mixer] = KindCatalogue(__name__, {"cross": _SINGLE["cross"]})
+FEED_FORWARDS: KindCatalogue[FeedForward] = KindCatalogue(
+    __name__,
+    {
+        "dense": "dense_mlp:DenseMlp",
+        "moe": "moe:MoeMlp",
+        "per-layer-input": "per_layer_input:PerLayerInput",
+        "rwkv": "rwkv:RwkvChannelMix",
+        "none": "absent:NoMlp",
+    },
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from meshwright.specs.operators import Kept, Op, StreamTokens
 
@@ -43,6 +43,12 @@ class LayerPart(ABC):
 
     __slots__ = ()
 
+    if TYPE_CHECKING:  # fields of the kinds, which a property here would stand for as their default
+
+        @property
+        def kind(self) -> str:
+            """Its name in the table of kinds."""
+
     @abstractmethod
     def parameters(self, hidden: int) -> int:
         """Weights and biases at a width of the residual stream."""
@@ -71,6 +77,24 @@ class Mixer(LayerPart):
     __slots__ = ()
     units: ClassVar[str] = "attention heads"
     """What its `heads` are called."""
+    recurrent: ClassVar[bool] = False
+    """Whether tokens see earlier ones through a state of fixed size."""
+
+    if TYPE_CHECKING:  # likewise
+
+        @property
+        def heads(self) -> int:
+            """Units that ranks share out."""
+
+    @property
+    def each(self) -> tuple[Mixer, ...]:
+        """Itself, or those that stand side by side."""
+        return (self,)
+
+    @property
+    def reads(self) -> str:
+        """The stream whose tokens are its keys and values; empty for that of its queries."""
+        return ""
 
     @property
     def shared_kv_heads(self) -> int:
@@ -80,7 +104,7 @@ class Mixer(LayerPart):
     @property
     def divided(self) -> tuple[tuple[str, int], ...]:
         """Units by name, all of which tensor ranks share out evenly."""
-        return ((self.units, self.heads),)  # type: ignore[attr-defined]
+        return ((self.units, self.heads),)
 
     @property
     def replicated(self) -> tuple[tuple[str, int], ...]:
@@ -101,6 +125,11 @@ class FeedForward(LayerPart):
     """Each token by itself."""
 
     __slots__ = ()
+
+    @property
+    def input_width(self) -> int:
+        """Width of inputs that the layer has of its own beside the residual stream; 0 for none."""
+        return 0
 
     @property
     def tensor_width(self) -> int:

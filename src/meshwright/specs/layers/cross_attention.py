@@ -39,6 +39,11 @@ class CrossAttention(GroupedMixer):
         check.done()
 
     @property
+    def reads(self) -> str:
+        """That of the keys."""
+        return self.memory
+
+    @property
     def window(self) -> None:
         """None: nothing is out of sight."""
         return None

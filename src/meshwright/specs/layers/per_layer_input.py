@@ -42,6 +42,11 @@ class PerLayerInput(FeedForward):
         return self.parameters(hidden) - (self.rows - 1) * self.width
 
     @property
+    def input_width(self) -> int:
+        """Of the embedding."""
+        return self.width
+
+    @property
     def tensor_width(self) -> int:
         """Of the MLP."""
         return self.mlp.tensor_width

@@ -33,6 +33,7 @@ class RecurrentMixer(Mixer):
     """A mixer whose tokens see earlier ones through a state of fixed size."""
 
     __slots__ = ()
+    recurrent = True
 
     @property
     def state_elements(self) -> int:

@@ -14,7 +14,7 @@ from meshwright.errors import Problem
 from meshwright.ops.layers import work_of
 from meshwright.ops.modules import part_of, targeted
 from meshwright.specs.job import Job
-from meshwright.specs.layers import Attention
+from meshwright.specs.layers.attention import Attention
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.operators import Linear
 from meshwright.targets.overrides import parsed_word

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from meshwright.errors import Problem
-from meshwright.specs.layers import MoeMlp
+from meshwright.specs.layers.moe import MoeMlp
 from meshwright.targets import fsdp
 from meshwright.targets.keys import Keys, yaml_text
 from meshwright.targets.maxtext import kernels

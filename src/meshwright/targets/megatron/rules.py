@@ -6,7 +6,7 @@ import math
 
 from meshwright.errors import Problem
 from meshwright.specs.job import Job
-from meshwright.specs.layers import DenseMlp
+from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.row_of import homogeneous
 from meshwright.targets.sayable import Plan, Rule, broken, overlap_inside_domain, settings_of
 

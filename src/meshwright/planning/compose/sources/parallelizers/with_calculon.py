@@ -25,7 +25,9 @@ from meshwright.errors import Problem, UnsupportedError
 from meshwright.shapes import Float, Int
 from meshwright.specs.cluster import Island, NodeGroup
 from meshwright.specs.dtypes import DTYPE_BYTES
-from meshwright.specs.layers import Attention, DenseMlp, LatentAttention
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
+from meshwright.specs.layers.latent_attention import LatentAttention
 from meshwright.specs.model import LayerSpec
 from meshwright.specs.plan import StrategyRun
 from meshwright.specs.row import PlanRow

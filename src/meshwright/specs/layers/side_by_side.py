@@ -1,41 +1,13 @@
-"""The table of mixers; a part of a layer that mixes tokens is one of them, or several side by side."""
+"""Several mixers that read one input: a part of a layer that mixes tokens is one mixer, or several side by side."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from meshwright.specs.check import BY_KIND, Check
-from meshwright.specs.layers.absent import NoMixer
-from meshwright.specs.layers.attention import Attention
+from meshwright.specs.check import ByKind, Check
+from meshwright.specs.layers import SINGLE_MIXERS
 from meshwright.specs.layers.base import LayerContext, Mixer, PartWork
-from meshwright.specs.layers.compressed_attention import CompressedAttention
-from meshwright.specs.layers.cross_attention import CrossAttention
-from meshwright.specs.layers.delta_net import DeltaNet
-from meshwright.specs.layers.kimi_delta import KimiDelta
-from meshwright.specs.layers.latent_attention import LatentAttention
-from meshwright.specs.layers.laurel import Laurel
-from meshwright.specs.layers.linear_attention import LinearAttention
-from meshwright.specs.layers.mamba import Mamba
-from meshwright.specs.layers.mamba2 import Mamba2
-from meshwright.specs.layers.rwkv import RwkvTimeMix
-from meshwright.specs.layers.short_convolution import ShortConvolution
-
-SingleMixer = (
-    Attention
-    | CrossAttention
-    | LatentAttention
-    | CompressedAttention
-    | Mamba
-    | Mamba2
-    | DeltaNet
-    | KimiDelta
-    | LinearAttention
-    | Laurel
-    | RwkvTimeMix
-    | ShortConvolution
-    | NoMixer
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +18,18 @@ class SideBySide(Mixer):
     """
 
     kind: Literal["side-by-side"] = "side-by-side"
-    mixers: tuple[Annotated[SingleMixer, BY_KIND], ...]
+    mixers: tuple[Annotated[Mixer, ByKind(SINGLE_MIXERS)], ...]
 
     def __post_init__(self) -> None:
         check = Check("mixers side by side")
         check.that(len(self.mixers) > 1, "mixers", len(self.mixers), "must hold at least two mixers")
         check.that(not any(mixer.absent for mixer in self.mixers), "mixers", "none", "must all be there")
         check.done()
+
+    @property
+    def each(self) -> tuple[Mixer, ...]:
+        """All."""
+        return self.mixers
 
     @property
     def heads(self) -> int:
