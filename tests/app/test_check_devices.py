@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import meshwright
-from meshwright.formats.megatron import read_flags
+from meshwright.formats.megatron.read import read_flags
 
 MEGATRON = "python pretrain_gpt.py --num-layers 30 --hidden-size 1920 --num-attention-heads 15 --seq-length 2048"
 MEGATRON += " --max-position-embeddings 2048 --micro-batch-size 1 --vocab-size 50304 --bf16"

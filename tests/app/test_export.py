@@ -15,7 +15,7 @@ from meshwright.app.export import export
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
-from meshwright.formats.megatron import read_flags
+from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.plan_json import read_job, write_job
 from meshwright.formats.torch_csv import read_actions
 from meshwright.formats.writing import write_file, write_folder

@@ -12,9 +12,7 @@ from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats.key_text import KeyText, key_text
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.formats.plan_json import write_job
 from meshwright.formats.shell import Launch, Script, Word
-from meshwright.library.made_with import made_with
 from meshwright.specs.collective_libraries import crossed
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
@@ -176,6 +174,9 @@ def _two_libraries(job: Job) -> tuple[Problem, ...]:
 
 def target_files(job: Job, files: tuple[tuple[str, str], ...], *, notes: tuple[str, ...], start: str) -> TargetFiles:
     """A job in the words of a target: its files, and the plan itself before them."""
+    from meshwright.formats.plan_json import write_job  # who only asks what a target runs writes nothing
+    from meshwright.library.made_with import made_with
+
     return TargetFiles(files=((PLAN_FILE, write_job(job, made_with(job))), *files), notes=notes, start=start)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.formats.megatron import read_flags
+from meshwright.formats.megatron.read import read_flags
 
 WORDS = (
     "pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --micro-batch-size 1 "

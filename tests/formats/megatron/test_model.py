@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 
-from meshwright.formats.megatron import (
-    described_model,
-    describes,
-    megatron_script,
-    model_facts,
-    read_flags,
-    translate,
-)
+from meshwright.formats.megatron import described_model, describes, megatron_script, model_facts, translate
 from meshwright.formats.megatron.described import SIZES
 from meshwright.formats.megatron.model import model_flags, read_pattern
+from meshwright.formats.megatron.read import read_flags
 from meshwright.library.models import resolve
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import LayerRun, ModelSpec, PlanRow

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from meshwright.errors import UnsupportedError
-from meshwright.formats.megatron import MegatronFlags, megatron_script, read_flags
+from meshwright.formats.megatron import megatron_script
+from meshwright.formats.megatron.read import MegatronFlags, read_flags
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import PlanRow
 from meshwright.specs.precision import EIGHT_BIT, PRECISIONS, Precision, stated

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.errors import InputError
-from meshwright.formats.megatron import read_flags
+from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import read_script
 from meshwright.specs import PlanRow
 

@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.errors import InputError, MeshwrightError, UnsupportedError
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.formats.megatron import read_flags
+from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.megatron.records import script_of
 from meshwright.formats.shell import read_script
 

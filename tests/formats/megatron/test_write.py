@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.errors import UnsupportedError
-from meshwright.formats.megatron import megatron_script, model_facts, read_flags, translate
+from meshwright.formats.megatron import megatron_script, model_facts, translate
 from meshwright.formats.megatron.options import known_options
+from meshwright.formats.megatron.read import read_flags
 from meshwright.schedules.plan_rows import plan_of
 from meshwright.specs import ExecutionPlan, PlanRow
 from meshwright.specs.job import Job

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.recording import record, recorders
-from meshwright.formats.megatron import read_flags
+from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import Launch, Script, launches, read_script
 
 FOLDER = Path(__file__).parent / "scripts"

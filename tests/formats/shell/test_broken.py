@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.formats.megatron import read_flags
+from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import read_script
 
 pieces = st.sampled_from(

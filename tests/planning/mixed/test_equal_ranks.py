@@ -9,7 +9,7 @@ import pytest
 from meshwright import export, plan
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import UnsupportedError
-from meshwright.formats.megatron import read_flags
+from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import read_script
 from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.job_inputs import resolve_cluster

@@ -1,23 +1,20 @@
 """Megatron-LM: plans written as launch scripts, launch scripts read as plans.
 
-Options are those of commit d98e8a64 (August 2026), https://github.com/NVIDIA/Megatron-LM.
+`read` has the way back, which loads what evaluates scripts. Options are those of commit d98e8a64 (August 2026), https://github.com/NVIDIA/Megatron-LM.
 """
 
 from __future__ import annotations
 
 from meshwright.formats.megatron.described import described_model, describes
 from meshwright.formats.megatron.model import model_facts
-from meshwright.formats.megatron.read import MegatronFlags, read_flags
 from meshwright.formats.megatron.write import COMMIT, MegatronExport, megatron_script, translate
 
 __all__ = [
     "COMMIT",
     "MegatronExport",
-    "MegatronFlags",
     "described_model",
     "describes",
     "megatron_script",
     "model_facts",
-    "read_flags",
     "translate",
 ]

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.errors import Problem
-from meshwright.formats.shell.calls import slurm_variables
-from meshwright.formats.shell.evaluate import Evaluator
 from meshwright.formats.shell.jobs import job_at
 from meshwright.formats.shell.launches import Launch, launches, processes
 from meshwright.formats.shell.leaving import Left
@@ -78,6 +76,10 @@ def read_script(
         environment: what is known of the environment; every other name is not set.
         read: the text of a file that the script sources or calls, by its path; None where it is not here.
     """
+    # Who only writes scripts needs neither bash's grammar nor what evaluates it.
+    from meshwright.formats.shell.calls import slurm_variables
+    from meshwright.formats.shell.evaluate import Evaluator
+
     record = ScriptState()
     shown = name.replace("\\", "/").rpartition("/")[2] or "script"
     start, failed_at = ScriptLine(shown, 1), None

@@ -15,17 +15,11 @@ from meshwright.formats import megatron
 from meshwright.formats.key_text import KeyText
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.processes import torchrun
+from meshwright.formats.shell import Script
 from meshwright.specs.job import Job
 from meshwright.targets.bridge import lora, recipe
-from meshwright.targets.bridge.edit import overrides_text
 from meshwright.targets.bridge.options import PROGRAMS
 from meshwright.targets.bridge.overrides import overrides, unsaid
-from meshwright.targets.bridge.read import (
-    read_bridge_recipe,
-    read_bridge_script,
-    read_bridge_text,
-    read_bridge_yaml,
-)
 from meshwright.targets.contract import Files, JobTarget, TargetFiles, file_of, marked, one_line, target_files
 from meshwright.targets.megatron import as_run_by_megatron
 from meshwright.targets.megatron.rules import rule_problems
@@ -151,6 +145,8 @@ def _recognised(name: str, text: str) -> bool:
 
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
+    from meshwright.targets.bridge.read import read_bridge_recipe, read_bridge_text, read_bridge_yaml
+
     name, text = file_of(files, OVERRIDES, _recognised)
     over = json.loads(files.get(FILE, "{}"))
     if name.endswith((".yaml", ".yml")):
@@ -163,8 +159,16 @@ def _read(files: Files, devices: int | None = None) -> LaunchFile:
     return read_bridge_text(name, "\n".join((text, *(f"{key}={value}" for key, value in over.items()))), devices)
 
 
+def _read_script(script: Script, devices: int | None) -> LaunchFile:
+    from meshwright.targets.bridge.read import read_bridge_script
+
+    return read_bridge_script(script, devices)
+
+
 def _edited(name: str, text: str) -> KeyText | None:
     """A recipe is not edited through a table of its parts: their keys and those that are exported differ."""
+    from meshwright.targets.bridge.edit import overrides_text
+
     return None if name.endswith((".yaml", ".yml", ".py")) else overrides_text(name, text)
 
 
@@ -176,7 +180,7 @@ TARGET = JobTarget(
     translate=_files,
     untold=_refused,
     read=_read,
-    script=read_bridge_script,
+    script=_read_script,
     edited=_edited,
     recognised=_recognised,
     beside=(OVERRIDES,),

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from meshwright.errors import Problem
-from meshwright.formats import megatron
 from meshwright.formats.key_text import leaves
 from meshwright.formats.launch_file import LaunchFile, Said
+from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import Launch, Script, ScriptLine, Word, job_at, launches, processes, word
 from meshwright.targets.bridge import lora, options, recipe
 from meshwright.targets.bridge.overrides import KEY_OF, as_made, flags_of, of_the_run, override_options
@@ -185,7 +185,7 @@ def _read(words: Iterable[Word], devices: int | None) -> LaunchFile:
     flags, problems = flags_of(words)
     if not flags:
         return LaunchFile(row=None, layout=None, problems=tuple(problems))
-    read = megatron.read_flags(flags, devices=devices)
+    read = read_flags(flags, devices=devices)
     # The recipe has the model from its own config, so that what the overrides leave out is not Megatron-LM's default.
     return replace(
         read,

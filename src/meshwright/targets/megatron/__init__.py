@@ -12,6 +12,7 @@ from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.shell import Script
 from meshwright.specs.job import Job
 from meshwright.targets.contract import Files, JobTarget, TargetFiles, marked, target_files, text_of
 from meshwright.targets.megatron.rules import rule_problems
@@ -77,7 +78,15 @@ def _predicted(estimate: StepEstimate) -> str:
 
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
-    return megatron.read_flags(text_of(files, SCRIPT, _recognised), devices=devices)
+    from meshwright.formats.megatron.read import read_flags  # loads what evaluates scripts
+
+    return read_flags(text_of(files, SCRIPT, _recognised), devices=devices)
+
+
+def _read_script(script: Script, devices: int | None) -> LaunchFile:
+    from meshwright.formats.megatron.read import read_flags
+
+    return read_flags(script, devices=devices)
 
 
 def _refused(job: Job) -> tuple[Problem, ...]:
@@ -105,7 +114,7 @@ TARGET = JobTarget(
     translate=_megatron,
     untold=_refused,
     read=_read,
-    script=lambda script, devices: megatron.read_flags(script, devices=devices),
+    script=_read_script,
     recognised=_recognised,
     as_run=as_run_by_megatron,
     unequal_nodes=True,

@@ -17,9 +17,9 @@ from itertools import pairwise
 from typing import Any
 
 from meshwright.errors import Problem
-from meshwright.formats import megatron
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.model import model_flags
+from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import Script, read_script
 from meshwright.formats.shell.values import known_text
 from meshwright.targets import fsdp
@@ -301,7 +301,7 @@ def _read(script: Script, devices: int | None, config: str | None) -> LaunchFile
     except ValueError:
         keys = {}
     keys = keys if isinstance(keys, dict) else {}
-    launch = megatron.read_flags(script, devices=devices, beside=_zero_of(keys))
+    launch = read_flags(script, devices=devices, beside=_zero_of(keys))
     problems = [
         one for one in launch.problems if not (one.field in _OWN and any(name in one.what for name in _OWN[one.field]))
     ]

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from meshwright.errors import Problem
+from meshwright.formats.key_text import KeyText
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.processes import torchrun
 from meshwright.formats.shell import Launch, Word
@@ -20,11 +21,9 @@ from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategyTarg
 from meshwright.targets.overrides import by_names, by_options
 from meshwright.targets.sayable import ANY, Plan, Rule, only, whole_key_value_heads
 from meshwright.targets.torchtitan import lora
-from meshwright.targets.torchtitan.edit import edited_module
 from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of, rope_changes, shipped
 from meshwright.targets.torchtitan.formats import FORMATS
 from meshwright.targets.torchtitan.module import MODULE, module_text
-from meshwright.targets.torchtitan.read import read_configuration
 
 TITLE = "torchtitan"
 
@@ -121,6 +120,8 @@ def _start(plan: Plan) -> str:
 
 def _read(files: Files, devices: int | None = None) -> LaunchFile:
     file = file_of(files, f"{MODULE}.py", _recognised)
+    from meshwright.targets.torchtitan.read import read_configuration
+
     return read_configuration(file, devices, text_beside(files, COMPUTE_FILE), files)
 
 
@@ -128,6 +129,12 @@ _PROGRAM = re.compile(r"(?:^|/)torchtitan[./]train(?:\.py)?$")
 _CONFIG_FILE = "--job.config_file"
 """The option of earlier versions, by which copies of its program are known under other names."""
 _REGISTRIES = ("torchtitan/models/{}/config_registry.py", "torchtitan/experiments/{}/config_registry.py")
+
+
+def _edited(name: str, text: str) -> KeyText | None:
+    from meshwright.targets.torchtitan.edit import edited_module
+
+    return edited_module(name, text)
 
 
 def _said(launch: Launch) -> dict[str, Word]:
@@ -182,7 +189,7 @@ TARGET = OneStrategyTarget(
     overrides=_said,
     configs=_configs,
     recognised=_recognised,
-    edited=edited_module,
+    edited=_edited,
     beside=(COMPUTE_FILE,),
     software="torchtitan",
     adapters=lora.usual_modules,
