@@ -182,6 +182,8 @@ def test_nodes_that_leave_an_uneven_rest_are_never_slower() -> None:
         ("llama-3.2-3b", "2xH200,5xA100-80", "2xH200,7xA100-80", 32),
         # Four, and three in turn, in micro-batches that divide the batch; few sets of both kinds are as quick.
         ("llama-3.2-1b", "7xH100,1xL40S", "7xH100,4xL40S", 32),
+        # 22 + 10 sequences in one ZeRO group over eight and four, with context ranks on four of five.
+        ("llama-3.2-3b", "8xH200,4xH100", "8xH200,5xH100", 32),
     ],
 )
 def test_devices_of_one_node_more_are_never_slower(model: str, few: str, many: str, batch: int) -> None:

@@ -29,6 +29,7 @@ from meshwright.schedules.plan_rows import plan_of
 from meshwright.search.axes import recompute_words
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
+from meshwright.specs.cluster import NodeGroup
 from meshwright.specs.collective_libraries import collective_library
 from meshwright.specs.plan import ExecutionPlan, Pipeline
 from meshwright.specs.row import PlanRow, recompute_fields
@@ -122,8 +123,7 @@ class JointGroups:
         # A transport between two libraries carries messages, and no collective of all ranks.
         if not all(rates) or len({collective_library(group.device.vendor) for group in groups}) > 1:
             return
-        near = math.gcd(*(size for part, group in zip(parts, groups, strict=True)
-                          for size in (part.devices, group.devices_per_node)))  # fmt: skip
+        near = math.gcd(*(_near(part, group) for part, group in zip(parts, groups, strict=True)))
         for tp in (degree for degree in divisors(near) if self._allows("tp", degree)):
             own: list[_Division] = []
             for count in divisors(batch):
@@ -168,7 +168,7 @@ class JointGroups:
 
     def _most_context(self, part: IslandPart, tp: int) -> int:
         """Context ranks that a part may have: a power of two of those in a node."""
-        per_node = math.gcd(part.devices, self.pricer.cluster.groups[part.group].devices_per_node) // tp
+        per_node = _near(part, self.pricer.cluster.groups[part.group]) // tp
         most = per_node & -per_node
         able = [degree for degree in divisors(most) if self._allows("cp", degree)]
         return max(able, default=1)
@@ -268,3 +268,9 @@ class JointGroups:
     def _allows(self, axis: str, value: object) -> bool:
         pinned = self.space.pinned(axis)
         return pinned is None or value in pinned
+
+
+def _near(part: IslandPart, group: NodeGroup) -> int:
+    """Devices of which a part has whole sets inside nodes; some of a single node are all near each other."""
+    each = group.devices_per_node
+    return part.devices if part.devices <= each else math.gcd(part.devices, each)
