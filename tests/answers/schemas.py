@@ -30,6 +30,7 @@ MORE = (
     "report gpt2 --gpus 4xH100 --gbs 16 -o page.html",
     "plan --replan-from dense.plans#1 --lost 2-3",
     "compare dense.plans#1 --with-run steps.csv",
+    "plan gpt2 --gpus 2xH100,2xA100-80 --gbs 16 --objective energy",
 )
 """Lines whose documents no question prints."""
 NUMBERS = {"type": "object", "additionalProperties": {"type": "number"}}
@@ -103,8 +104,10 @@ NULLABLE = {"place", "post_mortem.capacity_bytes"}
 script, memory that a log does not state."""
 OF_A_KIND = {"ffn_hidden", "gated", "head_dim", "heads", "kv_heads", "window"}
 """Keys of layers that have them, where others of the same list need not."""
-DIVIDED = re.compile(r"optim|_space|_size$|flops$|_accessed$|_req$|^(?:weight|activation)(?:_grad)?$")
-"""Keys of amounts that are shared out among devices: whole in most answers, but not in all."""
+DIVIDED = re.compile(
+    r"optim|_space|_size$|flops$|_accessed$|_req$|^(?:weight|activation)(?:_grad)?$|_(?:bytes|flop|s|w|j)$"
+)
+"""Keys of amounts, often shared out among devices: whole in most answers, but not in all."""
 ERROR = "meshwright.error/1"
 KEY = re.compile(r"[a-z][a-z0-9_]*")
 

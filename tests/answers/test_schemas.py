@@ -28,6 +28,14 @@ def rows() -> dict[str, set[str]]:
     return {name: set(re.findall(r"`(.+?)`", by)) for name, _, _, by in found}
 
 
+def test_an_amount_need_not_be_whole() -> None:
+    """Whole in every answer that was asked for, as Calculon's bytes on devices that do not divide them are not."""
+    document = {"schema": "meshwright.of/1", "peak_bytes": 1, "took_s": 2, "devices": 3}
+    found = schemas_of([document] * SEEN_OFTEN)["meshwright.of/1"]["properties"]
+    types = [found[name]["type"] for name in ("peak_bytes", "took_s", "devices")]
+    assert types == ["number", "number", "integer"]
+
+
 def test_every_verb_has_a_document_with_a_schema_in_the_docs() -> None:
     listed = rows()
     assert {file_of(name) for name in listed} == {path.name for path in FOLDER.glob("*.json")}
