@@ -1,14 +1,15 @@
-"""Which frameworks run a plan for a few devices, and what is offered where nothing fits."""
+"""Which frameworks run a plan, and what is offered where nothing fits."""
 
 from __future__ import annotations
 
 import pytest
 
 import meshwright as mw
-from meshwright.errors import InfeasibleError
+from meshwright.errors import InfeasibleError, UnsupportedError
 from meshwright.fields.job import JobFields
 from meshwright.planning.plan_source import plan_question
-from meshwright.planning.run_by import ASKED, run_by
+from meshwright.planning.run_by import ASKED, ON_MANY, run_by
+from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.targets import TARGETS
 
 
@@ -50,8 +51,30 @@ def test_an_answer_for_a_few_devices_names_frameworks() -> None:
     own = mw.plan("gemma-4-e2b", gpus="4xRTX4090", global_batch=16, seq_len=1024).verdict.reasons
     (reason,) = [one for one in own if one.kind == "run by"]
     assert "megatron" not in (*reason.facts["targets"], *reason.facts["others"]), "it has no such layers"
-    many = mw.plan("llama-3.2-1b", gpus="16xH100", global_batch=16, seq_len=1024)
-    assert not [one for one in many.verdict.reasons if one.kind == "run by"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "among"),
+    [("16xH100", ON_MANY), ("8xTPU-v5p", ("maxtext",)), ("16xTPU-v5p", ("maxtext",)), ("16xTrainium2", ())],
+)
+def test_only_frameworks_that_drive_the_devices_are_named(gpus: str, among: tuple[str, ...]) -> None:
+    answer = mw.plan("llama-3.1-8b", gpus=gpus, global_batch=16, seq_len=1024)
+    (reason,) = [one for one in answer.verdict.reasons if one.kind == "run by"]
+    assert set(reason.facts["targets"]) | set(reason.facts["others"]) == set(among)
+
+
+def test_a_target_refuses_devices_that_it_does_not_drive_before_any_plan() -> None:
+    with pytest.raises(UnsupportedError, match="TPU-v5p is made by Google"):
+        mw.plan("llama-3.1-8b", gpus="8xTPU-v5p", target="megatron")
+    assert mw.plan("llama-3.1-8b", gpus="8xTPU-v5p", target="maxtext", top=1)
+
+
+@pytest.mark.parametrize(("gpus", "software"), [("8xTPU-v5p", "xla"), ("8xMI300X", DEFAULT_SOFTWARE)])
+def test_devices_are_priced_under_what_they_are_usually_trained_with(gpus: str, software: str) -> None:
+    job = JobFields(model="llama-3.2-1b", gpus=gpus, seq_len=1024)
+    assert plan_question("dp8.mbs1.gbs16", job).job.workload.software == software
+    named = JobFields(model="llama-3.2-1b", gpus=gpus, seq_len=1024, software="torchtitan")
+    assert plan_question("dp8.mbs1.gbs16", named).job.workload.software == "torchtitan"
 
 
 def test_repairs_of_a_few_devices_say_who_runs_them() -> None:

@@ -19,7 +19,7 @@ from meshwright.planning.one_kind import Found
 from meshwright.planning.one_kind_plans import OneKindPlans, one_kind_plans, pinned_notes, target_note
 from meshwright.planning.rank_map import rank_map
 from meshwright.planning.reason import Reason
-from meshwright.planning.reasons import FEW_DEVICES, plan_reasons, price_reasons
+from meshwright.planning.reasons import plan_reasons, price_reasons
 from meshwright.planning.reserve import reserve_reason
 from meshwright.planning.whole_run import whole_run
 from meshwright.report.words.identities import identities
@@ -91,9 +91,9 @@ def _of_one_kind(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
     top, target, pareto = max(request.top, 2), request.target, request.pareto
     found = one_kind_plans(inputs, request.space, aim, top=top, target=target, pareto=pareto)
     answer = plan_set(inputs, found, top=request.top, aim=aim, target=target)
-    if target is not None or inputs.cluster.devices > FEW_DEVICES:
+    if target is not None:
         return answer
-    from meshwright.planning.run_by import run_by_reason  # asks every framework, which takes a tenth of a second
+    from meshwright.planning.run_by import run_by_reason  # asks every framework
 
     verdict = answer.verdict
     reasons = (*verdict.reasons, run_by_reason([one.job for one in answer.plans if isinstance(one.job, Job)]))

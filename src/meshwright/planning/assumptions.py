@@ -17,7 +17,7 @@ from meshwright.specs.dtypes import DTYPE_BYTES
 from meshwright.specs.failures import Failures
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.precision import Precision
-from meshwright.specs.software import DEFAULT_SOFTWARE, LOAD_NO_BITSANDBYTES, PEFT_SOFTWARE
+from meshwright.specs.software import DEFAULT_SOFTWARE, LOAD_NO_BITSANDBYTES, PEFT_SOFTWARE, USUAL_OF_VENDOR
 from meshwright.specs.tuning import BITSANDBYTES
 from meshwright.specs.workload import Workload
 from meshwright.units import seconds, significant
@@ -116,6 +116,8 @@ def _in_tf32(recipe: Precision, cluster: ClusterSpec) -> str:
 def _software_note(model: ModelSpec, workload: Workload, *, given: bool) -> str:
     """The framework, and what it has to do with a base that bitsandbytes stores."""
     said, base = software_said(workload), model.lora.base if model.lora else None
+    if not given and workload.software in USUAL_OF_VENDOR.values():
+        said += ": MaxText on JAX, as TPUs are usually trained"
     if base not in BITSANDBYTES:
         return said
     if not given:

@@ -30,7 +30,7 @@ from meshwright.specs.expert_load import ExpertLoad
 from meshwright.specs.lengths import DYNAMIC, Lengths
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.precision import Precision, precision
-from meshwright.specs.software import DEFAULT_SOFTWARE, usual_software
+from meshwright.specs.software import DEFAULT_SOFTWARE, software_of_vendors, usual_software
 from meshwright.specs.workload import Workload
 
 _BOTH_BATCHES = Problem(
@@ -175,7 +175,11 @@ def _sized(
     check_batch(batch)
     like = job.like
     stated = job.software is not None or _measured_under(first, like)
-    software = first.software if stated or like is not None else usual_software(spec.lora.base if spec.lora else None)
+    usual_of_devices = software_of_vendors({group.device.vendor for group in where.groups})
+    if stated or like is not None:
+        software = first.software
+    else:
+        software = usual_software(spec.lora.base if spec.lora else None, usual_of_devices)
     workload = replace(first, seq_len=seq, global_batch=batch, software=software)
     if like is not None:
         workload = with_rest(workload, replace(like, software=workload.software) if stated else like)

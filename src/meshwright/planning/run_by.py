@@ -1,4 +1,4 @@
-"""Which frameworks run a plan: asked of every plan for a few devices, on which most people fine-tune."""
+"""Which frameworks run a plan."""
 
 from __future__ import annotations
 
@@ -9,24 +9,39 @@ from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import FEW_DEVICES
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
+from meshwright.specs.software import DEFAULT_SOFTWARE, software_of_vendors
 from meshwright.targets import FINE_TUNING, TARGETS
 
 ASKED = ("megatron", *FINE_TUNING)
 """Frameworks that are asked, in the order in which they are named."""
+ON_MANY = ("megatron", "bridge", "torchtitan", "automodel", "deepspeed")
+"""Those asked about more devices than people fine-tune on."""
+
+
+ON_TPUS = ("maxtext",)
+"""Those asked about devices of Google."""
+
+
+def asked_about(cluster: ClusterSpec) -> tuple[str, ...]:
+    """Frameworks that are asked about plans for a cluster, in the order in which they are named."""
+    software = software_of_vendors({group.device.vendor for group in cluster.groups})
+    if software != DEFAULT_SOFTWARE:
+        return ON_TPUS
+    return ASKED if few(cluster) else ON_MANY
 
 
 def few(cluster: ClusterSpec) -> bool:
-    """Whether frameworks are named for plans of this cluster."""
+    """Whether a cluster is of the size on which people fine-tune."""
     return cluster.devices <= FEW_DEVICES
 
 
 def run_by(job: Job) -> tuple[str, ...]:
-    """Names of the targets that run a plan, in the order of `ASKED`.
+    """Names of the targets that run a plan, in the order in which they are asked.
 
     Args:
         job: the plan and what it is for.
     """
-    return tuple(name for name in ASKED if not TARGETS[name].problems(job))
+    return tuple(name for name in asked_about(job.cluster) if not TARGETS[name].problems(job))
 
 
 def refusals(job: Job) -> Iterator[tuple[Problem, ...]]:
@@ -35,7 +50,7 @@ def refusals(job: Job) -> Iterator[tuple[Problem, ...]]:
     Args:
         job: the plan and what it is for.
     """
-    return (TARGETS[name].problems(job) for name in ASKED)
+    return (TARGETS[name].problems(job) for name in asked_about(job.cluster))
 
 
 def titles(names: Iterable[str]) -> str:
@@ -49,14 +64,14 @@ def run_by_reason(jobs: Sequence[Job]) -> Reason:
     Args:
         jobs: plans in order of their rank.
     """
-    refused = dict(zip(ASKED, refusals(jobs[0]), strict=True))
+    refused = dict(zip(asked_about(jobs[0].cluster), refusals(jobs[0]), strict=True))
     first = tuple(name for name, problems in refused.items() if not problems)
     found = ((rank, run_by(job)) for rank, job in enumerate(jobs[1:], start=2))
     rank, able = (1, first) if first else next((one for one in found if one[1]), (0, ()))
-    others = [name for name, problems in refused.items() if name not in able and not _lacks_model(problems)]
+    others = [name for name, problems in refused.items() if name not in able and not _whatever_the_plan(problems)]
     return Reason.of("run by", rank=rank, targets=able, titles=titles(able), others=others)
 
 
-def _lacks_model(problems: Iterable[Problem]) -> bool:
-    """Whether a target has not the model, so that no other plan would do."""
-    return any((problem.field or "").partition(".")[0] == "model" for problem in problems)
+def _whatever_the_plan(problems: Iterable[Problem]) -> bool:
+    """Whether a target has not the model, or does not run on the devices, so that no other plan would do."""
+    return any((problem.field or "").partition(".")[0] in ("model", "gpus") for problem in problems)

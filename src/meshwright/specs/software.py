@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,22 +19,39 @@ CAPTURED_PARTS = ("attn", "mlp", "moe_router", "moe_preprocess")
 
 DEFAULT_SOFTWARE = "megatron-core"
 """What a workload runs under unless it says otherwise."""
+USUAL_OF_VENDOR = {"Google": "xla"}
+"""What the devices of a vendor usually run, where it is not the default: on TPUs MaxText, compiled by XLA."""
 PEFT_SOFTWARE = "transformers"
 """What loads weights of bitsandbytes, with PEFT's adapters beside them."""
 LOAD_NO_BITSANDBYTES = ("megatron", "nanotron")
 """Starts of the names of frameworks whose layers are their own, made of no weights of bitsandbytes."""
 
 
-def usual_software(base: str | None) -> str:
-    """The framework that a question is priced under where nobody states one.
+def software_of_vendors(vendors: Collection[str]) -> str:
+    """The framework that devices are usually trained with.
 
     Args:
-        base: stored format of the frozen weights beside adapters; None where they are as trained weights are.
+        vendors: of the devices, as they state them.
 
     Returns:
         A name that `library.software` knows.
     """
-    return PEFT_SOFTWARE if base in BITSANDBYTES else DEFAULT_SOFTWARE
+    return USUAL_OF_VENDOR.get(next(iter(vendors)), DEFAULT_SOFTWARE) if len(set(vendors)) == 1 else DEFAULT_SOFTWARE
+
+
+def usual_software(base: str | None, own: str = DEFAULT_SOFTWARE) -> str:
+    """The framework that a question is priced under where nobody states one.
+
+    Args:
+        base: stored format of the frozen weights beside adapters; None where they are as trained weights are.
+        own: what the devices are usually trained with; PEFT loads such weights in its place.
+
+    Returns:
+        A name that `library.software` knows.
+    """
+    if base in BITSANDBYTES:
+        return PEFT_SOFTWARE
+    return DEFAULT_SOFTWARE if own == PEFT_SOFTWARE else own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

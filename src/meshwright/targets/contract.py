@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -13,7 +13,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.formats.key_text import KeyText, key_text
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import Launch, Script, Word
-from meshwright.specs.collective_libraries import crossed
+from meshwright.specs.collective_libraries import collective_library, crossed
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
@@ -21,6 +21,8 @@ from meshwright.specs.row import PlanRow
 Files = Mapping[str, str]
 """Text by file name."""
 
+OF_PYTORCH = frozenset(("NVIDIA", "AMD"))
+"""Vendors whose devices PyTorch drives as CUDA or by its build for ROCm, which most of its frameworks ask for."""
 PLAN_FILE = "plan.json"
 """Beside the files of every target: the plan itself, which says more than most targets can."""
 
@@ -82,6 +84,8 @@ class Target(ABC):
     """Whose kernels and memory price its plans, by name in the library; None for the default."""
     formats: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What its own recipe of a `--dtype` states besides, by the name of the option: `weight_dtype`."""
+    vendors: frozenset[str] | None = OF_PYTORCH
+    """Whose devices it runs on; None for all."""
     adapters: Callable[[ModelSpec], str] = lambda model: ""
     """Modules of a model that adapters stand on where a question names none; empty for all linear ones."""
 
@@ -104,7 +108,18 @@ class Target(ABC):
 
     def problems(self, job: Job) -> tuple[Problem, ...]:
         """All that keeps the target from running a plan: what no framework runs, and what this one cannot express."""
-        return (*_two_libraries(job), *self.refused(job))
+        return (*self._unfit(job), *self.refused(job))
+
+    def _unfit(self, job: Job) -> Iterator[Problem]:
+        """What of the cluster keeps any plan from running."""
+        for group in job.cluster.groups:
+            vendor = group.device.vendor
+            if self.vendors is not None and collective_library(vendor) and vendor not in self.vendors:
+                own = " and ".join(sorted(self.vendors))
+                why = f"{self.title} runs on devices of {own}"
+                fix = "name another target: `plan` says which run on these devices"
+                yield Problem(what=f"cluster: {group.device.name} is made by {vendor}", why=why, fix=fix, field="gpus")
+        yield from _two_libraries(job)
 
     def written(self, job: Job, estimate: StepEstimate) -> TargetFiles:
         """A plan as the target's files.
@@ -112,7 +127,7 @@ class Target(ABC):
         Raises:
             UnsupportedError: with all that keeps the target from running it.
         """
-        if problems := _two_libraries(job):
+        if problems := tuple(self._unfit(job)):
             raise UnsupportedError([*problems, *self.refused(job)], code="MW420")
         return self.files(job, estimate)
 

@@ -43,7 +43,7 @@ def lighter(
     """
 
     def under(lora: Lora) -> Workload:
-        return workload if software_given else replace(workload, software=usual_software(lora.base))
+        return workload if software_given else replace(workload, software=usual_software(lora.base, workload.software))
 
     asked = model.lora
     if asked is None and model.hidden > USUAL_RANK:

@@ -185,6 +185,8 @@ NOTES = (
 TARGET = OneStrategyTarget(
     name="accelerate",
     title=TITLE,
+    # huggingface.co/docs/accelerate/usage_guides/gaudi; hiascend.com, Hugging Face on Ascend
+    vendors=frozenset(("NVIDIA", "AMD", "Intel", "Huawei")),
     version="1.15.0 (2026-11)",
     says=SAYS,
     rules=RULES,

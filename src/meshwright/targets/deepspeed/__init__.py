@@ -225,6 +225,8 @@ NOTES = (
 TARGET = OneStrategyTarget(
     name="deepspeed",
     title=TITLE,
+    # deepspeed.ai/tutorials/accelerator-setup-guide; docs.habana.ai, DeepSpeed
+    vendors=frozenset(("NVIDIA", "AMD", "Intel", "Huawei")),
     version="0.19.8 (2026-11)",
     unequal_nodes=True,
     says=SAYS,

@@ -245,6 +245,8 @@ def _edited(name: str, text: str) -> KeyText | None:
 TARGET = OneStrategyTarget(
     name="llamafactory",
     title=TITLE,
+    # README of hiyouga/LLaMA-Factory, 2025: for Ascend NPU users
+    vendors=frozenset(("NVIDIA", "AMD", "Huawei")),
     version="0.9.5 (2026-11)",
     says=SAYS,
     rules=deepspeed.RULES,

@@ -208,6 +208,8 @@ _PROGRAM = re.compile(r"(?i)(?:^|/|src\.)maxtext[./](?:[\w./]*[./])?train(?:_com
 TARGET = OneStrategyTarget(
     name="maxtext",
     title=TITLE,
+    # XLA compiles for TPUs and, with CUDA or ROCm, for GPUs
+    vendors=frozenset(("Google", "NVIDIA", "AMD")),
     version="0.2.5 (2026-11)",
     says=SAYS,
     rules=RULES,

@@ -194,6 +194,7 @@ def _behind(words: Sequence[Word]) -> list[Word] | None:
 TARGET = JobTarget(
     name="run",
     title="the runtime of this package",
+    vendors=None,  # whatever JAX has devices of
     version="this release",
     translate=_files,
     untold=_refused,
