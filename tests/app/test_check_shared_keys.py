@@ -69,6 +69,42 @@ def test_nodes_of_a_hybrid_shard_are_those_that_the_launcher_starts_on(tmp_path:
 
 
 @pytest.mark.parametrize(
+    ("words", "settings", "name"),
+    [
+        ("hybrid_shard auto_wrap", {"nnodes": "2"}, "dp16.hsdp8.mbs1.gbs64.rc-full"),
+        ("full_shard offload auto_wrap", {}, "dp16.fsdp.mbs1.gbs64.rc-full.off-wog"),
+        ("shard_grad_op auto_wrap", {}, "dp16.fsdp-keep.mbs1.gbs64.rc-full"),
+        ("no_shard", {}, "dp16.mbs1.gbs64.rc-full"),
+    ],
+)
+def test_the_words_of_the_trainer_say_what_fsdp_shards(
+    tmp_path: Path, words: str, settings: dict[str, str], name: str
+) -> None:
+    path = tmp_path / "factory.yaml"
+    path.write_text(FACTORY.replace("full_shard auto_wrap", words))
+    assert meshwright.check(source=path, gpus="16xH100", search=False, settings=settings).name == name
+
+
+def test_nodes_of_a_hybrid_shard_are_asked_for_and_words_checked(tmp_path: Path) -> None:
+    report = checked(tmp_path / "hybrid.yaml", FACTORY.replace("full_shard", "hybrid_shard"))
+    assert any("--set nnodes=N" in one.fix for one in report.violations)
+    report = checked(tmp_path / "wrong.yaml", FACTORY.replace("full_shard", "fully_shard"))
+    assert any("fully_shard is no word of it" in one.why for one in report.violations)
+
+
+def test_swift_takes_the_words_of_the_trainer(tmp_path: Path) -> None:
+    text = SWIFT.replace("fsdp2", "'full_shard auto_wrap offload'") + " --gradient_checkpointing false"
+    assert checked(tmp_path / "a.sh", text, gpus="8xH100").name == "dp8.fsdp.mbs1.gbs32.off-wog"
+
+
+def test_towers_that_are_frozen_leave_the_text_as_it_is(tmp_path: Path) -> None:
+    frozen = SWIFT + " --freeze_parameters model.vision_tower model.embed_audio"
+    assert not checked(tmp_path / "a.sh", frozen, gpus="8xH100").violations
+    more = checked(tmp_path / "b.sh", frozen + " model.layers.0", gpus="8xH100")
+    assert [one.field for one in more.violations] == ["freeze_parameters"]
+
+
+@pytest.mark.parametrize(
     ("name", "text", "said"),
     [
         ("factory.yaml", FACTORY, f"accelerator_config: {json.dumps(SUMMED)}\n"),

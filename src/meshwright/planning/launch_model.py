@@ -75,9 +75,43 @@ def _named_in(place: str, *, files: bool = False) -> str | None:
     return models.find_name(last) or models.find_name(_TUNED.sub("", last))
 
 
+def with_stored_weights(launch: LaunchFile) -> LaunchFile:
+    """A launch file whose model is stored in fewer bits by its name: adapters stand beside weights in that format.
+
+    Args:
+        launch: the file as read.
+    """
+    name, lora = str(launch.model.get("name", "")), launch.workload.get("lora")
+    last = name.rstrip("/").rpartition("/")[2]
+    match = _STORED.search(last)
+    if (match is None and not _OTHERWISE.search(last)) or (launch.row is None and launch.questions):
+        return launch
+    if match is None or _OTHERWISE.search(last):
+        what, why = (
+            f"the model is {name[:80]}",
+            "weights in 2 or 3 bits, or in a file of another program, have no price",
+        )
+        fix = "name the model in 16 bits"
+        return replace(launch, problems=(*launch.problems, Problem(what=what, why=why, fix=fix, field="model")))
+    bits = "int8" if "8" in match[0] else "nf4"
+    if lora is None:
+        what = f"the model is {name[:80]}, whose weights are stored in {'8' if bits == 'int8' else '4'} bits"
+        why, fix = "such weights are frozen: adapters are trained beside them", "name the model in 16 bits"
+        return replace(launch, problems=(*launch.problems, Problem(what=what, why=why, fix=fix, field="model")))
+    if (re.search(r"\bbase=", lora) if isinstance(lora, str) else lora.get("base")) is not None:
+        return launch
+    own = f"{lora},base={bits}" if isinstance(lora, str) else {**lora, "base": bits}
+    note = f"weights of {name[:80]} are stored in fewer bits by its name: they are priced as {bits}"
+    return replace(launch, workload={**launch.workload, "lora": own}, notes=(*launch.notes, note))
+
+
+_STORED = re.compile(r"(?i)(?:^|[-_.])(?:awq|gptq|hqq|bnb|w[48]a16)(?:[-_.]?(?:int)?[48](?:[-_.]?bit)?)?(?=[-_.]|$)"
+                     r"|(?:^|[-_.])(?:int[48]|[48]-?bit)(?=[-_.]|$)")  # fmt: skip
+"""What names of models say of weights that are stored quantized."""
+_OTHERWISE = re.compile(r"(?i)(?:^|[-_.])(?:aqlm|exl2|gguf|ggml|[23]-?bit|int[23])(?=[-_.]|$)")
 _CACHED = re.compile(r"^models--")
 """Of a folder in the cache of the hub's client: models--ORGANISATION--NAME/snapshots/COMMIT."""
-_TUNED = re.compile(r"[-_.](?:instruct|chat|base|it|hf|sft|dpo|mcore)(?=[-_.]|$)", re.I)
+_TUNED = re.compile(r"[-_.](?:instruct|chat|base|it|hf|sft|dpo|mcore|awq|gptq|bnb|int[48]|[48]bit)(?=[-_.]|$)", re.I)
 """Parts of names of what was made of a model by training, or stored in another form: its shape is the model's."""
 _TOKENIZER_FILE = re.compile(r"tokenizer[\w.-]*")
 

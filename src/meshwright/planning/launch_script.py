@@ -18,7 +18,7 @@ from meshwright.library import models
 from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.fused_loss import with_pieces
 from meshwright.planning.job_inputs import JobInputs, job_inputs, resolve_cluster, resolve_model
-from meshwright.planning.launch_model import model_trained
+from meshwright.planning.launch_model import model_trained, with_stored_weights
 from meshwright.planning.launch_source import NOTHING_OUTSIDE, SCRIPT_RECORDS, LaunchSource, Outside
 from meshwright.planning.plan_question import PlanQuestion
 from meshwright.planning.plan_source import with_row
@@ -63,6 +63,7 @@ def script_question(
     which = None
     if cluster is None:
         flags, which = _for_devices(launch, flags)
+    flags = with_stored_weights(flags)
     if flags.row is None and not flags.said and not flags.workload and not flags.questions and flags.problems:
         raise InputError(flags.problems, code="MW231")
     asks = [*flags.questions, *([which] if which is not None else [])]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.specs.precision import PRECISIONS, stated
 from meshwright.specs.row import PlanRow
 from meshwright.targets.sayable import ANY, Rule, Says, only
+
+if TYPE_CHECKING:
+    from meshwright.targets.keys import KeyReader
 
 SAYS: dict[str, Says] = {
     "data.family": ANY,
@@ -104,6 +107,70 @@ def sharding(sharded: bool, *, dp: int, replicate: int, cp: int = 1, reshard: bo
         "sharding": "hsdp" if hybrid else kept if sharded else "z0",
         "shard_group": dp // replicate * cp if hybrid else 0,
     }
+
+
+STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+"""Of FSDP1, by number from 1."""
+
+
+def of_strategy(reader: KeyReader, key: str, name: str, dp: int, *, cp: int = 1, nodes: str) -> dict[str, Any]:
+    """The sharding of a row by a strategy of FSDP1.
+
+    Args:
+        reader: of the file, for what is wrong.
+        key: that names the strategy.
+        name: in STRATEGIES.
+        dp: data ranks.
+        cp: context ranks, which hold shards as data ranks do.
+        nodes: the key that says how many nodes there are.
+    """
+    if name not in STRATEGIES:
+        reader.refuse(key, name, f"must be one of {', '.join(STRATEGIES)}", "use FULL_SHARD")
+    whole = name == "NO_SHARD"
+    replicate = dp if whole else _copies(reader, key, name, dp, nodes) if name in STRATEGIES[3:] else 1
+    return sharding(not whole, dp=dp, replicate=replicate, cp=cp, reshard=name != "SHARD_GRAD_OP")
+
+
+def of_words(reader: KeyReader, words: str, dp: int, *, cp: int = 1, nodes: str) -> dict[str, Any]:
+    """What the words of the trainer's `fsdp` shard and offload, as fields of a row.
+
+    Args:
+        reader: of the file, for what is wrong.
+        words: as `full_shard auto_wrap`, in lower case.
+        dp: data ranks.
+        cp: context ranks.
+        nodes: the key that says how many nodes there are.
+    """
+    said = words.replace(",", " ").split()
+    names = [one for one in said if one.upper() in STRATEGIES]
+    others = [one for one in said if one not in (*names, "auto_wrap", "size_wrap", "offload", "true")]
+    if others:
+        reader.refuse("fsdp", words, f"{others[0]} is no word of it", "use full_shard auto_wrap")
+    held = of_strategy(reader, "fsdp", names[0].upper() if names else "FULL_SHARD", dp, cp=cp, nodes=nodes)
+    sharded = dp * cp > 1
+    return {
+        **(held if sharded else sharding(False, dp=dp, replicate=dp)),
+        "offload": "wog" if "offload" in said and sharded else "",
+    }
+
+
+def _copies(reader: KeyReader, key: str, name: str, dp: int, nodes: str) -> int:
+    """Copies of the weights where FSDP1 shards inside a node alone: one on each.
+
+    Source: _init_intra_and_inter_node_groups of torch/distributed/fsdp/_init_utils.py (2.8, 2025).
+    """
+    machines = reader.degree(nodes) if reader.get(nodes) is not None else None
+    if name == "HYBRID_SHARD_ZERO2" and machines != 1:
+        why = "weights stay whole between passes while each node has a copy of its own, which no plan says"
+        reader.refuse(key, name, why, "use HYBRID_SHARD or SHARD_GRAD_OP")
+    elif machines is None:
+        why = "each node has a copy of its own, and nothing says how many nodes there are"
+        reader.refuse(key, name, why, f"say --set {nodes}=N")
+    elif dp % machines:
+        reader.refuse(nodes, machines, f"must divide {dp} data ranks", "use equal nodes")
+    else:
+        return machines
+    return 1
 
 
 def workload(row: PlanRow | None, *, wide: bool, seq_len: object) -> dict[str, Any]:

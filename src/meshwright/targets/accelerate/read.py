@@ -193,8 +193,6 @@ def _compiled(reader: KeyReader) -> bool:
 
 
 _VERSION = "fsdp_config.fsdp_version"
-_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
-"""Of FSDP1, by number from 1."""
 
 
 def _shards(reader: KeyReader, dp: int, cp: int) -> dict[str, Any]:
@@ -206,10 +204,8 @@ def _shards(reader: KeyReader, dp: int, cp: int) -> dict[str, Any]:
             (name for name in names if isinstance(reader.get(name), (int, str)) and reader.get(name) is not True), ""
         )
         said = str(reader.get(key) if key else 1).upper()
-        name = _STRATEGIES[int(said) - 1] if said in "12345" else said
-        whole = name == "NO_SHARD"
-        copies = dp if whole else 1 if name in _STRATEGIES[:2] else _copies(reader, key, name, dp)
-        return offload | fsdp.sharding(not whole, dp=dp, replicate=copies, reshard=name != "SHARD_GRAD_OP")
+        name = fsdp.STRATEGIES[int(said) - 1] if said in "12345" else said
+        return offload | fsdp.of_strategy(reader, key, name, dp, nodes="num_machines")
     replicate = reader.degree(f"{SIZES}dp_replicate_size")
     shard = reader.degree(f"{SIZES}dp_shard_size") if reader.get(f"{SIZES}dp_shard_size") else None
     if dp % replicate or (shard is not None and shard * replicate != dp):
@@ -218,27 +214,6 @@ def _shards(reader: KeyReader, dp: int, cp: int) -> dict[str, Any]:
         replicate = 1
     reshard = reader.switch("fsdp_config.fsdp_reshard_after_forward", default=True)
     return offload | fsdp.sharding(True, dp=dp, replicate=replicate, cp=cp, reshard=reshard)
-
-
-def _copies(reader: KeyReader, key: str, name: str, dp: int) -> int:
-    """Copies of the weights where FSDP1 shards inside a node alone: one on each.
-
-    Source: _init_intra_and_inter_node_groups of torch/distributed/fsdp/_init_utils.py (2.8, 2025).
-    """
-    machines = reader.degree("num_machines") if reader.get("num_machines") is not None else None
-    if name not in _STRATEGIES:
-        reader.refuse(key, name, f"must be one of {', '.join(_STRATEGIES)}", "use FULL_SHARD")
-    elif name == _STRATEGIES[-1] and machines != 1:
-        why = "weights stay whole between passes while each node has a copy of its own, which no plan says"
-        reader.refuse(key, name, why, "use HYBRID_SHARD or SHARD_GRAD_OP")
-    elif machines is None:
-        why = "each node has a copy of its own, and nothing says how many nodes there are"
-        reader.refuse(key, name, why, "say --set num_machines=N")
-    elif dp % machines:
-        reader.refuse("num_machines", machines, f"must divide {dp} data ranks", "use equal nodes")
-    else:
-        return machines
-    return 1
 
 
 def _engine(reader: KeyReader) -> dict[str, Any]:

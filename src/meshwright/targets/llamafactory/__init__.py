@@ -144,9 +144,7 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         return reader.launch(engine.row, **fine_tuning.with_fields(engine, reader, model, files, **said))
     dp = devices or 1
     shards = reader.word("fsdp")
-    if "offload" in shards or "hybrid" in shards:
-        reader.refuse("fsdp", shards, "shards of all data ranks on their devices are read", "use full_shard auto_wrap")
-    held = fsdp.sharding(bool(shards) and dp > 1, dp=dp, replicate=1, reshard="shard_grad_op" not in shards)
+    held = fsdp.of_words(reader, shards, dp, nodes="nnodes") if shards else {}
     gbs = trainer.mbs * trainer.steps * dp
     row = PlanRow(dp=dp, mbs=trainer.mbs, gbs=gbs, recompute=trainer.recompute, **held)
     pure = reader.switch("pure_bf16")

@@ -182,12 +182,24 @@ def _refuse(reader: KeyReader) -> None:
     task = reader.word("task_type", "causal_lm")
     if task != "causal_lm":
         reader.refuse("task_type", task, "it has no head of the vocabulary, or compares pairs", "use causal_lm")
-    fine_tuning.refuse_on(reader, _FREEZE, "which part of the model is trained is not read", "leave it out")
+    whole = _only_towers(reader.get("freeze_parameters"))  # as its default has it, where a model sees or hears
+    names = [name for name in _FREEZE if not (whole and name == "freeze_parameters")]
+    fine_tuning.refuse_on(reader, names, "which part of the model is trained is not read", "leave it out")
     fine_tuning.refuse_on(reader, _OTHERS, "its memory and kernels are not known", "leave it out")
     if reader.get("to_cached_dataset") is True:
         reader.refuse("to_cached_dataset", True, "it prepares data, and trains nothing", "check the script that trains")
     if reader.word("loss_type") not in ("", "cross_entropy"):
         reader.refuse("loss_type", reader.get("loss_type"), "its passes are not read", "leave it out")
+
+
+_TOWERS = re.compile(r"vis(?:ion|ual)|audio|image|projector|aligner|mm_|multi_modal|merger")
+"""Words in names of modules that are not of the text's decoder."""
+
+
+def _only_towers(names: object) -> bool:
+    """Whether modules by their prefixes are those that images or sound go through."""
+    parts = names.split() if isinstance(names, str) else names if isinstance(names, list) else []
+    return bool(parts) and all(_TOWERS.search(str(one)) is not None for one in parts)
 
 
 def _lora(reader: KeyReader, usual: str) -> dict[str, Any] | None:
@@ -304,7 +316,7 @@ def _engine(
 ) -> tuple[PlanRow | None, bool, tuple[Problem, ...]]:
     """The plan of an engine, and whether it keeps fp32 copies."""
     name = swift_names.engine(str(reader.get("deepspeed") or ""))
-    fsdp = str(reader.get("fsdp") or "")
+    words = str(reader.get("fsdp") or "").lower()
     if name:
         keys, text = _ZERO.get(name), known_text(files.get(name.rpartition("/")[2]) or ())
         if keys is None and text.lstrip().startswith("{"):
@@ -324,11 +336,15 @@ def _engine(
         context = (("a2a", cp),) if cp > 1 else ()
         row = PlanRow(dp=dp, cp=context, sharding=zero, offload=letters, dp_overlap=False, **fields)
         return row, True, ()
-    if fsdp and fsdp not in ("fsdp2", "full_shard", "full_shard auto_wrap"):
-        reader.refuse("fsdp", fsdp, "fsdp2, which comes with it, is read", "use fsdp2")
-    recompute = {"recompute": "full"} if fsdp == "fsdp2" else {}
-    row = shared.sharded_row(dp, sharded=bool(fsdp), context=("a2a", cp), **{**fields, **recompute})
-    return row, bool(fsdp), ()
+    context: tuple[tuple[str, int], ...] = (("a2a", cp),) if cp > 1 else ()
+    if words == "fsdp2":
+        return shared.sharded_row(dp, sharded=True, context=("a2a", cp), **{**fields, "recompute": "full"}), True, ()
+    if words.endswith(".json"):
+        reader.refuse("fsdp", words, "fsdp2, which comes with it, and words of the trainer are read", "use fsdp2")
+    elif words:
+        held = fsdp.of_words(reader, words, dp, cp=cp, nodes="nnodes")
+        return PlanRow(dp=dp, cp=context, **held, **fields), True, ()
+    return shared.sharded_row(dp, sharded=False, context=("a2a", cp), **fields), False, ()
 
 
 TARGET = ReadTarget(
