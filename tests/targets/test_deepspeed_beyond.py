@@ -1,15 +1,18 @@
-"""Parts of DeepSpeed's configuration that no plan holds: refused by name, or said."""
+"""DeepSpeed's configuration: parts that no plan holds, refused by name or said, and the languages it is written in."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from meshwright import check
+from meshwright.errors import InputError
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.shell import read_script
-from meshwright.targets import TARGETS
+from meshwright.targets import TARGETS, target_of_file
 
 CONFIG: dict[str, Any] = {
     "train_batch_size": 16,
@@ -76,3 +79,48 @@ torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 256 --n
   --zero-stage 2 --no-pipeline-parallel --deepspeed --deepspeed_config ds.json"""
     found = target.script(read_script(text), 8)
     assert "progressive_layer_drop.enabled" in [problem.field for problem in found.problems]
+
+
+HJSON = """
+// the engine of every run
+{
+  # shards of everything
+  zero_optimization: {
+    stage: 3
+    offload_optimizer: { device: "cpu" }
+  }
+  train_micro_batch_size_per_gpu: 2, gradient_accumulation_steps: 4
+  bf16: { enabled: true }
+}
+"""
+YAML = """
+train_batch_size: 64
+train_micro_batch_size_per_gpu: 2
+zero_optimization:
+  stage: 3
+  offload_optimizer:
+    device: cpu
+bf16:
+  enabled: true
+"""
+
+
+@pytest.mark.parametrize(("name", "text"), [("ds.hjson", HJSON), ("ds.json", HJSON), ("ds.yaml", YAML)])
+def test_a_configuration_in_hjson_or_yaml_is_read(name: str, text: str) -> None:
+    assert target_of_file(name, text) == "deepspeed"
+    target = TARGETS["deepspeed"]
+    assert target.read is not None
+    found = target.read({name: text}, 8)
+    assert found.row is not None
+    assert (found.problems, found.row.format()) == ((), "dp8.z3.mbs2.gbs64.off-og")
+
+
+def test_keys_of_deepspeed_in_a_file_of_another_program_are_not_taken_for_its_own() -> None:
+    assert target_of_file("run.yaml", "model:\n  name: llama\n" + YAML) is None
+
+
+def test_what_is_wrong_in_hjson_is_told_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "ds.hjson"
+    file.write_text(HJSON.replace('{ device: "cpu" }', "{ device: cpu }"))  # a word goes on to the end of its line
+    with pytest.raises(InputError, match="is missing"):
+        check("gpt2", source=file, cluster="8xH100")

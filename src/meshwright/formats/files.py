@@ -180,11 +180,11 @@ def language_of(text: str) -> str:
 
 
 def parsed(text: str, language: str, noun: str) -> object:
-    """What text in JSON, YAML or TOML holds.
+    """What text in JSON, HJSON, YAML or TOML holds.
 
     Args:
         text: of a file.
-        language: one of these three names.
+        language: one of these names.
         noun: what the text is of, for the error.
 
     Raises:
@@ -194,6 +194,10 @@ def parsed(text: str, language: str, noun: str) -> object:
     try:
         if language == "JSON":
             return json.loads(text)
+        if language == "HJSON":
+            from meshwright.formats import hjson  # few files are more than JSON
+
+            return hjson.parse(text)
         return _yaml(text, noun) if language == "YAML" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         if isinstance(error, UnsupportedError):

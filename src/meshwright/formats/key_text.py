@@ -116,7 +116,7 @@ class KeyText:
 
 
 def key_text(name: str, text: str) -> KeyText | None:
-    """A JSON or YAML file as a text that can be edited; None for other files, and for YAML with anchors.
+    """A JSON or YAML file as a text that can be edited; None for others, YAML with anchors, JSON with comments.
 
     Args:
         name: of the file, with its suffix.
@@ -126,7 +126,10 @@ def key_text(name: str, text: str) -> KeyText | None:
     if suffix == ".json":
         if not text.lstrip().startswith(("{", "[")):  # YAML, to be compared with a JSON file of the same keys
             text = json.dumps(importlib.import_module("yaml").safe_load(text), indent=2)
-        values = dict(leaves(json.loads(text)))
+        try:
+            values = dict(leaves(json.loads(text)))
+        except ValueError:
+            return None  # with comments, or words without quotes
         return KeyText(text=text, entries=_json_entries(text), said=json.dumps, key=json.dumps, values=values)
     if suffix in (".yaml", ".yml"):
         found = _yaml_entries(text)

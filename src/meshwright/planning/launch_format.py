@@ -22,7 +22,7 @@ from meshwright.planning.script_files import missing_configuration, started_with
 from meshwright.planning.trainer_record import recorded
 from meshwright.targets import TARGETS, TRAINERS, reader_named, readers, target_of_file
 
-_LANGUAGES = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML"}
+_LANGUAGES = {".json": "JSON", ".hjson": "HJSON", ".yaml": "YAML", ".yml": "YAML"}
 
 
 def format_of(source: str | os.PathLike[str], outside: Outside = NOTHING_OUTSIDE) -> str:

@@ -13,6 +13,8 @@ from meshwright.specs.model import ModelSpec
 
 _VOCABULARIES = {"Llama2Tokenizer": 32000, "GPT2BPETokenizer": 50257}
 """Tokens of tokenizers that are one file everywhere: of Llama 2 (arXiv 2307.09288) and of GPT-2."""
+_MIXED = ("--hybrid-layer-pattern", "--hybrid-override-pattern", "--is-hybrid-model")
+"""Options of Megatron-LM that describe Mamba layers beside attention."""
 _NAME_IT = "name the model before the file: check MODEL FILE"
 
 
@@ -32,7 +34,10 @@ def model_trained(launch: LaunchFile, name: str) -> tuple[ModelSpec | None, Prob
     if isinstance(named, str) and named:
         return _resolved(named)
     if not describes(launch.model) and "tokenizer" not in launch.model:
+        mixed = next((one.option for one in launch.unpriced if one.option in _MIXED), None)
         why = "the file says how a model is trained, not which one"
+        if mixed is not None:
+            why = f"its layers are of several kinds ({mixed}), which are read from a model's config.json alone"
         return None, Problem(what="no model is given", why=why, fix=_NAME_IT, field="model")
     vocab, whose = _vocabulary(launch)
     if vocab is None:

@@ -227,7 +227,7 @@ class LaunchSource:
             return script
         # Configurations that it names and that lie beside it say more; those that it writes itself come first.
         words = (word.text.rpartition("=")[2] for command in script.commands for word in command.words)
-        paths = [path for path in words if path.endswith(".json")]
+        paths = [path for path in words if path.endswith((".json", ".hjson"))]
         texts = {path: self.files.get(Path(path).name) or self.near(path) for path in paths}
         named = {Path(path).name: text for path, text in texts.items() if text is not None}
         others = {name: literal(text, ScriptLine(name, 1)) for name, text in named.items()}

@@ -12,7 +12,7 @@ from meshwright.formats.shell import Launch, Script
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.formats.shell.values import Word
 
-CONFIG_NAME = re.compile(r"[^=\s]+\.(?:json|ya?ml|toml)$")
+CONFIG_NAME = re.compile(r"[^=\s]+\.(?:h?json|ya?ml|toml)$")
 """Words that name a configuration."""
 
 

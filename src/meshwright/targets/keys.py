@@ -23,7 +23,7 @@ from meshwright.targets import overrides
 from meshwright.targets.contract import Files, file_of, marked
 
 Keys = dict[str, Any]
-_SUFFIXES = {"JSON": (".json",), "YAML": (".yaml", ".yml")}
+_SUFFIXES = {"JSON": (".json",), "HJSON": (".hjson",), "YAML": (".yaml", ".yml")}
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (int, float),
@@ -253,6 +253,8 @@ class KeyFile:
     """The target's folder, with its `keys.tsv`."""
     marks: tuple[tuple[str, ...], ...]
     """What its text holds, each in one of several spellings."""
+    of_lines: Callable[[str, str], bool] | None = None
+    """Recognises it otherwise, by name and text."""
     noun: str = ""
     """What the file is, for the sentences; by default the target's configuration."""
     sections: tuple[str, ...] = ()
@@ -264,11 +266,26 @@ class KeyFile:
 
     def recognised(self, name: str, text: str) -> bool:
         """Whether a file, by its name and text, is one of these."""
-        return marked((*_SUFFIXES[self._language], *self.also), *self.marks)(name, text)
+        by_marks = marked((*_SUFFIXES[self._language], *self.also), *self.marks)(name, text)
+        return by_marks or (self.of_lines is not None and self.of_lines(name, text))
 
     @property
     def _language(self) -> str:
         return next(language for language, suffixes in _SUFFIXES.items() if PurePath(self.name).suffix in suffixes)
+
+    def language_of(self, name: str, text: str) -> str:
+        """The language of a file: that of its suffix where the target's loader has several."""
+        own = self._language
+        if own == "YAML" or self.of_lines is None:
+            return own
+        said = next((one for one, suffixes in _SUFFIXES.items() if PurePath(name).suffix in suffixes), own)
+        if said != "JSON":
+            return said
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            return "HJSON"
+        return said
 
     def read(self, files: Files) -> KeyReader:
         """Its keys among the files of a run, with those that the target does not know as problems.
@@ -277,7 +294,8 @@ class KeyFile:
             InputError: the text is not of the language.
         """
         file = file_of(files, self.name, self.recognised)
-        keys = self.plain(table_of(file[1], self._language, self.noun or f"{self.title} configuration"))
+        language = self.language_of(*file)
+        keys = self.plain(table_of(file[1], language, self.noun or f"{self.title} configuration"))
         keys, over = overrides.laid_over(keys, files)
         own = {name: keys[name] for name in self.sections if isinstance(keys.get(name), dict)}
         checked = own if self.sections else keys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +13,7 @@ from meshwright.specs.data_words import in_order
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import adapters, hugging_face
-from meshwright.targets.contract import Files
+from meshwright.targets.contract import Files, marked_lines
 from meshwright.targets.deepspeed.beyond import curricula, refuse_beyond
 from meshwright.targets.keys import KeyFile, KeyReader, Keys
 from meshwright.targets.sayable import value_of
@@ -41,11 +42,25 @@ def _one_name(keys: Keys) -> Keys:
     return found
 
 
+_NAMES = r"(?:zero_optimization|train_micro_batch_size_per_gpu|train_batch_size)"
+_BARE = marked_lines(rf"^[ \t{{,]*{_NAMES}[ \t]*:", suffixes=(".json", ".hjson"))
+_AT_THE_TOP = marked_lines(rf"^[\"']?{_NAMES}[\"']?[ \t]*:", r"^[\"']?zero_optimization[\"']?[ \t]*:")
+_OF_A_MODEL = re.compile(r"^[ \t{,]*[\"']?(?:num[_-]layers|hidden[_-]size|model)[\"']?[ \t]*:", re.MULTILINE)
+"""What stands in files of programs that lay its keys beside their own, as GPT-NeoX does."""
+
+
+def _written_otherwise(name: str, text: str) -> bool:
+    """Whether it is a configuration in HJSON, which its loader takes, or in YAML, which programs make it of."""
+    return (_BARE(name, text) or _AT_THE_TOP(name, text)) and _OF_A_MODEL.search(text) is None
+
+
 FILE = KeyFile(
     title=TITLE,
     name=CONFIG,
     package="meshwright.targets.deepspeed",
     marks=(('"zero_optimization"', '"train_micro_batch_size'),),
+    of_lines=_written_otherwise,
+    also=(".hjson",),
     plain=_one_name,
 )
 

@@ -5,7 +5,6 @@ Options are those of deepspeedai/Megatron-DeepSpeed, megatron/arguments.py of co
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
@@ -16,7 +15,8 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
-from meshwright.errors import Problem
+from meshwright.errors import InputError, Problem
+from meshwright.formats.files import parsed
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.model import model_flags
 from meshwright.formats.megatron.read import read_flags
@@ -297,8 +297,8 @@ def read_launch(script: Script, devices: int | None) -> LaunchFile:
 
 def _read(script: Script, devices: int | None, config: str | None) -> LaunchFile:
     try:
-        keys = json.loads(config or "{}")
-    except ValueError:
+        keys = parsed(config or "{}", "HJSON", "configuration of DeepSpeed")
+    except InputError:
         keys = {}
     keys = keys if isinstance(keys, dict) else {}
     launch = read_flags(script, devices=devices, beside=_zero_of(keys))

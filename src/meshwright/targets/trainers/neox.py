@@ -38,6 +38,7 @@ _MICRO, _VOCAB = "train_micro_batch_size_per_gpu", "padded_vocab_size"
 _OPTIMIZERS = ("adam", "adamw", "sgd", "lion")
 _LLAMA_MULTIPLE = 256
 """Of the width of LLaMAParallelMLP (megatron/model/transformer.py of gpt-neox 2.0)."""
+_OTHERWISE = ("soft_prompt_tuning", "num_unique_layers", "sliding_window_width", "use_qk_layernorm")
 _GATED = ("swiglu", "geglu", "glu", "reglu", "bilinear")
 
 
@@ -150,10 +151,9 @@ def _offload(reader: KeyReader) -> str:
 def _precision(reader: KeyReader) -> Precision:
     named = reader.word("precision")
     on = [name for name in ("fp16", "bf16") if reader.switch(f"{name}.enabled") or reader.get(name) is True]
-    fine_tuning.refuse_on(
-        reader, ("te_fp8_mha", "te_layernorm_mlp", "te_mha", "te_columnparallel", "te_rowparallel"),
-        "layers of Transformer Engine are not read", "use false",
-    )  # fmt: skip
+    fine_tuning.refuse_on(reader, ("te_fp8_mha",), "8-bit products of Transformer Engine are not read", "use false")
+    for name in ("te_columnparallel", "te_rowparallel"):
+        reader.switch(name)  # the same products by other kernels
     name = {"bfloat16": "bf16", "fp16": "fp16", "fp32": "fp32"}.get(named) or (on[0] if on else "fp32")
     return PRECISIONS[name]
 
@@ -166,7 +166,8 @@ def _kernel(reader: KeyReader) -> str:
         reader.refuse(
             "attention_config", said, "layers of global or of flash attention are read, all alike", "use flash"
         )
-    return "flash" if kinds == {"flash"} else "materialised"
+    # Transformer Engine's attention is fused, whatever kind is named.
+    return "flash" if kinds == {"flash"} or reader.switch("te_mha") else "materialised"
 
 
 def _model(reader: KeyReader, questions: list[Problem]) -> Mapping[str, Any] | None:
@@ -175,7 +176,7 @@ def _model(reader: KeyReader, questions: list[Problem]) -> Mapping[str, Any] | N
     heads = reader.degree("num_attention_heads")
     norm, activation = reader.word("norm", "layernorm"), reader.word("activation", "gelu")
     place = reader.word("pos_emb", "learned")
-    fine_tuning.refuse_on(reader, ("soft_prompt_tuning", "num_unique_layers"), "it is not read", "leave it out")
+    fine_tuning.refuse_on(reader, _OTHERWISE, "it is not read", "leave it out")
     if reader.get("moe_num_experts", 1) not in (0, 1):
         why = "its experts are cut over tensor ranks by MegaBlocks, which is not read"
         reader.refuse("moe_num_experts", reader.get("moe_num_experts"), why, "use 1")
@@ -188,7 +189,8 @@ def _model(reader: KeyReader, questions: list[Problem]) -> Mapping[str, Any] | N
         questions.append(Problem(what="the vocabulary is not known", why=why, fix=fix, field=_VOCAB))
         vocab = 50304
     grouped = reader.degree("num_kv_heads", heads)
-    inner = reader.degree("intermediate_size", 4 * hidden)
+    wider = reader.get("expansion_factor")
+    inner = reader.degree("intermediate_size", int(wider * hidden) if isinstance(wider, (int, float)) else 4 * hidden)
     common = {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -210,16 +212,18 @@ def _model(reader: KeyReader, questions: list[Problem]) -> Mapping[str, Any] | N
         }
     if norm.endswith("rmsnorm") and activation in _GATED and place == "rotary" and not any(dropped.values()):
         multiple = reader.degree("mlp_multiple_of")
-        # Gated MLPs are narrowed by 2/3, and the width is that of both halves.
-        half = int(inner * 2 / 3) // 2
+        # Gated MLPs are narrowed by 2/3, and the width is that of both halves; Transformer Engine's is that of one.
+        whole, fused = reader.switch("te_layernorm_mlp"), reader.switch("te_mha")
+        half = -(-(int(inner * 2 / 3) // 2) // multiple) * multiple
         return {
             **common,
             "model_type": "llama",
-            "intermediate_size": -(-half // multiple) * multiple,
+            "intermediate_size": inner if whole else half,
             "num_key_value_heads": grouped,
-            "attention_bias": reader.switch("use_bias_in_attn_linear", default=True),
-            "mlp_bias": reader.switch("use_bias_in_mlp", default=True),
+            "attention_bias": fused or reader.switch("use_bias_in_attn_linear", default=True),
+            "mlp_bias": whole or reader.switch("use_bias_in_mlp", default=True),
         }
+    reader.switch("te_layernorm_mlp")
     if norm.endswith("layernorm") and activation == "gelu" and grouped == heads and place == "rotary":
         return {
             **common,
