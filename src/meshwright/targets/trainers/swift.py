@@ -336,14 +336,13 @@ def _engine(
         context = (("a2a", cp),) if cp > 1 else ()
         row = PlanRow(dp=dp, cp=context, sharding=zero, offload=letters, dp_overlap=False, **fields)
         return row, True, ()
-    context: tuple[tuple[str, int], ...] = (("a2a", cp),) if cp > 1 else ()
     if words == "fsdp2":
         return shared.sharded_row(dp, sharded=True, context=("a2a", cp), **{**fields, "recompute": "full"}), True, ()
     if words.endswith(".json"):
         reader.refuse("fsdp", words, "fsdp2, which comes with it, and words of the trainer are read", "use fsdp2")
     elif words:
         held = fsdp.of_words(reader, words, dp, cp=cp, nodes="nnodes")
-        return PlanRow(dp=dp, cp=context, **held, **fields), True, ()
+        return PlanRow(dp=dp, cp=(("a2a", cp),) if cp > 1 else (), **held, **fields), True, ()
     return shared.sharded_row(dp, sharded=False, context=("a2a", cp), **fields), False, ()
 
 
