@@ -78,8 +78,11 @@ def test_what_mixing_is_worth_counts_what_preemptions_take(tmp_path: Path) -> No
     assert any("32 spot alone" in line and "with preemptions" in line for line in found.verdict.why)
 
 
-@pytest.mark.parametrize(("objective", "amount"), [("cost", "price_per_step"), ("energy", "energy_j")])
-def test_mixing_is_compared_by_what_is_asked_for(tmp_path: Path, objective: str, amount: str) -> None:
+@pytest.mark.parametrize(
+    ("objective", "amount", "unit"),
+    [("time", "step_time_s", "s"), ("cost", "price_per_step", "usd"), ("energy", "energy_j", "j")],
+)
+def test_mixing_is_compared_by_what_is_asked_for(tmp_path: Path, objective: str, amount: str, unit: str) -> None:
     path = tmp_path / "fleet.toml"
     path.write_text(SPOT.format(0.0))
     found = mw.plan("llama-3.1-8b", cluster=path, seq_len=4096, global_batch=768, objective=objective)
@@ -89,6 +92,10 @@ def test_mixing_is_compared_by_what_is_asked_for(tmp_path: Path, objective: str,
     assert mixing.amount == getattr(found.best.estimate, amount)
     assert mixing.best_alone.amount == min(one.amount for one in mixing.alone if one.amount is not None)
     assert mixing.amount <= (mixing.best_alone.amount or 0.0) * (1 + 1e-9)
+    document = found.to_dict()["mixing"]
+    assert document["best_alone"][f"with_preemptions_{unit}"] == mixing.best_alone.amount
+    assert [one[f"with_preemptions_{unit}"] for one in document["alone"]] == [one.amount for one in mixing.alone]
+    assert not any("amount" in one for one in (*document["alone"], *document["without"]))
 
 
 def test_links_to_groups_that_no_plan_uses_are_not_listed(tmp_path: Path) -> None:

@@ -125,6 +125,8 @@ class Objective:
     """The answer says what energy a step takes."""
     compared: Callable[[Offer[Any]], float] = lasting_s
     """What of a plan is compared with what parts of the cluster take by themselves."""
+    compared_unit: str = "s"
+    """Its unit, as names of numbers end in it."""
     compared_text: Callable[[float], str] = seconds
     """That in words."""
     less: str = "less time"

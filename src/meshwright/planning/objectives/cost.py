@@ -36,6 +36,7 @@ COST = Objective(
     requires=require_prices,
     orders_alike=True,
     compared=lambda offer: offer.price_per_step / offer.kept,
+    compared_unit="usd",
     compared_text=usd,
     less="cheaper",
 )

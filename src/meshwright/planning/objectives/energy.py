@@ -48,6 +48,7 @@ ENERGY = Objective(
     paid_links=False,
     counts_energy=True,
     compared=lambda offer: offer.energy_j / offer.kept,
+    compared_unit="j",
     compared_text=lambda energy_j: energy(energy_j / JOULES_PER_KWH),
     less="less energy",
     saves="less energy",

@@ -9,7 +9,9 @@ from meshwright.planning.mixed.mixing import EqualRanks, HeldLayers, IdleDevices
 from meshwright.planning.mixed.preemptions import Preempted
 from meshwright.planning.mixed.slices import MOST_SKIPS, Composition, PlannedSlice
 from meshwright.planning.mixed.source import SearchRecord
+from meshwright.planning.objectives.base import Objective
 from meshwright.planning.reason import idle_reason
+from meshwright.records import fields_of
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import group_text, shortened_title, strategy_text
 from meshwright.specs.cluster import AND
@@ -265,9 +267,9 @@ def mixing_document(mixing: Mixing) -> dict[str, Any]:
     best = mixing.best_alone
     return {
         "gain": mixing.gain,
-        "best_alone": best.to_dict() if best else None,
-        "alone": [one.to_dict() for one in mixing.alone],
-        "without": [{"group": name, **rest.to_dict()} for name, rest in mixing.without],
+        "best_alone": _subset_document(best, mixing.by) if best else None,
+        "alone": [_subset_document(one, mixing.by) for one in mixing.alone],
+        "without": [{"group": name, **_subset_document(rest, mixing.by)} for name, rest in mixing.without],
         "held": [held_line(one) for one in mixing.held],
         **({"equal_ranks": list(map(equal_line, mixing.equal))} if mixing.equal else {}),
         "slowest_stage": slowest_line(mixing),
@@ -277,6 +279,11 @@ def mixing_document(mixing: Mixing) -> dict[str, Any]:
         "price_per_step": mixing.per_step,
         "map": [place.to_dict() for place in mixing.places],
     }
+
+
+def _subset_document(one: Subset, by: Objective) -> dict[str, Any]:
+    """A part of the cluster; what is compared has its unit in its name: `with_preemptions_usd` where cost is."""
+    return {**fields_of(one, "amount"), f"with_preemptions_{by.compared_unit}": one.amount}
 
 
 def composition_document(one: Composition) -> dict[str, Any]:
