@@ -92,6 +92,7 @@ TRAINERS = TargetCatalogue(
     "swift",
     "openrlhf",
     "verl",
+    "olmo",
     within="trainers.",
     others={
         "lit-gpt": "litgpt",
