@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import pytest
 
 from meshwright.compiler.trace import trace_step
-from meshwright.errors import InputError
 from tests.compiler.test_trace import BATCH, WEIGHTS
 
 
@@ -26,9 +25,9 @@ def test_rows_numbered_outside_of_the_loss() -> None:
     assert any(eqn.primitive.name == "iota" for eqn in traced.loss.eqns)
 
 
-def test_rows_of_other_samples_are_refused() -> None:
-    with pytest.raises(InputError, match="gather mixes samples"):
-        trace_step(lambda w, b: picked(w, b, 1), (WEIGHTS, BATCH), micro_batches=4)
+def test_rows_of_other_samples_are_picked_for_all_samples_at_once() -> None:
+    traced = trace_step(lambda w, b: picked(w, b, 1), (WEIGHTS, BATCH), micro_batches=4)
+    assert "samples meet" in traced.meeting
 
 
 def test_what_reads_the_batch_stays_outside() -> None:

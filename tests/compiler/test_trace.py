@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -34,14 +35,14 @@ TWO = descent(lambda w, x: (x @ w).mean())
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
-        (lambda w, x: (x @ w)[0].sum(), "slice mixes samples"),
-        (lambda w, x: (x @ w).max(), "that of one sample"),
-        (lambda w, x: jnp.sort((x @ w).sum(1))[:3].mean(), "sort mixes samples"),
-        (lambda w, x: (x @ w - (x @ w).mean(0)).var(), "statistics of the batch are used with its samples"),
-        (lambda w, x: jnp.sqrt((x @ w).mean()) * jnp.sqrt((x @ w).max()), "no function of one sum"),
-        (lambda w, x: jnp.sqrt((x @ w).mean()) + (w**2).sum(), "no function of one sum"),
-        (lambda w, x: (jax.lax.pad(x @ w, 0.0, ((1, -1, 0), (0, 0, 0))) * x[:, :1]).mean(), "pad mixes samples"),
-        (lambda w, x: jnp.cumsum(x @ w, 0).mean(), "cumsum mixes samples"),
+        (lambda w, x: (x[::-1] @ w).var(), "rev mixes samples"),
+        (lambda w, x: (jnp.sort(x, 0) @ w)[:3].mean(), "sort mixes samples"),
+        (
+            lambda w, x: jnp.tanh((x @ w - (x @ w).mean(0)) @ w.T @ w).var(),
+            "statistics of the batch are used with its samples",
+        ),
+        (lambda w, x: (jax.lax.pad(x, 0.0, ((1, -1, 0), (0, 0, 0))) @ w).mean(), "pad mixes samples"),
+        (lambda w, x: (jnp.cumsum(x, 0) @ w).mean(), "cumsum mixes samples"),
     ],
 )
 def test_what_micro_batches_would_not_compute_is_refused_with_its_line(loss: Callable[..., Any], words: str) -> None:
@@ -51,6 +52,26 @@ def test_what_micro_batches_would_not_compute_is_refused_with_its_line(loss: Cal
     said = trace_step(descent(loss), (WEIGHTS, BATCH), micro_batches=4, mean=True)
     assert said.mean
     assert [join.how for join in said.joins] == [How.AVERAGED]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda w, x: (x @ w)[0].sum(),
+        lambda w, x: (x @ w).max(),
+        lambda w, x: jnp.sort((x @ w).sum(1))[:3].mean(),
+        lambda w, x: (x @ w - (x @ w).mean(0)).var(),
+        lambda w, x: jnp.sqrt((x @ w).mean()) * jnp.sqrt((x @ w).max()),
+        lambda w, x: jnp.sqrt((x @ w).mean()) + (w**2).sum(),
+    ],
+)
+def test_where_samples_meet_late_each_is_computed_by_itself_first(loss: Callable[..., Any]) -> None:
+    met = trace_step(descent(loss), (WEIGHTS, BATCH), micro_batches=4)
+    assert re.search(r"samples meet at tests/compiler/test_trace.py:\d+ .*computed twice", met.meeting)
+    assert met.loss.outvars[0].aval.shape == ()
+    assert any(eqn.primitive.name == "batch_joint" for eqn in met.before)
+    said = trace_step(descent(loss), (WEIGHTS, BATCH), micro_batches=4, mean=True)
+    assert (said.meeting, said.mean) == ("", True)
 
 
 def test_a_step_is_read_from_shapes_alone() -> None:

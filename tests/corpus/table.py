@@ -22,7 +22,9 @@ import meshwright as mw  # noqa: E402
 from meshwright.errors import MeshwrightError  # noqa: E402
 from tests.corpus import (  # noqa: E402, F401
     agents,
+    alignment,
     control,
+    denoisers,
     equinox_steps,
     fields,
     gradients,
@@ -39,8 +41,10 @@ from tests.corpus import (  # noqa: E402, F401
     recent,
     recipes,
     recipes_decoders,
+    sequence_models,
     several,
     trainers,
+    updates,
 )
 from tests.corpus.case import CASES, Case, in_place  # noqa: E402
 from tests.corpus.page import page  # noqa: E402

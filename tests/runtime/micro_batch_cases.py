@@ -156,12 +156,6 @@ def mapped(own: Any, given: Any) -> tuple[jax.Array, Any]:
     return each.mean(), {"worst": each.max()}
 
 
-EXACT: tuple[Loss, ...] = (
-    masked, measured, root, logarithm, penalised, dropped, picked, standardised, routed, ruled, recomputed, chunked,
-    mapped,
-)  # fmt: skip
-
-
 def largest(own: Any, given: Any) -> tuple[jax.Array, Any]:
     """The worst token."""
     return entropy(own, given).max(), ()
@@ -196,7 +190,20 @@ def in_eights(own: Any, given: Any) -> tuple[jax.Array, Any]:
     return jax.lax.map(lambda one: entropy(own, one).sum(), given, batch_size=8).mean(), ()
 
 
-REFUSED: tuple[Loss, ...] = (largest, hardest, shifted, normalised, handed_on, in_eights)
+def contrasted(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """Every sample against all others, with a mean of them that is no gradient, and which is nearest."""
+    x = jnp.tanh(own["embedding"][given["ids"]] @ own["mix"]).mean(1)
+    near = x @ jax.lax.stop_gradient(x - x.mean(0)).T * jnp.exp(own["head"].mean())
+    return -jnp.diagonal(jax.nn.log_softmax(near)).mean(), {"nearest": near.argmax(1), "x": x, "norm": (x**2).sum()}
+
+
+EXACT: tuple[Loss, ...] = (
+    masked, measured, root, logarithm, penalised, dropped, picked, standardised, routed, ruled, recomputed, chunked,
+    mapped,
+)  # fmt: skip
+MET: tuple[Loss, ...] = (largest, hardest, shifted, handed_on, contrasted)
+"""Exact, but for some work that is done twice."""
+REFUSED: tuple[Loss, ...] = (normalised, in_eights)
 
 
 def step_of(loss: Loss, value_and_grad: Callable[..., Any] = mw.value_and_grad) -> Callable[[Any, Any], Any]:

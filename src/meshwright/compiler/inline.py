@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -153,3 +153,20 @@ def programs_in(value: Any) -> list[core.Jaxpr]:
     """
     held = value if isinstance(value, tuple | list) else (value,)
     return [getattr(one, "jaxpr", one) for one in held if isinstance(one, core.ClosedJaxpr | core.Jaxpr)]
+
+
+def reached(start: Iterable[Any], eqns: Sequence[core.JaxprEqn], *, by_gradient: bool = False) -> set[Any]:
+    """Values that depend on some others, which are among them.
+
+    Args:
+        start: the others.
+        eqns: in order.
+        by_gradient: whether only those count that have a gradient by them.
+    """
+    found = set(start)
+    for eqn in eqns:
+        if by_gradient and eqn.primitive.name == "stop_gradient":
+            continue
+        if any(isinstance(atom, core.Var) and atom in found for atom in eqn.invars):
+            found.update(eqn.outvars)
+    return found

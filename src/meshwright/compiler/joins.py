@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax.extend import core
+from jax.interpreters import mlir
 
 
 class How(Enum):
@@ -84,6 +85,26 @@ class Join:
 
 
 total_p = core.Primitive("batch_total")
-"""The value of the whole batch, of what the micro-batches have of it: parameter `how`. Stands in programs only until
-they are cut there."""
-total_p.def_abstract_eval(lambda value, **_: value)
+"""The value of the whole batch, of what the micro-batches have of it: parameter `how`; of samples that are joined also
+`dimension` and `parts`. Stands in programs only until they are cut there."""
+
+
+def _total_aval(value: Any, *, how: How, dimension: int = 0, parts: int = 1) -> Any:
+    return value.update(shape=Join(how, dimension).shape(value, parts))
+
+
+total_p.def_abstract_eval(_total_aval)
+
+joint_p = core.Primitive("batch_joint")
+"""What is made of all samples together: `program` of whole operands; results whose entry in `follows` is the place of
+an operand are shared out by samples as it is. Stands before a mark alone, and is run once for all micro-batches."""
+joint_p.multiple_results = True
+joint_p.def_abstract_eval(lambda *given, program, follows: program.out_avals)
+
+
+def _joint(*given: Any, program: core.ClosedJaxpr, follows: Any) -> list[Any]:
+    return core.jaxpr_as_fun(program)(*given)
+
+
+joint_p.def_impl(_joint)
+mlir.register_lowering(joint_p, mlir.lower_fun(_joint, multiple_results=True))

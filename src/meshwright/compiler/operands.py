@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
-from meshwright.compiler.inline import free_variables, piece
+from meshwright.compiler.inline import free_variables, is_dropped, piece
 from meshwright.compiler.instructions import Feed
-from meshwright.compiler.joins import Join, total_p
+from meshwright.compiler.joins import Join, joint_p, total_p
 from meshwright.compiler.lists import ListBuilder
 from meshwright.compiler.shardings import MeshSharding, ValueRole
 from meshwright.compiler.traced_step import TracedStep
@@ -54,7 +54,11 @@ class Operands:
         self.place_of = {var: place for place, var in enumerate(step.jaxpr.invars)}
         self.totals = {eqn.outvars[0]: eqn for eqn in step.before if eqn.primitive is total_p}
         """Values of the whole batch that are known before any loss is."""
-        self.made_before = {var: eqn for eqn in step.before for var in eqn.outvars if eqn.primitive is not total_p}
+        self.joint = {var: eqn for eqn in step.before for var in eqn.outvars if eqn.primitive is joint_p}
+        """Values that are made of all samples together before any loss is."""
+        self.made_before = {
+            var: eqn for eqn in step.before for var in eqn.outvars if eqn.primitive not in (total_p, joint_p)
+        }
         self.version = 0
         """Updates that the state has seen which is read next."""
         self.stage = 0
@@ -107,6 +111,8 @@ class Operands:
             return self._constant(mesh, atom)
         if atom in self.totals:
             return self._total(mesh, self.totals[atom], unit, role)
+        if atom in self.joint:
+            return self._joint(mesh, atom, unit, role)
         if atom in self.step.wholes:
             return self._whole(mesh, atom)
         if atom in self.place_of:
@@ -155,11 +161,24 @@ class Operands:
         if (mesh, key) not in self.out.ids:
             reads = [self.value(mesh, eqn.invars[0], one, role) for one in range(first, first + each)]
             name = f"total{list(self.totals).index(eqn.outvars[0])}"
-            join = Join(eqn.params["how"])
-            shape = jax.ShapeDtypeStruct(eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype)
-            self.out.executables.setdefault(name, jax.make_jaxpr(lambda *given: [join(given)])(*[shape] * each))
+            join = Join(eqn.params["how"], eqn.params.get("dimension", 0))
+            part, shape = (
+                jax.ShapeDtypeStruct(one.aval.shape, one.aval.dtype) for one in (eqn.invars[0], eqn.outvars[0])
+            )
+            self.out.executables.setdefault(name, jax.make_jaxpr(lambda *given: [join(given)])(*[part] * each))
             self.out.run(mesh, name, name, reads, [self.out.new(mesh, key, shape)])
         return self.out.at(mesh, key)
+
+    def _joint(self, mesh: int, var: core.Var, unit: int | None, role: ValueRole) -> int:
+        """A value made of all samples together, with all others that are made with it."""
+        if (mesh, ("joint", var)) not in self.out.ids:
+            eqn = self.joint[var]
+            inputs, made = free_variables([eqn]), [one for one in eqn.outvars if not is_dropped(one)]
+            name = f"{self.prefix}joint{list(self.joint).index(eqn.outvars[0])}"
+            self.out.executables.setdefault(name, piece(self.step.jaxpr, [eqn], inputs, made))
+            reads = [self.value(mesh, one, unit, role) for one in inputs]
+            self.out.run(mesh, name, name, reads, [self.out.new(mesh, ("joint", one), one.aval) for one in made])
+        return self.out.at(mesh, ("joint", var))
 
     def _constant(self, mesh: int, atom: Any) -> int:
         key = ("constant", id(atom) if isinstance(atom, core.Literal) else atom)

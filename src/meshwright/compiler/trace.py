@@ -103,13 +103,13 @@ def trace_step(
         return replace(step, joins=(Join(How.SAME),) * len(step.loss.outvars))
     try:
         try:
-            return _shared(fun, given, step, micro_batches, updates, behind=False)
+            return _shared(fun, given, step, micro_batches, updates, behind=False, meeting=mean is None)
         except NotShared:
             if step.reports is None:
                 raise
             # What is printed may be no sum over micro-batches, such as a first sample: then it is made of whole values.
             step = _traced(fun, given, updates, reports_behind=True)
-            return _shared(fun, given, step, micro_batches, updates, behind=True)
+            return _shared(fun, given, step, micro_batches, updates, behind=True, meeting=mean is None)
     except NotShared as why:
         if mean is None:
             raise InputError(_not_shared_problem(why)) from None
@@ -127,18 +127,19 @@ def results_apart(step: TracedStep) -> TracedStep:
 
 
 def _shared(
-    fun: Callable[..., Any], given: Flattened, step: TracedStep, micro_batches: int, updates: int, *, behind: bool
-) -> TracedStep:
+    fun: Callable[..., Any], given: Flattened, step: TracedStep, micro_batches: int, updates: int, *, behind: bool,
+    meeting: bool,
+) -> TracedStep:  # fmt: skip
     """A step on one micro-batch, that computes with all of them what it does with the whole batch."""
     if 1 < updates == micro_batches:
         # What a single sample mixes cannot be seen: how its numbers join is read from the whole batch.
         whole = _traced(fun, given, 1, reports_behind=behind)
-        joins = shared_out(whole, micro_batches).joins
+        joins = shared_out(whole, micro_batches, meeting=False).joins
         if len(joins) != len(step.loss.outvars):
             raise NotShared("a result of the loss is made of several sums, and weights change between their parts")
         shared = replace(step, joins=joins)
     else:
-        shared = shared_out(step, micro_batches // updates)
+        shared = shared_out(step, micro_batches // updates, meeting=meeting and updates == 1)
     return _of_updates(shared, micro_batches, updates)
 
 

@@ -46,6 +46,8 @@ class TracedStep:
     """Updates of the state in one call, each with its share of the micro-batches."""
     stacking: Stacking | None = None
     """Leaves of the user that are split here, as tuples in `in_tree` and `out_tree`."""
+    meeting: str = ""
+    """Where samples meet, and what that costs; empty where each makes its part of the loss by itself."""
     reports: Reports | None = None
     """Prints and callbacks, with what `out_tree` then holds beside the results."""
     whole: TracedStep | None = None

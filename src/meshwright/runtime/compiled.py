@@ -64,6 +64,8 @@ class CompiledStep:
         lines = [f"mesh {number}\n{sharding.explain()}" for number, sharding in enumerate(decided)]
         if self.program.inexact:
             lines.insert(0, f"inexact: {self.program.inexact}")
+        if self.step.meeting:
+            lines.insert(0, self.step.meeting)
         if not lines and not self.reductions:
             raise InputError(
                 what="nothing was decided",

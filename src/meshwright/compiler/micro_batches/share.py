@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from meshwright.compiler.inline import flat_jaxpr, is_dropped, piece, programs_of
+from meshwright.compiler.inline import flat_jaxpr, is_dropped, piece, programs_of, reached
 from meshwright.compiler.joins import How, Join, total_p
+from meshwright.compiler.micro_batches.meeting import TogetherWalk, met_apart
 from meshwright.compiler.micro_batches.walk import MicroBatchWalk, NotSharedAtError
 from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement
 from meshwright.compiler.samples.sorting import in_batch_order
@@ -27,17 +28,29 @@ from meshwright.compiler.source_line import line_of
 from meshwright.compiler.traced_step import TracedStep
 
 
-def shared_out(step: TracedStep, parts: int) -> TracedStep:
+def shared_out(step: TracedStep, parts: int, *, meeting: bool = True) -> TracedStep:
     """The step for micro-batches.
 
     Args:
         step: as it reads for the whole batch.
         parts: micro-batches.
+        meeting: whether samples of several micro-batches may meet, for which some work is done twice.
 
     Raises:
         NotShared: it cannot be shown that both compute the same.
     """
-    return _Sharing(step, parts).step()
+    try:
+        return _Sharing(step, parts, meeting).step()
+    except NotShared as why:
+        if not meeting or not step.wrt:
+            raise
+        try:
+            apart = met_apart(step, _Sharing(step, parts, meeting).placements(), parts)
+            if apart is not None:
+                return _Sharing(apart, parts, meeting).step()
+        except NotShared:
+            pass
+        raise why
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -56,8 +69,9 @@ class _Program:
 
 
 def _evaluated(
-    program: core.Jaxpr, placements: Sequence[Placement], moving: Iterable[int], parts: int, *, sums: bool
-) -> _Program:
+    program: core.Jaxpr, placements: Sequence[Placement], moving: Iterable[int], parts: int, *, sums: bool,
+    kind: type[MicroBatchWalk] = MicroBatchWalk,
+) -> _Program:  # fmt: skip
     """A program for one micro-batch, whose number it takes last.
 
     Args:
@@ -66,12 +80,13 @@ def _evaluated(
         moving: operands that are differentiated.
         parts: micro-batches.
         sums: whether the first result is made a sum if it is none.
+        kind: of walk.
     """
     found: list[Placement] = []
     moved = set(moving)
 
     def run(*given: Any) -> list[Any]:
-        walk = MicroBatchWalk(parts, given[-1])
+        walk = kind(parts, given[-1])
         values = [
             RankValue(value, placement, moves=place in moved)
             for place, (value, placement) in enumerate(zip(given, placements, strict=False))
@@ -94,8 +109,8 @@ def _evaluated(
 class _Sharing:
     """Writes one step."""
 
-    def __init__(self, step: TracedStep, parts: int) -> None:
-        self.old, self.parts = step, parts
+    def __init__(self, step: TracedStep, parts: int, meeting: bool) -> None:
+        self.old, self.parts, self.before_walk = step, parts, TogetherWalk if meeting else MicroBatchWalk
         self.number = core.Var(jax.core.ShapedArray((), jnp.dtype("int32")))
         self.extra_consts: dict[core.Var, Any] = {}
         self.given = {
@@ -105,6 +120,10 @@ class _Sharing:
         """Inputs of the step for the whole batch, and those for a micro-batch."""
         self.before: list[core.JaxprEqn] = []
         self.after: list[core.JaxprEqn] = []
+
+    def placements(self) -> list[Placement]:
+        """Of the operands of the loss."""
+        return self._operands()[1]
 
     def step(self) -> TracedStep:
         """The step for micro-batches."""
@@ -174,7 +193,8 @@ class _Sharing:
         samples = {old.jaxpr.invars[place] for place in old.batch}
         wanted = [atom for atom in old.mark.invars if isinstance(atom, core.Var)]
         alone = piece(old.jaxpr, old.before, inputs, wanted)
-        made = _evaluated(alone.jaxpr, [0 if var in samples else WHOLE for var in inputs], (), self.parts, sums=False)
+        made = _evaluated(alone.jaxpr, [0 if var in samples else WHOLE for var in inputs], (), self.parts, sums=False,
+                          kind=self.before_walk)  # fmt: skip
         atoms = [*(self.given[var] for var in old.jaxpr.invars), *old.jaxpr.constvars, self.number]
         names = dict(zip(made.jaxpr.invars, atoms, strict=True)) | self._constants(made)
         kept = _ancestors([atom for atom in made.jaxpr.outvars if isinstance(atom, core.Var)], made.made)
@@ -266,8 +286,8 @@ class _Results:
         """Results that are computed behind the last micro-batch."""
         self.moving: Any = None
         """The sum that gradients are of."""
-        self._moves = _reached(moving, program.jaxpr.eqns)
-        self._after_totals = _reached(
+        self._moves = reached(moving, program.jaxpr.eqns, by_gradient=True)
+        self._after_totals = reached(
             [eqn.outvars[0] for eqn in program.jaxpr.eqns if eqn.primitive is total_p], program.jaxpr.eqns
         )
 
@@ -341,10 +361,11 @@ class _Results:
 
     def needed_first(self) -> list[core.JaxprEqn]:
         """Equations of values of the whole batch without which no loss of a micro-batch can be computed."""
-        inside = _ancestors([atom for atom in self.outputs if isinstance(atom, core.Var)], self.made)
+        outputs = [atom for atom in self.outputs if isinstance(atom, core.Var)]
+        inside, along = _ancestors(outputs, self.made), _ancestors(outputs, self.made, by_gradient=True)
         totals = [eqn for eqn in self.program.jaxpr.eqns if id(eqn) in inside and eqn.primitive is total_p]
         for eqn in totals:
-            if eqn.outvars[0] in self._moves:
+            if eqn.outvars[0] in self._moves and id(eqn) in along:
                 raise _at(eqn, "statistics of the batch are used with its samples")
         needed = _ancestors([eqn.outvars[0] for eqn in totals], self.made)
         return [eqn for eqn in self.program.jaxpr.eqns if id(eqn) in needed]
@@ -355,24 +376,15 @@ def _at(eqn: core.JaxprEqn, why: str) -> NotShared:
     return NotSharedAtError(why, line) if line else NotShared(why)
 
 
-def _ancestors(wanted: Iterable[Any], made: Mapping[Any, core.JaxprEqn]) -> set[int]:
-    """Equations that some values need."""
+def _ancestors(wanted: Iterable[Any], made: Mapping[Any, core.JaxprEqn], *, by_gradient: bool = False) -> set[int]:
+    """Equations that some values need, or only those that they have a gradient by."""
     left, found = list(wanted), set()
     while left:
         atom = left.pop()
         eqn = made.get(atom) if isinstance(atom, core.Var) else None
         if eqn is not None and id(eqn) not in found:
             found.add(id(eqn))
-            left += eqn.invars
-    return found
-
-
-def _reached(start: Iterable[Any], eqns: Sequence[core.JaxprEqn]) -> set[Any]:
-    """Values that depend on some others, which are among them."""
-    found = set(start)
-    for eqn in eqns:
-        if any(isinstance(atom, core.Var) and atom in found for atom in eqn.invars):
-            found.update(eqn.outvars)
+            left += [] if by_gradient and eqn.primitive.name == "stop_gradient" else eqn.invars
     return found
 
 

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from meshwright.compiler.inline import CALLS, CHECKPOINTS
-from meshwright.compiler.joins import COMBINES, How, total_p
+from meshwright.compiler.joins import COMBINES, How, joint_p, total_p
 from meshwright.compiler.samples.placements import SUM, WHOLE, NotShared
-from meshwright.compiler.samples.sorting import group_sizes
+from meshwright.compiler.samples.sorting import group_sizes, in_batch_order
 from meshwright.compiler.samples.values import RankValue
 from meshwright.compiler.samples.walk import Walk
 from meshwright.compiler.source_line import line_of
@@ -83,6 +83,8 @@ class MicroBatchWalk(Walk):
 
     def _followed(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
         """Results, and which of them depend on what is differentiated, or on sums of such values over the batch."""
+        if eqn.primitive is joint_p:
+            return self._joint(eqn, given)
         if group_sizes(eqn, given):
             return self._made(program, eqn, given, totals=False)
         sums = any(value.placement == SUM for value in given) and any(value.placement >= 0 for value in given)
@@ -99,8 +101,9 @@ class MicroBatchWalk(Walk):
     def _made(
         self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue], *, totals: bool
     ) -> list[RankValue]:
-        moves = any(value.moves for value in given)
-        late = any(value.late for value in given)
+        held = eqn.primitive.name == "stop_gradient"
+        moves = not held and any(value.moves for value in given)
+        late = not held and any(value.late for value in given)
         if late or totals:
             given = [self.total(value) for value in given]
             late = late or any(value.late for value in given)
@@ -112,6 +115,21 @@ class MicroBatchWalk(Walk):
             summed = any(one.placement == SUM and one.moves for one in given)
             late = late or (summed and all(one.placement == WHOLE for one in made))
         return [replace(value, moves=moves or value.moves, late=late or value.late) for value in made]
+
+    def _joint(self, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue]:
+        """What is made of all samples together; each micro-batch takes its own samples of what counts them."""
+        given = list(in_batch_order(given))
+        made = joint_p.bind(*(self._put_together(value) for value in given), **eqn.params)
+        results = []
+        for value, place in zip(made, eqn.params["follows"], strict=True):
+            placement = WHOLE if place is None or given[place].placement < 0 else given[place].placement
+            results.append(self.own(RankValue(value, WHOLE), placement))
+        return results
+
+    def _put_together(self, value: RankValue) -> Any:
+        if value.placement < 0:
+            return self.total(value).value
+        return total_p.bind(value.value, how=How.JOINED, dimension=value.placement, parts=self.ranks)
 
     def _combined(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: Sequence[RankValue]) -> list[RankValue] | None:
         """The largest of all samples, or whether all are so; None for what is no such equation over samples."""

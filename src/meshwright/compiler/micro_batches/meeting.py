@@ -1,0 +1,269 @@
+"""A loss whose samples meet (contrasts, balance of experts, statistics of the batch), parted into what every sample
+makes by itself and what is made of all samples together.
+
+For a loss L = G(z, w) of what samples make by themselves, z = E(w, samples), the gradient is that of the sum
+<dG/dz, E(w, samples)> + <dG/dw, w> with both slopes held fixed, and this is a sum over samples. So E runs for all
+micro-batches without gradients first, then G once for all samples, with its slopes; each micro-batch then runs E again
+and takes the gradient of its terms of the sum. It is exact, and costs the forward of E once more. Source: Gao, Zhang,
+Han and Callan, "Scaling deep contrastive learning batch size under memory limited setup", 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from meshwright.compiler.cost import eqns_flop
+from meshwright.compiler.inline import flat_jaxpr, free_variables, is_dropped, piece, reached
+from meshwright.compiler.joins import How, joint_p
+from meshwright.compiler.micro_batches.walk import MicroBatchWalk
+from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement
+from meshwright.compiler.samples.values import RankValue, part_shape
+from meshwright.compiler.source_line import line_of
+from meshwright.compiler.traced_step import TracedStep
+
+MOST_TOGETHER = 0.5
+"""Share of the work of a loss that may be done for all samples together: beyond it, micro-batches spare nothing."""
+
+
+def met_apart(step: TracedStep, placements: Sequence[Placement], parts: int) -> TracedStep | None:
+    """The step, for the whole batch, with a loss that is a sum over samples; its results are those of the step.
+
+    Args:
+        step: as it reads for the whole batch.
+        placements: of the operands of its loss.
+        parts: micro-batches.
+
+    Returns:
+        None where samples meet so early that little is left to do for each by itself.
+
+    Raises:
+        NotShared: what samples make by themselves cannot be told apart.
+    """
+    together = _together(step, placements, parts)
+    work = eqns_flop(step.loss.eqns)
+    if not together or eqns_flop(together) > MOST_TOGETHER * work:
+        return None
+    return _Meeting(step, together).step()
+
+
+class TogetherWalk(MicroBatchWalk):
+    """Equations in front of a loss: those that mix samples, as mixup does, are evaluated once for all of them."""
+
+    def _equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        try:
+            return super()._equation(program, eqn, given)
+        except NotShared:
+            rows = [(place, value) for place, value in enumerate(given) if value.placement == 0]
+            if self._depth or not rows:
+                raise
+        place, row = rows[0]
+        samples = np.shape(row.value)[0] * self.ranks
+        alone, inputs = piece(program, [eqn]), free_variables([eqn])
+        follows = [inputs.index(eqn.invars[place]) if var.aval.shape[:1] == (samples,) else None
+                   for var in eqn.outvars if not is_dropped(var)]  # fmt: skip
+        values = {atom: value for atom, value in zip(eqn.invars, given, strict=True) if isinstance(atom, core.Var)}
+        made = iter(self._joint(joint_of(alone, follows), [values[var] for var in inputs]))
+        return [RankValue(None, WHOLE) if is_dropped(var) else next(made) for var in eqn.outvars]
+
+
+def joint_of(program: core.ClosedJaxpr, follows: Sequence[int | None]) -> core.JaxprEqn:
+    """An equation that evaluates a program once for all samples.
+
+    Args:
+        program: without constants.
+        follows: of each result the operand that it is shared out like; None for what is whole.
+    """
+    shapes = [_shape(var) for var in program.jaxpr.invars]
+    (eqn,) = jax.make_jaxpr(lambda *given: joint_p.bind(*given, program=program, follows=tuple(follows)))(*shapes).eqns
+    return eqn
+
+
+class _MetValue(RankValue):
+    """A value made of all samples together."""
+
+
+class _Probe(MicroBatchWalk):
+    """Finds the equations of a program that need all samples."""
+
+    def __init__(self, program: core.Jaxpr, parts: int, number: Any) -> None:
+        super().__init__(parts, number)
+        self.program, self.sorts = program, False
+        self.together: list[core.JaxprEqn] = []
+
+    def _equation(self, program: core.Jaxpr, eqn: core.JaxprEqn, given: list[RankValue]) -> list[RankValue]:
+        if program is not self.program:
+            return super()._equation(program, eqn, given)
+        if not any(isinstance(value, _MetValue) for value in given):
+            try:
+                return super()._equation(program, eqn, given)
+            except NotShared:
+                pass
+        self.together.append(eqn)
+        return [_MetValue(None, WHOLE) for _ in eqn.outvars]
+
+    def _total(self, value: RankValue, how: How) -> RankValue:
+        if value.moves:
+            raise NotShared("a sum over samples is used as a whole")
+        return super()._total(value, how)
+
+
+def _together(step: TracedStep, placements: Sequence[Placement], parts: int) -> list[core.JaxprEqn]:
+    """Equations of the loss that need all samples, in order."""
+    found: list[core.JaxprEqn] = []
+
+    def run(*given: Any) -> list[Any]:
+        probe = _Probe(step.loss, parts, given[-1])
+        probe.read(step.loss, [
+            RankValue(value, placement, moves=place in step.wrt)
+            for place, (value, placement) in enumerate(zip(given, placements, strict=False))
+        ])  # fmt: skip
+        found[:] = probe.together
+        return []
+
+    shapes = [
+        jax.ShapeDtypeStruct(part_shape(var.aval.shape, placement, parts), var.aval.dtype)
+        for var, placement in zip(step.loss.invars, placements, strict=True)
+    ]
+    jax.make_jaxpr(run)(*shapes, jax.ShapeDtypeStruct((), jnp.int32))
+    return found
+
+
+class _Meeting:
+    """Writes one step."""
+
+    def __init__(self, step: TracedStep, together: Sequence[core.JaxprEqn]) -> None:
+        self.old, self.together = step, together
+        held = {id(eqn) for eqn in together}
+        self.alone = [eqn for eqn in step.loss.eqns if id(eqn) not in held]
+        self.made_alone = {var: eqn for eqn in self.alone for var in eqn.outvars}
+        made = {var for eqn in together for var in eqn.outvars}
+        self.met = list(dict.fromkeys(atom for eqn in together for atom in eqn.invars
+                                      if isinstance(atom, core.Var) and atom not in made))  # fmt: skip
+        """What is put together of the samples: operands of the loss, and what equations make for each sample."""
+        weights = [step.loss.invars[place] for place in step.wrt]
+        moves = reached(weights, step.loss.eqns, by_gradient=True)
+        self.sloped = [var for var in self.met if var in moves and jnp.issubdtype(var.aval.dtype, jnp.inexact)]
+        if any(jnp.issubdtype(var.aval.dtype, jnp.complexfloating) for var in self.sloped):
+            raise NotShared("complex numbers of several samples meet")
+        self.results = [atom for place, atom in enumerate(step.loss.outvars)
+                        if place == 0 or (isinstance(atom, core.Var) and atom in made)]  # fmt: skip
+        """Of the loss, made of all samples."""
+        if not isinstance(self.results[0], core.Var) or self.results[0] not in made:
+            raise NotShared("samples meet beside the loss")
+
+    def step(self) -> TracedStep:
+        """The step whose loss is a sum over samples."""
+        old, loss = self.old, self.old.loss
+        names: dict[Any, Any] = dict(zip(loss.invars, old.mark.invars, strict=True))
+        needed = _needed(self.met, self.made_alone, self.alone)
+        names |= {var: core.Var(var.aval) for eqn in needed for var in eqn.outvars if not is_dropped(var)}
+        first = [_renamed(eqn, names) for eqn in needed]
+        joint, constants = self._joint(names)
+        values, slopes = joint.outvars[: len(self.results)], joint.outvars[len(self.results) :]
+        program = self._loss_of_slopes()
+        mark = old.mark.replace(
+            invars=[*old.mark.invars, *slopes, *values],
+            outvars=[core.Var(program.outvars[0].aval), *old.mark.outvars],
+            params={"loss": program, "consts": old.mark.params["consts"], "wrt": old.wrt},
+        )
+        before = (*old.before, *first, joint)
+        jaxpr = old.jaxpr.replace(
+            constvars=[*old.jaxpr.constvars, *constants], eqns=[*before, mark, *old.after],
+            debug_info=old.jaxpr.debug_info.with_unknown_names(),
+        )  # fmt: skip
+        return replace(
+            old, jaxpr=jaxpr, consts=(*old.consts, *constants.values()), loss=program, mark=mark, before=before,
+            meeting=self._said(),
+        )  # fmt: skip
+
+    def _joint(self, names: dict[Any, Any]) -> tuple[core.JaxprEqn, dict[core.Var, Any]]:
+        """What is made of all samples, with the slopes of the loss by what was put together; its constants."""
+        alone = core.jaxpr_as_fun(piece(self.old.loss, self.together, self.met, self.results))
+        places = [self.met.index(var) for var in self.sloped]
+
+        def run(*given: Any) -> list[Any]:
+            def of(*moving: Any) -> tuple[Any, list[Any]]:
+                whole = list(given)
+                for place, value in zip(places, moving, strict=True):
+                    whole[place] = value
+                made = alone(*whole)
+                return made[0], made
+
+            _, back, made = jax.vjp(of, *(given[place] for place in places), has_aux=True)
+            return [*made, *back(jnp.ones((), made[0].dtype))]
+
+        program = flat_jaxpr(run, [_shape(var) for var in self.met])
+        constants = {
+            core.Var(var.aval): value for var, value in zip(program.jaxpr.constvars, program.consts, strict=True)
+        }
+        closed = piece(program.jaxpr, program.jaxpr.eqns, [*program.jaxpr.constvars, *program.jaxpr.invars],
+                       program.jaxpr.outvars)  # fmt: skip
+        follows = (*(None for _ in self.results), *(len(constants) + place for place in places))
+        template = joint_of(closed, follows)
+        return template.replace(
+            invars=[*constants, *(_named(var, names) for var in self.met)],
+            outvars=[core.Var(var.aval) for var in template.outvars],
+        ), constants
+
+    def _loss_of_slopes(self) -> core.Jaxpr:
+        """The sum whose gradient is that of the loss, and the results of the loss behind it."""
+        loss = self.old.loss
+        slopes = [core.Var(var.aval) for var in self.sloped]
+        values = {atom: core.Var(atom.aval) for atom in self.results}
+        dtype = self.results[0].aval.dtype
+
+        def total(*given: Any) -> list[Any]:
+            made, along = given[: len(slopes)], given[len(slopes) :]
+            terms = [
+                jnp.sum(
+                    one.astype(jnp.promote_types(one.dtype, dtype)) * slope.astype(jnp.promote_types(one.dtype, dtype))
+                )
+                for one, slope in zip(made, along, strict=True)
+            ]
+            return [sum(terms[1:], terms[0]).astype(dtype)]
+
+        tail = flat_jaxpr(total, [_shape(var) for var in [*self.sloped, *slopes]])
+        names = dict(zip(tail.jaxpr.invars, [*self.sloped, *slopes], strict=True))
+        results = [values.get(atom, atom) if isinstance(atom, core.Var) else atom for atom in loss.outvars]
+        wanted = [*self.sloped, *(atom for atom in results if isinstance(atom, core.Var))]
+        eqns = [*_needed(wanted, self.made_alone, self.alone), *(_renamed(eqn, names) for eqn in tail.jaxpr.eqns)]
+        return piece(loss, eqns, [*loss.invars, *slopes, *values.values()],
+                     [_named(tail.jaxpr.outvars[0], names), *results]).jaxpr  # fmt: skip
+
+    def _said(self) -> str:
+        line = next((line for eqn in self.together if (line := line_of(eqn))), "")
+        place = f"samples meet at {line}" if line else "samples meet"
+        return (f"{place}: what each makes by itself is computed twice, first for all micro-batches and without"
+                " gradients, so that gradients are those of the whole batch")  # fmt: skip
+
+
+def _needed(
+    wanted: Iterable[Any], made: dict[Any, core.JaxprEqn], order: Sequence[core.JaxprEqn]
+) -> list[core.JaxprEqn]:
+    left, found = [atom for atom in wanted if isinstance(atom, core.Var)], set()
+    while left:
+        eqn = made.get(left.pop())
+        if eqn is not None and id(eqn) not in found:
+            found.add(id(eqn))
+            left += [atom for atom in eqn.invars if isinstance(atom, core.Var)]
+    return [eqn for eqn in order if id(eqn) in found]
+
+
+def _renamed(eqn: core.JaxprEqn, names: dict[Any, Any]) -> core.JaxprEqn:
+    return eqn.replace(invars=[_named(atom, names) for atom in eqn.invars],
+                       outvars=[var if is_dropped(var) else names.get(var, var) for var in eqn.outvars])  # fmt: skip
+
+
+def _named(atom: Any, names: dict[Any, Any]) -> Any:
+    return names.get(atom, atom) if isinstance(atom, core.Var) else atom
+
+
+def _shape(var: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
