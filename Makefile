@@ -133,7 +133,7 @@ kills: $(TEST)  ## send SIGKILL at random moments to writes, plans, sweeps, stud
 interrupts: $(TEST)  ## send SIGINT and SIGTERM at random lines to every verb that writes or starts processes; minutes
 	$(BIN)/python -m tests.interrupts
 
-mutants: $(TEST) $(MUTATIONS)  ## mutate files changed since main and list mutants that no test notices; MUTANTS=FILES for others
+mutants: $(TEST) $(MUTATIONS)  ## mutate files changed since main and list mutants that no test notices; MUTANTS=FILES, or "--draw 12 --seed 1" for all that prices and searches
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 clean:  ## remove what make created

@@ -1,29 +1,35 @@
-"""Mutations of the source, one at a time, and which of them no test of the same folder notices: `make mutants`.
+"""Mutations of the source, one at a time, and which of them no test near it notices: `make mutants`.
 
     python -m tests.mutants                              files changed since main
     python -m tests.mutants src/meshwright/search/grid.py --tests tests/search --most 40
+    python -m tests.mutants --draw 12 --seed 31          12 places in each of the folders that decide what is answered
 
 Cosmic Ray makes the mutations; here they are drawn, run in a copy of the repository, each against the tests that mirror
-the file, and counted. A survivor is a change of an operator or a comparison that nobody would have noticed: it wants a
-test, unless the change means the same.
+the file or name its module, then against those of the modules that import it, and counted. A survivor is a change of an
+operator or a comparison that nobody would have noticed: it wants a test, unless the change means the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "meshwright"
+FOLDERS = ("kernels", "estimate", "search", "schedules", "planning/compose", "planning/mixed")
+"""Drawn from where no files are named: what a plan costs, and which one is found."""
 COPIED = (
     "src",
     "tests",
@@ -39,6 +45,11 @@ CHANGES = ("ReplaceBinaryOperator", "ReplaceComparisonOperator", "ReplaceUnaryOp
 """Beginnings of the operators that are drawn. Numbers are left alone: those that a fit gives are not wrong by one."""
 UNSEEN = "_BitOr_"
 """`int | None` is the same annotation whatever stands between."""
+HOPS = 2
+"""Importers of importers whose tests are asked at most."""
+GRACE_S = 60.0
+"""By the clock beyond so many times the limit of processor time: what only waits has been noticed, too."""
+WAITING = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,43 +66,112 @@ class Mutation:
         return f"{self.file.relative_to(ROOT)}:{self.line} {self.operator.removeprefix('core/')}"
 
 
+@dataclass(slots=True, kw_only=True)
+class Copy:
+    """A copy of the repository whose source may be changed."""
+
+    place: Path
+    limit_s: float
+    """Processor time of the tests of one mutation: what goes on for longer has been noticed."""
+    writes: int = 0
+    sound: dict[tuple[str, ...], bool] = field(default_factory=dict)
+    """Whether tests pass without a mutation, by their names."""
+
+    def notices(self, mutation: Mutation, tests: list[str]) -> bool:
+        """Whether a test that passes otherwise fails with a mutation.
+
+        Args:
+            mutation: made in the copy, and taken back.
+            tests: files, the nearest first.
+        """
+        from cosmic_ray.mutating import mutate_code
+        from cosmic_ray.plugins import get_operator
+
+        source = mutation.file.read_text(encoding="utf-8")
+        changed = mutate_code(source, get_operator(mutation.operator)(), mutation.occurrence)
+        if changed is None:
+            return True
+        try:
+            self._write(mutation.file, changed)
+            failed = self._failed(tests)
+        finally:
+            self._write(mutation.file, source)
+        if failed and failed not in self.sound:
+            self.sound[failed] = not self._failed(list(failed))
+        return bool(failed) and self.sound[failed]
+
+    def _write(self, file: Path, text: str) -> None:
+        """With a time of its own: Python knows stale bytecode by whole seconds and sizes."""
+        target = self.place / file.relative_to(ROOT)
+        target.write_text(text, encoding="utf-8")
+        self.writes += 1
+        os.utime(target, (self.writes, self.writes))
+
+    def _failed(self, tests: list[str]) -> tuple[str, ...]:
+        """The first test that fails, or all of them where none is named; none where all pass."""
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-rfE", "--tb=no", "-m", "not slow"]
+        ran = subprocess.Popen(
+            [*command, "-p", "no:cacheprovider", *tests],
+            cwd=self.place, env={**os.environ, "PYTHONPATH": str(self.place / "src")}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (int(self.limit_s), int(self.limit_s) + 5)),
+        )  # fmt: skip
+        try:
+            said, _ = ran.communicate(timeout=WAITING * self.limit_s + GRACE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(ran.pid, 9)
+            said, _ = ran.communicate()
+        if ran.returncode in (0, 5):
+            return ()
+        named = re.search(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - .*)?$", said, re.MULTILINE)
+        return (named[1],) if named else tuple(tests)
+
+
 def main() -> int:
     """Run mutations, and print those that survive and the share that was noticed."""
     words = argparse.ArgumentParser(prog="python -m tests.mutants")
-    words.add_argument("files", nargs="*", help="of src; by default those changed since --since")
+    words.add_argument("files", nargs="*", help="of src, or folders; by default those changed since --since")
     words.add_argument("--since", default="main")
-    words.add_argument("--tests", nargs="*", default=[], help="by default the folder or file that mirrors each")
+    words.add_argument("--tests", nargs="*", default=[], help="by default those near each file")
     words.add_argument("--most", type=int, default=20, help="mutations of a file, drawn by --seed")
+    words.add_argument("--draw", type=int, default=0, help="mutations of each folder, by the length of its files")
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--lines", default="", help="FIRST-LAST: only there")
+    words.add_argument("--limit", type=float, default=120.0, help="processor seconds of the tests of a mutation")
     words.add_argument("--minutes", type=float, default=60.0, help="at most")
     asked = words.parse_args()
-    files = [Path(name).resolve() for name in asked.files] or changed_files(asked.since)
     end = time.monotonic() + 60 * asked.minutes
     noticed = ran = 0
-    for file in files:
-        tests = asked.tests or tests_of(file)
-        if not tests:
-            print(f"{file.relative_to(ROOT)}: no tests mirror it")
-            continue
-        with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-            place = copied(Path(folder))
-            quickest, limit_s = time.monotonic(), None
-            if not passes(place, tests, limit_s):
-                print(f"{file.relative_to(ROOT)}: its tests fail without a mutation")
-                return 1
-            limit_s = 10.0 + 5.0 * (time.monotonic() - quickest)
-            for mutation in drawn(mutations_of(file, asked.lines), asked.most, asked.seed):
-                if time.monotonic() > end:
-                    break
-                ran += 1
-                if survives(place, mutation, tests, limit_s):
-                    print(f"survives: {mutation}", flush=True)
-                else:
-                    noticed += 1
-    share = f"{noticed / ran:.0%}" if ran else "none"
-    print(f"{noticed} of {ran} mutations noticed ({share}) in {len(files)} files")
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = Copy(place=copied(Path(folder)), limit_s=asked.limit)
+        for mutation in _asked_for(asked):
+            rings = [asked.tests] if asked.tests else list(tests_near(mutation.file))
+            if time.monotonic() > end:
+                break
+            ran += 1
+            if any(copy.notices(mutation, ring) for ring in rings):
+                noticed += 1
+            else:
+                print(f"survives: {mutation}{'' if rings else ', which no tests are near'}", flush=True)
+    print(f"{noticed} of {ran} mutations noticed" + (f" ({noticed / ran:.0%})" if ran else ""))
     return 0
+
+
+def _asked_for(asked: argparse.Namespace) -> Iterator[Mutation]:
+    """The mutations of a command line."""
+    if asked.draw:
+        for name in asked.files or [str(PACKAGE / folder) for folder in FOLDERS]:
+            yield from drawn_over(sources([name]), asked.draw, asked.seed)
+        return
+    for file in sources(asked.files) if asked.files else changed_files(asked.since):
+        yield from drawn(mutations_of(file, asked.lines), asked.most, asked.seed)
+
+
+def sources(names: list[str]) -> list[Path]:
+    """The source files of names, which may be folders."""
+    paths = [Path(name).resolve() for name in names]
+    found = [file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
+    return [file for file in found if file.name != "__init__.py"]
 
 
 def changed_files(since: str) -> list[Path]:
@@ -103,12 +183,54 @@ def changed_files(since: str) -> list[Path]:
     return [ROOT / name for name in listed if name.endswith(".py") and not name.endswith("__init__.py")]
 
 
-def tests_of(file: Path) -> list[str]:
-    """The tests that mirror a source file: `test_NAME.py` beside those of its folder, else the folder."""
+def tests_near(file: Path) -> Iterator[list[str]]:
+    """Rings of tests around a source file: those that mirror or name it, then those of the modules that import it.
+
+    Where none does, the folder that mirrors its own.
+    """
+    seen: set[str] = set()
+    ring = {file}
+    for _ in range(HOPS + 1):
+        tests = [name for one in sorted(ring) for name in _own_tests(one) if name not in seen]
+        seen |= set(tests)
+        if tests:
+            yield list(dict.fromkeys(tests))
+        ring = {other for one in ring for other in _importers(one)}
+    folder = Path("tests") / file.relative_to(PACKAGE).parent
+    if not seen and (ROOT / folder).is_dir():
+        yield [str(folder)]
+
+
+@cache
+def _own_tests(file: Path) -> list[str]:
+    """The test file of the same name, then those of its room whose text names the module."""
     within = file.relative_to(PACKAGE)
-    own = Path("tests") / within.parent / f"test_{within.stem}.py"
-    folder = Path("tests") / within.parent
-    return [str(one) for one in (own, folder) if (ROOT / one).exists()][:1]
+    own = ROOT / "tests" / within.parent / f"test_{within.stem}.py"
+    found = [own] if own.exists() else []
+    room = ROOT / "tests" / within.parts[0]
+    found += [test for test in sorted(room.rglob("test_*.py")) if test != own and _names(test, file)]
+    return [str(test.relative_to(ROOT)) for test in found]
+
+
+@cache
+def _importers(file: Path) -> list[Path]:
+    """Modules of the same room that import a source file."""
+    room = PACKAGE / file.relative_to(PACKAGE).parts[0]
+    return [other for other in sorted(room.rglob("*.py")) if other != file and _names(other, file)]
+
+
+@cache
+def _names(reader: Path, file: Path) -> bool:
+    """Whether the text of a file imports a source file."""
+    *room, stem = file.relative_to(PACKAGE).with_suffix("").parts
+    package = r"\.".join(("meshwright", *room))
+    named = rf"{package}\.{stem}\b|from {package} import (?:\([^)]*\b{stem}\b|[^(\n]*\b{stem}\b)"
+    return re.search(named, _text(reader)) is not None
+
+
+@cache
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
 
 
 def mutations_of(file: Path, lines: str = "") -> list[Mutation]:
@@ -139,7 +261,7 @@ def mutations_of(file: Path, lines: str = "") -> list[Mutation]:
     return sorted(found, key=lambda one: (one.line, one.operator, one.occurrence))
 
 
-def drawn(mutations: list[Mutation], most: int, seed: int) -> list[Mutation]:
+def drawn(mutations: list[Mutation], most: int, seed: int | str) -> list[Mutation]:
     """One of each of so many places at most, the same ones for a seed."""
     places: dict[tuple[int, int], list[Mutation]] = {}
     for one in mutations:
@@ -147,6 +269,21 @@ def drawn(mutations: list[Mutation], most: int, seed: int) -> list[Mutation]:
     chance = Random(seed)
     kept = chance.sample(sorted(places), min(most, len(places)))
     return [chance.choice(places[place]) for place in sorted(kept)]
+
+
+def drawn_over(files: list[Path], count: int, seed: int) -> list[Mutation]:
+    """So many mutations of some files, the same ones for a seed; a file is drawn by its length, a place of it once.
+
+    Args:
+        files: of the source.
+        count: mutations.
+        seed: of the draw.
+    """
+    chance = Random(f"{seed}/{files[0].parent.relative_to(PACKAGE)}")
+    times: dict[Path, int] = {}
+    for file in chance.choices(files, [len(_text(file)) for file in files], k=count):
+        times[file] = times.get(file, 0) + 1
+    return [one for file in sorted(times) for one in drawn(mutations_of(file), times[file], chance.random().hex())]
 
 
 def copied(folder: Path) -> Path:
@@ -158,38 +295,6 @@ def copied(folder: Path) -> Path:
         else:
             shutil.copy(source, folder / name)
     return folder
-
-
-def survives(place: Path, mutation: Mutation, tests: list[str], limit_s: float) -> bool:
-    """Whether the tests pass with a mutation in the copy."""
-    from cosmic_ray.mutating import mutate_code
-    from cosmic_ray.plugins import get_operator
-
-    source = mutation.file.read_text(encoding="utf-8")
-    target = place / mutation.file.relative_to(ROOT)
-    changed = mutate_code(source, get_operator(mutation.operator)(), mutation.occurrence)
-    if changed is None:
-        return False
-    try:
-        target.write_text(changed, encoding="utf-8")
-        return passes(place, tests, limit_s)
-    finally:
-        target.write_text(source, encoding="utf-8")
-
-
-def passes(place: Path, tests: list[str], limit_s: float | None) -> bool:
-    """Whether tests pass in a copy, within a limit; what goes on for ever has been noticed."""
-    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(place / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    with subprocess.Popen(
-        command, cwd=place, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:  # fmt: skip
-        try:
-            return process.wait(limit_s) == 0
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            return False
 
 
 if __name__ == "__main__":

@@ -10,11 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.errors import InputError, UnsupportedError
+from meshwright.estimate import pricer
 from meshwright.estimate.hardware import hardware_of
+from meshwright.estimate.holdings import Holding, WorkerUpdates
 from meshwright.estimate.items import Item, ItemCosts, item_costs, items_of
 from meshwright.estimate.layout import expand
-from meshwright.estimate.memory import TIGHT_SHARE, fits
+from meshwright.estimate.memory import COMMUNICATOR_BYTES, TIGHT_SHARE, fits
 from meshwright.estimate.needed_flop import model_flop_per_token
+from meshwright.estimate.pipeline import PipelineColumns
 from meshwright.estimate.price import estimate_plan, strategy_columns, weakest_basis
 from meshwright.estimate.result import RANGE_BY_BASIS
 from meshwright.library.clusters import resolve_gpus
@@ -86,6 +89,70 @@ def test_two_layouts_that_cost_the_same_are_as_one() -> None:
     # Each layout has process groups of its own.
     kinds["comm_buffers"] *= 2
     assert dict(apart.stages[0].memory_bytes) == pytest.approx(kinds, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        PlanRow(tp=2, cp=(("p2p", 2),), dp=2, pp=2, ep=4, gbs=8),
+        PlanRow(tp=2, dp=1, ep=2, gbs=8),
+        PlanRow(tp=2, dp=2, ep=2, etp=2, gbs=8),
+        PlanRow(tp=1, dp=4, ep=4, gbs=8),
+        PlanRow(tp=1, dp=8, ep=2, pp=2, gbs=8),
+        PlanRow(tp=1, dp=1, pp=3, gbs=8),
+        PlanRow(tp=4, dp=1, ep=2, etp=2, gbs=8),
+        PlanRow(gbs=8),
+    ],
+    ids=lambda row: row.format(),
+)
+@pytest.mark.parametrize("model", ["gpt2-xl", "qwen3-30b-a3b"])
+def test_buffers_are_those_of_the_groups_that_a_rank_shares_with_another(row: PlanRow, model: str) -> None:
+    """Counted over the ranks of a worker."""
+    one = spec(model)
+    if not one.is_moe:
+        row = replace(row, ep=1, etp=1)
+    ranks = [(tp, cp, dp) for dp in range(row.dp) for cp in range(row.cp_degree) for tp in range(row.tp)]
+    inside = row.ep * row.etp
+    groups = [
+        {number for number, (_, cp, dp) in enumerate(ranks) if (cp, dp) == (0, 0)},
+        {number for number, (tp, _, dp) in enumerate(ranks) if (tp, dp) == (0, 0)},
+        {number for number, (tp, _, _) in enumerate(ranks) if tp == 0},
+        set(range(row.pp)),
+    ]
+    if one.is_moe:
+        groups += [
+            {number for number in range(len(ranks)) if number < row.etp},
+            {number for number in range(len(ranks)) if number < inside and number % row.etp == 0},
+            {number for number in range(len(ranks)) if number % inside == 0},
+        ]
+    shared = sum(len(group) > 1 for group in groups)
+    where, workload = resolve_gpus(f"{len(ranks) * row.pp}xH100"), Workload(seq_len=1024, global_batch=8)
+    stage = estimate_plan(expand(row, one, 1024), one, where, workload).stages[0]
+    assert dict(stage.memory_bytes)["comm_buffers"] == shared * COMMUNICATOR_BYTES
+
+
+@pytest.mark.parametrize("sharding", ["z1", "z3", "fsdp"])
+def test_workers_hold_under_a_layout_what_they_hold_beside_all_others(
+    sharding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[PipelineColumns, WorkerUpdates]] = []
+    held = pricer.holding
+
+    def noted(columns: PipelineColumns, updates: WorkerUpdates, places: np.ndarray) -> Holding:
+        seen.append((columns, updates))
+        return held(columns, updates, places)
+
+    monkeypatch.setattr(pricer, "holding", noted)
+    row = PlanRow(pp=3, dp=2, gbs=12, sharding=sharding)
+    estimate_plan(expand(row, DENSE, 4096), DENSE, resolve_gpus("6xH100"), Workload(seq_len=4096, global_batch=12))
+    ((columns, updates),) = seen
+    whole = held(columns, updates, np.arange(3))
+    for places in ([0], [2], [0, 1], [1, 2], [2, 0], [0, 1, 2]):
+        part = held(columns, updates, np.array(places))
+        for name in ("forward_s", "last_s", "meeting_s"):
+            values = np.broadcast_to(getattr(whole.updates, name), (1, 3))
+            assert np.broadcast_to(getattr(part.updates, name), (1, len(places))).tolist() == values[:, places].tolist()
+        assert np.broadcast_to(part.communicators, (1, len(places))).tolist() == whole.communicators[:, places].tolist()
 
 
 def halves(first: LayerStrategy, second: LayerStrategy, row: PlanRow) -> ExecutionPlan:

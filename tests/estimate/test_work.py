@@ -15,6 +15,7 @@ from meshwright.library.models import spec
 from meshwright.ops.layers import layer_work
 from meshwright.specs.operators import CoreAttention, Exchange, Linear
 from meshwright.specs.precision import Precision, precision
+from meshwright.specs.tuning import STORED_BYTES, Lora, Tuning
 from meshwright.specs.workload import Workload
 from tests.strategies.columns import columns
 
@@ -117,3 +118,40 @@ def test_a_row_costs_the_same_alone_and_among_thousands(model: str, dtype: str) 
                 assert (one.compute_s[0], one.tp_s[0]) == pytest.approx(
                     (every.compute_s[row], every.tp_s[row]), rel=1e-14
                 )
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+@pytest.mark.parametrize("base", ["nf4", "int8"])
+def test_weights_stored_in_few_bits_are_copied_one_matrix_at_a_time(base: str, tp: int) -> None:
+    """Of few tokens, whose activations need less."""
+    model = replace(spec("llama-3.1-8b"), tuning=Tuning(lora=Lora(rank=16, base=base)))
+    work = layer_work(model.last_layer(), model.hidden, "flash")
+    workload = Workload(seq_len=64, global_batch=8)
+    hardware = hardware_of(resolve_gpus("8xH100").groups[0], workload)
+    held = float(price_work(work, columns(tp=tp, sp=tp > 1, seq_len=64), hardware, workload).transient_bytes[0])
+    largest = max(
+        sum(units * width for units, width in op.inputs) * sum(units * width for units, width in op.outputs)
+        for op in work.ops
+        if isinstance(op, Linear) and not op.adapter
+    )
+    assert held == 2 * largest / tp
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+@pytest.mark.parametrize("base", ["nf4", "int8"])
+def test_weights_stored_in_few_bits_are_read_and_made_again_before_each_product(base: str, tp: int) -> None:
+    """Beside weights in 16 bits: each pass reads those of a rank in few bits and writes them in 16."""
+    plain, stored = (replace(spec("llama-3.1-8b"), tuning=Tuning(lora=Lora(rank=16, base=one))) for one in (None, base))
+    workload = Workload(seq_len=TOKENS, global_batch=8)
+    hardware = hardware_of(resolve_gpus("8xH100").groups[0], workload)
+    works = [layer_work(model.last_layer(), model.hidden, "flash") for model in (plain, stored)]
+    before, after = (price_work(work, columns(tp=tp, sp=tp > 1), hardware, workload) for work in works)
+    weights = sum(
+        sum(units * width for units, width in op.inputs) * sum(units * width for units, width in op.outputs)
+        for op in works[0].ops
+        if isinstance(op, Linear) and not op.adapter
+    )
+    moved_s = weights / tp * (STORED_BYTES[base] + 2) / hardware.achieved_memory_bytes_per_s
+    for way in ("forward", "backward"):
+        more_s = getattr(after, way).compute_s - getattr(before, way).compute_s
+        assert float(more_s[0]) == pytest.approx(moved_s, rel=1e-6)

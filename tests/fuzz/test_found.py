@@ -427,6 +427,13 @@ def test_a_link_quicker_than_any_number_of_them_could_add_up_to_is_refused() -> 
         replace(resolve_gpus("8xH100").groups[0].domains[0], bandwidth_bytes_per_s=1e308)
 
 
+@pytest.mark.parametrize("dims", [(0, 128), (-64, 128), (256, 128), (128, 128), ("64", 128)])
+def test_head_dims_of_a_device_are_numbers_that_grow(dims: tuple[Any, ...]) -> None:
+    efficiency = resolve_gpus("1xH100").groups[0].device.efficiency
+    with pytest.raises(InputError, match="flash_dims"):
+        replace(efficiency, flash_dims=tuple((dim, 1.0) for dim in dims))
+
+
 def test_energy_on_two_kinds_of_devices_keeps_to_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "gpt2", "--gpus", "2xH100,2xA100-80", "--gbs", "16", "--objective", "energy", "--json"]) == 0
     assert not faults(json.loads(capsys.readouterr().out))

@@ -314,3 +314,15 @@ def test_fewer_tokens_that_leave_a_domain_take_less_time() -> None:
 def test_a_local_exchange_of_nothing_or_of_one_rank_takes_no_time() -> None:
     for payload_bytes, inside in ((0.0, (8.0, 32.0)), (1e9, (1.0, 1.0))):
         assert c.local_all_to_all_s(payload_bytes, 0.5, inside=inside, rates=H100_NODES) == 0.0
+
+
+def test_a_local_all_to_all_starts_one_message_a_peer_however_little_leaves() -> None:
+    """4 ranks in each of 2 domains of 2 nodes: 3 peers on NVLink, 4 on the fabric, 8 behind the spine."""
+    inside = (4, 8, 16)
+    quick = [replace(rates, bandwidth_bytes_per_s=1e30) for rates in THREE_LEVELS]
+    started_s = 3 * NVLINK.latency_s + 4 * FABRIC.latency_s + 8 * SPINE.latency_s
+    for leaving in (0.0, 0.3, 1.0):
+        alone_s = float(c.local_all_to_all_s(1.0, leaving, inside=inside, rates=quick))
+        idle = [replace(rates, latency_s=0.0) for rates in quick]
+        without_s = float(c.local_all_to_all_s(1.0, leaving, inside=inside, rates=idle))
+        assert alone_s - without_s == pytest.approx(started_s, rel=1e-6)

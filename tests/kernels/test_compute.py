@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.kernels import compute
+from meshwright.kernels.compute import entry_pairs
 
 PEAK, MEMORY = 100e12, 1e12
 GEMM: dict[str, Any] = {
@@ -328,3 +330,11 @@ def test_a_library_that_splits_no_tile_pays_whole_waves() -> None:
     for loss, waves in ((1.0, 2.0), (0.25, 1.26), (0.0, 1.01)):
         taken = gemm_s(**shape, **{**GEMM, "launch_s": 0.0, "wave_loss": loss})
         assert taken == pytest.approx(wave * waves)
+
+
+@pytest.mark.parametrize("entry", [1, 2, 3, 7])
+@pytest.mark.parametrize("most", [math.inf, 0.0, 1.0, 3.0, 100.0])
+def test_pairs_of_queries_and_compressed_keys_are_those_that_counting_gives(entry: int, most: float) -> None:
+    for tokens in range(40):
+        counted = sum(min(query // entry, most) for query in range(1, tokens + 1))
+        assert entry_pairs(tokens, entry, most) == counted

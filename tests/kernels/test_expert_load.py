@@ -109,3 +109,11 @@ def test_a_capacity_drops_what_is_over_the_room_of_an_expert() -> None:
     assert dropped_share(shares, 1.0) == pytest.approx(0.25 + 0.05)
     assert dropped_share(shares, 1.25) == pytest.approx(0.50 - 0.3125)
     assert dropped_share(shares, 2.0) == 0.0
+
+
+@pytest.mark.parametrize("form", ["gshard", "switch", "fastmoe-switch"])
+def test_an_expert_has_room_for_its_share_of_the_tokens_that_do_not_divide(form: str) -> None:
+    for tokens in range(1, 40):
+        for experts in (3, 7, 8):
+            room = capacity(tokens, experts, 1, 1.0, form=form)
+            assert experts * (room - 1) < tokens <= experts * room

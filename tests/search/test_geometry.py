@@ -9,6 +9,7 @@ from meshwright.estimate.items import FULL, NONE, Item
 from meshwright.schedules import schedule_named
 from meshwright.search import geometry
 from meshwright.search.geometry import ShapeFactory, most_chunks
+from meshwright.search.paths import longest_of, order_free_lengths, path_items
 from meshwright.search.space import Space
 from meshwright.shapes import Float
 from meshwright.specs import LayerRun, ModelSpec, Workload
@@ -148,3 +149,16 @@ def test_a_chunk_weighs_its_layers_and_the_last_one_the_head() -> None:
     each = flop[0, 0] / split[0]
     assert flop[:3, 0] == pytest.approx(each * split[:3])
     assert flop[3, 0] == pytest.approx(each * split[3] + shapes.layout.tail_flop)
+
+
+@pytest.mark.parametrize(("schedule", "v"), [("1f1b", 1), ("interleaved", 2), ("zb-v", 2)])
+@pytest.mark.parametrize("p", [2, 3, 5])
+def test_a_template_holds_the_paths_that_are_longest_of_its_typical_batch(schedule: str, v: int, p: int) -> None:
+    shapes, found, m = factory(), schedule_named(schedule), geometry.TYPICAL_MICRO_BATCHES
+    template = shapes.template(found, p, v, "none", 0)
+    lengths = order_free_lengths(found, p, m, v)
+    longest = lengths[longest_of(lengths, *shapes._weights(found, p, v))]
+    forward, backward, weights = path_items(longest, shapes.counts(found, p, v, (("none", 0),)).of_shape(0))
+    assert template.forward(m) == pytest.approx(forward)
+    assert template.backward(m) == pytest.approx(backward)
+    assert template.weight(m) == pytest.approx(weights)

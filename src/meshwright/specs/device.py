@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -134,6 +135,10 @@ class KernelEfficiency:
             if check.positive(name, value, zero=True):
                 check.that(value <= most, name, value, f"must be at most {most:g}")
         check.positive("flash_tail", self.flash_tail, zero=True)
+        dims = [dim for dim, _ in self.flash_dims]
+        if all(check.whole("flash_dims", dim) for dim in dims):
+            grow = all(one < other for one, other in pairwise(dims))
+            check.that(grow, "flash_dims", dims, "head dims must grow from one to the next")
         for dim, rate in self.flash_dims:
             check.positive(f"flash_dims.{dim}", rate)
         check.whole("tile_m", self.tile_m)

@@ -9,6 +9,9 @@ from dataclasses import replace
 import pytest
 
 from meshwright.errors import InfeasibleError
+from meshwright.estimate.layout import expand
+from meshwright.estimate.memory import TIGHT_SHARE
+from meshwright.estimate.price import estimate_plan
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
 from meshwright.search.search import search
@@ -95,6 +98,25 @@ def test_no_trial_is_better_than_the_optimum_or_its_bound() -> None:
                 assert outcome.status == "infeasible"
                 assert outcome.reason.startswith("memory: stage ")
                 assert outcome.excess > 0
+
+
+@pytest.mark.parametrize("tight", [False, True])
+def test_a_trial_is_ok_where_every_stage_leaves_the_reserve_free(tight: bool) -> None:
+    statuses = set()
+    for small in SPACES:
+        space = plan_space(small)
+        space = replace(space, space=replace(space.space, tight=tight))
+        generator = random.Random(11)
+        for _ in range(12):
+            point = space.sample(generator)
+            plan = expand(space.row(point), small.model, small.workload.seq_len)
+            stages = estimate_plan(plan, small.model, small.cluster, small.workload).stages
+            kept = 0.0 if tight else TIGHT_SHARE
+            fits = all(stage.peak_memory_bytes <= stage.capacity_bytes * (1 - kept) for stage in stages)
+            outcome = space.evaluate(point)
+            assert outcome.status == ("ok" if fits else "infeasible")
+            statuses.add(outcome.status)
+    assert statuses == {"ok", "infeasible"}
 
 
 def test_every_plan_is_drawn_equally_often() -> None:
