@@ -22,7 +22,7 @@ TARGETS := .venv-targets/.targets
 # Programs that tests and benchmarks start read compiled modules instead of compiling hundreds of them each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo release audit mutants kills interrupts test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page browser schedules schemas claims planners \
+.PHONY: help demo release audit mutants kills repeats interrupts test test-shapes test-full fuzz answers test-torch test-torch-newest test-targets lint format bench accuracy page browser schedules schemas claims planners \
 	models floors corpus docs docs-version \
 	clean
 
@@ -129,6 +129,9 @@ MUTANTS ?=
 kills: $(TEST)  ## send SIGKILL at random moments to writes, plans, sweeps, studies and workers of runs, a hundred of each; minutes
 	$(BIN)/python -m tests.kills
 	$(BIN)/python -m benchmarks.kills --kills 100
+
+repeats: $(TEST)  ## ask each verb ten times with other hash seeds, threads and cores: the same bytes; minutes
+	$(BIN)/python -m pytest -q -m "" tests/test_repeatable.py
 
 interrupts: $(TEST)  ## send SIGINT and SIGTERM at random lines to every verb that writes or starts processes; minutes
 	$(BIN)/python -m tests.interrupts

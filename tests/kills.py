@@ -2,7 +2,8 @@
 
     writes     a file written over and over: it is one of the contents, whole
     answers    `plan -o`: the file is the one from before, or whole
-    sweeps     killed again and again and gone on with: the rows are those of an undisturbed sweep
+    sweeps     `sweep` killed again and again and gone on with: the rows are those of an undisturbed sweep
+    calculon-sweeps  likewise `calculon sweep`
     studies    likewise with `tune --storage`: no trial that was there is gone, and the best is the same
     optuna, smac, ray  their studies: every trial that was there stays as it was, and all that were asked for come
     jobs       the queue of a service: what was accepted is there, what was answered keeps its answer, the rest waits
@@ -34,7 +35,9 @@ from meshwright.formats.writing import write_file
 from tests.families import Family
 
 KEPT = "kept before\n"
-SWEEP = "calculon sweep megatron-126M a100_80g --procs 4,8,12,16,24,32 --batch 8,16 -o s.parquet"
+CALCULON_SWEEP = "calculon sweep megatron-126M a100_80g --procs 4,8,12,16,24,32 --batch 8,16 -o s.parquet"
+SWEEP = "sweep study.toml -o s.parquet"
+SWEPT = 'model = ["gpt2"]\ngpus = ["1xH100", "2xH100", "4xH100"]\ngbs = [8, 16]\nseq = [512, 1024]\n'
 MOST_OF_ONE = 20
 """Kills of one sweep, after which it may end: on a busy machine each might come before anything is done."""
 TRIALS = 40
@@ -175,23 +178,24 @@ def answers(kills: int, chance: Random) -> tuple[int, list[str]]:
     return met, wrong
 
 
-def sweeps(kills: int, chance: Random) -> tuple[int, list[str]]:
+def swept(sweep: str, kills: int, chance: Random) -> tuple[int, list[str]]:
     """Of sweeps that go on until they are done, with parts as short as the sweep is."""
     from meshwright.formats import sweep_parts
 
     sweep_parts.PART_S, sweep_parts.PART_SHARE = 0.01, 0.0
     from meshwright.formats.sweep_file import read_sweep
 
-    whole_s = took_s(SWEEP.replace("s.parquet", "other.parquet"), SWEEP.replace("s.parquet", "whole.parquet"))
+    Path("study.toml").write_text(SWEPT)
+    whole_s = took_s(sweep.replace("s.parquet", "other.parquet"), sweep.replace("s.parquet", "whole.parquet"))
     expected = sorted(map(repr, read_sweep("whole.parquet")))
     wrong, met = [], 0
     while met < kills:
         at_least = met
         while met < at_least + MOST_OF_ONE and killed(
-            lambda: command([*SWEEP.split(), "--resume"]), chance.uniform(0.0, 0.9) * whole_s
+            lambda: command([*sweep.split(), "--resume"]), chance.uniform(0.0, 0.9) * whole_s
         ):
             met += 1
-        if command([*SWEEP.split(), "--resume"]):
+        if command([*sweep.split(), "--resume"]):
             wrong.append(f"after {met} kills --resume failed")
         elif sorted(map(repr, read_sweep("s.parquet"))) != expected:
             wrong.append(f"after {met} kills the rows are others")
@@ -296,7 +300,8 @@ KINDS: dict[str, Callable[[int, Random], tuple[int, list[str]]]] = {
     "checkpoints": checkpoints,
     "jobs": jobs,
     "answers": answers,
-    "sweeps": sweeps,
+    "sweeps": partial(swept, SWEEP),
+    "calculon-sweeps": partial(swept, CALCULON_SWEEP),
     "studies": studies,
 }
 KINDS |= {"optuna": partial(tuned, "optuna"), "smac": partial(tuned, "smac"), "ray": ray_tuned, "families": families}
