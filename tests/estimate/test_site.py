@@ -13,7 +13,7 @@ from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import resolve
 from meshwright.specs import ClusterSpec, Workload
 from meshwright.specs.plan import ExecutionPlan
-from meshwright.specs.strategy import DataParallel, LayerStrategy
+from meshwright.specs.strategy import DataParallel, LayerStrategy, Tensor1D
 from tests.estimate.mixed import Stage, plan_of
 
 MODEL = resolve("gpt2-xl")
@@ -76,6 +76,16 @@ def test_idle_devices_of_a_node_leave_the_others_its_links() -> None:
     """Four of five devices of a node are as near each other as four of four."""
     full, idle = (priced(joint(), resolve_gpus(gpus)) for gpus in ("4xH100,4xA100-80", "4xH100,5xA100-80"))
     assert idle.step_time_s == pytest.approx(full.step_time_s)
+
+
+def test_a_worker_that_straddles_two_nodes_has_only_some_of_its_links_inside() -> None:
+    """4 tensor ranks on devices 4 to 7 of 16 share a node; on 6 to 9 they meet over the fabric."""
+    strategy = LayerStrategy(tensor=Tensor1D(degree=4, sequence_parallel=True))
+    inside, across = (
+        dict(priced(plan_of(([Stage(first, strategy, LAYERS)], 1, 4)), resolve_gpus("16xH100")).breakdown_s)["tp"]
+        for first in (4, 6)
+    )
+    assert across > 2 * inside
 
 
 def test_collectives_run_at_the_slowest_link() -> None:

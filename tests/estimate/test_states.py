@@ -15,13 +15,15 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate
 from meshwright.estimate.rows import strategy_columns
-from meshwright.estimate.states import shared_update_s, tensor_updates_s
+from meshwright.estimate.states import DECOMPOSITION_SHARE, shared_update_s, tensor_updates_s
 from meshwright.fields.job import JobFields
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
 from meshwright.planning.job_inputs import job_inputs
 from meshwright.planning.pricing import Pricer
 from meshwright.specs import ModelSpec, PlanRow, Workload
+from meshwright.specs.optimizers import optimizer_named
+from meshwright.specs.optimizers.base import Matrix
 from meshwright.specs.precision import precision, stated
 from meshwright.specs.strategy import DataParallel, ExpertParallel, LayerStrategy, Offload
 from meshwright.units import GIB
@@ -133,6 +135,17 @@ def test_newton_schulz_steps_cost_what_their_flop_take_at_the_rate_of_large_prod
     flop = LAYERS * sum(10 * (2 * max(s) * min(s) ** 2 + min(s) ** 3) for s in SHAPES)
     taken_s = update_s(muon) - update_s(adam)
     assert 0.5 < flop / 2500e12 / taken_s < 0.95
+
+
+def test_decompositions_of_shampoo_cost_what_their_flop_take_at_a_part_of_the_rate_of_fp32() -> None:
+    """On one device: those of queries, output, keys, values, gate, up and down, each so many steps."""
+    often, seldom = (optimizer_named(f"shampoo:every={n}") for n in (10, 1000))
+    shapes = [(4096, 4096)] * 2 + [(4096, 1024)] * 2 + [(4096, 14336)] * 2 + [(14336, 4096)]
+    matrices = [Matrix(rows=r, columns=c, whole_rows=r, whole_columns=float(c)) for r, c in shapes]
+    flop = LAYERS * sum(float(often.decomposition_flop(m) - seldom.decomposition_flop(m)) for m in matrices)
+    rate = DECOMPOSITION_SHARE * resolve_gpus("1xGB300").groups[0].device.peak("fp32")
+    more_s = np.diff([update_s(estimated(DENSE, ALONE, f"shampoo:every={n}", gpus="1xGB300")) for n in (1000, 10)])
+    assert flop / rate < float(more_s[0]) < 1.1 * flop / rate, "blocks of both tables come on top"
 
 
 def test_tensor_ranks_of_muon_all_update_the_whole_matrix() -> None:
