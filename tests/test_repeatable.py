@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.cli import main
+from meshwright.formats.sweep_file import read_sweep
 
 QUESTIONS = (
     "plan llama-3.1-8b --gpus 16xH100 --top 3 --tokens 1T",
@@ -54,7 +55,7 @@ class Setting:
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: self.cores])
 
 
-def answer(words: str, setting: Setting, folder: Path) -> dict[str, bytes | str]:
+def answer(words: str, setting: Setting, folder: Path) -> dict[str, object]:
     """What a command prints and writes, in a folder of its own."""
     folder.mkdir()
     (folder / "study.toml").write_text(STUDY)
@@ -64,10 +65,14 @@ def answer(words: str, setting: Setting, folder: Path) -> dict[str, bytes | str]
         preexec_fn=setting.bind,
     )  # fmt: skip
     assert ran.returncode in (0, 5), ran.stdout + ran.stderr
-    printed = TIMING.sub("", ran.stdout)
-    files = {path.name: TIMING.sub("", path.read_text()) if path.suffix == ".json" else path.read_bytes()
-             for path in folder.iterdir()}  # fmt: skip
-    return {"printed": printed, **files}
+    return {"printed": TIMING.sub("", ran.stdout), **{path.name: written(path) for path in folder.iterdir()}}
+
+
+def written(path: Path) -> object:
+    """The content of a file: of a plan set but for its times, of a sweep the rows, which go into parts by time."""
+    if path.suffix == ".json":
+        return TIMING.sub("", path.read_text())
+    return [repr(row) for row in read_sweep(path)] if path.suffix == ".parquet" else path.read_bytes()
 
 
 REPEATS = 10

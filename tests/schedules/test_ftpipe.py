@@ -15,6 +15,13 @@ def test_one_stage_per_worker_is_1f1b() -> None:
     assert SCHEDULES["ftpipe"].table(4, 8).entries() == SCHEDULES["1f1b"].table(4, 8).entries()
 
 
+@pytest.mark.parametrize(("p", "v"), [(4, 1), (4, 2), (3, 3), (6, 5)])
+def test_workers_without_blocks_of_their_own_hold_v_stages_each(p: int, v: int) -> None:
+    schedule = SCHEDULES["ftpipe"]
+    assert schedule.stages(p, v) == p * v
+    assert np.bincount(schedule.table(p, 8, v).stage, minlength=p * v).tolist() == [16] * (p * v)
+
+
 def test_depth_limits_what_is_in_flight() -> None:
     table = FTPipe(blocks="0_1_0_1").table(2, 12, 2)
     change = np.where(table.kind == Kind.F, 1, -1)
