@@ -106,5 +106,16 @@ EARLIER = {
     "--no-async-tensor-model-parallel-allreduce": _gone("without effect on a plan here"),
     "--no-query-key-layer-scaling": _gone("today's default"),
     "--no-scatter-gather-tensors-in-pipeline": _gone("today's default: each tensor rank sends its whole tensor"),
+    "--use-legacy-models": _gone("gone: its layers are those of Megatron-Core"),
+    "--hybrid-attention-ratio": Earlier(
+        meaning="of earlier hybrids of Mamba, today's --hybrid-layer-pattern",
+        gives=(("--is-hybrid-model", ""),),
+        takes=True,
+    ),
+    "--hybrid-mlp-ratio": Earlier(
+        meaning="of earlier hybrids of Mamba, today's --hybrid-layer-pattern",
+        gives=(("--is-hybrid-model", ""),),
+        takes=True,
+    ),
     "--use-mpi": _gone("of forks, whose processes MPI starts"),
 }

@@ -97,8 +97,11 @@ def read_flags(
         notes.append(f"the script starts {started} processes, the plan is read for {devices} devices")
     if values.has("--rampup-batch-size"):
         notes.append("the batch grows until --global-batch-size, which is planned: --rampup-batch-size")
-    facts, fact_problems = read_facts(values)
-    if not any(facts.get("tokenizer", ())) and _by_default(values):
+    mixed = _mixed(found.program, values)
+    facts, fact_problems = ({}, []) if mixed else read_facts(values)
+    if mixed:
+        notes.append(f"{mixed} makes layers of Mamba, or of several kinds, which a model's config.json describes")
+    if not mixed and not any(facts.get("tokenizer", ())) and _by_default(values):
         facts["tokenizer"] = (_DEFAULT_TOKENIZERS.get(found.program.rpartition("/")[2], ""), "")
     derived = list(fact_problems)
     workload = _workload(values, derived)
@@ -140,6 +143,15 @@ _NO_OPTIONS = (
         field="options",
     ),
 )
+
+
+def _mixed(program: str, values: Values) -> str:
+    """What makes layers of other kinds than attention and MLP, which options alone do not describe; else nothing."""
+    name = program.rpartition("/")[2]
+    flags = ("--hybrid-layer-pattern", "--hybrid-override-pattern", "--is-hybrid-model")
+    given = next((flag for flag in flags if flag in values.given or flag in values.hidden), "")
+    by_spec = "--spec" if values.given.get("--spec", ("",))[-1] == "mamba_stack_spec" else ""
+    return given or by_spec or (name if name in ("pretrain_mamba.py", "pretrain_hybrid.py") else "")
 
 
 def _by_default(values: Values) -> bool:
@@ -186,7 +198,7 @@ def _of_the_program(program: str, values: Values) -> tuple[list[Problem], list[s
     wrong = [problem for problem in unknown if not name or (problem.fix and _slip(problem))]
     own = [problem for problem in unknown if problem not in wrong]
     if name in MEGATRON_PROGRAMS and "--deepspeed" not in values.given:
-        wrong += [problem for problem in own if _OF_A_PLAN.search(problem.field)]
+        wrong += [one for one in own if _OF_A_PLAN.search(one.field) and not _OF_DATA.search(one.field)]
         notes = [problem.field for problem in own if problem not in wrong]
         return wrong, [f"not options of Megatron-LM, taken as a fork's that change no plan: {', '.join(notes)}"] * (
             len(notes) > 0
@@ -209,6 +221,10 @@ _OF_A_PLAN = re.compile(
     "|fus|kernel|stage|size|num|use|enable|model|swiglu|bias|vocab"
 )
 """Words in options that may be of a plan or of the model: what names files, logs and time limits has none of them."""
+_OF_DATA = re.compile(
+    r"-paths?$|-paths-path$|^--(?:train|valid|test|data)-(?!iters).*(?:workers|paths?|files?|weights?)$"
+)
+"""Options that say where samples are and who loads them."""
 
 
 def _slip(problem: Problem) -> bool:

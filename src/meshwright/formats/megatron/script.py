@@ -278,9 +278,8 @@ def _options_alone(script: Script) -> ChosenCommand:
             why = f"it starts {shown}, whose own options or files say the plan and are not read"
             fix = "check the configuration that it reads, or price its plan: check MODEL --plan PLAN"
         flags = [one.text.partition("=")[0] for launch in started for one in launch.words]
-        if any(
-            "_" in flag and f"--{flag[2:].replace('_', '-')}" in known_options() for flag in flags if flag[:2] == "--"
-        ):
+        plain = [f"--{flag[2:].replace('_', '-')}" for flag in flags if flag[:2] == "--" and "_" in flag]
+        if any(flag in known_options() for flag in plain) and any(one in flag for flag in plain for one in _ESSENTIAL):
             why = f"it starts {shown} of a fork that writes options with _, and Megatron-LM takes none of them"
             fix = "check the arguments that the run prints when it starts: --from args"
     if other := _of_another(script):

@@ -47,6 +47,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         why = f"the degrees of the file make {row.devices} devices, and the cluster has {devices}"
         fix = f"say --gpus for {row.devices}, or --set parallelism.dp=N"
         reader.refuse("parallelism.dp", row.dp, why, fix)
+    for name in (name for name in reader.keys if name not in _SECTIONS):
+        why = "nanotron has no such table: a fork's may change the model or its steps"
+        reader.refuse(name, "given", why, "leave it out to check the rest")
     notes: tuple[str, ...] = ()
     if reader.get("model.model_config.is_llama_config") and reader.get("model.init_method.std") is not None:
         why = "commit 2411b022 (2026-04) stops as it draws the weights of a Llama"
@@ -86,6 +89,13 @@ def _refuse_at_start(reader: KeyReader, row: PlanRow, config: Mapping[str, Any] 
         reader.refuse("parallelism.recompute_layer", True, why, "use false")
 
 
+_SECTIONS = (
+    *("general", "parallelism", "model", "tokenizer", "checkpoints", "logging", "metrics_logging", "tokens"),
+    *("optimizer", "data_stages", "profiler", "lighteval", "s3_upload"),
+    # Of earlier releases, and of experiments with data that come with it.
+    *("data", "learning_rate_scheduler", "profile", "experiment_logger", "kill_switch_path", "brrr_data", "doremi"),
+)
+"""Tables of its configuration."""
 _CONTEXTS = {"ring": "p2p", "ring_flash_triton": "p2p", "llama3_ring_attention": "ag"}
 """Kinds of context ranks by the attention of its Qwen2."""
 _ATTENTION = "model.model_config._attn_implementation"
@@ -201,6 +211,11 @@ def _model(reader: KeyReader) -> Mapping[str, Any] | None:
     else:
         config["model_type"] = kind
         config.pop("attention_bias", None) if kind == "qwen2" else None
+    if kind == "starcoder2" and said.get("sliding_window_size"):
+        config["sliding_window"] = said["sliding_window_size"]
+        if said.get("global_attn_layers"):
+            why = "some layers see all tokens beside others that see a window, which is not read"
+            reader.refuse("model.model_config.global_attn_layers", said["global_attn_layers"], why, "leave it out")
     if kind == "qwen2" and said.get("sliding_window_size"):
         why = "which layers have windows follows from no_rope_layer, which is not read"
         reader.refuse("model.model_config.sliding_window_size", said["sliding_window_size"], why, "leave it out")
