@@ -381,7 +381,7 @@ def test_a_vocabulary_is_that_of_the_tokenizer_that_is_named(tmp_path: Path, sai
         ("/data/llama3-8b-instruct", "llama-3-8b"),
         ("mirror/qwen3-8b-base", "qwen3-8b"),
         ("/data/llama-2-7b/pruned", None),
-        ("/data/llama-2-7b-4bit", None),
+        ("/data/llama-2-7b-pruned", None),
     ],
 )
 def test_a_model_is_known_by_the_end_of_its_path(tmp_path: Path, path: str, model: str | None) -> None:

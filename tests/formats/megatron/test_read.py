@@ -145,3 +145,21 @@ def test_a_decoder_that_reads_images_is_told_apart(said: str) -> None:
     text = f"torchrun --nproc_per_node 8 pretrain_qwen.py --num-layers 4 --hidden-size 256 --micro-batch-size 1 {said}"
     problems = read_flags(read_script(text)).problems
     assert any("trains a decoder with an image tower" in problem.what for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    ("start", "devices"),
+    [
+        ("srun python pretrain_gpt.py", 128),
+        ('srun bash -c "RANK=\\$SLURM_PROCID numactl --membind=0-3 python pretrain_gpt.py $ARGS"', 128),
+        ("srun torchrun --nproc_per_node 4 --nnodes $SLURM_NNODES pretrain_gpt.py", 128),
+        ("srun -n 64 python pretrain_gpt.py", 64),
+    ],
+)
+def test_tasks_of_slurm_are_processes_where_nothing_else_starts_them(start: str, devices: int) -> None:
+    head = "#!/bin/bash\n#SBATCH --nodes=32\n#SBATCH --ntasks-per-node=4\n"
+    said = "--num-layers 8 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --micro-batch-size 1 --bf16"
+    options = f"export ARGS='{said} --max-position-embeddings 64 --global-batch-size 128 --vocab-size 1024'\n"
+    found = read_flags(head + options + (start if "$ARGS" in start else f"{start} $ARGS") + "\n")
+    assert found.row is not None
+    assert (found.started, found.row.devices) == (devices, devices)

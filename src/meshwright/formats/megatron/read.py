@@ -90,9 +90,9 @@ def read_flags(
     own, foreign = _of_the_program(found.program, values)
     problems += [*own, *beyond_options(values)]
     notes += [*values.notes, *foreign]
-    started, _ = processes(found.launcher)
+    started = processes(found.launcher)[0] or found.tasks
     if devices is None:
-        devices = _devices(found.launcher, problems)
+        devices = found.tasks or _devices(found.launcher, problems)
     elif started not in (None, 1, devices):
         notes.append(f"the script starts {started} processes, the plan is read for {devices} devices")
     if values.has("--rampup-batch-size"):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from meshwright.errors import Problem
 from meshwright.formats.megatron.earlier import EARLIER
 from meshwright.formats.megatron.options import known_options
-from meshwright.formats.shell import Launch, Script, ScriptLine, Word, job_at, launches
+from meshwright.formats.shell import Launch, Script, ScriptLine, Word, job_at, launches, processes
 from meshwright.formats.shell.asking import Open, questions_for
+from meshwright.formats.shell.values import known_text, unknown_of
 
 _OTHER_MODELS = {
     "bert": "an encoder that fills in masked words",
@@ -59,6 +60,8 @@ class ChosenCommand:
     launcher: tuple[Word, ...] = ()
     words: tuple[Word, ...] = ()
     program: str = ""
+    tasks: int | None = None
+    """Processes that Slurm starts, each of them the program itself; None where a launcher does, or nobody says it."""
     place: ScriptLine | None = None
     problems: tuple[Problem, ...] = ()
     """Why there is none, or what it is instead."""
@@ -89,9 +92,19 @@ def training_launch(script: Script) -> ChosenCommand:
         launcher=last.launcher,
         words=last.words,
         program=last.program,
+        tasks=_tasks(last),
         place=last.place,
         problems=tuple(problems),
     )
+
+
+def _tasks(launch: Launch) -> int | None:
+    """Tasks of the job in which a program is started without a launcher of its own, where there are several."""
+    value = launch.environment.get("SLURM_NTASKS") or ()
+    text = known_text(value) if unknown_of(value) is None else ""
+    others = tuple(word for word in launch.launcher if word.text.rpartition("/")[2] != "srun")
+    alone = not replace(launch, launcher=others).distributed and processes(launch.launcher) == (None, None)
+    return int(text) if alone and text.isdecimal() and 1 < int(text) < 10**7 else None
 
 
 _OF_TEACHERS = (
