@@ -12,7 +12,7 @@ from meshwright.formats.huggingface import read_config
 from meshwright.formats.huggingface.nested import TEXT_ONLY
 from meshwright.specs.layers.cross_attention import CrossAttention
 from tests.counts import FILES as CONFIGS
-from tests.formats.huggingface.towers import CLASSES, LLAVA, MLLAMA, PUBLISHED, QWEN25_VL
+from tests.formats.huggingface.towers import CLASSES, JANUS, LLAVA, MLLAMA, PUBLISHED, QWEN25_VL
 
 REAL = {
     "Qwen--Qwen3-VL-8B-Instruct_config.json": 8_767_123_696,
@@ -143,3 +143,21 @@ def test_the_head_size_of_an_audio_part_is_not_the_texts() -> None:
     model = read_config(audio, "musicflamingo")
     assert model.parameters == text
     assert TEXT_ONLY in model.notes
+
+
+def test_an_image_of_a_shuffling_tower_takes_a_quarter_of_its_patches() -> None:
+    vision = read_config(CLASSES["cohere2-vision"][0], "command").stream("vision")
+    assert vision is not None
+    assert vision.images is not None
+    assert (vision.length, vision.images.text_tokens(1024)) == (32 * 32, 16 * 16)
+
+
+@pytest.mark.parametrize("ratio", [0, -4, "4", True, 1e9])
+def test_a_wrong_ratio_of_a_tower_is_told(ratio: object) -> None:
+    with pytest.raises(InputError, match="mlp_ratio"):
+        read_config({**JANUS, "vision_config": {**JANUS["vision_config"], "mlp_ratio": ratio}}, "janus")
+
+
+def test_a_tower_that_hands_on_another_width_is_refused() -> None:
+    with pytest.raises(InputError, match="projection_dim"):
+        read_config({**JANUS, "vision_config": {**JANUS["vision_config"], "projection_dim": 4096}}, "janus")

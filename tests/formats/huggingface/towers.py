@@ -276,6 +276,29 @@ def _beside(model_type: str, text: str, vision: dict[str, Any], **more: Any) -> 
     return {"model_type": model_type, "text_config": {**SMALL, "model_type": text}, "vision_config": vision, **more}
 
 
+JANUS = {
+    "model_type": "janus",
+    "tie_word_embeddings": False,
+    "text_config": {
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "vocab_size": 102400,
+        "max_position_embeddings": 16384,
+    },
+    "vision_config": {
+        "model_type": "janus_vision_model",
+        "hidden_size": 1024,
+        "mlp_ratio": 4.0,
+        "projection_dim": 2048,
+        "use_qk_norm": True,
+    },
+}
+"""Counted without what makes images: `vqmodel` and `generation_*`."""
+
 CLASSES: dict[str, tuple[dict[str, Any], int]] = {
     "llava-next": (_beside("llava_next", "llama", CLIP_L), 991_930_368),
     "idefics3": (_beside("idefics3", "llama", SIGLIP, scale_factor=2), 1_099_239_664),
@@ -283,6 +306,22 @@ CLASSES: dict[str, tuple[dict[str, Any], int]] = {
     "llava-onevision": (_beside("llava_onevision", "qwen2", {**SIGLIP, "image_size": 384}), 1_117_197_376),
     "gemma3": (_beside("gemma3", "gemma3_text", {**SIGLIP, "image_size": 896}), 1_107_164_224),
     "llava": (_beside("llava", "llama", CLIP_L), 991_926_272),
+    "llava-next-video": (_beside("llava_next_video", "llama", CLIP_L), 991_930_368),
+    "vipllava": (_beside("vipllava", "llama", CLIP_L, vision_feature_layer=[-2, -5, -8, -11, 6]), 1_008_713_728),
+    "video-llava": (_beside("video_llava", "llama", {**CLIP_L, "image_size": 224}), 1_294_778_368),
+    "shieldgemma2": (_beside("shieldgemma2", "gemma3_text", {**SIGLIP, "image_size": 896}), 1_107_164_224),
+    "deepseek-vl": (_beside("deepseek_vl", "llama", SIGLIP, tie_word_embeddings=False), 1_117_107_648),
+    "aya-vision": (
+        _beside("aya_vision", "cohere2", {**SIGLIP, "vision_use_head": False}, alignment_intermediate_size=28672),
+        1_139_905_776,
+    ),
+    "cohere2-vision": (
+        _beside("cohere2_vision", "cohere2", {**SIGLIP, "image_size": 512, "patch_size": 16}),
+        1_210_277_312,
+    ),
+    "glm46v": (_beside("glm46v", "glm4v_text", {"model_type": "glm4v_vision", "out_hidden_size": 4096}), 1_559_978_496),
+    "lighton-ocr": (_beside("lighton_ocr", "qwen3", PIXTRAL, tie_word_embeddings=False), 1_096_096_256),
+    "janus": (JANUS, 883_667_968),
     "mllama": (MLLAMA, 10_670_220_835),
     "lfm2.5-vl-1.6b": (LFM2_VL, 1_596_625_904),
 }

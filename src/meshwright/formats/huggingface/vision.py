@@ -18,19 +18,26 @@ from meshwright.specs.layers.cross_attention import CrossAttention
 from meshwright.specs.model import LayerSpec, ModelSpec
 
 TOWERS: dict[str, str] = {
+    "aya_vision": "vision_siglip.aya_vision",
+    "cohere2_vision": "vision_siglip.cohere2_vision",
+    "deepseek_vl": "vision_siglip.deepseek_vl",
     "gemma3": "vision_siglip.gemma3",
     "gemma4": "vision_merged.gemma4",
+    "glm46v": "vision_merged.glm4v",
     "glm4v": "vision_merged.glm4v",
     "glm4v_moe": "vision_merged.glm4v",
     "idefics3": "vision_siglip.idefics3",
     "internvl": "vision_fixed.internvl",
     "internvl_chat": "vision_fixed.internvl",
+    "janus": "vision_siglip.janus",
     "kimi_k25": "vision_merged.kimi_k25",
     "kimi_vl": "vision_merged.kimi_vl",
     "lfm2_vl": "vision_siglip.lfm2_vl",
+    "lighton_ocr": "vision_merged.mistral3",
     "llama4": "vision_fixed.llama4",
     "llava": "vision_fixed.llava",
     "llava_next": "vision_fixed.llava_next",
+    "llava_next_video": "vision_fixed.llava_next",
     "llava_onevision": "vision_siglip.llava_onevision",
     "minimax_m3_vl": "vision_merged.minimax_m3",
     "ministral3": "vision_merged.mistral3",
@@ -44,7 +51,10 @@ TOWERS: dict[str, str] = {
     "qwen3_5_moe": "vision_merged.qwen3_vl",
     "qwen3_vl": "vision_merged.qwen3_vl",
     "qwen3_vl_moe": "vision_merged.qwen3_vl",
+    "shieldgemma2": "vision_siglip.gemma3",
     "smolvlm": "vision_siglip.idefics3",
+    "video_llava": "vision_fixed.video_llava",
+    "vipllava": "vision_fixed.vipllava",
 }
 """`model_type` of a whole config to the file and function that read its tower."""
 

@@ -1,4 +1,4 @@
-"""Towers whose images, or tiles of them, have one size: LLaVA, Phi-3 vision, InternVL, Llama 4 and 3.2."""
+"""Towers whose images, or tiles of them, have one size: LLaVA and its kin, Phi-3 vision, InternVL, Llama 4 and 3.2."""
 
 from __future__ import annotations
 
@@ -73,6 +73,26 @@ def llava_next(fields: Fields, outer: Fields, text: int) -> Tower:
     tower = llava(fields, outer, text)
     stream = _with(tower.streams[0], tables=tower.streams[0].tables + text, pieces=TILES)
     return Tower(runs=tower.runs, streams=(stream,))
+
+
+def vipllava(fields: Fields, outer: Fields, text: int) -> Tower:
+    """ViP-LLaVA: features of several layers of CLIP side by side, a norm and two matrices."""
+    taken = outer.raw("vision_feature_layer")
+    count = len(taken) if isinstance(taken, (list, tuple)) else 5 if taken is None else 1
+    outer.done()
+    hidden = count * fields.whole("hidden_size", default=768)
+    block, layers, stream = clip_stream(fields, projector=two_matrices(hidden, text, text))
+    return block.tower(layers, replace(stream, tables=stream.tables + 2 * hidden))
+
+
+def video_llava(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Video-LLaVA: an encoder of images and an equal one of video, and one projector."""
+    tower = llava(fields, outer, text)
+    (stream,) = tower.streams
+    encoder = stream.tables + sum(one.parameters for one in stream.stem)
+    encoder += sum(run.repeats * layer.parameters(stream.hidden) for run in tower.runs for layer in run.layers)
+    stream = replace(stream, tables=stream.tables + encoder)
+    return Tower(runs=tower.runs, streams=(stream,), notes=("its encoder of video is counted, and reads nothing",))
 
 
 def phi3_v(fields: Fields, outer: Fields, text: int) -> Tower:

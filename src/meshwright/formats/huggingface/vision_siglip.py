@@ -1,4 +1,4 @@
-"""Towers that are SigLIP encoders: Gemma 3, PaliGemma, LLaVA-OneVision, Idefics 3, SmolVLM and LFM2-VL.
+"""Towers that are SigLIP encoders: of Gemma 3, PaliGemma, LLaVA-OneVision, Idefics 3, LFM2-VL, Aya, DeepSeek-VL, Janus.
 
 No class token, learned positions, a norm behind the layers. Source: Zhai et al. 2023 (arXiv 2303.15343).
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.formats.huggingface.fields import Fields
+from meshwright.formats.huggingface.fields import MAX_LAYERS, Fields
 from meshwright.formats.huggingface.tower import (
     TILES,
     Tower,
     TowerLayer,
     encoder_sizes,
+    heads_of,
     patch_matrix,
     side_of,
     two_matrices,
@@ -84,6 +85,69 @@ def llava_onevision(fields: Fields, outer: Fields, text: int) -> Tower:
     outer.done()
     block, layers, plain = _siglip(fields, tiles=True)
     return _tower(block, layers, plain, two_matrices(plain.hidden, text, text, bias=bias), text)
+
+
+def deepseek_vl(fields: Fields, outer: Fields, text: int) -> Tower:
+    """DeepSeek-VL with one encoder: SigLIP and two matrices."""
+    block, layers, plain = _siglip(fields)
+    return _tower(block, layers, plain, two_matrices(plain.hidden, text, text), 0)
+
+
+def janus(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Janus: an encoder as SigLIP's with an aligner; what makes images is left out."""
+    hidden, ratio = fields.whole("hidden_size", default=1024), fields.raw("mlp_ratio")
+    if ratio is None or isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 1 <= ratio <= 64:
+        if ratio is not None:
+            fields.problem("mlp_ratio", ratio, "must be a number from 1 to 64", "leave it out for 4")
+        ratio = 4.0
+    layers = fields.whole("num_hidden_layers", default=24, high=MAX_LAYERS)
+    heads = heads_of(fields, hidden, "num_attention_heads", default=16)
+    size, patch = side_of(fields, "image_size", 384), side_of(fields, "patch_size", 16)
+    channels = fields.whole("num_channels", default=3)
+    bias, normed = fields.flag("attention_bias", default=True), fields.flag("use_qk_norm", default=False)
+    out, depth = fields.whole("projection_dim", default=2048), fields.whole("depth", default=2)
+    if out != text:
+        fields.problem("projection_dim", out, f"must be the text's hidden_size = {text}, whose tokens images become")
+    fields.done()
+    patches = max(1, size // patch) ** 2
+    block = TowerLayer(hidden=hidden, heads=heads, width=int(hidden * ratio), qkv_bias=bias)
+    first = Projection(name="projector in", inputs=hidden, outputs=out, bias=True)
+    more = Projection(name="projector", inputs=out, outputs=out, bias=True)
+    stream = block.stream(
+        length=patches,
+        images=Images(patch=patch, size=(size, size)),
+        stem=(patch_matrix(channels * patch * patch, hidden, bias=True),),
+        projector=(first, *[more] * (depth - 1)),
+        # Positions, the norm behind, and norms over all heads of queries and keys.
+        tables=patches * hidden + 2 * hidden + (layers * 4 * hidden if normed else 0),
+    )
+    return block.tower(layers, stream, notes=("what makes images (vq_config) is left out",))
+
+
+def aya_vision(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Aya Vision: SigLIP on tiles, patches shuffled, a norm and a gated projector."""
+    return _gated(fields, outer, text, middle=text, norm=True)
+
+
+def cohere2_vision(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Command A Vision: as Aya Vision without the norm."""
+    return _gated(fields, outer, text, middle=36864, norm=False)
+
+
+def _gated(fields: Fields, outer: Fields, text: int, *, middle: int, norm: bool) -> Tower:
+    """SigLIP on tiles with a gated projector of shuffled patches."""
+    merge, wide = (
+        outer.whole("downsample_factor", default=2),
+        outer.whole("alignment_intermediate_size", default=middle),
+    )
+    outer.done()
+    block, layers, plain = _siglip(fields, merge=merge, tiles=True)
+    inputs, rate = plain.hidden * merge**2, merge**-2.0
+    projector = (
+        Projection(name="projector in", inputs=inputs, outputs=wide, bias=True, split="column", rate=rate),
+        Projection(name="projector out", inputs=wide // 2, outputs=text, bias=True, split="row", rate=rate),
+    )
+    return _tower(block, layers, plain, projector, 2 * inputs if norm else 0)
 
 
 def idefics3(fields: Fields, outer: Fields, text: int) -> Tower:
