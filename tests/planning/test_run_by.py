@@ -42,13 +42,14 @@ def test_deepspeed_shards_over_one_device_to_offload(plan: str, stage: int) -> N
     assert f'"stage": {stage}' in text
 
 
-def test_an_answer_for_a_few_devices_names_frameworks() -> None:
-    answer = mw.plan("llama-3.2-1b", gpus="4xRTX4090", global_batch=16, seq_len=1024)
+def test_an_answer_of_a_stated_framework_for_a_few_devices_names_frameworks() -> None:
+    asked = {"gpus": "4xRTX4090", "global_batch": 16, "seq_len": 1024, "software": "megatron-core"}
+    answer = mw.plan("llama-3.2-1b", **asked)
     (reason,) = [one for one in answer.verdict.reasons if one.kind == "run by"]
     best = answer.plans[reason.facts["rank"] - 1]
     assert reason.facts["targets"] == run_by(best.job) != ()
     assert set(reason.facts["targets"]) | set(reason.facts["others"]) == set(ASKED)
-    own = mw.plan("gemma-4-e2b", gpus="4xRTX4090", global_batch=16, seq_len=1024).verdict.reasons
+    own = mw.plan("gemma-4-e2b", **asked).verdict.reasons
     (reason,) = [one for one in own if one.kind == "run by"]
     assert "megatron" not in (*reason.facts["targets"], *reason.facts["others"]), "it has no such layers"
 

@@ -29,7 +29,7 @@ from meshwright.specs.job import Job
 
 if TYPE_CHECKING:
     from meshwright.estimate.result import StepPrice
-    from meshwright.planning.fine_tuning import UnderTrainer
+    from meshwright.planning.under_trainers import UnderTrainer
     from meshwright.specs.cluster import ClusterSpec
 
 
@@ -67,7 +67,8 @@ def _answer(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
         return _mixed(inputs, request, aim)
     if alone:
         return _fine_tuning(inputs, request, aim)
-    return _of_one_kind(inputs, request, aim)
+    answer = _of_one_kind(inputs, request, aim)
+    return answer if request.target is not None else _with_trainers(answer, inputs, request, aim)
 
 
 def _mixed(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
@@ -90,14 +91,30 @@ def _of_one_kind(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
     # The runner-up of the answer is the second plan, however few are shown.
     top, target, pareto = max(request.top, 2), request.target, request.pareto
     found = one_kind_plans(inputs, request.space, aim, top=top, target=target, pareto=pareto)
-    answer = plan_set(inputs, found, top=request.top, aim=aim, target=target)
-    if target is not None:
-        return answer
-    from meshwright.planning.run_by import run_by_reason  # asks every framework
+    return plan_set(inputs, found, top=request.top, aim=aim, target=target)
 
+
+def _with_trainers(answer: PlanSet, inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
+    """The answer with who runs it; on few devices beside the best plan of each, unless the framework is stated."""
+    from meshwright.planning.run_by import asked_about, few, run_by, run_by_reason  # loads the targets
+
+    jobs = [one.job for one in answer.plans if isinstance(one.job, Job)]
+    found: tuple[UnderTrainer, ...] = ()
+    best = None
+    if few(inputs.cluster) and not inputs.software_given:
+        from meshwright.planning.under_trainers import best_trainer, under_trainers
+
+        found = under_trainers(request.job, request.space, aim, asked_about(inputs.cluster), top=max(request.top, 2))
+        best = best_trainer(found, aim)
+    # The answer itself is what a trainer of the same software would run.
+    if best is not None and best.inputs.workload.software == answer.workload.software:
+        best = None if best.trainer in run_by(jobs[0]) else best
+    own = next((one.plan for one in found if best is not None and one.searched is best), None)
+    told = None if own is None or best is None else {"title": best.title, **own.to_dict()}
     verdict = answer.verdict
-    reasons = (*verdict.reasons, run_by_reason([one.job for one in answer.plans if isinstance(one.job, Job)]))
-    return replace(answer, verdict=verdict_of(verdict.text, reasons, verdict.runner_up))
+    reasons = (*verdict.reasons, run_by_reason(jobs, searched=bool(found), best=told))
+    verdict = verdict_of(verdict.text, reasons, verdict.runner_up)
+    return replace(answer, trainers=tuple(one.plan for one in found), verdict=verdict)
 
 
 def fine_tuned(
@@ -122,9 +139,10 @@ def fine_tuned(
     Returns:
         The answer, None where no trainer runs a plan that fits; and what each trainer found.
     """
-    from meshwright.planning.fine_tuning import best_trainer, under_trainers
+    from meshwright.planning.under_trainers import best_trainer, under_trainers
+    from meshwright.targets import FINE_TUNING
 
-    tried = under_trainers(job, limits, aim, top=max(top, 2), pareto=pareto, usual_devices=usual_devices)
+    tried = under_trainers(job, limits, aim, FINE_TUNING, top=max(top, 2), pareto=pareto, usual_devices=usual_devices)
     best = best_trainer(tried, aim)
     if best is None:
         return None, tried
@@ -140,7 +158,7 @@ def _fine_tuning(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
     answer, tried = fine_tuned(request.job, request.space, aim, top=request.top, pareto=request.pareto)
     if answer is not None:
         return answer
-    from meshwright.planning.fine_tuning import no_trainer
+    from meshwright.planning.under_trainers import no_trainer
 
     if none_fits := no_trainer(tried, inputs, request.space):
         raise none_fits

@@ -11,7 +11,6 @@ from meshwright.app.requests.plan import PlanRequest
 from meshwright.budget import spent
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.estimate.result import StepEstimate
-from meshwright.planning.fine_tuning import TrainerPlan, trainer_plan, why_not
 from meshwright.planning.for_target import priced_as
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.mixed.search import offer_of
@@ -19,6 +18,7 @@ from meshwright.planning.objectives import Aim
 from meshwright.planning.reason import Reason
 from meshwright.planning.repair.job_repair import JobRepair
 from meshwright.planning.repair.no_plan import NoPlanError, fix_of
+from meshwright.planning.under_trainers import TrainerPlan, trainer_plan, why_not
 from meshwright.planning.usable_islands import usable_islands
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import title_of

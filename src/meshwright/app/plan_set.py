@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from meshwright.app.trace import Trace
     from meshwright.fields.request import Request
     from meshwright.formats.plan_json import PlannedJob
-    from meshwright.planning.fine_tuning import TrainerPlan
     from meshwright.planning.mixed.mixing import Mixing
     from meshwright.planning.mixed.slices import Composition
     from meshwright.planning.mixed.source import SearchRecord
+    from meshwright.planning.under_trainers import TrainerPlan
     from meshwright.search.front import FrontPlan
     from meshwright.specs.measured import MeasuredModel, MeasuredWorkload
 

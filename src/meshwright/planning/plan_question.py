@@ -12,7 +12,7 @@ from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
 
 if TYPE_CHECKING:
-    from meshwright.planning.fine_tuning import TrainerPlan
+    from meshwright.planning.under_trainers import TrainerPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

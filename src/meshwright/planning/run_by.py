@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from meshwright.errors import Problem
+from meshwright.planning.for_target import refusals_in_search
 from meshwright.planning.reason import Reason
 from meshwright.planning.reasons import FEW_DEVICES
 from meshwright.specs.cluster import ClusterSpec
@@ -36,21 +37,21 @@ def few(cluster: ClusterSpec) -> bool:
 
 
 def run_by(job: Job) -> tuple[str, ...]:
-    """Names of the targets that run a plan, in the order in which they are asked.
+    """Names of the targets that run a plan as it is priced, in the order in which they are asked.
 
     Args:
         job: the plan and what it is for.
     """
-    return tuple(name for name in asked_about(job.cluster) if not TARGETS[name].problems(job))
+    return tuple(name for name, problems in zip(asked_about(job.cluster), refusals(job), strict=True) if not problems)
 
 
 def refusals(job: Job) -> Iterator[tuple[Problem, ...]]:
-    """What each target refuses of a plan.
+    """What each target refuses of a plan, or holds otherwise in memory.
 
     Args:
         job: the plan and what it is for.
     """
-    return (TARGETS[name].problems(job) for name in asked_about(job.cluster))
+    return (refusals_in_search(name)(job) for name in asked_about(job.cluster))
 
 
 def titles(names: Iterable[str]) -> str:
@@ -58,18 +59,21 @@ def titles(names: Iterable[str]) -> str:
     return ", ".join(TARGETS[name].title for name in names)
 
 
-def run_by_reason(jobs: Sequence[Job]) -> Reason:
-    """Who runs the answer, or the first of its plans that any runs; and who is to be asked for a plan of their own.
+def run_by_reason(jobs: Sequence[Job], *, searched: bool = False, best: Mapping[str, object] | None = None) -> Reason:
+    """Who runs the answer, or the first of its plans that any runs; and who has, or is to be asked for, one of its own.
 
     Args:
         jobs: plans in order of their rank.
+        searched: whether the best plan of each of those asked is known.
+        best: the best of those, with the title of its trainer, where that is not the answer.
     """
     refused = dict(zip(asked_about(jobs[0].cluster), refusals(jobs[0]), strict=True))
     first = tuple(name for name, problems in refused.items() if not problems)
     found = ((rank, run_by(job)) for rank, job in enumerate(jobs[1:], start=2))
     rank, able = (1, first) if first else next((one for one in found if one[1]), (0, ()))
     others = [name for name, problems in refused.items() if name not in able and not _whatever_the_plan(problems)]
-    return Reason.of("run by", rank=rank, targets=able, titles=titles(able), others=others)
+    more = {"searched": True, **({"best": best} if best is not None else {})} if searched else {}
+    return Reason.of("run by", rank=rank, targets=able, titles=titles(able), others=others, **more)
 
 
 def _whatever_the_plan(problems: Iterable[Problem]) -> bool:

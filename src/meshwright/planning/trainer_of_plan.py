@@ -10,9 +10,9 @@ from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
-from meshwright.planning.fine_tuning import TrainerPlan, trainer_plan, why_not
 from meshwright.planning.for_target import priced_as, refusals_in_search
 from meshwright.planning.plan_question import PlanQuestion
+from meshwright.planning.under_trainers import TrainerPlan, trainer_plan, why_not
 from meshwright.schedules.plan_rows import row_of
 from meshwright.targets import FINE_TUNING, TARGETS
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.planning.fine_tuning import TrainerPlan
+from meshwright.planning.under_trainers import TrainerPlan
 from meshwright.report.words.trainers import trainer_lines
 from meshwright.units import GIB
 

@@ -99,12 +99,16 @@ def _search(facts: Mapping[str, Any]) -> str:
 
 
 def _run_by(facts: Mapping[str, Any]) -> str:
-    """`runs under: Megatron-LM, Megatron Bridge; --target accelerate or axolotl looks for one of its own`."""
+    """`runs under: Megatron-LM; --target accelerate or axolotl looks for one of its own`, or whose own is the best."""
     able = facts["titles"] or "no framework known here"
     if facts["rank"] > 1:
         able = f"no framework known here, but plan {facts['rank']}: {able}"
     *names, last = facts["others"] or [""]
     others = f"{', '.join(names)} or {last}" if names else last
+    if best := facts.get("best"):
+        return (
+            f"runs under: {able}; best of a trainer: {best['title']}, {seconds(best['step_time_s'])} ({best['plan']})"
+        )
     return f"runs under: {able}" + (f"; --target {others} looks for one of its own" if others else "")
 
 

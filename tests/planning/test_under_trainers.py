@@ -1,4 +1,4 @@
-"""Adapters under each trainer that has them: what it runs is what `--target` finds, and the best of all is answered."""
+"""A question under each trainer: what it runs is what `--target` finds, and the best of all is answered."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from meshwright import plan
 from meshwright.app.plan_set import PlanSet
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InfeasibleError, MeshwrightError
-from meshwright.planning.fine_tuning import best_trainer, under_trainers
 from meshwright.planning.objectives import QUICKEST
+from meshwright.planning.run_by import ASKED
+from meshwright.planning.under_trainers import best_trainer, under_trainers
+from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.targets import FINE_TUNING, TARGETS
 
 NO_TRAINERS = {"torch-csv", "run"}
@@ -18,6 +20,10 @@ QUESTIONS = [
     {"model": "qwen3-8b", "gpus": "2xRTX4090", "lora": "16"},
     {"model": "qwen3-8b", "gpus": "1xRTX4090", "lora": "16"},
     {"model": "llama-3.1-70b", "gpus": "8xH100", "lora": "r=16,base=nf4"},
+    {"model": "qwen3-0.6b", "gpus": "1xRTX4090"},
+    {"model": "llama-3.1-8b", "gpus": "8xA100-80"},
+    {"model": "qwen3-30b-a3b", "gpus": "8xH100"},
+    {"model": "gemma-2-9b", "gpus": "8xH100"},
 ]
 
 
@@ -41,12 +47,13 @@ def test_the_list_of_trainers_names_all_that_have_adapters() -> None:
     assert able - NO_TRAINERS == set(FINE_TUNING)
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: f"{one['model']} on {one['gpus']}")
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: " on ".join(one.values()))
 def test_each_trainer_has_the_plan_that_its_own_question_finds(question: dict[str, str]) -> None:
     answer = asked(**question)
-    assert [one.trainer for one in answer.trainers] == list(FINE_TUNING)
+    assert [one.trainer for one in answer.trainers] == list(FINE_TUNING if "lora" in question else ASKED)
     fitting = [one for one in answer.trainers if one.fits]
-    assert answer.best.estimate.step_time_s == min(one.step_time_s or 0.0 for one in fitting)
+    if "lora" in question:
+        assert answer.best.estimate.step_time_s == min(one.step_time_s or 0.0 for one in fitting)
     for one in answer.trainers:
         own, refused = of_target(question, one.trainer)
         if own is not None:
@@ -73,7 +80,7 @@ def test_the_answer_is_one_that_its_trainer_runs() -> None:
 
 def test_pins_and_objectives_hold_under_every_trainer() -> None:
     request = PlanRequest.read({"model": "qwen3-8b", "gpus": "4xA100-40", "lora": "16", "pin": "tp=2"})
-    found = under_trainers(request.job, request.space, QUICKEST, top=2)
+    found = under_trainers(request.job, request.space, QUICKEST, FINE_TUNING, top=2)
     assert all("tp2" in one.plan.plan.split(".") for one in found if one.plan.fits and one.plan.plan)
     assert not next(one.plan for one in found if one.plan.trainer == "llamafactory").fits
     best = best_trainer(found, QUICKEST)
@@ -90,7 +97,27 @@ def test_where_no_trainer_fits_the_plan_of_least_memory_is_repaired() -> None:
         plan("llama-3.1-70b", gpus="1xRTX4090", lora="16")
 
 
-def test_weights_that_are_trained_have_no_table_of_trainers() -> None:
-    answer = asked(model="gpt2", gpus="1xH100")
-    assert not answer.trainers
-    assert "trainers" not in answer.to_dict()
+def test_a_framework_that_is_stated_or_many_devices_have_no_table_of_trainers() -> None:
+    for more in ({"gpus": "1xH100", "software": "megatron-core"}, {"gpus": "16xH100"}):
+        answer = asked(model="gpt2", **more)
+        assert not answer.trainers
+        assert "trainers" not in answer.to_dict()
+
+
+def test_all_weights_are_priced_as_asked_and_the_best_of_a_trainer_is_named() -> None:
+    answer = asked(model="qwen3-30b-a3b", gpus="8xH100")
+    assert answer.workload.software == DEFAULT_SOFTWARE
+    (said,) = [one.facts for one in answer.verdict.reasons if one.kind == "run by"]
+    best = min((one for one in answer.trainers if one.fits), key=lambda one: one.step_time_s or 0.0)
+    assert (said["best"]["trainer"], said["best"]["plan"]) == (best.trainer, best.plan)
+    assert f"best of a trainer: {TARGETS[best.trainer].title}" in "\n".join(answer.verdict.why)
+    own = asked(model="qwen3-30b-a3b", gpus="8xH100", target=best.trainer)
+    assert own.workload.software == TARGETS[best.trainer].software
+
+
+def test_what_no_trainer_runs_is_answered_with_what_each_lacks() -> None:
+    answer = asked(model="llama-3.2-1b", gpus="4xH100", schedule="zb-v", pin="pp=4")
+    assert [one.trainer for one in answer.trainers] == list(ASKED)
+    assert not any(one.fits for one in answer.trainers)
+    assert answer.best.row is not None
+    assert answer.best.row.schedule == "zb-v"

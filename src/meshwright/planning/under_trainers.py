@@ -1,9 +1,11 @@
-"""The best plan of adapters under each trainer that has them: what it can run, with its own kernels and memory."""
+"""The best plan under each trainer that is asked: what it can run, with its own kernels and memory."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshwright.budget import spent
 from meshwright.errors import InfeasibleError, InputError, Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.fields.job import JobFields, SpaceFields
@@ -14,7 +16,7 @@ from meshwright.planning.one_kind import offers
 from meshwright.planning.one_kind_plans import OneKindPlans, no_plan_of, one_kind_search
 from meshwright.planning.repair.leanest import leanest
 from meshwright.records import Record
-from meshwright.targets import FINE_TUNING, TARGETS
+from meshwright.targets import TARGETS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,25 +63,32 @@ def under_trainers(
     job: JobFields,
     limits: SpaceFields,
     aim: Aim,
+    trainers: Sequence[str],
     *,
     top: int,
     pareto: bool = False,
     usual_devices: int | None = None,
 ) -> tuple[UnderTrainer, ...]:
-    """The best plans under each trainer that has adapters, in the order of `FINE_TUNING`.
+    """The best plans under each trainer that is asked, in the order given.
 
     Args:
-        job: the question, on one kind of device, with adapters.
+        job: the question, on one kind of device.
         limits: pinned and forbidden axes, and schedules.
         aim: what the plans are ordered by, and limits of time and price.
+        trainers: names of targets.
         top: how many layouts.
         pareto: also find the front.
         usual_devices: for whose number a batch that nobody gave is chosen; None for those of the cluster.
     """
-    return tuple(_under(name, job, limits, aim, top, pareto, usual_devices) for name in FINE_TUNING)
+    found: list[UnderTrainer] = []
+    for name in trainers:
+        if found and spent():
+            break  # what was found until then is the answer
+        found.append(_under(name, job, limits, aim, top, pareto, usual_devices))
+    return tuple(found)
 
 
-def best_trainer(found: tuple[UnderTrainer, ...], aim: Aim) -> Searched | None:
+def best_trainer(found: Sequence[UnderTrainer], aim: Aim) -> Searched | None:
     """The trainer of the best plan, the first of equals; None where none runs any that fits."""
     able = [one.searched for one in found if one.searched is not None and one.plan.fits]
     return min(able, key=lambda one: aim.rank(offers(one.plans.found)[0]), default=None)
