@@ -14,7 +14,6 @@ from meshwright.formats.cluster import Assumption
 from meshwright.library.software import canonical
 from meshwright.planning.job_inputs import resolve_model
 from meshwright.planning.one_kind import Found
-from meshwright.planning.tuned import read_lora
 from meshwright.planning.used_nodes import on_used_nodes
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
@@ -145,6 +144,8 @@ def _stored_base(job: JobFields) -> str | None:
     if job.lora is None:
         own = job.model.lora if isinstance(job.model, ModelSpec) else None
         return own.base if own is not None else None
+    from meshwright.planning.tuned import read_lora  # few questions are of adapters
+
     with suppress(MeshwrightError):  # what is wrong is refused where the question is read
         return read_lora(job.lora).base
     return None
