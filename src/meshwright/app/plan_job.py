@@ -107,7 +107,7 @@ def _with_trainers(answer: PlanSet, inputs: JobInputs, request: PlanRequest, aim
         found = under_trainers(request.job, request.space, aim, asked_about(inputs.cluster), top=max(request.top, 2))
         best = best_trainer(found, aim)
     # The answer itself is what a trainer of the same software would run.
-    if best is not None and best.inputs.workload.software == answer.workload.software:
+    if best is not None and best.inputs.workload.software == inputs.workload.software:
         best = None if best.trainer in run_by(jobs[0]) else best
     own = next((one.plan for one in found if best is not None and one.searched is best), None)
     told = None if own is None or best is None else {"title": best.title, **own.to_dict()}
