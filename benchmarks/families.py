@@ -12,12 +12,13 @@ from meshwright.formats import huggingface
 from meshwright.formats.huggingface import FAMILIES, REFUSED, WHOLE, read_config
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.keys import CHANGES
-from meshwright.formats.huggingface.vision import TOWERS
+from meshwright.formats.huggingface.vision import SOUNDS, TOWERS
 from meshwright.library.models import names, spec
 from meshwright.specs.model import ModelSpec
 from tests.counts import FAMILIES as ONE_EACH
 from tests.counts import LIBRARY
 from tests.formats.huggingface.encoders import PUBLISHED as ENCODERS
+from tests.formats.huggingface.sounds import CLASSES as CLASSES_WITH_SOUND
 from tests.formats.huggingface.towers import CLASSES as CLASSES_WITH_TOWERS
 from tests.formats.huggingface.towers import PUBLISHED as PUBLISHED_TOWERS
 
@@ -104,13 +105,13 @@ def table() -> list[str]:
 def beside() -> list[str]:
     """One row a reader of encoders or towers: what it reads, and how its counts compare."""
     differences: dict[str, list[float]] = {}
-    for name, (config, count) in {**ENCODERS, **PUBLISHED_TOWERS, **CLASSES_WITH_TOWERS}.items():
+    for name, (config, count) in {**ENCODERS, **PUBLISHED_TOWERS, **CLASSES_WITH_TOWERS, **CLASSES_WITH_SOUND}.items():
         off = abs(read_config(config, name).parameters / count - 1)
         differences.setdefault(str(config["model_type"]), []).append(off)
     readers: dict[str, list[str]] = {}
-    for said, place in sorted({**WHOLE, **TOWERS}.items()):
+    for said, place in [*sorted({**WHOLE, **TOWERS}.items()), *sorted(SOUNDS.items())]:
         readers.setdefault(place, []).append(said)
-    rows = ["", "## Encoders and vision towers", "", "| `model_type` | what is read | models | difference |"]
+    rows = ["", "## Encoders, vision and audio towers", "", "| `model_type` | what is read | models | difference |"]
     rows.append("|---|---|---|---|")
     for place, names_said in sorted(readers.items(), key=lambda item: item[1][0]):
         file, _, function = place.partition(".")
@@ -120,8 +121,8 @@ def beside() -> list[str]:
         rows.append(f"| {', '.join(f'`{name}`' for name in names_said)} | {what} | {len(off)} | {worst} |")
     rows += [
         "",
-        "A tower is part of the plan where `--images` says how many images a sample has; without it the text alone is",
-        "planned. Audio towers are left out, and the answer says so.",
+        "A tower is part of the plan where `--images` or `--audio` says how many images or clips a sample has; without",
+        "it the text alone is planned, and the answer says so. Other audio towers are left out.",
     ]
     return rows
 

@@ -1,4 +1,4 @@
-"""What samples hold beside text: images and the input of an encoder."""
+"""What samples hold beside text: images, clips of audio and the input of an encoder."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.layout import expand
 from meshwright.fields.job import JobFields
 from meshwright.formats.huggingface import read_config
+from meshwright.ops.counts import trained_parameters
 from meshwright.planning.axes import space_of
 from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs
 from meshwright.planning.mixed.native import NativeSource
@@ -20,10 +21,13 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row_text import parse_row
+from tests.formats.huggingface.sounds import CLASSES as SOUNDS
 from tests.formats.huggingface.test_encoders import PUBLISHED as ENCODERS
 from tests.formats.huggingface.towers import LLAVA, MLLAMA, QWEN25_VL
 
 QWEN, LLAVA_7B = read_config(QWEN25_VL, "qwen"), read_config(LLAVA, "llava")
+HEARS, VOXTRAL = read_config(SOUNDS["qwen2-audio"][0], "hears"), read_config(SOUNDS["voxtral"][0], "voxtral")
+OMNI = read_config(SOUNDS["qwen2.5-omni"][0], "omni")
 T5 = read_config(ENCODERS["t5-base"][0], "t5")
 
 
@@ -162,3 +166,63 @@ def test_a_plan_says_how_many_layers_are_a_towers() -> None:
 def test_parallelizers_are_not_asked_for_streams() -> None:
     with pytest.raises(UnsupportedError, match="has a stream of encoder"):
         meshwright.plan(T5, gpus="2xH100,2xA100-80", global_batch=64, parallelizer="native")
+
+
+def test_clips_take_the_place_of_text() -> None:
+    assert "the audio tower (0.642B parameters) is left out, --audio adds it" in _said(_inputs(HEARS), "audio")
+    found = _inputs(HEARS, audio=2, audio_seconds=10)
+    assert "2 per sample of 10 s, pieces of 1,500 tokens, each clip 250 tokens of the text" in _said(found, "audio")
+    audio = found.model.stream("audio")
+    assert audio is not None
+    assert audio.tokens.count == 2 * 1500, "each is filled up to 30 s"
+    assert audio.text_tokens == 250
+
+
+def test_a_long_clip_is_cut_into_pieces_that_are_filled_up() -> None:
+    audio = _inputs(VOXTRAL, audio=1, audio_seconds=45).model.stream("audio")
+    assert audio is not None
+    assert (audio.sequences, audio.length, audio.text_tokens) == (2.0, 1500, 750)
+
+
+def test_images_and_clips_share_the_room_of_a_sequence() -> None:
+    found = _inputs(OMNI, images=1, image_size="1024x768", audio=2, audio_seconds=12.5, seq_len=4096)
+    assert {stream.name for stream in found.model.streams} == {"vision", "vision windows", "audio"}
+    with pytest.raises(InputError, match=r"each takes 312 tokens of a sequence of 964"):
+        _inputs(OMNI, images=1, image_size="1024x768", audio=4, audio_seconds=12.5, seq_len=2000)
+    heard = _inputs(OMNI, audio=1, audio_seconds=12.5)
+    assert {stream.name for stream in heard.model.streams} == {"audio"}
+    assert "the vision tower" in _said(heard, "images")
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "match"),
+    [
+        (HEARS, {"audio": 1, "audio_seconds": 31}, "reads 30 s at most"),
+        (HEARS, {"audio": 8, "seq_len": 4096}, "use --audio 5 or less, or --seq 6000 or more"),
+        (HEARS, {"audio_seconds": 3}, "say --audio 1 too"),
+        (HEARS, {"images": 1}, "it reads clips of audio"),
+        (OMNI, {"audio": 1}, "say --audio-seconds 30"),
+        (LLAVA_7B, {"audio": 1}, "it reads images"),
+        (T5, {"audio": 1}, "has no audio tower"),
+        ("llama-3.1-8b", {"audio": 1}, "it reads text"),
+    ],
+)
+def test_what_is_said_of_clips_must_suit_the_model(model: ModelSpec | str, said: dict[str, Any], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        _inputs(model, **said)
+
+
+@pytest.mark.parametrize("name", ["audio", "audio_tower"])
+def test_an_audio_tower_is_frozen_as_a_whole(name: str) -> None:
+    model = _inputs(HEARS, audio=1, freeze=(name,)).model
+    whole = _inputs(HEARS, audio=1).model
+    audio = whole.stream("audio")
+    assert audio is not None
+    own = sum(
+        count * layer.parameters(audio.hidden)
+        for layer, count in whole.kind_counts().items()
+        if layer.stream == "audio"
+    )
+    around = audio.parameters - sum(one.parameters for one in audio.projector)
+    assert model.parameters == whole.parameters
+    assert trained_parameters(model) == whole.parameters - own - around

@@ -111,6 +111,15 @@ class JobFields:
         usual="the model's, where it has one",
         rare=True,
     )
+    audio: int | None = ask(
+        "Clips of audio per sample; 0 leaves the audio tower out.", Whole(low=0, high=100_000), usual="0", rare=True
+    )
+    audio_seconds: float | None = ask(
+        "Seconds of a clip of audio.",
+        Number(metavar="S", high=86_400.0),
+        usual="30, where the model fills every clip up",
+        rare=True,
+    )
     encoder_seq_len: int | None = ask(
         "Encoder sequence length of an encoder-decoder.",
         SequenceLength(),

@@ -155,7 +155,8 @@ def _sized(
         raise UnsupportedError(_no_lengths(spec), code="MW406")
     seq = sequence_length(job.seq_len, spec, first.sequence_lengths, notes)
     sampled: list[Assumption] = []
-    if spec.streams or any(one is not None for one in (job.images, job.image_size, job.encoder_seq_len)):
+    beside_text = (job.images, job.image_size, job.audio, job.audio_seconds, job.encoder_seq_len)
+    if spec.streams or any(one is not None for one in beside_text):
         from meshwright.planning.samples import with_samples  # few models read more than text
 
         beside = bool(spec.streams)

@@ -1,10 +1,10 @@
-"""What a sample holds beside text: images, and the input of an encoder. Streams get their tokens, or go."""
+"""What a sample holds beside text: images, clips of audio, and the input of an encoder. Streams get tokens, or go."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from meshwright.errors import InputError, Problem
 from meshwright.fields.job import JobFields
@@ -39,41 +39,40 @@ def with_samples(model: ModelSpec, job: JobFields, seq_len: int) -> tuple[ModelS
         return model, []
     notes: list[Assumption] = []
     streams = tuple(_encoder(stream, job, seq_len, model, notes) for stream in model.streams)
-    towers = [stream for stream in streams if stream.tower]
-    if towers and (job.images == 0 or (job.images is None and towers[0].sequences is None)):
-        names = {stream.name for stream in towers}
-        notes.append(_left_out(model, names))
-        return _without(replace(model, streams=streams), names), notes
-    if towers:
-        streams = tuple(_with_images(streams, job, model, seq_len))
+    model, room = replace(model, streams=streams), seq_len
+    for medium in MEDIA:
+        names = medium.names(model)
+        count = getattr(job, medium.option)
+        if not names:
+            continue
+        if count == 0 or (count is None and all(one.sequences is None for one in model.streams if one.name in names)):
+            notes.append(_left_out(model, names, medium))
+            model = _without(model, names)
+            continue
+        model = replace(model, streams=tuple(_with_medium(model, job, names, medium, room)))
+        room -= round(sum(_taken(one, model) for one in model.streams if one.name in names))
+    if not model.streams:
+        return model, notes
+    towers = [stream for stream in model.streams if stream.tower]
     if job.lengths is not None:
         why = f"samples of {model.name} hold more than text, and lengths do not state how much"
-        fix = "leave --lengths out" + (", or --images" if towers else "")
+        fix = "leave --lengths out" + (
+            ", or --images" if any(one.images for one in towers) else ", or --audio" if towers else ""
+        )
         raise InputError(what="lengths are given", why=why, fix=fix, field="lengths", code="MW203")
-    model = replace(model, streams=streams)
-    notes += [_understood(model, stream) for stream in streams if not stream.window_of]
+    notes += [_understood(model, stream) for stream in model.streams if not stream.window_of]
     return model, notes
 
 
 def _unasked(model: ModelSpec, job: JobFields) -> Iterator[Problem]:
     """Options that say something of what the model has not."""
-    towers = any(stream.tower for stream in model.streams)
-    pictures = any(stream.images for stream in model.streams)
-    for name, value in (("images", job.images), ("image_size", job.image_size)):
-        if value is not None and not towers:
-            why = "one image is one sample" if pictures else "it reads text"
-            why, fix = f"{model.name} has no vision tower beside its text: {why}", f"leave {name} out"
-            if TEXT_ONLY in model.notes:
-                why, fix = f"only the text of {model.name} is known here", f"{fix}, or give its whole config.json"
-            yield Problem(what=f"{name} is {value}", why=why, fix=fix, field=name)
+    for medium in MEDIA:
+        yield from medium.unasked(model, job)
     if job.encoder_seq_len is not None and not any(stream.embedded for stream in model.streams):
         fixed = next((s.length for s in model.streams if not s.tower), None)
         why = f"its encoder takes {fixed:,} tokens" if fixed else f"{model.name} has no encoder of text"
         what = f"encoder_seq_len is {job.encoder_seq_len}"
         yield Problem(what=what, why=why, fix="leave it out", field="encoder_seq_len")
-    if job.image_size is not None and towers and job.images in (None, 0):
-        why = "no images per sample are given, so that the vision tower is left out"
-        yield Problem(what=f"image_size is {job.image_size}", why=why, fix="say --images 1 too", field="images")
 
 
 def _encoder(stream: Stream, job: JobFields, seq_len: int, model: ModelSpec, notes: list[Assumption]) -> Stream:
@@ -89,20 +88,58 @@ def _encoder(stream: Stream, job: JobFields, seq_len: int, model: ModelSpec, not
     return stream
 
 
-def _with_images(streams: tuple[Stream, ...], job: JobFields, model: ModelSpec, seq_len: int) -> Iterator[Stream]:
-    """Towers with so many images, each of so many tokens; windows of them follow."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Medium:
+    """Something beside text that a tower reads."""
+
+    option: str
+    """How many of them a sample has."""
+    size: str
+    """How large each is."""
+    noun: str
+    tower: str
+    reads: Callable[[Stream], bool]
+    sized: Callable[[Stream, JobFields, ModelSpec], Stream]
+    """One per sample: its pieces and tokens."""
+
+    def names(self, model: ModelSpec) -> set[str]:
+        """Streams of the tower, and windows of them."""
+        own = {one.name for one in model.streams if one.tower and self.reads(one)}
+        return own | {one.name for one in model.streams if one.window_of in own}
+
+    def unasked(self, model: ModelSpec, job: JobFields) -> Iterator[Problem]:
+        """Options that say something of what the model has not, or of what is left out."""
+        known = bool(self.names(model))
+        if known and getattr(job, self.size) is not None and getattr(job, self.option) in (None, 0):
+            why = f"no {self.noun} per sample are given, so that the {self.tower} is left out"
+            what = f"{self.size} is {getattr(job, self.size)}"
+            yield Problem(what=what, why=why, fix=f"say --{self.option} 1 too", field=self.option)
+        for name in (self.option, self.size):
+            value = getattr(job, name)
+            if value is None or known:
+                continue
+            single = any(self.reads(stream) for stream in model.streams)
+            why = f"one {self.noun.removesuffix('s')} is one sample" if single else "it reads text"
+            if any(not (one.tower or one.embedded or self.reads(one)) for one in model.streams):
+                why = "its encoder takes one input of a fixed length"
+            if any(one.tower for one in model.streams):
+                why = f"it reads {' and '.join(one.noun for one in MEDIA if one.names(model))}"
+            why, fix = f"{model.name} has no {self.tower} beside its text: {why}", f"leave {name} out"
+            if TEXT_ONLY in model.notes:
+                why, fix = f"only the text of {model.name} is known here", f"{fix}, or give its whole config.json"
+            yield Problem(what=f"{name} is {value}", why=why, fix=fix, field=name)
+
+
+def _with_medium(model: ModelSpec, job: JobFields, names: set[str], medium: _Medium, room: int) -> Iterator[Stream]:
+    """Streams, those of a tower with so many images or clips, each of so many tokens; windows of them follow."""
     found: dict[str, Stream] = {}
-    for stream in streams:
-        if stream.tower and stream.images is not None:
-            length = stream.length if job.image_size is None else _length(stream, stream.images, job.image_size, model)
-            if length is None:
-                why = f"{model.name} takes images of any size, so that their patches cannot be known without it"
-                fix = "say --image-size 1024x1024, or what your images have"
-                raise InputError(what="image_size is not given", why=why, fix=fix, field="image_size", code="MW203")
-            sequences = stream.sequences if job.images is None else float(job.images)
-            stream = replace(stream, sequences=sequences, length=length)
-            _check_room(stream, model, seq_len)
-        elif stream.window_of:
+    for stream in model.streams:
+        if stream.name in names and not stream.window_of:
+            count = getattr(job, medium.option)
+            stream = stream if count is None else replace(stream, sequences=float(count))
+            stream = medium.sized(stream, job, model)
+            _check_room(stream, model, room, medium)
+        elif stream.name in names:
             whole = found[stream.window_of]
             assert stream.length is not None
             assert whole.length is not None
@@ -111,6 +148,71 @@ def _with_images(streams: tuple[Stream, ...], job: JobFields, model: ModelSpec, 
             stream = replace(stream, length=length, sequences=whole.sequences * whole.length / length)
         found[stream.name] = stream
         yield stream
+
+
+def _images_sized(stream: Stream, job: JobFields, model: ModelSpec) -> Stream:
+    """A stream of images with the patches of each."""
+    assert stream.images is not None
+    length = stream.length if job.image_size is None else _length(stream, stream.images, job.image_size, model)
+    if length is None:
+        why = f"{model.name} takes images of any size, so that their patches cannot be known without it"
+        fix = "say --image-size 1024x1024, or what your images have"
+        raise InputError(what="image_size is not given", why=why, fix=fix, field="image_size", code="MW203")
+    return replace(stream, length=length)
+
+
+def _clips_sized(stream: Stream, job: JobFields, model: ModelSpec) -> Stream:
+    """A stream of clips with their pieces, and the tokens of each."""
+    clips = stream.clips
+    assert clips is not None
+    if job.audio is None:
+        return stream  # of a plan that has them
+    seconds = job.audio_seconds if job.audio_seconds is not None else clips.piece_s if clips.padded else None
+    if seconds is None:
+        why = f"{model.name} takes clips of any length, so that their tokens cannot be known without it"
+        fix = "say --audio-seconds 30, or what your clips have"
+        raise InputError(what="audio_seconds is not given", why=why, fix=fix, field="audio_seconds", code="MW203")
+    if clips.longest_s is not None and seconds > clips.longest_s:
+        why = f"{model.name} reads {clips.longest_s:g} s at most"
+        fix = f"use {clips.longest_s:g} or less, and --audio for the clips that a longer one is cut into"
+        raise InputError(what=f"audio_seconds is {seconds:g}", why=why, fix=fix, field="audio_seconds", code="MW206")
+    pieces, length = clips.of_seconds(seconds)
+    return replace(stream, clips=replace(clips, seconds=seconds), sequences=job.audio * pieces, length=length)
+
+
+MEDIA = (
+    _Medium(
+        option="images",
+        size="image_size",
+        noun="images",
+        tower="vision tower",
+        reads=lambda stream: stream.images is not None,
+        sized=_images_sized,
+    ),
+    _Medium(
+        option="audio",
+        size="audio_seconds",
+        noun="clips of audio",
+        tower="audio tower",
+        reads=lambda stream: stream.clips is not None,
+        sized=_clips_sized,
+    ),
+)
+
+
+def _count(stream: Stream) -> float:
+    """Images or clips per sample."""
+    assert stream.sequences is not None
+    if stream.clips is None or stream.clips.seconds is None:
+        return stream.sequences
+    return stream.sequences / stream.clips.of_seconds(stream.clips.seconds)[0]
+
+
+def _taken(stream: Stream, model: ModelSpec) -> float:
+    """Tokens of a sample's text whose place a tower's tokens take."""
+    if stream.window_of or any(layer.memory == stream.name for layer in model.kinds()):
+        return 0.0
+    return _count(stream) * (stream.text_tokens or 0)
 
 
 def _length(stream: Stream, images: Images, said: str, model: ModelSpec) -> int | None:
@@ -132,24 +234,20 @@ def _length(stream: Stream, images: Images, said: str, model: ModelSpec) -> int 
     return stream.length
 
 
-def _check_room(stream: Stream, model: ModelSpec, seq_len: int) -> None:
-    """Refuse more images than a sequence has room for, where they take the place of text."""
-    if any(layer.memory == stream.name for layer in model.kinds()):
+def _check_room(stream: Stream, model: ModelSpec, room: int, medium: _Medium) -> None:
+    """Refuse more images or clips than a sequence has room for, where they take the place of text."""
+    taken = _taken(stream, model)
+    if taken <= room:
         return
-    assert stream.images is not None
-    assert stream.length is not None
-    assert stream.sequences is not None
-    each = stream.images.text_tokens(stream.length)
-    if each * stream.sequences <= seq_len:
-        return
-    most = seq_len // each
+    each = stream.text_tokens or 0
+    most, smaller = room // each, "smaller images" if stream.images is not None else "shorter clips"
     raise InputError(
-        what=f"images is {stream.sequences:g}",
-        why=f"each takes {each:,} tokens of a sequence of {seq_len:,}",
-        fix=(f"use --images {most} or less, or " if most else "use smaller images, or ")
-        + f"--seq {int(each * stream.sequences):,}".replace(",", "")
+        what=f"{medium.option} is {_count(stream):g}",
+        why=f"each takes {each:,} tokens of a sequence of {room:,}",
+        fix=(f"use --{medium.option} {most} or less, or " if most else f"use {smaller}, or ")
+        + f"--seq {int(taken):,}".replace(",", "")
         + " or more",
-        field="images",
+        field=medium.option,
         code="MW203",
     )
 
@@ -167,11 +265,11 @@ def _without(model: ModelSpec, names: set[str]) -> ModelSpec:
     return replace(model, streams=tuple(stream for stream in model.streams if stream.name not in names))
 
 
-def _left_out(model: ModelSpec, names: set[str]) -> Assumption:
-    """That text alone is trained, and what is left out."""
-    count = model.parameters - _without(model, names).parameters
-    value = f"none per sample: the vision tower ({significant(count / 1e9)}B parameters) is left out, --images adds it"
-    return Assumption(name="images", value=value, basis="assumed")
+def _left_out(model: ModelSpec, names: set[str], medium: _Medium) -> Assumption:
+    """That a tower is not trained, and what is left out."""
+    size = significant((model.parameters - _without(model, names).parameters) / 1e9)
+    value = f"none per sample: the {medium.tower} ({size}B parameters) is left out, --{medium.option} adds it"
+    return Assumption(name=medium.option, value=value, basis="assumed")
 
 
 def _understood(model: ModelSpec, stream: Stream) -> Assumption:
@@ -180,14 +278,17 @@ def _understood(model: ModelSpec, stream: Stream) -> Assumption:
     count = stream.parameters + sum(number * layer.parameters(stream.hidden) for layer, number in own.items())
     shape = f"{sum(own.values())} layers, {significant(count / 1e9)}B parameters"
     assert stream.length is not None
-    if stream.images is None:
+    if stream.images is None and stream.clips is None:
         value = f"{stream.length:,} tokens of width {stream.hidden:,} per sample ({shape})"
-    elif not stream.tower:
+        return Assumption(name=stream.name, value=value, basis="assumed")
+    if not stream.tower:
         value = f"one image per sample, {stream.length:,} tokens ({shape})"
-    else:
-        text = stream.images.text_tokens(stream.length)
-        read = any(layer.memory == stream.name for layer in model.kinds())
-        taken = "read by cross attention" if read else f"{text:,} tokens of the text"
-        pieces = f"; {stream.images.pieces}" if stream.images.pieces else ""
-        value = f"{stream.sequences:g} per sample, each {stream.length:,} patches, {taken} ({shape}){pieces}"
-    return Assumption(name=stream.name if stream.images is None else "images", value=value, basis="assumed")
+        return Assumption(name="images", value=value, basis="assumed")
+    read = any(layer.memory == stream.name for layer in model.kinds())
+    taken = "read by cross attention" if read else f"{stream.text_tokens or 0:,} tokens of the text"
+    if stream.clips is not None:
+        value = f"{_count(stream):g} per sample of {stream.clips.seconds or 0:g} s, pieces of {stream.length:,} tokens"
+        return Assumption(name="audio", value=f"{value}, each clip {taken} ({shape})", basis="assumed")
+    pieces = f"; {stream.images.pieces}" if stream.images is not None and stream.images.pieces else ""
+    value = f"{stream.sequences:g} per sample, each {stream.length:,} patches, {taken} ({shape}){pieces}"
+    return Assumption(name="images", value=value, basis="assumed")

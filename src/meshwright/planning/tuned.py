@@ -29,6 +29,7 @@ _PART_NAMES = {
     **dict.fromkeys(("norm", "layernorm", "layernorms"), "norms"),
     "gate": "router",
     **dict.fromkeys(("vision_tower", "vision_model", "visual", "vision_encoder"), "vision"),
+    **dict.fromkeys(("audio_tower", "audio_model", "audio_encoder", "speech_encoder"), "audio"),
     **dict.fromkeys(("multi_modal_projector", "mm_projector", "merger", "connector", "mlp1"), "projector"),
     **dict.fromkeys(("language_model", "llm"), "text"),
 }
@@ -316,7 +317,7 @@ def _absent(model: ModelSpec, parts: Iterable[str], field: str) -> Iterator[Prob
     for part in parts:
         if part in WHOLES and part not in have | {"text"}:
             known = ", ".join(("text", *sorted(have & set(WHOLES)))) if have else "text alone"
-            why = f"it has {known}; a vision tower is planned with --images"
+            why = f"it has {known}; a vision tower is planned with --images, an audio tower with --audio"
             yield Problem(what=f"the {part} of {model.name}", why=why, fix=f"leave {part} out", field=field)
     if model.classes == 0 and "head" in parts:
         # What would be left of the head is the final norm, which nobody means by it.

@@ -9,6 +9,7 @@ A layer belongs to one stream; its operators work on the tokens of that stream. 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -87,6 +88,60 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Clips:
+    """How clips of audio become tokens of a stream and of the text."""
+
+    per_s: float = 50.0
+    """Tokens of the stream for a second: frames of 10 ms behind a stride of 2."""
+    merge: int = 2
+    """Tokens of the stream that become one of the text."""
+    piece_s: float = 30.0
+    """Seconds that the tower reads at once: longer clips are cut into pieces."""
+    padded: bool = True
+    """Whether a shorter piece is filled up."""
+    filled: bool = False
+    """Whether the text has tokens of what was filled up, too."""
+    longest_s: float | None = None
+    """The longest clip; None for any."""
+    seconds: float | None = None
+    """Of each clip; None until the workload says it."""
+
+    def __post_init__(self) -> None:
+        check = Check("clips")
+        check.positive("per_s", self.per_s)
+        check.whole("merge", self.merge)
+        check.positive("piece_s", self.piece_s)
+        if self.seconds is not None:
+            check.positive("seconds", self.seconds)
+        check.done()
+
+    @property
+    def piece(self) -> int:
+        """Tokens of the stream in a whole piece."""
+        return round(self.per_s * self.piece_s)
+
+    def of_seconds(self, seconds: float) -> tuple[float, int]:
+        """Pieces of a clip, and the tokens of the stream in each; of pieces as they are the last one counts in part.
+
+        Args:
+            seconds: of the clip.
+        """
+        tokens = math.ceil(self.per_s * seconds)
+        if self.padded:
+            return float(-(-tokens // self.piece)), self.piece
+        length = min(tokens, self.piece)
+        return tokens / length, length
+
+    def text_tokens(self) -> int:
+        """Tokens of the text for a clip; 0 while nobody has said how long it is."""
+        if self.seconds is None:
+            return 0
+        pieces, length = self.of_seconds(self.seconds)
+        tokens = pieces * length if self.filled else math.ceil(self.per_s * self.seconds)
+        return int(tokens) // self.merge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
     """Tokens beside the text, with what stands before and behind their layers."""
 
@@ -97,12 +152,14 @@ class Stream:
     tower: bool
     """Whether its layers stand whole on the first pipeline stage; an encoder's are cut as the text's are."""
     sequences: float | None = None
-    """Per sample: images, or one input of an encoder; windows of them where attention stays within windows. None until
-    the workload says it."""
+    """Per sample: images, pieces of clips, or one input of an encoder; windows of them where attention stays within
+    windows. None until the workload says it."""
     length: int | None = None
     """Tokens of each, None until the workload says it: an image size, the length of an encoder's input."""
     images: Images | None = None
     """How images become tokens; None for a stream of something else."""
+    clips: Clips | None = None
+    """How clips of audio become tokens; None for a stream of something else."""
     window_of: str = ""
     """The stream whose tokens these are, cut into windows of `length`."""
     embedded: bool = False
@@ -132,15 +189,26 @@ class Stream:
             InputError: the workload has not said how many there are.
         """
         if self.length is None or self.sequences is None:
-            images = self.tower
+            fix, field = (
+                ("say --images and --image-size", "images") if self.tower else ("say --encoder-seq", "encoder_seq_len")
+            )
+            if self.clips is not None:
+                fix, field = "say --audio and --audio-seconds", "audio"
             raise InputError(
                 what=f"how many tokens of {self.name} a sample has is not given",
                 why="a plan is priced for samples of one kind",
-                fix="say --images and --image-size" if images else "say --encoder-seq",
-                field="images" if images else "encoder_seq_len",
+                fix=fix,
+                field=field,
                 code="MW203",
             )
         return StreamTokens(sequences=self.sequences, length=self.length, whole=self.tower)
+
+    @property
+    def text_tokens(self) -> int | None:
+        """Tokens of the text that an image or a clip takes; None while nobody said its size, or of other streams."""
+        if self.images is not None:
+            return None if self.length is None else self.images.text_tokens(self.length)
+        return self.clips.text_tokens() or None if self.clips is not None else None
 
     @property
     def parameters(self) -> int:
@@ -156,6 +224,8 @@ class Stream:
             "length": self.length,
             "images": self.images is not None,
         }
-        if self.images is not None and self.length is not None:
-            found["text_tokens"] = self.images.text_tokens(self.length)
+        if self.clips is not None:
+            found["audio_seconds"] = self.clips.seconds
+        if self.text_tokens is not None:
+            found["text_tokens"] = self.text_tokens
         return found

@@ -43,7 +43,7 @@ MADE_AGAIN_BYTES = 2.0
 PARTS = ("embedding", "head", "attention", "mlp", "experts", "router", "norms")
 """Parts that may be frozen, or trained beside adapters. `mlp` is a dense MLP, or the shared expert; the final norm
 belongs to the head, and a tied table is one part: `embedding`."""
-WHOLES = ("text", "vision", "encoder", "projector")
+WHOLES = ("text", "vision", "audio", "encoder", "projector")
 """What may be frozen as a whole: the text's embedding, layers and head; a stream's stem and layers by its name; what
 stands between streams and the text."""
 ALL_LINEAR = "all-linear"

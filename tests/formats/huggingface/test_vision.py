@@ -139,8 +139,8 @@ def test_the_pooling_head_of_siglip_is_counted_unless_the_config_has_none() -> N
 def test_the_head_size_of_an_audio_part_is_not_the_texts() -> None:
     config, _ = CLASSES["llava-next"]
     text = read_config(config["text_config"], "text").parameters
-    audio = {"model_type": "musicflamingo", "head_dim": 1280, "audio_config": {}, "text_config": config["text_config"]}
-    model = read_config(audio, "musicflamingo")
+    audio = {"model_type": "granite_speech", "head_dim": 1280, "audio_config": {}, "text_config": config["text_config"]}
+    model = read_config(audio, "granite_speech")
     assert model.parameters == text
     assert TEXT_ONLY in model.notes
 

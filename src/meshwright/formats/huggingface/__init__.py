@@ -14,7 +14,7 @@ from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.formats.huggingface.decoder import read_decoder
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields, show
-from meshwright.formats.huggingface.nested import TEXT_ONLY, TOWERS, find_text
+from meshwright.formats.huggingface.nested import SPEAKS, TEXT_ONLY, TOWERS, find_text, with_towers_beside
 from meshwright.formats.huggingface.settings import config_constants
 from meshwright.specs.model import ModelSpec
 
@@ -162,6 +162,7 @@ FAMILIES: dict[str, str] = {
     "phimoe": "moe.phimoe",
     "qwen": "dense.qwen",
     "qwen2": "dense.qwen2",
+    "qwen2_5_omni_text": "dense.qwen2",
     "qwen2_5_vl": "dense.qwen2",
     "qwen2_5_vl_text": "dense.qwen2",
     "qwen2_moe": "moe.qwen2_moe",
@@ -267,7 +268,8 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
         one_side(config, whole)
         _check_size(whole)
         return replace(whole, source=source or whole.source)
-    vision = import_module(f"{__name__}.vision") if any(config.get(key) is not None for key in TOWERS) else None
+    beside = with_towers_beside(config)
+    vision = import_module(f"{__name__}.vision") if any(beside.get(key) is not None for key in TOWERS) else None
     text = find_text(config if vision is None else vision.without_tower(config), name, FAMILIES)
     if text.said in REFUSED:
         problem = Problem(
@@ -281,19 +283,21 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
     fields = Fields(text.config, name=name, family=family, outer=text.outer, path=text.path, known=known)
     model = read_decoder(fields, family, called)
     _check_size(model)
-    tower = None if vision is None else vision.tower_of(config, name, model.hidden)
+    towers = () if vision is None else vision.towers_of(beside, name, model.hidden)
     notes = model.notes
     if not known:
         from meshwright.formats.huggingface.generic import assumed
 
         notes = (assumed(model, text.said, FAMILIES), *notes)
-    if text.towers and tower is None:
+    if text.towers and not towers:
         notes = (*notes, TEXT_ONLY)
+    if beside is not config:
+        notes = (*notes, SPEAKS)
     settings = config_constants(text.config, str(text.said))
     model = replace(model, source=source or model.source, notes=notes, settings=settings)
-    if vision is None or tower is None:
+    if vision is None:
         return model
-    seeing: ModelSpec = vision.with_tower(model, tower, sound=config.get("audio_config") is not None)
+    seeing: ModelSpec = vision.with_towers(model, towers, beside)
     return seeing
 
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_VOCAB, Fields
-from meshwright.formats.huggingface.tower import patch_matrix, section
+from meshwright.formats.huggingface.tower import frames_of_sound, patch_matrix, section
 from meshwright.specs.layer_spec import layer_runs
 from meshwright.specs.layers.attention import Attention
 from meshwright.specs.layers.cross_attention import CrossAttention
 from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
-from meshwright.specs.streams import Images, Projection, Stream
+from meshwright.specs.streams import Images, Stream
 
 ENCODER = "encoder"
 T5_BUCKETS = 32
@@ -230,17 +230,13 @@ def whisper(fields: Fields) -> ModelSpec:
     longest = fields.whole("max_target_positions", default=448)
     fields.done()
     hidden = sides.hidden
-    stem = (
-        Projection(name="first convolution", inputs=3 * mel, outputs=hidden, bias=True, rate=2.0),
-        Projection(name="second convolution", inputs=3 * hidden, outputs=hidden, bias=True),
-    )
     audio = Stream(
         name=ENCODER,
         hidden=hidden,
         tower=False,
         sequences=1.0,
         length=frames,
-        stem=stem,
+        stem=frames_of_sound(mel, hidden),
         tables=frames * hidden + 2 * hidden,
     )
     return ModelSpec(

@@ -10,6 +10,7 @@ from meshwright.formats.huggingface.fields import show
 from meshwright.formats.huggingface.spellings import SPELLINGS
 
 TEXT_ONLY = "only the text model is planned; the other parts of the config are left out"
+SPEAKS = "what speaks, beside the thinker, is left out"
 PARTS = ("text_config", "llm_config", "language_config", "model_config")
 """Keys under which configs nest the text model: of transformers, InternVL and Ovis, DeepSeek-VL and Janus, MLC."""
 
@@ -38,6 +39,18 @@ class TextPart:
     path: str
     towers: bool
     """Whether the config holds more than the text model."""
+
+
+def with_towers_beside(config: Mapping[str, object]) -> Mapping[str, object]:
+    """The part of a config that has the towers: the thinker's of a model that also speaks, else all of it.
+
+    Args:
+        config: the whole config.
+    """
+    thinker = config.get("thinker_config")
+    if isinstance(thinker, Mapping) and isinstance(thinker.get("text_config"), Mapping):
+        return {"model_type": config.get("model_type"), **thinker}
+    return config
 
 
 def find_text(config: Mapping[str, object], name: str, known: Mapping[str, str]) -> TextPart:

@@ -1,4 +1,4 @@
-"""What readers of vision towers share: a tower, its layers, and the sizes that several families spell alike."""
+"""What readers of towers share: a tower, its layers, and the sizes that several families spell alike."""
 
 from __future__ import annotations
 
@@ -194,6 +194,19 @@ def encoder_sizes(fields: Fields, *, hidden: int, layers: int, heads: int, width
 def patch_matrix(inputs: int, hidden: int, *, bias: bool = False) -> Projection:
     """From the pixels of a patch to a token of the tower."""
     return Projection(name="patches", inputs=inputs, outputs=hidden, bias=bias)
+
+
+def frames_of_sound(mel: int, hidden: int) -> tuple[Projection, Projection]:
+    """Two convolutions over frames of 10 ms, the second of stride 2.
+
+    Args:
+        mel: values of a frame.
+        hidden: width of the encoder.
+    """
+    return (
+        Projection(name="first convolution", inputs=3 * mel, outputs=hidden, bias=True, rate=2.0),
+        Projection(name="second convolution", inputs=3 * hidden, outputs=hidden, bias=True),
+    )
 
 
 def two_matrices(

@@ -1,8 +1,8 @@
-"""Vision towers beside a text model: which one a config has, its layers put before the text's.
+"""Towers of images and audio beside a text model: which ones a config has, their layers put before the text's.
 
-A family is a function that reads `vision_config` and the keys of the projector, and returns a `Tower`. Sizes that a
-config leaves out are those of its configuration class. Sources: configuration and modelling classes of transformers
-5.23.0, read 2026-11-22, and what each family names.
+A family is a function that reads `vision_config` or `audio_config` and keys of the projector, and returns a `Tower`.
+Sizes that a config leaves out are those of its configuration class. Sources: configuration and modelling classes of
+transformers 5.23.0, read 2026-11-22 and 2026-11-29, and what each family names.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ TOWERS: dict[str, str] = {
     "mllama": "vision_fixed.mllama",
     "paligemma": "vision_siglip.paligemma",
     "phi3_v": "vision_fixed.phi3_v",
+    "qwen2_5_omni": "vision_merged.qwen2_5_vl",
+    "qwen2_5_omni_thinker": "vision_merged.qwen2_5_vl",
     "qwen2_5_vl": "vision_merged.qwen2_5_vl",
     "qwen2_vl": "vision_merged.qwen2_vl",
     "qwen3_5": "vision_merged.qwen3_vl",
@@ -56,12 +58,24 @@ TOWERS: dict[str, str] = {
     "video_llava": "vision_fixed.video_llava",
     "vipllava": "vision_fixed.vipllava",
 }
-"""`model_type` of a whole config to the file and function that read its tower."""
+"""`model_type` of a whole config to the file and function that read its vision tower."""
+
+SOUNDS: dict[str, str] = {
+    "audioflamingo3": "sound.audioflamingo3",
+    "glmasr": "sound.glmasr",
+    "musicflamingo": "sound.audioflamingo3",
+    "qwen2_5_omni": "sound.qwen2_5_omni",
+    "qwen2_5_omni_thinker": "sound.qwen2_5_omni",
+    "qwen2_audio": "sound.qwen2_audio",
+    "voxtral": "sound.voxtral",
+}
+"""The same of its audio tower."""
 
 TOWER_KEYS = frozenset({"vision_config", "img_processor", "embd_layer", "cross_attention_layers", "num_image_tokens"})
 """Keys that readers of towers understand and readers of text do not."""
 
 AUDIO = "the audio tower is left out"
+IMAGES = "the vision tower is left out"
 
 
 def without_tower(config: Mapping[str, object]) -> Mapping[str, object]:
@@ -80,41 +94,54 @@ def without_tower(config: Mapping[str, object]) -> Mapping[str, object]:
     return kept
 
 
-def tower_of(config: Mapping[str, object], name: str, hidden: int) -> Tower | None:
-    """The vision tower of a config; None for one without, or of a family whose tower nobody reads.
+def towers_of(config: Mapping[str, object], name: str, hidden: int) -> tuple[Tower, ...]:
+    """The towers of a config that are read: of images, then of audio.
 
     Args:
-        config: the whole config.
+        config: the whole config, or its part with the towers.
         name: of the model.
         hidden: width of the text.
 
     Raises:
-        InputError: a size of the tower is missing or wrong.
+        InputError: a size of a tower is missing or wrong.
     """
-    family, vision = config.get("model_type"), config.get("vision_config")
-    known = isinstance(family, str) and family in TOWERS
-    if not known or (not isinstance(vision, Mapping) and family != "phi3_v"):
-        return None
-    file, function = TOWERS[str(family)].split(".")
-    inner = vision if isinstance(vision, Mapping) else {}
-    fields = section(inner, name, "vision_config.")
-    outer = section(config, name)
-    tower: Tower = getattr(import_module(f"meshwright.formats.huggingface.{file}"), function)(fields, outer, hidden)
-    return tower
+    family, outer = config.get("model_type"), section(config, name)
+    found: list[Tower] = []
+    for readers, key in ((TOWERS, "vision_config"), (SOUNDS, "audio_config")):
+        part = config.get(key)
+        if not isinstance(family, str) or family not in readers:
+            continue
+        if not isinstance(part, Mapping) and family != "phi3_v":
+            continue
+        file, function = readers[family].split(".")
+        inner = section(part if isinstance(part, Mapping) else {}, name, f"{key}.")
+        found.append(getattr(import_module(f"meshwright.formats.huggingface.{file}"), function)(inner, outer, hidden))
+    return tuple(found)
 
 
-def with_tower(model: ModelSpec, tower: Tower, *, sound: bool = False) -> ModelSpec:
-    """A text model with the layers of a tower before its own.
+def with_towers(model: ModelSpec, towers: tuple[Tower, ...], config: Mapping[str, object]) -> ModelSpec:
+    """A text model with the layers of towers before its own, and a note on those that are left out.
 
     Args:
         model: the text model.
-        tower: of the same config.
-        sound: whether the config has an audio tower too, which is left out and said.
+        towers: of the same config.
+        config: with the towers.
     """
-    notes = (*model.notes, *tower.notes, *((AUDIO,) if sound else ()))
+    for tower in reversed(towers):
+        model = _with_tower(model, tower)
+    heard = any(stream.clips for stream in model.streams)
+    seen = any(stream.images for stream in model.streams)
+    said: tuple[str, ...] = (AUDIO,) if seen and not heard and config.get("audio_config") is not None else ()
+    said += (IMAGES,) if heard and not seen and config.get("vision_config") is not None else ()
+    return replace(model, notes=(*model.notes, *said))
+
+
+def _with_tower(model: ModelSpec, tower: Tower) -> ModelSpec:
+    """A text model with the layers of a tower before its own."""
     own = [_crossed(layer, tower) if number in tower.readers else layer for number, layer in enumerate(model.layers())]
     text = layer_runs(own) if tower.readers else model.runs
-    return replace(model, runs=(*tower.runs, *text), streams=(*model.streams, *tower.streams), notes=notes)
+    notes = (*model.notes, *tower.notes)
+    return replace(model, runs=(*tower.runs, *text), streams=(*tower.streams, *model.streams), notes=notes)
 
 
 def _crossed(layer: LayerSpec, tower: Tower) -> LayerSpec:
