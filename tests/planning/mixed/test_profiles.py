@@ -70,6 +70,15 @@ def test_the_plan_holds_every_layer_trains_the_batch_and_fits(mixed: PlanSet) ->
         assert row["peak_memory_bytes"] <= row["capacity_bytes"]
 
 
+def test_stages_of_each_pipeline_name_every_layer_once_and_in_order(mixed: PlanSet) -> None:
+    held: dict[int, list[int]] = {}
+    for row in rows_of(mixed):
+        own = [layer for first, last in row["layers"] for layer in range(first, last + 1)]
+        held.setdefault(row["pipeline"], []).extend(own)
+    assert held
+    assert all(layers == [0, 1, 2, 3] for layers in held.values())
+
+
 def test_a_stage_lies_on_devices_of_its_group_and_no_tensor_group_straddles_nodes(mixed: PlanSet) -> None:
     rows = rows_of(mixed)
     workers = [worker for pipeline in mixed.best.plan.pipelines for worker in pipeline.workers]
