@@ -99,3 +99,14 @@ def test_a_price_changes_no_time(quick: PlanSet) -> None:
     found = estimate_plan(job.plan, job.model, free, job.workload)
     assert found.step_time_s == paid.step_time_s
     assert found.price_per_step == pytest.approx(price(quick) - paid.traffic_price_per_step)
+
+
+def test_the_plan_of_least_energy_takes_no_more_than_the_quickest_at_full_power() -> None:
+    question = {"model": "gpt2-xl", "gpus": "4xH100,4xA100-80", "global_batch": 32, "seq_len": 1024}
+    frugal, quick = plan(**question, objective="energy", top=1), plan(**question, top=1)
+    power_w = {group.name: group.busy_power_w for group in quick[0].job.cluster.groups}
+    stages = quick[0].estimate.stages
+    most_j = quick[0].estimate.step_time_s * sum((power_w[stage.group] or 0.0) * stage.devices for stage in stages)
+    (energy,) = (reason for reason in frugal.to_dict()["verdict"]["reasons"] if reason["kind"] == "energy")
+    assert energy["energy_j"] <= most_j
+    assert frugal[0].estimate.step_time_s >= quick[0].estimate.step_time_s
