@@ -47,3 +47,12 @@ def test_windows_are_refused_and_curricula_said() -> None:
     assert [problem.field for problem in read(sliding_window_width=512).problems] == ["sliding_window_width"]
     found = read(curriculum_learning={"enabled": True, "curriculum_type": "seqlen", "min_difficulty": 8})
     assert any("full length" in note for note in found.notes)
+
+
+def test_what_a_file_leaves_to_others_is_said() -> None:
+    target = reader_named("neox")
+    assert target.read is not None
+    model = {**SIZES, **PLAIN, "train_micro_batch_size_per_gpu": 4}
+    (note,) = target.read({"neox.yml": json.dumps(model, indent=1)}, 8).notes
+    assert note.startswith("fp32 and whole optimizer states are taken")
+    assert read().notes == ()

@@ -6,7 +6,7 @@ Keys are those of megatron/neox_arguments of gpt-neox (2025), https://github.com
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -79,12 +79,21 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
         seq_len=reader.degree("seq_length", 2048),
         attention_kernel=kernel,
         questions=tuple(questions),
-        notes=tuple(curricula(reader)),
+        notes=(*curricula(reader), *_left_open(reader)),
     )
     # Layers are counted, unless their parameters are to be balanced.
     counted = reader.word("pipe_partition_method", "type:transformer|mlp").startswith("type:transformer")
     piped = row is not None and row.pp > 1 and counted
     return replace(found, dealt=partial(even_stages, stages=row.pp) if row is not None and piped else None)
+
+
+def _left_open(reader: KeyReader) -> Iterator[str]:
+    """Says what was taken where a file leaves it to others that it is laid over."""
+    said = {"precision", "fp16", "bf16", "fp32_allreduce"} & reader.keys.keys()
+    formats = [] if said else ["fp32"]
+    held = [] if "zero_optimization" in reader.keys else ["whole optimizer states"]
+    if taken := [*formats, *held]:
+        yield f"{' and '.join(taken)} are taken: the file states no other, and one that it is laid over may"
 
 
 def _row(reader: KeyReader, devices: int | None, questions: list[Problem]) -> PlanRow | None:
