@@ -13,6 +13,7 @@ from meshwright.schedules.breadth_first import BreadthFirst
 from meshwright.schedules.chimera import Chimera
 from meshwright.schedules.dynapipe import DynaPipe
 from meshwright.schedules.ftpipe import FTPipe
+from meshwright.schedules.ftpipe_flush import FTPipeFlush
 from meshwright.schedules.hanayo import Hanayo
 from meshwright.schedules.interleaved import Interleaved
 from meshwright.schedules.interleaved_zb import InterleavedZeroBubble
@@ -106,6 +107,8 @@ CASES = (
     Case(SCHEDULES["ftpipe"], ((1, 3, 1), (2, 5, 2), (4, 8, 1), (4, 12, 2)), tight=False),
     Case(FTPipe(blocks="0_1_2_2_0_1"), ((3, 4, 2), (3, 12, 2)), tight=False),
     Case(FTPipe(blocks="0_1_0_0_1"), ((2, 3, 3), (2, 12, 3)), tight=False),
+    Case(SCHEDULES["ftpipe-flush"], ((1, 3, 1), (2, 5, 2), (4, 8, 1), (4, 12, 2)), tight=False),
+    Case(FTPipeFlush(blocks="0_1_0_0_1"), ((2, 3, 3), (2, 12, 3)), tight=False),
     Case(SCHEDULES["mobius"], ((2, 1, 2), (3, 2, 2), (4, 8, 3))),
     Case(SCHEDULES["dynapipe"], ((1, 3, 1), (4, 3, 1), (4, 8, 1), (8, 24, 1))),
     Case(DynaPipe(most=2), ((2, 5, 1), (4, 9, 1)), tight=False),

@@ -14,7 +14,7 @@ from meshwright.formats.cluster import node_group
 from meshwright.report.words.titles import planned_title
 from meshwright.runtime.mixed_plan import check_plan_runs, model_form
 from meshwright.runtime.plan_method import check_runs, grid_of
-from meshwright.schedules.plan_rows import row_of, stages_of
+from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
@@ -78,7 +78,7 @@ def training_on(training: PlannedTraining, devices: int, machine: Machine, lost:
         )  # fmt: skip
     # What this machine takes for so little work is not known well enough to leave devices idle for it.
     row = max(found, key=lambda one: one.devices)
-    stage_layers = ModelLayout.of(job.model, training.seq_len).split(stages_of(row))
+    stage_layers = ModelLayout.of(job.model, training.seq_len).split_of(row)
     return replace(training, row=row, stage_layers=stage_layers)
 
 

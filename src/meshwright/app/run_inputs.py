@@ -178,7 +178,7 @@ def _row_inputs(options: ExecutionFields, filed: _Filed | None, notes: list[str]
         name=str(model) if spec is None else spec.name,
         spec=spec,
         row=row,
-        stage_layers=_stage_layers(spec, layers, stages_of(row), seq_len),
+        stage_layers=_stage_layers(spec, layers, row, seq_len),
         seq_len=seq_len,
         devices=max(options.devices or 0, row.devices),
         dtype=options.dtype,
@@ -348,9 +348,10 @@ def _default_length(spec: ModelSpec | None, notes: list[str]) -> int:
     return min(SEQ_LEN, spec.max_seq_len)
 
 
-def _stage_layers(spec: ModelSpec | None, layers: int, parts: int, seq_len: int) -> tuple[int, ...]:
+def _stage_layers(spec: ModelSpec | None, layers: int, row: PlanRow, seq_len: int) -> tuple[int, ...]:
     """Layers of each stage: by their work, or of a perceptron as even as can be."""
     if spec is not None:
-        return tuple(ModelLayout.of(spec, seq_len).split(parts))
+        return ModelLayout.of(spec, seq_len).split_of(row)
+    parts = stages_of(row)
     whole, rest = divmod(layers, parts)
     return tuple(whole + (part < rest) for part in range(parts))

@@ -13,7 +13,7 @@ from meshwright.kernels.compute import entry_pairs
 from meshwright.kernels.partition import balanced_partition
 from meshwright.ops.edges import edge_work
 from meshwright.ops.layers import work_of
-from meshwright.schedules import Placement
+from meshwright.schedules import Placement, schedule_named
 from meshwright.schedules.plan_rows import plan_of, stages_of
 from meshwright.shapes import Float, Int
 from meshwright.specs.model import LayerSpec, ModelSpec
@@ -75,6 +75,7 @@ class ModelLayout:
     tail_flop: float
     """Of head, loss and multi-token-prediction modules."""
     _splits: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    _uneven: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     _ranges: dict[tuple[int, int], Ranges] = field(default_factory=dict)
 
     @staticmethod
@@ -112,12 +113,52 @@ class ModelLayout:
                 code="MW310",
             )
         if parts not in self._splits:
-            weights = np.diff(self.kinds_before, axis=0) @ self.kind_flop
-            ahead = self.model.num_layers - layers
-            first_extra = float(weights[:ahead].sum())
-            found = _balanced(tuple(weights[ahead:].tolist()), parts, first_extra, self.tail_flop)
+            weights, ahead, first_extra = self.chain()
+            found = _balanced(weights, parts, first_extra, self.tail_flop)
             self._splits[parts] = (found[0] + ahead, *found[1:])
         return self._splits[parts]
+
+    def split_of(self, row: PlanRow) -> tuple[int, ...]:
+        """Layers of each virtual stage of a row.
+
+        Args:
+            row: with as many stages as layers at most.
+
+        Raises:
+            InfeasibleError: more virtual stages than layers.
+        """
+        placement = schedule_named(row.schedule).placement(row.pp, row.vpp)
+        return self.split_over(placement) if placement.by_worker else self.split(stages_of(row))
+
+    def split_over(self, placement: Placement) -> tuple[int, ...]:
+        """Layers of each virtual stage of a chain: stages alike, or the workers that hold them.
+
+        Args:
+            placement: of chains that hold the whole model each.
+
+        Raises:
+            InfeasibleError: more virtual stages than layers.
+        """
+        alike = self.split(placement.stages // placement.chains)
+        if not placement.by_worker:
+            return alike
+        workers = tuple(placement.worker.tolist())
+        if workers not in self._uneven:
+            from meshwright.kernels.mixed_partition import worker_cuts  # few schedules place stages themselves
+
+            weights, ahead, first_extra = self.chain()
+            found = worker_cuts(weights, workers, first_extra=first_extra, last_extra=self.tail_flop)
+            self._uneven[workers] = (found[0] + ahead, *found[1:])
+        return self._uneven[workers]
+
+    def chain(self) -> tuple[tuple[float, ...], int, float]:
+        """Forward FLOP per token of the layers that stages are cut from, how many stand ahead of them, and their FLOP.
+
+        Layers ahead of the first cut are those of encoders, which the first stage holds.
+        """
+        weights = np.diff(self.kinds_before, axis=0) @ self.kind_flop
+        ahead = self.model.num_layers - self.model.most_stages
+        return tuple(weights[ahead:].tolist()), ahead, float(weights[:ahead].sum())
 
     def ranges(self, pp: int, vpp: int) -> Ranges:
         """First and last layer of every chunk under the loop placement of interleaved schedules."""
@@ -162,7 +203,7 @@ def _placed(
     layout: ModelLayout, placement: Placement
 ) -> tuple[Int[np.ndarray, "workers chunks"], Int[np.ndarray, "workers chunks"]]:
     per_chain = placement.stages // placement.chains
-    cuts = np.concatenate(([0], np.cumsum(layout.split(per_chain))))
+    cuts = np.concatenate(([0], np.cumsum(layout.split_over(placement))))
     first, behind = np.zeros((2, placement.p, placement.v), dtype=np.int64)
     stage = np.arange(placement.stages) % per_chain
     first[placement.worker, placement.chunk] = cuts[stage]
@@ -181,4 +222,4 @@ def expand(row: PlanRow, model: ModelSpec, seq_len: int) -> ExecutionPlan:
     Returns:
         The plan; one strategy, or two where `block` recomputes part of a chunk.
     """
-    return plan_of(row, ModelLayout.of(model, seq_len).split(stages_of(row)))
+    return plan_of(row, ModelLayout.of(model, seq_len).split_of(row))

@@ -16,7 +16,7 @@ from meshwright.planning.axis_words import (
     read_entry,
     schedules_of,
 )
-from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, schedule_named
+from meshwright.schedules import DEFAULT_SCHEDULES, PLAN_SCHEDULES, SCHEDULES, Schedule, schedule_named
 from meshwright.search.axes import AXES, WAY_AXES
 from meshwright.search.shardings import keeps_order
 from meshwright.search.space import Space
@@ -95,6 +95,8 @@ def space_of(
         problems += method_problems(methods) + idle_problems(methods, model, workload)
         opened = tuple(axis for axis in opened_axes(methods, model, workload) if axis not in pins)
         pins |= {axis: OPENED[axis]() for axis in opened}
+    if "schedule" in pins and not problems:
+        pins["schedule"] += _fitted(map(str, pins["schedule"]), model, workload, devices)
     for entry in entries_of(forbid):
         axis, values = read_entry(entry, "forbid", problems)
         if axis and not values and AXES[axis].neutral is None:
@@ -115,6 +117,22 @@ def space_of(
     if problems:
         raise InputError(problems, code="MW205")
     return Space(pins=tuple(pins.items()), opened=opened)
+
+
+def _fitted(names: Iterable[str], model: ModelSpec, workload: Workload, devices: int) -> tuple[str, ...]:
+    """Of schedules that are named without settings, those whose settings are made for the layers of a model."""
+    found: list[str] = []
+    for schedule in map(schedule_named, names):
+        if type(schedule).fitted is Schedule.fitted or schedule.token != schedule.name:
+            continue
+        from meshwright.estimate.layout import ModelLayout  # few schedules ask for the layers
+
+        layout = ModelLayout.of(model, workload.seq_len)
+        weights, _, ahead = layout.chain()
+        for workers in divisors(devices):
+            fitted = schedule.fitted(weights, workers, first_extra=ahead, last_extra=layout.tail_flop)
+            found += [one.token for one in fitted]
+    return tuple(found)
 
 
 def inexact(schedules: Iterable[str]) -> tuple[str, ...]:

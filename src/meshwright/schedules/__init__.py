@@ -82,6 +82,7 @@ SCHEDULES: Catalogue[Schedule] = Catalogue(
         "bpipe": "bpipe:BPipe",
         "bamboo": "bamboo:Bamboo",
         "ftpipe": "ftpipe:FTPipe",
+        "ftpipe-flush": "ftpipe_flush:FTPipeFlush",
         "mobius": "mobius:Mobius",
         "dynapipe": "dynapipe:DynaPipe",
     },

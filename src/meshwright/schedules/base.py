@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -355,6 +356,19 @@ class Schedule(Declaration):
         placement = self.placement(p, v)
         crossed = (placement.following >= 0) & (placement.worker[placement.following] != placement.worker)
         return int(np.count_nonzero(crossed)) // placement.chains
+
+    def fitted(
+        self, weights: Sequence[float], workers: int, *, first_extra: float, last_extra: float
+    ) -> tuple[Schedule, ...]:
+        """The schedule with settings made for a chain of layers, which a search tries where it is named without any.
+
+        Args:
+            weights: of the layers, in order.
+            workers: of the pipeline.
+            first_extra: weight on top in the first stage.
+            last_extra: weight on top in the last stage.
+        """
+        return ()
 
     def period(self, p: int, v: int) -> int | None:
         """Micro-batches after which the steady order repeats; None if a longer step is not a shorter one stretched."""

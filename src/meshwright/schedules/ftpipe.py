@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.errors import Problem
+from meshwright.kernels.mixed_partition import mixed_partitions
 from meshwright.schedules.base import Schedule, Updates
 from meshwright.schedules.list_order import Key, list_table
 from meshwright.schedules.optimizer_step import with_updates
 from meshwright.schedules.parameters import workers
 from meshwright.schedules.table import Kind, Placement, ScheduleTable
+
+MOST_TRIED = 4
+"""Stages of a worker in the maps that a search tries."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +24,11 @@ class FTPipe(Schedule):
     """Any map of virtual stages to workers; a stage of depth d (0 at the end) keeps at most d + 1 micro-batches.
 
     A free worker runs a backward before a forward, and of the forwards the one nearest to the end of the chain; how the
-    published runtime breaks ties is rebuilt here by list scheduling with b = 2*f. Each stage is updated behind each of
-    its micro-batches without a flush, so a stage of depth d runs on weights that lack up to d updates; they are stashed
-    until the backward, of the published options the one whose gradients are those of one version. The table holds m
-    micro-batches with one fill and one drain. One stage per worker, in order: the order and time of 1F1B.
+    published runtime breaks ties is rebuilt here by list scheduling with b = 2*f, on workers that are alike. Each stage
+    is updated behind each of its micro-batches without a flush, so a stage of depth d runs on weights that lack up to d
+    updates; they are stashed until the backward, of the published options the one whose gradients are those of one
+    version. The table holds m micro-batches with one fill and one drain. One stage per worker, in order: the order and
+    time of 1F1B.
     Source: Eliad et al., "Fine-tuning giant neural networks on commodity hardware with automatic pipeline model
     parallelism", USENIX ATC 2021.
     """
@@ -48,8 +54,19 @@ class FTPipe(Schedule):
         return p * v if self.blocks is None else len(self._holders())
 
     def placement(self, p: int, v: int = 1) -> Placement:
-        """The map of `blocks`."""
-        return Placement.loop(p, v) if self.blocks is None else Placement.of_chains([self._holders()])
+        """The map of `blocks`, under which layers are cut so that workers are alike."""
+        if self.blocks is None:
+            return Placement.loop(p, v)
+        return Placement.of_chains([self._holders()], by_worker=True)
+
+    def fitted(
+        self, weights: Sequence[float], workers: int, *, first_extra: float, last_extra: float
+    ) -> tuple[FTPipe, ...]:
+        """The maps of FTPipe's own partition of these layers, where one is lighter than any cut between neighbours."""
+        if self.blocks is not None:
+            return ()
+        found = mixed_partitions(weights, workers, first_extra=first_extra, last_extra=last_extra, most=MOST_TRIED)
+        return tuple(replace(self, blocks="_".join(map(str, one.workers))) for one in found)
 
     def _holders(self) -> tuple[int, ...]:
         """Worker of each stage."""
@@ -82,10 +99,12 @@ class FTPipe(Schedule):
         if sum(held) != len(holders) or 0 in held:
             why = f"the workers count from 0 to {p - 1} and each holds a stage"
             fix = f"name each of 0 to {p - 1} and no other"
-            found.append(Problem(what=f"ftpipe: blocks = {self.blocks}, p = {p}", why=why, fix=fix, field="blocks"))
+            found.append(
+                Problem(what=f"{self.name}: blocks = {self.blocks}, p = {p}", why=why, fix=fix, field="blocks")
+            )
         elif max(held) != v:
             why = "v is the number of stages on the worker that has most"
-            found.append(Problem(what=f"ftpipe: v = {v}", why=why, fix=f"v = {max(held)}", field="v"))
+            found.append(Problem(what=f"{self.name}: v = {v}", why=why, fix=f"v = {max(held)}", field="v"))
         return found
 
     def _table(self, p: int, m: int, v: int) -> ScheduleTable:
@@ -94,4 +113,11 @@ class FTPipe(Schedule):
         def rank(kind: Kind, stage: int, unit: int) -> Key:
             return (0, unit, -stage) if kind is Kind.B else (1, -stage, unit)
 
-        return list_table(placement, (m,), (1, 2), rank, lambda stage: placement.stages - stage)
+        # Workers are alike, so that a stage takes its part of them: the time of a worker over the stages that it holds.
+        held = np.bincount(placement.worker)[placement.worker]
+        lengths = (np.lcm.reduce(held) // held).tolist()
+        return list_table(placement, (m,), (1, 2), rank, lambda stage: self._admitted(stage, placement.stages), lengths)
+
+    def _admitted(self, stage: int, stages: int) -> int:
+        """Most micro-batches between forward and backward of a stage."""
+        return stages - stage

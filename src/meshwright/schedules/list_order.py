@@ -1,4 +1,4 @@
-"""Orders by list scheduling of equal stages: whenever a worker is free, it runs the ready task ranked first."""
+"""Orders by list scheduling of stages: whenever a worker is free, it runs the ready task ranked first."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def list_table(
     ticks: tuple[int, int],
     rank: Callable[[Kind, int, int], Key],
     cap: Callable[[int], int | None] | None = None,
+    lengths: Sequence[int] | None = None,
 ) -> ScheduleTable:
-    """The order in which workers that never wait on purpose run forwards and backwards of equal stages.
+    """The order in which workers that never wait on purpose run forwards and backwards of stages.
 
     Args:
         placement: of the virtual stages, one or more chains.
@@ -30,6 +31,7 @@ def list_table(
         rank: of a task by kind, virtual stage and micro-batch; the lowest runs first.
         cap: most micro-batches of a virtual stage between the start of its forward and the end of its backward, None
             for any number; a worker with nothing else to do then waits.
+        lengths: of the virtual stages, in whole chunks; None: stages are equal.
     """
     looks = 2 * placement.stages * max(micro_batches) * -(-placement.stages // placement.p)
     if looks > MOST_LOOKS:
@@ -39,8 +41,8 @@ def list_table(
     work = Work(
         placement=placement,
         micro_batches=tuple(micro_batches),
-        forward_s=[ticks[0]] * placement.stages,
-        gradient_s=[ticks[1]] * placement.stages,
+        forward_s=[ticks[0] * length for length in lengths or [1] * placement.stages],
+        gradient_s=[ticks[1] * length for length in lengths or [1] * placement.stages],
     )
     caps = None if cap is None else [cap(stage) for stage in range(placement.stages)]
     lists = list_schedule(work, GreedyByRank(rank, caps)).lists

@@ -26,15 +26,18 @@ class Placement:
     """Worker of each virtual stage; the stages of one chain follow each other, chain after chain."""
     chain: Int[np.ndarray, " stages"]
     """Chain of each virtual stage, counting from 0; a bidirectional schedule has two."""
+    by_worker: bool = False
+    """Layers are cut so that workers are alike, where otherwise stages are."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "worker", frozen(self.worker, np.int32))
         object.__setattr__(self, "chain", frozen(self.chain, np.int32))
 
     @classmethod
-    def of_chains(cls, chains: Sequence[Sequence[int]]) -> Placement:
+    def of_chains(cls, chains: Sequence[Sequence[int]], *, by_worker: bool = False) -> Placement:
         """Each chain written as the workers its micro-batches visit, in forward order."""
         return cls(
+            by_worker=by_worker,
             worker=np.concatenate([np.asarray(chain, np.int32) for chain in chains]),
             chain=np.repeat(np.arange(len(chains)), [len(chain) for chain in chains]),
         )
