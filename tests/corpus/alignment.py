@@ -168,6 +168,7 @@ def nnx_student_of_a_frozen_teacher_by_its_top_words() -> Case:
         return value, right
 
     return Case(step=step, state=(student, optimizer, teacher), batch=sentences(), jit=nnx.jit, after=in_place,
+                narrow=True,
                 call=lambda run, state, batch: run(*state, batch), options={"batch_argnums": 3})  # fmt: skip
 
 

@@ -197,11 +197,17 @@ def contrasted(own: Any, given: Any) -> tuple[jax.Array, Any]:
     return -jnp.diagonal(jax.nn.log_softmax(near)).mean(), {"nearest": near.argmax(1), "x": x, "norm": (x**2).sum()}
 
 
+def spread(own: Any, given: Any) -> tuple[jax.Array, Any]:
+    """The entropy of the mean guess: of many sums, none of which is the loss."""
+    mean = jax.nn.softmax(own["embedding"][given["ids"]] @ own["mix"] @ own["head"]).mean((0, 1))
+    return (mean * jnp.log(mean)).sum() + jnp.prod(1.0 + mean), ()
+
+
 EXACT: tuple[Loss, ...] = (
     masked, measured, root, logarithm, penalised, dropped, picked, standardised, routed, ruled, recomputed, chunked,
     mapped,
 )  # fmt: skip
-MET: tuple[Loss, ...] = (largest, hardest, shifted, handed_on, contrasted)
+MET: tuple[Loss, ...] = (largest, hardest, shifted, handed_on, contrasted, spread)
 """Exact, but for some work that is done twice."""
 REFUSED: tuple[Loss, ...] = (normalised, in_eights)
 

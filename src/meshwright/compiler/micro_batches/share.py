@@ -355,7 +355,7 @@ class _Results:
         """Gradients of a function of a sum are those of the sum, scaled; those of two sums would be kept apart."""
         moving = [eqn for eqn in totals if eqn.outvars[0] in self._moves]
         alone = len(moving) == 1 and not any(value in self._moves for value in values)
-        if not alone or moving[0].params["how"] is not How.ADDED:
+        if not alone or moving[0].outvars[0].aval.shape or moving[0].params["how"] is not How.ADDED:
             raise _at(self.made[atom], "the loss is no function of one sum over the batch")
         self.moving = moving[0].outvars[0]
 

@@ -6,14 +6,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
 from meshwright.compiler.cost import PRODUCTS, aval_bytes, eqn_flop
-from meshwright.compiler.inline import CHECKPOINTS
-from meshwright.compiler.sharding.checkpoints import NOT_KEPT, run_again
+from meshwright.compiler.sharding.checkpoints import NOT_KEPT
 from meshwright.compiler.sharding.cost import WHOLE, LogicalMesh, MeshAxis, Placements
+from meshwright.compiler.sharding.inside import OPENED, is_float, open_equation, read_loop
 from meshwright.compiler.sharding.nodes import ChosenValue, DecisionNode, EquationSite, HeldValue, Operand
 from meshwright.compiler.sharding.problem import ChoiceProblem, Pair
 from meshwright.compiler.sharding.rules import SUMS_OF_RANKS, SplitRule, rule_of
@@ -23,9 +22,6 @@ from meshwright.shapes import Bool, Float
 
 CHOOSE = (*PRODUCTS, "gather")
 """Equations that choose for themselves."""
-OPENED = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "remat2": "jaxpr", "checkpoint": "jaxpr",
-          "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr"}  # fmt: skip
-"""Equations that hold others, and the parameter that holds them."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -109,7 +105,7 @@ class DecisionGraph:
             Its node.
         """
         parameter = differentiable if parameter is None else parameter
-        node = self._choosing(str(var.aval.str_short()), var.aval, parameter=parameter)
+        node = self.choosing(str(var.aval.str_short()), var.aval, parameter=parameter)
         if parameter and differentiable:
             self.nodes[node].communication_s += self.rank_syncs * self._over_ranks(
                 var.aval, self.nodes[node].placements
@@ -126,10 +122,10 @@ class DecisionGraph:
         Args:
             var: of the program; None for one about which nothing is decided.
         """
-        use = self._use(var)
+        use = self.use_of(var)
         if use is None:
             return None
-        node = self._choosing(f"passed on {var.aval.str_short()}", var.aval)
+        node = self.choosing(f"passed on {var.aval.str_short()}", var.aval)
         self.nodes[node].memory_bytes[:] = 0.0
         placements = self.nodes[node].placements
         self.edge(use, node, placements, np.zeros(placements.shape, bool))
@@ -144,13 +140,13 @@ class DecisionGraph:
         """
         for eqn in eqns:
             self.again = 1.0 if id(eqn) in again else 0.0
-            uses = [self._use(atom) for atom in eqn.invars]
+            uses = [self.use_of(atom) for atom in eqn.invars]
             if all(use is None for use in uses):
                 self.values.update((var, None) for var in eqn.outvars)
             elif eqn.primitive.name in OPENED:
-                self._open(eqn, uses)
+                open_equation(self, eqn, uses)
             elif eqn.primitive.name == "scan":
-                self._loop(eqn, uses)
+                read_loop(self, eqn, uses)
             elif eqn.primitive.name == "broadcast_in_dim":
                 self._broadcast(eqn, uses[0])
             elif eqn.primitive.name in CHOOSE:
@@ -158,7 +154,12 @@ class DecisionGraph:
             else:
                 self._follow(eqn, uses)
 
-    def _use(self, atom: Any) -> ChosenValue | None:
+    def use_of(self, atom: Any) -> ChosenValue | None:
+        """What is known of a value; None where nothing is decided about it.
+
+        Args:
+            atom: of the program.
+        """
         return self.values.get(atom) if isinstance(atom, core.Var) else None
 
     def _over_ranks(self, aval: Any, placements: Placements) -> Float[np.ndarray, " choices"]:
@@ -166,7 +167,14 @@ class DecisionGraph:
         held = aval_bytes(aval) / self.mesh.shards(placements)
         return sum((2.0 * np.asarray(axis.gather_s(held)) for axis in self.ranks), np.zeros(len(held)))
 
-    def _choosing(self, label: str, aval: Any, *, parameter: bool = False) -> int:
+    def choosing(self, label: str, aval: Any, *, parameter: bool = False) -> int:
+        """Add a value that chooses its placement for itself; its node.
+
+        Args:
+            label: of the node.
+            aval: of the value.
+            parameter: whether it is kept from step to step.
+        """
         placements = operand_placements(aval.shape, self.mesh)
         nothing = np.zeros(len(placements))
         kept = aval_bytes(aval) / self.mesh.shards(placements)
@@ -196,7 +204,7 @@ class DecisionGraph:
         to = np.array(rule.dimension_of(rule.results[0]))
         running, placed = to[ways.factors], to[ways.placed]
         sums = (ways.factors != WHOLE) & (running == WHOLE)
-        differentiable = _float(aval) and any(use is not None and use.differentiable for use in uses)
+        differentiable = is_float(aval) and any(use is not None and use.differentiable for use in uses)
         cost = forward = self.mesh.move_s(aval_bytes(aval), running, placed, sums)
         if differentiable:
             cost = cost + self.mesh.move_s(aval_bytes(aval), placed, np.where(sums, WHOLE, running))
@@ -241,7 +249,7 @@ class DecisionGraph:
                 taken = self.scale * self._over_ranks(var.aval, placed)
                 node.communication_s += taken * (2.0 if leader.differentiable else 1.0)
                 node.forward_s += taken
-            if eqn.primitive.name not in NOT_KEPT and _float(var.aval) and leader.differentiable:
+            if eqn.primitive.name not in NOT_KEPT and is_float(var.aval) and leader.differentiable:
                 node.memory_bytes += self.scale * aval_bytes(var.aval) / self.mesh.shards(placed)
             results.append(placed)
         self._wire(eqn, uses, leader.node, rule, factors, tuple(results), tuple(results))
@@ -280,7 +288,7 @@ class DecisionGraph:
         for var, placed in zip(eqn.outvars, results, strict=True):
             self.values[var] = ChosenValue(
                 node=node, placements=placed, size_bytes=aval_bytes(var.aval),
-                differentiable=_float(var.aval) and any(use.differentiable for use in known),
+                differentiable=is_float(var.aval) and any(use.differentiable for use in known),
                 depth=1 + max(use.depth for use in known), parameter=all(use.parameter for use in known),
             )  # fmt: skip
         self.sites.append(
@@ -341,64 +349,6 @@ class DecisionGraph:
                 dims[place] = inner if use.dims is None else use.dims[inner]
         self.values[eqn.outvars[0]] = replace(use, dims=tuple(dims))
 
-    # ---- equations inside equations
-
-    def _open(self, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | None]) -> None:
-        inner = _jaxpr(eqn.params[OPENED[eqn.primitive.name]])
-        self.values.update(zip(inner.invars, uses, strict=True))
-        outside, self.sites = self.sites, []
-        checkpoint = eqn.primitive.name in CHECKPOINTS and eqn.params.get("policy") is None
-        whole = [id(one) for one in inner.eqns] if self.again else []
-        self.read(inner.eqns, run_again(inner) if checkpoint else whole)
-        self.sites, inside = outside, self.sites
-        self.sites.append(EquationSite(eqn=eqn, inner=tuple(inside)))
-        self.values.update((var, self._use(atom)) for var, atom in zip(eqn.outvars, inner.outvars, strict=True))
-
-    def _loop(self, eqn: core.JaxprEqn, uses: Sequence[ChosenValue | None]) -> None:
-        """A loop: its body once, times its length; what it carries keeps its sharding from round to round."""
-        inner, consts, carried = _jaxpr(eqn.params["jaxpr"]), eqn.params["num_consts"], eqn.params["num_carry"]
-        self.values.update(zip(inner.invars[:consts], uses[:consts], strict=True))
-        kept: list[ChosenValue] = []
-        for var, use in zip(inner.invars[consts : consts + carried], uses[consts : consts + carried], strict=True):
-            node = self._choosing(f"carried {var.aval.str_short()}", var.aval)
-            placements = self.nodes[node].placements
-            kept.append(ChosenValue(node=node, placements=placements, size_bytes=aval_bytes(var.aval),
-                              differentiable=_float(var.aval), depth=1 + (use.depth if use else 0)))  # fmt: skip
-            if use is not None:
-                self.edge(use, node, placements, np.zeros(placements.shape, bool))
-            self.values[var] = kept[-1]
-        for var, use in zip(inner.invars[consts + carried :], uses[consts + carried :], strict=True):
-            rows = tuple(range(1, 1 + len(var.aval.shape)))
-            if use is not None:
-                dims = rows if use.dims is None else use.dims[1:]
-                # One row of it is moved in each round.
-                use = replace(use, dims=dims, size_bytes=use.size_bytes // max(1, eqn.params["length"]))
-            self.values[var] = use
-        outside, self.scale = self.scale, self.scale * eqn.params["length"]
-        around, self.sites = self.sites, []
-        self.read(inner.eqns)
-        self.sites, inside = around, self.sites
-        for atom, value in zip(inner.outvars[:carried], kept, strict=True):
-            use = self._use(atom)
-            if use is not None:
-                self.edge(use, value.node, value.placements, np.zeros(value.placements.shape, bool))
-        self.scale = outside
-        rounds = tuple(HeldValue(node=one.node, placements=one.placements) for one in kept)
-        self.sites.append(
-            EquationSite(
-                eqn=eqn, operands=((None,) * consts + rounds), results=rounds, inner=tuple(inside),
-                entries=((None,) * consts + rounds), exits=rounds,
-            )
-        )  # fmt: skip
-        self.values.update(zip(eqn.outvars[:carried], kept, strict=True))
-        for var, atom in zip(eqn.outvars[carried:], inner.outvars[carried:], strict=True):
-            use = self._use(atom)
-            if use is not None:
-                seen = use.seen()
-                use = replace(use, placements=np.where(seen == WHOLE, WHOLE, seen + 1), dims=None,
-                              size_bytes=aval_bytes(var.aval))  # fmt: skip
-            self.values[var] = use
-
 
 def graph_of(
     program: core.Jaxpr,
@@ -431,16 +381,8 @@ def graph_of(
     )  # fmt: skip
     kept, handed = set(parameters), set(carried)
     for var in program.invars:
-        differentiable = var in kept or (var in handed and _float(var.aval))
+        differentiable = var in kept or (var in handed and is_float(var.aval))
         graph.operand(var, differentiable=differentiable, parameter=var in kept)
     graph.read(program.eqns)
     share_operands(graph)
     return graph
-
-
-def _float(aval: Any) -> bool:
-    return bool(jnp.issubdtype(aval.dtype, jnp.inexact))
-
-
-def _jaxpr(held: Any) -> core.Jaxpr:
-    return held.jaxpr if isinstance(held, core.ClosedJaxpr) else held
