@@ -20,7 +20,7 @@ from meshwright.errors import InfeasibleError
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
 from meshwright.planning import size
-from meshwright.search import grid, one_space
+from meshwright.search import legal_rows, one_space
 from meshwright.search.grid import Grid
 from meshwright.search.tuners import plan_space
 from meshwright.search.tuners.base import Outcome, Point
@@ -126,9 +126,9 @@ def test_a_space_is_not_looked_at_once_a_limit_is_reached(monkeypatch: pytest.Mo
 
 def test_rows_that_memory_has_no_room_for_leave_the_answer_unproven(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = mw.plan(**QUESTION)
-    monkeypatch.setattr(grid, "LEAST_ROWS_BYTES", 4e4)
-    monkeypatch.setattr(grid, "CHECKED_TOGETHER", 16)
-    monkeypatch.setattr(grid, "left_bytes", lambda: 0.0)
+    monkeypatch.setattr(legal_rows, "LEAST_ROWS_BYTES", 4e4)
+    monkeypatch.setattr(legal_rows, "CHECKED_TOGETHER", 16)
+    monkeypatch.setattr(legal_rows, "left_bytes", lambda: 0.0)
     part = mw.plan(**QUESTION)
     assert part.certificate.stopped == MEMORY_LIMIT
     assert not part.certificate.optimal

@@ -9,7 +9,7 @@ from meshwright.estimate.hardware import hardware_of
 from meshwright.estimate.memory import PerParameter, WorkerLoad, fullest_bytes, usual, worker_bytes
 from meshwright.library import models
 from meshwright.library.clusters import resolve_gpus
-from meshwright.search.grid import build_grid
+from meshwright.search.legal_rows import build_grid
 from meshwright.search.shardings import ShardingTable, shardings_for
 from meshwright.search.space import Space
 from meshwright.specs.workload import Workload

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.items import NONE, Item, item_costs
+from meshwright.estimate.item_costs import item_costs
+from meshwright.estimate.items import NONE, Item
 from meshwright.estimate.layout import expand
 from meshwright.estimate.memory import MEMORY_KINDS
 from meshwright.estimate.needed_flop import model_flop_per_token

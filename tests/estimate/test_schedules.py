@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshwright.errors import InputError, UnsupportedError
-from meshwright.estimate.items import ItemCosts
+from meshwright.estimate.item_costs import ItemCosts
 from meshwright.estimate.layout import expand
 from meshwright.estimate.legality import row_problems
 from meshwright.estimate.price import estimate_plan

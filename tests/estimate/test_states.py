@@ -10,7 +10,8 @@ import pytest
 import meshwright as mw
 from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.items import NONE, Item, item_costs
+from meshwright.estimate.item_costs import item_costs
+from meshwright.estimate.items import NONE, Item
 from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate

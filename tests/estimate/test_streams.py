@@ -8,7 +8,8 @@ import pytest
 
 from meshwright.errors import InputError
 from meshwright.estimate.hardware import hardware_of
-from meshwright.estimate.items import Item, ItemCosts, item_costs, items_of
+from meshwright.estimate.item_costs import ItemCosts, item_costs
+from meshwright.estimate.items import Item, items_of
 from meshwright.estimate.layout import ModelLayout, expand
 from meshwright.estimate.legality import row_problems
 from meshwright.estimate.needed_flop import model_flop_per_token

@@ -28,7 +28,7 @@ from meshwright.formats.logs.out_of_memory import read_out_of_memory
 from meshwright.formats.measured import read_rows
 from meshwright.formats.measured.run import read_run
 from meshwright.formats.megatron.layout import read_layout
-from meshwright.formats.megatron.model import read_pattern
+from meshwright.formats.megatron.model_options import read_pattern
 from meshwright.formats.megatron.options import known_options
 from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.plan_json import read_job

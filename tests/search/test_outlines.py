@@ -13,7 +13,7 @@ from meshwright.estimate.layout import expand
 from meshwright.estimate.price import estimate_plan
 from meshwright.search.away import held_to, narrow_space, schedule_spaces
 from meshwright.search.axes import ways_of
-from meshwright.search.grid import build_grid
+from meshwright.search.legal_rows import build_grid
 from meshwright.search.one_space import SpaceSearch
 from meshwright.search.outlines import outlines
 from meshwright.search.result import SearchResult

@@ -24,7 +24,7 @@ from meshwright.search.bound import RowBounds
 from meshwright.search.certificate import Certificate
 from meshwright.search.fitting import Fitting
 from meshwright.search.geometry import ShapeFactory
-from meshwright.search.grid import build_grid
+from meshwright.search.legal_rows import build_grid
 from meshwright.search.one_space import FRONT_SLACK
 from meshwright.search.queue import FRONT_STEP
 from meshwright.search.result import SearchResult

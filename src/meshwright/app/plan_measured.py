@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from meshwright.app.plan_mixed import Asked, mixed_answer
+from meshwright.app.mixed_answer import Asked, mixed_answer
 from meshwright.app.plan_set import PlanSet
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InputError, Problem, UnsupportedError, unknown_name

@@ -10,8 +10,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from meshwright.app.mixed_answer import Asked, mixed_answer
 from meshwright.app.plan_job import plan_job
-from meshwright.app.plan_mixed import Asked, mixed_answer
 from meshwright.app.plan_set import PlanSet, RankedPlan
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import Problem

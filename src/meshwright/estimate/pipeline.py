@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.estimate.data_network import DataGroups, DataNetwork
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.items import ItemCosts
+from meshwright.estimate.item_costs import ItemCosts
 from meshwright.estimate.run import PipelineColumns, live
 from meshwright.estimate.states import HELD
 from meshwright.estimate.sync import LayerSync, layer_sync

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.estimate.items import NONE, Item, ItemCosts, item_costs
+from meshwright.estimate.item_costs import ItemCosts, item_costs
+from meshwright.estimate.items import NONE, Item
 from meshwright.estimate.pipeline import sync_layers
 from meshwright.estimate.site import Sites
 from meshwright.estimate.sync import LayerSync

@@ -13,7 +13,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.planning.launch_source import LaunchSource
 from meshwright.planning.script_fix import OptionChange, ScriptFix, masked, read_back, secret_names
-from meshwright.planning.trainer_options import MODELS
+from meshwright.planning.trainer_option_names import MODELS
 from meshwright.specs.job import Job
 from meshwright.targets import adapters, hugging_face
 from meshwright.targets.contract import PLAN_FILE

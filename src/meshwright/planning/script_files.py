@@ -38,7 +38,8 @@ from meshwright.planning.program_words import (
     unknown_file,
 )
 from meshwright.planning.trainer_around import engine_of, processes_of
-from meshwright.planning.trainer_options import MODELS, TrainerOptions, read_trainer_options
+from meshwright.planning.trainer_option_names import MODELS
+from meshwright.planning.trainer_options import TrainerOptions, read_trainer_options
 from meshwright.specs.precision import PRECISIONS
 from meshwright.targets import Target, fsdp, overrides
 

@@ -24,7 +24,7 @@ from meshwright.planning.plan_shape import title
 from meshwright.planning.whole_run import whole_run
 from meshwright.records import Record
 from meshwright.search.bound import RowBounds
-from meshwright.search.grid import grid_parts
+from meshwright.search.legal_rows import grid_parts
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec

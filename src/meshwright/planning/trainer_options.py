@@ -12,41 +12,28 @@ from meshwright.formats.launch_file import Said
 from meshwright.formats.shell import Launch, ScriptLine, Unknown, Word
 from meshwright.formats.shell.asking import Open, questions_for
 from meshwright.planning.own_options import CALLED, OWN_BATCH, OWN_MODELS, changes_plan, is_degree, leaves_alone
-
-BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
-ARGUMENTS = (*BATCH, "gradient_checkpointing", "optim", "optim_args", "bf16", "fp16", "torch_dtype", "dtype")
-"""Arguments of the trainer itself, by the names of its file."""
-MODELS = ("model_name_or_path", "pretrained_model_name_or_path", "model_id", "base_model")
-LENGTHS = ("max_seq_length", "max_seq_len", "model_max_length", "cutoff_len", "block_size", "seq_length", "max_length")
-"""What programs call the length of a sequence."""
-ADAPTERS = (
-    *("use_peft", "use_lora", "use_dora", "lora_r", "lora_target_modules", "lora_dropout", "modules_to_save"),
-    *("load_in_4bit", "load_in_8bit"),
+from meshwright.planning.trainer_option_names import (
+    ADAPTED,
+    ADAPTERS,
+    ARGUMENTS,
+    ATTENTION,
+    BATCH,
+    BITS,
+    FILES,
+    KINDS,
+    LENGTHS,
+    LISTS,
+    MAKES_ENGINE,
+    MODELS,
+    OPTIMIZERS,
+    PIECES,
 )
-ATTENTION = ("attn_implementation", "attn_impl")
-PIECES = ("use_liger_kernel", "use_liger", "enable_liger_kernel")
-"""Switches of the transformers trainer, TRL 0.12 to 0.15 and LLaMA-Factory that have logits made in pieces."""
-_LISTS = ("lora_target_modules", "modules_to_save")
-_BITS = ("load_in_kbits", "bits", "quantization_bit")
-"""Bits that frozen weights are stored in: 16 and 32 are no quantisation."""
-_KINDS = ("finetuning_type", "train_mode", "tuner_type", "train_type", "sft_type", "tuning_method")
-_ADAPTED: dict[str, dict[str, object]] = {
-    "full": {"use_lora": False},
-    "none": {"use_lora": False},
-    "lora": {"use_lora": True},
-    "qlora": {"use_lora": True, "load_in_4bit": True},
-}
-"""What is trained, as programs say it in one word."""
+
 _FOR_ADAPTERS = re.compile(r"(?:^|[_.-])(?:q?lora|peft)(?=[_.-]|$)")
 """In names of programs that train nothing but adapters."""
-MAKES_ENGINE = ("zero_stage",)
-"""What programs call the stage of an engine that they make themselves, as DeepSpeed-Chat does."""
 _MADE = (*MAKES_ENGINE, "offload")
-_OPTIMIZER = ("optimizer", "optimizer_name", "optimizer_type", "opt")
-"""What programs call the optimizer that they make themselves."""
 _ADAM = re.compile(r"(?i)(?:fused_?|torch\.optim\.|deepspeed_?cpu_?)?adamw?(?:_torch|_fused|_torch_fused|_hf)?")
 """Names of Adam: any other optimizer has other states."""
-_FILES = ("deepspeed", "deepspeed_config", "config", "config_file", "job.config_file", "fsdp")
 _SHOWN = 16
 _BOOLEAN = ("true", "false")
 _KEY = re.compile(r"[a-z][a-z0-9_.]*")
@@ -144,7 +131,7 @@ class TrainerOptions:
             yield "no adapter targets are named: query and value projections are taken, as in PEFT"
         if self.factory:
             yield "taken as a program of LLaMA-Factory: it recomputes layers, and trains adapters of rank 8, by default"
-        rest = [flag for flag in self.rest if flag.removeprefix("--") not in _FILES]
+        rest = [flag for flag in self.rest if flag.removeprefix("--") not in FILES]
         if rest:
             more = f" and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else ""
             yield f"options of the program itself, not read: {', '.join(rest[:_SHOWN])}{more}"
@@ -228,12 +215,12 @@ class _Collected:
         unknown = next((one.unknown for one in held if one.unknown is not None and not one.unknown.flags), None)
         own = [one for one in held if one.unknown is None or not one.unknown.flags]
         texts = [one.text for one in own] if attached is None else [attached]
-        if name in _BITS and texts[:1] and texts[0] in ("4", "8"):
+        if name in BITS and texts[:1] and texts[0] in ("4", "8"):
             name, texts = f"load_in_{texts[0]}bit", ["true"]
         if name == "lora" and [text.lower() for text in texts] in ([], ["true"], ["false"]):
             name = "use_lora"
-        if name in _KINDS and unknown is None and texts[:1] and texts[0].lower() in _ADAPTED:
-            self.values |= _ADAPTED[texts[0].lower()]
+        if name in KINDS and unknown is None and texts[:1] and texts[0].lower() in ADAPTED:
+            self.values |= ADAPTED[texts[0].lower()]
             return
         if (name in _KNOWN or name in OWN_MODELS) and place is not None and place.line:
             self.places[name] = str(place)
@@ -247,7 +234,7 @@ class _Collected:
             self._known(flag, name, texts, unknown, own)
         for one in maybe:
             for other in sorted(one.flags or ()):
-                if (called := _name(other)) in _KNOWN or called in _FILES or _changes(other, called):
+                if (called := _name(other)) in _KNOWN or called in FILES or _changes(other, called):
                     self.opened[called] = Open(what=other, unknown=one, place=None, field=other)
 
     def name_model(self) -> None:
@@ -266,7 +253,7 @@ class _Collected:
         elif unknown is not None:
             self.opened[name] = Open(what=flag, unknown=unknown, place=None, field=flag)
         else:
-            self.values[name] = _value(",".join(texts) if name in _LISTS else (texts or ["true"])[0])
+            self.values[name] = _value(",".join(texts) if name in LISTS else (texts or ["true"])[0])
 
     def _other(self, flag: str, name: str, texts: list[str], unknown: Unknown | None) -> None:
         """An option of the program itself."""
@@ -281,7 +268,7 @@ class _Collected:
                 self.opened[name] = Open(what=flag, unknown=unknown, place=None, field=flag)
         elif degree and said.isdecimal():
             self.split |= {flag: int(said)} if int(said) > 1 else {}
-        elif name in _OPTIMIZER:
+        elif name in OPTIMIZERS:
             self.changes |= {} if not said or _ADAM.fullmatch(said) else {flag: said}
         elif changed and not (self.makes_engine and name in _MADE) and not (texts and leaves_alone(name, said)):
             self.changes[flag] = said
@@ -295,7 +282,7 @@ def _name(flag: str) -> str:
 
 def _changes(flag: str, name: str) -> bool:
     """Whether an option of a program may change what is trained, stored, recomputed or split."""
-    return changes_plan(name) and flag.removeprefix("--") not in _FILES
+    return changes_plan(name) and flag.removeprefix("--") not in FILES
 
 
 _OF_CHAT = ("lora_module_name", "only_optimize_lora")

@@ -9,21 +9,16 @@ import numpy as np
 
 from meshwright.estimate.away import HOST_SHARE
 from meshwright.estimate.data_network import DataNetwork
-from meshwright.estimate.items import ItemCosts
-from meshwright.estimate.memory import (
-    PerParameter,
-    WorkerLoad,
-    always_bytes,
-    fullest_bytes,
-    usual,
-    worker_bytes,
-)
+from meshwright.estimate.item_costs import ItemCosts
+from meshwright.estimate.memory import WorkerLoad, fullest_bytes, usual, worker_bytes
 from meshwright.estimate.pipeline import sync_layers
-from meshwright.estimate.states import EXTRA_BYTES, EXTRA_SECONDS, TENSORS_HELD, shared_update_s, tensor_updates_s
+from meshwright.estimate.states import EXTRA_BYTES, shared_update_s, tensor_updates_s
 from meshwright.estimate.sync import StepCompute, step_sync
+from meshwright.search.first_worker import FirstWorker
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.shape_tables import Shape, ShapeTables
 from meshwright.search.shardings import Sharding
+from meshwright.search.table import distinct
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.row import PlanRow, recompute_fields
 from meshwright.strategies.data import Z3, ShardingColumns
@@ -75,6 +70,7 @@ class Block:
         self.edges = rows.edges
         self.boundary, self.groups, self.shardings = rows.boundary, rows.groups, rows.shardings
         self.hardware, self.workload, self.limit_bytes = rows.hardware, rows.workload, rows.limit_bytes
+        self.first = FirstWorker(rows.costs, shapes, rows.hardware)
         self.paired = self.grid.paired
         self.allowed = ~self.paired[:, None] | shapes.pairing
         """Whether a shape can run what a row has beside its exchanges."""
@@ -93,7 +89,7 @@ class Block:
         """Pairs whose worker 0 has room for what it holds under any sharding."""
         if not self.settled_early:
             return self.allowed
-        held = self._first_bytes
+        held = self.first.least_bytes(self.rows.least_per_parameter)
         self.least_bytes = min(self.least_bytes, float(held.min(initial=np.inf, where=self.allowed)))
         return self.allowed & (held <= self.limit_bytes * (1.0 + ROUNDING))
 
@@ -101,34 +97,6 @@ class Block:
     def _bare(self) -> _Terms:
         """Where nothing is gathered."""
         return self._terms(self.costs, self.costs.forward_s, self.costs.backward_s, self.boundary.transfer_s)
-
-    @cached_property
-    def _first_dense(self) -> Float[np.ndarray, "rows shapes"]:
-        """Parameters of worker 0."""
-        return self.costs.dense_parameters @ self.shapes.first.T
-
-    @cached_property
-    def _first_experts(self) -> Float[np.ndarray, "rows shapes"]:
-        return self.costs.expert_parameters @ self.shapes.first.T
-
-    @cached_property
-    def _first_kept(self) -> Float[np.ndarray, "rows shapes"]:
-        """Bytes that its micro-batches in flight keep."""
-        return self.costs.kept_bytes @ self.shapes.alive[:, 0].T
-
-    @cached_property
-    def _has_experts(self) -> bool:
-        return bool(self.costs.expert_parameters.any())
-
-    @cached_property
-    def _first_update_s(self) -> list[Float[np.ndarray, "rows shapes"]]:
-        """Seconds of its update beyond those of as many parameters of the usual kind."""
-        return [getattr(self.costs, name) @ self.shapes.first.T for name in EXTRA_SECONDS]
-
-    @cached_property
-    def _first_tensors(self) -> list[Float[np.ndarray, "rows shapes"]]:
-        """Parameter tensors it updates, dense ones and those of experts."""
-        return [getattr(self.costs, name) @ self.shapes.first.T for name in TENSORS_HELD]
 
     def plan_row(self, row: int, shape: Shape, choice: Sharding) -> PlanRow:
         """One plan of the block as a row of degrees."""
@@ -250,7 +218,7 @@ class Block:
         legal: Bool[np.ndarray, "choices pairs"],
     ) -> Bool[np.ndarray, "choices pairs"]:
         """Whether worker 0 has room for its states under each choice and what its micro-batches keep."""
-        held = self._first_held(self.rows.per_parameter, rows, shapes)
+        held = self.first.held_bytes(self.rows.per_parameter, rows, shapes)
         self.least_bytes = min(self.least_bytes, float(np.min(held, where=legal, initial=np.inf)))
         return np.asarray(held <= self.limit_bytes * (1.0 + ROUNDING))
 
@@ -269,25 +237,6 @@ class Block:
             found = self._step_bound_s(choices[part], rows[pairs[part]], shapes[pairs[part]], threshold_s)
             time_s[choices[part], pairs[part]] = found
         return time_s
-
-    def _first_held(
-        self, each: PerParameter, rows: Int[np.ndarray, "pairs"], shapes: Int[np.ndarray, "pairs"]
-    ) -> Float[np.ndarray, "choices pairs"]:
-        """Bytes of worker 0 at least: its states, as these choices keep them, and what its micro-batches keep."""
-        dense, experts = each.dense_weights + each.dense_others, each.expert_weights + each.expert_others
-        held = dense[:, rows] * self._first_dense[rows, shapes] + self._first_kept[rows, shapes]
-        if self._has_experts:
-            held = held + experts[:, rows] * self._first_experts[rows, shapes]
-        return held * (1.0 + self.hardware.software.fragmentation) + always_bytes(self.hardware)
-
-    @cached_property
-    def _first_bytes(self) -> Float[np.ndarray, "rows shapes"]:
-        """What worker 0 holds at least, whatever the sharding: its states and what its micro-batches keep."""
-        each = self.rows.least_per_parameter
-        dense, experts = each.dense_weights + each.dense_others, each.expert_weights + each.expert_others
-        allocated = dense[0][:, None] * self._first_dense + experts[0][:, None] * self._first_experts
-        allocated = allocated + self._first_kept
-        return allocated * (1.0 + self.hardware.software.fragmentation) + always_bytes(self.hardware)
 
     def _peak_bytes(
         self, load: WorkerLoad, choices: slice, rows: Int[np.ndarray, "pairs"]
@@ -325,8 +274,8 @@ class Block:
         every, workers, items = held.shape
         set_of = tables.set_of[shapes]
 
-        used, row = _distinct(rows, self.grid.rows)
-        used_shapes, shape = _distinct(shapes, every)
+        used, row = distinct(rows, self.grid.rows)
+        used_shapes, shape = distinct(shapes, every)
 
         def products(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
             """Of the rows and shapes of all pairs, of which the pairs are taken: one product is quicker than many short
@@ -393,7 +342,7 @@ class Block:
         gathering = np.flatnonzero(self.rows.table.columns.zero[choices, rows] == Z3)
         if len(gathering):
             code, shape = choices[gathering] * self.grid.rows + rows[gathering], shapes[gathering]
-            used, place = _distinct(code, len(self.shardings) * self.grid.rows)
+            used, place = distinct(code, len(self.shardings) * self.grid.rows)
             terms = self._gathered_terms(*np.divmod(used, self.grid.rows))
             pipeline_s[gathering] = terms.pipeline_s[place, shape]
             forward_s[gathering] = terms.first_forward_s[place, shape]
@@ -410,8 +359,8 @@ class Block:
         """What worker 0 waits for around the pipeline."""
         sharding, groups = self.sharding_columns(choices, rows), self.groups.take(rows)
         step = step_sync(
-            self._first_dense[rows, shapes][:, None],
-            self._first_experts[rows, shapes][:, None],
+            self.first.dense[rows, shapes][:, None],
+            self.first.experts[rows, shapes][:, None],
             StepCompute(
                 forward_s=terms.first_forward_s[:, None],
                 backward_s=terms.first_backward_s[:, None],
@@ -422,11 +371,11 @@ class Block:
             DataNetwork(sharding, groups, self.hardware),
             self.workload,
         )
-        dense, experts = (tensors[rows, shapes][:, None] for tensors in self._first_tensors)
+        dense, experts = (tensors[rows, shapes][:, None] for tensors in self.first.tensors)
         tensors_s = tensor_updates_s(dense, experts, sharding, self.hardware, self.workload)
         optimizer_s = step.optimizer_s + tensors_s
         if self.uneven:
-            dense_s, expert_s = (seconds[rows, shapes][:, None] for seconds in self._first_update_s)
+            dense_s, expert_s = (seconds[rows, shapes][:, None] for seconds in self.first.update_s)
             optimizer_s = optimizer_s + shared_update_s(dense_s, expert_s, sharding)
         once_s = (step.gradients_s + step.gather_s + optimizer_s + step.offload_s)[:, 0]
         around = once_s * self.shapes.updates[shapes]
@@ -438,15 +387,6 @@ class Block:
         sync = sync_layers(costs, self.columns.take(rows), sharding, self.hardware, self.workload, anything=True)
         forward_s, backward_s = costs.forward_s + sync.forward_s, costs.backward_s + sync.backward_s
         return self._terms(costs, forward_s, backward_s, self.boundary.transfer_s[rows])
-
-
-def _distinct(codes: Int[np.ndarray, "many"], most: int) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "many"]]:
-    """The numbers below `most` that occur, ascending, and the place of each code among them."""
-    place = np.zeros(most, dtype=np.int64)
-    place[codes] = 1
-    found = np.flatnonzero(place)
-    place[found] = np.arange(len(found))
-    return found, place[codes]
 
 
 def _candidates(found: list[tuple[np.ndarray, ...]]) -> Candidates:

@@ -12,7 +12,8 @@ import numpy as np
 
 from meshwright.estimate.data_network import DataGroups, DataNetwork
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item, item_costs
+from meshwright.estimate.item_costs import item_costs
+from meshwright.estimate.items import FULL, NONE, SELECTIVE, Item
 from meshwright.estimate.memory import COMMUNICATOR_BYTES, TIGHT_SHARE
 from meshwright.estimate.rows import sharding_columns, strategy_columns
 from meshwright.estimate.sync import layer_sync

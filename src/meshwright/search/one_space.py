@@ -31,7 +31,8 @@ from meshwright.search.engine import explore
 from meshwright.search.explored import ROW_BEATEN, SHAPE_BEATEN, GridRows, OpenRows
 from meshwright.search.fitting import Fitting
 from meshwright.search.geometry import MOST_CHUNKS, ShapeFactory, chunk_options
-from meshwright.search.grid import Grid, build_grid, most_offload
+from meshwright.search.grid import Grid
+from meshwright.search.legal_rows import build_grid, most_offload
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.queue import Queue, Simulated
 from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.estimate.data_network import DataGroups
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.items import ItemCosts, item_costs
+from meshwright.estimate.item_costs import ItemCosts, item_costs
 from meshwright.estimate.memory import TIGHT_SHARE, PerParameter
 from meshwright.estimate.pipeline import BoundaryColumns, Placed, boundary_columns, data_groups
 from meshwright.estimate.states import has_extras

@@ -16,7 +16,7 @@ from meshwright.schedules import schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.search.away import joined_answers, narrow_space, offload_spaces, schedule_spaces, tensor_spaces
 from meshwright.search.certificate import SpaceCounts
-from meshwright.search.grid import build_grid
+from meshwright.search.legal_rows import build_grid
 from meshwright.search.one_space import PlainRows, SpaceSearch, fastest_s
 from meshwright.search.queue import EQUAL
 from meshwright.search.result import FoundPlan, PlanCertificate, SearchResult

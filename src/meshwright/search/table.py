@@ -125,3 +125,17 @@ def combinations(*keys: Int[np.ndarray, "rows"]) -> list[tuple[int, ...]]:
     """Every combination of values that some row has, once."""
     first, _ = distinct_rows(*keys)
     return list(zip(*(key[first].tolist() for key in keys), strict=True))
+
+
+def distinct(codes: Int[np.ndarray, "many"], most: int) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "many"]]:
+    """The numbers below `most` that occur, ascending, and the place of each code among them.
+
+    Args:
+        codes: numbers from 0.
+        most: above all of them.
+    """
+    place = np.zeros(most, dtype=np.int64)
+    place[codes] = 1
+    found = np.flatnonzero(place)
+    place[found] = np.arange(len(found))
+    return found, place[codes]

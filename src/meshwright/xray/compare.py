@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.estimate import mixing
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.items import WORKSPACE_BYTES
+from meshwright.estimate.item_costs import WORKSPACE_BYTES
 from meshwright.estimate.result import StageEstimate
 from meshwright.kernels import compute
 from meshwright.records import Record

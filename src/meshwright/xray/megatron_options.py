@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from meshwright.formats.megatron.model import VOCAB_MULTIPLE, read_pattern
+from meshwright.formats.megatron.model import VOCAB_MULTIPLE
+from meshwright.formats.megatron.model_options import read_pattern
 
 Options = dict[str, str]
 """Options by name, empty where an option is a switch."""

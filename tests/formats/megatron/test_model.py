@@ -9,7 +9,8 @@ import pytest
 
 from meshwright.formats.megatron import described_model, describes, megatron_script, model_facts, translate
 from meshwright.formats.megatron.described import SIZES
-from meshwright.formats.megatron.model import model_flags, read_pattern
+from meshwright.formats.megatron.model import model_flags
+from meshwright.formats.megatron.model_options import read_pattern
 from meshwright.formats.megatron.read import read_flags
 from meshwright.library.models import resolve
 from meshwright.schedules.plan_rows import plan_of

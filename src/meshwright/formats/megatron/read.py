@@ -14,7 +14,7 @@ from meshwright.errors import InputError, Problem, nearest
 from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.megatron.beyond import beyond_options
 from meshwright.formats.megatron.layout import read_layout
-from meshwright.formats.megatron.model import read_facts
+from meshwright.formats.megatron.model_options import read_facts
 from meshwright.formats.megatron.optimizers import read_optimizer
 from meshwright.formats.megatron.options import Values, known_options, read_options
 from meshwright.formats.megatron.precision import read_precision

@@ -18,7 +18,8 @@ from meshwright.schedules import Schedule
 from meshwright.search.away import offload_spaces, tensor_spaces
 from meshwright.search.bound import RowBounds
 from meshwright.search.geometry import ShapeFactory
-from meshwright.search.grid import Grid, build_grid
+from meshwright.search.grid import Grid
+from meshwright.search.legal_rows import build_grid
 from meshwright.search.shardings import Sharding, shardings_for
 from meshwright.search.space import Space
 from meshwright.shapes import Int

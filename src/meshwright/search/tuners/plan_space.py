@@ -20,7 +20,8 @@ from meshwright.fields.limits import nothing_in_time
 from meshwright.search.axes import PLAIN_WAY, only_way, way_of, ways
 from meshwright.search.bound import RowBounds
 from meshwright.search.geometry import ShapeFactory
-from meshwright.search.grid import Grid, build_grid
+from meshwright.search.grid import Grid
+from meshwright.search.legal_rows import build_grid
 from meshwright.search.result import SearchResult
 from meshwright.search.search import search
 from meshwright.search.shardings import Sharding, shardings_for

@@ -29,7 +29,8 @@ import numpy as np
 
 from meshwright.estimate.degree_rules import model_rules
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.items import NONE, Item, item_costs
+from meshwright.estimate.item_costs import item_costs
+from meshwright.estimate.items import NONE, Item
 from meshwright.estimate.mixing import ALIGNED, FLASH_PAD
 from meshwright.estimate.sequences import attended_pairs, pairs_of_row
 from meshwright.ops.counts import trained_parameters
@@ -38,7 +39,8 @@ from meshwright.ops.layers import work_of
 from meshwright.schedules import schedule_named
 from meshwright.schedules.kinds import Kind
 from meshwright.search.axes import PLAIN_WAY, ways
-from meshwright.search.grid import Grid, alone_legal, context_levels, grid_degrees
+from meshwright.search.grid import Grid, grid_degrees
+from meshwright.search.legal_rows import alone_legal, context_levels
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.shapes import Float

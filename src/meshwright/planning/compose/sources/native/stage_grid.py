@@ -8,7 +8,8 @@ import numpy as np
 
 from meshwright.estimate.degree_rules import model_rules
 from meshwright.search.axes import PLAIN_WAY, WAY_AXES, only_way, ways
-from meshwright.search.grid import Grid, context_levels, grid_degrees
+from meshwright.search.grid import Grid, grid_degrees
+from meshwright.search.legal_rows import context_levels
 from meshwright.search.shardings import Sharding
 from meshwright.search.space import Space
 from meshwright.search.table import divisors

@@ -16,7 +16,8 @@ import numpy as np
 
 from meshwright.estimate.data_network import DataNetwork
 from meshwright.estimate.hardware import Hardware
-from meshwright.estimate.items import FULL, NONE, Item, ItemCosts, item_costs
+from meshwright.estimate.item_costs import ItemCosts, item_costs
+from meshwright.estimate.items import FULL, NONE, Item
 from meshwright.estimate.memory import WorkerLoad, worker_bytes
 from meshwright.estimate.pipeline import Placed, boundary_columns, data_groups, sync_layers
 from meshwright.estimate.states import EXTRA_BYTES, shared_update_s, tensor_updates_s

@@ -15,7 +15,8 @@ from meshwright.estimate.rows import fetched_share, strategy_columns
 from meshwright.library.devices import device
 from meshwright.planning.size import _least_s, nodes_of
 from meshwright.search.axes import ways
-from meshwright.search.grid import COLUMNS, Grid, build_grid, context_levels, grid_degrees, grid_parts, most_offload
+from meshwright.search.grid import COLUMNS, Grid, grid_degrees
+from meshwright.search.legal_rows import build_grid, context_levels, grid_parts, most_offload
 from meshwright.search.space import Space
 from meshwright.search.table import divisors
 from meshwright.specs import ModelSpec, MoeMlp, PlanRow, Workload
@@ -233,15 +234,15 @@ def test_rows_in_several_ways_stand_one_after_the_other(alone: bool) -> None:
 def test_rows_that_are_checked_in_parts_are_those_checked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = grid()
     for together in (1, 40, 1 << 30):
-        monkeypatch.setattr("meshwright.search.grid.CHECKED_TOGETHER", together)
+        monkeypatch.setattr("meshwright.search.legal_rows.CHECKED_TOGETHER", together)
         for name in COLUMNS:
             assert np.array_equal(getattr(grid(), name), getattr(at_once, name)), name
 
 
 def test_rows_given_in_parts_are_those_given_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = grid()
-    monkeypatch.setattr("meshwright.search.grid.CHECKED_TOGETHER", 8)
-    monkeypatch.setattr("meshwright.search.grid.BOUNDED_TOGETHER", 100)
+    monkeypatch.setattr("meshwright.search.legal_rows.CHECKED_TOGETHER", 8)
+    monkeypatch.setattr("meshwright.search.legal_rows.BOUNDED_TOGETHER", 100)
     parts = list(grid_parts(MODEL, WORKLOAD, DEVICES, Space()))
     assert len(parts) > 10
     assert all(0 < part.rows < 200 for part in parts)
@@ -258,8 +259,8 @@ def test_a_device_count_without_legal_rows_has_no_parts() -> None:
 def test_the_least_time_of_parts_is_that_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     group = nodes_of(device("H100"), 2).groups[0]
     whole = _least_s.__wrapped__(MODEL, group, WORKLOAD, Space())
-    monkeypatch.setattr("meshwright.search.grid.BOUNDED_TOGETHER", 100)
-    monkeypatch.setattr("meshwright.search.grid.CHECKED_TOGETHER", 8)
+    monkeypatch.setattr("meshwright.search.legal_rows.BOUNDED_TOGETHER", 100)
+    monkeypatch.setattr("meshwright.search.legal_rows.CHECKED_TOGETHER", 8)
     assert _least_s.__wrapped__(MODEL, group, WORKLOAD, Space()) == whole
 
 
