@@ -110,7 +110,7 @@ def attention(table: Table, burst: Numbers) -> np.ndarray:
         qk_dim=dims,
         v_dim=values,
     )
-    blocks = compute.Blocks(
+    blocks = compute.AttentionBlocks(
         queries=spec.flash_tile,
         units=table.each("units"),
         dim_half=beside * (dims + values) / 2,

@@ -65,7 +65,7 @@ def timings(
             ),
             backward=backward,
             roof=roof(flash * (0.8 if backward else 1.0)),
-            blocks=compute.Blocks(
+            blocks=compute.AttentionBlocks(
                 queries=BASE.flash_tile,
                 units=UNITS,
                 dim_half=(BASE.flash_dim_cost(128, 128) - 1) * 128,

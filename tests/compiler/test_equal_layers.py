@@ -16,7 +16,7 @@ from meshwright.compiler.equal_layers import (
     LEAST_CALLED,
     LEAST_LAYERS,
     MOST_CALLS,
-    LayerPart,
+    CalledEquations,
     ProgramForms,
     layer_parts,
     with_layers_called,
@@ -61,11 +61,11 @@ def program(fun: Any, *operands: Any) -> core.ClosedJaxpr:
     return opened(jax.make_jaxpr(fun)(*operands))
 
 
-def parts_of(closed: core.ClosedJaxpr) -> tuple[LayerPart, ...]:
+def parts_of(closed: core.ClosedJaxpr) -> tuple[CalledEquations, ...]:
     return layer_parts(closed, ProgramForms())
 
 
-def run(closed: core.ClosedJaxpr, parts: tuple[LayerPart, ...], operands: Any) -> list[Any]:
+def run(closed: core.ClosedJaxpr, parts: tuple[CalledEquations, ...], operands: Any) -> list[Any]:
     """The parts one after the other; the whole where there are none."""
     if not parts:
         return core.jaxpr_as_fun(closed)(*jax.tree.leaves(operands))

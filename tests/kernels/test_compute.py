@@ -188,7 +188,7 @@ def flash_s(query_len: Any, *, causal: bool = True, backward: bool = False, **ch
         attention(pairs=pairs, query_len=query_len, key_len=query_len, **options),
         backward=backward,
         roof=roof(**options),
-        blocks=compute.Blocks(queries=options["tile_query"], **cut),
+        blocks=compute.AttentionBlocks(queries=options["tile_query"], **cut),
         element_bytes=options["element_bytes"],
     )
 

@@ -15,7 +15,7 @@ from meshwright.formats.cluster import Assumption
 from meshwright.planning.axes import inexact
 from meshwright.planning.job_inputs import JobInputs, job_inputs
 from meshwright.planning.objectives import QUICKEST, Aim, aim_of
-from meshwright.planning.one_kind import Found
+from meshwright.planning.one_kind import BestPlans
 from meshwright.planning.one_kind_plans import OneKindPlans, one_kind_plans, pinned_notes, target_note
 from meshwright.planning.rank_map import rank_map
 from meshwright.planning.reason import Reason
@@ -249,7 +249,7 @@ def _reasons(one_kind: OneKindPlans, job: Job, aim: Aim) -> Iterator[Reason]:
             yield kept_out
 
 
-def _warnings(found: Found, plans: tuple[RankedPlan, ...]) -> Iterator[str]:
+def _warnings(found: BestPlans, plans: tuple[RankedPlan, ...]) -> Iterator[str]:
     """Tight memory, idle devices, groups that leave their domain, schedules that change the gradient."""
     if found.result.certificate.stopped:
         yield stopped_warning(found.result.certificate.stopped)

@@ -25,7 +25,7 @@ Values = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class StudyAxis:
     """One option or number with its values."""
 
     name: str
@@ -39,7 +39,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class StudyQuestion:
     """One combination: what a verb is asked, on which devices."""
 
     number: int
@@ -86,12 +86,12 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class SweepStudy:
     """Every combination of the values of some axes."""
 
     verb: str
     """`plan`, or `estimate` where the study states plans."""
-    axes: tuple[Axis, ...]
+    axes: tuple[StudyAxis, ...]
     """Options in the order in which they are stated, then numbers of devices; the last changes quickest."""
     like: tuple[tuple[str, str], ...]
     used: tuple[tuple[str, frozenset[str]], ...] = ()
@@ -108,11 +108,11 @@ class Study:
         return options * sum(numbers or [1])
 
     @property
-    def varied(self) -> tuple[Axis, ...]:
+    def varied(self) -> tuple[StudyAxis, ...]:
         """Axes with more than one value."""
         return tuple(axis for axis in self.axes if len(axis.values) > 1)
 
-    def questions(self) -> Iterator[Question]:
+    def questions(self) -> Iterator[StudyQuestion]:
         """All of them, each once."""
         options, numbers = ([axis for axis in self.axes if bool(axis.device) is of] for of in (False, True))
         place = itertools.count()
@@ -123,7 +123,7 @@ class Study:
             for stated in itertools.product(*(axis.values if axis.device in names else (None,) for axis in numbers)):
                 yield self.question(next(place), (*chosen, *stated))
 
-    def question(self, number: int, values: Values) -> Question:
+    def question(self, number: int, values: Values) -> StudyQuestion:
         """The combination of some values.
 
         Args:
@@ -135,7 +135,7 @@ class Study:
         names = self._named(asked)
         own = [(axis, value) for axis, value in chosen if not axis.device or axis.device in names]
         said = {axis.name: plain_value(value) for axis, value in own}
-        return Question(
+        return StudyQuestion(
             number=number,
             verb=self.verb,
             values=tuple((axis.name, said.get(axis.name)) for axis in self.axes),

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from meshwright.app.study import Axis, Question, Study, Values, plain_value
+from meshwright.app.study import StudyAxis, StudyQuestion, SweepStudy, Values, plain_value
 from meshwright.app.verbs import VERBS
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.fields.field import Field
@@ -46,7 +46,7 @@ CODE = "MW247"
 MOST_SHOWN = 6
 
 
-def read_study(source: Mapping[str, Any] | str | os.PathLike[str]) -> Study:
+def read_study(source: Mapping[str, Any] | str | os.PathLike[str]) -> SweepStudy:
     """A study from a file or a table.
 
     Every key is an option of `plan` by its name, with one value or a list of them; of options that take a list, a list
@@ -67,7 +67,7 @@ def read_study(source: Mapping[str, Any] | str | os.PathLike[str]) -> Study:
     return _study(read_table(path, "study"), path.parent)
 
 
-def _study(table: Mapping[str, Any], folder: Path) -> Study:
+def _study(table: Mapping[str, Any], folder: Path) -> SweepStudy:
     gather = Gather()
     devices = table.get(GPU, {})
     if not isinstance(devices, Mapping) or not all(isinstance(one, Mapping) for one in devices.values()):
@@ -78,7 +78,7 @@ def _study(table: Mapping[str, Any], folder: Path) -> Study:
     options = _options(gather, {key: value for key, value in table.items() if key != GPU}, verb, folder)
     like = {name: str(own.get(LIKE, name)) for name, own in devices.items()}
     numbers = [axis for name, own in devices.items() for axis in _numbers(gather, name, own)]
-    study = Study(verb=verb, axes=(*options, *numbers), like=tuple(like.items()))
+    study = SweepStudy(verb=verb, axes=(*options, *numbers), like=tuple(like.items()))
     if not gather.errors and like:
         study = replace(study, used=gather.attempt(lambda: _used(study)) or ())
     gather.done()
@@ -89,14 +89,14 @@ def _study(table: Mapping[str, Any], folder: Path) -> Study:
     return study
 
 
-def _options(gather: Gather, table: Mapping[str, Any], verb: str, folder: Path) -> list[Axis]:
+def _options(gather: Gather, table: Mapping[str, Any], verb: str, folder: Path) -> list[StudyAxis]:
     """Options of the verb, by any of their names."""
     fields = {one.name: one for one in request_fields(VERBS[verb].request) if one.name not in NOT_SWEPT}
     names = {
         **{_plain(one.spelled): name for name, one in fields.items() if not one.argument},
         **{n: n for n in fields},
     }
-    axes: dict[str, Axis] = {}
+    axes: dict[str, StudyAxis] = {}
     for key, stated in table.items():
         name = names.get(_plain(key))
         if name is None:
@@ -105,7 +105,7 @@ def _options(gather: Gather, table: Mapping[str, Any], verb: str, folder: Path) 
             what, why = f"{key} and another key are both {name}", "an option is stated once"
             gather.problem(Problem(what=what, why=why, fix="leave one out", field=key), CODE)
         elif (values := _values(gather, key, stated, fields[name])) is not None:
-            axes[name] = Axis(name=name, values=tuple(_beside(name, one, folder) for one in values))
+            axes[name] = StudyAxis(name=name, values=tuple(_beside(name, one, folder) for one in values))
     return list(axes.values())
 
 
@@ -167,7 +167,7 @@ def _beside(name: str, value: Any, folder: Path) -> Any:
         return value
 
 
-def _numbers(gather: Gather, name: str, table: Mapping[str, Any], inside: str = "") -> Iterator[Axis]:
+def _numbers(gather: Gather, name: str, table: Mapping[str, Any], inside: str = "") -> Iterator[StudyAxis]:
     """Numbers of a device, those of its `node` and `efficiency` tables among them."""
     for own, stated in table.items():
         key = f"{inside}{own}"
@@ -189,14 +189,14 @@ def _numbers(gather: Gather, name: str, table: Mapping[str, Any], inside: str = 
             )
             gather.problem(Problem(what=what, why=why, fix=f"{key} = [80, 120]", field=key), CODE)
         else:
-            yield Axis(name=f"{name}.{key}", values=_distinct(values), device=name, key=key)
+            yield StudyAxis(name=f"{name}.{key}", values=_distinct(values), device=name, key=key)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER
 
 
-def _used(study: Study) -> tuple[tuple[str, frozenset[str]], ...]:
+def _used(study: SweepStudy) -> tuple[tuple[str, frozenset[str]], ...]:
     """The devices of the study that each text of `gpus` names.
 
     Raises:
@@ -232,7 +232,7 @@ def _used(study: Study) -> tuple[tuple[str, frozenset[str]], ...]:
     return tuple(used.items())
 
 
-def _check_values(study: Study) -> None:
+def _check_values(study: SweepStudy) -> None:
     """Raise where a value cannot be read, or is not one that its option has, beside the first of all others.
 
     Raises:
@@ -257,7 +257,7 @@ MOST_CHECKED = 1000
 """Values that are tried before a sweep begins."""
 
 
-def _read_one(gather: Gather, question: Question) -> None:
+def _read_one(gather: Gather, question: StudyQuestion) -> None:
     """Note where an option cannot be read, or names a model or a cluster that there is not."""
     request: Any = gather.attempt(question.request)
     if request is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from meshwright.app.answer import Answer
 from meshwright.app.requests.sweep import SweepRequest
-from meshwright.app.study import Axis, Question, Study, plain_value
+from meshwright.app.study import StudyAxis, StudyQuestion, SweepStudy, plain_value
 from meshwright.app.study_file import read_study
 from meshwright.app.sweeping import Told, check_output, check_size, stream
 from meshwright.app.verbs import VERBS
@@ -56,7 +56,7 @@ class Swept:
 class SweptTask:
     """A question as a task: it can be pickled, and done again."""
 
-    question: Question
+    question: StudyQuestion
     top: int
 
     def __call__(self) -> Swept:
@@ -69,7 +69,7 @@ class Sweep(Answer):
     """What a sweep found, combination by combination; its rows are in the file."""
 
     path: Path
-    study: Study
+    study: SweepStudy
     designs: tuple[dict[str, Any], ...]
     """Values of the axes, the best plan's time, rate and memory, or why there is none."""
     before: int
@@ -142,7 +142,7 @@ def sweep(request: SweepRequest, *, told: Told | None = None) -> Sweep:
     )
 
 
-def _ask_all(questions: Sequence[Question], runner: Runner, *, top: int) -> Iterator[Swept]:
+def _ask_all(questions: Sequence[StudyQuestion], runner: Runner, *, top: int) -> Iterator[Swept]:
     """What came of questions, as they end."""
     for first in range(0, len(questions), QUESTIONS_AT_ONCE):
         tasks = [SweptTask(question=one, top=top) for one in questions[first : first + QUESTIONS_AT_ONCE]]
@@ -150,7 +150,7 @@ def _ask_all(questions: Sequence[Question], runner: Runner, *, top: int) -> Iter
             yield found
 
 
-def asked(question: Question, top: int) -> Swept:
+def asked(question: StudyQuestion, top: int) -> Swept:
     """The answer of one question, as rows.
 
     Args:
@@ -214,7 +214,7 @@ def _write(file: SweepFile, found: Swept) -> int:
     return found.space
 
 
-def arrow_schema(axes: Sequence[Axis]) -> Any:
+def arrow_schema(axes: Sequence[StudyAxis]) -> Any:
     """Columns and their types.
 
     Args:
@@ -263,7 +263,7 @@ def arrow_table(schema: Any, found: Swept) -> Any:
     return arrow.table([cells(field) for field in schema], schema=schema)
 
 
-def effects(study: Study, designs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def effects(study: SweepStudy, designs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What each value of each axis is worth: designs that differ in it alone, compared with its first value.
 
     Between clusters of which only one has a device, the numbers of that device differ too.
@@ -279,7 +279,7 @@ def effects(study: Study, designs: Sequence[Mapping[str, Any]]) -> list[dict[str
     return [_effect(axis, value, designs) for axis in study.varied for value in map(plain_value, axis.values[1:])]
 
 
-def _effect(axis: Axis, value: Any, designs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _effect(axis: StudyAxis, value: Any, designs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = plain_value(axis.values[0])
     before, after = ([one for one in designs if one["values"][axis.name] == own] for own in (first, value))
     common = _common(axis, before, after)
@@ -317,7 +317,7 @@ def _mean(ratios: Iterable[float]) -> float | None:
     return math.exp(sum(found) / len(found)) if found else None
 
 
-def _common(axis: Axis, *sides: Sequence[Mapping[str, Any]]) -> list[str]:
+def _common(axis: StudyAxis, *sides: Sequence[Mapping[str, Any]]) -> list[str]:
     """The other axes; between clusters only those that both have: a device that one lacks has no numbers there."""
     if not all(sides):
         return []

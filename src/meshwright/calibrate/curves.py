@@ -242,7 +242,7 @@ def _attention(
                 shape,
                 backward=backward,
                 roof=replace(roof, max_fraction=np.exp(x[0])),
-                blocks=compute.Blocks(
+                blocks=compute.AttentionBlocks(
                     queries=base.flash_tile,
                     units=units,
                     dim_half=beside,

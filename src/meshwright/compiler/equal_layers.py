@@ -38,7 +38,7 @@ NEARLY = 0.9
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class LayerPart:
+class CalledEquations:
     """Equations of a program that are called at once."""
 
     program: core.ClosedJaxpr
@@ -50,7 +50,7 @@ class LayerPart:
     """Equal for parts that compute the same."""
 
 
-def layer_parts(closed: core.ClosedJaxpr, forms: ProgramForms) -> tuple[LayerPart, ...]:
+def layer_parts(closed: core.ClosedJaxpr, forms: ProgramForms) -> tuple[CalledEquations, ...]:
     """A program cut at layers that it repeats; empty where it repeats none, or too little.
 
     Args:
@@ -327,7 +327,7 @@ def _live_bytes(eqns: Sequence[core.JaxprEqn]) -> Int[np.ndarray, " places"]:
 
 def _parts(
     closed: core.ClosedJaxpr, pieces: Sequence[Sequence[core.JaxprEqn]], forms: ProgramForms
-) -> Iterator[LayerPart]:
+) -> Iterator[CalledEquations]:
     jaxpr = closed.jaxpr
     constants = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     returned = {atom for atom in jaxpr.outvars if isinstance(atom, core.Var)}
@@ -350,6 +350,6 @@ def _parts(
         )  # fmt: skip
         places = {var: place for place, var in enumerate([*own, *reads])}
         form = (tuple(id(constants[var]) for var in own), len(reads), forms.body(eqns, writes, places))
-        yield LayerPart(
+        yield CalledEquations(
             program=core.ClosedJaxpr(program, [constants[var] for var in own]), reads=reads, writes=writes, form=form
         )

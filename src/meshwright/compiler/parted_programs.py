@@ -8,7 +8,7 @@ from typing import Any
 
 from jax.extend import core
 
-from meshwright.compiler.equal_layers import LayerPart, ProgramForms, layer_parts
+from meshwright.compiler.equal_layers import CalledEquations, ProgramForms, layer_parts
 from meshwright.compiler.ranks.layout import Layout, PlacedValue
 
 
@@ -92,8 +92,8 @@ class _Cut:
     """The calls of one executable."""
 
     def __init__(
-        self, own: PartedPrograms, layout: Layout, name: str, closed: core.ClosedJaxpr, parts: Sequence[LayerPart],
-        reads: Sequence[PlacedValue], writes: Sequence[PlacedValue], sums: int,
+        self, own: PartedPrograms, layout: Layout, name: str, closed: core.ClosedJaxpr,
+        parts: Sequence[CalledEquations], reads: Sequence[PlacedValue], writes: Sequence[PlacedValue], sums: int,
     ) -> None:  # fmt: skip
         self.own, self.layout, self.name, self.closed, self.parts, self.sums = own, layout, name, closed, parts, sums
         invars, outvars = closed.jaxpr.invars, closed.jaxpr.outvars
@@ -118,7 +118,7 @@ class _Cut:
         }
         return [self._call(part, results[number], read_later) for number, part in enumerate(self.parts)]
 
-    def _call(self, part: LayerPart, results: Sequence[tuple[Any, int]], read_later: set[core.Var]) -> PartCall:
+    def _call(self, part: CalledEquations, results: Sequence[tuple[Any, int]], read_later: set[core.Var]) -> PartCall:
         plain = [(atom, place) for atom, place in results if place < self.first_sum]
         summed = [(atom, place) for atom, place in results if place >= self.first_sum]
         slots = [self.first_result + place for _, place in plain]

@@ -58,7 +58,7 @@ class HopSide:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hops:
+class PipelineHops:
     """Of one pipeline, behind each worker and chunk."""
 
     transfer_s: Float[np.ndarray, "workers chunks"]
@@ -87,7 +87,9 @@ class HopLinks:
             (model.vocab, model.hidden * workload.precision.bytes_of("reduce")) if model.sums_tied_table else None
         )
 
-    def hops(self, stages: Sequence[Site], sides: Sequence[Sequence[Sequence[HopSide]]], placement: Placement) -> Hops:
+    def hops(
+        self, stages: Sequence[Site], sides: Sequence[Sequence[Sequence[HopSide]]], placement: Placement
+    ) -> PipelineHops:
         """Everything between the layers of one pipeline.
 
         Args:
@@ -126,7 +128,9 @@ class HopLinks:
                 )
             forward_s[there] += ahead
             backward_s[here] += back
-        return Hops(transfer_s=transfer_s, forward_s=forward_s, backward_s=backward_s * self._training, sent_bytes=sent)
+        return PipelineHops(
+            transfer_s=transfer_s, forward_s=forward_s, backward_s=backward_s * self._training, sent_bytes=sent
+        )
 
     def tied_s(self, stages: Sequence[Site], first: HopSide, last: HopSide) -> float:
         """Sum of a shared embedding's gradients between the first and the last worker.
@@ -176,7 +180,7 @@ class HopLinks:
         return float(all_gather_s(side.whole * self._sequence_bytes, inside=inside, rates=site.hardware.rates))
 
 
-def with_hops(columns: PipelineColumns, hops: Hops) -> PipelineColumns:
+def with_hops(columns: PipelineColumns, hops: PipelineHops) -> PipelineColumns:
     """The columns of a pipeline with what its chunks rearrange around their layers.
 
     Args:

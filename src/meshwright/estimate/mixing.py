@@ -83,7 +83,7 @@ def fused_s(
         _shape(local, qk_dim, v_dim),
         backward=backward,
         roof=roof(hardware, hardware.attention_flop_per_s, hardware.flash_fraction(backward=backward)),
-        blocks=compute.Blocks(
+        blocks=compute.AttentionBlocks(
             queries=efficiency.flash_tile,
             units=hardware.units,
             dim_half=exponentials,
@@ -95,7 +95,7 @@ def fused_s(
 
 
 def flash_dim_half(op: CoreAttention, efficiency: KernelEfficiency, qk_dim: int, v_dim: int) -> float:
-    """Head dims that a pair costs beyond its multiply-adds, as `compute.Blocks` takes them.
+    """Head dims that a pair costs beyond its multiply-adds, as `compute.AttentionBlocks` takes them.
 
     Args:
         op: whose scores may be capped.

@@ -18,7 +18,7 @@ from meshwright.estimate.data_network import DataGroups, Partners
 from meshwright.estimate.hardware import Hardware
 from meshwright.estimate.held_up import held_up
 from meshwright.estimate.holdings import Holding, beside, counts_of_rows, holding, layouts, updates_of
-from meshwright.estimate.hops import HopLinks, Hops, HopSide, with_hops
+from meshwright.estimate.hops import HopLinks, HopSide, PipelineHops, with_hops
 from meshwright.estimate.layout import ModelLayout
 from meshwright.estimate.pipeline import BoundaryColumns, PricedItems, StageCounts, pipeline_columns
 from meshwright.estimate.rows import RowKey, Rows, sharding_columns
@@ -169,7 +169,7 @@ class PlanPricer:
         pipeline: Pipeline,
         stages: Sequence[Site],
         edges: Sequence[int],
-        hops: Hops,
+        hops: PipelineHops,
         tied_s: float,
     ) -> tuple[PipelineColumns, tuple[Holding, ...]]:
         """One pipeline, ready to run: its rows, counts of them in every chunk, and what passes between workers."""
@@ -249,7 +249,7 @@ class PlanPricer:
 
     def _hops(
         self, plan: ExecutionPlan, pipeline: Pipeline, stages: Sequence[Site], edges: Sequence[int]
-    ) -> tuple[Hops, float]:
+    ) -> tuple[PipelineHops, float]:
         """What passes between workers, and the sum of a shared embedding's gradients."""
         schedule = schedule_of(pipeline.schedule)
         sequences = pipeline.micro_batch * plan.data_degree(pipeline)

@@ -75,7 +75,7 @@ class AttentionShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
+class AttentionBlocks:
     """How fused attention is cut into blocks of queries."""
 
     queries: Column
@@ -197,7 +197,7 @@ def entry_pairs(tokens: int, entry: int, most: float = np.inf) -> float:
 
 
 def flash_attention_s(
-    shape: AttentionShape, *, backward: bool, roof: Roof, blocks: Blocks, element_bytes: Column
+    shape: AttentionShape, *, backward: bool, roof: Roof, blocks: AttentionBlocks, element_bytes: Column
 ) -> Amount:
     """Seconds of fused attention in one direction: max(compute, memory) + launch.
 

@@ -13,7 +13,7 @@ from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.library.software import canonical
 from meshwright.planning.job_inputs import resolve_model
-from meshwright.planning.one_kind import Found
+from meshwright.planning.one_kind import BestPlans
 from meshwright.planning.used_nodes import on_used_nodes
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
@@ -74,7 +74,7 @@ def _held_otherwise(target: Target, job: Job) -> tuple[Problem, ...]:
     return (Problem(what=what, why="it does not fit", fix="shard over more devices", field="memory"),)
 
 
-def simplest_first(found: Found) -> tuple[Found, Assumption | None]:
+def simplest_first(found: BestPlans) -> tuple[BestPlans, Assumption | None]:
     """The plan that needs fewest options first, among those that tie with the quickest; and why, where it moved.
 
     Args:

@@ -33,7 +33,7 @@ SpaceFor = Callable[[ClusterSpec], Space]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class BestPlans:
     """The best plans, and how many of the devices they use."""
 
     result: SearchResult
@@ -57,7 +57,7 @@ def find_plans(
     top: int = 5,
     refuses: Refusals | None = None,
     pareto: bool = False,
-) -> Found:
+) -> BestPlans:
     """The quickest plans on a cluster or, where not all devices can be used well, on the largest part that can.
 
     Args:
@@ -78,7 +78,7 @@ def find_plans(
         return accepted(model, part, workload, space_for(part), top, refuses, pareto=pareto)
 
     whole = on(cluster)
-    found = Found(result=whole, cluster=cluster)
+    found = BestPlans(result=whole, cluster=cluster)
     if not whole.plans or not is_round(cluster.devices):
         found = _part(found, on, model, workload)
     if even_nodes(cluster):
@@ -96,7 +96,9 @@ def find_plans(
     return found
 
 
-def _part(found: Found, on: Callable[[ClusterSpec], SearchResult], model: ModelSpec, workload: Workload) -> Found:
+def _part(
+    found: BestPlans, on: Callable[[ClusterSpec], SearchResult], model: ModelSpec, workload: Workload
+) -> BestPlans:
     """The quicker of the whole cluster and its largest part of a round count.
 
     Where the whole is round and has legal plans, fewer devices do not help.
@@ -116,7 +118,7 @@ def _part(found: Found, on: Callable[[ClusterSpec], SearchResult], model: ModelS
         if result.plans:
             time_s = result.plans[0].estimate.step_time_s
             if not best.result.plans or time_s < best.result.plans[0].estimate.step_time_s * (1 - CLEARLY_FASTER):
-                best = Found(result=result, cluster=part, idle=_idle(found, part, model, workload, time_s))
+                best = BestPlans(result=result, cluster=part, idle=_idle(found, part, model, workload, time_s))
             break
         if tried == MOST_SUBSETS:
             break
@@ -124,8 +126,12 @@ def _part(found: Found, on: Callable[[ClusterSpec], SearchResult], model: ModelS
 
 
 def _on_even_nodes(
-    found: Found, cluster: ClusterSpec, on: Callable[[ClusterSpec], SearchResult], model: ModelSpec, workload: Workload
-) -> Found:
+    found: BestPlans,
+    cluster: ClusterSpec,
+    on: Callable[[ClusterSpec], SearchResult],
+    model: ModelSpec,
+    workload: Workload,
+) -> BestPlans:
     """The quicker of what was found and plans that leave devices of every node idle: seven divide heads badly."""
     nodes = cluster.groups[0].nodes
     some = [first_nodes(cluster, nodes=nodes, per_node=each) for each in even_nodes(cluster)]
@@ -134,12 +140,12 @@ def _on_even_nodes(
 
 def _quicker_on(
     some: Sequence[ClusterSpec],
-    found: Found,
+    found: BestPlans,
     cluster: ClusterSpec,
     on: Callable[[ClusterSpec], SearchResult],
     model: ModelSpec,
     workload: Workload,
-) -> Found:
+) -> BestPlans:
     """The quickest of what was found and the plans on some parts of a cluster."""
     whole = best = found
     for part in some:
@@ -152,11 +158,11 @@ def _quicker_on(
         time_s = result.plans[0].estimate.step_time_s
         if not best.result.plans or time_s < best.result.plans[0].estimate.step_time_s:
             everything = replace(whole, cluster=cluster)
-            best = Found(result=result, cluster=part, idle=_idle(everything, part, model, workload, time_s))
+            best = BestPlans(result=result, cluster=part, idle=_idle(everything, part, model, workload, time_s))
     return best
 
 
-def _idle(whole: Found, part: ClusterSpec, model: ModelSpec, workload: Workload, time_s: float) -> Reason:
+def _idle(whole: BestPlans, part: ClusterSpec, model: ModelSpec, workload: Workload, time_s: float) -> Reason:
     """Why a part of the devices is used."""
     devices, certificate = whole.cluster.devices, whole.result.certificate
     if whole.result.plans:
@@ -212,7 +218,7 @@ def accepted(
             return result
         from meshwright.planning.target_space import plain_instead
 
-        where = Found(result=result, cluster=cluster)
+        where = BestPlans(result=result, cluster=cluster)
         refusals = [refuses(where.job(plan, model, workload)) for plan in result.plans]
         good = tuple(plan for plan, problems in zip(result.plans, refusals, strict=True) if not problems)
         front = tuple(plan for plan in result.pareto if not refuses(where.job(plan, model, workload)))
@@ -248,7 +254,7 @@ def find_best(
     top: int = 5,
     refuses: Refusals | None = None,
     pareto: bool = False,
-) -> Found:
+) -> BestPlans:
     """The best plans by an aim, on as many nodes as it takes.
 
         price of a step = price per device and hour x devices x step / 3600
@@ -308,7 +314,7 @@ def find_best(
     return replace(best, result=replace(best.result, plans=kept[:top]))
 
 
-def raise_unmet(found: Sequence[Found], aim: Aim, model: ModelSpec) -> None:
+def raise_unmet(found: Sequence[BestPlans], aim: Aim, model: ModelSpec) -> None:
     """Say which limits no plan keeps to.
 
     Args:
@@ -325,9 +331,9 @@ def raise_unmet(found: Sequence[Found], aim: Aim, model: ModelSpec) -> None:
     admitted(aim, every, f"{model.name} on {found[0].cluster.name}")
 
 
-def _on_fewer(cluster: ClusterSpec, on: partial[Found]) -> list[Found]:
+def _on_fewer(cluster: ClusterSpec, on: partial[BestPlans]) -> list[BestPlans]:
     """Plans on fewer and fewer nodes, as long as any fits."""
-    group, found = cluster.groups[0], list[Found]()
+    group, found = cluster.groups[0], list[BestPlans]()
     for nodes in _fewer(group.nodes):
         part = first_nodes(cluster, nodes=nodes, per_node=group.devices_per_node)
         try:
@@ -353,7 +359,7 @@ def _clearly_better(one: Offer[FoundPlan], other: Offer[FoundPlan], aim: Aim) ->
     return excess < least_excess or (excess == least_excess == 0 and value < least * (1 - CLEARLY_FASTER / 2))
 
 
-def _why_fewer(whole: Found, part: Found, aim: Aim) -> Reason:
+def _why_fewer(whole: BestPlans, part: BestPlans, aim: Aim) -> Reason:
     """What the part has over the whole cluster."""
     counts = part.cluster.devices, whole.cluster.devices
     if not whole.result.plans:
@@ -367,7 +373,7 @@ def _why_fewer(whole: Found, part: Found, aim: Aim) -> Reason:
     return idle_reason(*counts, aim.by.saves, rented=True, saved=1 - least / value)
 
 
-def offers(found: Found) -> list[Offer[FoundPlan]]:
+def offers(found: BestPlans) -> list[Offer[FoundPlan]]:
     """The plans with what they take and cost, in their order."""
     group, devices = found.cluster.groups[0], found.cluster.devices
     rate = 1.0 if group.price_per_hour is None else group.price_per_hour

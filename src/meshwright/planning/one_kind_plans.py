@@ -14,7 +14,7 @@ from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.objectives import QUICKEST, Aim
-from meshwright.planning.one_kind import Found, Refusals, find_best
+from meshwright.planning.one_kind import BestPlans, Refusals, find_best
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 
@@ -29,7 +29,7 @@ MOST_NAMED = 8
 class OneKindPlans:
     """What a search on one kind of device found, at least one plan."""
 
-    found: Found
+    found: BestPlans
     space: Space | None = None
     """What was searched on the whole cluster; None where it narrows nothing that the answer has to name."""
     chosen: Assumption | None = None
@@ -124,7 +124,7 @@ def _space_for(inputs: JobInputs, limits: SpaceFields, refuses: Refusals | None)
 
 
 def no_plan_of(
-    inputs: JobInputs, limits: SpaceFields, found: Found, target: str | None, *, asked: JobInputs | None = None
+    inputs: JobInputs, limits: SpaceFields, found: BestPlans, target: str | None, *, asked: JobInputs | None = None
 ) -> InfeasibleError:
     """The constraint that binds, and what would make a plan fit.
 
@@ -158,7 +158,7 @@ def no_plan_of(
     )
 
 
-def _equal_pipelines_suffice(found: Found, cluster: ClusterSpec) -> bool:
+def _equal_pipelines_suffice(found: BestPlans, cluster: ClusterSpec) -> bool:
     """Whether equal pipelines use every device: one device, or a power of two of them with a plan on all."""
     if cluster.devices == 1:
         return True
@@ -182,7 +182,7 @@ def target_note(target: str) -> Assumption:
     return Assumption(name="target", value=f"plans that {target_named(target).title} can run", basis="assumed")
 
 
-def _measured_again(found: Found) -> Found:
+def _measured_again(found: BestPlans) -> BestPlans:
     """Ordered once more: the plan whose own step was measured stands where the measurement puts it."""
     plans = tuple(sorted(found.result.plans, key=lambda plan: plan.estimate.step_time_s))
     return replace(found, result=replace(found.result, plans=plans))

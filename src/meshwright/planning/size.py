@@ -19,7 +19,7 @@ from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.fewer_nodes import is_round
 from meshwright.planning.goodput import goodput
 from meshwright.planning.job_inputs import JobInputs
-from meshwright.planning.one_kind import Found, find_plans
+from meshwright.planning.one_kind import BestPlans, find_plans
 from meshwright.planning.plan_shape import title
 from meshwright.planning.whole_run import whole_run
 from meshwright.records import Record
@@ -111,7 +111,7 @@ class Sizing:
         self.considered = 0
         self.skipped = 0
         """Counts left out because too many had been searched already."""
-        self._last: dict[int, tuple[JobInputs, Found]] = {}
+        self._last: dict[int, tuple[JobInputs, BestPlans]] = {}
         """The count that was searched last."""
         self.stopped = ""
         """The limit at which counts were no longer looked at one after the other; empty where it was not reached."""
@@ -192,7 +192,7 @@ class Sizing:
         """The limit at which the search of a count stopped."""
         return self._last[devices][1].result.certificate.stopped if devices in self._last else ""
 
-    def found(self, devices: int) -> tuple[JobInputs, Found]:
+    def found(self, devices: int) -> tuple[JobInputs, BestPlans]:
         """The best plan of a count and its runner-up, with the job they are for."""
         if devices not in self._last:
             inputs = replace(self.base, cluster=self.on(devices))

@@ -8,7 +8,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.source import PricedPlan
-from meshwright.planning.one_kind import Found, SpaceFor
+from meshwright.planning.one_kind import BestPlans, SpaceFor
 from meshwright.planning.reason import idle_reason
 from meshwright.search.result import FoundPlan, SearchResult
 from meshwright.specs.plan import ExecutionPlan
@@ -19,7 +19,7 @@ GAIN = 0.01
 """Share of the step that unequal pipelines must save to stand in for equal ones."""
 
 
-def with_unequal(inputs: JobInputs, found: Found, space_for: SpaceFor, *, top: int) -> Found:
+def with_unequal(inputs: JobInputs, found: BestPlans, space_for: SpaceFor, *, top: int) -> BestPlans:
     """The plans found, behind those of unequal pipelines or chunks that are clearly quicker.
 
     Args:
@@ -45,7 +45,7 @@ def with_unequal(inputs: JobInputs, found: Found, space_for: SpaceFor, *, top: i
     idle = found.idle
     if used != found.cluster.devices:
         idle = None if used == whole.devices else idle_reason(used, whole.devices, "no faster plan")
-    return Found(result=result, cluster=whole, idle=idle)
+    return BestPlans(result=result, cluster=whole, idle=idle)
 
 
 def _beyond_rows(plan: ExecutionPlan) -> bool:

@@ -18,7 +18,7 @@ from meshwright.search.first_worker import FirstWorker
 from meshwright.search.priced_rows import PricedRows
 from meshwright.search.shape_tables import Shape, ShapeTables
 from meshwright.search.shardings import Sharding
-from meshwright.search.table import distinct
+from meshwright.search.table import distinct_codes
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.row import PlanRow, recompute_fields
 from meshwright.strategies.data import Z3, ShardingColumns
@@ -274,8 +274,8 @@ class Block:
         every, workers, items = held.shape
         set_of = tables.set_of[shapes]
 
-        used, row = distinct(rows, self.grid.rows)
-        used_shapes, shape = distinct(shapes, every)
+        used, row = distinct_codes(rows, self.grid.rows)
+        used_shapes, shape = distinct_codes(shapes, every)
 
         def products(table: np.ndarray, counts: np.ndarray) -> np.ndarray:
             """Of the rows and shapes of all pairs, of which the pairs are taken: one product is quicker than many short
@@ -342,7 +342,7 @@ class Block:
         gathering = np.flatnonzero(self.rows.table.columns.zero[choices, rows] == Z3)
         if len(gathering):
             code, shape = choices[gathering] * self.grid.rows + rows[gathering], shapes[gathering]
-            used, place = distinct(code, len(self.shardings) * self.grid.rows)
+            used, place = distinct_codes(code, len(self.shardings) * self.grid.rows)
             terms = self._gathered_terms(*np.divmod(used, self.grid.rows))
             pipeline_s[gathering] = terms.pipeline_s[place, shape]
             forward_s[gathering] = terms.first_forward_s[place, shape]

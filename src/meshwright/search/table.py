@@ -81,10 +81,10 @@ def per_pair(
 
 def _places(values: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "rows"]]:
     """The distinct values of a column, ascending, and the place of each row's among them."""
-    distinct = np.flatnonzero(np.bincount(values))
-    place = np.zeros(int(distinct[-1]) + 1, dtype=np.int64)
-    place[distinct] = np.arange(len(distinct))
-    return distinct, place[values]
+    distinct_codes = np.flatnonzero(np.bincount(values))
+    place = np.zeros(int(distinct_codes[-1]) + 1, dtype=np.int64)
+    place[distinct_codes] = np.arange(len(distinct_codes))
+    return distinct_codes, place[values]
 
 
 def distinct_rows(*keys: Int[np.ndarray, "rows"]) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "rows"]]:
@@ -127,7 +127,9 @@ def combinations(*keys: Int[np.ndarray, "rows"]) -> list[tuple[int, ...]]:
     return list(zip(*(key[first].tolist() for key in keys), strict=True))
 
 
-def distinct(codes: Int[np.ndarray, "many"], most: int) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "many"]]:
+def distinct_codes(
+    codes: Int[np.ndarray, "many"], most: int
+) -> tuple[Int[np.ndarray, "distinct"], Int[np.ndarray, "many"]]:
     """The numbers below `most` that occur, ascending, and the place of each code among them.
 
     Args:

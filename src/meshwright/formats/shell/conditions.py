@@ -47,7 +47,7 @@ MAX_REGEX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class ConditionWord:
     """A word of a condition, with its glob where it stands on the right of `==`."""
 
     value: Value
@@ -60,7 +60,7 @@ class Operand:
 class _Grammar:
     """`!`, `-a`/`&&`, `-o`/`||` and brackets over tests of one or two words."""
 
-    def __init__(self, operands: list[Operand], shell: Shell, place: ScriptLine, *, double: bool) -> None:
+    def __init__(self, operands: list[ConditionWord], shell: Shell, place: ScriptLine, *, double: bool) -> None:
         self.operands, self.shell, self.place, self.double, self.at = operands, shell, place, double, 0
 
     def bare(self, ahead: int = 0) -> str:
@@ -115,7 +115,7 @@ class _Grammar:
             return False
         return True if unknown.single else unknown
 
-    def unary(self, mark: str, operand: Operand) -> Truth:
+    def unary(self, mark: str, operand: ConditionWord) -> Truth:
         if mark == "-n":
             return self.filled(operand.value)
         if mark == "-z":
@@ -136,7 +136,7 @@ class _Grammar:
             return Unknown(why=f"whether {shown or 'a file'} is there", place=self.place, names=names)
         return Unknown(why=f"what {mark} says", place=self.place)
 
-    def two(self, left: Operand, mark: str, right: Operand) -> Truth:
+    def two(self, left: ConditionWord, mark: str, right: ConditionWord) -> Truth:
         unknown = unknown_of(left.value) or unknown_of(right.value)
         whole = (*left.value, *right.value)
         if unknown is not None and mark in ("=", "==", "!=") and only_unset(whole) and not (left.value and right.value):
@@ -198,7 +198,7 @@ def either(one: Truth, other: Truth) -> Truth:
 
 def single(words: list[Value], shell: Shell, place: ScriptLine) -> Truth:
     """What `[ words ]` or `test words` says."""
-    operands = [Operand(word, patterns.quoted(known_text(word)), known_text(word)) for word in words]
+    operands = [ConditionWord(word, patterns.quoted(known_text(word)), known_text(word)) for word in words]
     return _decided(operands, shell, place, double=False)
 
 
@@ -212,11 +212,11 @@ def double(expander: Expander, start: int, end: int, place: ScriptLine) -> Truth
         bare = raw if not re.search(r"['\"\\$`]", raw) or raw in (r"\(", r"\)") else ""
         if regex:
             value, glob = expander.string(first, last), _regex(expander, first, last)
-            operands.append(Operand(value, glob, ""))
+            operands.append(ConditionWord(value, glob, ""))
             regex = False
             continue
         glob, _ = expander.glob(first, last)
-        operands.append(Operand(expander.string(first, last), glob, bare))
+        operands.append(ConditionWord(expander.string(first, last), glob, bare))
         regex = raw == "=~"
     return _decided(operands, expander.shell, place, double=True)
 
@@ -232,7 +232,7 @@ def _regex(expander: Expander, first: int, last: int) -> str:
     return "".join(out)
 
 
-def _decided(operands: list[Operand], shell: Shell, place: ScriptLine, *, double: bool) -> Truth:
+def _decided(operands: list[ConditionWord], shell: Shell, place: ScriptLine, *, double: bool) -> Truth:
     grammar = _Grammar(operands, shell, place, double=double)
     try:
         found = grammar.either()

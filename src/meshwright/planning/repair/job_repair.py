@@ -73,7 +73,7 @@ LOOKED_AT = 12
 """Plans of a few devices, the quickest of each layout, among which the first is taken that a framework runs."""
 
 
-class Fitting(NamedTuple):
+class FittingPlan(NamedTuple):
     """A plan that fits."""
 
     plan: str
@@ -83,7 +83,7 @@ class Fitting(NamedTuple):
     """The plan and what it is for."""
 
 
-def best_plan(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Fitting | None:
+def best_plan(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> FittingPlan | None:
     """The best 1F1B plan of another cluster or workload, None if nothing fits there either.
 
     No schedule keeps less alive at the same speed, so what fits at all fits with 1F1B; chunks may make it quicker. On a
@@ -105,7 +105,7 @@ def best_plan(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_
         return None
 
 
-def _run_by_some(fits: list[Fitting], space: Space) -> Fitting:
+def _run_by_some(fits: list[FittingPlan], space: Space) -> FittingPlan:
     """The first plan that a framework runs, if need be without settings that none has; else the first of all."""
     able = next((one for one in fits if run_by(one.job)), None)
     if able is not None:
@@ -121,7 +121,7 @@ def _run_by_some(fits: list[Fitting], space: Space) -> Fitting:
 
 def fitting(
     row: PlanRow, estimate: StepEstimate, model: ModelSpec, cluster: ClusterSpec, workload: Workload
-) -> Fitting:
+) -> FittingPlan:
     """A plan of a row, with its job.
 
     Args:
@@ -133,7 +133,7 @@ def fitting(
     """
     plan = expand(row, model, workload.seq_len)
     job = Job(model=model, cluster=cluster, workload=workload.with_batch(row.gbs), plan=plan)
-    return Fitting(plan=row.format(), estimate=estimate, job=job)
+    return FittingPlan(plan=row.format(), estimate=estimate, job=job)
 
 
 def _weights_alone(model: ModelSpec, workload: Workload, space: Space) -> float:
@@ -155,7 +155,7 @@ def _quick(space: Space) -> Space:
     return replace(space, pins=(*space.pins, ("schedule", (default_schedule(1),))))
 
 
-def job_repair(option: str, text: str, found: Fitting, *, changes_training: bool = False) -> JobRepair:
+def job_repair(option: str, text: str, found: FittingPlan, *, changes_training: bool = False) -> JobRepair:
     """A repair of what its plan costs.
 
     Args:

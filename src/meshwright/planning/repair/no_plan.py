@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.fields.limits import nothing_in_time
-from meshwright.planning.one_kind import Found, SpaceFor
+from meshwright.planning.one_kind import BestPlans, SpaceFor
 from meshwright.planning.repair.job_repair import JobRepair, Pins
 from meshwright.planning.repair.leanest import Leanest, leanest
 from meshwright.planning.repair.of_job import repairs_of_job
@@ -68,7 +68,7 @@ def no_plan(
     cluster: ClusterSpec,
     workload: Workload,
     space_for: SpaceFor,
-    found: Found,
+    found: BestPlans,
     freed: Mapping[Pins, SpaceFor],
     *,
     by_tokens: bool = False,

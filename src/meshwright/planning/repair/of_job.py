@@ -14,7 +14,7 @@ from meshwright.library.devices import larger_devices
 from meshwright.planning.batch_asked import usual_tokens
 from meshwright.planning.fewer_nodes import first_nodes, is_round
 from meshwright.planning.one_kind import SpaceFor
-from meshwright.planning.repair.job_repair import Fitting, Pins, Repairs, best_plan, job_repair
+from meshwright.planning.repair.job_repair import FittingPlan, Pins, Repairs, best_plan, job_repair
 from meshwright.planning.repair.leanest import Leanest
 from meshwright.planning.repair.of_offload import larger_host, offload_repairs
 from meshwright.planning.repair.of_tiles import in_tiles
@@ -95,7 +95,7 @@ def _more_devices(model: ModelSpec, cluster: ClusterSpec, workload: Workload, sp
             return first_nodes(cluster, nodes=nodes, per_node=per_node)
         return ClusterSpec(name=f"{nodes * per_node}x{group.device.name}", groups=(spec,))
 
-    def fits(devices: int) -> Fitting | None:
+    def fits(devices: int) -> FittingPlan | None:
         return best_plan(model, sized(devices), workload, space_for)
 
     def whole(devices: int) -> int:

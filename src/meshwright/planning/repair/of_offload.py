@@ -11,7 +11,7 @@ from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.estimate.result import StepEstimate
 from meshwright.planning.offload import IN_MEMORY, ON_DISKS, offload_text, spelled
 from meshwright.planning.one_kind import SpaceFor
-from meshwright.planning.repair.job_repair import Fitting, Repairs, best_plan, job_repair
+from meshwright.planning.repair.job_repair import FittingPlan, Repairs, best_plan, job_repair
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.model import ModelSpec
@@ -37,7 +37,7 @@ def offload_repairs(model: ModelSpec, cluster: ClusterSpec, workload: Workload, 
     if asked == ("none",):
         return
     for tokens in (IN_MEMORY, ON_DISKS):
-        tried: list[tuple[str, Fitting]] = []
+        tried: list[tuple[str, FittingPlan]] = []
         for token in tokens:
             away = offload_of(token)
             if token in asked:
@@ -81,7 +81,7 @@ def _with_offload(space_for: SpaceFor, token: str, part: ClusterSpec) -> Space:
     return replace(own, pins=(*(pin for pin in own.pins if pin[0] != "offload"), ("offload", (token,))))
 
 
-def _least_away(tried: list[tuple[str, Fitting]], group: NodeGroup) -> tuple[str, Fitting]:
+def _least_away(tried: list[tuple[str, FittingPlan]], group: NodeGroup) -> tuple[str, FittingPlan]:
     """The quickest that leaves the usual reserve; of those hardly slower the one that asks least of the host."""
     free = [one for one in tried if one[1].estimate.fits == "yes"] or tried
     limit_s = HARDLY_SLOWER * min(one[1].estimate.step_time_s for one in free)

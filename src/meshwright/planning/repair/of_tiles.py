@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.planning.offload import offload_text, spelled
-from meshwright.planning.repair.job_repair import Fitting, fitting
+from meshwright.planning.repair.job_repair import FittingPlan, fitting
 from meshwright.planning.repair.leanest import Leanest, priced_row
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
@@ -24,7 +24,7 @@ STEPS = ((TILED[:1], ""), (TILED, ""), (TILED, "o"), (TILED, "aog"))
 
 def in_tiles(
     tried: Sequence[Leanest], model: ModelSpec, cluster: ClusterSpec, workload: Workload
-) -> tuple[str, str, Fitting] | None:
+) -> tuple[str, str, FittingPlan] | None:
     """The quickest of the lean plans that fits with the fewest of logits, feed-forward parts and offload changed.
 
     Args:

@@ -54,7 +54,7 @@ _KEY = "recipe"
 
 
 @dataclass(slots=True, kw_only=True)
-class Recipe:
+class BridgeRecipe:
     """What a function sets."""
 
     keys: dict[str, Any] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def recognised(name: str, text: str) -> bool:
     return "ConfigContainer" in text and "cfg.model." in text and "megatron.bridge" in text
 
 
-def recipe_named(name: str, text: str, wanted: str) -> tuple[Recipe | None, Problem | None]:
+def recipe_named(name: str, text: str, wanted: str) -> tuple[BridgeRecipe | None, Problem | None]:
     """A function of a file, or the question for which.
 
     Args:
@@ -99,7 +99,7 @@ def recipe_named(name: str, text: str, wanted: str) -> tuple[Recipe | None, Prob
         what = f"{_KEY} is {chosen[:60]!r}" if chosen else f"which recipe of {name} is meant is not known"
         fix = f"give --set {_KEY}=NAME"
         return None, Problem(what=what, why=f"it holds {shown or 'none'}", fix=fix, field=_KEY)
-    found = Recipe()
+    found = BridgeRecipe()
     _Reader(functions=functions, names=constants(tree), found=found).run(functions[chosen], 0)
     return found, None
 
@@ -113,7 +113,7 @@ class _Reader:
 
     functions: dict[str, ast.FunctionDef]
     names: dict[str, Any]
-    found: Recipe
+    found: BridgeRecipe
 
     def run(self, function: ast.FunctionDef, depth: int, call: ast.Call | None = None) -> None:
         """Take what a function sets of `cfg`, and of names that stand for a part of it.
@@ -352,7 +352,7 @@ def _plain(node: ast.expr, local: dict[str, Any]) -> Any:
     return None
 
 
-def words_of(found: Recipe) -> Iterator[tuple[str, str, int]]:
+def words_of(found: BridgeRecipe) -> Iterator[tuple[str, str, int]]:
     """Keys with their values as overrides have them, and the line of each."""
     for key, value in found.keys.items():
         if isinstance(value, _Unread):
