@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.app.answer import Answer
 from meshwright.app.requests.calculon import CalculonSweepRequest
-from meshwright.app.sweeping import Told, check_output, check_size, stream
+from meshwright.app.sweeping import StreamedSweep, Told, check_output, check_size, stream
 from meshwright.calculon.answer import ExecutionAnswer, PricedExecution, SearchGoal
 from meshwright.calculon.choice import (
     MOST_BATCH,
@@ -40,30 +39,12 @@ SCHEMA = "meshwright.calculon-sweep/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CalculonSweep(Answer):
+class CalculonSweep(StreamedSweep):
     """What a sweep found, design by design; its rows are in the file."""
-
-    path: Path
-    designs: tuple[dict[str, Any], ...]
-    """Names, certificate, best sample rate, rows, or why there are none."""
-    before: int
-    """Designs that an earlier run had completed."""
-    redone: int
-    """Blocks done again because a Ray worker was lost."""
-    elapsed_s: float
 
     def to_dict(self) -> dict[str, Any]:
         """As data: `meshwright.calculon-sweep/1`."""
-        return {
-            "schema": SCHEMA,
-            "output": str(self.path),
-            "designs": list(self.designs),
-            "rows": sum(design["rows"] for design in self.designs),
-            "timing": {"sweep_s": self.elapsed_s, "resumed_designs": self.before, "redone_blocks": self.redone},
-        }
-
-    def __repr__(self) -> str:
-        return f"CalculonSweep({len(self.designs):,} designs in {self.path})"
+        return {"schema": SCHEMA, **self.written("redone_blocks")}
 
 
 def calculon_sweep(request: CalculonSweepRequest, *, told: Told | None = None) -> CalculonSweep:

@@ -9,11 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from meshwright.app.answer import Answer
 from meshwright.app.requests.sweep import SweepRequest
 from meshwright.app.study import StudyAxis, StudyQuestion, SweepStudy, plain_value
 from meshwright.app.study_file import read_study
-from meshwright.app.sweeping import Told, check_output, check_size, stream
+from meshwright.app.sweeping import StreamedSweep, Told, check_output, check_size, stream
 from meshwright.app.verbs import VERBS
 from meshwright.errors import InfeasibleError, InputError, UnsupportedError
 from meshwright.estimate.step import BREAKDOWN
@@ -65,36 +64,22 @@ class SweptTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Sweep(Answer):
+class Sweep(StreamedSweep):
     """What a sweep found, combination by combination; its rows are in the file."""
 
-    path: Path
     study: SweepStudy
-    designs: tuple[dict[str, Any], ...]
-    """Values of the axes, the best plan's time, rate and memory, or why there is none."""
-    before: int
-    """Combinations that an earlier run had completed."""
-    redone: int
-    """Questions asked again because a Ray worker was lost."""
-    elapsed_s: float
 
     def to_dict(self) -> dict[str, Any]:
         """As data: `meshwright.sweep/1`."""
         return {
             "schema": SCHEMA,
-            "output": str(self.path),
+            **self.written("redone_tasks"),
             "verb": self.study.verb,
             "axes": [
                 {"name": axis.name, "values": [plain_value(one) for one in axis.values]} for axis in self.study.axes
             ],
-            "designs": list(self.designs),
             "effects": effects(self.study, self.designs),
-            "rows": sum(design["rows"] for design in self.designs),
-            "timing": {"sweep_s": self.elapsed_s, "resumed_designs": self.before, "redone_tasks": self.redone},
         }
-
-    def __repr__(self) -> str:
-        return f"Sweep({len(self.designs):,} designs in {self.path})"
 
 
 def sweep(request: SweepRequest, *, told: Told | None = None) -> Sweep:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from meshwright.app.answer import Answer
 from meshwright.errors import InputError, StoppedError
 from meshwright.formats.sweep_file import Complete, SweepFile
 from meshwright.formats.sweep_parts import left_of
@@ -75,6 +76,36 @@ class Streamed:
     redone: int
     """Tasks done again because a Ray worker was lost."""
     elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StreamedSweep(Answer):
+    """What a sweep found, combination by combination; its rows are in the file."""
+
+    path: Path
+    designs: tuple[dict[str, Any], ...]
+    """Of each combination its values, what its best plan or execution does, its rows, or why there are none."""
+    before: int
+    """Combinations that an earlier run had completed."""
+    redone: int
+    """Tasks done again because a Ray worker was lost."""
+    elapsed_s: float
+
+    def written(self, redone: str) -> dict[str, Any]:
+        """What any sweep says of its file, as data.
+
+        Args:
+            redone: what the number of tasks done again is called.
+        """
+        return {
+            "output": str(self.path),
+            "designs": list(self.designs),
+            "rows": sum(design["rows"] for design in self.designs),
+            "timing": {"sweep_s": self.elapsed_s, "resumed_designs": self.before, redone: self.redone},
+        }
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.designs):,} designs in {self.path})"
 
 
 def check_output(path: Path, *, resume: bool, force: bool) -> None:

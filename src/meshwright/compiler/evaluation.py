@@ -11,7 +11,6 @@ from meshwright.compiler.joins import How, Join
 from meshwright.compiler.marking import gradient_p, marked_forward
 from meshwright.compiler.micro_batches.said import as_said
 from meshwright.compiler.micro_batches.share import shared_out
-from meshwright.compiler.micro_batches.walk import NotSharedAtError
 from meshwright.compiler.reading import check_effects
 from meshwright.compiler.reports import reported
 from meshwright.compiler.samples.placements import NotShared
@@ -72,9 +71,8 @@ def _traced(fun: Callable[..., Any], given: Flattened, parts: int) -> TracedStep
 
 
 def _problem(why: NotShared) -> Problem:
-    at = f": {why.line}" if isinstance(why, NotSharedAtError) else ""
     return Problem(
-        what=f"micro-batches would not compute what the whole batch does: {why}{at}",
+        what=f"micro-batches would not compute what the whole batch does: {why.placed}",
         why="results of micro-batches are joined along their samples, added, compared, or computed from such",
         fix='return it per sample, say loss="mean" or loss="sum", or take num_micro_batches=1',
         field="num_micro_batches",

@@ -19,7 +19,6 @@ from meshwright.compiler.joins import How, Join
 from meshwright.compiler.marking import gradient_p
 from meshwright.compiler.micro_batches.said import as_said
 from meshwright.compiler.micro_batches.share import shared_out
-from meshwright.compiler.micro_batches.walk import NotSharedAtError
 from meshwright.compiler.reading import traced_loss
 from meshwright.compiler.samples.placements import NotShared
 from meshwright.compiler.source_line import start_of
@@ -205,9 +204,8 @@ def _traced(fun: Callable[..., Any], given: Flattened, parts: int, *, reports_be
 
 
 def _not_shared_problem(why: NotShared) -> Problem:
-    at = f": {why.line}" if isinstance(why, NotSharedAtError) else ""
     return Problem(
-        what=f"micro-batches would not compute what the whole batch does: {why}{at}",
+        what=f"micro-batches would not compute what the whole batch does: {why.placed}",
         why="gradients of micro-batches are added, and what they add up to has to be the gradient of the batch",
         fix='num_micro_batches=1; or, where the loss of each micro-batch by itself is meant, say what is done with'
         ' them: loss="mean" or loss="sum"',

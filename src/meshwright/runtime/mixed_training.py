@@ -12,7 +12,7 @@ from meshwright.errors import UnsupportedError
 from meshwright.runtime.emulation import emulated_paces
 from meshwright.runtime.job_training import JobTraining
 from meshwright.runtime.mixed_plan import model_form, pipeline_set
-from meshwright.runtime.parallelize import ParallelizedStep, parallelize
+from meshwright.runtime.parallelize import ParallelizedStep
 from meshwright.specs.plan import Pipeline
 from meshwright.zoo.decoder import Decoder
 from meshwright.zoo.model import Model
@@ -44,7 +44,7 @@ class MixedTraining(JobTraining):
         return partial(emulated_paces, self.planned_step, scale=self.emulate) if self.emulate else None
 
     @property
-    def _owned(self) -> str | tuple[str, ...]:
+    def owned(self) -> str | tuple[str, ...]:
         """What workers own: with "plan", the device that the plan has on each mesh."""
         if self.worker_devices != "plan":
             return self.worker_devices
@@ -65,14 +65,4 @@ class MixedTraining(JobTraining):
             raise UnsupportedError(what=what, why=why, fix="use bf16", field="dtype", code="MW411")
         steps = [train_step(self.model(pipeline), Adam(), self.seed, gradients_too=gradients_too)
                  for pipeline in self.job.plan.pipelines]  # fmt: skip
-        made: ParallelizedStep = parallelize(
-            steps[0],
-            method=pipeline_set(self.job.plan, devices, self.seq_len, steps, self._paces),
-            loss="mean",
-            backend=self.backend,
-            ray=self.ray,
-            timeout_s=self.timeout_s,
-            hosts_per_mesh=self.hosts_per_mesh,
-            worker_devices=self._owned,
-        )
-        return made
+        return self.parallelized(steps[0], pipeline_set(self.job.plan, devices, self.seq_len, steps, self._paces))

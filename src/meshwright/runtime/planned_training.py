@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshwright.runtime.backends import TIMEOUT_S
-from meshwright.runtime.parallelize import ParallelizedStep
+from meshwright.runtime.parallelize import ParallelizedStep, parallelize
 from meshwright.specs.model import ModelSpec
 from meshwright.zoo.decoder import Decoder
 from meshwright.zoo.model import Model
@@ -67,6 +67,24 @@ class PlannedTraining(ABC):
             devices: at least as many as the plan has.
             gradients_too: whether it returns the gradients behind state and loss.
         """
+
+    @property
+    def owned(self) -> str | tuple[str, ...]:
+        """What workers in other processes own."""
+        return self.worker_devices
+
+    def parallelized(self, step: Callable[..., Any], method: Any) -> ParallelizedStep:
+        """A training step of the mean of its samples, on the workers that are asked for.
+
+        Args:
+            step: of state and batch.
+            method: how it is cut.
+        """
+        made: ParallelizedStep = parallelize(
+            step, method=method, loss="mean", backend=self.backend, ray=self.ray, timeout_s=self.timeout_s,
+            hosts_per_mesh=self.hosts_per_mesh, worker_devices=self.owned,
+        )  # fmt: skip
+        return made
 
     @property
     def scaling(self) -> LossScaling | None:

@@ -10,7 +10,7 @@ from meshwright.compiler.grid import DeviceGrid
 from meshwright.errors import UnsupportedError
 from meshwright.runtime.compiled import CompiledStep
 from meshwright.runtime.local import LocalRuntime
-from meshwright.runtime.parallelize import ParallelizedStep, parallelize
+from meshwright.runtime.parallelize import ParallelizedStep
 from meshwright.runtime.plan_method import grid_of, method_of, recompute_runs
 from meshwright.runtime.planned_training import PlannedTraining
 from meshwright.runtime.profile import StepPrediction, predicted_step
@@ -76,23 +76,9 @@ class Training(PlannedTraining):
             devices: at least as many as the plan has.
             gradients_too: whether it returns the gradients behind state and loss.
         """
-        made: ParallelizedStep = parallelize(
-            train_step(
-                self.model(grid_of(self.row)),
-                Adam(),
-                self.seed,
-                gradients_too=gradients_too,
-                scaling=self.scaling,
-            ),
-            method=method_of(self.row, devices, self.seq_len),
-            loss="mean",
-            backend=self.backend,
-            ray=self.ray,
-            timeout_s=self.timeout_s,
-            hosts_per_mesh=self.hosts_per_mesh,
-            worker_devices=self.worker_devices,
-        )
-        return made
+        model = self.model(grid_of(self.row))
+        step = train_step(model, Adam(), self.seed, gradients_too=gradients_too, scaling=self.scaling)
+        return self.parallelized(step, method_of(self.row, devices, self.seq_len))
 
 
 def predict_step(compiled: CompiledStep) -> StepPrediction:

@@ -17,7 +17,7 @@ from meshwright.compiler.grid import DeviceGrid
 from meshwright.compiler.marking import value_and_grad
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.runtime.compiled import CompiledStep
-from meshwright.runtime.parallelize import ParallelizedStep, parallelize
+from meshwright.runtime.parallelize import ParallelizedStep
 from meshwright.runtime.plan_method import grid_of, method_of
 from meshwright.runtime.training_run import Training
 from meshwright.schedules import schedule_named
@@ -104,18 +104,9 @@ class VersionedTraining(Training):
             steps: in the call.
         """
         method = method_of(self.row, devices, self.seq_len)
-        made: ParallelizedStep = parallelize(
-            _step(self.model(grid_of(self.row)), self.optimizer, self.seed),
-            method=replace(method, num_micro_batches=steps * self.row.micro_batches,
-                           updates=steps * self.updates_per_step, results_apart=True),
-            loss="mean",
-            backend=self.backend,
-            ray=self.ray,
-            timeout_s=self.timeout_s,
-            hosts_per_mesh=self.hosts_per_mesh,
-            worker_devices=self.worker_devices,
-        )  # fmt: skip
-        return made
+        several = replace(method, num_micro_batches=steps * self.row.micro_batches,
+                          updates=steps * self.updates_per_step, results_apart=True)  # fmt: skip
+        return self.parallelized(_step(self.model(grid_of(self.row)), self.optimizer, self.seed), several)
 
     @property
     def optimizer(self) -> Adam:

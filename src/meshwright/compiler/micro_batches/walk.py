@@ -40,6 +40,11 @@ class NotSharedAtError(NotShared):
         super().__init__(why)
         self.line = line
 
+    @property
+    def placed(self) -> str:
+        """The reason and the line."""
+        return f"{self}: {self.line}"
+
 
 class MicroBatchWalk(Walk):
     """Equations of a program for all samples, evaluated for those of one micro-batch."""

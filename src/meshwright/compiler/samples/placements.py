@@ -41,6 +41,11 @@ SIZES = {
 class NotShared(Exception):
     """Why the work of a loss cannot be shared out by samples."""
 
+    @property
+    def placed(self) -> str:
+        """The reason, and where it lies as far as that is known."""
+        return str(self)
+
 
 def sample_placements(
     eqn: core.JaxprEqn, placements: Sequence[Placement], ranks: int
