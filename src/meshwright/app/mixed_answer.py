@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from meshwright.app.plan_set import PlanSet, RankedPlan, runner_up
 from meshwright.budget import spent
@@ -39,10 +38,6 @@ from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 from meshwright.targets import TARGETS
 from meshwright.units import seconds, usd
-
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
