@@ -110,7 +110,7 @@ def test_all_weights_are_priced_as_asked_and_the_best_of_a_trainer_is_named() ->
     (said,) = [one.facts for one in answer.verdict.reasons if one.kind == "run by"]
     best = min((one for one in answer.trainers if one.fits), key=lambda one: one.step_time_s or 0.0)
     assert (said["best"]["trainer"], said["best"]["plan"]) == (best.trainer, best.plan)
-    assert f"best of a trainer: {TARGETS[best.trainer].title}" in "\n".join(answer.verdict.why)
+    assert f"best trainer: {TARGETS[best.trainer].title}" in "\n".join(answer.verdict.why)
     own = asked(model="qwen3-30b-a3b", gpus="8xH100", target=best.trainer)
     assert own.workload.software == TARGETS[best.trainer].software
 

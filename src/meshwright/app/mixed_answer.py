@@ -39,6 +39,7 @@ from meshwright.specs.workload import Workload
 from meshwright.targets import TARGETS
 from meshwright.units import seconds, usd
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What an answer repeats of its question."""

@@ -106,9 +106,7 @@ def _run_by(facts: Mapping[str, Any]) -> str:
     *names, last = facts["others"] or [""]
     others = f"{', '.join(names)} or {last}" if names else last
     if best := facts.get("best"):
-        return (
-            f"runs under: {able}; best of a trainer: {best['title']}, {seconds(best['step_time_s'])} ({best['plan']})"
-        )
+        return f"runs under: {able}; best trainer: {best['title']}, {seconds(best['step_time_s'])} ({best['plan']})"
     return f"runs under: {able}" + (f"; --target {others} looks for one of its own" if others else "")
 
 
