@@ -8,7 +8,8 @@ import meshwright as mw
 from meshwright.estimate.layout import ModelLayout, expand
 from meshwright.library import models
 from meshwright.planning.axes import space_of
-from meshwright.specs.layers import Attention, DenseMlp
+from meshwright.specs.layers.attention import Attention
+from meshwright.specs.layers.dense_mlp import DenseMlp
 from meshwright.specs.model import LayerRun, LayerSpec, ModelSpec
 from meshwright.specs.row_text import parse_row
 from meshwright.specs.workload import Workload

@@ -103,11 +103,12 @@ def restricted(
         ("schedule", [name for name in pins.get("schedule") or _EVERY["schedule"] if not _chunked(str(name), plain)]),
     ]
     if room:
-        kinds = {kind: _asked(refused_of, replace(plain, cp=((kind, 2),))) for kind in ("p2p", "a2a", "ag")}
+        asked = [str(kind) for kind in pins.get("cp_kind") or ("p2p", "a2a", "ag")]
+        kinds = {kind: _asked(refused_of, replace(plain, cp=((kind, 2),))) for kind in asked}
         if all(kinds.values()):
-            _keep(pins, "cp", (1,), kinds["p2p"])
-        elif any(kinds.values()):
-            _keep(pins, "cp_kind", [kind for kind, problems in kinds.items() if not problems], kinds["p2p"])
+            _keep(pins, "cp", (1,), kinds[asked[0]])
+        elif refusing := set().union(*kinds.values()):
+            _keep(pins, "cp_kind", [kind for kind, problems in kinds.items() if not problems], refusing)
     if plain.pp > 1:
         _even_stages(pins, model, cluster, plain, refused_of)
         _chunks_too(pins, model, plain, refused_of)

@@ -83,7 +83,7 @@ def stages_held(schedule: Schedule, pp: int, vpp: int) -> Held:
         vpp: chunks per worker and chain.
     """
     placement = schedule.placement(pp, vpp)
-    per_chain = placement.stages // placement.chains
+    per_chain = placement.stages // placement.chains if placement.stages else 0
     if per_chain != schedule.stages(pp, vpp) or placement.p != pp:
         placement, per_chain = Placement.loop(pp, vpp), pp * vpp
     stages = [np.flatnonzero(placement.worker == worker).tolist() for worker in range(pp)]
