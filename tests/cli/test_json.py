@@ -28,11 +28,12 @@ STAGE = {
     *("memory_bytes", "peak_memory_bytes", "capacity_bytes", "peak_moment", "busy_s"),
 }
 SEARCHED = PLAN_SET | {"search", "timing"}
+ON_FEW = SEARCHED | {"trainers"}
 
 QUESTIONS = {
-    "plan gpt2 --gpus 2xH100 --gbs 8": ("meshwright.plan-set/1", SEARCHED),
-    "plan gpt2 --gpus 2xH100 --gbs 8 --tokens 1T": ("meshwright.plan-set/1", SEARCHED | {"run"}),
-    "plan gpt2 --gpus 1xH100 --gbs 4 --pareto": ("meshwright.plan-set/1", SEARCHED | {"pareto"}),
+    "plan gpt2 --gpus 2xH100 --gbs 8": ("meshwright.plan-set/1", ON_FEW),
+    "plan gpt2 --gpus 2xH100 --gbs 8 --tokens 1T": ("meshwright.plan-set/1", ON_FEW | {"run"}),
+    "plan gpt2 --gpus 1xH100 --gbs 4 --pareto": ("meshwright.plan-set/1", ON_FEW | {"pareto"}),
     "estimate llama-3-8b --gpus 8xH100 --plan tp4.pp2": ("meshwright.plan-set/1", PLAN_SET),
     "check gpt2 --gpus 2xH100 --gbs 8 --plan tp2": (
         "meshwright.check/1",

@@ -227,9 +227,8 @@ def smallest_half(own: Any, given: Any) -> Any:
 
 
 REFUSED = [
-    capacity_by_scattered_places, tokens_of_others, groups_of_another_router, groups_beside,
-    groups_counted_twice, capacity, capacity_by_place, neighbours, running_sum, never_put_back, backwards,
-    places_as_numbers, places_doubled, dropped_out, last_one_wins, smallest_half,
+    tokens_of_others, groups_of_another_router, groups_beside, groups_counted_twice, capacity, neighbours, running_sum,
+    never_put_back, backwards, places_as_numbers, places_doubled, dropped_out, last_one_wins,
 ]  # fmt: skip
 
 
@@ -247,6 +246,14 @@ def test_experts_by_sorting_are_those_of_the_whole_batch(loss: Any) -> None:
     with jax_precision("fp64"):
         one = mw.LocalPipeline(num_stages=1, num_micro_batches=PARTS)
         assert difference(beside_nothing(loss), one, weights(), batch()) < 1e-9
+
+
+@pytest.mark.parametrize("loss", [capacity_by_scattered_places, capacity_by_place, smallest_half],
+                         ids=lambda loss: loss.__name__)  # fmt: skip
+def test_what_of_the_order_little_follows_from_is_made_of_the_whole_batch(loss: Any) -> None:
+    with jax_precision("fp64"):
+        for method in (mw.LocalPipeline(num_stages=1, num_micro_batches=PARTS), mw.DataParallel(num_micro_batches=3)):
+            assert difference(beside_nothing(loss), method, weights(), batch()) < 1e-9
 
 
 @pytest.mark.parametrize("loss", [by_inverse, by_scatter, in_layers], ids=lambda loss: loss.__name__)
