@@ -103,10 +103,12 @@ def _run_by(facts: Mapping[str, Any]) -> str:
     able = facts["titles"] or "no framework known here"
     if facts["rank"] > 1:
         able = f"no framework known here, but plan {facts['rank']}: {able}"
-    *names, last = facts["others"] or [""]
-    others = f"{', '.join(names)} or {last}" if names else last
     if best := facts.get("best"):
         return f"runs under: {able}; best trainer: {best['title']}, {seconds(best['step_time_s'])} ({best['plan']})"
+    if facts.get("searched"):  # the table of trainers has the best plan of each
+        return f"runs under: {able}"
+    *names, last = facts["others"] or [""]
+    others = f"{', '.join(names)} or {last}" if names else last
     return f"runs under: {able}" + (f"; --target {others} looks for one of its own" if others else "")
 
 
