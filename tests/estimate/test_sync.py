@@ -68,6 +68,7 @@ def around(
     overlap: bool = True,
     meeting_s: float = 0.0,
     ahead_s: float = 0.0,
+    hops_s: float = 0.0,
     expert_ranks: int | None = None,
     whole: int = 0,
 ) -> StepSync:
@@ -86,6 +87,7 @@ def around(
             passes=passes,
             meeting_s=meeting_s,
             ahead_s=ahead_s,
+            hops_s=hops_s,
         ),
         choice,
         DataNetwork(choice, strides, hardware()),
@@ -472,6 +474,43 @@ def test_buckets_leave_one_after_the_other_beside_the_backward() -> None:
         early = max(10 * each - backward_s, 10 * each * slowed)
         found = around("z2", 16, dense=size, backward_s=backward_s, m=4).gradients_s
         assert seconds(found) == pytest.approx(left + 3 * early)
+
+
+@pytest.mark.parametrize("passes", [1.0, 3.0])
+def test_transfers_between_stages_and_gradients_take_longer_by_the_shorter_of_both(passes: float) -> None:
+    """Flows of equal right have half the links each until the shorter ends: all of it is waited for."""
+    size = 10 * BUCKET_PARAMETERS
+    net = network("z1", 16)
+    scattered_s = seconds(net.scatter_s(column(4 * BUCKET_PARAMETERS), expert=False))
+    gathered_s = seconds(net.gather_s(column(2 * BUCKET_PARAMETERS), expert=False))
+    slowed = 1 - 1 / net.hardware.efficiency.overlap_slowdown
+    long_s = 50 * scattered_s
+    for hops_s in (0.0, scattered_s, 20 * scattered_s):
+        found = around("z1", 16, dense=size, forward_s=long_s, backward_s=long_s, hops_s=hops_s, passes=passes)
+        for sent_s, exposed in ((scattered_s, found.gradients_s), (gathered_s, found.gather_s)):
+            met_s = min(9 * sent_s, hops_s * passes)
+            assert seconds(exposed) == pytest.approx(met_s + (9 * sent_s - met_s) * slowed + sent_s)
+
+
+def test_transfers_between_stages_meet_nothing_where_gradients_leave_at_the_end() -> None:
+    alone, beside = (
+        around("z1", 16, dense=4e9, forward_s=9.0, backward_s=9.0, hops_s=hops_s, overlap=False)
+        for hops_s in (0.0, 5.0)
+    )
+    assert seconds(beside.gradients_s) == seconds(alone.gradients_s)
+    assert seconds(beside.gather_s) == seconds(alone.gather_s)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tp", "ranks", "meets"),
+    [("64xH100", 1, 8, 0), ("64xH100", 8, 4, 1), ("64xH100", 4, 2, 0), ("64xH100", 1, 16, 1), ("8xH100", 1, 4, 0)],
+)
+def test_gradients_meet_transfers_between_stages_on_the_links_between_nodes(
+    gpus: str, tp: int, ranks: int, meets: int
+) -> None:
+    """A stage that fills a node or less sums its gradients inside; a larger one sends both over the same adapters."""
+    strides = DataGroups(dense_stride=np.array([tp]), expert_stride=np.array([tp]))
+    assert seconds(DataNetwork(sharding("z1", ranks), strides, hardware(gpus)).meets_hops) == meets
 
 
 def test_buckets_grow_with_the_ranks() -> None:

@@ -117,6 +117,17 @@ class DataNetwork:
         return np.asarray(left[0] == left[1], dtype=float)
 
     @cached_property
+    def meets_hops(self) -> Array:
+        """1 where gradients of dense weights leave the innermost domain, as far as transfers to the next stage do."""
+        (stride, shards), sizes = self.strides[False], self.hardware.domain_sizes
+        left = gone = np.zeros(1, dtype=np.int64)
+        for level, size in enumerate(sizes[:-1]):
+            shard, replica = (np.less(spans[level], spans[-1]) for spans in (self.shard[False], self.replica[False]))
+            left = left + (shard | replica)
+            gone = gone + (stride * shards * self.replicas >= size)
+        return np.asarray((left > 0) & (left == gone), dtype=float)
+
+    @cached_property
     def _in_shard(self) -> dict[bool, GroupLines]:
         return {expert: GroupLines(inside=self.shard[expert], rates=self.shard_rates) for expert in self.shard}
 

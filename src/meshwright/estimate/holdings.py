@@ -38,6 +38,9 @@ class WorkerUpdates(HeldParameters):
     """Per step."""
     last_passes: Float[np.ndarray, "#plans #workers"]
     """As `StepCompute.passes`."""
+    hops_s: Float[np.ndarray, "plans #workers"]
+    """Transfers of a micro-batch between a worker and its neighbour, of all its chunks in one direction; none where it
+    has one chunk, whose gradients meet a single transfer."""
     apart: Int[np.ndarray, "plans #workers"]
     """Devices between the two copies of a worker's stages; 0 where there is one."""
     passes: Float[np.ndarray, "#plans #workers"]
@@ -55,6 +58,7 @@ def updates_of(columns: PipelineColumns) -> WorkerUpdates:
     schedule = columns.schedule
     micro_batches, updates = sync_rounds(schedule, columns.m)
     two_copies = schedule.chains > 1
+    slowest_s = columns.transfer_s.reshape(len(columns.transfer_s), -1).max(axis=1)
     # Where the backward is split, gradients of weights are there when the last weight gradients end.
     last_s = columns.backward_s if columns.weight_s is None else columns.weight_s
     return WorkerUpdates(
@@ -66,6 +70,7 @@ def updates_of(columns: PipelineColumns) -> WorkerUpdates:
         micro_batches=np.full((1, 1), float(micro_batches)),
         updates=np.full((1, 1), float(updates)),
         last_passes=np.full((1, 1), schedule.last_passes(columns.p, columns.m, columns.v)),
+        hops_s=slowest_s[:, None] * (columns.v if columns.p > 1 and columns.v > 1 else 0),
         apart=columns.devices_apart[:, None] * two_copies,
         passes=np.full((1, 1), float(schedule.weight_passes)),
         sharding=columns.sharding,

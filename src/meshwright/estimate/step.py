@@ -247,6 +247,7 @@ def sync_of(work: WorkerUpdates, hardware: Hardware, workload: Workload, partner
             micro_batches=work.micro_batches,
             passes=work.last_passes,
             meeting_s=work.meeting_s * met,
+            hops_s=work.hops_s * network.meets_hops,
             ahead_s=work.ahead_s * met,
         ),
         work.sharding,

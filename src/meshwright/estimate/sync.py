@@ -61,6 +61,9 @@ class StepCompute:
     """Of `backward_s`, exchanges of tokens on the links that gradients take, which both use at half their rate."""
     ahead_s: Array | float = 0.0
     """Of `backward_s`, exchanges of tokens on these links that gradients wait for."""
+    hops_s: Array | float = 0.0
+    """Transfers between stages beside `backward_s`, and again beside `forward_s`, on links that gradients and weights
+    take."""
 
 
 def layer_sync(
@@ -154,7 +157,8 @@ def step_sync(
     come back beside the next step's first forward.
     Exchanges of tokens in that backward may take the same links. As flows of equal right both have half of the rate, so
     that exchanges of X seconds and gradients of G take min(X, G) longer; exchanges that go first take no longer, and
-    leave gradients the compute of the backward to hide behind.
+    leave gradients the compute of the backward to hide behind. Transfers between the stages of a pipeline meet
+    gradients, and weights on their way back, in the same way, and a micro-batch waits for both.
     Source: Li et al., "Accelerating Distributed MoE Training and Inference with Lina", USENIX ATC 2023, section 4.
 
     Args:
@@ -239,11 +243,13 @@ def step_sync(
     following = compute.passes
     if np.any(sharding.defers):
         following = compute.passes - (np.asarray(sharding.whole) > 1)
+    met_s = met_s + np.minimum((beside - met_s) * on_time, compute.hops_s * following * hidden)
     gradients_s = _late_s(beside - met_s, window_s * following, slowdown, on_time) + met_s + last
     met_s = np.minimum(each * on_time, compute.meeting_s * hidden)
     late_s = _late_s(each - met_s, window_s, slowdown, on_time) + met_s
     gradients_s = gradients_s + late_s * (micro_batches - 1) * (zero == Z2)
-    gather_s = _late_s(behind, forward_s * hidden * compute.passes, slowdown, on_time) + first
+    hops_s = np.minimum(behind * on_time, compute.hops_s * compute.passes * hidden)
+    gather_s = _late_s(behind - hops_s, forward_s * hidden * compute.passes, slowdown, on_time) + hops_s + first
     optimizer_s = optimizer_s + hardware.software.step_s * training
     copies_s = np.maximum(copied_s - backward_s - gradients_s, 0.0)
     # Gradients that leave as they come do so in every micro-batch; earlier ones are fetched and added meanwhile.
