@@ -90,7 +90,8 @@ def mixed_plans(
     else:
         mixed = _together(source, every, thorough=True)
         if several and mixed and not spent():
-            mixed = sorted([*mixed, *_on_those_used(source, every, mixed[0])], key=_step_s)
+            best = min(mixed, key=_step_s)  # composed by estimates, which exact prices put in another order
+            mixed = sorted([*mixed, *_on_those_used(source, every, best)], key=_step_s)
     alone = {part.group: source.alone(part) for part in every} if several else {}
     if several and not spent():
         alone |= _searched_where_close(source, every, alone, mixed)

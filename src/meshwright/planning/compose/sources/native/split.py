@@ -7,7 +7,9 @@ T(m) = fill + (m - 1) period
 interleaved  fill    period (1 + (S - 1) / v) and the transfers of one micro-batch
              period  sum over chunks of the slowest stage's, since all stages run the same chunk at a time
              after   gradients of a chunk leave beside the last backwards of those that follow: P stage shares of them,
-                     floor + max(0, exposed - floor - (P - 1) t_i), P as `Schedule.last_passes`
+                     floor + met + max(0, exposed - floor - met - (P - 1) t_i), P as `Schedule.last_passes`; of
+                     gradients and weights that leave a node met = min(their time, 2 P v c) waits for transfers, c being
+                     the slowest of them
 """
 
 from __future__ import annotations
@@ -133,7 +135,7 @@ def split_pipeline(
     chunk_s = np.array([line.seconds(cuts[i], cuts[i + 1]) for i, line in enumerate(rows)]).reshape(chunks, count)
     stage_s = chunk_s.sum(axis=0)
     waits = [line.sync(cuts[i], cuts[i + 1]) for i, line in enumerate(rows)]
-    sync_s, least_sync_s = np.array(waits).reshape(chunks, count, 2).sum(axis=0).T
+    sync_s, least_sync_s, meeting_s = np.array(waits).reshape(chunks, count, 3).sum(axis=0).T
     there_s = np.array([*hops_s, 0.0])
     if chunks == 1:
         loop_s = np.cumsum((stage_s + 2 * there_s)[::-1])[::-1]
@@ -143,7 +145,8 @@ def split_pipeline(
         period_s = float(max(chunk_s.max(axis=1).sum(), stage_s.max()))
         fill_s = period_s * (1 + (count - 1) / chunks) + 2 * float(there_s.sum())
         passes = (1 + (chunks - 1) * min(count, micro_batches)) / chunks
-        sync_s = least_sync_s + np.maximum(sync_s - least_sync_s - (passes - 1) * stage_s, 0.0)
+        met_s = np.minimum(meeting_s, 2 * passes * chunks * float(there_s.max()))
+        sync_s = least_sync_s + met_s + np.maximum(sync_s - least_sync_s - met_s - (passes - 1) * stage_s, 0.0)
     return SplitPipeline(
         stages=tuple(stages),
         layers=tuple(layers),
@@ -168,10 +171,12 @@ class _Sums:
     cost_s: list[float]
     sync_s: list[float]
     least_sync_s: list[float]
+    meeting_s: list[float]
     state_bytes: Float[np.ndarray, "cuts"]
     kept_bytes: Float[np.ndarray, "cuts"]
-    edges: tuple[tuple[float, float, float, float, float, float], ...]
-    """Seconds, seconds after the step and the least of them, state, kept and transient bytes of embedding and head."""
+    edges: tuple[tuple[float, float, float, float, float, float, float], ...]
+    """Seconds, seconds after the step, the least of them and what meets transfers, then state, kept and transient bytes
+    of embedding and head."""
     transient_bytes: float
 
     @classmethod
@@ -181,19 +186,21 @@ class _Sums:
             options.forward_s[row] + options.backward_s[row],
             options.sync_s[row],
             options.least_sync_s[row],
+            options.meeting_s[row],
             options.state_bytes[row],
             options.kept_bytes[row],
             options.transient_bytes[row],
         )
-        cost_s, sync_s, least_sync_s, state, kept = (kinds_before @ table[:kinds] for table in tables[:5])
+        cost_s, sync_s, least_sync_s, meeting_s, state, kept = (kinds_before @ table[:kinds] for table in tables[:6])
         return cls(
             cost_s=cost_s.tolist(),
             sync_s=sync_s.tolist(),
             least_sync_s=least_sync_s.tolist(),
+            meeting_s=meeting_s.tolist(),
             state_bytes=state,
             kept_bytes=kept,
             edges=tuple(zip(*(table[kinds:].tolist() for table in tables), strict=True)),
-            transient_bytes=float(tables[5][:kinds].max()),
+            transient_bytes=float(tables[6][:kinds].max()),
         )
 
 
@@ -212,7 +219,7 @@ class _Memory:
         alive = min(micro_batches, ahead if chunks == 1 else (2 * (ahead - 1) + (chunks - 1) * count + 1) / chunks)
         held = [sums.edges[0]] * (index == 0) + [sums.edges[1]] * (index == count - 1)
         room = stage.limit_bytes - float(stage.options.fixed_bytes[stage.row])
-        room -= max(sums.transient_bytes, *(edge[5] for edge in held), 0.0)
+        room -= max(sums.transient_bytes, *(edge[6] for edge in held), 0.0)
         room -= sum(state + alive * kept for *_, state, kept, _ in held)
         return cls((sums.state_bytes + alive * sums.kept_bytes).tolist(), room / chunks)
 
@@ -223,7 +230,7 @@ class _StageLine:
 
     sums: _Sums
     edge_s: float
-    edge_sync_s: tuple[float, float]
+    edge_sync_s: tuple[float, float, float]
     bytes_: list[float]
     room_bytes: float
 
@@ -233,7 +240,7 @@ class _StageLine:
         return cls(
             sums=sums,
             edge_s=sum(edge[0] for edge in here),
-            edge_sync_s=(sum(edge[1] for edge in here), sum(edge[2] for edge in here)),
+            edge_sync_s=(sum(edge[1] for edge in here), sum(edge[2] for edge in here), sum(edge[3] for edge in here)),
             bytes_=memory.bytes_,
             room_bytes=memory.room_bytes,
         )
@@ -241,10 +248,12 @@ class _StageLine:
     def seconds(self, first: int, behind: int) -> float:
         return self.sums.cost_s[behind] - self.sums.cost_s[first] + self.edge_s
 
-    def sync(self, first: int, behind: int) -> tuple[float, float]:
-        """Seconds after the step beside one backward, and beside any number of them."""
-        every, least = self.sums.sync_s, self.sums.least_sync_s
-        return every[behind] - every[first] + self.edge_sync_s[0], least[behind] - least[first] + self.edge_sync_s[1]
+    def sync(self, first: int, behind: int) -> tuple[float, ...]:
+        """Seconds after the step beside one backward, beside any number of them, and what of them meets transfers."""
+        tables = (self.sums.sync_s, self.sums.least_sync_s, self.sums.meeting_s)
+        return tuple(
+            table[behind] - table[first] + edge_s for table, edge_s in zip(tables, self.edge_sync_s, strict=True)
+        )
 
 
 def _least_bottleneck(lines: list[_StageLine], layers: int, near_s: float | None) -> list[int] | None:

@@ -47,6 +47,8 @@ MOST_MICRO_BATCH = 16
 """Sequences of a rank's micro-batch; larger ones keep more alive and leave fewer of them to fill a pipeline."""
 ANY_PASSES = 1e6
 """Backwards of a micro-batch beside which all gradients leave that can leave beside any."""
+NO_PASSES = 1e-6
+"""Of them so little that none leave beside it."""
 
 NO_COLUMNS = ("grid", "shardings", "selective", "always_s", "made")
 
@@ -78,6 +80,8 @@ class StageOptions:
     """Gradient sums, optimizer and gathers of a step that compute does not hide."""
     least_sync_s: Float[np.ndarray, "rows parts"]
     """The part of `sync_s` that no compute hides, however much there is."""
+    meeting_s: Float[np.ndarray, "rows parts"]
+    """Gradients and weights that compute can hide, on links that transfers to the next stage take as well."""
     always_s: float
     """What follows every step whatever its layers; the same for all strategies, and left out of `sync_s`."""
     made: dict[tuple[int, int], ExecutionPlan] = field(default_factory=dict, init=False)
@@ -278,6 +282,7 @@ def _sharded(
         return np.asarray(waited / usual + update_s)
 
     sync_s, least_sync_s = waited_s(1.0), waited_s(ANY_PASSES)
+    meeting_s = (waited_s(NO_PASSES) - least_sync_s) * network.meets_hops
     kinds, edge = len(model.kinds()), 3 * len(model.kinds())
 
     def parts(values: Float[np.ndarray, "rows items"], mode: int, *, largest: bool = False) -> np.ndarray:
@@ -312,6 +317,7 @@ def _sharded(
                 fixed_bytes=empty[:, 0],
                 sync_s=parts(sync_s, 0),
                 least_sync_s=parts(least_sync_s, 0),
+                meeting_s=parts(meeting_s, 0),
                 always_s=always_s,
             )
         )
