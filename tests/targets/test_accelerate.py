@@ -72,3 +72,12 @@ def test_a_job_sums_gradients_as_the_plan_was_priced(tmp_path: Path, software: s
     report = check("llama-3.1-8b", cluster="8xH100", source=tmp_path / "accelerate.yaml", search=False)
     assert report.inputs is not None
     assert report.inputs.workload.software == software
+
+
+@pytest.mark.parametrize("strategy", ["12", "6", '"23"', "SHARDED"])
+def test_a_strategy_of_fsdp_that_there_is_not_is_refused_by_its_key(tmp_path: Path, strategy: str) -> None:
+    (tmp_path / "training_args.json").write_text('{"per_device_train_batch_size": 1, "bf16": true}')
+    file = tmp_path / "around.yaml"
+    file.write_text(f"{SHARDS}fsdp_config:\n  fsdp_version: 1\n  fsdp_sharding_strategy: {strategy}\n")
+    report = check("qwen3-0.6b", cluster="8xH100", source=file, search=False)
+    assert "fsdp_config.fsdp_sharding_strategy" in [one.field for one in report.violations]

@@ -204,7 +204,7 @@ def _shards(reader: KeyReader, dp: int, cp: int) -> dict[str, Any]:
             (name for name in names if isinstance(reader.get(name), (int, str)) and reader.get(name) is not True), ""
         )
         said = str(reader.get(key) if key else 1).upper()
-        name = fsdp.STRATEGIES[int(said) - 1] if said in "12345" else said
+        name = fsdp.STRATEGIES[int(said) - 1] if said in tuple("12345") else said
         return offload | fsdp.of_strategy(reader, key, name, dp, nodes="num_machines")
     replicate = reader.degree(f"{SIZES}dp_replicate_size")
     shard = reader.degree(f"{SIZES}dp_shard_size") if reader.get(f"{SIZES}dp_shard_size") else None
