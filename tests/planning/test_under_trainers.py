@@ -121,3 +121,9 @@ def test_what_no_trainer_runs_is_answered_with_what_each_lacks() -> None:
     assert not any(one.fits for one in answer.trainers)
     assert answer.best.row is not None
     assert answer.best.row.schedule == "zb-v"
+
+
+def test_a_trainer_without_what_is_pinned_says_so_first() -> None:
+    answer = plan("llama-3.1-8b", gpus="8xH100", global_batch=32, pin=["pp=8"])
+    said = {one.trainer: one.why for one in answer.trainers}
+    assert said["accelerate"] == "pp is 2: files of Accelerate have no key for it"

@@ -238,8 +238,8 @@ def _keep(pins: dict[str, tuple[object, ...]], axis: str, values: Sequence[objec
         UnsupportedError: everything that it is pinned to is refused.
     """
     left = tuple(value for value in values if axis not in pins or value in pins[axis])
-    if not left:
-        raise UnsupportedError(sorted(reasons, key=lambda p: p.what), code="MW420")
+    if not left:  # of all that is refused, what was pinned comes first
+        raise UnsupportedError(sorted(reasons, key=lambda p: (p.field != axis, p.what)), code="MW420")
     pins[axis] = left
 
 
