@@ -298,6 +298,17 @@ def test_a_search_is_cancelled(address: str) -> None:
     assert asked(f"{address}searches/{begun['search']}", method="DELETE")[1]["state"] == "cancelled"
 
 
+@pytest.mark.parametrize("objective", ["time", "cost"])
+def test_a_search_over_several_kinds_of_device_ends_in_an_answer(address: str, objective: str) -> None:
+    question = {"model": "llama-3-8b", "gpus": "8xH100,8xA100-80", "objective": objective, "price": "2"}
+    _, begun = asked(f"{address}searches", {"fields": question})
+    state: dict[str, Any] = {"state": "searching"}
+    while state["state"] == "searching":
+        time.sleep(0.05)
+        state = asked(f"{address}searches/{begun['search']}")[1]
+    assert state["state"] == "done", state
+
+
 def test_without_the_extra_its_name_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,6 +23,7 @@ from meshwright.fields.request import request_fields
 from meshwright.interruptions import end_with
 from meshwright.records import fields_of as fields_of_record
 from meshwright.search.watching import SearchProgress, seldom, watched
+from meshwright.service.answering import fault
 
 MOST_AT_ONCE = 2
 TOLD_S = 0.1
@@ -174,5 +175,7 @@ def _search(fields: Mapping[str, Any], out: Connection, parent: int) -> None:
             out.send(("done", planned(WebRequest.read(fields, typed=True))))
     except MeshwrightError as error:
         out.send(("error", error.to_dict()))
+    except Exception as error:
+        out.send(("error", fault(error).to_dict()))
     finally:
         out.close()

@@ -139,3 +139,13 @@ class Objective:
     """The order of the search itself, so that ties, measured plans and the memory reserve speak of it."""
     measured: bool = True
     """Plans of measured profiles can be ordered by it."""
+
+    def __reduce__(self) -> tuple[Callable[[str], Objective], tuple[str]]:
+        """By its name: answers cross from the process of a search to that of a page, and its functions cannot."""
+        return _named, (self.name,)
+
+
+def _named(name: str) -> Objective:
+    from meshwright.planning.objectives import OBJECTIVES  # made of this file's
+
+    return OBJECTIVES[name]
