@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from meshwright.cli import main
 from meshwright.report.picture import ticks, time_unit
 from meshwright.report.timeline_text import TimelineText
 from tests.report.pictures import plan_trace, unequal_picture
@@ -81,3 +82,18 @@ def test_ticks_are_round_and_reach_the_end(end: float) -> None:
     assert end - step < found[-1] <= end * (1 + 1e-9)
     assert f"{step:.0e}"[0] in "125"
     assert time_unit(end)[0] <= max(end, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        ("chimera", "a and b are pipelines in opposite directions"),
+        ("dualpipe", "a and b are pipelines in opposite directions"),
+        ("interleaved", "a, b, ... are chunks"),
+        ("1f1b", ""),
+    ],
+)
+def test_the_legend_says_what_letters_are(schedule: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schedule", schedule, "--p", "4", "--m", "8"]) == 0
+    drawn = " ".join(capsys.readouterr().out.split())
+    assert (said in drawn) if said else ("a and b" not in drawn and "a, b" not in drawn)

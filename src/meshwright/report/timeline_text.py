@@ -10,6 +10,7 @@ from rich.text import Text
 
 from meshwright.report.picture import WORDS, MemoryLine, Picture, ticks, time_unit
 from meshwright.schedules import Kind
+from meshwright.schedules.table import ScheduleTable
 from meshwright.shapes import Float, Int
 from meshwright.units import gib, seconds, significant
 
@@ -123,14 +124,26 @@ class TimelineText:
             return f"each column shows what runs in its middle; {', '.join(words)}"
         parts = max(table.segments for table in tables)
         counted = f"parts of micro-batches, {parts} of each" if parts > 1 else "micro-batches"
-        chunks = "; a, b, ... are chunks" if any(table.v > 1 for table in tables) else ""
-        return f"numbers are {counted}; {', '.join(words)}{chunks}"
+        return f"numbers are {counted}; {', '.join(words)}{_letters(tables)}"
 
 
 Cell = tuple[str, str]
 """A character and its style."""
 SHORTEST_S = 1e-300
 """Seconds a column may stand for: one over less is no number."""
+
+
+def _letters(tables: Sequence[ScheduleTable]) -> str:
+    """What letters beside numbers are: chunks of a worker, or pipelines that run at once, in both directions if two."""
+    lettered = [table for table in tables if table.v > 1]
+    if not lettered:
+        return ""
+    chains = {table.placement.chains for table in lettered}
+    if chains == {1}:
+        return "; a, b, ... are chunks"
+    if all(table.v == table.placement.chains == 2 for table in lettered):
+        return "; a and b are pipelines in opposite directions"
+    return "; a, b, ... are chunks of each pipeline"
 
 
 def _readable(picture: Picture) -> float:
