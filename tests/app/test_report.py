@@ -100,3 +100,13 @@ def test_a_page_is_written_to_a_file_and_a_plan_file_has_its_own_question(
 def test_a_plan_of_405b_stays_small_enough_to_mail() -> None:
     text = mw.report("llama-3.1-405b", gpus="1024xH100", top=2).text
     assert len(text.encode()) < MOST_BYTES
+
+
+@pytest.mark.parametrize(("name", "fix"), [("plan.pdf", "print it"), ("plan.ipynb", "--format cell")])
+def test_a_file_that_no_report_is_has_another_to_ask_for(
+    name: str, fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "gpt2", "--gpus", "2xH100", "-o", name]) == 2
+    said = capsys.readouterr().err
+    assert f"is {name}" in said
+    assert fix in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from meshwright.app.requests.plan import PlanRequest
@@ -65,6 +66,13 @@ class PageRequest(PlanRequest):
         reading.refuse(tuple(name for name in reading.fields if name not in own), f"beside {article} {holder}", why)
 
 
+NOT_WRITTEN = {
+    ".pdf": "-o plan.html, and print it to a file from a browser",
+    ".ipynb": "--format cell -o plan.html, or show the plan set in a notebook",
+}
+"""Files that nothing here writes, by their ending, with what to ask for instead."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRequest(PageRequest):
     """Plans as one self-contained file: HTML, Markdown or a notebook fragment.
@@ -92,6 +100,9 @@ class ReportRequest(PageRequest):
         PageRequest.rules(self, reading)
         if reading.typed and self.form == "html" and "output" not in self.given:
             reading.problem("-o FILE is missing", "a page is opened by a browser", "-o plan.html", "output")
+        if self.output is not None and (fix := NOT_WRITTEN.get(Path(os.fspath(self.output)).suffix.lower())):
+            what = f"{reading.called('output')} is {os.fspath(self.output)[:80]}"
+            reading.problem(what, "a report is HTML, Markdown or a notebook fragment", fix, "output")
 
     @property
     def form(self) -> str:
