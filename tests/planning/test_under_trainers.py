@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright import plan
+from meshwright.app.plan_job import plan_job
 from meshwright.app.plan_set import PlanSet
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.errors import InfeasibleError, MeshwrightError
@@ -127,3 +128,10 @@ def test_a_trainer_without_what_is_pinned_says_so_first() -> None:
     answer = plan("llama-3.1-8b", gpus="8xH100", global_batch=32, pin=["pp=8"])
     said = {one.trainer: one.why for one in answer.trainers}
     assert said["accelerate"] == "pp is 2: files of Accelerate have no key for it"
+
+
+def test_who_only_wants_plans_gets_the_same_without_asking_trainers() -> None:
+    request = PlanRequest.read({"model": "llama-3.1-8b", "gpus": "8xH100", "global_batch": 32})
+    asked, alone = plan_job(request), plan_job(request, trainers=False)
+    assert (len(asked.trainers) > 0, alone.trainers) == (True, ())
+    assert [one.estimate for one in asked.plans] == [one.estimate for one in alone.plans]

@@ -11,8 +11,12 @@ if TYPE_CHECKING:
     from meshwright.app.requests.plan import PlanRequest
 
 
-def plan(request: PlanRequest) -> PlanSet | Replanned:
+def plan(request: PlanRequest, *, trainers: bool = True) -> PlanSet | Replanned:
     """The best plans; with profiles those of measured layers, with an earlier plan what each plan moves.
+
+    Args:
+        request: the question.
+        trainers: also say who runs the answer, as `plan_job` does.
 
     Raises:
         InputError: malformed or contradictory input, all problems together.
@@ -39,5 +43,5 @@ def plan(request: PlanRequest) -> PlanSet | Replanned:
     else:
         from meshwright.app.plan_job import plan_job
 
-        found = plan_job(request)
+        found = plan_job(request, trainers=trainers)
     return replace(found, asked=("plan", request))

@@ -33,8 +33,12 @@ if TYPE_CHECKING:
     from meshwright.specs.cluster import ClusterSpec
 
 
-def plan_job(request: PlanRequest) -> PlanSet:
+def plan_job(request: PlanRequest, *, trainers: bool = True) -> PlanSet:
     """The best plans of a model on a cluster, one per layout of degrees, with verdict, runner-up and certificate.
+
+    Args:
+        request: the question.
+        trainers: also ask who runs the best plan on one kind of device, on few devices for the best of each trainer.
 
     Raises:
         InputError: malformed or contradictory input, all problems together.
@@ -50,14 +54,14 @@ def plan_job(request: PlanRequest) -> PlanSet:
         inputs, left_out = usable_islands(inputs, request.tolerance)
         warnings = tuple(map(left_out_note, left_out))
     try:
-        answer = _answer(inputs, request, aim)
+        answer = _answer(inputs, request, aim, trainers=trainers)
     except InfeasibleError as none:
         none.add(left_out)
         raise
     return replace(answer, warnings=(*warnings, *answer.warnings))
 
 
-def _answer(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
+def _answer(inputs: JobInputs, request: PlanRequest, aim: Aim, *, trainers: bool) -> PlanSet:
     alone = request.target is None and inputs.model.lora is not None
     if alone and not request.parallelizer and not inputs.cluster.homogeneous:
         from meshwright.app.plan_mixed_trainers import plan_mixed_trainers
@@ -68,7 +72,8 @@ def _answer(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
     if alone:
         return _fine_tuning(inputs, request, aim)
     answer = _of_one_kind(inputs, request, aim)
-    return answer if request.target is not None else _with_trainers(answer, inputs, request, aim)
+    asks = trainers and request.target is None
+    return _with_trainers(answer, inputs, request, aim) if asks else answer
 
 
 def _mixed(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:

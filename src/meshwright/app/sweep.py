@@ -147,7 +147,11 @@ def asked(question: StudyQuestion, top: int) -> Swept:
     how: dict[str, Any] = {"number": question.number, "values": question.values}
     try:
         request: Any = question.request()
-        answer = VERBS[question.verb].answer(replace(request, top=top) if question.verb == "plan" else request)
+        verb = VERBS[question.verb]
+        # Rows do not say who runs a plan, and on few devices asking takes longer than planning.
+        answer = (
+            verb.answer(replace(request, top=top), trainers=False) if question.verb == "plan" else verb.answer(request)
+        )
     except (InfeasibleError, InputError, UnsupportedError) as error:
         problem = error.problems[0]
         why = problem.what if not problem.why else f"{problem.what}: {problem.why}"

@@ -47,7 +47,7 @@ class Verb:
 
         Args:
             request: of this verb.
-            told: functions that the use case calls while it works.
+            told: of the use case: functions that it calls while it works, parts of the answer that are left out.
         """
         use = loaded(f"{self.home}.{self.use}")
         if self.apart:
