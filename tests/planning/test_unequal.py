@@ -29,9 +29,11 @@ def test_where_equal_pipelines_use_all_devices_well_they_are_the_answer() -> Non
 
 
 def test_layers_that_equal_chunks_do_not_divide_are_interleaved_in_unequal_ones() -> None:
-    # 32 layers on 9 chunks; halves of the cluster, planned as two groups, once found 2.10 s beside 2.49 s.
-    answer = plan("llama-3.1-8b", gpus="12x8xL40S", global_batch=256, seq_len=2048, top=2)
+    # 32 layers on 9 chunks: no equal chunks come near, nor do halves of the cluster planned as two groups.
+    answer = plan("llama-3.1-8b", gpus="12x8xL40S", global_batch=256, seq_len=2048, top=6)
     assert len(answer.best.plan.pipelines) == 1
-    assert answer.best.estimate.step_time_s < 2.11
+    equal = [one for one in answer if not one.title.endswith(" + unequal chunks")]
+    assert equal
+    assert answer.best.estimate.step_time_s < 0.9 * min(one.estimate.step_time_s for one in equal)
     assert answer.best.title.endswith(" + unequal chunks")
     assert answer.best.estimate.fits == "yes"
