@@ -10,7 +10,7 @@ from typing import Any
 from meshwright.errors import Problem
 from meshwright.formats.shell import Launch
 from meshwright.formats.shell.asking import Open, questions_for
-from meshwright.formats.shell.launches import processes
+from meshwright.formats.shell.launch import processes
 from meshwright.formats.shell.values import Word
 from meshwright.planning.trainer_option_names import MAKES_ENGINE
 from meshwright.planning.trainer_options import names_engine, read_trainer_options

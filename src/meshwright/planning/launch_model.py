@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from meshwright.errors import MeshwrightError, Problem
 from meshwright.formats.launch_file import LaunchFile
-from meshwright.formats.megatron import described_model, describes
+from meshwright.formats.megatron.described import described_model, describes
 from meshwright.library import models
 from meshwright.specs.model import ModelSpec
 

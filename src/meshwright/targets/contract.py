@@ -7,16 +7,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
-from meshwright.formats.key_text import KeyText, key_text
-from meshwright.formats.launch_file import LaunchFile
-from meshwright.formats.shell import Launch, Script, Word
 from meshwright.specs.collective_libraries import collective_library, crossed
 from meshwright.specs.job import Job
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
+
+if TYPE_CHECKING:
+    from meshwright.formats.key_text import KeyText
+    from meshwright.formats.launch_file import LaunchFile
+    from meshwright.formats.shell import Launch, Script, Word
 
 Files = Mapping[str, str]
 """Text by file name."""
@@ -25,6 +28,12 @@ OF_PYTORCH = frozenset(("NVIDIA", "AMD"))
 """Vendors whose devices PyTorch drives as CUDA or by its build for ROCm, which most of its frameworks ask for."""
 PLAN_FILE = "plan.json"
 """Beside the files of every target: the plan itself, which says more than most targets can."""
+
+
+def _key_text(name: str, text: str) -> KeyText | None:
+    from meshwright.formats.key_text import key_text  # only who edits a file parses it
+
+    return key_text(name, text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +65,7 @@ class Target(ABC):
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     """Options of Megatron-LM that stand for what another file of the target says, each with where: a script's edit
     leaves them out."""
-    edited: Callable[[str, str], KeyText | None] = key_text
+    edited: Callable[[str, str], KeyText | None] = _key_text
     """A file of the target, by name and text, as one that can be edited; None where it cannot."""
     left_out: frozenset[str] = frozenset()
     """Keys that an edit takes away where the plan's own file has none, though the file reads the same with them: the

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from meshwright.errors import MeshwrightError
-from meshwright.formats.torch_csv import write_actions
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.schedules import PLAN_SCHEDULES, schedule_named
 from meshwright.schedules.plan_rows import schedule_of
-from meshwright.schedules.torch_actions import to_actions
 from meshwright.targets import fsdp
 from meshwright.targets.sayable import ANY, Plan, Rule, Says, equal_micro_batches, only, overlap_inside_domain
 
@@ -118,6 +116,9 @@ def schedule_files(plan: Plan) -> tuple[tuple[str, str], ...]:
     """The schedule as a file, where PyTorch has no class of it."""
     if plan.found.pp == 1 or _known(plan) is not None:
         return ()
+    from meshwright.formats.torch_csv import write_actions
+    from meshwright.schedules.torch_actions import to_actions
+
     pipeline = plan.found.pipeline
     table = schedule_of(pipeline.schedule).table(plan.found.pp, pipeline.num_micro_batches, plan.found.vpp)
     return ((COMPUTE_FILE, write_actions(to_actions(table))),)
@@ -148,6 +149,9 @@ def layers_of_modules(stages: list[list[str]], layer: str) -> tuple[int, ...]:
 
 def schedule_of_file(text: str, pp: int, vpp: int, micro_batches: int) -> str | None:
     """The schedule whose order a file holds; None where it is none of the catalogue."""
+    from meshwright.formats.torch_csv import write_actions
+    from meshwright.schedules.torch_actions import to_actions
+
     for name in PLAN_SCHEDULES:
         try:
             actions = to_actions(schedule_named(name).table(pp, micro_batches, vpp))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from meshwright.formats.megatron import described_model, describes, megatron_script, model_facts, translate
-from meshwright.formats.megatron.described import SIZES
+from meshwright.formats.megatron import megatron_script, model_facts, translate
+from meshwright.formats.megatron.described import SIZES, described_model, describes
 from meshwright.formats.megatron.model import model_flags
 from meshwright.formats.megatron.model_options import read_pattern
 from meshwright.formats.megatron.read import read_flags

@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-from meshwright.formats.megatron.described import described_model, describes
 from meshwright.formats.megatron.model import model_facts
 from meshwright.formats.megatron.write import COMMIT, MegatronExport, megatron_script, translate
 
 __all__ = [
     "COMMIT",
     "MegatronExport",
-    "described_model",
-    "describes",
     "megatron_script",
     "model_facts",
     "translate",

@@ -14,7 +14,6 @@ from meshwright.formats.megatron.options import known_options
 from meshwright.formats.megatron.precision import precision_flags
 from meshwright.formats.megatron.settings import ASKED
 from meshwright.formats.megatron.strategy import flex_backend, strategy_flags, strategy_refusal
-from meshwright.formats.plan_json import content_hash
 from meshwright.formats.processes import processes_of_node, unequal_nodes
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
@@ -195,6 +194,8 @@ def _comment(text: str) -> str:
 
 
 def _head(job: Job, row: PlanRow | None, predicted: str, notes: list[str]) -> list[str]:
+    from meshwright.formats.plan_json import content_hash  # only the text of a script names its plan file
+
     line = row.format() if row else job.name or "a plan of more than one line"
     lines = [
         "#!/usr/bin/env bash",

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from meshwright.errors import Problem
-from meshwright.formats.shell.jobs import job_at
-from meshwright.formats.shell.launches import Launch, launches, processes
-from meshwright.formats.shell.leaving import Left
-from meshwright.formats.shell.source import Source
-from meshwright.formats.shell.state import ScriptCommand, ScriptState, Shell, TooMuch
-from meshwright.formats.shell.values import ScriptLine, Unknown, Value, Word, literal, word
+from meshwright.formats.shell.values import ScriptLine, Unknown, Word, word
 
-MAX_TEXT = 2_000_000
-"""Letters of a script; launch scripts have thousands."""
+if TYPE_CHECKING:
+    from meshwright.formats.shell.jobs import job_at
+    from meshwright.formats.shell.launch import Launch, launches, processes
+    from meshwright.formats.shell.script import Script, read_script
+    from meshwright.formats.shell.state import ScriptCommand
 
 __all__ = [
     "Launch",
@@ -31,100 +27,19 @@ __all__ = [
     "word",
 ]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """What a script starts."""
-
-    commands: tuple[ScriptCommand, ...]
-    assumed: Mapping[str, ScriptLine]
-    """Names taken as not set, with where they are first used; `@` stands for the script's arguments."""
-    missing: tuple[tuple[str, ScriptLine], ...]
-    """Scripts it sources or calls that are not here."""
-    broken: tuple[tuple[str, ScriptLine], ...]
-    """What could not be read, and where."""
-    files: Mapping[str, Value]
-    """What it writes to files, by the last part of their path."""
-    failed_at: ScriptLine | None = None
-    """Where it exits with an error."""
-    job: str = ""
-    """Which of its jobs is asked for, by number or name; empty where nobody says."""
-
-    def stopped(self) -> Problem | None:
-        """That it exits with an error before it starts a program; None where it does not."""
-        if self.failed_at is None or launches(self.commands):
-            return None
-        why = "it exits there with an error, and has started no program"
-        fix = "set what it asks for above that line, in the script or with --env NAME=VALUE and --arg"
-        return Problem(what=f"the script stops at {self.failed_at}", why=why, fix=fix, field="source")
+_LATER = {
+    "Launch": "launch",
+    "Script": "script",
+    "ScriptCommand": "state",
+    "job_at": "jobs",
+    "launches": "launch",
+    "processes": "launch",
+    "read_script": "script",
+}
+"""What reads scripts, by the file it is in: who writes one needs neither bash's grammar nor what evaluates it."""
 
 
-def read_script(
-    text: str,
-    *,
-    name: str = "script",
-    arguments: Sequence[str] | None = None,
-    environment: Mapping[str, str] | None = None,
-    read: Callable[[str], str | None] = lambda path: None,
-) -> Script:
-    """The programs that a script starts.
-
-    Args:
-        text: of the script; text that is none gives no commands, never an exception.
-        name: shown in places, and `$0`.
-        arguments: `$1` and on; None where nobody said them.
-        environment: what is known of the environment; every other name is not set.
-        read: the text of a file that the script sources or calls, by its path; None where it is not here.
-    """
-    # Who only writes scripts needs neither bash's grammar nor what evaluates it.
-    from meshwright.formats.shell.calls import slurm_variables
-    from meshwright.formats.shell.evaluate import Evaluator
-
-    record = ScriptState()
-    shown = name.replace("\\", "/").rpartition("/")[2] or "script"
-    start, failed_at = ScriptLine(shown, 1), None
-    if len(text) > MAX_TEXT:
-        record.break_off(f"it has {len(text):,} letters; at most {MAX_TEXT:,} are read", start)
-    else:
-        shell = Shell(
-            record=record,
-            given=dict(environment or {}),
-            positional=tuple(literal(word, ScriptLine("--arg", 1)) for word in arguments or ()),
-            open_ended=arguments is None,
-            name=literal(name, start),
-        )
-        source = Source.of_file(_filled_in(text.replace("\r\n", "\n")), shown)
-        slurm_variables(source, shell)
-        try:
-            Evaluator(record, read).script(source, shell)
-        except Left as leaving:
-            failed_at = leaving.failed_at
-        except TooMuch as error:
-            record.break_off(str(error), start)
-        except RecursionError:
-            record.break_off("it is nested too deeply", start)
-    return Script(
-        commands=tuple(record.commands),
-        assumed=dict(record.assumed),
-        missing=tuple(dict.fromkeys(record.missing)),
-        broken=tuple(record.broken),
-        files=dict(record.files),
-        failed_at=failed_at,
-    )
-
-
-_TO_FILL_IN = re.compile(r"^([ \t]*(?:export[ \t]+)?\w+=)(<[A-Za-z][^<>|&;$`\n]*>)(?=\S*[ \t]*$)", re.MULTILINE)
-
-
-_OLD_ARITHMETIC = re.compile(r"\$\[([\w\s+*/%(){}$<>=!&|-]*)\]")
-"""`$[...]`, which bash still takes for `$((...))`."""
-
-
-def _filled_in(text: str) -> str:
-    """A template with a word in each place that it leaves to its reader: bash takes no `DATA_PATH=<Specify path>`.
-
-    Old arithmetic becomes today's, which the parser knows.
-    """
-    while (new := _OLD_ARITHMETIC.sub(r"$((\1))", text)) != text:
-        text = new
-    return _TO_FILL_IN.sub(lambda match: match[1] + re.sub(r"\W", "_", match[2]), text)
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 
 from meshwright.errors import Problem
-from meshwright.formats.shell.launches import Launch, processes
+from meshwright.formats.shell.launch import Launch, processes
 from meshwright.formats.shell.values import Word
 
 _OF_THE_RUN = re.compile(

@@ -6,20 +6,22 @@ Keys are those of nemo-automodel 0.7.0 (2026-11), https://github.com/NVIDIA-NeMo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import Problem
-from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.processes import torchrun
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.library.software import software
 from meshwright.targets import fsdp, hugging_face, pytorch_pipeline
 from meshwright.targets.automodel import peft
-from meshwright.targets.automodel.read import python_words, read_recipe
 from meshwright.targets.contract import Files
 from meshwright.targets.keys import KeyFile, Keys, nested_tables, yaml_text
 from meshwright.targets.one_strategy import ADAM_IS_ADAMW, Note, OneStrategyTarget, overlaps
 from meshwright.targets.overrides import by_options
 from meshwright.targets.sayable import ANY, Plan, Rule, only
+
+if TYPE_CHECKING:
+    from meshwright.formats.launch_file import LaunchFile
 
 TITLE = "NeMo Automodel"
 CONFIG = "automodel.yaml"
@@ -199,6 +201,14 @@ _IN_PARTS = Note(
     text="it recomputes norms, attention and MLP one by one, and keeps the input of each: more than the plan's memory",
     when=lambda plan: plan.recomputed and plan.strategy.cp == 1 and not plan.model.is_moe,
 )
+
+
+def _plain(value: Any) -> Any:
+    from meshwright.targets.automodel.read import python_words
+
+    return python_words(value)
+
+
 FILE = KeyFile(
     title=TITLE,
     name=CONFIG,
@@ -206,7 +216,7 @@ FILE = KeyFile(
     marks=(("nemo_automodel", "step_scheduler:", "recipe_args:"),),
     noun="Automodel configuration",
     sections=("distributed", "step_scheduler", "peft", "quantization"),
-    plain=python_words,
+    plain=_plain,
 )
 
 
@@ -220,6 +230,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no YAML.
     """
+    from meshwright.targets.automodel.read import read_recipe
+
     return read_recipe(FILE.read(files), files, devices)
 
 

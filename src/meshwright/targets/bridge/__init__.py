@@ -8,16 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
-from meshwright.formats.key_text import KeyText
-from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.processes import torchrun
-from meshwright.formats.shell import Script
 from meshwright.specs.job import Job
-from meshwright.targets.bridge import lora, recipe
+from meshwright.targets.bridge import lora
 from meshwright.targets.bridge.options import PROGRAMS
 from meshwright.targets.bridge.overrides import overrides, unsaid
 from meshwright.targets.contract import Files, JobTarget, TargetFiles, file_of, marked, one_line, target_files
@@ -25,6 +23,11 @@ from meshwright.targets.megatron import as_run_by_megatron
 from meshwright.targets.megatron.rules import rule_problems
 from meshwright.targets.overrides import FILE
 from meshwright.targets.sayable import unequal_pipelines
+
+if TYPE_CHECKING:
+    from meshwright.formats.key_text import KeyText
+    from meshwright.formats.launch_file import LaunchFile
+    from meshwright.formats.shell import Script
 
 TITLE = "Megatron-Bridge"
 OVERRIDES = "overrides.txt"
@@ -140,6 +143,8 @@ def _by_tables(name: str, text: str) -> bool:
 
 
 def _recognised(name: str, text: str) -> bool:
+    from meshwright.targets.bridge import recipe
+
     by_words = _by_overrides(name, text) or _by_options(name, text)
     return by_words or _by_driver(name, text) or _by_tables(name, text) or recipe.recognised(name, text)
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import Problem
-from meshwright.formats.shell import Launch, Word, word
+from meshwright.formats.shell import Word, word
 from meshwright.library import models
 from meshwright.targets.overrides import keyed, parsed_word
+
+if TYPE_CHECKING:
+    from meshwright.formats.shell import Launch
 
 _BACKEND = "--moe_flex_dispatcher_backend"
 _SIZES = {

@@ -7,17 +7,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.formats import megatron
-from meshwright.formats.launch_file import LaunchFile
-from meshwright.formats.shell import Script
 from meshwright.specs.job import Job
 from meshwright.targets.contract import Files, JobTarget, TargetFiles, marked, target_files, text_of
 from meshwright.targets.megatron.rules import rule_problems
 from meshwright.targets.sayable import unequal_pipelines
 from meshwright.units import of_capacity, percent, seconds
+
+if TYPE_CHECKING:
+    from meshwright.formats.launch_file import LaunchFile
+    from meshwright.formats.shell import Script
 
 SCRIPT = "train.sh"
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from meshwright.errors import Problem
-from meshwright.formats.key_text import KeyText
-from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.processes import torchrun
-from meshwright.formats.shell import Launch, Word
 from meshwright.formats.torch_loader import COMPUTE_FILE
 from meshwright.specs.strategy import HALF_PRODUCTS
 from meshwright.targets import fsdp, pytorch_pipeline
@@ -24,6 +22,11 @@ from meshwright.targets.torchtitan import lora
 from meshwright.targets.torchtitan.flavors import flavor_names, flavor_of, rope_changes, shipped
 from meshwright.targets.torchtitan.formats import FORMATS
 from meshwright.targets.torchtitan.module import MODULE, module_text
+
+if TYPE_CHECKING:
+    from meshwright.formats.key_text import KeyText
+    from meshwright.formats.launch_file import LaunchFile
+    from meshwright.formats.shell import Launch, Word
 
 TITLE = "torchtitan"
 
