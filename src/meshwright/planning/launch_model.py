@@ -50,6 +50,15 @@ def model_trained(launch: LaunchFile, name: str) -> tuple[ModelSpec | None, Prob
     return described_model(launch.model, name=name, vocab=vocab, notes=notes), None
 
 
+def model_meant(named: str) -> str:
+    """The library's name of the model that a trainer loads by a name or a path; the name itself where it has none.
+
+    Args:
+        named: a name on the hub, or a path.
+    """
+    return models.find_name(named) or _named_in(named) or named
+
+
 def _vocabulary(launch: LaunchFile) -> tuple[int | None, str]:
     """Tokens of the vocabulary, and whose it is where no option says them."""
     kind, place = launch.model["tokenizer"]

@@ -20,6 +20,7 @@ from meshwright.planning.engine_options import ARGUMENTS
 from meshwright.planning.named_files import NamedFiles
 from meshwright.planning.nemo_launcher import launcher_config
 from meshwright.planning.script_files import read_through, started_with, with_settings
+from meshwright.planning.script_jobs import as_one_job
 from meshwright.planning.trainer_record import SWIFT, TRAINER, command_recorded, engine_open
 from meshwright.targets import TRAINERS, Target, overrides, reader_named
 from meshwright.targets.keys import keys_of
@@ -128,7 +129,8 @@ class LaunchSource:
             return replace(self, files=self._with_settings(self.files))
         if not self.is_bash or self.target.script is not None:
             return self
-        found = started_with(self._script(self.text), self.target, self.near)
+        script, _ = as_one_job(self._script(self.text), self._read_script)
+        found = started_with(script, self.target, self.near)
         names = sorted(found.files, key=lambda name: name in self.target.beside)
         if not names or found.written or found.questions:
             return None
@@ -192,10 +194,13 @@ class LaunchSource:
         return replace(launched, said=said, unpriced=unpriced)
 
     def _as_script(self, text: str) -> LaunchFile:
-        script = self._script(text)
+        _, launched = as_one_job(self._script(text), self._read_script)
+        return self._with_places(launched)
+
+    def _read_script(self, script: Script) -> LaunchFile:
         if self.target.script is not None:
-            return self._with_places(self.target.script(script, self.devices))
-        return self._with_places(read_through(script, self.target, self.devices, self.near))
+            return self.target.script(script, self.devices)
+        return read_through(script, self.target, self.devices, self.near)
 
     def _with_places(self, launched: LaunchFile) -> LaunchFile:
         """What was read, with a note of each file it was read from that lies elsewhere than its path says."""

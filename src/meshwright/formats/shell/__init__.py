@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.formats.shell.values import ScriptLine, Unknown, Word, word
 
 if TYPE_CHECKING:
-    from meshwright.formats.shell.jobs import job_at
+    from meshwright.formats.shell.jobs import WhichJob, job_at
     from meshwright.formats.shell.launch import Launch, launches, processes
     from meshwright.formats.shell.script import Script, read_script
     from meshwright.formats.shell.state import ScriptCommand
@@ -19,6 +19,7 @@ __all__ = [
     "ScriptCommand",
     "ScriptLine",
     "Unknown",
+    "WhichJob",
     "Word",
     "job_at",
     "launches",
@@ -31,6 +32,7 @@ _LATER = {
     "Launch": "launch",
     "Script": "script",
     "ScriptCommand": "state",
+    "WhichJob": "jobs",
     "job_at": "jobs",
     "launches": "launch",
     "processes": "launch",

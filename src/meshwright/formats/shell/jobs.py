@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 from meshwright.errors import Problem
 from meshwright.formats.shell.launch import Launch, processes
@@ -18,6 +19,14 @@ _MOST_JOBS, _MOST_OPTIONS = 12, 3
 _LONGEST = 48
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w.]*")
 _PROGRAM, _PROCESSES = "program", "processes"
+
+
+@dataclass(frozen=True, slots=True)
+class WhichJob(Problem):
+    """The question which of several jobs is meant."""
+
+    jobs: int = 0
+    """How many there are."""
 
 
 def job_at(started: Sequence[Launch], job: str, same: Callable[[int], Hashable] | None = None) -> int | Problem:
@@ -110,7 +119,7 @@ def _names_of(value: str) -> set[str]:
     return {whole, last, last.rpartition(".")[0] or last}
 
 
-def _question(started: Sequence[Launch], said: Sequence[dict[str, str]], job: str, found: Sequence[int]) -> Problem:
+def _question(started: Sequence[Launch], said: Sequence[dict[str, str]], job: str, found: Sequence[int]) -> WhichJob:
     differing = _differing(said)
     shown = [
         f"{number} at {launch.place}{_shown(one, differing)}"
@@ -127,7 +136,7 @@ def _question(started: Sequence[Launch], said: Sequence[dict[str, str]], job: st
         wrong = f"job {job[:40]!r} is {'several' if found else 'none'} of them"
         what = f"{what}, and {wrong}" if len(started) > 1 else f"{what}, and job {job[:40]!r} is asked for"
     fix = f"say which with --job 1 to --job {len(started)}" if len(started) > 1 else "leave --job out"
-    return Problem(what=what, why=why, fix=fix, field="job")
+    return WhichJob(what=what, why=why, fix=fix, field="job", jobs=len(started))
 
 
 def _shown(one: dict[str, str], differing: Sequence[str]) -> str:
