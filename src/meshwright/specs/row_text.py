@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,16 +19,7 @@ from meshwright.specs.row import (
 from meshwright.specs.shardings import SHARDINGS, grouped_shardings, plain_shardings
 from meshwright.specs.strategy import RECOMPUTE_MODULES
 
-_COUNTED = re.compile(r"^(tp|pp|vpp|ep|etp|dp|mbs|gbs)([0-9]{1,9})$")
-_TENSOR = re.compile(r"^tp([0-9]{1,9})-([a-z0-9][a-z0-9.-]{0,30})$")
-_GRID = re.compile(r"^tp[0-9]{1,2}d[0-9]")
-_CP = re.compile(r"^cp([0-9]{1,9})(?:-([a-z0-9]{1,60}))?$")
 _LEVEL = re.compile(r"^([a-z0-9]*[a-z])([0-9]{1,9})$")
-_RECOMPUTE = re.compile(r"^rc-(none|sel|full|block([0-9]{1,9})|uni([0-9]{1,9}))$")
-_MODULES = re.compile(rf"^rc-sel((?:-(?:{'|'.join(RECOMPUTE_MODULES)}))+)$")
-_GROUPED = re.compile(r"^([a-z][a-z0-9]*[a-z])([0-9]{1,9})$")
-_OFFLOAD = re.compile(r"^off-([waog]{1,4})(-nvme)?(-dpu)?$")
-_TILE = re.compile(r"^tile([1-9][0-9]{0,11})$")
 MAX_TEXT = 500
 """Characters of the one-line form; every token there is, each once, takes fewer."""
 _EXAMPLES = (
@@ -74,101 +66,176 @@ def parse_row(text: str, *, devices: int, global_batch: int, schedules: tuple[st
         what = f"plan {text[:60]!r}... has {len(text):,} characters"
         fix = "write each degree and setting once, such as tp8.pp4.vpp2.dp16.z1.mbs1.rc-sel"
         raise InputError(what=what, why=f"at most {MAX_TEXT} are read", fix=fix, field="plan", code="MW210")
-    from meshwright.specs.data_words import DATA_WORDS, in_order, word_fields
-
-    fields: dict[str, Any] = {}
-    problems: list[Problem] = []
-
-    def put(name: str, value: object, token: str) -> None:
-        if name in fields:
-            problems.append(Problem(what=f"plan {text!r}: {token!r} says {name} a second time", fix="keep one of them"))
-        fields[name] = value
-
+    said = _Said(text, schedules)
     for token in (part.strip() for part in text.strip().split(".")):
-        if match := _COUNTED.match(token):
-            put(match[1], int(match[2]), token)
-        elif match := _TENSOR.match(token):
-            put("tp", int(match[1]), token)
-            fields["tensor"] = match[2]
-        elif _GRID.match(token):
-            degree, fields["tensor"] = _parse_grid(token, text, problems)
-            put("tp", degree, token)
-        elif match := _CP.match(token):
-            put("cp", _parse_cp(match, text, problems), token)
-        elif match := _RECOMPUTE.match(token):
-            put("recompute", re.sub(r"\d+$", "", match[1]), token)
-            if match[2] or match[3]:
-                fields["recompute_layers"] = int(match[2] or match[3])
-        elif match := _MODULES.match(token):
-            put("recompute", "sel", token)
-            fields["recompute_modules"] = tuple(dict.fromkeys(match[1][1:].split("-")))
-        elif (match := _GROUPED.match(token)) and match[1] in grouped_shardings():
-            put("sharding", match[1], token)
-            fields["shard_group"] = int(match[2])
-        elif match := _OFFLOAD.match(token):
-            letters = "".join(letter for letter in OFFLOAD_LETTERS if letter in match[1])
-            put("offload", f"{letters}{match[2] or ''}{match[3] or ''}", token)
-            problems += offload_problems(fields["offload"], f"plan {text!r}: ")
-        elif token in plain_shardings(*SHARDINGS):
-            put("sharding", token, token)
-        elif token in expert_tokens():
-            put(*expert_tokens()[token], token)
-        elif token == "nosp":
-            put("sp", False, token)
-        elif token == "tpov":
-            put("tp_overlap", "ring", token)
-        elif match := _TILE.match(token):
-            put("optimizer_tile", int(match[1]), token)
-        elif token == "nodpov":
-            put("dp_overlap", False, token)
-        elif stated := word_fields(token):
-            again = next(
-                (
-                    word
-                    for word in fields.get("data_words", ())
-                    if not stated.keys().isdisjoint(word_fields(word) or {})
-                ),
-                "",
-            )
-            if again:
-                problems.append(
-                    Problem(what=f"plan {text!r}: {token!r} beside {again!r}", fix="keep one of them", field="plan")
-                )
-            fields["data_words"] = (*fields.get("data_words", ()), token)
-        elif token in schedules or any(token.startswith(f"{name}-") for name in schedules):
-            put("schedule", token, token)
-        else:
-            close = nearest(
-                token, (*_EXAMPLES, *expert_tokens(), *plain_shardings(*SHARDINGS), *DATA_WORDS, *schedules)
-            )
-            fix = (
-                f"did you mean {' or '.join(close)}?" if close else "tokens look like tp8.pp4.vpp2.dp16.z1.mbs1.rc-sel"
-            )
-            problems.append(Problem(what=f"plan {text!r}: unknown token {token!r}", fix=fix, field="plan"))
-    zero = [
-        name for name, value in fields.items() if isinstance(value, int) and not isinstance(value, bool) and value < 1
-    ]
-    problems += [Problem(what=f"plan {text!r}: {name} is 0", why="degrees and batches are at least 1") for name in zero]
-    if problems:
+        said.read(token)
+    said.without_zeros()
+    if said.problems:
         from meshwright.specs.row_separators import with_dots  # few plans are wrong
 
         meant = with_dots(
             text, lambda again: parse_row(again, devices=devices, global_batch=global_batch, schedules=schedules)
         )
         raise InputError(
-            [replace(one, fix=f"did you mean {meant}?") for one in problems[:1]] if meant else problems, code="MW210"
+            [replace(one, fix=f"did you mean {meant}?") for one in said.problems[:1]] if meant else said.problems,
+            code="MW210",
         )
+    return said.row(devices, global_batch)
 
-    fields.setdefault("gbs", global_batch)
-    if "data_words" in fields:
-        fields["data_words"] = in_order(fields["data_words"])
-    row = PlanRow(**fields)
-    if "schedule" not in fields:
-        row = replace(row, schedule=default_schedule(row.vpp))
-    model_parallel = row.tp * row.cp_degree * row.pp
-    if "dp" not in fields:
-        row = replace(row, dp=max(1, devices // model_parallel))
-    return row
+
+class _Said:
+    """What the tokens of one plan say, and what is wrong with them."""
+
+    def __init__(self, text: str, schedules: tuple[str, ...]) -> None:
+        self.text, self.schedules = text, schedules
+        self.fields: dict[str, Any] = {}
+        self.problems: list[Problem] = []
+
+    def put(self, name: str, value: object, token: str) -> None:
+        """What a token says; that it says it a second time is a problem."""
+        if name in self.fields:
+            self.wrong(f"{token!r} says {name} a second time", fix="keep one of them")
+        self.fields[name] = value
+
+    def wrong(self, what: str, *, why: str = "", fix: str = "") -> None:
+        self.problems.append(Problem(what=f"plan {self.text!r}: {what}", why=why, fix=fix, field="plan"))
+
+    def read(self, token: str) -> None:
+        """Take one token by the first kind that knows it."""
+        for pattern, take in _BY_FORM:
+            if (match := pattern.match(token)) and take(self, match):
+                return
+        if not (self.is_name(token) or self.is_of_data(token) or self.is_schedule(token)):
+            self.unknown(token)
+
+    def is_name(self, token: str) -> bool:
+        """A sharding, what experts do, or a switch: one word, which says one field."""
+        names = _SWITCHES | {name: ("sharding", name) for name in plain_shardings(*SHARDINGS)} | expert_tokens()
+        if token in names:
+            self.put(*names[token], token)
+        return token in names
+
+    def is_of_data(self, token: str) -> bool:
+        """A word about gradients and data ranks; two of them may not say the same field."""
+        from meshwright.specs.data_words import word_fields
+
+        stated = word_fields(token)
+        if not stated:
+            return False
+        words = self.fields.get("data_words", ())
+        if again := next((one for one in words if stated.keys() & (word_fields(one) or {}).keys()), None):
+            self.wrong(f"{token!r} beside {again!r}", fix="keep one of them")
+        self.fields["data_words"] = (*words, token)
+        return True
+
+    def is_schedule(self, token: str) -> bool:
+        """A schedule's name, alone or with settings behind it."""
+        known = token in self.schedules or any(token.startswith(f"{name}-") for name in self.schedules)
+        if known:
+            self.put("schedule", token, token)
+        return known
+
+    def unknown(self, token: str) -> None:
+        from meshwright.specs.data_words import DATA_WORDS
+
+        names = (*_EXAMPLES, *expert_tokens(), *plain_shardings(*SHARDINGS), *DATA_WORDS, *self.schedules)
+        close = nearest(token, names)
+        like = "tokens look like tp8.pp4.vpp2.dp16.z1.mbs1.rc-sel"
+        self.wrong(f"unknown token {token!r}", fix=f"did you mean {' or '.join(close)}?" if close else like)
+
+    def without_zeros(self) -> None:
+        """Refuse degrees and sizes of 0."""
+        for name, value in self.fields.items():
+            if type(value) is int and value < 1:
+                self.wrong(f"{name} is 0", why="degrees and batches are at least 1")
+
+    def row(self, devices: int, global_batch: int) -> PlanRow:
+        """The plan; what is not said follows from the devices and the batch."""
+        fields = {"gbs": global_batch} | self.fields
+        if "data_words" in fields:
+            from meshwright.specs.data_words import in_order
+
+            fields["data_words"] = in_order(fields["data_words"])
+        row = PlanRow(**fields)
+        if "schedule" not in fields:
+            row = replace(row, schedule=default_schedule(row.vpp))
+        return row if "dp" in fields else replace(row, dp=max(1, devices // (row.tp * row.cp_degree * row.pp)))
+
+
+_SWITCHES: dict[str, tuple[str, Any]] = {
+    "nosp": ("sp", False),
+    "tpov": ("tp_overlap", "ring"),
+    "nodpov": ("dp_overlap", False),
+}
+
+
+def _counted(said: _Said, match: re.Match[str]) -> bool:
+    said.put(match[1], int(match[2]), match[0])
+    return True
+
+
+def _tensor(said: _Said, match: re.Match[str]) -> bool:
+    said.put("tp", int(match[1]), match[0])
+    said.fields["tensor"] = match[2]
+    return True
+
+
+def _grid(said: _Said, match: re.Match[str]) -> bool:
+    degree, said.fields["tensor"] = _parse_grid(match.string, said.text, said.problems)
+    said.put("tp", degree, match.string)
+    return True
+
+
+def _context(said: _Said, match: re.Match[str]) -> bool:
+    said.put("cp", _parse_cp(match, said.text, said.problems), match[0])
+    return True
+
+
+def _recompute(said: _Said, match: re.Match[str]) -> bool:
+    said.put("recompute", re.sub(r"\d+$", "", match[1]), match[0])
+    if match[2] or match[3]:
+        said.fields["recompute_layers"] = int(match[2] or match[3])
+    return True
+
+
+def _recomputed_modules(said: _Said, match: re.Match[str]) -> bool:
+    said.put("recompute", "sel", match[0])
+    said.fields["recompute_modules"] = tuple(dict.fromkeys(match[1][1:].split("-")))
+    return True
+
+
+def _grouped_sharding(said: _Said, match: re.Match[str]) -> bool:
+    if match[1] not in grouped_shardings():
+        return False
+    said.put("sharding", match[1], match[0])
+    said.fields["shard_group"] = int(match[2])
+    return True
+
+
+def _offload(said: _Said, match: re.Match[str]) -> bool:
+    letters = "".join(letter for letter in OFFLOAD_LETTERS if letter in match[1])
+    said.put("offload", f"{letters}{match[2] or ''}{match[3] or ''}", match[0])
+    said.problems += offload_problems(said.fields["offload"], f"plan {said.text!r}: ")
+    return True
+
+
+def _tile(said: _Said, match: re.Match[str]) -> bool:
+    said.put("optimizer_tile", int(match[1]), match[0])
+    return True
+
+
+_BY_FORM: tuple[tuple[re.Pattern[str], Callable[[_Said, re.Match[str]], bool]], ...] = (
+    (re.compile(r"^(tp|pp|vpp|ep|etp|dp|mbs|gbs)([0-9]{1,9})$"), _counted),
+    (re.compile(r"^tp([0-9]{1,9})-([a-z0-9][a-z0-9.-]{0,30})$"), _tensor),
+    (re.compile(r"^tp[0-9]{1,2}d[0-9]"), _grid),
+    (re.compile(r"^cp([0-9]{1,9})(?:-([a-z0-9]{1,60}))?$"), _context),
+    (re.compile(r"^rc-(none|sel|full|block([0-9]{1,9})|uni([0-9]{1,9}))$"), _recompute),
+    (re.compile(rf"^rc-sel((?:-(?:{'|'.join(RECOMPUTE_MODULES)}))+)$"), _recomputed_modules),
+    (re.compile(r"^([a-z][a-z0-9]*[a-z])([0-9]{1,9})$"), _grouped_sharding),
+    (re.compile(r"^off-([waog]{1,4})(-nvme)?(-dpu)?$"), _offload),
+    (re.compile(r"^tile([1-9][0-9]{0,11})$"), _tile),
+)
+"""Tokens with a number or with parts: how each is written, and who takes it. One that finds it is none leaves it."""
 
 
 def _parse_grid(token: str, text: str, problems: list[Problem]) -> tuple[int, str]:

@@ -15,6 +15,10 @@ ASKED_FOR = ("--norm-epsilon", "--rotary-base")
 """Options that written scripts leave to a variable where a model's config does not state the constant."""
 
 
+Flags = list[tuple[str, str]]
+"""Options as written: each with its value, empty for switches."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One option of the parser."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.errors import Problem
-from meshwright.formats.megatron.options import Values
+from meshwright.formats.megatron.options import Flags, Values
 from meshwright.specs.precision import EIGHT_BIT, PRECISIONS, Precision, stated
 
 _LOW = {
@@ -16,75 +16,98 @@ _LOW = {
     "nvfp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
 }
 """Formats of GEMM inputs below the 16-bit formats."""
-_MOMENTS = ("fp32", "bf16", "fp16", "fp8")
+_MOMENTS = ("fp8", "bf16", "fp16", "fp32")
+"""Formats of an optimizer's moments, the narrowest first."""
 _RECIPES = {"mxfp8": "mxfp8", "blockwise": "fp8-block"}
 """Recipes of PRECISIONS by Megatron-LM's name, where it is not the one with one scale per tensor."""
 _DISPATCH = ("--moe-dispatch-fwd-dtype", "--moe-combine-bwd-dtype")
 
 
-def precision_flags(precision: Precision, *, sharded: bool) -> tuple[list[tuple[str, str]], list[Problem]]:
+def precision_flags(precision: Precision, *, sharded: bool) -> tuple[Flags, list[Problem]]:
     """Options for the formats of all roles, and the roles whose format no option says.
 
     Args:
         precision: the recipe.
         sharded: whether optimizer states are spread over data ranks.
     """
-    problems: list[Problem] = []
+    said = _Said(precision)
+    said.products()
+    said.weights()
+    said.dispatch()
+    said.gradients()
+    said.states(sharded)
+    return said.flags, said.problems
 
-    def refuse(role: str, allowed: str, fix: str = "") -> None:
-        value = getattr(precision, role)
-        problems.append(
-            Problem(what=f"precision: {role} is {value!r}", why=allowed, fix=fix, field=f"workload.precision.{role}")
-        )
 
-    base = precision.activations
-    flags = [(f"--{base}", "")] if base in ("bf16", "fp16") else []
-    if base not in ("bf16", "fp16", "fp32"):
-        refuse("activations", "activations are kept in bf16, fp16 or fp32", "use bf16")
-    if precision.compute in _LOW:
-        flags += _LOW[precision.compute]
-        if base == "fp32":
-            refuse("compute", "8- and 4-bit recipes stand on bf16 or fp16")
-    elif precision.compute not in (base, "tf32"):
-        refuse("compute", f"GEMMs compute in the format of the activations, {base}, or below it")
-    if precision.weights in EIGHT_BIT and precision.weights == precision.compute:
-        flags.append(("--fp8-param-gather", ""))
-    elif precision.weights != base:
-        refuse("weights", f"weights are kept in the format of the activations, {base}", f"use {base}")
-    if precision.gathered not in (None, precision.weights):
-        refuse("gathered", "weights are gathered in the format they are kept in", "leave --gather-dtype out")
-    if precision.dispatched == "mxfp8":
-        flags += [(flag, "mxfp8") for flag in _DISPATCH]
-    elif precision.dispatched not in (None, base):
-        refuse("dispatched", f"tokens are sent to experts in {base} or mxfp8", f"use {base} or mxfp8")
-    standard = PRECISIONS.get(base, PRECISIONS["bf16"])
-    gradients = (precision.gradients, precision.reduce)
-    if gradients == ("bf16", "bf16") and base == "bf16":
-        flags.append(("--grad-reduce-in-bf16", ""))
-    elif gradients == ("fp32", "fp32") and base == "fp16":
-        flags.append(("--accumulate-allreduce-grads-in-fp32", ""))
-    elif gradients != (standard.gradients, standard.reduce):
-        fix = f"use {standard.gradients} for both" + (", or bf16 for both" if base == "bf16" else "")
-        refuse("gradients", f"gradients are summed and sent in one format, here {gradients}", fix)
-    aware = []
-    if precision.master == "fp16" and base != "fp32":
-        aware.append(("--main-params-dtype", "fp16"))
-    elif precision.master != standard.master:
-        refuse("master", "the main copy is fp32 or fp16 beside 16-bit weights, and the weights themselves in fp32")
-    if precision.moments not in _MOMENTS:
-        refuse("moments", f"moments are kept in {', '.join(_MOMENTS)}")
-    elif precision.moments != "fp32":
-        aware += [("--exp-avg-dtype", precision.moments), ("--exp-avg-sq-dtype", precision.moments)]
-    if aware:
-        flags += [("--use-precision-aware-optimizer", ""), *aware]
-        if not sharded:
+class _Said:
+    """Options of one recipe, role by role."""
+
+    def __init__(self, precision: Precision) -> None:
+        self.precision, self.base = precision, precision.activations
+        self.standard = PRECISIONS.get(self.base, PRECISIONS["bf16"])
+        self.flags: Flags = [(f"--{self.base}", "")] if self.base in ("bf16", "fp16") else []
+        self.problems: list[Problem] = []
+        if self.base not in ("bf16", "fp16", "fp32"):
+            self.refuse("activations", "activations are kept in bf16, fp16 or fp32", "use bf16")
+
+    def refuse(self, role: str, rule: str, fix: str = "") -> None:
+        what = f"precision: {role} is {getattr(self.precision, role)!r}"
+        self.problems.append(Problem(what=what, why=rule, fix=fix, field=f"workload.precision.{role}"))
+
+    def products(self) -> None:
+        compute = self.precision.compute
+        if compute in _LOW:
+            self.flags += _LOW[compute]
+            if self.base == "fp32":
+                self.refuse("compute", "8- and 4-bit recipes stand on bf16 or fp16")
+        elif compute not in (self.base, "tf32"):
+            self.refuse("compute", f"GEMMs compute in the format of the activations, {self.base}, or below it")
+
+    def weights(self) -> None:
+        weights = self.precision.weights
+        if weights in EIGHT_BIT and weights == self.precision.compute:
+            self.flags.append(("--fp8-param-gather", ""))
+        elif weights != self.base:
+            rule = f"weights are kept in the format of the activations, {self.base}"
+            self.refuse("weights", rule, f"use {self.base}")
+        if self.precision.gathered not in (None, weights):
+            rule = "weights are gathered in the format they are kept in"
+            self.refuse("gathered", rule, "leave --gather-dtype out")
+
+    def dispatch(self) -> None:
+        sent = self.precision.dispatched
+        if sent == "mxfp8":
+            self.flags += [(flag, sent) for flag in _DISPATCH]
+        elif sent not in (None, self.base):
+            self.refuse(
+                "dispatched", f"tokens are sent to experts in {self.base} or mxfp8", f"use {self.base} or mxfp8"
+            )
+
+    def gradients(self) -> None:
+        summed, standard = (self.precision.gradients, self.precision.reduce), self.standard
+        if summed == ("bf16", "bf16") and self.base == "bf16":
+            self.flags.append(("--grad-reduce-in-bf16", ""))
+        elif summed == ("fp32", "fp32") and self.base == "fp16":
+            self.flags.append(("--accumulate-allreduce-grads-in-fp32", ""))
+        elif summed != (standard.gradients, standard.reduce):
+            fix = f"use {standard.gradients} for both" + (", or bf16 for both" if self.base == "bf16" else "")
+            self.refuse("gradients", f"gradients are summed and sent in one format, here {summed}", fix)
+
+    def states(self, sharded: bool) -> None:
+        moments, aware = self.precision.moments, []
+        if self.precision.master == "fp16" and self.base != "fp32":
+            aware.append(("--main-params-dtype", "fp16"))
+        elif self.precision.master != self.standard.master:
+            rule = "the main copy is fp32 or fp16 beside 16-bit weights, and the weights themselves in fp32"
+            self.refuse("master", rule)
+        if moments not in _MOMENTS:
+            self.refuse("moments", f"moments are kept in {', '.join(reversed(_MOMENTS))}")
+        elif moments != "fp32":
+            aware += [("--exp-avg-dtype", moments), ("--exp-avg-sq-dtype", moments)]
+        if aware and not sharded:
             rule = "optimizer states below fp32 need the distributed optimizer"
-            refuse("moments" if precision.moments != "fp32" else "master", rule, "shard them with z1")
-    return flags, problems
-
-
-_MOMENTS = ("fp8", "bf16", "fp16", "fp32")
-"""Formats of an optimizer's moments, the narrowest first."""
+            self.refuse("moments" if moments != "fp32" else "master", rule, "shard them with z1")
+        self.flags += [("--use-precision-aware-optimizer", ""), *aware] if aware else []
 
 
 def read_precision(values: Values) -> tuple[Precision, list[Problem]]:

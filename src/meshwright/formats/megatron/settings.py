@@ -9,12 +9,10 @@ import re
 from collections.abc import Iterator
 
 from meshwright.errors import Problem
-from meshwright.formats.megatron.options import Values
+from meshwright.formats.megatron.options import Flags, Values
 from meshwright.specs.layers.latent_attention import LatentAttention
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.settings import ModelSettings
-
-Flags = list[tuple[str, str]]
 
 _UNQUOTED = re.compile(r"[^\w .,:/+()@=-]+", re.ASCII)
 # What a shell would take for more than text between double quotes: names of models are foreign text.

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.errors import Problem
 from meshwright.formats.megatron.layout import write_layout
+from meshwright.formats.megatron.options import Flags
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row_of import Homogeneous
@@ -19,8 +20,6 @@ from meshwright.specs.strategy import (
     Recompute,
     Tensor1D,
 )
-
-Flags = list[tuple[str, str]]
 
 OFFLOAD_DENSE = "attn_norm qkv_linear core_attn attn_proj mlp_norm"
 OFFLOAD_MOE = f"{OFFLOAD_DENSE} expert_fc1 moe_act"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from meshwright.errors import Problem, UnsupportedError
 from meshwright.formats.megatron.model import VOCAB_MULTIPLE, model_flags
 from meshwright.formats.megatron.optimizers import OPTIMIZERS, optimizer_flags
-from meshwright.formats.megatron.options import known_options
+from meshwright.formats.megatron.options import Flags, known_options
 from meshwright.formats.megatron.precision import precision_flags
 from meshwright.formats.megatron.settings import ASKED
 from meshwright.formats.megatron.strategy import flex_backend, strategy_flags, strategy_refusal
@@ -18,8 +18,6 @@ from meshwright.formats.processes import processes_of_node, unequal_nodes
 from meshwright.specs.job import Job
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import Homogeneous, homogeneous, row_from
-
-Flags = list[tuple[str, str]]
 
 COMMIT = "d98e8a64"
 

@@ -19,6 +19,7 @@ from meshwright.errors import InputError, Problem
 from meshwright.formats.files import parsed
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.megatron.model import model_flags
+from meshwright.formats.megatron.options import Flags
 from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import Script, read_script
 from meshwright.formats.shell.values import known_text
@@ -111,8 +112,6 @@ _IMPLIED = ("--group-query-attention", "--position-embedding-type")
 """What the renamed options say by themselves."""
 _CARRIED = ("tensor_parallel", "sequence_parallel_size", "expert_parallel")
 """Parts of DeepSpeed's configuration that the options of Megatron say here."""
-
-Flags = list[tuple[str, str]]
 
 
 @cache
