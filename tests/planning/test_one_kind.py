@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from meshwright import plan
@@ -68,6 +70,22 @@ def test_plans_that_a_target_takes_are_no_quicker_than_their_bound() -> None:
     bound_s = found.certificate.bound_step_time_s
     assert bound_s is not None
     assert bound_s <= found.plans[0].estimate.step_time_s
+
+
+def test_plans_near_the_quickest_are_near_the_quickest_that_is_not_refused() -> None:
+    model, cluster = spec("llama-3.1-8b"), resolve_gpus("8xH100")
+    workload = Workload(global_batch=64, seq_len=4096)
+    refused: list[str | None] = []
+
+    def refuses(job: Job) -> tuple[Problem, ...]:
+        if len(job.plan.pipelines[0].workers) == 1:
+            return ()
+        refused.append(job.name)
+        return (Problem(what="a pipeline", why="it has none", field="pp"),)
+
+    whole, near = (accepted(model, cluster, workload, Space(near=one), 3, refuses) for one in (math.inf, 1.001))
+    assert refused
+    assert near.plans[0].row == whole.plans[0].row
 
 
 def test_groups_of_several_are_planned_on_fewer_devices_that_divide_well() -> None:

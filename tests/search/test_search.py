@@ -38,6 +38,7 @@ from tests.search.engine_cases import EngineCases
 from tests.search.spaces import SPACES, SmallSpace, cluster
 
 ROOT = Path(__file__).parents[2]
+Pins = tuple[tuple[str, tuple[object, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -322,3 +323,20 @@ def test_plans_with_whole_gradients_are_priced_as_their_estimate(software: str, 
     assert best.estimate.stages[0].memory_bytes == alone.estimate.stages[0].memory_bytes
     held = dict(alone.estimate.stages[0].memory_bytes)
     assert held["gradients"] > 5 * held["optimizer"] / 2
+
+
+@pytest.mark.parametrize("near", [1.0, 1.02, 1.2])
+@pytest.mark.parametrize("pins", [(), (("tensor", ("1d", "2d")),), (("offload", ("none", "optimizer")),)])
+def test_plans_near_the_quickest_are_those_of_the_whole_answer(
+    near: float, pins: tuple[tuple[str, tuple[str]]]
+) -> None:
+    model, workload = spec("llama-3.1-8b"), Workload(global_batch=64, seq_len=4096)
+    whole, some = (
+        search(model, cluster("8xH100"), workload, Space(pins=pins, near=one), top=8, refine=False)
+        for one in (np.inf, near)
+    )
+
+    best_s = whole.plans[0].estimate.step_time_s
+    wanted = [plan.row for plan in whole.plans if plan.estimate.step_time_s <= best_s * near]
+    assert len(wanted) < len(whole.plans) or near > 1.1
+    assert [plan.row for plan in some.plans] == wanted

@@ -109,7 +109,8 @@ def _with_trainers(answer: PlanSet, inputs: JobInputs, request: PlanRequest, aim
     if few(inputs.cluster) and not inputs.software_given:
         from meshwright.planning.under_trainers import best_trainer, under_trainers
 
-        found = under_trainers(request.job, request.space, aim, asked_about(inputs.cluster), top=max(request.top, 2))
+        names, top = asked_about(inputs.cluster), max(request.top, 2)
+        found = under_trainers(request.job, request.space, aim, names, top=top, best_alone=True)
         best = best_trainer(found, aim)
     # The answer itself is what a trainer of the same software would run.
     if best is not None and best.inputs.workload.software == inputs.workload.software:

@@ -29,6 +29,8 @@ MOST_ASKED = 40
 
 Refusals = Callable[[Job], tuple[Problem, ...]]
 """What a target refuses of a plan."""
+Search = Callable[..., SearchResult]
+"""`search`, or the same that keeps what it has found."""
 SpaceFor = Callable[[ClusterSpec], Space]
 
 
@@ -57,6 +59,7 @@ def find_plans(
     top: int = 5,
     refuses: Refusals | None = None,
     pareto: bool = False,
+    searched: Search = search,
 ) -> BestPlans:
     """The quickest plans on a cluster or, where not all devices can be used well, on the largest part that can.
 
@@ -68,6 +71,7 @@ def find_plans(
         top: how many layouts.
         refuses: what a target refuses of a job.
         pareto: also find the front of time and memory.
+        searched: searches a space.
 
     Returns:
         Plans, none if nothing fits; the part of the cluster they use and why the rest idles.
@@ -75,7 +79,7 @@ def find_plans(
 
     @cache  # the same part may be the largest round one and the one that divides the batch
     def on(part: ClusterSpec) -> SearchResult:
-        return accepted(model, part, workload, space_for(part), top, refuses, pareto=pareto)
+        return accepted(model, part, workload, space_for(part), top, refuses, pareto=pareto, searched=searched)
 
     whole = on(cluster)
     found = BestPlans(result=whole, cluster=cluster)
@@ -194,6 +198,7 @@ def accepted(
     *,
     pareto: bool = False,
     beat_s: float = math.inf,
+    searched: Search = search,
 ) -> SearchResult:
     """Search, asking for more layouts while the target refuses some of those found.
 
@@ -206,6 +211,7 @@ def accepted(
         refuses: what the target refuses of a job; None without one.
         pareto: also find the front of time and memory.
         beat_s: as `search` has it.
+        searched: searches a space.
 
     Raises:
         UnsupportedError: plans fit, and the target refuses all that were found.
@@ -213,7 +219,7 @@ def accepted(
     asked = top
     while True:
         refine = refuses is None
-        result = search(model, cluster, workload, space, top=asked, pareto=pareto, refine=refine, beat_s=beat_s)
+        result = searched(model, cluster, workload, space, top=asked, pareto=pareto, refine=refine, beat_s=beat_s)
         if refuses is None or not result.plans:
             return result
         from meshwright.planning.target_space import plain_instead
@@ -221,10 +227,15 @@ def accepted(
         where = BestPlans(result=result, cluster=cluster)
         refusals = [refuses(where.job(plan, model, workload)) for plan in result.plans]
         good = tuple(plan for plan, problems in zip(result.plans, refusals, strict=True) if not problems)
+        if refusals[0] and space.near < math.inf:
+            space = replace(space, near=math.inf)  # near the quickest one that is not refused
+            continue
         front = tuple(plan for plan in result.pareto if not refuses(where.job(plan, model, workload)))
         plain = plain_instead(space, refusals)
         if plain is not None:
-            again = accepted(model, cluster, workload, plain, top, refuses, pareto=pareto, beat_s=beat_s)
+            again = accepted(
+                model, cluster, workload, plain, top, refuses, pareto=pareto, beat_s=beat_s, searched=searched
+            )
             both = {plan.row: plan for plan in (*again.plans, *good)}
             ordered = sorted(both.values(), key=lambda plan: plan.estimate.step_time_s)
             # Plans with the setting that are not refused are quicker than the bound of those without it.
@@ -254,6 +265,7 @@ def find_best(
     top: int = 5,
     refuses: Refusals | None = None,
     pareto: bool = False,
+    searched: Search = search,
 ) -> BestPlans:
     """The best plans by an aim, on as many nodes as it takes.
 
@@ -272,6 +284,7 @@ def find_best(
         top: how many layouts.
         refuses: what a target refuses of a job.
         pareto: also find the front of time and memory.
+        searched: searches a space.
 
     Returns:
         Plans that keep to the limits, none if nothing fits; the part of the cluster they use and why the rest idles.
@@ -292,6 +305,7 @@ def find_best(
         top=top,
         refuses=refuses,
         pareto=pareto or aim.by.from_front,
+        searched=searched,
     )
     whole = on(cluster=cluster)
     if aim.by.from_front:

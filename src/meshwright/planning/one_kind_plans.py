@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Protocol
 
 from meshwright.errors import InfeasibleError
@@ -14,7 +15,8 @@ from meshwright.library.calibration import calibration as calibration_of
 from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.job_inputs import JobInputs
 from meshwright.planning.objectives import QUICKEST, Aim
-from meshwright.planning.one_kind import BestPlans, Refusals, find_best
+from meshwright.planning.one_kind import BestPlans, Refusals, Search, find_best
+from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 
@@ -55,7 +57,15 @@ def one_kind_plans(
 
 
 def one_kind_search(
-    inputs: JobInputs, limits: SpaceFields, aim: Aim, *, top: int, target: str | None = None, pareto: bool = False
+    inputs: JobInputs,
+    limits: SpaceFields,
+    aim: Aim,
+    *,
+    top: int,
+    target: str | None = None,
+    pareto: bool = False,
+    near: float = math.inf,
+    searched: Search = search,
 ) -> OneKindPlans:
     """What a search on one kind of device finds, which may be nothing.
 
@@ -66,6 +76,8 @@ def one_kind_search(
         top: how many layouts.
         target: only plans that this framework can run.
         pareto: also find the front.
+        near: only plans that take at most this many times the quickest one.
+        searched: searches a space.
 
     Raises:
         InputError: contradictory limits.
@@ -74,9 +86,11 @@ def one_kind_search(
     """
     spec, cluster, workload, refuses = inputs.model, inputs.cluster, inputs.workload, target_rule(target)
 
-    space_for = _space_for(inputs, limits, refuses)
+    space_for = _space_for(inputs, limits, refuses, near)
     space = space_for(cluster)
-    found = find_best(spec, cluster, workload, space_for, aim, top=top, refuses=refuses, pareto=pareto)
+    found = find_best(
+        spec, cluster, workload, space_for, aim, top=top, refuses=refuses, pareto=pareto, searched=searched
+    )
     moved = "offload" not in space.opened and any(value != "none" for value in space.pinned("offload") or ())
     alike = pareto or moved or _equal_pipelines_suffice(found, cluster)
     if aim == QUICKEST and refuses is None and not alike:
@@ -106,14 +120,15 @@ class _SpaceFor(Protocol):
     def __call__(self, part: ClusterSpec, free: tuple[str, ...] = ()) -> Space: ...
 
 
-def _space_for(inputs: JobInputs, limits: SpaceFields, refuses: Refusals | None) -> _SpaceFor:
+def _space_for(inputs: JobInputs, limits: SpaceFields, refuses: Refusals | None, near: float = math.inf) -> _SpaceFor:
     """What is searched on a part of a cluster: what the limits leave, and the target can run."""
     spec, workload = inputs.model, inputs.workload
 
+    @cache  # a target is asked about dozens of plans to say what it can run
     def space_for(part: ClusterSpec, free: tuple[str, ...] = ()) -> Space:
         asked = space_of(spec, workload, part.devices, **limits.keywords())
         opened = tuple(axis for axis in asked.opened if axis not in free)
-        space = replace(asked, pins=tuple(pin for pin in asked.pins if pin[0] not in free), opened=opened)
+        space = replace(asked, pins=tuple(pin for pin in asked.pins if pin[0] not in free), opened=opened, near=near)
         if refuses is None:
             return space
         from meshwright.planning.target_space import restricted

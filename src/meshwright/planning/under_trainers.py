@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 from meshwright.budget import spent
 from meshwright.errors import InfeasibleError, InputError, Problem, UnsupportedError
 from meshwright.estimate.result import StepEstimate
 from meshwright.fields.job import JobFields, SpaceFields
-from meshwright.planning.for_target import priced_as
+from meshwright.planning.for_target import TIE, priced_as
 from meshwright.planning.job_inputs import JobInputs, job_inputs
-from meshwright.planning.objectives import Aim
+from meshwright.planning.objectives import QUICKEST, Aim
 from meshwright.planning.one_kind import offers
 from meshwright.planning.one_kind_plans import OneKindPlans, no_plan_of, one_kind_search
-from meshwright.planning.repair.leanest import leanest
 from meshwright.records import Record
+from meshwright.search.search import search
 from meshwright.targets import TARGETS
 
 
@@ -68,6 +70,7 @@ def under_trainers(
     top: int,
     pareto: bool = False,
     usual_devices: int | None = None,
+    best_alone: bool = False,
 ) -> tuple[UnderTrainer, ...]:
     """The best plans under each trainer that is asked, in the order given.
 
@@ -79,12 +82,19 @@ def under_trainers(
         top: how many layouts.
         pareto: also find the front.
         usual_devices: for whose number a batch that nobody gave is chosen; None for those of the cluster.
+        best_alone: of each only the best plan is wanted, none of the others.
     """
+    # The best is the simplest of those that tie; a measured run may stand anywhere.
+    near = 1.0 + TIE if best_alone and aim == QUICKEST and job.calibration is None else math.inf
+    # Some trainers differ in nothing that a search depends on.
+    searching = partial(
+        one_kind_search, limits=limits, aim=aim, top=top, pareto=pareto, near=near, searched=cache(search)
+    )
     found: list[UnderTrainer] = []
     for name in trainers:
         if found and spent():
             break  # what was found until then is the answer
-        found.append(_under(name, job, limits, aim, top, pareto, usual_devices))
+        found.append(_under(name, job, searching, usual_devices))
     return tuple(found)
 
 
@@ -110,18 +120,12 @@ def no_trainer(found: tuple[UnderTrainer, ...], asked: JobInputs, limits: SpaceF
 
 
 def _under(
-    trainer: str,
-    job: JobFields,
-    limits: SpaceFields,
-    aim: Aim,
-    top: int,
-    pareto: bool,
-    usual_devices: int | None,
+    trainer: str, job: JobFields, searching: Callable[..., OneKindPlans], usual_devices: int | None
 ) -> UnderTrainer:
     """A search for one trainer."""
     try:
         inputs = job_inputs(priced_as(job, trainer), usual_devices=usual_devices)
-        plans = one_kind_search(inputs, limits, aim, top=top, target=trainer, pareto=pareto)
+        plans = searching(inputs, target=trainer)
     except (InfeasibleError, InputError, UnsupportedError) as error:
         return UnderTrainer(plan=TrainerPlan(trainer=trainer, why=why_not(error.problems[0])))
     searched = Searched(trainer=trainer, inputs=inputs, plans=plans)
@@ -129,6 +133,8 @@ def _under(
         best = plans.found.result.plans[0]
         line = best.row.format() if best.row is not None else "recompute per layer"
         return UnderTrainer(plan=trainer_plan(trainer, line, best.estimate, fits=True), searched=searched)
+    from meshwright.planning.repair.leanest import leanest  # most questions have plans that fit
+
     assert plans.space is not None
     tried = leanest(inputs.model, inputs.cluster, inputs.workload, plans.space)
     if not tried:

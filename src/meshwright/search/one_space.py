@@ -70,7 +70,7 @@ class SpaceSearch:
         self.hardware: Hardware = hardware_of(cluster.groups[0], workload)
         self.factory = ShapeFactory.of(model, workload, space)
         self.in_order = all(schedule.bound_by_formula for schedule in self.factory.schedules)
-        self.queue = Queue(top, FRONT_SLACK if pareto else 1.0)
+        self.queue = Queue(top, FRONT_SLACK if pareto else 1.0, space.near)
         self.plain: PlainRows | None = None
         """Rows of this tensor strategy and their bounds where nothing is away."""
         self.beat_s = np.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,6 +63,8 @@ class Queue:
     top: int
     slack: float
     """Plans up to this many times the best are simulated if nothing quicker needs as little memory; 1 for none."""
+    near: float = math.inf
+    """Plans above this many times the best are none of the answer."""
     waiting: list[_Waiting] = field(default_factory=list)
     best_of_layout: dict[tuple[int, ...], Simulated] = field(default_factory=dict)
     front: list[Simulated] = field(default_factory=list)
@@ -71,9 +74,10 @@ class Queue:
     def threshold_s(self) -> float:
         """No plan with a bound above this belongs to the answer."""
         times = sorted(plan.time_s for plan in self.best_of_layout.values())
-        if len(times) < self.top:
+        if not times or (len(times) < self.top and math.isinf(self.near)):
             return np.inf
-        return max(times[self.top - 1], times[0] * self.slack) * (1.0 + EQUAL)
+        last_s = min([times[0] * self.near, *times[self.top - 1 : self.top]])
+        return max(last_s, times[0] * self.slack) * (1.0 + EQUAL)
 
     def hopeful(self, columns: Columns) -> Bool[np.ndarray, "rows"]:
         """Rows of whose plans one may belong to the answer."""
@@ -191,7 +195,8 @@ class Queue:
 
     def best(self) -> list[Simulated]:
         """The best plan of each of the best layouts."""
-        return sorted(self.best_of_layout.values(), key=_order)[: self.top]
+        plans = sorted(self.best_of_layout.values(), key=_order)[: self.top]
+        return [plan for plan in plans if plan.time_s <= plans[0].time_s * self.near]
 
 
 def _least(

@@ -67,7 +67,7 @@ def search(
         for scheduled in schedule_spaces(own, model)
         for one in offload_spaces(scheduled, cluster, workload)
     ]
-    in_series = _Series(model, cluster, workload, top, pareto=pareto, refine=refine, known_s=beat_s)
+    in_series = _Series(model, cluster, workload, top, pareto=pareto, refine=refine, known_s=beat_s, near=space.near)
     # What a search finds by default is a time to beat for all that is opened beyond.
     first = in_series.searched(narrow_space(space)) if space.opened else None
     found = [in_series.searched(one) for one in spaces]
@@ -82,6 +82,9 @@ def search(
         # Nothing leaves the usual reserve free: better a tight plan that says so than none.
         found = [in_series.relaxed(one, result) for one, result in zip(spaces, found, strict=True)]
     answer = found[0] if len(found) == 1 and first is None else joined_answers(found, top, first)
+    if answer.plans and space.near < np.inf:
+        last_s = answer.plans[0].estimate.step_time_s * space.near
+        answer = replace(answer, plans=tuple(plan for plan in answer.plans if plan.estimate.step_time_s <= last_s))
     if np.isinf(beat_s):
         return answer
     # Of plans that take longer some were dropped, so that the first of those left need not be the best of them.
@@ -103,9 +106,10 @@ class _Series:
         pareto: bool,
         refine: bool,
         known_s: float,
+        near: float,
     ) -> None:
-        self.known_s = known_s
-        """Seconds of a plan of no space, which any has to beat."""
+        self.known_s, self.near = known_s, near
+        """Seconds of a plan of no space, which any has to beat; and how many times the quickest's one may take."""
         self.model, self.cluster, self.workload, self.top, self.pareto = model, cluster, workload, top, pareto
         self.refine = refine and workload.packing != DYNAMIC
         """Whether the recompute of every layer is chosen anew."""
@@ -124,7 +128,7 @@ class _Series:
         """A plan above this is none of the answer, whatever space it is of; the front may want any."""
         times = sorted(self.quickest.values())
         wanted = self.pareto or self.workload.packing == DYNAMIC
-        found_s = np.inf if len(times) < self.top else times[self.top - 1]
+        found_s = min([np.inf, *times[self.top - 1 : self.top], *(time_s * self.near for time_s in times[:1])])
         return np.inf if wanted else min(found_s, self.known_s) * (1.0 + EQUAL)
 
     def searched(self, space: Space) -> SearchResult:

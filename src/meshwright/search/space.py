@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -21,6 +22,8 @@ class Space:
     """Axes among these that are held to all their values: to more than by default, so that no plan is left out."""
     tight: bool = False
     """Admit plans that leave less than 8% of the memory free."""
+    near: float = math.inf
+    """Only plans of the answer that take at most this many times the quickest one."""
 
     def pinned(self, axis: str) -> tuple[object, ...] | None:
         """The values an axis is held to, None if it is free."""
