@@ -17,19 +17,15 @@ from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
 from meshwright.formats.plan_json import PlannedJob, read_document, read_job, with_model
 from meshwright.library import models
-from meshwright.library.calibration import calibration as calibration_of
 from meshwright.library.made_with import changes_since
-from meshwright.library.software import canonical
-from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs, resolve_cluster, with_rest
+from meshwright.planning.carried_plan import carried_plan
+from meshwright.planning.job_inputs import JobInputs, job_fields, job_inputs, with_rest
 from meshwright.planning.plan_question import PlanQuestion
-from meshwright.planning.tuned import trained_text, with_tuning
 from meshwright.schedules import known_names, schedule_named
 from meshwright.schedules.plan_rows import row_of
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
-from meshwright.specs.model import ModelSpec
 from meshwright.specs.plan import ExecutionPlan
-from meshwright.specs.precision import ROLES
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_text import parse_row
 
@@ -211,7 +207,7 @@ def _as_asked(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) -> Pla
     if _carries_job(plan):
         job, read_warnings = job_of(plan)  # type: ignore[arg-type]
         job = replace(job, workload=with_rest(job.workload, asked.like or job.workload))
-        return _carried(job, read_warnings, asked)
+        return carried_plan(job, read_warnings, asked)
     if not isinstance(plan, (str, ExecutionPlan, PlanRow)):
         raise _no_plan(plan)
     if asked.model is None:
@@ -297,99 +293,3 @@ def _own_batch(row: PlanRow, inputs: JobInputs) -> tuple[PlanRow, JobInputs]:
     kept = tuple(a for a in inputs.assumptions if a.name != "global_batch")
     workload = inputs.workload.with_batch(batch)
     return replace(row, gbs=batch), replace(inputs, workload=workload, assumptions=(*kept, note))
-
-
-def _carried(job: Job, warnings: tuple[str, ...], asked: JobFields) -> PlanQuestion:
-    """A plan file's own model, cluster and workload, with what else was given in their place."""
-    workload = job.workload
-    own = job_fields(job.model, job.cluster, workload)
-    replaced: dict[str, Any] = {}
-    if asked.lengths is not None:
-        from meshwright.formats.lengths import lengths_of  # few questions state them
-
-        asked = replace(asked, lengths=lengths_of(asked.lengths))
-    names = ("seq_len", "lengths", "packing", "dtype", *ROLES, "optimizer", "attention_kernel")
-    names = (*names, "loss_tiles", "mlp_tiles")
-    if asked.dynamic_cp:
-        replaced["dynamic_cp"] = True
-    if asked.software is not None:
-        replaced["software"] = chosen = canonical(asked.software)
-        if chosen != workload.software:
-            warnings = (*warnings, f"{chosen} is used, the plan was made for {workload.software}")
-    if asked.expert_load is not None:
-        from meshwright.formats.expert_load import expert_load_of  # few questions state one
-
-        asked = replace(asked, expert_load=expert_load_of(asked.expert_load))
-    for name in (*names, "expert_load", "tokens"):
-        value = getattr(asked, name)
-        planned = getattr(workload.precision, ROLES[name].attribute) if name in ROLES else getattr(own, name)
-        if value is not None:
-            replaced[name] = value
-            made_for = getattr(planned, "name", planned)
-            if str(getattr(value, "name", value)) != str(made_for):
-                warnings = (*warnings, f"{name} {value} is used, the plan was made for {made_for}")
-    per_step = workload.global_batch * workload.seq_len
-    if asked.global_batch not in (None, workload.global_batch) or asked.tokens_per_step not in (None, per_step):
-        wanted = asked.global_batch if asked.global_batch is not None else asked.tokens_per_step
-        problem = Problem(
-            what=f"the plan file runs {workload.global_batch} sequences per step, {wanted} is asked for",
-            why="a plan's number of micro-batches is part of it",
-            fix="leave --gbs out, or plan again",
-            field="gbs",
-        )
-        raise InputError(problem, code="MW230")
-    spec = job.model
-    if asked.model is not None:
-        named = asked.model if isinstance(asked.model, ModelSpec) else models.resolve(asked.model)
-        if named != spec:
-            warnings = (*warnings, f"{named.name} is priced, the plan was made for {spec.name}")
-        spec = named
-    if asked.lora is not None or asked.freeze:
-        spec = with_tuning(replace(spec, tuning=None), asked.lora, asked.freeze)
-        if spec != job.model:
-            warnings = (
-                *warnings,
-                f"{trained_text(spec)}; the plan was made for {trained_text(job.model) or 'training in full'}",
-            )
-    where = job.cluster
-    if asked.cluster is not None or asked.gpus is not None:
-        fitted = None if asked.calibration is None else calibration_of(asked.calibration)
-        asked_cluster = resolve_cluster(asked.cluster, asked.gpus, fitted)
-        if asked_cluster.groups != where.groups:
-            used, there = job.plan.devices, asked_cluster.devices
-            idle = f" and runs on {used} of these {there} devices" if used < there else ""
-            warnings = (*warnings, f"{asked_cluster.name} is priced, the plan was made for {where.name}{idle}")
-        where = asked_cluster
-    inputs = job_inputs(
-        replace(
-            own,
-            **replaced,
-            model=spec,
-            cluster=where,
-            price=asked.price,
-            prices=asked.prices,
-            power=asked.power,
-            pue=asked.pue,
-            carbon_intensity=asked.carbon_intensity,
-            bf16_first=asked.bf16_first,
-            bf16_last=asked.bf16_last,
-            calibration=asked.calibration,
-            host_ram=asked.host_ram,
-            nvme=asked.nvme,
-            pcie=asked.pcie,
-        )
-    )
-    _check_layers(job.plan, spec)
-    return PlanQuestion(inputs=inputs, row=row_of(job.plan, spec), plan=job.plan, warnings=warnings)
-
-
-def _check_layers(plan: ExecutionPlan, model: ModelSpec) -> None:
-    if plan.num_layers == model.num_layers:
-        return
-    problem = Problem(
-        what=f"the plan holds {plan.num_layers} layers, {model.name} has {model.num_layers}",
-        why="every layer stands in exactly one stage",
-        fix="give the model the plan was made for",
-        field="layers",
-    )
-    raise InputError(problem, code="MW230")

@@ -11,7 +11,6 @@ from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row_of import Homogeneous
 from meshwright.specs.strategy import (
-    COLLECTIVE,
     HALF_PRODUCTS,
     DataParallel,
     ExpertParallel,
@@ -174,56 +173,48 @@ def _expert_flags(strategy: LayerStrategy, model: ModelSpec, backend: str) -> Fl
     return flags
 
 
+_AS_THEY_ARE: tuple[tuple[str, str, str], ...] = (
+    ("averaging", "replicas are kept equal every step", "use synchronous"),
+    ("compression", "gradients are summed as they are", ""),
+    ("gather_dtype", "weights cross the network as they are kept", ""),
+    ("reduce_dtype", "gradients cross as the precision says", "say it there"),
+    ("passing", "weights are gathered and gradients scattered by collectives", "use collective"),
+    ("secondary_shard", "there is no second copy of the weights", "use hsdp"),
+)
+"""Fields of data parallelism that it knows one value of, why, and what to do about another."""
+
+
 def _data_problems(found: Homogeneous, model: ModelSpec) -> Iterator[Problem]:
-    strategy = found.strategy
-    data, expert = strategy.data, strategy.expert
-    if data.averaging != "synchronous":
-        yield strategy_refusal(
-            "data.averaging", data.averaging, "replicas are kept equal every step", "use synchronous"
-        )
-    if data.compression:
-        yield strategy_refusal("data.compression", data.compression, "gradients are summed as they are")
-    if data.gather_dtype is not None:
-        yield strategy_refusal("data.gather_dtype", data.gather_dtype, "weights cross the network as they are kept")
-    if data.reduce_dtype is not None:
-        yield strategy_refusal(
-            "data.reduce_dtype", data.reduce_dtype, "gradients cross as the precision says", "say it there"
-        )
-    if data.passing != COLLECTIVE:
-        why = "weights are gathered and gradients scattered by collectives"
-        yield strategy_refusal("data.passing", data.passing, why, "use collective")
-    if data.secondary_shard:
-        yield strategy_refusal(
-            "data.secondary_shard", data.secondary_shard, "there is no second copy of the weights", "use hsdp"
-        )
-    instances = data.replicate
-    if data.zero in (0,):
-        if data.shard > 1:
-            yield strategy_refusal("data.shard", data.shard, "nothing is sharded at zero 0", "use zero 1")
-    elif instances > 1 and data.zero > 0:
-        whole = strategy.devices // (expert.ep * expert.etp) if model.is_moe else instances
-        if whole % instances:
-            why = f"experts have {whole} data ranks, which {instances} instances do not divide"
-            yield strategy_refusal("data.replicate", instances, why)
+    data, expert, plain = found.strategy.data, found.strategy.expert, DataParallel()
+    for name, why, fix in _AS_THEY_ARE:
+        if (value := getattr(data, name)) != getattr(plain, name):
+            yield strategy_refusal(f"data.{name}", value, why, fix)
+    if data.zero == 0 and data.shard > 1:
+        yield strategy_refusal("data.shard", data.shard, "nothing is sharded at zero 0", "use zero 1")
+    if data.zero > 0 and data.replicate > 1:
+        whole = found.strategy.devices // (expert.ep * expert.etp) if model.is_moe else data.replicate
+        if whole % data.replicate:
+            why = f"experts have {whole} data ranks, which {data.replicate} instances do not divide"
+            yield strategy_refusal("data.replicate", data.replicate, why)
     if _is_kept(data):
-        if found.pp > 1:
-            yield strategy_refusal(
-                "data.reshard", False, "keeping gathered weights needs torch FSDP, which needs pp 1", "use z2"
-            )
-        if expert.ep > 1:
-            yield strategy_refusal(
-                "data.reshard", False, "keeping gathered weights needs torch FSDP, which needs ep 1", "use z2"
-            )
-        if model.tied_embeddings:
-            yield strategy_refusal("data.reshard", False, "torch FSDP needs an untied embedding and head", "use z2")
-        if instances > 1:
-            yield strategy_refusal(
-                "data.replicate", instances, "torch FSDP shards over all data ranks here", "use hsdp"
-            )
-        if not data.overlap:
-            yield strategy_refusal(
-                "data.overlap", False, "torch FSDP always overlaps its collectives", "leave out nodpov"
-            )
+        yield from _torch_fsdp_problems(found, model)
+
+
+def _torch_fsdp_problems(found: Homogeneous, model: ModelSpec) -> Iterator[Problem]:
+    """What torch FSDP, which alone keeps gathered weights, cannot do of a plan."""
+    data, needs = found.strategy.data, "keeping gathered weights needs torch FSDP, which needs"
+    if found.pp > 1:
+        yield strategy_refusal("data.reshard", False, f"{needs} pp 1", "use z2")
+    if found.strategy.expert.ep > 1:
+        yield strategy_refusal("data.reshard", False, f"{needs} ep 1", "use z2")
+    if model.tied_embeddings:
+        yield strategy_refusal("data.reshard", False, "torch FSDP needs an untied embedding and head", "use z2")
+    if data.replicate > 1:
+        why = "torch FSDP shards over all data ranks here"
+        yield strategy_refusal("data.replicate", data.replicate, why, "use hsdp")
+    if not data.overlap:
+        why = "torch FSDP always overlaps its collectives"
+        yield strategy_refusal("data.overlap", False, why, "leave out nodpov")
 
 
 def _is_kept(data: DataParallel) -> bool:
