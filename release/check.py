@@ -33,7 +33,11 @@ STEPS: tuple[tuple[int, tuple[str, ...]], ...] = (
     (3, ("plan", "llama-3.1-405b", "--gpus", "1xRTX4090")),
 )
 """What is typed, with the exit code it has to have."""
-CALL = "import meshwright as mw; assert mw.plan('llama-3.1-8b', gpus='8xH100').best.estimate.fits == 'yes'"
+CALL = """import meshwright as mw
+answer = mw.plan('llama-3.1-8b', gpus='8xH100')
+assert answer.best.estimate.fits == 'yes'
+assert len(answer.to_dict()['made_by']['commit']) >= 40
+"""
 
 
 def main() -> None:

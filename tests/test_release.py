@@ -40,7 +40,9 @@ def test_the_image_holds_what_the_wheel_is_built_from_and_starts_with_a_verb() -
     copied = re.findall(r"^COPY (.+) \S+$", image, flags=re.MULTILINE)
     assert all((ROOT / name).exists() for line in copied for name in line.split())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {"pyproject.toml", project["readme"], *project["license-files"], "src"} <= set(" ".join(copied).split())
+    assert {"pyproject.toml", "hatch_build.py", project["readme"], *project["license-files"], "src"} <= set(
+        " ".join(copied).split()
+    )
 
 
 @pytest.mark.parametrize(("tag", "wrong"), [(None, False), ("v1.2.3", False), ("v1.2.4", True)])

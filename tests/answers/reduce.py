@@ -34,6 +34,7 @@ VOLATILE = {
     "timing",  # seconds that a search, a study or a run itself took
     "hash",  # of a plan file, which changes with its format
     "plan_hash",
+    "made_by",  # version, commit, calibration and command
     "made_with",  # hashes of what a plan rests on
     "fingerprint",
     "schema",  # version of a format

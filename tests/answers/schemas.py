@@ -80,6 +80,24 @@ FIXED: dict[str, dict[str, Any]] = {
     ),
 }
 """Of verbs that do not end by themselves, and of those that look at this machine or need a framework."""
+MADE_BY = {
+    "type": "object",
+    "description": "What made the answer.",
+    "properties": {
+        "version": {"type": "string"},
+        "commit": {"type": ["string", "null"], "description": "Null where neither build nor installer wrote it down."},
+        "calibration": {
+            "type": ["object", "null"],
+            "description": "Of the prices; null where nothing is priced.",
+            "properties": {"date": {"type": "string"}, "hash": {"type": "string", "pattern": "^sha256:"}},
+            "required": ["date", "hash"],
+        },
+        "command": {"type": "string", "description": "Asks the same again; only where one command does."},
+    },
+    "required": ["version", "commit", "calibration"],
+}
+UNSIGNED = ("plan", "error", "calibration", "profile", "serve", "web", "validation")
+"""Documents that are no answers with `made_by`: files, errors, what names its own source."""
 PRINTED_BY = {name: {name.removeprefix("meshwright.").partition("/")[0]} for name in FIXED}
 SEEN_OFTEN = 12
 """Objects of a place from which on what all of them have is required, and what none of them lacks is never null."""
@@ -99,13 +117,13 @@ DATA = {
     "values",
 }
 """Keys of objects whose own keys are data: number formats, packages, rules, axes."""
-NULLABLE = {"place", "post_mortem.capacity_bytes"}
+NULLABLE = {"place", "post_mortem.capacity_bytes", "tuning.lora"}
 """Keys, of any object or of one, that may be null though no question shows it: options that came from no line of a
-script, memory that a log does not state."""
+script, memory that a log does not state, adapters where layers are frozen without any."""
 OF_A_KIND = {"ffn_hidden", "gated", "head_dim", "heads", "kv_heads", "window"}
 """Keys of layers that have them, where others of the same list need not."""
 DIVIDED = re.compile(
-    r"optim|_space|_size$|flops$|_accessed$|_req$|^(?:weight|activation)(?:_grad)?$|_(?:bytes|flop|s|w|j)$"
+    r"optim|^cut$|_space|_size$|flops$|_accessed$|_req$|^(?:weight|activation)(?:_grad)?$|_(?:bytes|flop|s|w|j)$"
 )
 """Keys of amounts, often shared out among devices: whole in most answers, but not in all."""
 ERROR = "meshwright.error/1"
@@ -222,6 +240,9 @@ def _published(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     named = {"$schema": DIALECT, "$id": file_of(name), "title": name, **schema}
     if "properties" in schema:
         named["properties"] = {**schema["properties"], "schema": {"const": name}}
+        if name.removeprefix("meshwright.").partition("/")[0] not in UNSIGNED:
+            named["properties"]["made_by"] = MADE_BY
+            named["required"] = sorted({*schema.get("required", ()), "made_by"})
     return named
 
 

@@ -70,7 +70,7 @@ def test_keys_that_are_data_and_keys_that_are_ours_are_told_apart() -> None:
         {"schema": "meshwright.x/1", "at": {"A100-80": 2}, "found": [{"a": 1.5}], "more": "text"},
     ]
     schema = schemas_of(documents * SEEN_OFTEN)["meshwright.x/1"]
-    assert schema["required"] == ["at", "found", "schema"]
+    assert schema["required"] == ["at", "found", "made_by", "schema"]
     assert schema["properties"]["at"] == {"type": "object", "additionalProperties": {"type": "number"}}
     assert schema["properties"]["found"]["items"] == {
         "type": "object",

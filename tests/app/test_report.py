@@ -27,8 +27,9 @@ def test_a_page_holds_its_modules_its_data_and_the_command_that_gives_it_again(t
     assert main(asked) == 0
     page = (tmp_path / "plan.html").read_text()
     held = document_of(page)
-    assert held["command"] == "meshwright plan llama-3-8b --gpus 8xH100 --top 2"
-    assert held["version"] == mw.__version__
+    assert held["made_by"]["command"] == "meshwright plan llama-3-8b --gpus 8xH100 --top 2"
+    assert held["made_by"]["version"] == mw.__version__
+    assert held["made"].startswith(f"meshwright {mw.__version__}, calibration of 20")
     assert not re.findall(r"""(?:src|href|url\()\s*=?\s*["']?https?:""", page)
     modules = json.loads(re.search(r'<script type="importmap">(.*?)</script>', page, re.S)[1])["imports"]
     imported = set(re.findall(r'"(page/[^"]+)"', page)) - {"page/main.js"}
@@ -51,11 +52,14 @@ def test_a_plan_set_file_names_the_command_that_asked_for_it(tmp_path: Path) -> 
     path = tmp_path / "plans.json"
     assert main(["plan", "llama-3-8b", "--gpus", "8xH100", "--seq", "8k", "--top", "1", "-q", "-o", str(path)]) == 0
     command = "meshwright plan llama-3-8b --gpus 8xH100 --seq 8k --top 1"
-    assert json.loads(path.read_text())["made_by"] == {"version": mw.__version__, "command": command}
+    made_by = json.loads(path.read_text())["made_by"]
+    assert (made_by["version"], made_by["command"]) == (mw.__version__, command)
     assert command in mw.report(path, format="md").text
     for other in (7, {"command": 7}, {}):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"made_by": other}))
-        assert f"meshwright report {path}" in mw.report(path, format="md").text
+        report = mw.report(path, format="md")
+        assert f"meshwright report {path}" in report.text
+        assert made_by["calibration"]["hash"][7:19] in report.text, "its prices are of this version's calibration"
 
 
 def test_an_answer_is_handed_on() -> None:

@@ -122,3 +122,11 @@ def test_adapters_that_no_trainer_has_are_sized_and_it_says_so() -> None:
     assert any("no trainer known here" in warning for warning in answer.plans.warnings)
     with pytest.raises(InfeasibleError, match="no number of RTX-4090 meets"):
         size("qwen3-0.6b", "RTX4090", lora="8", step_time=1e-4)
+
+
+def test_adapters_at_a_limit_are_answered_with_the_plan_that_met_the_goal() -> None:
+    asked = {"device": "A100-80", "global_batch": 64, "step_time": 10, "lora": "r=16,base=nf4,dora"}
+    answer = size("mixtral-8x7b", **asked, time_limit=0.01)
+    assert answer.stopped == "time limit"
+    assert answer.plans.best.estimate.step_time_s <= 10
+    assert answer.devices == answer.plans.cluster.devices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from meshwright.records import Record, as_json, fields_of
 from meshwright.report.pages import page
@@ -12,13 +12,42 @@ from meshwright.specs.model import ModelSpec
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from meshwright.fields.request import Request
+    from meshwright.specs.calibration import Calibration
     from meshwright.specs.measured import MeasuredModel
 
 
 class Answer(Record):
     """A result of a verb; its `to_dict` names a schema of `report.pages`."""
 
-    __slots__ = ()
+    __slots__ = ("_asked",)
+    _asked: tuple[str, Request]
+    """The verb and what it was asked; not there for an answer that nobody asked for with one question."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data, with `made_by`. Equal questions give equal answers, `timing` apart."""
+        from meshwright.app.made_by import made_by  # an answer on a screen does not say it
+
+        return self.data() | {"made_by": made_by(self.priced_by, self.command)}
+
+    def data(self) -> dict[str, Any]:
+        """As data, without what made it."""
+        return fields_of(self)
+
+    @property
+    def priced_by(self) -> Calibration | None:
+        """The calibration that its prices use; None where nothing is priced."""
+        return None
+
+    @property
+    def command(self) -> str:
+        """Asks the same again on a command line; empty where no single command does."""
+        asked = getattr(self, "_asked", None)
+        if asked is None:
+            return ""
+        from meshwright.fields.command_line import NOT_OF_THE_ANSWER, command_line
+
+        return command_line(*asked, without=NOT_OF_THE_ANSWER)
 
     def save(self, path: str | Path) -> Path:
         """Write the answer as JSON.
@@ -57,3 +86,19 @@ def model_entry(model: ModelSpec | MeasuredModel) -> dict[str, object]:
         "frozen_parameters": frozen,
         "tuning": fields_of(model.tuning),
     }
+
+
+Answered = TypeVar("Answered")
+
+
+def asked_with(answer: Answered, verb: str, request: Request) -> Answered:
+    """An answer that knows its question.
+
+    Args:
+        answer: to it.
+        verb: that was asked.
+        request: what it was asked.
+    """
+    if isinstance(answer, Answer):
+        object.__setattr__(answer, "_asked", (verb, request))
+    return answer

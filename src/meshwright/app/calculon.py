@@ -50,7 +50,7 @@ class CalculonEstimate(Answer):
     """The block layer by layer, where asked for."""
     fixed: bool
 
-    def to_dict(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """As data: `meshwright.calculon-estimate/1`."""
         found: dict[str, Any] = {
             "schema": ESTIMATE_SCHEMA,
@@ -121,7 +121,7 @@ class CalculonSearch(Answer):
     nodes: int | None = None
     """Nodes of the Ray cluster that searched, None for this process."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """As data: `meshwright.calculon-search/1`."""
         space = self.space
         return {
@@ -232,7 +232,7 @@ class CalculonWhatIf(Answer):
     factors: tuple[float, ...]
     answer: WhatIf
 
-    def to_dict(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """As data: `meshwright.calculon-what-if/1`."""
         space = self.space
         best = self.answer.base.best[0]

@@ -42,7 +42,7 @@ SCHEMA = "meshwright.calculon-sweep/1"
 class CalculonSweep(StreamedSweep):
     """What a sweep found, design by design; its rows are in the file."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """As data: `meshwright.calculon-sweep/1`."""
         return {"schema": SCHEMA, **self.written("redone_blocks")}
 

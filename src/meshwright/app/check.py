@@ -20,6 +20,7 @@ from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.fields.field import values_of
 from meshwright.formats.launch_file import LaunchFile
 from meshwright.formats.writing import write_file
+from meshwright.library.calibration import calibration
 from meshwright.planning.axes import target_rule
 from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.config_fix import config_fix
@@ -44,6 +45,7 @@ from meshwright.report.words.titles import planned_title, title_of
 from meshwright.report.words.verdict import plan_sentence
 from meshwright.schedules import known_names
 from meshwright.schedules.plan_rows import row_of
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.row import PlanRow
@@ -98,7 +100,12 @@ class CheckReport(Answer):
         if self.violations:
             raise ViolationError([Problem(what=v.what, why=v.why, fix=v.fix, field=v.field) for v in self.violations])
 
-    def to_dict(self) -> dict[str, Any]:
+    @property
+    def priced_by(self) -> Calibration:
+        """The calibration that its prices use."""
+        return calibration(self.inputs.workload.calibration if isinstance(self.inputs, JobInputs) else None)
+
+    def data(self) -> dict[str, Any]:
         """As data: `meshwright.check/1`."""
         died = self.post_mortem
         repairs = [repair.to_dict() | {"text": words.repair_line(repair)} for repair in self.repairs]

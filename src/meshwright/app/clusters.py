@@ -33,7 +33,7 @@ class ClusterCard(Answer):
     islands: tuple[AlikeDevices, ...]
     granularities: tuple[Granularity, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """`meshwright.cluster/1`."""
         return {
             "schema": "meshwright.cluster/1",

@@ -15,6 +15,7 @@ from meshwright.estimate.result import StepPrice
 from meshwright.estimate.sequences import tokens_of_step
 from meshwright.fields.job import JobFields
 from meshwright.formats.plan_json import PlannedJob
+from meshwright.library.made_with import calibration_of
 from meshwright.planning.compose.sources.profiles.price import price_job
 from meshwright.planning.plan_source import PlanLike, is_one_line, named_job, plan_question, planned_job
 from meshwright.planning.ties import tied
@@ -22,6 +23,7 @@ from meshwright.records import Record, plain
 from meshwright.report.words import comparison as words
 from meshwright.report.words.measured import folder_notes
 from meshwright.report.words.titles import planned_title
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.row import PlanRow
 
@@ -80,7 +82,12 @@ class Comparison(Answer):
         """Whether measured runs as near each other are too often mispredicted to say which is faster."""
         return tied(self.slower, self.estimates[0])
 
-    def to_dict(self) -> dict[str, object]:
+    @property
+    def priced_by(self) -> Calibration:
+        """The calibration that its prices use."""
+        return calibration_of(self.second)
+
+    def data(self) -> dict[str, object]:
         """As data: `meshwright.comparison/1`."""
         return {
             "schema": "meshwright.comparison/1",

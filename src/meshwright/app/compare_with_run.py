@@ -13,11 +13,13 @@ from meshwright.calibrate.causes import Cause, causes
 from meshwright.estimate.needed_flop import step_flop
 from meshwright.fields.job import JobFields
 from meshwright.formats.logs import read_log
+from meshwright.library.made_with import calibration_of
 from meshwright.planning.plan_source import PlanLike, plan_question
 from meshwright.records import Record, plain
 from meshwright.report.words import measured_run as words
 from meshwright.report.words.titles import planned_title
 from meshwright.schedules.plan_rows import row_of
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.row import PlanRow
 
 UNEVEN = 0.05
@@ -74,7 +76,12 @@ class RunComparison(Answer):
     advice: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, object]:
+    @property
+    def priced_by(self) -> Calibration:
+        """The calibration that its prices use."""
+        return calibration_of(self.run.job)
+
+    def data(self) -> dict[str, object]:
         """As data: `meshwright.run-comparison/1`."""
         return {
             "schema": "meshwright.run-comparison/1",

@@ -65,7 +65,7 @@ class DoctorReport(Answer):
     def __repr__(self) -> str:
         return f"DoctorReport({'ok' if self.ok else 'not ok'}, {len(self.checks)} checks)"
 
-    def to_dict(self) -> dict[str, object]:
+    def data(self) -> dict[str, object]:
         """As data."""
         return {
             "schema": "meshwright.doctor/1",

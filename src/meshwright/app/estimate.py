@@ -12,6 +12,7 @@ from meshwright.errors import InputError, UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.fields.job import JobFields
 from meshwright.formats.cluster import Assumption
+from meshwright.library.calibration import calibration
 from meshwright.planning.axes import inexact
 from meshwright.planning.job_inputs import JobInputs, job_fields
 from meshwright.planning.offload import host_assumptions
@@ -23,6 +24,7 @@ from meshwright.planning.schedules_of_plan import ScheduledPlan, schedules_of_pl
 from meshwright.planning.whole_run import whole_run
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.verdict import plan_sentence, run_sentence, verdict_of
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
 from meshwright.specs.row import PlanRow
@@ -50,7 +52,12 @@ class ScheduleComparison(Answer):
         gain = 1.0 - times_s[best] / times_s[own]
         return f"{lead}, {percent(abs(gain))} {'less' if gain >= 0 else 'more'} than {own}"
 
-    def to_dict(self) -> dict[str, Any]:
+    @property
+    def priced_by(self) -> Calibration:
+        """The calibration that its prices use."""
+        return calibration(self.inputs.workload.calibration)
+
+    def data(self) -> dict[str, Any]:
         """As data: `meshwright.schedule-comparison/1`."""
         found = self.inputs
         return {
@@ -106,8 +113,7 @@ def estimate(request: EstimateRequest) -> PlanSet | ScheduleComparison:
         row, plans, inputs = schedules_of_plan(request.plan, job, schedules=request.schedule)
         return ScheduleComparison(row=row, plans=plans, inputs=inputs)
     target = request.target
-    found = estimate_one(request.plan, job) if target is None else _under_target(request.plan, job, target)
-    return replace(found, asked=("estimate", request))
+    return estimate_one(request.plan, job) if target is None else _under_target(request.plan, job, target)
 
 
 def _under_target(plan: PlanLike | ExecutionPlan | PlanRow, job: JobFields, target: str) -> PlanSet:

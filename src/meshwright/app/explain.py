@@ -15,6 +15,7 @@ from meshwright.app.requests.read import ExplainRequest
 from meshwright.estimate.price import estimate_plan
 from meshwright.estimate.result import StepEstimate, StepPrice
 from meshwright.formats.plan_json import PlannedJob
+from meshwright.library.made_with import calibration_of
 from meshwright.planning.plan_shape import bare_row
 from meshwright.planning.plan_source import PlanLike, named_job, planned_job
 from meshwright.planning.pricing import Priced, Pricer
@@ -26,6 +27,7 @@ from meshwright.report.words.prices import price_lines
 from meshwright.report.words.titles import planned_title
 from meshwright.report.words.verdict import plan_sentence
 from meshwright.schedules.plan_rows import row_of
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.job import Job
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.model import ModelSpec
@@ -52,7 +54,12 @@ class Explanation(Answer):
     """Numbers of devices and links, the one that moves the step most first."""
     notes: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, object]:
+    @property
+    def priced_by(self) -> Calibration:
+        """The calibration that its prices use."""
+        return calibration_of(self.job)
+
+    def data(self) -> dict[str, object]:
         """As data: `meshwright.explanation/1`."""
         return {
             "schema": "meshwright.explanation/1",

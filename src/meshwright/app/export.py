@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.app.answer import Answer
 from meshwright.errors import UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.formats.plan_json import content_hash
 from meshwright.formats.writing import check_directory, write_folder
 from meshwright.planning.plan_source import PlanLike, job_of
 from meshwright.planning.used_nodes import on_used_nodes, used_nodes_note
-from meshwright.records import Record
 from meshwright.report.words.verdict import peak_text
 from meshwright.targets import target_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported(Record):
+class Exported(Answer):
     """A plan as files of a target."""
 
     target: str
@@ -35,10 +35,10 @@ class Exported(Record):
     def __repr__(self) -> str:
         return f"Exported({self.target}: {', '.join(name for name, _ in self.files)} in {self.directory})"
 
-    def to_dict(self) -> dict[str, object]:
+    def data(self) -> dict[str, object]:
         """As data: `meshwright.export/1`."""
         sizes = [{"name": name, "size_bytes": len(text.encode()), "content": text} for name, text in self.files]
-        return {"schema": "meshwright.export/1", **Record.to_dict(self), "files": sizes}
+        return {"schema": "meshwright.export/1", **Answer.data(self), "files": sizes}
 
 
 def export(

@@ -25,7 +25,7 @@ class ModelList(Answer):
     def __repr__(self) -> str:
         return f"ModelList({len(self.rows)} models)"
 
-    def to_dict(self) -> dict[str, object]:
+    def data(self) -> dict[str, object]:
         """As data."""
         return {"schema": "meshwright.models/1", "models": list(self.rows)}
 
@@ -40,7 +40,7 @@ class ModelCard(Answer):
     def __repr__(self) -> str:
         return f"ModelCard({self.model.name}, {self.model.parameters:,} parameters)"
 
-    def to_dict(self) -> dict[str, object]:
+    def data(self) -> dict[str, object]:
         """As data."""
         model = self.model
         return {
@@ -66,7 +66,7 @@ class ModelAdded(Answer):
     card: ModelCard
     path: Path
 
-    def to_dict(self) -> dict[str, object]:
+    def data(self) -> dict[str, object]:
         """As data."""
         return {"schema": "meshwright.model-added/1", "path": str(self.path), "model": self.card.model.describe()}
 
@@ -80,7 +80,7 @@ class DeviceList(Answer):
     def __repr__(self) -> str:
         return f"DeviceList({len(self.devices)} devices)"
 
-    def to_dict(self) -> dict[str, object]:
+    def data(self) -> dict[str, object]:
         """As data."""
         return {"schema": "meshwright.gpus/1", "gpus": [device_summary(device) for device in self.devices]}
 
@@ -94,7 +94,7 @@ class DeviceCard(Answer):
     def __repr__(self) -> str:
         return f"DeviceCard({self.device.name})"
 
-    def to_dict(self) -> dict[str, object]:
+    def data(self) -> dict[str, object]:
         """As data."""
         device, node, efficiency = self.device, self.device.node, self.device.efficiency
         return {
@@ -115,7 +115,7 @@ class DeviceAdded(Answer):
     path: Path
     findings: tuple[LintFinding, ...]
 
-    def to_dict(self) -> dict[str, object]:
+    def data(self) -> dict[str, object]:
         """As data."""
         findings = [fields_of(finding) for finding in self.findings]
         gpu = device_summary(self.device)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.app.estimate import priced_set
+from meshwright.app.made_by import made_by
 from meshwright.app.plan_set import PlanSet, RankedPlan, ranked, told_apart
 from meshwright.app.plan_set_shape import require_plan_set
 from meshwright.app.requests.page import PageRequest
@@ -17,6 +18,7 @@ from meshwright.estimate.price import estimate_plan
 from meshwright.fields.command_line import NOT_OF_THE_ANSWER, command_line, stated_texts
 from meshwright.formats.files import read_table
 from meshwright.formats.plan_json import PLAN_SET_SCHEMA, read_document, with_model
+from meshwright.library.made_with import calibration_of
 from meshwright.planning.plan_source import job_of
 from meshwright.report.page.source import PageSource, PlanOnPage
 from meshwright.report.picture import Picture
@@ -114,10 +116,14 @@ def _of_file(text: str, command: str) -> PageSource:
     if not plans:
         raise UnsupportedError(_empty(path), code="MW408")
     warning = ["the plans are priced again by this version, which differs from the file's by more than 0.1%"]
-    made_by = data.get("made_by")
-    if isinstance(made_by, Mapping) and isinstance(made_by.get("command"), str):
-        command = made_by["command"]
-    document = {**data, "warnings": [*data.get("warnings", ()), *(warning if moved else ())]}
+    before = data.get("made_by")
+    if isinstance(before, Mapping) and isinstance(before.get("command"), str):
+        command = before["command"]
+    document = {
+        **data,
+        "warnings": [*data.get("warnings", ()), *(warning if moved else ())],
+        "made_by": made_by(calibration_of(plans[0].job)),
+    }
     return _source(document, tuple(plans), command)
 
 

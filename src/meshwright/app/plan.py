@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,9 +38,7 @@ def plan(request: PlanRequest, *, trainers: bool = True) -> PlanSet | Replanned:
     if request.profiles is not None:
         from meshwright.app.plan_measured import plan_measured
 
-        found = plan_measured(request)
-    else:
-        from meshwright.app.plan_job import plan_job
+        return plan_measured(request)
+    from meshwright.app.plan_job import plan_job
 
-        found = plan_job(request, trainers=trainers)
-    return replace(found, asked=("plan", request))
+    return plan_job(request, trainers=trainers)

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from meshwright.app.explain import Explanation
     from meshwright.app.export import Exported
     from meshwright.app.trace import Trace
-    from meshwright.fields.request import Request
     from meshwright.formats.plan_json import PlannedJob
     from meshwright.planning.mixed.mixing import Mixing
     from meshwright.planning.mixed.slices import Composition
     from meshwright.planning.mixed.source import SearchRecord
     from meshwright.planning.under_trainers import TrainerPlan
     from meshwright.search.front import FrontPlan
+    from meshwright.specs.calibration import Calibration
     from meshwright.specs.measured import MeasuredModel, MeasuredWorkload
 
 
@@ -190,8 +190,6 @@ class PlanSet(Answer, Sequence[RankedPlan]):
     """Who planned which slice; None where our own search planned all."""
     trainers: tuple[TrainerPlan, ...] = ()
     """The best plan under each trainer of adapters; empty where weights are trained, or a target is named."""
-    asked: tuple[str, Request] | None = None
-    """The verb and what it was asked; None for plans that nobody asked for with one question."""
 
     @property
     def best(self) -> RankedPlan:
@@ -214,16 +212,16 @@ class PlanSet(Answer, Sequence[RankedPlan]):
         """One step of the best plan; see `RankedPlan.trace`."""
         return self.best.trace(output, svg=svg)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As data: `meshwright.plan-set/1`. Equal questions give equal answers, `timing` apart."""
-        from meshwright import __version__  # an answer on a screen does not say who made it
-        from meshwright.fields.command_line import NOT_OF_THE_ANSWER, command_line
+    def data(self) -> dict[str, Any]:
+        """As data: `meshwright.plan-set/1`."""
+        return self._document(plain(self.plans))
 
-        made_by = {"version": __version__}
-        if self.asked is not None:
-            verb, request = self.asked
-            made_by["command"] = command_line(verb, request, without=NOT_OF_THE_ANSWER)
-        return self._document(plain(self.plans)) | {"made_by": made_by}
+    @property
+    def priced_by(self) -> Calibration:
+        """The calibration that its prices use."""
+        from meshwright.library.made_with import calibration_of  # an answer on a screen does not say it
+
+        return calibration_of(self.best.job)
 
     def __rich__(self) -> RenderableType:
         return page(self._document([plan.shown() for plan in self.plans]))

@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from meshwright.app.answer import Answer
 from meshwright.app.mixed_answer import Asked, mixed_answer
 from meshwright.app.plan_job import plan_job
 from meshwright.app.plan_set import PlanSet, RankedPlan
@@ -29,6 +30,7 @@ from meshwright.planning.mixed.source import PricedPlan
 from meshwright.planning.reason import idle_reason
 from meshwright.planning.usable_islands import left_out_note, usable_islands
 from meshwright.report.words.reasons import reason_text
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 from meshwright.specs.plan import ExecutionPlan
@@ -65,7 +67,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replanned:
+class Replanned(Answer):
     """The plans after a change, the one to take first."""
 
     before: Job
@@ -122,7 +124,12 @@ class Replanned:
             return ""
         return f", {times:.1f} times what the lost devices held"
 
-    def to_dict(self) -> dict[str, Any]:
+    @property
+    def priced_by(self) -> Calibration:
+        """The calibration that its prices use."""
+        return self.answer.priced_by
+
+    def data(self) -> dict[str, Any]:
         """`meshwright.replan/1`."""
         return {
             "schema": "meshwright.replan/1",

@@ -10,6 +10,8 @@ from meshwright.app.answer import Answer
 from meshwright.app.page import page_source
 from meshwright.app.requests.page import ReportRequest
 from meshwright.formats.writing import write_file
+from meshwright.library.made_with import calibration_of
+from meshwright.specs.calibration import Calibration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,7 +30,12 @@ class Report(Answer):
     path: str | None = None
     """Where it was written."""
 
-    def to_dict(self) -> dict[str, Any]:
+    @property
+    def priced_by(self) -> Calibration:
+        """The calibration that its prices use."""
+        return calibration_of(self.source.plans[0].job)
+
+    def data(self) -> dict[str, Any]:
         """As data: `meshwright.report/1`; the content is in the file where one was named."""
         document: dict[str, Any] = {
             "schema": "meshwright.report/1",
@@ -63,7 +70,7 @@ class Report(Answer):
     def _repr_html_(self) -> str:
         from meshwright.report.html import plan_set_html
 
-        return plan_set_html(self.source.document)
+        return plan_set_html(_signed(self.source))
 
 
 def report(request: ReportRequest) -> Report:
@@ -90,7 +97,12 @@ def _written(source: PageSource, form: str) -> str:
     if form == "cell":
         from meshwright.report.html import plan_set_html
 
-        return plan_set_html(source.document) + "\n"
+        return plan_set_html(_signed(source)) + "\n"
     from meshwright.report.markdown import plan_set_markdown
 
     return plan_set_markdown(source)
+
+
+def _signed(source: PageSource) -> dict[str, Any]:
+    """The plan set with the command that asks for it."""
+    return {**source.document, "made_by": source.made_by}

@@ -70,7 +70,7 @@ class Run(Answer):
         """(predicted - measured) / measured; None where no step after the compiling one was measured."""
         return None if self.step_time_s is None else self.predicted_s / self.step_time_s - 1.0
 
-    def to_dict(self) -> dict[str, object]:
+    def data(self) -> dict[str, object]:
         """As data: `meshwright.run/1`; what depends on the clock lies under `timing`."""
         return {
             "schema": "meshwright.run/1",

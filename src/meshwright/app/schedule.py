@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from meshwright.app.answer import Answer
 from meshwright.report.schedule_best import best_schedule_page
 from meshwright.report.schedule_drawing import schedule_list, schedule_page, stack_page
 from meshwright.schedules.best_of_times import run_best_schedule
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnSchedules:
+class DrawnSchedules(Answer):
     """Schedules simulated, ready to be drawn."""
 
     document: dict[str, Any]
@@ -37,7 +38,7 @@ class DrawnSchedules:
     def __rich__(self) -> RenderableType:
         return self.drawing(self.document)
 
-    def to_dict(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """As data: `meshwright.schedule/1` or one of its neighbours."""
         return self.document
 

@@ -25,6 +25,7 @@ from meshwright.report.words.sizing import (
     of_things,
     unproven_text,
 )
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.device import DeviceSpec
 from meshwright.units import percent, seconds, significant
 
@@ -50,7 +51,12 @@ class SizeAnswer(Answer):
     at_least: int = 1
     """Fewer devices are not enough, which is proven."""
 
-    def to_dict(self) -> dict[str, Any]:
+    @property
+    def priced_by(self) -> Calibration:
+        """The calibration that its prices use."""
+        return self.plans.priced_by
+
+    def data(self) -> dict[str, Any]:
         """As data: `meshwright.size/1`."""
         return {
             "schema": "meshwright.size/1",
@@ -108,8 +114,9 @@ def _of_adapters(request: SizeRequest, goal: Goal, device: DeviceSpec, job: JobF
     there = replace(job, cluster=sizing.on(found.devices))
     aim = aim_of_goal(goal).of_run(sizing.base.workload, found.devices)
     plans_of_trainers, _ = fine_tuned(there, request.space, aim, top=1, usual_devices=BATCH_DEVICES)
-    assert plans_of_trainers is not None, "the trainer found meets the goal"
-    return _answer(device, goal, sized, plans_of_trainers, BATCH_DEVICES)
+    # At a limit no trainer is searched again; the plan that met the goal is at hand.
+    plans = _plans(sizing, found, sized.trainer) if plans_of_trainers is None else plans_of_trainers
+    return _answer(device, goal, sized, plans, BATCH_DEVICES)
 
 
 def _found(device: DeviceSpec, goal: Goal, sized: Sized) -> CurvePoint:
@@ -137,10 +144,10 @@ def _so_far(goal: Goal, sized: Sized) -> str:
     return "; ".join(part for part in (proven, f"{reached} so far" if reached else "") if part)
 
 
-def _plans(sizing: Sizing, found: CurvePoint) -> PlanSet:
-    """The best plan of a count, of no framework in particular."""
+def _plans(sizing: Sizing, found: CurvePoint, target: str | None = None) -> PlanSet:
+    """The best plan of a count, under a framework or of none in particular."""
     inputs, best = sizing.found(found.devices)
-    return plan_set(inputs, OneKindPlans(found=best), top=1)
+    return plan_set(inputs, OneKindPlans(found=best), top=1, target=target)
 
 
 def _curve(sizing: Sizing) -> tuple[CurvePoint, ...]:

@@ -69,7 +69,7 @@ class Sweep(StreamedSweep):
 
     study: SweepStudy
 
-    def to_dict(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """As data: `meshwright.sweep/1`."""
         return {
             "schema": SCHEMA,

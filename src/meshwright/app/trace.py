@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshwright.app.answer import Answer
 from meshwright.app.requests.read import TraceRequest
 from meshwright.errors import InputError
 from meshwright.estimate.timeline import StepTimeline, step_timeline
@@ -16,11 +17,13 @@ from meshwright.fields.field import values_of
 from meshwright.formats.figure import write_figure
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.formats.writing import write_file
+from meshwright.library.made_with import calibration_of
 from meshwright.planning.compose.sources.profiles.timeline import job_timeline
 from meshwright.planning.plan_source import PlanLike, measured_plan, plan_question, planned_job
 from meshwright.report.picture import MemoryLine, Picture, Span
 from meshwright.report.words.measured import folder_notes
 from meshwright.report.words.titles import planned_title
+from meshwright.specs.calibration import Calibration
 from meshwright.specs.measured import MeasuredJob
 from meshwright.specs.plan import Worker
 from meshwright.units import seconds
@@ -34,7 +37,7 @@ MOST_TASKS = 500_000
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Trace:
+class Trace(Answer):
     """One step of a plan, task by task."""
 
     job: PlannedJob
@@ -92,7 +95,12 @@ class Trace:
             raise InputError(what="there is no memory to show", why=why, fix=fix, field="memory_snapshot")
         return snapshot_bytes(self.picture)
 
-    def to_dict(self) -> dict[str, object]:
+    @property
+    def priced_by(self) -> Calibration:
+        """The calibration that its prices use."""
+        return calibration_of(self.job)
+
+    def data(self) -> dict[str, object]:
         """As data: `meshwright.trace/1`, the shares of every stage; the events are in the trace file."""
         estimate = self.step.estimate
         return {

@@ -86,7 +86,7 @@ class TuneAnswer(Answer):
     left_out: tuple[tuple[str, str], ...] = ()
     """Tuners that could not take part, and why."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """As data: `meshwright.tune/1`, or `meshwright.tune-comparison/1`."""
         optimum = self.optimum
         found = {

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from meshwright.app.answer import asked_with
 from meshwright.errors import InputError, Problem, nearest
 from meshwright.fields.request import Request, loaded, request_fields
 
@@ -42,6 +43,11 @@ class Verb:
         found: type[Request] = loaded(f"app.requests.{self.asks}")
         return found
 
+    @property
+    def words(self) -> str:
+        """What the command line calls it."""
+        return next(words for words, verb in VERBS.items() if verb is self)
+
     def answer(self, request: Any, **told: Any) -> Any:
         """The answer to a request.
 
@@ -51,9 +57,11 @@ class Verb:
         """
         use = loaded(f"{self.home}.{self.use}")
         if self.apart:
-            return use(**request.values(), **told)
-        with getattr(request, "limits", UNLIMITED).budget():
-            return use(request, **told)
+            answer = use(**request.values(), **told)
+        else:
+            with getattr(request, "limits", UNLIMITED).budget():
+                answer = use(request, **told)
+        return asked_with(answer, self.words, request)
 
 
 VERBS = {

@@ -28,7 +28,7 @@ class Verified(Answer):
         """Whether every tensor is within the tolerance."""
         return self.parity.holds
 
-    def to_dict(self) -> dict[str, object]:
+    def data(self) -> dict[str, object]:
         """As data: `meshwright.verify/1`."""
         found = self.parity
         return {

@@ -57,7 +57,7 @@ class Xray(Answer):
         """The verdict in a sentence."""
         return words.xray_sentence(self.title, self.stage, self.traced, self.products, self.collectives, self.memory)
 
-    def to_dict(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """As data: `meshwright.xray/1`."""
         seen = self.traced
         return {

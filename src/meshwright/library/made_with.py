@@ -31,9 +31,9 @@ def made_with(job: PlannedJob) -> MadeWith:
     """
     model = job.profile if isinstance(job, MeasuredJob) else job.model
     return MadeWith(
-        model=_hash_of(model),
-        cluster=_hash_of(job.cluster),
-        calibration=_hash_of(_calibration(job)),
+        model=record_hash_of(model),
+        cluster=record_hash_of(job.cluster),
+        calibration=record_hash_of(calibration_of(job)),
         library=tuple(_library(job)),
     )
 
@@ -48,7 +48,7 @@ def changes_since(file: PlanFile) -> tuple[str, ...]:
     if then is None:
         return ()
     said = []
-    if _hash_of(_calibration(file.planned)) != then.calibration:
+    if record_hash_of(calibration_of(file.planned)) != then.calibration:
         said.append(
             "the calibration has changed since this plan was made: its times use the current one, its order does not"
         )
@@ -62,7 +62,8 @@ def changes_since(file: PlanFile) -> tuple[str, ...]:
     return tuple(f"{one}; plan again for today's best" for one in said)
 
 
-def _calibration(job: PlannedJob) -> Calibration:
+def calibration_of(job: PlannedJob) -> Calibration:
+    """The calibration that prices a plan."""
     return calibration(None if isinstance(job, MeasuredJob) else job.workload.calibration)
 
 
@@ -70,7 +71,7 @@ def _library(job: PlannedJob) -> Iterator[tuple[str, str]]:
     """Names that the library knows, each with the hash of what it has under them."""
     if not isinstance(job, MeasuredJob) and models.knows(job.model.name):
         with suppress(MeshwrightError):  # a file of the user's that cannot be read any more
-            yield f"model {job.model.name}", _hash_of(models.spec(job.model.name))
+            yield f"model {job.model.name}", record_hash_of(models.spec(job.model.name))
     for name in sorted({group.device.name for group in job.cluster.groups}):
         with suppress(MeshwrightError):  # a device that a cluster file describes
             yield f"device {name}", _device_hash(device(name))
@@ -83,5 +84,6 @@ def _device_hash(known: DeviceSpec) -> str:
 
 
 @lru_cache(maxsize=64)
-def _hash_of(record: Any) -> str:
+def record_hash_of(record: Any) -> str:
+    """`sha256:` and the digest of a record, remembered."""
     return record_hash(record)

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from meshwright.report.plan_tables import RATES, UNTOLD, bottleneck, fullest, rank_lines, shown_stages, stage_name
+from meshwright.report.words.made_by import made_by_words
 from meshwright.report.words.trainers import trainer_lines
 from meshwright.report.words.verdict import rate_heading
 from meshwright.units import GIB, gib, of_capacity, percent, seconds, significant
@@ -67,7 +68,14 @@ def plan_set_html(document: Mapping[str, Any]) -> str:
         _body(best),
         _details("Ranks", rank_lines(document["rank_map"], stages=16)),
         _details("Assumed", assumed),
+        _made(document["made_by"]),
     )
+
+
+def _made(made_by: Mapping[str, Any]) -> str:
+    """Who made it, and the command that asks the same again."""
+    command = f": <code>{escape(made_by['command'])}</code>" if "command" in made_by else ""
+    return f"<p>{escape(made_by_words(made_by))}{command}</p>"
 
 
 def plan_html(entry: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from meshwright.records import visible
 from meshwright.report.page.source import PageSource
 from meshwright.report.plan_tables import RATES, UNTOLD, bottleneck, fullest, stage_name
+from meshwright.report.words.made_by import made_by_words
 from meshwright.report.words.trainers import trainer_lines
 from meshwright.report.words.verdict import rate_heading
 from meshwright.units import of_capacity, percent, seconds
@@ -58,7 +59,7 @@ def plan_set_markdown(source: PageSource) -> str:
         "",
         "</details>",
     ]
-    made = f"meshwright {source.version}"
+    made = made_by_words(source.made_by)
     lines += ["", f"{made}: {_code(source.command)}" if source.command else made]
     return "\n".join(lines) + "\n"
 

@@ -15,6 +15,7 @@ from meshwright.errors import InputError, unknown_name
 from meshwright.report.html import MEMORY_COLOURS, PART_COLOURS
 from meshwright.report.page.source import PageSource, PlanOnPage
 from meshwright.report.timeline_svg import COLOURS, SPAN_COLOURS
+from meshwright.report.words.made_by import made_by_words
 from meshwright.schedules import Kind
 
 VIEWS = ("overview", "timeline", "memory", "why", "frontier", "compare", "cluster", "operators")
@@ -48,8 +49,8 @@ def page_document(source: PageSource, *, live: bool = False) -> dict[str, Any]:
     """
     return {
         "schema": "meshwright.page/1",
-        "version": source.version,
-        "command": source.command,
+        "made_by": dict(source.made_by),
+        "made": made_by_words(source.made_by),
         "asked": dict(source.asked),
         "live": live,
         "views": list(VIEWS),

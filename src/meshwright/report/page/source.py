@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from importlib import metadata
 from typing import Any
 
 from meshwright.estimate.result import StepPrice
@@ -43,7 +41,7 @@ class PageSource:
     asked: Mapping[str, str | bool] = field(default_factory=dict)
     """The question, as a form would have it: texts by the names of fields of `plan`."""
 
-    @cached_property
-    def version(self) -> str:
-        """Of the package that made it."""
-        return metadata.version("meshwright")
+    @property
+    def made_by(self) -> Mapping[str, Any]:
+        """Version, commit and calibration that made it, and the command."""
+        return {**self.document["made_by"], **({"command": self.command} if self.command else {})}

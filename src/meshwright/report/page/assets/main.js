@@ -352,9 +352,9 @@ function verdict(shell) {
 }
 
 function footer(shell) {
-  const { command, version } = shell.given;
+  const { made, made_by: { command } } = shell.given;
   return [
     ...(command ? [html("div", {}, "The same answer on a command line:"), html("pre", { tabindex: "0", "aria-label": "Command" }, command)] : []),
-    html("div", {}, `meshwright ${version}. Predictions are models: `, "each number above has its range and its basis, and a plan's file keeps all of them."),
+    html("div", {}, `${made}. Predictions are models: `, "each number above has its range and its basis, and a plan's file keeps all of them."),
   ];
 }
