@@ -361,3 +361,35 @@ def test_a_fork_that_writes_options_with_underscores_is_told_apart(tmp_path: Pat
     path.write_text("torchrun --nproc_per_node 8 pretrain_gpt.py --num_layers 24 --micro_batch_size 4\n")
     with pytest.raises(ValueError, match="a fork that writes options with _"):
         check(path, cluster="8xH100", search=False)
+
+
+def test_a_variable_that_the_script_sets_from_its_arguments_is_not_set_without_them(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    options = (
+        "--num-layers 16 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --vocab-size 50304 --bf16 "
+        "--max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 64"
+    )
+    script.write_text(f"""#!/bin/bash
+for each in $*; do
+  if [[ $each == --traced* ]]; then traced=${{each#*=}}; fi
+done
+RUN="torchrun --nproc_per_node 8 pretrain_gpt.py {options}"
+if [[ $traced == "all" ]]; then RUN="tracer -o out ${{RUN}}"; fi
+${{RUN}} --world-size 8
+""")
+    report = check(source=script, gpus="8xH100")
+    assert report.name.startswith("dp8.mbs1.gbs64")
+    assert "without arguments traced is not set, which the script itself sets from them" in report.warnings
+
+
+def test_a_size_that_arguments_say_is_asked_for(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("""#!/bin/bash
+for each in $*; do
+  if [[ $each == --size* ]]; then size=${each#*=}; fi
+done
+if [[ $size == 7B ]]; then SHAPE="--num-layers 32 --hidden-size 4096 --num-attention-heads 32"; fi
+torchrun --nproc_per_node 8 pretrain_gpt.py $SHAPE --micro-batch-size 1 --global-batch-size 64 --seq-length 2048
+""")
+    report = check(source=script, gpus="8xH100")
+    assert any("--env size=VALUE" in one.fix for one in report.violations)

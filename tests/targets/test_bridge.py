@@ -254,3 +254,16 @@ def test_its_exported_folder_is_checked_by_either_file_in_either_order(tmp_path:
     (tmp_path / "overrides.txt").unlink()
     with pytest.raises(InputError, match=r"overrides\.txt, which is not beside it"):
         check("llama-3-8b", source=program, gpus="16xH100", search=False)
+
+
+def test_what_changes_no_plan_and_what_stays_frozen(tmp_path: Path) -> None:
+    words = OPTIONS.rstrip() + " model.moe_router_dtype=fp32 model.cross_entropy_loss_fusion=false"
+    report = asked(tmp_path, f"{words} model.freeze_vision_model=false\n")
+    assert not report.violations
+    report = asked(tmp_path, f"{words} model.freeze_language_model=true\n")
+    assert [one.what for one in report.violations] == ["model.freeze_language_model is true"]
+
+
+def test_what_a_recipe_sets_is_asked_for_once(tmp_path: Path) -> None:
+    report = asked(tmp_path, OPTIONS.replace(" -mb 1", ""))
+    assert ["train.micro_batch_size" in one.what for one in report.violations].count(True) == 1

@@ -307,3 +307,23 @@ def test_no_graph_is_captured_where_gradients_go_to_the_host() -> None:
 def test_of_the_offloads_tried_those_it_has_are_left() -> None:
     best = plan("llama-3.1-8b", gpus="4xRTX4090", offload="auto", target="torchtitan", top=1).best
     assert {offload_token(strategy.offload) for strategy in best.job.plan.strategies} == {"wog"}
+
+
+@pytest.mark.parametrize(("components", "eager"), [('["loss"]', True), ('["model", "loss"]', False)])
+def test_a_compiled_loss_alone_leaves_layers_uncompiled(components: str, eager: bool) -> None:
+    text = (
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 4096\n'
+        f"[parallelism]\ntensor_parallel_degree = 2\n[compile]\nenable = true\ncomponents = {components}\n"
+    )
+    read = TARGETS["torchtitan"].read
+    assert read is not None
+    assert (read({"train.toml": text}, 8).workload.get("software") == "torchtitan-eager") == eager
+
+
+def test_a_run_that_makes_a_seed_checkpoint_trains_nothing() -> None:
+    text = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 4096\n[checkpoint]\n'
+    text += "create_seed_checkpoint = true\n"
+    read = TARGETS["torchtitan"].read
+    assert read is not None
+    fields = [problem.field for problem in read({"train.toml": text}, 1).problems]
+    assert fields == ["checkpoint.create_seed_checkpoint"]

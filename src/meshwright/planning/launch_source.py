@@ -12,6 +12,7 @@ from meshwright.errors import InputError, Problem
 from meshwright.fields.script import ScriptFields
 from meshwright.formats.files import read_text
 from meshwright.formats.launch_file import LaunchFile
+from meshwright.formats.megatron.described import describes
 from meshwright.formats.megatron.records import RECORDS, YAML, nemo_of, script_of
 from meshwright.formats.shell import Script, ScriptLine, read_script
 from meshwright.formats.shell.values import literal
@@ -20,7 +21,7 @@ from meshwright.planning.engine_options import ARGUMENTS
 from meshwright.planning.named_files import NamedFiles
 from meshwright.planning.nemo_launcher import launcher_config
 from meshwright.planning.script_files import read_through, started_with, with_settings
-from meshwright.planning.script_jobs import as_one_job
+from meshwright.planning.script_jobs import as_one_job, set_by_arguments
 from meshwright.planning.trainer_record import SWIFT, TRAINER, command_recorded, engine_open
 from meshwright.targets import TRAINERS, Target, overrides, reader_named
 from meshwright.targets.keys import keys_of
@@ -195,6 +196,12 @@ class LaunchSource:
 
     def _as_script(self, text: str) -> LaunchFile:
         _, launched = as_one_job(self._script(text), self._read_script)
+        if names := set_by_arguments(text, launched):
+            unset = {**dict.fromkeys(names, ""), **self.outside.environment}
+            without = replace(self, outside=replace(self.outside, environment=unset))._as_script(text)
+            if not without.questions and (describes(without.model) or "name" in without.model):
+                note = f"without arguments {', '.join(names)} is not set, which the script itself sets from them"
+                return replace(without, notes=(*without.notes, note))
         return self._with_places(launched)
 
     def _read_script(self, script: Script) -> LaunchFile:

@@ -72,6 +72,8 @@ def read_through(script: Script, target: Target, devices: int | None, read: Call
     said, unpriced = (tuple(found.placed(one) for one in values) for values in (launched.said, launched.unpriced))
     options = found.options
     beside: dict[str, Any] = {"lora": options.lora, "seq_len": options.seq_len, "attention_kernel": options.attention}
+    if launched.spec is not None and launched.workload.get("seq_len") is not None:
+        beside["seq_len"] = None  # who reads the whole model of options knows which length is taken
     if options.lora is not None and launched.workload.get("precision") is fsdp.ALL_IN_16_BITS:
         beside["precision"] = PRECISIONS["bf16"]  # adapters are in fp32 beside weights that are frozen
     started = found.started if launched.started is None else launched.started
@@ -297,9 +299,14 @@ def _unknown_keys(launch: Launch) -> Iterator[Problem]:
 
 def _missing_configs(launch: Launch) -> Iterator[str]:
     """Configurations that a program is given and that are not here, but for the one that it comes with."""
-    for one in launch.words:
-        if "=" not in one.text and CONFIG_NAME.fullmatch(one.text) and one.text.rpartition("/")[2] not in _SHIPPED:
+    for before, one in zip(("", *(word.text for word in launch.words)), launch.words, strict=False):
+        named = "=" not in one.text and CONFIG_NAME.fullmatch(one.text) and not _OF_A_TOKENIZER.match(before)
+        if named and one.text.rpartition("/")[2] not in _SHIPPED:
             yield one.text
+
+
+_OF_A_TOKENIZER = re.compile(r"--(?:vocab|merge|tokenizer)")
+"""Options whose file holds tokens."""
 
 
 _BY_FILE = re.compile(r"(?:^|[/.])(?:axolotl(?:\.cli\.train)?|llamafactory-cli|automodel|run_train\.py)$")

@@ -13,6 +13,9 @@ from meshwright.planning.launch_model import model_meant
 
 _MOST_JOBS = 24
 """A script of more is asked about: each one is read."""
+_ASKED = re.compile(r"--env (\w+)=VALUE")
+_FROM_ARGUMENTS = re.compile(r"(?:^|[\s;])(\w+)=[\"']?\$\{\w+#")
+"""A variable set to what stands behind the name of an argument: `depth=${argument#*=}`."""
 _PLACE = re.compile(r"[\w./-]+:\d+")
 
 
@@ -38,6 +41,18 @@ def as_one_job(script: Script, read: Callable[[Script], LaunchFile]) -> tuple[Sc
             return script, launched
     note = f"the script starts {count} jobs that differ in nothing that is read: the last stands for all"
     return chosen, replace(of_job, notes=(*of_job.notes, note))
+
+
+def set_by_arguments(text: str, launched: LaunchFile) -> list[str]:
+    """Variables that are asked for, and that the script itself sets from arguments which nobody gave.
+
+    Args:
+        text: of the script.
+        launched: what is read of it.
+    """
+    asked = dict.fromkeys(name for problem in launched.questions for name in _ASKED.findall(problem.fix))
+    set_there = {found[1] for found in _FROM_ARGUMENTS.finditer(text)}
+    return [name for name in asked if name in set_there]
 
 
 def _as_read(launched: LaunchFile) -> tuple[Hashable, ...]:

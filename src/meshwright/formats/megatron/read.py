@@ -196,6 +196,8 @@ def _of_the_program(program: str, values: Values) -> tuple[list[Problem], list[s
     name = program.rpartition("/")[2]
     unknown = [problem for problem in values.unknown if problem.field not in values.asked]
     wrong = [problem for problem in unknown if not name or (problem.fix and _slip(problem))]
+    started = [problem for problem in unknown if problem.field == "--world-size" and name]
+    wrong = [problem for problem in wrong if problem not in started]
     own = [problem for problem in unknown if problem not in wrong]
     if name in MEGATRON_PROGRAMS and "--deepspeed" not in values.given:
         wrong += [one for one in own if _OF_A_PLAN.search(one.field) and not _OF_DATA.search(one.field)]

@@ -32,6 +32,7 @@ _OTHER_MODELS = {
 """What entry points other than a decoder's train, by a part of their name."""
 _NO_TRAINING = (
     "preprocess",
+    "profiler",
     "convert",
     "inference",
     "generation",
@@ -165,7 +166,7 @@ def no_training(launch: Launch) -> Problem:
     """Why a program is none that a plan is read of: it trains no model."""
     return Problem(
         what=f"{launch.program.rpartition('/')[2]} does not train a model",
-        why=f"by its name it converts, evaluates or serves a model, or reads data ({launch.place})",
+        why=f"by its name it converts, profiles, evaluates or serves a model, or reads data ({launch.place})",
         fix="check the script that trains it",
         field="source",
     )
@@ -281,6 +282,8 @@ def _options_alone(script: Script) -> ChosenCommand:
         place = started[-1].place
         opened = Open(what="the program that is started", unknown=unnamed, place=place, field="source")
         return ChosenCommand(questions=tuple(questions_for([opened])))
+    if started and not any(map(trains, started)):
+        return ChosenCommand(problems=(no_training(started[-1]),))
     why = "a launch script names them after a .py file"
     fix = "name the script that starts pretrain_gpt.py"
     if started:

@@ -216,30 +216,6 @@ def lora_of_keys(texts: Mapping[str, str]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
-_HARMLESS = frozenset(
-    (
-        "transformer_impl", "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "pipeline_dtype",
-        "should_pad_vocab", "cuda_graph_scope", "cuda_graph_warmup_steps", "moe_router_fusion",
-        "moe_permute_fusion", "moe_grouped_gemm", "moe_router_force_load_balancing", "moe_router_padding_for_fp8",
-        "moe_hybridep_num_sms", "moe_aux_loss_coeff", "gradient_accumulation_fusion", "calculate_per_token_loss",
-        "apply_rope_fusion", "init_method_std", "rotary_base", "rotary_percent", "bias_activation_fusion",
-        "bias_dropout_fusion", "persist_layer_norm", "use_te_rng_tracker", "mtp_loss_scaling_factor",
-        "moe_flex_dispatcher_num_sms", "variable_seq_lengths", "vocab_size", "params_dtype",
-        "keep_mtp_spec_in_bf16", "moe_permute_fusion_into_hybridep", "deterministic_mode", "rotary_scaling_factor",
-        "check_for_nan_in_grad", "average_in_collective", "main_params_dtype", "moe_z_loss_coeff",
-    )
-)  # fmt: skip
-"""Last parts of keys that no plan depends on, or that the model's own configuration says."""
-
-
-def without_effect(key: str, text: str) -> bool:
-    """Whether a key of a configuration changes no plan: by its name, or because it is off."""
-    last = key.rpartition(".")[2]
-    off = text in ("null", "None", "False", "false", "none")
-    dtype = last in ("main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype") and text == "fp32"
-    return last in _HARMLESS or dtype or (off and last in ("cuda_graph_impl", "freeze_language_model"))
-
-
 def started(launches: Iterable[Launch], keys: Iterable[str]) -> list[Launch]:
     """Those that start a recipe: with overrides, or by a launcher's own options."""
     known = frozenset(keys)

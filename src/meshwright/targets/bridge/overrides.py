@@ -240,6 +240,30 @@ def of_the_run(key: str) -> bool:
     return _OF_THE_RUN.match(key) is not None and not slip
 
 
+_HARMLESS = frozenset(
+    (
+        "transformer_impl", "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "pipeline_dtype",
+        "should_pad_vocab", "cuda_graph_scope", "cuda_graph_warmup_steps", "moe_router_fusion",
+        "moe_permute_fusion", "moe_grouped_gemm", "moe_router_force_load_balancing", "moe_router_padding_for_fp8",
+        "moe_hybridep_num_sms", "moe_aux_loss_coeff", "gradient_accumulation_fusion", "calculate_per_token_loss",
+        "apply_rope_fusion", "init_method_std", "rotary_base", "rotary_percent", "bias_activation_fusion",
+        "bias_dropout_fusion", "persist_layer_norm", "use_te_rng_tracker", "mtp_loss_scaling_factor",
+        "moe_flex_dispatcher_num_sms", "variable_seq_lengths", "vocab_size", "params_dtype",
+        "keep_mtp_spec_in_bf16", "moe_permute_fusion_into_hybridep", "deterministic_mode", "rotary_scaling_factor",
+        "check_for_nan_in_grad", "moe_router_dtype", "average_in_collective", "main_params_dtype", "moe_z_loss_coeff",
+    )
+)  # fmt: skip
+"""Last parts of keys that no plan depends on, or that the model's own configuration says."""
+
+
+def without_effect(key: str, text: str) -> bool:
+    """Whether a key of a configuration changes no plan: by its name, or because it is off."""
+    last = key.rpartition(".")[2]
+    off = text in ("null", "None", "False", "false", "none")
+    dtype = last in ("main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype") and text == "fp32"
+    return last in _HARMLESS or dtype or (off and (last == "cuda_graph_impl" or last.startswith("freeze_")))
+
+
 def as_made(words: Iterable[Word]) -> list[Word]:
     """Overrides of a recipe with all that its number formats set.
 
@@ -287,7 +311,10 @@ def flags_of(words: Iterable[Word]) -> tuple[list[Word], list[Problem]]:
             found += [word(_NARROW[0], value.place)] if text == "false" else []
         elif flag and (key in first or key in READ or KEYS[flag][0] not in given):
             found += _words(flag, value)
-        elif flag is None and key.startswith(_OF_A_PLAN) and not of_the_run(key):
+        elif flag is None and key.startswith("model.freeze_") and text.lower() == "true":
+            why = "weights that stay frozen have no gradients and no states, and a plan trains all of them"
+            problems.append(Problem(what=f"{key} is true", why=why, fix="leave it out", field=key))
+        elif flag is None and key.startswith(_OF_A_PLAN) and not of_the_run(key) and not without_effect(key, text):
             close = nearest(key, override_options())
             fix = f"did you mean {' or '.join(close)}?" if close else ""
             why = "no part of a plan is known by it"

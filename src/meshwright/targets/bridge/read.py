@@ -12,7 +12,14 @@ from meshwright.formats.launch_file import LaunchFile, Said
 from meshwright.formats.megatron.read import read_flags
 from meshwright.formats.shell import Launch, Script, ScriptLine, Word, job_at, launches, processes, word
 from meshwright.targets.bridge import lora, options, recipe
-from meshwright.targets.bridge.overrides import KEY_OF, as_made, flags_of, of_the_run, override_options
+from meshwright.targets.bridge.overrides import (
+    KEY_OF,
+    as_made,
+    flags_of,
+    of_the_run,
+    override_options,
+    without_effect,
+)
 from meshwright.targets.keys import table_of
 from meshwright.targets.overrides import parted
 
@@ -76,7 +83,8 @@ def read_bridge_script(script: Script, devices: int | None) -> LaunchFile:
     )
     questions = (*_left_to(_recipe(launch), read), *asked)
     if questions and not read.questions:
-        return replace(read, row=None, layout=None, workload={}, questions=questions)
+        open_ = [problem for problem in read.problems if problem.what not in _UNSET]
+        return replace(read, row=None, layout=None, workload={}, questions=questions, problems=tuple(open_))
     notes = [f"settings without an override are taken as not set by {_recipe(launch)}"]
     if usual:
         notes.insert(0, f"taken as recipes have it: {', '.join(one.text for one in usual)}")
@@ -109,7 +117,8 @@ def read_bridge_yaml(name: str, text: str, over: Mapping[str, object], devices: 
         read = replace(read, problems=(*read.problems, problem))
     questions = _left_to("the recipe that it is laid over", read)
     if questions and not read.questions:
-        return replace(read, row=None, layout=None, workload={}, questions=questions)
+        open_ = [problem for problem in read.problems if problem.what not in _UNSET]
+        return replace(read, row=None, layout=None, workload={}, questions=questions, problems=tuple(open_))
     notes = [f"taken as recipes have it: {', '.join(one.text for one in usual)}"] if usual else []
     notes.append("what the file does not say besides is taken as not set by its recipe")
     return replace(read, notes=(*read.notes, *notes))
@@ -140,7 +149,7 @@ def read_bridge_recipe(name: str, text: str, over: Mapping[str, object], devices
     words = [
         word(f"{_RENAMED.get(key, key)}={shown}", place)
         for key, (shown, place) in said.items()
-        if not key.startswith("peft.") and not options.without_effect(key, shown)
+        if not key.startswith("peft.") and not without_effect(key, shown)
     ]
     read = _read(as_made(words), devices)
     adapted = options.lora_of_keys(adapters) if adapters else None
@@ -154,6 +163,10 @@ def read_bridge_recipe(name: str, text: str, over: Mapping[str, object], devices
 
 _RENAMED = {"dataset.seq_length": "dataset.sequence_length"}
 _TUNED = "which adapters the recipe trains follows from its name, which the file does not say"
+
+
+_UNSET = frozenset(f"{key} is not given" for key in NEEDED.values())
+"""What Megatron-LM misses where a recipe sets it."""
 
 
 def _left_to(recipe: str, read: LaunchFile) -> tuple[Problem, ...]:
@@ -200,7 +213,8 @@ def _read(words: Iterable[Word], devices: int | None) -> LaunchFile:
 
 def _of_the_run(words: Iterable[Word]) -> Iterator[Said]:
     for key, value in map(parted, words):
-        if key and of_the_run(key):
+        harmless = key not in override_options() and without_effect(key, value.text)
+        if key and (harmless or of_the_run(key)):
             yield Said(option=key, value=value.text, place=str(value.place) if value.place else "")
 
 

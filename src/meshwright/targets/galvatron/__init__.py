@@ -17,7 +17,7 @@ from meshwright.specs.row_of import Homogeneous, effective
 from meshwright.specs.strategy import LayerStrategy
 from meshwright.targets import fsdp
 from meshwright.targets.contract import JobTarget, TargetFiles, one_line, target_files
-from meshwright.targets.galvatron import models, trainer
+from meshwright.targets.galvatron import arguments, models, trainer
 from meshwright.targets.galvatron.read import CONFIG, FILE, read
 from meshwright.targets.keys import Keys, json_text
 from meshwright.targets.overrides import by_equals
@@ -206,7 +206,8 @@ TARGET = JobTarget(
     recognised=lambda name, text: FILE.recognised(name, text) or trainer.recognised(name, text),
     named=trainer.named,
     edited=lambda name, text: key_text(name, text) if name.endswith(".json") else None,
-    overrides=lambda launch: by_equals(launch.words),
+    configs=lambda launch: () if arguments.said(launch) else None,
+    overrides=lambda launch: arguments.said(launch) or by_equals(launch.words),
     option=lambda name, value: (f"{name}={value}",),
     software="megatron-core",
 )

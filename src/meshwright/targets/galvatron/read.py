@@ -12,8 +12,9 @@ from meshwright.specs.plan import Chunk, ExecutionPlan, Pipeline, Schedule, Stra
 from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.specs.row_of import homogeneous, row_from
+from meshwright.targets import overrides
 from meshwright.targets.contract import Files
-from meshwright.targets.galvatron import trainer
+from meshwright.targets.galvatron import arguments, trainer
 from meshwright.targets.keys import KeyFile, KeyReader
 
 CONFIG = "galvatron_config.json"
@@ -35,7 +36,9 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     Raises:
         InputError: the text is no JSON.
     """
-    around = trainer.read_trainer(files, devices) if any(trainer.recognised(*file) for file in files.items()) else None
+    trained = arguments.BY_OPTIONS in files.get(overrides.FILE, "")
+    trained = trained or any(trainer.recognised(*file) for file in files.items())
+    around = trainer.read_trainer(files, devices) if trained else None
     if around is not None and around[1] is None:
         return around[0]
     name = None if around is None else around[1]
@@ -53,7 +56,8 @@ def read(files: Files, devices: int | None = None) -> LaunchFile:
     own = around[0]
     stated = {name: value for name, value in own.workload.items() if value is not None}
     launch = reader.launch(row, layout, plan=None if row else plan, model=own.model | model, workload=workload | stated)
-    return replace(launch, said=(*own.said, *launch.said), problems=(*own.problems, *launch.problems))
+    read = replace(launch, said=(*own.said, *launch.said), problems=(*own.problems, *launch.problems))
+    return replace(read, spec=own.spec, model={} if own.spec is not None else read.model)
 
 
 def _plan(reader: KeyReader, devices: int | None) -> ExecutionPlan | None:

@@ -17,6 +17,7 @@ from meshwright.specs.precision import PRECISIONS
 from meshwright.specs.row import PlanRow
 from meshwright.targets import overrides
 from meshwright.targets.contract import Files, file_of, text_beside
+from meshwright.targets.galvatron import arguments
 from meshwright.targets.keys import KeyReader, table_of
 
 _KEYS = re.compile(r"^[ \t]+(?:global_tp_deg|default_dp_type)[ \t]*:", re.MULTILINE)
@@ -48,7 +49,8 @@ def read_trainer(files: Files, devices: int | None = None) -> tuple[LaunchFile, 
     Raises:
         InputError: the text is no YAML.
     """
-    file = file_of(files, NAME, recognised)
+    optioned = arguments.BY_OPTIONS in files.get(overrides.FILE, "")
+    file = (overrides.FILE, "{}") if optioned else file_of(files, NAME, recognised)
     keys = table_of(file[1], "YAML", "configuration of Galvatron's trainer")
     root = keys.get("runtime") if isinstance(keys.get("runtime"), dict) else keys
     laid, over = overrides.laid_over(root or {}, files)
@@ -56,7 +58,9 @@ def read_trainer(files: Files, devices: int | None = None) -> tuple[LaunchFile, 
     workload = {"seq_len": reader.get(f"{_T}seq_length"), "precision": _precision(reader)}
     if reader.get(f"{_T}use_flash_attn") is False:
         workload["attention_kernel"] = "materialised"
-    more: dict[str, Any] = {"model": _model(reader), "workload": workload}
+    more: dict[str, Any] = {"model": {} if optioned else _model(reader), "workload": workload}
+    if optioned:
+        more["spec"], workload["seq_len"] = arguments.model(reader)
     path = reader.get(f"{_P}galvatron_config_path")
     if path is not None:
         name = PurePath(str(path)).name

@@ -74,8 +74,11 @@ def read_configuration(
     wide = reader.word(f"{_T}mixed_precision_param", "bfloat16") == "float32"
     narrow = reader.word(f"{_T}dtype", "float32") == "bfloat16"
     workload = fsdp.workload(row, seq_len=_length(reader), wide=wide)
-    if not reader.switch("compile.enable"):
+    if not (reader.switch("compile.enable") and "model" in (reader.get("compile.components") or ("model",))):
         workload["software"] = "torchtitan-eager"
+    if reader.switch("checkpoint.create_seed_checkpoint"):
+        why = "it writes weights for other runs to begin with, and trains none"
+        reader.refuse("checkpoint.create_seed_checkpoint", True, why, "check the file of a training")
     if precision:
         workload["precision"] = PRECISIONS[precision]
     if lora is not None:

@@ -155,13 +155,17 @@ def _sheared(reader: KeyReader) -> Mapping[str, Any] | None:
     }
 
 
+_LENGTHS = {"max_seq_len", "max_position_embeddings", "attn_config", "attn_implementation", "use_cache"}
+"""Overrides that leave the sizes of a model with rotary positions as they are."""
+
+
 def _model(reader: KeyReader) -> tuple[str | None, Mapping[str, Any] | None]:
     """The model's name, or its configuration."""
     kind = reader.word("model.name")
     if kind in ("hf_causal_lm", "hf_prefix_lm"):
         if reader.get("model.pretrained_model_name_or_path") is None:
             reader.refuse("model.pretrained_model_name_or_path", None, "the model is named there")
-        changed = set(reader.get("model.config_overrides") or ()) - {"max_seq_len", "attn_config"}
+        changed = set(reader.get("model.config_overrides") or ()) - _LENGTHS
         if changed:
             why = "the model has other sizes than the one that is named"
             reader.refuse("model.config_overrides", ", ".join(sorted(changed)), why, "name the model: check MODEL FILE")
