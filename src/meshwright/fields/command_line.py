@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -69,7 +70,11 @@ def _as_typed(one: Field, value: Any) -> Any:
     return value
 
 
+_SECRET = re.compile(r"(?i)([\w-]*(?:key|token|secret|passw(?:or)?d|credentials?))=\S+")
+"""A variable or an option whose name ends in a word for a secret, and its value."""
+
+
 def _text(value: Any) -> str:
     if isinstance(value, (str, os.PathLike)):
-        return os.fspath(value)
+        return _SECRET.sub(r"\1=...", os.fspath(value))
     return str(getattr(value, "name", value))
