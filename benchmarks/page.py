@@ -29,21 +29,33 @@ QUESTIONS = (
 )
 LONG = {"name": "interleaved", "p": 64, "m": 256, "v": 2, "forward_s": 1.0, "input_s": 1.0, "weight_s": 1.0}
 """The schedule whose timeline is moved."""
-PULLS = 40
-"""Positions of a slider."""
-TIMED = """
-async () => {
-  const { answer } = JSON.parse(document.getElementById("document").textContent);
-  const ask = (length) => fetch("what-if", { method: "POST",
-    body: JSON.stringify({ answer, plan: 0, changes: { seq_len: length }, settings: false }) });
+SLIDERS = 3
+"""Sliders that are pulled from end to end, each position once: sequence length, then numbers of the cluster."""
+PULLED = """
+async (id) => {
+  const [slider, root] = [document.getElementById(id), document.documentElement];
+  const drawn = (before) => new Promise((done) => {
+    const watch = new MutationObserver(() => root.dataset.priced !== before && (watch.disconnect(), done()));
+    watch.observe(root, { attributes: true });
+  });
+  const painted = () => new Promise((done) => requestAnimationFrame(() => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = done;
+    port2.postMessage(null);
+  }));
   const times = [];
-  for (let at = 0; at < PULLS + 5; at += 1) {
+  for (let at = 0; at <= Number(slider.max); at += 1) {
     const begun = performance.now();
-    const found = await ask(4096 + 256 * at);
-    if (!found.ok) throw new Error(await found.text());
-    await found.json();
-    if (at >= 5) times.push(performance.now() - begun);
+    const done = drawn(root.dataset.priced);
+    slider.value = String(at);
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+    await done;
+    await painted();
+    times.push(performance.now() - begun);
   }
+  const done = drawn(root.dataset.priced);
+  slider.dispatchEvent(new Event("change", { bubbles: true }));
+  await done;
   return times;
 }
 """
@@ -142,7 +154,7 @@ def measured(page: Any, model: str, gpus: str, picture: Path | None) -> list[Lin
         page.wait_for_selector("html[data-drawn]", state="attached")
         paint_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
         page.wait_for_selector("html[data-priced]", state="attached")
-        times = page.evaluate(TIMED.replace("PULLS", str(PULLS)))
+        times = pulled(page)
         if picture is not None:
             page.click("#knob-recompute-sel")
             page.click("#tab-timeline")
@@ -152,8 +164,15 @@ def measured(page: Any, model: str, gpus: str, picture: Path | None) -> list[Lin
     of = f"{model} on {gpus}"
     return [
         Line(f"page of {of}, first paint", paint_ms / 1e3, 1, "s", note=f"served after {ready_s:.2f} s of planning"),
-        Line(f"slider of {of}, p95", cuts[18], 50, "ms", note=f"median {cuts[9]:.0f} ms, one estimate each"),
+        Line(f"slider of {of}, p95", cuts[18], 50, "ms", note=f"move to paint; median {cuts[9]:.0f} ms"),
     ]
+
+
+def pulled(page: Any) -> list[float]:
+    """Milliseconds from each move of a slider until the browser has painted what it changes."""
+    sliders = page.evaluate("[...document.querySelectorAll('aside input[type=range]')].map((one) => one.id)")
+    priced = [name for name in sliders if name not in ("knob-global_batch", "knob-memory-of-a-device")]
+    return [ms for name in priced[:SLIDERS] for ms in page.evaluate(PULLED, name)]
 
 
 def timeline_line(page: Any) -> Line:

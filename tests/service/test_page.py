@@ -168,6 +168,47 @@ def test_a_slider_is_moved_by_keys_and_a_link_says_the_same(browser: Shown, page
     assert browser.complaints == []
 
 
+@pytest.mark.parametrize("view", ["overview", "timeline", "memory"])
+def test_a_pull_at_a_slider_asks_once_for_each_picture_and_stays_in_hand(browser: Shown, page: Any, view: str) -> None:
+    page.click(f"#tab-{view}")
+    page.wait_for_selector(f"html[data-drawn^='{view}:']", state="attached")
+    slider = page.locator("#knob-NVLink4-bandwidth")
+    page.evaluate("document.getElementById('knob-NVLink4-bandwidth').held = true")
+    asks: list[str] = []
+    page.on("request", lambda request: asks.append(request.url.rsplit("/", 1)[1]))
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
+    across = [box["x"] + box["width"] * share for share in (0.5, 0.4, 0.3, 0.2)]
+    page.mouse.move(across[0], box["y"] + box["height"] / 2)
+    page.mouse.down()
+    for x in across[1:]:
+        step = page.inner_text(".tile.lead .value")
+        priced(page, lambda x=x: page.mouse.move(x, box["y"] + box["height"] / 2))
+        assert page.inner_text(".tile.lead .value") != step
+    assert asks == ["what-if"] * 3
+    # The slider under the pointer is the one that was taken.
+    assert page.evaluate("document.getElementById('knob-NVLink4-bandwidth').held")
+    priced(page, page.mouse.up)
+    assert "NVLink4 bandwidth x" in page.inner_text(".verdict")
+    assert browser.complaints == []
+
+
+def test_a_pull_that_does_not_pause_is_drawn_on_its_way(browser: Shown, page: Any) -> None:
+    drawn = page.evaluate("""async () => {
+      const [slider, root] = [document.getElementById("knob-NVLink4-bandwidth"), document.documentElement];
+      const begun = Number(root.dataset.redrawn);
+      for (let at = 0; Number(root.dataset.redrawn) < begun + 3; at += 1) {
+        slider.value = String(at % 24);
+        slider.dispatchEvent(new Event("input", { bubbles: true }));
+        await new Promise((done) => setTimeout(done));
+      }
+      slider.dispatchEvent(new Event("change", { bubbles: true }));
+      return Number(root.dataset.redrawn) - begun;
+    }""")
+    assert drawn >= 3
+    assert browser.complaints == []
+
+
 def test_tab_goes_from_setting_to_setting_and_arrows_through_the_values_of_one(browser: Shown, page: Any) -> None:
     focused = "document.activeElement.id"
     page.focus("#knob-tp-1")

@@ -14,7 +14,7 @@ from typing import Any
 
 from meshwright.app.page import on_page
 from meshwright.app.plan_set import RankedPlan
-from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.price import estimate_plan
 from meshwright.formats.plan_json import with_model
 from meshwright.planning.what_if import (
@@ -65,7 +65,7 @@ class PageAnswers:
 
         Args:
             asked: `answer`, `plan` from 0, `changes`; whether `settings` are wanted, unseen while a slider is
-                held, and whether `quantities` are.
+                held, and whether `quantities` are; the name of a `view` whose data, or `refused`, come along.
         """
         base, shown = self._plan(asked, {}), self._plan(asked)
         job = with_model(shown.job)
@@ -85,6 +85,11 @@ class PageAnswers:
         }
         if asked.get("quantities"):
             found["quantities"] = _that_matter(job)
+        if asked.get("view") is not None:
+            try:
+                found["view"] = self.view({**asked, "name": asked["view"]})
+            except MeshwrightError as error:
+                found["refused"] = error.to_dict()
         return found
 
     def view(self, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ export async function live(root) {
 
 class Live {
   constructor(answer) {
-    Object.assign(this, { answer, changes: {}, busy: false, again: false, touched: null, depth: 0, knobs: null, quantities: null, search: null });
+    Object.assign(this, { answer, changes: {}, busy: false, again: false, first: false, touched: null, depth: 0, knobs: null, quantities: null, search: null });
   }
 
   async post(path, body) {
@@ -94,31 +94,43 @@ class Live {
     this.price(shell);
   }
 
-  // Ask for the changed plan; while one is on its way, only the newest state is asked next.
+  // Ask for the changed plan with what the view on show draws of it, in one request. What moved while it was on its way
+  // is asked next, in its newest state; each answer is drawn, so that the picture follows a pull that does not pause.
   async price(shell, { first = false } = {}) {
-    if (this.busy) { this.again = true; this.first ||= first; return; }
+    this.first ||= first;
+    if (this.busy) { this.again = true; return; }
     this.busy = true;
-    const begun = performance.now();
-    const [asked, touched] = [this.changed, this.touched];
     try {
-      const found = await this.post("what-if", this.question(shell, { quantities: first || !this.quantities, settings: !this.dragging }));
+      do {
+        this.again = false;
+        const drawn = await this.ofChanged(shell);
+        if (!this.dragging) this.draw(shell);
+        await shell.draw(drawn);
+        counted("redrawn");
+      } while (this.again);
+      counted("priced");
+    } finally {
+      this.busy = false;
+    }
+  }
+
+  // What the view on show draws of the changed plan: { name, data } or { name, failed }; null where it is asked for later.
+  async ofChanged(shell) {
+    const [asked, touched, view] = [this.changed, this.touched, shell.view];
+    const name = view.slow ? null : view.name;
+    const quantities = this.first || !this.quantities;
+    this.first = false;
+    try {
+      const found = await this.post("what-if", this.question(shell, { quantities, settings: !this.dragging, view: name }));
       shell.changed = asked ? { entry: found.entry, text: found.change } : null;
       if (found.settings) this.knobs = found;
       this.quantities = found.quantities ?? this.quantities;
       this.failed = null;
+      return name && { name, data: found.view, failed: found.refused };
     } catch (failed) {
       this.failed = { failed, touched };
+      return { name: view.name, failed };
     }
-    this.busy = false;
-    if (this.again) {
-      const next = this.first;
-      this.again = this.first = false;
-      return this.price(shell, { first: next });
-    }
-    this.tookMs = performance.now() - begun;
-    this.draw(shell);
-    await shell.draw();
-    document.documentElement.dataset.priced = String(Number(document.documentElement.dataset.priced ?? 0) + 1);
   }
 
   build(shell, aside) {
@@ -197,25 +209,16 @@ class Live {
         const value = values[Number(event.target.value)];
         output.textContent = shown(value);
         event.target.setAttribute("aria-valuetext", shown(value));
-        this.dragging = id;
-        this.quick(shell, change(value));
+        this.pull(shell, change(value), id);
       },
       onchange: (event) => { this.dragging = null; this.apply(shell, change(values[Number(event.target.value)])); } });
     return html("div", { class: own ? "knob changed" : "knob" }, html("label", { for: id }, html("span", {}, sentence(name)), output), input, below, this.problemOf(field));
   }
 
-  // While a slider is held the plan is priced, and the panel stays as it is under the pointer.
-  quick(shell, changes) {
-    const [draw, apply] = [this.draw, this.apply];
-    this.draw = () => {};
-    apply.call(this, shell, changes, { settled: false });
-    this.draw = draw;
-  }
-
-  // The same for a control of the view on show, which stays as it is while it is held.
-  pull(shell, changes) {
-    this.dragging = shell.view.name;
-    this.quick(shell, changes);
+  // While a slider is held the plan is priced, and what holds it, the panel or the view, stays under the pointer.
+  pull(shell, changes, held = shell.view.name) {
+    this.dragging = held;
+    this.apply(shell, changes, { settled: false });
   }
 
   release(shell, changes) {
@@ -427,6 +430,12 @@ class Live {
       if (ask) await this.ask(shell, JSON.parse(ask));
     }
   }
+}
+
+// How often something was done, on the root element: what else watches the page sees when it is done.
+function counted(what) {
+  const { dataset } = document.documentElement;
+  dataset[what] = String(Number(dataset[what] ?? 0) + 1);
 }
 
 // A name as the first words of a line; fp8 and NVLink stay as they are written.

@@ -9,6 +9,7 @@
 //   ghost                    the entry that a what-if started from, null where nothing was changed
 //   ghostData()              data of the same view for the ghost: a promise, null where there is none
 //   live                     a server answers; a file has none
+//   held                     live: a slider is held, what takes long is drawn when it is let go
 //   table(root, columns, rows, options)      the table behind a picture (table.js)
 //   choose(index)            show another plan of the answer
 //   apply(changes)           live: what if, by field of a row or job: { tp: 4, recompute: "full", seq_len: 8192 }
@@ -77,6 +78,7 @@ class Shell {
     const shell = this;
     return {
       document: this.document, entry: this.entry, index: this.index, ghost: this.ghost, live: Boolean(this.live),
+      held: Boolean(this.live?.dragging),
       table,
       ghostData: () => (shell.ghost ? shell.dataOf(shell.view.name, { original: true }) : Promise.resolve(null)),
       choose: (index) => shell.choose(index),
@@ -115,12 +117,14 @@ class Shell {
     return this.given.data[name]?.[index] ?? null;
   }
 
-  draw() {
+  // Everything on show; while a slider is held only what a price can change. `drawn` is what the view draws, where it
+  // came along with the price: { name, data } or { name, failed }.
+  draw(drawn = null) {
     if (!this.parts) this.build();
-    this.parts.head.replaceChildren(...head(this));
+    if (!this.live?.dragging) this.parts.head.replaceChildren(...head(this));
     this.parts.verdict.replaceChildren(...verdict(this));
-    this.drawTabs();
-    return this.drawView();
+    if (!this.live?.dragging) this.drawTabs();
+    return this.drawView(drawn);
   }
 
   build() {
@@ -169,14 +173,16 @@ class Shell {
     document.getElementById(`tab-${next.name}`).focus();
   }
 
-  async drawView() {
+  async drawView(drawn = null) {
     if (this.live?.dragging && (this.view.slow || this.live.dragging === this.view.name)) return;
     const [view, turn, root] = [this.view, ++this.drawn, this.parts.view];
     root.setAttribute("aria-labelledby", `tab-${view.name}`);
     let data;
-    const patience = view.slow ? setTimeout(() => turn === this.drawn && this.wait(root, view), 150) : null;
+    const here = drawn?.name === view.name ? drawn : null;
+    const patience = view.slow && !here ? setTimeout(() => turn === this.drawn && this.wait(root, view), 150) : null;
     try {
-      data = await this.dataOf(view.name);
+      if (here?.failed) throw here.failed;
+      data = here ? here.data : await this.dataOf(view.name);
     } catch (failed) {
       clearTimeout(patience);
       if (turn === this.drawn) root.replaceChildren(...this.refused(failed));
@@ -185,7 +191,8 @@ class Shell {
     if (turn !== this.drawn) return;
     clearTimeout(patience);
     root.removeAttribute("aria-busy");
-    this.drawInto(root, view, data);
+    await this.drawInto(root, view, data);
+    if (turn !== this.drawn) return;
     document.documentElement.dataset.drawn = `${view.name}:${turn}`;
   }
 
@@ -204,7 +211,9 @@ class Shell {
     else root.replaceChildren(html("p", { class: "muted", role: "status" }, "Pricing the plans around this one ..."));
   }
 
+  // A promise where the view unpacks something before it has drawn all.
   drawInto(root, view, data) {
+    let drawing = null;
     const [top, held] = [scrollY, root.contains(document.activeElement) ? document.activeElement.id : null];
     root.replaceChildren(...(view.lede ? [html("p", { class: "lede" }, view.lede)] : []));
     if (data === null) {
@@ -213,10 +222,11 @@ class Shell {
     } else {
       const inner = html("div");
       root.append(inner);
-      view.draw(inner, data, this.page());
+      drawing = view.draw(inner, data, this.page());
     }
     if (held) document.getElementById(held)?.focus({ preventScroll: true });
     scrollTo({ top });
+    return drawing;
   }
 
   // All views below each other on paper, in a file whose data are all here.

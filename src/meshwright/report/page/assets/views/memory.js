@@ -25,7 +25,7 @@ export const view = {
     root.append(fits);
     const remedies = (found) => { if (found.length) fits.append(html("h3", {}, "Make it fit"), chips(found, page)); };
     if (data.repairs) remedies(data.repairs);
-    else if (page.live && data.fits.includes("no")) page.ask({}).then(({ repairs }) => remedies(repairs), () => {});
+    else if (page.live && !page.held && data.fits.includes("no")) page.ask({}).then(({ repairs }) => remedies(repairs), () => {});
     root.append(below);
     page.table(root, [
       { name: "stage", key: "name" }, { name: "device", key: "device" },
