@@ -58,65 +58,79 @@ def space_of(
     Raises:
         InputError: unknown axes and values, and pins no legal plan can have, all together.
     """
-    problems: list[Problem] = []
-    pins: dict[str, tuple[object, ...]] = {}
-
-    def hold(axis: str, values: Sequence[object], said: str) -> None:
-        left = tuple(value for value in values if axis not in pins or value in pins[axis])
-        if not left:
-            why = f"{axis} is fixed to {_listed(pins.get(axis, ()))} already"
-            problems.append(
-                Problem(what=f"{said} leaves no value of {axis}", why=why, fix="drop one of the two", field=axis)
-            )
-        pins[axis] = left
-
+    left = _AxesLeft()
     for entry in entries_of(pin):
-        axis, values = read_entry(entry, "pin", problems)
-        if axis and not values:
-            fix = f"say {axis}={'8' if axis in COUNTED else AXES[axis].values()[-1]}"
-            problems.append(Problem(what=f"pin {entry!r} has no value", why="a pin fixes an axis to values", fix=fix))
-        elif axis:
-            hold(axis, values, f"pin {entry!r}")
+        left.pin(entry)
     if schedule is not None:
-        names = schedules_of(schedule, problems, tries=True)
-        if names:
-            hold("schedule", names, f"schedule {_listed(names)}")
+        left.use_schedules(schedule)
     if offload is not None:
+        left.keep_away(offload)
+    opened = () if methods is None else left.open(methods, model, workload)
+    if "schedule" in left.pins and not left.problems:
+        left.pins["schedule"] += _fitted(map(str, left.pins["schedule"]), model, workload, devices)
+    for entry in entries_of(forbid):
+        left.forbid(entry, lambda axis: _every_value(axis, model, workload, devices))
+    problems = left.problems or list(_impossible(left.pins, model, workload, devices))
+    if problems:
+        raise InputError(problems, code="MW205")
+    return Space(pins=tuple(left.pins.items()), opened=opened)
+
+
+class _AxesLeft:
+    """Values of axes that are left, as one word after another takes some away, and what is wrong with the words."""
+
+    def __init__(self) -> None:
+        self.pins: dict[str, tuple[object, ...]] = {}
+        self.problems: list[Problem] = []
+
+    def keep(self, axis: str, values: Iterable[object], said: str) -> None:
+        """Leave these values of an axis alone."""
+        kept = tuple(value for value in values if axis not in self.pins or value in self.pins[axis])
+        if not kept:
+            why = f"{axis} is fixed to {_listed(self.pins.get(axis, ()))} already"
+            what = f"{said} leaves no value of {axis}"
+            self.problems.append(Problem(what=what, why=why, fix="drop one of the two", field=axis))
+        self.pins[axis] = kept
+
+    def pin(self, entry: str) -> None:
+        axis, values = read_entry(entry, "pin", self.problems)
+        if axis and values:
+            self.keep(axis, values, f"pin {entry!r}")
+        elif axis:
+            fix = f"say {axis}={'8' if axis in COUNTED else AXES[axis].values()[-1]}"
+            why = "a pin fixes an axis to values"
+            self.problems.append(Problem(what=f"pin {entry!r} has no value", why=why, fix=fix))
+
+    def forbid(self, entry: str, every_value: Callable[[str], Sequence[object]]) -> None:
+        axis, values = read_entry(entry, "forbid", self.problems)
+        if axis and not values and AXES[axis].neutral is None:
+            fix = f"say {axis}={AXES[axis].values()[-1]}"
+            self.problems.append(Problem(what=f"forbid {entry!r} has no value", why="a plan needs one", fix=fix))
+        elif axis:
+            named = self.pins.get(axis, ()) if axis in ("schedule", "sharding") else ()
+            others = [value for value in named or every_value(axis) if value not in values]
+            self.keep(axis, others if values else [AXES[axis].neutral], f"forbid {entry!r}")
+
+    def use_schedules(self, schedule: str | Iterable[str]) -> None:
+        if names := schedules_of(schedule, self.problems, tries=True):
+            self.keep("schedule", names, f"schedule {_listed(names)}")
+
+    def keep_away(self, offload: str) -> None:
         from meshwright.planning.offload import read_offload
 
         try:
-            hold("offload", read_offload(offload), f"offload {offload!r}")
+            self.keep("offload", read_offload(offload), f"offload {offload!r}")
         except InputError as error:
-            problems += error.problems
-    opened: tuple[str, ...] = ()
-    if methods is not None:
+            self.problems += error.problems
+
+    def open(self, methods: str | Iterable[str], model: ModelSpec, workload: Workload) -> tuple[str, ...]:
+        """Leave all values of the axes of methods that nothing else is said of; these axes."""
         from meshwright.planning.methods import OPENED, idle_problems, method_problems, opened_axes
 
-        problems += method_problems(methods) + idle_problems(methods, model, workload)
-        opened = tuple(axis for axis in opened_axes(methods, model, workload) if axis not in pins)
-        pins |= {axis: OPENED[axis]() for axis in opened}
-    if "schedule" in pins and not problems:
-        pins["schedule"] += _fitted(map(str, pins["schedule"]), model, workload, devices)
-    for entry in entries_of(forbid):
-        axis, values = read_entry(entry, "forbid", problems)
-        if axis and not values and AXES[axis].neutral is None:
-            problems.append(
-                Problem(
-                    what=f"forbid {entry!r} has no value",
-                    why="a plan needs one",
-                    fix=f"say {axis}={AXES[axis].values()[-1]}",
-                )
-            )
-        elif axis:
-            every = list(pins.get(axis, ())) if axis in ("schedule", "sharding") else []
-            every = every or _every_value(axis, model, workload, devices)
-            kept = [v for v in every if v not in values] if values else [AXES[axis].neutral]
-            hold(axis, kept, f"forbid {entry!r}")
-    if not problems:
-        problems += _impossible(pins, model, workload, devices)
-    if problems:
-        raise InputError(problems, code="MW205")
-    return Space(pins=tuple(pins.items()), opened=opened)
+        self.problems += method_problems(methods) + idle_problems(methods, model, workload)
+        opened = tuple(axis for axis in opened_axes(methods, model, workload) if axis not in self.pins)
+        self.pins |= {axis: OPENED[axis]() for axis in opened}
+        return opened
 
 
 def _fitted(names: Iterable[str], model: ModelSpec, workload: Workload, devices: int) -> tuple[str, ...]:
