@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from meshwright import check, compare, estimate, plan
+from meshwright import check, compare, estimate, plan, size, tune
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import UnsupportedError
+from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.run_by import ASKED
 from meshwright.targets import FINE_TUNING, TARGETS
 
 JOB = {"model": "qwen3-8b", "gpus": "8xA100-40", "lora": "16"}
@@ -90,3 +92,46 @@ def test_check_names_the_trainer_and_a_better_plan_is_one_that_it_runs() -> None
     assert report.better is not None
     better = priced(report.better.name)
     assert next(one for one in better.trainers if one.trainer == "bridge").plan is not None
+
+
+WHOLE = {"model": "llama-3.1-8b", "gpus": "8xA100-80"}
+
+
+@pytest.mark.parametrize("line", ["dp8.fsdp.mbs2.gbs128", "dp8.z3.mbs2.gbs128", "tp2.dp4.z1.mbs2.gbs128"])
+def test_a_whole_model_on_few_devices_is_priced_as_asked_beside_what_trainers_take(line: str) -> None:
+    answer = priced(line, **WHOLE, lora=None)
+    stated = priced(line, **WHOLE, lora=None, software="megatron-core")
+    assert answer.best.estimate.step_time_s == stated.best.estimate.step_time_s
+    assert not stated.trainers
+    assert [one.trainer for one in answer.trainers] == list(ASKED)
+    for one in answer.trainers:
+        if one.plan is None:
+            with pytest.raises(UnsupportedError):
+                priced(line, **WHOLE, lora=None, target=one.trainer)
+        else:
+            alone = priced(line, **WHOLE, lora=None, target=one.trainer)
+            assert alone.best.estimate.step_time_s == one.step_time_s
+
+
+def test_the_note_names_who_runs_a_plan_as_it_is_priced_and_what_it_takes_elsewhere() -> None:
+    assert trainer_of(priced("dp8.z3.mbs2.gbs128", **WHOLE, lora=None)).startswith(
+        "priced as Megatron-LM, Megatron-Bridge run it"
+    )
+    sharded = trainer_of(priced("dp8.fsdp.mbs2.gbs128", **WHOLE, lora=None))
+    assert "no framework known here runs this plan; under torchtitan it takes" in sharded
+
+
+def test_check_compare_and_tune_say_for_whose_trainers_a_plan_is_priced() -> None:
+    report = check(plan="dp8.fsdp.mbs2.gbs128", **WHOLE, search=False)
+    assert isinstance(report.inputs, JobInputs)
+    assert any(one.name == "trainer" and "torchtitan" in one.value for one in report.inputs.assumptions)
+    found = compare("dp8.fsdp.mbs2", "dp8.z3.mbs2", **WHOLE)
+    assert [note.partition(":")[0] for note in found.notes[:2]] == ["first plan", "second plan"]
+    tuned = tune(model="gpt2", gpus="2xH100", tuners="random", trials=3, optimum=False)
+    assert any("priced" in note for note in tuned.notes)
+
+
+def test_enough_devices_for_a_whole_model_come_with_what_each_trainer_takes() -> None:
+    answer = size(model="qwen3-0.6b", device="H100", days=3, tokens="3B")
+    assert answer.devices <= 8
+    assert [one.trainer for one in answer.plans.trainers] == list(ASKED)

@@ -30,7 +30,7 @@ from meshwright.planning.launch_format import format_of
 from meshwright.planning.launch_script import script_question
 from meshwright.planning.launch_source import LaunchSource, outside_of
 from meshwright.planning.plan_question import PlanQuestion
-from meshwright.planning.plan_source import measured_plan, plan_question
+from meshwright.planning.plan_source import measured_plan, question_beside_trainers
 from meshwright.planning.repair.of_plan import Repair, repairs_of_plan
 from meshwright.planning.repair.of_target import JobRule, as_said
 from meshwright.planning.repair.post_mortem import PostMortem, post_mortem
@@ -141,7 +141,7 @@ def check(request: CheckRequest) -> CheckReport:
     measured = measured_plan(request.plan, {**values_of(request.job), "oom_log": request.oom_log})
     if measured is not None:
         return _measured_report(*measured)
-    question = plan_question(request.plan, request.job)
+    question = question_beside_trainers(request.plan, request.job)
     rule = target_rule(question.trainer)
     return _report(question, [], search=request.search, rule=rule, oom_log=request.oom_log)
 

@@ -17,7 +17,14 @@ from meshwright.fields.job import JobFields
 from meshwright.formats.plan_json import PlannedJob
 from meshwright.library.made_with import calibration_of
 from meshwright.planning.compose.sources.profiles.price import price_job
-from meshwright.planning.plan_source import PlanLike, is_one_line, named_job, plan_question, planned_job
+from meshwright.planning.plan_source import (
+    PlanLike,
+    is_one_line,
+    named_job,
+    plan_question,
+    planned_job,
+    question_beside_trainers,
+)
 from meshwright.planning.ties import tied
 from meshwright.records import Record, plain
 from meshwright.report.words import comparison as words
@@ -185,8 +192,10 @@ def _under_one_trainer(
     first: PlanLike | PlanRow, second: PlanLike | PlanRow, asked: JobFields
 ) -> tuple[JobFields, tuple[str, ...]]:
     """The question with one framework for both plans of adapters, where a trainer runs both, and a note on it."""
-    if asked.lora is None or asked.software is not None or not (is_one_line(first) and is_one_line(second)):
+    if asked.software is not None or not (is_one_line(first) and is_one_line(second)):
         return asked, ()
+    if asked.lora is None:
+        return asked, tuple(_who_runs(first, second, asked))
     from meshwright.planning.for_target import priced_as  # few comparisons are of adapters
     from meshwright.planning.trainer_of_plan import same_trainer
     from meshwright.targets import TARGETS
@@ -195,6 +204,16 @@ def _under_one_trainer(
     if trainer is None:
         return asked, ()
     return priced_as(asked, trainer), (f"both are priced as {TARGETS[trainer].title} runs them",)
+
+
+def _who_runs(first: PlanLike | PlanRow, second: PlanLike | PlanRow, asked: JobFields) -> Iterator[str]:
+    """For whose trainers plans on few devices are priced, in one line where that is the same of both."""
+    told = [question_beside_trainers(plan, asked) for plan in (first, second)]
+    notes = [(title, note) for one, title in zip(told, ("first", "second"), strict=True) for note in one.of_trainers]
+    if len({note for _, note in notes}) == 1 and len(notes) == len(told):
+        yield f"both plans: {notes[0][1]}"
+    else:
+        yield from (f"{title} plan: {note}" for title, note in notes)
 
 
 def _priced(job: PlannedJob) -> StepPrice:

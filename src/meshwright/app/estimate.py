@@ -17,7 +17,7 @@ from meshwright.planning.axes import inexact
 from meshwright.planning.job_inputs import JobInputs, job_fields
 from meshwright.planning.offload import host_assumptions
 from meshwright.planning.one_kind_plans import target_note
-from meshwright.planning.plan_source import PlanLike, plan_question
+from meshwright.planning.plan_source import PlanLike, plan_question, question_beside_trainers
 from meshwright.planning.reason import Reason, idle_reason
 from meshwright.planning.reasons import plan_reasons
 from meshwright.planning.schedules_of_plan import ScheduledPlan, schedules_of_plan
@@ -132,7 +132,7 @@ def _under_target(plan: PlanLike | ExecutionPlan | PlanRow, job: JobFields, targ
 
 def estimate_one(plan: PlanLike | ExecutionPlan | PlanRow, job: JobFields) -> PlanSet:
     """One plan as `estimate` answers it."""
-    question = plan_question(plan, job)
+    question = question_beside_trainers(plan, job)
     if question.plan is None:
         raise InputError(question.problems, code="MW231")
     return replace(priced_set(question.job, question.inputs.assumptions, question.warnings), trainers=question.trainers)

@@ -73,7 +73,7 @@ def _answer(inputs: JobInputs, request: PlanRequest, aim: Aim, *, trainers: bool
         return _fine_tuning(inputs, request, aim)
     answer = _of_one_kind(inputs, request, aim)
     asks = trainers and request.target is None
-    return _with_trainers(answer, inputs, request, aim) if asks else answer
+    return with_trainers(answer, inputs, request.job, request.space, aim, top=request.top) if asks else answer
 
 
 def _mixed(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
@@ -99,8 +99,27 @@ def _of_one_kind(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
     return plan_set(inputs, found, top=request.top, aim=aim, target=target)
 
 
-def _with_trainers(answer: PlanSet, inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
-    """The answer with who runs it; on few devices beside the best plan of each, unless the framework is stated."""
+def with_trainers(
+    answer: PlanSet,
+    inputs: JobInputs,
+    job: JobFields,
+    limits: SpaceFields,
+    aim: Aim,
+    *,
+    top: int,
+    usual_devices: int | None = None,
+) -> PlanSet:
+    """The answer with who runs it; on few devices beside the best plan of each, unless the framework is stated.
+
+    Args:
+        answer: plans on one kind of device.
+        inputs: what they are for.
+        job: the same as it was asked.
+        limits: pinned and forbidden axes, and schedules.
+        aim: what the plans are ordered by, and limits of time and price.
+        top: how many plans are shown.
+        usual_devices: for whose number a batch that nobody gave is chosen; None for those of the cluster.
+    """
     from meshwright.planning.run_by import asked_about, few, run_by, run_by_reason  # loads the targets
 
     jobs = [one.job for one in answer.plans if isinstance(one.job, Job)]
@@ -109,8 +128,8 @@ def _with_trainers(answer: PlanSet, inputs: JobInputs, request: PlanRequest, aim
     if few(inputs.cluster) and not inputs.software_given:
         from meshwright.planning.under_trainers import best_trainer, under_trainers
 
-        names, top = asked_about(inputs.cluster), max(request.top, 2)
-        found = under_trainers(request.job, request.space, aim, names, top=top, best_alone=True)
+        names = asked_about(inputs.cluster)
+        found = under_trainers(job, limits, aim, names, top=max(top, 2), usual_devices=usual_devices, best_alone=True)
         best = best_trainer(found, aim)
     # The answer itself is what a trainer of the same software would run.
     if best is not None and best.inputs.workload.software == inputs.workload.software:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshwright.app.answer import Answer
-from meshwright.app.plan_job import plan_set
+from meshwright.app.plan_job import plan_set, with_trainers
 from meshwright.app.plan_set import PlanSet
 from meshwright.errors import InfeasibleError, InputError, Problem
 from meshwright.fields.job import JobFields
@@ -95,13 +95,23 @@ def size(request: SizeRequest) -> SizeAnswer:
     sizing = Sizing(base, goal, request.space.pin, request.space.forbid)
     sized = Sized.of(sizing)
     found = _found(spec, goal, sized)
-    return _answer(spec, goal, sized, _plans(sizing, found), BATCH_DEVICES)
+    there = replace(job, cluster=sizing.on(found.devices))
+    plans = with_trainers(
+        _plans(sizing, found),
+        sizing.found(found.devices)[0],
+        there,
+        request.space,
+        goal.aim.of_run(base.workload, found.devices),
+        top=1,
+        usual_devices=BATCH_DEVICES,
+    )
+    return _answer(spec, goal, sized, plans, BATCH_DEVICES)
 
 
 def _of_adapters(request: SizeRequest, goal: Goal, device: DeviceSpec, job: JobFields) -> SizeAnswer:
     """The fewest devices on which a trainer that has adapters meets the goal, and what each trainer does with them."""
     from meshwright.app.plan_job import fine_tuned
-    from meshwright.planning.size_under_trainers import BATCH_DEVICES, aim_of_goal, sized_under_trainers
+    from meshwright.planning.size_under_trainers import BATCH_DEVICES, sized_under_trainers
 
     sized = sized_under_trainers(job, goal, request.space)
     sizing = sized.sizing
@@ -112,7 +122,7 @@ def _of_adapters(request: SizeRequest, goal: Goal, device: DeviceSpec, job: JobF
         plans = replace(plans, warnings=(none, *plans.warnings))
         return _answer(device, goal, sized, plans, BATCH_DEVICES)
     there = replace(job, cluster=sizing.on(found.devices))
-    aim = aim_of_goal(goal).of_run(sizing.base.workload, found.devices)
+    aim = goal.aim.of_run(sizing.base.workload, found.devices)
     plans_of_trainers, _ = fine_tuned(there, request.space, aim, top=1, usual_devices=BATCH_DEVICES)
     # At a limit no trainer is searched again; the plan that met the goal is at hand.
     plans = _plans(sizing, found, sized.trainer) if plans_of_trainers is None else plans_of_trainers

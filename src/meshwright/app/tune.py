@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,6 +86,8 @@ class TuneAnswer(Answer):
     """Whether the trials are of a part of the space, whose legal points `size` counts."""
     left_out: tuple[tuple[str, str], ...] = ()
     """Tuners that could not take part, and why."""
+    notes: tuple[str, ...] = ()
+    """For whose trainers the best plan is priced, on few devices."""
 
     def data(self) -> dict[str, Any]:
         """As data: `meshwright.tune/1`, or `meshwright.tune-comparison/1`."""
@@ -94,6 +97,7 @@ class TuneAnswer(Answer):
             "objective": self.objective,
             "size": self.size,
             **({"stopped": self.stopped, "partial": self.partial} if self.stopped else {}),
+            **({"notes": list(self.notes)} if self.notes else {}),
             "budget": self.trials,
             "optimum": None
             if optimum is None
@@ -161,7 +165,19 @@ def tune(request: TuneRequest, *, on_trial: OnTrial | None = None) -> TuneAnswer
         what = f"none of the {size:,} legal plans of {space.name} fits the memory"
         fix = "`meshwright plan` with the same options says which change would make it fit"
         raise InfeasibleError(what=what, fix=fix, field="gpus", code="MW301")
-    return _tuned(space, size, best, options, on_trial, stopped=space.stopped)
+    answer = _tuned(space, size, best, options, on_trial, stopped=space.stopped)
+    return replace(answer, notes=_who_runs(answer, request))
+
+
+def _who_runs(answer: TuneAnswer, request: TuneRequest) -> tuple[str, ...]:
+    """Who runs the best plan of all studies as it is priced, and what another trainer takes for it."""
+    found = [judged.study.best for judged in answer.studies]
+    best = min((one.outcome for one in found if one is not None), key=lambda one: one.value or math.inf, default=None)
+    if best is None or not best.name:
+        return ()
+    from meshwright.planning.plan_source import question_beside_trainers
+
+    return tuple(f"{best.name}: {note}" for note in question_beside_trainers(best.name, request.job).of_trainers)
 
 
 def calculon_tune(request: CalculonTuneRequest, *, on_trial: OnTrial | None = None) -> TuneAnswer:

@@ -29,13 +29,17 @@ class PlanQuestion:
     trainer: str | None = None
     """The target that was chosen to run a plan of adapters, where the question names no framework."""
     trainers: tuple[TrainerPlan, ...] = ()
-    """What each trainer makes of such a plan."""
+    """What each trainer makes of such a plan, or of one on few devices."""
+
+    @property
+    def of_trainers(self) -> tuple[str, ...]:
+        """Whose trainer prices the plan, and what another takes."""
+        return tuple(note.value for note in self.inputs.assumptions if note.name == "trainer")
 
     @property
     def said(self) -> tuple[str, ...]:
         """The warnings, and whose trainer prices the plan, for answers that list no assumptions."""
-        chosen = [note.value for note in self.inputs.assumptions if note.name == "trainer"]
-        return (*self.warnings, *chosen)
+        return (*self.warnings, *self.of_trainers)
 
     @property
     def job(self) -> Job:

@@ -194,6 +194,28 @@ def plan_question(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) ->
     return under_a_trainer(question, asked, partial(_as_asked, plan))
 
 
+def question_beside_trainers(plan: PlanLike | ExecutionPlan | PlanRow, asked: JobFields) -> PlanQuestion:
+    """The same, with what each trainer makes of a plan on few devices where the question names no framework.
+
+    Args:
+        plan: as `plan_question` takes it.
+        asked: likewise.
+
+    Raises:
+        InputError, UnsupportedError: as `plan_question` does.
+    """
+    from meshwright.planning.reasons import FEW_DEVICES  # loads what a search finds, which runs do without
+
+    question = plan_question(plan, asked)
+    inputs = question.inputs
+    whole = question.plan is not None and inputs.model.tuning is None and not inputs.software_given
+    if not (whole and inputs.cluster.homogeneous and inputs.cluster.devices <= FEW_DEVICES):
+        return question
+    from meshwright.planning.trainer_of_plan import beside_trainers  # loads the targets
+
+    return beside_trainers(question, asked, partial(_as_asked, plan))
+
+
 def _carries_job(plan: PlanLike | ExecutionPlan | PlanRow) -> bool:
     """Whether a plan brings its model, cluster and workload along."""
     # A text is looked at first: asking whether anything else has a job takes long.

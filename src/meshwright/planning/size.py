@@ -19,6 +19,7 @@ from meshwright.planning.axes import space_of, target_rule
 from meshwright.planning.fewer_nodes import is_round
 from meshwright.planning.goodput import goodput
 from meshwright.planning.job_inputs import JobInputs
+from meshwright.planning.objectives import Aim
 from meshwright.planning.one_kind import BestPlans, find_plans
 from meshwright.planning.plan_shape import title
 from meshwright.planning.whole_run import whole_run
@@ -64,6 +65,12 @@ class Goal(Record):
     days: float | None = None
     step_time_s: float | None = None
     max_price: float | None = None
+
+    @property
+    def aim(self) -> Aim:
+        """The quickest plan among those that meet it."""
+        limits = {"max_step_time_s": self.step_time_s, "days": self.days, "max_price": self.max_price}
+        return Aim(**{name: math.inf if limit is None else limit for name, limit in limits.items()})  # type: ignore[arg-type]
 
     def met(self, point: CurvePoint) -> bool:
         """Whether a plan is good enough."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from meshwright.budget import spent
@@ -10,7 +9,6 @@ from meshwright.errors import InputError, UnsupportedError
 from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.planning.for_target import priced_as
 from meshwright.planning.job_inputs import job_inputs
-from meshwright.planning.objectives import Aim
 from meshwright.planning.size import MOST_DEVICES, Goal, Sized, Sizing
 from meshwright.targets import FINE_TUNING
 
@@ -58,12 +56,6 @@ def sized_under_trainers(job: JobFields, goal: Goal, limits: SpaceFields) -> Siz
     if best is not None:
         return replace(best, stopped=stopped, at_least=at_least)
     return Sized.of(Sizing(job_inputs(job, usual_devices=BATCH_DEVICES), goal, limits.pin, limits.forbid))
-
-
-def aim_of_goal(goal: Goal) -> Aim:
-    """The quickest plan among those that meet a goal."""
-    limits = {"max_step_time_s": goal.step_time_s, "days": goal.days, "max_price": goal.max_price}
-    return Aim(**{name: math.inf if limit is None else limit for name, limit in limits.items()})  # type: ignore[arg-type]
 
 
 def _order(one: Sized) -> tuple[int, float]:

@@ -55,6 +55,7 @@ def render_tuners(document: Mapping[str, Any]) -> RenderableType:
     repeats = max(len(studies) for studies in grouped_studies(document).values())
     parts: list[RenderableType] = [Text(line, style="bold"), Text(), table, Text()]
     parts.append(bullet(f"the optimum is {optimum['name']}"))
+    parts += [bullet(note) for note in document.get("notes", ())]
     fewest = min(study["count"] for study in document["studies"])
     if fewest < document["budget"]:
         parts.append(bullet(f"not all trials were made: at least {fewest:,} of a study"))
@@ -151,7 +152,7 @@ def _facts(document: Mapping[str, Any]) -> list[str]:
     took = f"{seconds(timing['wall_s'])}, of which {seconds(timing['priced_s'])} to price"
     resumed = f"; {document['resumed']} trials are of earlier runs" if document["resumed"] else ""
     of = f" of {document['budget']:,}" if document["count"] < document["budget"] else ""
-    return [*facts, f"trials{of}: {counts}; {took}{resumed}"]
+    return [*facts, f"trials{of}: {counts}; {took}{resumed}", *document.get("notes", ())]
 
 
 def _trial_table(rows: Sequence[Mapping[str, Any]], optimum: Mapping[str, Any] | None) -> Table:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from meshwright.budget import spent
 from meshwright.errors import MeshwrightError
@@ -15,7 +15,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.planning.one_kind import SpaceFor
 from meshwright.planning.run_by import few, refusals, run_by, titles
 from meshwright.planning.target_space import plain_instead
-from meshwright.records import Record
+from meshwright.records import Record, fields_of
 from meshwright.search.search import search
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
@@ -45,6 +45,12 @@ class JobRepair(Record):
     """Whether the optimizer sees other steps than were asked for."""
     run_by: tuple[str, ...] | None = None
     """Targets that run the plan, by name; None where nobody asked, on more devices than a few."""
+    found: FittingPlan | None = field(default=None, repr=False)
+    """The plan with what it is for, which is no part of the data; None on several kinds of device."""
+
+    def to_dict(self) -> dict[str, object]:
+        """As data, without the plan's job."""
+        return fields_of(self, "found")
 
     def beside(self, tokens_given: bool) -> JobRepair:
         """The same without its batch option where the batch is given in tokens, which follows devices and lengths."""
@@ -69,6 +75,7 @@ Pins = tuple[tuple[str, tuple[object, ...]], ...]
 """Axes of plans, and the values that each is held to."""
 
 
+TIGHTLY = ", fits tightly"
 LOOKED_AT = 12
 """Plans of a few devices, the quickest of each layout, among which the first is taken that a framework runs."""
 
@@ -81,6 +88,8 @@ class FittingPlan(NamedTuple):
     estimate: StepEstimate
     job: Job
     """The plan and what it is for."""
+    space: Space
+    """Where it was found."""
 
 
 def best_plan(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> FittingPlan | None:
@@ -96,7 +105,8 @@ def best_plan(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_
         if _weights_alone(model, workload, space) > cluster.devices * cluster.groups[0].device.memory_bytes:
             return None
         result = search(model, cluster, workload, _quick(space), top=LOOKED_AT if few(cluster) else 1, refine=False)
-        fits = [fitting(one.row, one.estimate, model, cluster, workload) for one in result.plans if one.row is not None]
+        rows = [(one.row, one.estimate) for one in result.plans if one.row is not None]
+        fits = [fitting(row, estimate, model, cluster, workload, space) for row, estimate in rows]
         if not fits:
             return None
         return _run_by_some(fits, _quick(space)) if few(cluster) else fits[0]
@@ -110,17 +120,18 @@ def _run_by_some(fits: list[FittingPlan], space: Space) -> FittingPlan:
     able = next((one for one in fits if run_by(one.job)), None)
     if able is not None:
         return able
-    _, _, job = fits[0]
+    job = fits[0].job
     plain = plain_instead(space, [*refusals(job)])
     if plain is None:
         return fits[0]
     others = search(job.model, job.cluster, job.workload, plain, top=LOOKED_AT, refine=False).plans
-    found = (fitting(one.row, one.estimate, job.model, job.cluster, job.workload) for one in others if one.row)
+    where = job.model, job.cluster, job.workload, plain
+    found = (fitting(one.row, one.estimate, *where) for one in others if one.row)
     return next((one for one in found if run_by(one.job)), fits[0])
 
 
 def fitting(
-    row: PlanRow, estimate: StepEstimate, model: ModelSpec, cluster: ClusterSpec, workload: Workload
+    row: PlanRow, estimate: StepEstimate, model: ModelSpec, cluster: ClusterSpec, workload: Workload, space: Space
 ) -> FittingPlan:
     """A plan of a row, with its job.
 
@@ -130,10 +141,11 @@ def fitting(
         model: that it trains.
         cluster: that it runs on.
         workload: the step.
+        space: where it was found.
     """
     plan = expand(row, model, workload.seq_len)
     job = Job(model=model, cluster=cluster, workload=workload.with_batch(row.gbs), plan=plan)
-    return FittingPlan(plan=row.format(), estimate=estimate, job=job)
+    return FittingPlan(plan=row.format(), estimate=estimate, job=job, space=space)
 
 
 def _weights_alone(model: ModelSpec, workload: Workload, space: Space) -> float:
@@ -164,17 +176,26 @@ def job_repair(option: str, text: str, found: FittingPlan, *, changes_training: 
         found: its plan.
         changes_training: whether the optimizer sees other steps.
     """
-    plan, estimate, job = found
-    full = estimate.fullest
-    tight = ", fits tightly" if estimate.fits == "tight" else ""
+    able = run_by(found.job) if few(found.job.cluster) else None
+    return costing(found, option=option, text=text, changes_training=changes_training, run_by=able)
+
+
+def costing(found: FittingPlan, *, text: str, **said: Any) -> JobRepair:
+    """A repair with the numbers of its plan.
+
+    Args:
+        found: the plan.
+        text: what it changes.
+        said: what else the plan does not say of it, by field.
+    """
+    full = found.estimate.fullest
     return JobRepair(
-        option=option,
-        text=text + tight,
-        plan=plan,
-        devices=job.cluster.devices,
-        step_time_s=estimate.step_time_s,
+        text=text.removesuffix(TIGHTLY) + (TIGHTLY if found.estimate.fits == "tight" else ""),
+        plan=found.plan,
+        devices=found.job.cluster.devices,
+        step_time_s=found.estimate.step_time_s,
         peak_memory_bytes=full.peak_memory_bytes,
         capacity_bytes=full.capacity_bytes,
-        changes_training=changes_training,
-        run_by=run_by(job) if few(job.cluster) else None,
+        found=found,
+        **said,
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.fields.limits import nothing_in_time
 from meshwright.planning.one_kind import BestPlans, SpaceFor
+from meshwright.planning.repair.as_run import as_run
 from meshwright.planning.repair.job_repair import JobRepair, Pins
 from meshwright.planning.repair.leanest import Leanest, leanest
 from meshwright.planning.repair.of_job import repairs_of_job
@@ -110,7 +111,8 @@ def no_plan(
             software_given=software_given,
             otherwise=otherwise,
         )
-        repairs = tuple(one.beside(by_tokens) for one in found_repairs)
+        priced = (one if software_given else as_run(one) for one in found_repairs)
+        repairs = tuple(one.beside(by_tokens) for one in priced)
     problem = Problem(
         what=_what(model, cluster, certificate.space, lean, pinned=bool(freed)),
         why=_why(lean) if lean else "",

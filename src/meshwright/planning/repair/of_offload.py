@@ -12,6 +12,7 @@ from meshwright.estimate.result import StepEstimate
 from meshwright.planning.offload import IN_MEMORY, ON_DISKS, offload_text, spelled
 from meshwright.planning.one_kind import SpaceFor
 from meshwright.planning.repair.job_repair import FittingPlan, Repairs, best_plan, job_repair
+from meshwright.planning.run_by import few, run_by
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.model import ModelSpec
@@ -30,7 +31,8 @@ MOST_HOST_BYTES = 4.4e12
 def offload_repairs(model: ModelSpec, cluster: ClusterSpec, workload: Workload, space_for: SpaceFor) -> Repairs:
     """The quickest plan with states in host memory, and the quickest with states on disks where the host states them.
 
-    On more devices than a few, the first that fits with as little as possible away.
+    On a few devices it is the quickest that a framework runs, where one runs any; on more devices than people fine-tune
+    on, the first that fits with as little as possible away.
     """
     group = cluster.groups[0]
     asked = space_for(cluster).pinned("offload") or ()
@@ -50,7 +52,8 @@ def offload_repairs(model: ModelSpec, cluster: ClusterSpec, workload: Workload, 
                 if cluster.devices > MOST_TRIED_DEVICES:
                     break
         if tried:
-            token, best = _least_away(tried, group)
+            able = [one for one in tried if run_by(one[1].job)] if few(cluster) else tried
+            token, best = _least_away(able or tried, group)
             text = f"{offload_text(token)}{_on_host(best.estimate, group)}"
             yield job_repair(spelled(token), text, best)
 

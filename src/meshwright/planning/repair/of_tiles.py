@@ -10,6 +10,7 @@ from meshwright.estimate.away_rules import host_problems, update_problems
 from meshwright.planning.offload import offload_text, spelled
 from meshwright.planning.repair.job_repair import FittingPlan, fitting
 from meshwright.planning.repair.leanest import Leanest, priced_row
+from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import offload_of
@@ -49,7 +50,8 @@ def in_tiles(
         if not fits:
             continue
         least = min(fits, key=lambda lean: (lean.estimate.fits != "yes", lean.estimate.step_time_s))
-        best = fitting(least.row, least.estimate, model, cluster, other)
+        space = Space(pins=(("offload", (least.row.offload,)),))
+        best = fitting(least.row, least.estimate, model, cluster, other, space)
         option = " ".join(f"--{name.replace('_', '-')} {count}" for name, count in tiles.items())
         what = "logits and loss" if len(names) == 1 else "logits, loss and feed-forward parts"
         text = f"{what} in {TILES} pieces"
