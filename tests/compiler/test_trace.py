@@ -140,16 +140,17 @@ def test_what_python_does_beside_the_step_is_told_with_its_line(loss: Callable[.
     assert str(raised.value).count("step at tests/compiler/test_trace.py") == 1
 
 
-def keeping(w: jax.Array, x: jax.Array) -> jax.Array:
-    SEEN.append(value_and_grad(lambda w, x: (x @ w).mean())(w, x)[1])
-    return w - SEEN[0]
+def reading(w: jax.Array, x: jax.Array) -> jax.Array:
+    gradient = value_and_grad(lambda w, x: (x @ w).mean())(w, x)[1]
+    return w - gradient * SEEN[0]
 
 
 def test_what_is_left_behind_is_told_with_its_line() -> None:
     SEEN.clear()
+    jax.make_jaxpr(lambda w: SEEN.append(w))(1.0)
     with pytest.raises(InputError) as raised:
-        trace_step(keeping, (WEIGHTS, BATCH))
-    line = keeping.__code__.co_firstlineno + 2
+        trace_step(reading, (WEIGHTS, BATCH))
+    line = reading.__code__.co_firstlineno + 2
     assert f"uses a value that an earlier trace left behind: tests/compiler/test_trace.py:{line}" in str(raised.value)
 
 

@@ -8,6 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshwright.compiler.python_effects.refusals import effects_refused
+from meshwright.errors import MeshwrightError
+
 
 def batch_argument(fun: Callable[..., Any], arguments: Sequence[Any]) -> tuple[int, ...]:
     """Position of the argument that holds samples: the second, unless it can be none and one behind it can.
@@ -21,6 +24,9 @@ def batch_argument(fun: Callable[..., Any], arguments: Sequence[Any]) -> tuple[i
 
     Returns:
         No position where there is a state alone.
+
+    Raises:
+        InputError: the step prints, or keeps traced values.
     """
     if len(arguments) < 2:
         return ()
@@ -29,7 +35,10 @@ def batch_argument(fun: Callable[..., Any], arguments: Sequence[Any]) -> tuple[i
         return (1,)
     if able[0] == 1 and len(able) > 1:
         try:
-            results = jax.eval_shape(fun, *arguments)
+            with effects_refused(fun) as watch:
+                results = jax.eval_shape(watch.watched(fun), *arguments)
+        except MeshwrightError:
+            raise
         except Exception:
             # A step that cannot be traced is said so, with its line, by the trace that compiles it.
             return (1,)

@@ -14,6 +14,9 @@ from jax.extend import core
 from meshwright.compiler.found_gradients import gradients_found
 from meshwright.compiler.inline import HOLDS, opened, programs_in, programs_of
 from meshwright.compiler.named_axes import axis_without_members
+from meshwright.compiler.python_effects.kept import TraceWatch
+from meshwright.compiler.python_effects.refusals import effects_refused, mutation_problem
+from meshwright.compiler.python_effects.state import PythonState
 from meshwright.compiler.reports import Reports, reported
 from meshwright.compiler.source_line import frame_of, line_of, start_of
 from meshwright.compiler.unplaced import unplaced
@@ -45,12 +48,17 @@ def traced_loss(
     """
     with tracing_errors(fun), users_mesh() as meshed, gradients_found() if gradients else nullcontext():
         # A function of its own for each, or JAX would remember the first.
-        once, alone = _traced(flat, shapes)
-        again, _ = _traced(flat, shapes)
+        with effects_refused(fun) as watch:
+            once, alone = _traced(flat, shapes, watch)
+        before = PythonState(fun)
+        with effects_refused(fun) as watch:
+            again, _ = _traced(flat, shapes, watch, beside=(AGAIN,))
         read = partial(unplaced, differentiated=gradients, meshed=meshed, alone=alone)
         same = _same(once, again)
         once = opened(read(once))
         again = once if same else opened(read(again))
+    # What the first trace alone changes is a cache.
+    changes = [*before.changed(), *before.grown()]
     for program in (once, again):
         _check_stale(fun, program)
     changed = _difference(once.jaxpr, again.jaxpr) or _other_constants(once, again)
@@ -62,17 +70,28 @@ def traced_loss(
             fix="pass what changes as an argument, and draw random numbers with jax.random",
             field=getattr(fun, "__name__", "step"),
         )
+    if changes:
+        raise mutation_problem(fun, changes)
     once, reports = reported(once, behind=reports_behind)
     check_effects(fun, once.jaxpr)
     return once, reports
 
 
-def _traced(flat: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct]) -> tuple[core.ClosedJaxpr, list[str]]:
-    """The program of a function, and the axes that it names and nothing binds, each with one member."""
+def _traced(
+    flat: Callable[..., Any], shapes: Sequence[jax.ShapeDtypeStruct], watch: TraceWatch, beside: Sequence[str] = ()
+) -> tuple[core.ClosedJaxpr, list[str]]:
+    """The program of a function, and the axes that it names and nothing binds, each with one member.
+
+    Args:
+        flat: the function.
+        shapes: of its arguments.
+        watch: told of the trace.
+        beside: axes that it does not name: functions that JAX has traced without them are traced anew.
+    """
     alone: list[str] = []
     while True:
         try:
-            traced = jax.make_jaxpr(lambda *given: flat(*given), axis_env=[(name, 1) for name in alone])
+            traced = jax.make_jaxpr(watch.watched(flat), axis_env=[(name, 1) for name in (*alone, *beside)])
             return traced(*shapes), alone
         except NameError as error:
             name = axis_without_members(error)
@@ -143,6 +162,8 @@ def check_effects(fun: Callable[..., Any], program: core.Jaxpr) -> None:
         )
 
 
+AGAIN = "meshwright again"
+"""Axis around the second trace, or JAX would remember what functions under `jax.jit` did in the first."""
 UNITS = ("shard_map", "pallas_call")
 """Equations with programs of another kind in them."""
 

@@ -6,6 +6,7 @@ import os
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from jax.extend import core
@@ -20,11 +21,31 @@ def line_of(eqn: core.JaxprEqn) -> str:
     Args:
         eqn: of a traced program.
     """
-    traceback = eqn.source_info.traceback
+    return user_frame(eqn.source_info.traceback)
+
+
+def user_frame(traceback: Any) -> str:
+    """The innermost line of the user's code in a traceback of JAX, as `step.py:12 (loss)`; empty if unknown.
+
+    Args:
+        traceback: of JAX, or None.
+    """
     for frame in traceback.frames if traceback is not None else ():
-        if _is_users(frame.file_name):
+        if is_users(frame.file_name):
             return f"{_short(frame.file_name)}:{frame.line_num} ({frame.function_name})"
     return ""
+
+
+def plain_function(fun: Callable[..., Any]) -> Any:
+    """The user's function under what decorates or partly applies it.
+
+    Args:
+        fun: of the user.
+    """
+    plain: Any = fun
+    while hasattr(plain, "__wrapped__") or hasattr(plain, "func"):
+        plain = getattr(plain, "__wrapped__", None) or plain.func
+    return plain
 
 
 def start_of(fun: Callable[..., Any]) -> str:
@@ -33,15 +54,28 @@ def start_of(fun: Callable[..., Any]) -> str:
     Args:
         fun: of the user, decorated or partly applied.
     """
-    plain: Any = fun
-    while hasattr(plain, "__wrapped__") or hasattr(plain, "func"):
-        plain = getattr(plain, "__wrapped__", None) or plain.func
+    plain = plain_function(fun)
     name = getattr(plain, "__name__", type(plain).__name__)
     code = getattr(plain, "__code__", None)
     return name if code is None else f"{name} at {_short(code.co_filename)}:{code.co_firstlineno}"
 
 
-def _is_users(path: str) -> bool:
+def place_in(code: CodeType, line: int | None) -> str:
+    """A line as `step.py:12 (loss)`.
+
+    Args:
+        code: of the function.
+        line: of its file.
+    """
+    return f"{_short(code.co_filename)}:{line} ({code.co_name})"
+
+
+def is_users(path: str) -> bool:
+    """Whether a file is the user's, not of a library.
+
+    Args:
+        path: of a file, or what Python calls code without one.
+    """
     return not path.startswith((_OURS + os.sep, *_LIBRARIES, "<frozen"))
 
 
@@ -60,7 +94,7 @@ def frame_of(error: BaseException) -> str:
     found, left = "", error.__traceback__
     while left is not None:
         code = left.tb_frame.f_code
-        if _is_users(code.co_filename):
-            found = f"{_short(code.co_filename)}:{left.tb_lineno} ({code.co_name})"
+        if is_users(code.co_filename):
+            found = place_in(code, left.tb_lineno)
         left = left.tb_next
     return found

@@ -15,6 +15,9 @@ from meshwright.compiler.batch_arguments import batch_argument
 from meshwright.compiler.calls import CallForm, StepCall
 from meshwright.compiler.garbage import garbage_left
 from meshwright.compiler.methods import DataParallel, FollowParallel, Method
+from meshwright.compiler.python_effects.refusals import reading_problem
+from meshwright.compiler.python_effects.shapes import StateShapes
+from meshwright.compiler.python_effects.state import PythonState
 from meshwright.compiler.users_mesh import mesh_aside
 from meshwright.errors import InputError, Problem
 from meshwright.runtime.backends import TIMEOUT_S
@@ -71,8 +74,11 @@ class ParallelizedStep:
         self.place, self.on_step = place, on_step
         self._calls = 0
         self._compiled: dict[Any, CompiledStep | CompiledFunction] = {}
-        self._last: tuple[Any, list[Any], CompiledStep | CompiledFunction] | None = None
-        """What of the last call is no array, the marks of its arrays, and its program."""
+        self._shapes = StateShapes()
+        self._python: dict[Any, PythonState] = {}
+        """What each program has read of Python's numbers."""
+        self._last: tuple[Any, list[Any], CompiledStep | CompiledFunction, PythonState] | None = None
+        """What of the last call is no array, the marks of its arrays, its program and what that has read."""
 
     def compiled(self) -> CompiledStep | CompiledFunction | None:
         """As it was compiled last; None before."""
@@ -99,8 +105,15 @@ class ParallelizedStep:
         if self._last is None or self._last[:2] != (fixed, marks):
             key = call.key, tree, tuple(map(_form, leaves))
             if key not in self._compiled:
+                before = self.compiled()
+                self._shapes.compiling(
+                    self.form.fun, call.arguments, before.step.jaxpr if isinstance(before, CompiledStep) else None
+                )
                 self._compiled[key] = self._compile(call.fun, jax.tree.map(_shape_of_remote, call.arguments))
-            self._last = fixed, marks, self._compiled[key]
+                self._python[key] = PythonState(self.form.fun)
+            self._last = fixed, marks, self._compiled[key], self._python[key]
+        if changed := self._last[3].changed():
+            raise reading_problem(self.form.fun, changed)
         return self._last[2]
 
     def _compile(self, fun: Callable[..., Any], arguments: Sequence[Any]) -> CompiledStep | CompiledFunction:

@@ -1,0 +1,82 @@
+"""The errors for what a step does to Python, each with its line and what JAX has for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from meshwright.compiler.python_effects.kept import TraceWatch, keeping_seen
+from meshwright.compiler.python_effects.prints import prints_seen
+from meshwright.compiler.source_line import start_of
+from meshwright.errors import InputError, Problem
+
+
+@contextmanager
+def effects_refused(fun: Callable[..., Any]) -> Iterator[TraceWatch]:
+    """While it is open a step is traced; behind it, what it has printed and kept is an error.
+
+    Args:
+        fun: the user's step.
+
+    Raises:
+        InputError: it prints, or keeps traced values.
+    """
+    with prints_seen() as printed, keeping_seen() as watch:
+        yield watch
+    if problems := [*_printing(fun, printed), *_keeping(fun, watch.kept)]:
+        raise InputError(problems)
+
+
+def _printing(fun: Callable[..., Any], printed: Mapping[str, str]) -> Iterator[Problem]:
+    for line, text in printed.items():
+        yield Problem(
+            what=f"{start_of(fun)} prints ({text.splitlines()[0][:40]}): {line}",
+            why="Python runs once, when the step is traced: it prints then, without numbers, and not in each step",
+            fix='jax.debug.print("loss {}", loss) for values of each step; print shapes and settings before the step',
+            field=getattr(fun, "__name__", "step"),
+        )
+
+
+def _keeping(fun: Callable[..., Any], kept: Mapping[str, str]) -> Iterator[Problem]:
+    for place, made in kept.items():
+        yield Problem(
+            what=f"{start_of(fun)} keeps a traced value in {place}: {made or 'one of its arguments'}",
+            why="values inside a traced function stand for no numbers, so what is kept of them outside is of no use",
+            fix="return it (has_aux=True from a loss) and keep what the step returns",
+            field=getattr(fun, "__name__", "step"),
+        )
+
+
+def mutation_problem(fun: Callable[..., Any], changed: Sequence[str]) -> InputError:
+    """The error of a step that changes Python's numbers and lists each time it is traced.
+
+    Args:
+        fun: the user's step.
+        changed: words for each.
+    """
+    return InputError([
+        Problem(
+            what=f"{start_of(fun)} changes Python's state: {one}",
+            why="Python runs when the step is traced, not with each step, so it is changed then and never again",
+            fix="make it part of the state that the step takes and returns, as state.replace(count=state.count + 1)",
+            field=getattr(fun, "__name__", "step"),
+        ) for one in changed
+    ])  # fmt: skip
+
+
+def reading_problem(fun: Callable[..., Any], changed: Sequence[str]) -> InputError:
+    """The error of a step whose program holds numbers of Python that are others by now.
+
+    Args:
+        fun: the user's step.
+        changed: words for each.
+    """
+    return InputError([
+        Problem(
+            what=f"{start_of(fun)} depends on Python's state, which has changed since it was compiled: {one}",
+            why="it was traced once, and its program holds the number of then",
+            fix="pass it as an argument of the step; in static_argnames where shapes or branches depend on it",
+            field=getattr(fun, "__name__", "step"),
+        ) for one in changed
+    ])  # fmt: skip
