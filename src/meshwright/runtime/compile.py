@@ -26,6 +26,7 @@ from meshwright.compiler.methods import (
     PipeshardParallel,
     ShardParallel,
 )
+from meshwright.compiler.parted_checkpoints import checkpoints_parted
 from meshwright.compiler.pipeline_set import PipelineSet
 from meshwright.compiler.ranks.form import form_of, not_shared, ranks_along
 from meshwright.compiler.replaying import check_replayed, decided_plan, replayed_method
@@ -188,7 +189,7 @@ def _staged_step(asked: _Asked, method: Method, replayed: MethodPlan | None) -> 
             )  # fmt: skip
             return ends
 
-        cut, traced = staged(step, stage_ends), step
+        cut, traced = staged(checkpoints_parted(step, depth), stage_ends), step
         step, stages = cut.step, cut.stages
         shardings = [method.sharding_of(step)] * workers
         if isinstance(method, ShardParallel):
