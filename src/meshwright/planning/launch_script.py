@@ -214,8 +214,10 @@ def _for_devices(launch: LaunchSource, flags: LaunchFile) -> tuple[LaunchFile, P
     # The product of the degrees is what a file is read for where it says no count.
     own = flags.started if row is None or row.devices == flags.multiple else row.devices
     says = f"the file starts {count} processes" if count is not None and count == own else ""
-    if says and count != flags.started:
+    if says and flags.started is None:
         says = f"the file's batch and degrees are read as those of {count} devices, which it does not say"
+    elif says and count != flags.started:
+        says = f"the file starts {flags.started} processes, and its degrees go with {count}"
     why = f"a plan is made for one cluster: {says or 'the file does not say how many devices run it, or which'}"
     fix = f"say --gpus {count or 8}xH100, or how many of which there are; or --cluster FILE"
     question = Problem(what="no cluster is given", why=why, fix=fix, field="cluster")

@@ -163,3 +163,18 @@ def test_tasks_of_slurm_are_processes_where_nothing_else_starts_them(start: str,
     found = read_flags(head + options + (start if "$ARGS" in start else f"{start} $ARGS") + "\n")
     assert found.row is not None
     assert (found.started, found.row.devices) == (devices, devices)
+
+
+@pytest.mark.parametrize(
+    ("more", "noted"),
+    [
+        ("--DDP-impl local --checkpoint-activations", True),
+        ("--DDP-impl local --use-flash-attn", False),
+        ("--checkpoint-activations --attention-backend unfused", False),
+        ("--recompute-activations", False),
+    ],
+)
+def test_scripts_of_earlier_releases_are_said_to_be_priced_with_todays_attention(more: str, noted: bool) -> None:
+    sizes = "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --fp16"
+    read = read_flags(f"torchrun --nproc_per_node 8 pretrain_gpt.py {sizes} --micro-batch-size 4 {more}\n")
+    assert any("priced as today's fused kernel" in note for note in read.notes) == noted

@@ -56,3 +56,9 @@ def test_what_a_file_leaves_to_others_is_said() -> None:
     (note,) = target.read({"neox.yml": json.dumps(model, indent=1)}, 8).notes
     assert note.startswith("fp32 and whole optimizer states are taken")
     assert read().notes == ()
+
+
+def test_its_first_releases_say_bf16_within_fp16() -> None:
+    half, wide = ({"enabled": True}, {"enabled": True, "type": "bfloat16"})
+    names = [read(precision=None, fp16=one).workload["precision"].name for one in (half, wide)]
+    assert names == ["fp16", "bf16"]

@@ -89,7 +89,7 @@ def read_flags(
         problems += values.problems
     own, foreign = _of_the_program(found.program, values)
     problems += [*own, *beyond_options(values)]
-    notes += [*values.notes, *foreign]
+    notes += [*values.notes, *foreign, *_of_earlier_attention(found.words)]
     started = processes(found.launcher)[0] or found.tasks
     if devices is None:
         devices = found.tasks or _devices(found.launcher, problems)
@@ -200,7 +200,8 @@ def _of_the_program(program: str, values: Values) -> tuple[list[Problem], list[s
     wrong = [problem for problem in wrong if problem not in started]
     own = [problem for problem in unknown if problem not in wrong]
     if name in MEGATRON_PROGRAMS and "--deepspeed" not in values.given:
-        wrong += [one for one in own if _OF_A_PLAN.search(one.field) and not _OF_DATA.search(one.field)]
+        cut = (one for one in own if one not in started)
+        wrong += [one for one in cut if _OF_A_PLAN.search(one.field) and not _OF_DATA.search(one.field)]
         notes = [problem.field for problem in own if problem not in wrong]
         return wrong, [f"not options of Megatron-LM, taken as a fork's that change no plan: {', '.join(notes)}"] * (
             len(notes) > 0
@@ -295,6 +296,23 @@ def _workload(values: Values, problems: list[Problem]) -> dict[str, Any]:
     unfused = values.text("--attention-backend") in ("unfused", "local")
     found["attention_kernel"] = "materialised" if unfused else "flash"
     return found
+
+
+_BEFORE_FUSED = ("--DDP-impl", "--data-impl", "--checkpoint-activations", "--activations-checkpoint-method")
+"""Options that left Megatron-LM before its fused attention became what runs unless another is asked for."""
+_ATTENTION = ("--attention-backend", "--use-flash-attn", "--transformer-impl", "--use-mcore-models", "--deepspeed")
+"""Options that say which attention runs, or that it is of later releases."""
+
+
+def _of_earlier_attention(words: Sequence[Word]) -> Iterator[str]:
+    """Says that a script of earlier releases is priced with today's attention."""
+    flags = {one.text.partition("=")[0] for one in words}
+    dated = [flag for flag in _BEFORE_FUSED if flag in flags]
+    if dated and not any(flag.startswith(_ATTENTION) for flag in flags):
+        yield (
+            f"{dated[0]} is of releases whose attention wrote out all scores unless --use-flash-attn was given; it is "
+            "priced as today's fused kernel: --set attention-backend=unfused prices the earlier one"
+        )
 
 
 def _divides(values: Values) -> int:

@@ -35,6 +35,7 @@ _PROBES = frozenset(
         "diff",
         "cmp",
         "pgrep",
+        "pkill",
         "ping",
         "hash",
         "rocm-smi",

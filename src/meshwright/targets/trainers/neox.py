@@ -163,7 +163,8 @@ def _precision(reader: KeyReader) -> Precision:
     fine_tuning.refuse_on(reader, ("te_fp8_mha",), "8-bit products of Transformer Engine are not read", "use false")
     for name in ("te_columnparallel", "te_rowparallel"):
         reader.switch(name)  # the same products by other kernels
-    name = {"bfloat16": "bf16", "fp16": "fp16", "fp32": "fp32"}.get(named) or (on[0] if on else "fp32")
+    kept = reader.word("fp16.type") if on == ["fp16"] and not named else ""  # how its first releases said bf16
+    name = {"bfloat16": "bf16", "fp16": "fp16", "fp32": "fp32"}.get(named or kept) or (on[0] if on else "fp32")
     return PRECISIONS[name]
 
 
