@@ -18,11 +18,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from meshwright.formats import document_schemas
+from meshwright.formats.document_schemas import PRINTED
 from meshwright.formats.plan_json import PLAN_SCHEMA, plan_schemas
 from meshwright.formats.writing import write_file
 
 DOCS = Path(__file__).parents[2] / "docs"
-FOLDER = DOCS / "schemas"
+FOLDER = Path(str(document_schemas.FOLDER))
 PAGE = DOCS / "json.md"
 START, END = "<!-- schemas: make schemas -->\n", "<!-- end of schemas -->\n"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -300,7 +302,8 @@ def main() -> None:
 
 def write_plans() -> None:
     """The schema of plan files alone, which a change of their records changes."""
-    text = json.dumps(_published(PLAN_SCHEMA, plan_schemas()), indent=1, sort_keys=True, ensure_ascii=False)
+    schema = _published(PLAN_SCHEMA, plan_schemas()) | {PRINTED: []}
+    text = json.dumps(schema, indent=1, sort_keys=True, ensure_ascii=False)
     write_file(FOLDER / file_of(PLAN_SCHEMA), text + "\n")
 
 
@@ -325,6 +328,7 @@ def write(schemas: Mapping[str, dict[str, Any]], verbs: Mapping[str, set[str]]) 
     for path in FOLDER.glob("*.json"):
         path.unlink()
     for name, schema in schemas.items():
+        schema = schema | {PRINTED: sorted(verbs.get(name, ()))}
         write_file(FOLDER / file_of(name), json.dumps(schema, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     before, _, rest = PAGE.read_text("utf-8").partition(START)
     write_file(PAGE, before + START + page_of(schemas, verbs) + END + rest.partition(END)[2])

@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator, ValidationError
 from mcp import Client, MCPError, StdioServerParameters
 
 import meshwright as mw
+from meshwright.formats.document_schemas import printed_by
 from meshwright.service.mcp import TOOLS
 from tests.service.conftest import free_port
 
@@ -41,6 +43,7 @@ def test_tools_answer_with_the_data_of_the_command() -> None:
         known = mw.estimate("llama-3.1-8b", "tp2.mbs1.z1", gpus="8xH100").to_dict()
         assert estimate.structured_content == json.loads(json.dumps(known))
         assert estimate.content[0].text == known["verdict"]["text"]
+        conforms("estimate", estimate, tools)
         plans = (
             await client.call_tool("plan", {"model": "gpt2", "gpus": "2xH100", "global_batch": 8})
         ).structured_content
@@ -49,13 +52,24 @@ def test_tools_answer_with_the_data_of_the_command() -> None:
             "explain": {"plan": plans},
             "compare": {"first": "p.json#1", "second": "p.json#2", "files": {"p.json": plans}},
             "schedule": {"name": "1f1b", "p": 2, "m": 4},
+            "plan": {"model": "gpt2", "gpus": "1xH100,1xA100-80", "global_batch": 8},
             "size": {"model": "gpt2", "device": "H100", "step_time": 10, "global_batch": 8},
         }.items():
             result = await client.call_tool(name, arguments)
             assert not result.is_error, result.content
-            assert result.structured_content["schema"].startswith("meshwright.")
+            conforms(name, result, tools)
 
     asked(work)
+
+
+def conforms(name: str, result: Any, tools: dict[str, Any]) -> None:
+    """Hold an answer against what the tool promised, as the SDK's client does when it knows the promise."""
+    schema = tools[name].output_schema
+    Draft202012Validator(schema).validate(result.structured_content)
+    named = result.structured_content["schema"]
+    with pytest.raises(ValidationError):
+        Draft202012Validator(schema).validate({"schema": named})
+    assert named.removeprefix("meshwright.").replace("/", "-") in printed_by(name)
 
 
 def test_errors_say_all_that_is_wrong_and_resources_are_read() -> None:
@@ -66,7 +80,12 @@ def test_errors_say_all_that_is_wrong_and_resources_are_read() -> None:
         assert all(word in said for word in ("/etc/passwd", "'H1000'", "'seq'"))
         uris = {str(one.uri) for one in (await client.list_resources()).resources}
         assert {"meshwright://models", "meshwright://gpus/H100", "meshwright://docs/plan"} <= uris
-        for uri, text in {"meshwright://models/gpt2": "gpt2", "meshwright://docs/plan": "Args:"}.items():
+        read = {
+            "meshwright://models/gpt2": "gpt2",
+            "meshwright://docs/plan": "Args:",
+            "meshwright://schemas/plan-1": '"title": "meshwright.plan/1"',
+        }
+        for uri, text in read.items():
             assert text in (await client.read_resource(uri)).contents[0].text
         with pytest.raises(MCPError, match="nothing is at"):
             await client.read_resource("meshwright://models/../../etc/passwd")

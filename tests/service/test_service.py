@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from jsonschema import Draft202012Validator
 
 import meshwright as mw
 from meshwright.app.verbs import VERBS
@@ -145,6 +146,26 @@ def test_openapi_says_what_every_field_is(service: Service) -> None:
         assert all(one["description"] for one in schema["properties"].values())
     assert document["components"]["schemas"]["plan"]["properties"]["top"]["default"] == 5
     assert set(SERVED) | set(REFUSED) == set(VERBS)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/estimate", {"model": "gpt2", "gpus": "2xH100", "plan": "tp2.mbs1", "global_batch": 8}),
+        ("/v1/check", {"model": "gpt2", "gpus": "2xH100", "plan": "tp2.mbs1", "global_batch": 8}),
+        ("/v1/schedule", {"name": "1f1b", "p": 2, "m": 4}),
+        ("/v1/clusters/show", {"source": "2x8xH100"}),
+        ("/v1/gpus/{name}", None),
+    ],
+)
+def test_answers_are_as_openapi_promises(service: Service, path: str, body: dict[str, Any] | None) -> None:
+    document = service.ask("GET", "/openapi.json").data
+    method = "GET" if body is None else "POST"
+    promised = document["paths"][path][method.lower()]["responses"]["200"]["content"]["application/json"]["schema"]
+    validator = Draft202012Validator({**promised, "components": document["components"]})
+    answer = service.ask(method, path.format(name="H100"), body).data
+    validator.validate(answer)
+    assert not validator.is_valid({"schema": answer["schema"]})
 
 
 def test_a_job_is_told_of_until_it_is_done(service: Service) -> None:

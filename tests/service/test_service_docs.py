@@ -52,3 +52,18 @@ def test_the_container_starts_with_options_that_the_command_has() -> None:
         used = set(re.findall(r"--(?:host|open|port|workers|queue|token)\b", place.read_text()))
         assert used
         assert used <= known
+
+
+def test_jobs_in_a_cluster_outlive_their_pod() -> None:
+    yaml = pytest.importorskip("yaml")
+    kinds = {one["kind"]: one for one in yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text())}
+    deployment = kinds["Deployment"]["spec"]
+    pod = deployment["template"]["spec"]
+    arguments = pod["containers"][0]["args"]
+    queue = Path(arguments[arguments.index("--queue") + 1])
+    (mount,) = (one for one in pod["containers"][0]["volumeMounts"] if Path(one["mountPath"]) in queue.parents)
+    (volume,) = (one for one in pod["volumes"] if one["name"] == mount["name"])
+    claim = volume["persistentVolumeClaim"]["claimName"]
+    assert claim == kinds["PersistentVolumeClaim"]["metadata"]["name"]
+    # A claim of one node, and a queue with one writer: the old pod ends before the new one starts.
+    assert (deployment["replicas"], deployment["strategy"]["type"]) == (1, "Recreate")

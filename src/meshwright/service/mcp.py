@@ -14,7 +14,9 @@ import meshwright
 from meshwright.app.requests.serve import McpRequest
 from meshwright.app.verbs import VERBS, docstring_of
 from meshwright.errors import InputError, Problem
+from meshwright.formats.document_schemas import printed_by, schemas, with_those_named, within
 from meshwright.library import devices, models
+from meshwright.records import as_json
 from meshwright.service.body import parsed_body
 from meshwright.service.catalogue import SERVED
 from meshwright.service.desk import Desk
@@ -30,15 +32,7 @@ INSTRUCTIONS = (
     f"{SCHEME}://models and devices such as 64xH100. Predictions carry ranges; quote them. Files are given inline."
 )
 _JSON = "application/json"
-_PLANS = {"inputs": "object", "verdict": "object", "plans": "array", "warnings": "array"}
-_KEYS: dict[str, dict[str, str]] = {
-    "plan": _PLANS,
-    "check": {"text": "string", "ok": "boolean", "violations": "array", "repairs": "array", "warnings": "array"},
-    "explain": {"text": "string", "ladder": "array", "neighbours": "array", "sensitivity": "array"},
-    "compare": {"text": "string", "plans": "array"},
-    "size": {"text": "string", "devices": "integer", "curve": "array", "plan_set": "object"},
-}
-"""Of answers, what is always there. `estimate` and `schedule` answer in several shapes, which `schema` names."""
+_SCHEMA_JSON = "application/schema+json"
 
 
 def serve_mcp(request: McpRequest, tell: Callable[[str], None]) -> None:
@@ -115,7 +109,7 @@ def mcp_server(settings: Settings) -> Any:
 
 
 def described_tools() -> list[dict[str, Any]]:
-    """The tools: their fields with types, defaults and help, and what is always in their answers."""
+    """The tools: their fields with types, defaults and help, and the schemas of their answers."""
     return [
         {
             "name": name,
@@ -127,13 +121,26 @@ def described_tools() -> list[dict[str, Any]]:
     ]
 
 
-def _answer_schema(name: str) -> dict[str, Any]:
-    keys = _KEYS.get(name, {})
-    properties = {"schema": {"type": "string", "description": "Names the shape."}}
+def _answer_schema(tool: str) -> dict[str, Any]:
+    """The published schemas of a tool's answers in one; those of documents within them are resources."""
+    names = printed_by(tool)
+    inner = [name for name in with_those_named(names) if name not in names]
+    kept = {name: within(name, lambda other: f"#/$defs/{other}") for name in names}
+    held = {name: _elsewhere(name) for name in inner}
+    alone = kept[names[0]] if len(names) == 1 else {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
+    named = {"schema": {"type": "string", "description": "Names the document."}}
+    outer = {"type": "object", "properties": named, "required": ["schema"]}
+    return {**outer, **alone, "$defs": {**alone.get("$defs", {}), **held, **(kept if len(names) > 1 else {})}}
+
+
+def _elsewhere(name: str) -> dict[str, Any]:
+    """Of a document within an answer, what it is and where its schema is: that of a plan file alone is 64 kB."""
+    title = schemas()[name]["title"]
     return {
         "type": "object",
-        "properties": {**properties, **{key: {"type": kind} for key, kind in keys.items()}},
-        "required": ["schema", *keys],
+        "description": f"{title}, as the resource {SCHEME}://schemas/{name} says",
+        "properties": {"schema": {"const": title}},
+        "required": ["schema"],
     }
 
 
@@ -159,6 +166,8 @@ def _resources() -> list[tuple[str, str, str]]:
     found = [(f"{SCHEME}://models", "all models", _JSON), (f"{SCHEME}://gpus", "all devices", _JSON)]
     found += [(f"{SCHEME}://models/{name}", name, _JSON) for name in models.names()]
     found += [(f"{SCHEME}://gpus/{name}", name, _JSON) for name in devices.device_names()]
+    titles = {name: schema["title"] for name, schema in schemas().items()}
+    found += [(f"{SCHEME}://schemas/{name}", f"schema of {title}", _SCHEMA_JSON) for name, title in titles.items()]
     return found + [(f"{SCHEME}://docs/{verb.replace(' ', '-')}", f"help of {verb}", "text/plain") for verb in SERVED]
 
 
@@ -172,12 +181,14 @@ async def _read(desk: Desk, uri: str) -> tuple[str, str]:
     helped = {verb.replace(" ", "-"): verb for verb in SERVED}
     if kind == "docs" and name in helped:
         return "text/plain", docstring_of(VERBS[helped[name]].request)
+    if kind == "schemas" and name in schemas():
+        return _SCHEMA_JSON, as_json(schemas()[name])
     if kind in ("models", "gpus"):
         field = {"models": "model", "gpus": "name"}[kind]
         reply = await desk.ask(f"{kind} show" if name else f"{kind} list", {field: name} if name else {})
         if reply.status == 200:
             return _JSON, reply.content.decode()
-    why = f"there are {SCHEME}://models/NAME, {SCHEME}://gpus/NAME and {SCHEME}://docs/VERB"
+    why = f"there are {SCHEME}://models/NAME, {SCHEME}://gpus/NAME, {SCHEME}://schemas/NAME and {SCHEME}://docs/VERB"
     raise InputError(what=f"nothing is at {uri[:120]!r}", why=why, fix="list the resources", code="MW275")
 
 

@@ -10,6 +10,7 @@ import meshwright
 from meshwright.app.verbs import VERBS
 from meshwright.fields.field import Field
 from meshwright.fields.kinds import Choice, Whole
+from meshwright.formats.document_schemas import printed_by, with_those_named, within
 from meshwright.service.answering import JSON, PROBLEM
 from meshwright.service.body import FILES, json_types
 from meshwright.service.catalogue import LISTS, SERVED, VERSION, asked_fields, path_of
@@ -93,10 +94,12 @@ def openapi() -> dict[str, Any]:
         f"/{VERSION}": {"get": _get("What can be asked, and what cannot.")},
         f"/{VERSION}/jobs": {"post": _job_post()},
         f"/{VERSION}/jobs/{{id}}": {
-            "get": _get("How far a job is.", "Job", ("id",)),
-            "delete": _get("Stop a job.", "Job", ("id",)),
+            "get": _get("How far a job is.", _ref("Job"), ("id",)),
+            "delete": _get("Stop a job.", _ref("Job"), ("id",)),
         },
-        f"/{VERSION}/jobs/{{id}}/answer": {"get": _get("The answer of a job that is done.", "", ("id",))},
+        f"/{VERSION}/jobs/{{id}}/answer": {
+            "get": _get("The answer of a job that is done.", _any_of(_documents()), ("id",))
+        },
         f"/{VERSION}/jobs/{{id}}/events": {
             "get": {
                 "summary": "What becomes of a job, as server-sent events.",
@@ -107,9 +110,10 @@ def openapi() -> dict[str, Any]:
     }
     for verb in SERVED:
         paths[f"/{VERSION}/{path_of(verb)}"] = {"post": _post(verb)}
-    for kind in LISTS:
-        paths[f"/{VERSION}/{kind}"] = {"get": _get(f"All {kind} with a name.")}
-        paths[f"/{VERSION}/{kind}/{{name}}"] = {"get": _get(f"One of the {kind}.", "", ("name",))}
+    for kind, verb in LISTS.items():
+        paths[f"/{VERSION}/{kind}"] = {"get": _get(f"All {kind} with a name.", answers_of(verb))}
+        one = answers_of(f"{kind} show")
+        paths[f"/{VERSION}/{kind}/{{name}}"] = {"get": _get(f"One of the {kind}.", one, ("name",))}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -120,7 +124,12 @@ def openapi() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {"Problem": _PROBLEM, "Job": _JOB, **{_name(verb): request_schema(verb) for verb in SERVED}},
+            "schemas": {
+                "Problem": _PROBLEM,
+                "Job": _JOB,
+                **{_name(verb): request_schema(verb) for verb in SERVED},
+                **{name: within(name, _place) for name in with_those_named(_documents())},
+            },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"token": []}],
@@ -143,7 +152,7 @@ def _post(verb: str) -> dict[str, Any]:
         "description": f"{whole}\n\nAs a command:\n\n{lines}",
         "requestBody": {"required": True, "content": {JSON: {"schema": _ref(_name(verb))}}},
         "responses": {
-            "200": {"description": asked.returns or "The answer.", "content": {JSON: {"schema": {"type": "object"}}}},
+            "200": {"description": asked.returns or "The answer.", "content": {JSON: {"schema": answers_of(verb)}}},
             "304": {"description": "The answer is the one that If-None-Match names."},
             "408": {"description": "It took longer than a request may; ask it as a job."},
             **_problems(),
@@ -161,8 +170,8 @@ def _job_post() -> dict[str, Any]:
     }
 
 
-def _get(text: str, schema: str = "", parameters: tuple[str, ...] = ()) -> dict[str, Any]:
-    content = {JSON: {"schema": _ref(schema) if schema else {"type": "object"}}}
+def _get(text: str, schema: dict[str, Any] | None = None, parameters: tuple[str, ...] = ()) -> dict[str, Any]:
+    content = {JSON: {"schema": schema or {"type": "object"}}}
     return {
         "summary": text,
         "parameters": _parameters(parameters),
@@ -178,8 +187,27 @@ def _problems() -> dict[str, Any]:
     return {"default": {"description": "All that is wrong.", "content": {PROBLEM: {"schema": _ref("Problem")}}}}
 
 
-def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{name}"}
+def answers_of(verb: str) -> dict[str, Any]:
+    """The schema of a verb's answers: the published ones of the documents that it prints."""
+    return _any_of(printed_by(verb))
+
+
+def _documents() -> tuple[str, ...]:
+    """Names of all documents that the service answers with."""
+    return tuple(dict.fromkeys(name for verb in SERVED for name in printed_by(verb)))
+
+
+def _any_of(names: tuple[str, ...]) -> dict[str, Any]:
+    references = [_ref(name) for name in names]
+    return references[0] if len(references) == 1 else {"anyOf": references}
+
+
+def _ref(name: str) -> dict[str, Any]:
+    return {"$ref": _place(name)}
+
+
+def _place(name: str) -> str:
+    return f"#/components/schemas/{name}"
 
 
 def _name(verb: str) -> str:
