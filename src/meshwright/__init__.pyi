@@ -493,6 +493,9 @@ def report(
     horizon: float | str | None = ...,
     output: str | os.PathLike[str] | None = ...,
     format: str | None = ...,
+    with_run: str | os.PathLike[str] | None = ...,
+    framework: str | None = ...,
+    measured: str | os.PathLike[str] | None = ...,
 ) -> Report: ...
 def sweep(
     study: Mapping[str, object] | str | os.PathLike[str] | None = ...,

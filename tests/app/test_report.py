@@ -114,3 +114,21 @@ def test_a_file_that_no_report_is_has_another_to_ask_for(
     said = capsys.readouterr().err
     assert f"is {name}" in said
     assert fix in said
+
+
+def test_runs_are_drawn_on_a_page_alone_and_all_that_is_wrong_is_said() -> None:
+    with pytest.raises(InputError) as wrong:
+        mw.report("gpt2", gpus="2xH100", format="md", measured="measured.csv", framework="megatron")
+    said = wrong.value.render()
+    assert "measured in the form md" in said
+    assert "framework without with_run" in said
+
+
+def test_a_report_of_405b_with_all_its_tabs_can_be_mailed() -> None:
+    measured = Path(__file__).parent / "data" / "measured_sample.csv"
+    report = mw.report("llama-3.1-405b", gpus="1024xH100", measured=measured)
+    views = document_of(report.text)["views"]
+    assert {"timeline", "memory", "why", "operators", "playground", "accuracy"} <= set(views)
+    assert report.source.command == "meshwright plan llama-3.1-405b --gpus 1024xH100"
+    assert "experts" not in views, "a dense model has none"
+    assert len(report.text.encode()) < 1_500_000

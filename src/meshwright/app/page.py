@@ -23,6 +23,9 @@ from meshwright.planning.plan_source import job_of
 from meshwright.report.page.source import PageSource, PlanOnPage
 from meshwright.report.picture import Picture
 
+NOT_OF_THE_PLAN = (*NOT_OF_THE_ANSWER, "with_run", "framework", "measured")
+"""Fields of a report that `plan` is not asked."""
+
 
 def page_source(request: PageRequest) -> PageSource:
     """What a page draws: plans handed on, those of a file, priced again, or those that the question finds.
@@ -50,8 +53,8 @@ def answered(request: PageRequest, answer: PlanSet) -> PageSource:
         request: the question.
         answer: of it.
     """
-    command = command_line("plan", request, without=NOT_OF_THE_ANSWER)
-    return replace(source_of(answer, command), asked=stated_texts(request, without=NOT_OF_THE_ANSWER))
+    command = command_line("plan", request, without=NOT_OF_THE_PLAN)
+    return replace(source_of(answer, command), asked=stated_texts(request, without=NOT_OF_THE_PLAN))
 
 
 def planned(request: PageRequest) -> PlanSet:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,12 +81,28 @@ def report(request: ReportRequest) -> Report:
         UnsupportedError: an unknown name, or plans that no model prices.
         InfeasibleError: no plan fits, or none keeps to the limits.
     """
-    source, form = page_source(request), request.form
+    source, form = _with_runs(page_source(request), request), request.form
     text = _written(source, form)
     if request.output is not None:
         write_file(Path(request.output), text)
     path = None if request.output is None else str(request.output)
     return Report(source=source, format=form, text=text, path=path)
+
+
+def _with_runs(source: PageSource, request: ReportRequest) -> PageSource:
+    """The source with the run of its first plan and with measured runs, where they are named."""
+    run = accuracy = None
+    if request.with_run is not None:
+        from meshwright.app.compare_with_run import compare_with_run
+        from meshwright.fields.job import JobFields
+
+        log, framework = str(request.with_run), request.framework
+        run = compare_with_run(source.plans[0].job, log, framework, asked=JobFields()).to_dict()
+    if request.measured is not None:
+        from meshwright.app.accuracy_points import accuracy_points
+
+        accuracy = accuracy_points(Path(request.measured))
+    return replace(source, run=run, accuracy=accuracy)
 
 
 def _written(source: PageSource, form: str) -> str:

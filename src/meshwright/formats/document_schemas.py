@@ -22,8 +22,8 @@ _OF_A_FILE = ("$id", "$schema", PRINTED)
 @cache
 def schemas() -> dict[str, dict[str, Any]]:
     """Every schema by the name of its file without the ending: `plan-set-1`."""
-    found = sorted(one for one in FOLDER.iterdir() if one.name.endswith(".json"))
-    return {one.name.removesuffix(".json"): json.loads(one.read_text(encoding="utf-8")) for one in found}
+    found = {one.name: one for one in FOLDER.iterdir() if one.name.endswith(".json")}
+    return {name.removesuffix(".json"): json.loads(found[name].read_text("utf-8")) for name in sorted(found)}
 
 
 def printed_by(verb: str) -> tuple[str, ...]:

@@ -127,7 +127,8 @@ def _answer_schema(tool: str) -> dict[str, Any]:
     inner = [name for name in with_those_named(names) if name not in names]
     kept = {name: within(name, lambda other: f"#/$defs/{other}") for name in names}
     held = {name: _elsewhere(name) for name in inner}
-    alone = kept[names[0]] if len(names) == 1 else {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
+    alone: dict[str, Any] = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
+    alone = kept[names[0]] if len(names) == 1 else alone
     named = {"schema": {"type": "string", "description": "Names the document."}}
     outer = {"type": "object", "properties": named, "required": ["schema"]}
     return {**outer, **alone, "$defs": {**alone.get("$defs", {}), **held, **(kept if len(names) > 1 else {})}}

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.report.page.document import VIEWS, page_document, page_html
+import meshwright as mw
+from meshwright.report.page.document import page_document, page_html
 from tests.report.page.chromium import Shown, chromium
 from tests.report.page.sources import NAMES, source
+
+MEASURED = Path(__file__).parents[2] / "app" / "data" / "measured_sample.csv"
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +43,60 @@ def test_every_view_is_drawn_for_everyone_without_a_complaint(shown: Shown, file
     schemes = ("light", "dark") if NAMES.index(name) % 2 else ("dark", "light")
     for scheme in schemes:
         shown.page.emulate_media(color_scheme=scheme)
-        for view in VIEWS:
+        for view in page_document(source(name))["views"]:
             shown.open(files[name], view)
             shown.page.wait_for_selector(DRAWN.get(view, "#view *"))
             assert shown.page.locator("#view table").count() >= (view in DRAWN)
             if scheme == schemes[-1]:
                 assert shown.serious() == []
     assert shown.complaints == []
+
+
+@pytest.fixture(scope="module")
+def mailed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with the log of a run and a file of measured runs."""
+    folder = tmp_path_factory.mktemp("mailed")
+    lines = [
+        f" iteration {n:8d}/  500 | elapsed time per iteration (ms): 9000.0 | global batch size: 128 | lm loss: 1 |"
+        for n in range(1, 13)
+    ]
+    (folder / "train.log").write_text("\n".join(lines))
+    plan = mw.estimate("llama-3.1-8b", "tp2.pp2.mbs1.z1.gbs128", gpus="16xH100")
+    report = mw.report(plan, with_run=folder / "train.log", measured=MEASURED)
+    return report.save(folder / "report.html")
+
+
+def test_a_report_that_is_mailed_holds_the_run_and_the_measured_runs(shown: Shown, mailed: Path) -> None:
+    shown.open(mailed, "run")
+    assert "measured 9 s per step" in shown.page.locator("#view").inner_text()
+    assert "Predicted and measured" in shown.page.locator("#view").inner_text()
+    shown.open(mailed, "accuracy")
+    dots = shown.page.locator("#view circle")
+    assert dots.count() > 5
+    dots.first.focus()
+    shown.page.keyboard.press("Enter")
+    assert "predicted" in shown.page.locator("section[aria-live]").inner_text()
+    assert shown.page.locator("#view input[type=file]").count() == 0, "nothing is dropped where nobody answers"
+    assert shown.serious() == []
+    assert shown.complaints == []
+
+
+def test_a_file_shows_schedules_of_the_plans_sizes_beside_each_other(shown: Shown, files: dict[str, Path]) -> None:
+    shown.open(files["mixed"], "playground")
+    shown.page.wait_for_selector("#view canvas")
+    names = shown.page.locator("#playground-name option").all_inner_texts()
+    assert {"1f1b", "gpipe", "zb-h1"} <= set(names)
+    assert shown.page.locator("#view input").count() == 0, "times of a file stay as they are"
+    shown.page.locator("#playground-below").select_option("gpipe")
+    shown.page.wait_for_function("document.querySelectorAll('#view section h2').length === 2")
+    assert shown.page.locator("#view section h2").nth(1).inner_text().startswith("gpipe")
+    assert shown.complaints == []
+
+
+def test_a_file_draws_the_load_of_experts_and_lets_nobody_change_it(shown: Shown, files: dict[str, Path]) -> None:
+    shown.open(files["experts"], "experts")
+    assert shown.page.locator("#view svg.bars").count() >= 2
+    assert shown.page.locator("#view input").count() == 0
 
 
 def _timeline(shown: Shown, file: Path) -> None:

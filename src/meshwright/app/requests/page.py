@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from meshwright.app.requests.plan import PlanRequest
 from meshwright.fields.field import ask, group
-from meshwright.fields.job import MODEL_HELP, JobFields
-from meshwright.fields.kinds import Choice, Flag, OutputFile, Whole
+from meshwright.fields.job import FRAMEWORK_HELP, MODEL_HELP, NAME, JobFields
+from meshwright.fields.kinds import Choice, FieldKind, Flag, OutputFile, Whole
 from meshwright.fields.request import Reading
 
 FORMATS = ("html", "md", "cell")
+PATH = FieldKind(metavar="FILE", annotation="str | os.PathLike[str]")
 
 
 @runtime_checkable
@@ -60,7 +61,7 @@ class PageRequest(PlanRequest):
         if self.plan_file is None and self.answer is None:
             PlanRequest.rules(self, reading)
             return
-        own = {"model", "output", "format", "port", "no_browser"}
+        own = {"model", "output", "format", "port", "no_browser", "with_run", "framework", "measured"}
         article, holder = ("an", "answer") if self.plan_file is None else ("a", "plan file")
         why = f"the {holder} says model, cluster and workload, and holds its plans"
         reading.refuse(tuple(name for name in reading.fields if name not in own), f"beside {article} {holder}", why)
@@ -85,6 +86,7 @@ class ReportRequest(PageRequest):
         "plan llama-3.1-70b --gpus 64xH100 -o plans.json",
         "report plans.json -o plan.html",
         "report llama-3-8b --gpus 8xH100 --format md",
+        "report plans.json#1 --with-run train.log --measured measured.csv -o plan.html",
     )
     returns: ClassVar = "The report; `text` is its content."
 
@@ -93,11 +95,19 @@ class ReportRequest(PageRequest):
         Choice(names=FORMATS, noun="format"),
         usual="md for a file *.md, else html",
     )
+    with_run: Any = ask("Log of a run of the first plan, CSV of its steps, or profiler trace, to show beside it.", PATH)
+    framework: str | None = ask(FRAMEWORK_HELP, NAME, usual="recognised by its lines")
+    measured: Any = ask("CSV of measured runs, one per row, to show beside their predictions.", PATH)
     output: Any = ask("Output file; md and cell print to stdout without it.", OutputFile(), short="-o")
 
     def rules(self, reading: Reading) -> None:
-        """A page is a file."""
+        """A page is a file; runs are drawn on a page alone."""
         PageRequest.rules(self, reading)
+        if self.form != "html":
+            reading.refuse(("with_run", "measured"), f"in the form {self.form}", "only a page draws them")
+        if "with_run" not in self.given:
+            why = "it names the framework that wrote the log"
+            reading.refuse(("framework",), f"without {reading.called('with_run')}", why)
         if reading.typed and self.form == "html" and "output" not in self.given:
             reading.problem("-o FILE is missing", "a page is opened by a browser", "-o plan.html", "output")
         if self.output is not None and (fix := NOT_WRITTEN.get(Path(os.fspath(self.output)).suffix.lower())):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib import import_module
@@ -21,13 +21,14 @@ from meshwright.schedules import Kind
 VIEWS = ("overview", "timeline", "memory", "why", "frontier", "compare", "cluster", "operators")
 """Names of the views in the order of their tabs: `views/NAME.py` gives the data, `assets/views/NAME.js` draws them."""
 LIVE_VIEWS = ("experts", "playground", "run", "accuracy")
-"""Views that need a server, behind the others."""
+"""Views that a server answers, behind the others. A file has what their modules' `file_data(plan, source)` gives, and
+leaves out those that have None of every plan."""
 MODULES = (
     "main.js", "units.js", "colours.js", "svg.js", "table.js", "card.js",
-    "packed.js", "steps.js", "pipeline.js", "strips.js",
+    "packed.js", "steps.js", "pipeline.js", "strips.js", "drop.js",
 )  # fmt: skip
 """Modules of `assets` that all views share, by the name they are imported by behind `page/`."""
-LIVE_MODULES = ("live.js", "drop.js")
+LIVE_MODULES = ("live.js",)
 """Modules of a page that has a server behind it."""
 FILE_BOOT = 'import { start } from "page/main.js"; start(document.getElementById("page"));'
 LIVE_BOOT = 'import { live } from "page/live.js"; live(document.getElementById("page"));'
@@ -47,15 +48,16 @@ def page_document(source: PageSource, *, live: bool = False) -> dict[str, Any]:
         source: the answer.
         live: a server is behind the page; views are then asked for one by one.
     """
+    data = {} if live else dict(_data(source))
     return {
         "schema": "meshwright.page/1",
         "made_by": dict(source.made_by),
         "made": made_by_words(source.made_by),
         "asked": dict(source.asked),
         "live": live,
-        "views": list(VIEWS),
+        "views": [*VIEWS, *LIVE_VIEWS] if live else list(data),
         "document": source.document,
-        "data": {} if live else {name: list(data) for name, data in _data(source)},
+        "data": data,
     }
 
 
@@ -86,15 +88,23 @@ def view_data(
 def _data(source: PageSource) -> Iterator[tuple[str, list[dict[str, Any] | None]]]:
     """By view, its data of every plan; None of a plan that has no room in a file."""
     left = MOST_BYTES
-    made: dict[str, list[dict[str, Any] | None]] = {name: [] for name in VIEWS}
+    made: dict[str, list[dict[str, Any] | None]] = {name: [] for name in (*VIEWS, *LIVE_VIEWS)}
     for plan in source.plans:
-        for name in VIEWS:
+        for name in made:
             first = plan is source.plans[0]
-            data = view_data(name, source, plan) if first or not _first_alone(name) else None
+            data = _in_file(name, source, plan) if first or not _first_alone(name) else None
             size = len(_dense(data))
             made[name].append(data if first or size <= left else None)
             left -= size if made[name][-1] is not None else 0
-    yield from made.items()
+    yield from ((name, data) for name, data in made.items() if any(data))
+
+
+def _in_file(name: str, source: PageSource, plan: PlanOnPage) -> dict[str, Any] | None:
+    """What a view draws where no server answers."""
+    if name in VIEWS:
+        return view_data(name, source, plan)
+    found: dict[str, Any] | None = import_module(f"meshwright.report.page.views.{name}").file_data(plan, source)
+    return found
 
 
 def _first_alone(name: str) -> bool:
@@ -108,7 +118,7 @@ def page_html(document: Mapping[str, Any]) -> str:
     Args:
         document: a `meshwright.page/1`.
     """
-    modules = {f"page/{name}": _inlined(text) for name, text in module_texts().items()}
+    modules = {f"page/{name}": _inlined(text) for name, text in module_texts(document["views"]).items()}
     title = document["document"]["plans"][0]["title"] if document["document"]["plans"] else "no plan"
     model = document["document"]["inputs"]["model"]["name"]
     return index_html(
@@ -144,18 +154,18 @@ def index_html(*, title: str, imports: Mapping[str, str], style: str, document: 
     return found
 
 
-def module_texts(*, live: bool = False) -> dict[str, str]:
+def module_texts(views: Sequence[str] = (*VIEWS, *LIVE_VIEWS), *, live: bool = False) -> dict[str, str]:
     """Every module of the page by its path in `assets`, with the list of views that is made here.
 
     Args:
+        views: that the page has.
         live: with those that ask a server.
     """
-    views = (*VIEWS, *LIVE_VIEWS) if live else VIEWS
     names = (*MODULES, *(LIVE_MODULES if live else ()), *(f"views/{name}.js" for name in views))
     return {name: asset(name) for name in names} | {"views.js": _views_module(views)}
 
 
-def _views_module(views: tuple[str, ...]) -> str:
+def _views_module(views: Sequence[str]) -> str:
     imports = "\n".join(f'import {{ view as v{n} }} from "page/views/{name}.js";' for n, name in enumerate(views))
     return f"{imports}\nexport const views = [{', '.join(f'v{n}' for n in range(len(views)))}];\n"
 

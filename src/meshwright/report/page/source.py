@@ -40,6 +40,10 @@ class PageSource:
     """Gives the same answer again on a command line."""
     asked: Mapping[str, str | bool] = field(default_factory=dict)
     """The question, as a form would have it: texts by the names of fields of `plan`."""
+    run: Mapping[str, Any] | None = None
+    """The first plan beside its run, a `meshwright.run-comparison/1`; None without a log."""
+    accuracy: Mapping[str, Any] | None = None
+    """Measured runs as points; None without a file of them."""
 
     @property
     def made_by(self) -> Mapping[str, Any]:

@@ -215,7 +215,7 @@ class Shell {
   drawInto(root, view, data) {
     let drawing = null;
     const [top, held] = [scrollY, root.contains(document.activeElement) ? document.activeElement.id : null];
-    root.replaceChildren(...(view.lede ? [html("p", { class: "lede" }, view.lede)] : []));
+    root.replaceChildren(...(view.lede ? [html("p", { class: "lede" }, view.lede.call ? view.lede(Boolean(this.live)) : view.lede)] : []));
     if (data === null) {
       const asked = `meshwright report plans.json#${this.index + 1}`;
       root.append(html("p", { class: "absent" }, "This file draws it for the first plan alone. ", html("code", {}, `${asked} -o plan.html`), " draws it for this one."));

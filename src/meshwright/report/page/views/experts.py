@@ -51,6 +51,12 @@ def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
     }
 
 
+def file_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any] | None:
+    """The same for a file; None for a model without experts."""
+    data = view_data(plan, source)
+    return None if "absent" in data else data
+
+
 def _shown_shares(job: Job, experts: int) -> Shares:
     """Of one layer: the mean of those counted, one of those drawn, alike where only the fullest rank is stated."""
     load = job.workload.expert_load

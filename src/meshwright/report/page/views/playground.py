@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.timeline import activation_line
 from meshwright.report.page.source import PageSource, PlanOnPage
 from meshwright.report.page.views.timeline import picture_data
@@ -22,6 +23,9 @@ SIZES = {"p": 128, "m": 512, "v": 16}
 """The most of each that a page draws."""
 TIMES = ("forward_s", "input_s", "weight_s", "recompute_s", "transfer_s")
 MOST_TASKS = 80_000
+FIRST_ALONE = True
+MOST_FILE_BYTES = 200_000
+"""Of the schedules that a file holds; those that come later in the list are left out."""
 
 
 def view_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any]:
@@ -51,6 +55,36 @@ def live_data(plan: PlanOnPage, source: PageSource, asked: Mapping[str, Any]) ->
         UnsupportedError: nobody knows the schedule.
     """
     return schedule_data(asked)
+
+
+def file_data(plan: PlanOnPage, source: PageSource) -> dict[str, Any] | None:
+    """Schedules of the plan's sizes, simulated with its times; None where it has no pipeline that is drawn."""
+    asked = _of_plan(plan)
+    if asked is _USUAL:
+        return None
+    asked = {**asked, "m": _few(asked)}
+    held: dict[str, Any] = {}
+    left = MOST_FILE_BYTES
+    for name in (asked["name"], *(one for one in SCHEDULES if one != asked["name"])):
+        try:
+            data = schedule_data({**asked, "name": name, "v": asked["v"] if name == asked["name"] else None})
+        except MeshwrightError:
+            continue  # it has no such sizes
+        size = len(json.dumps(data))
+        if size <= left:
+            held[name] = data
+            left -= size
+    return {
+        "schedules": [{"name": name, "title": SCHEDULES[name].title} for name in held],
+        "asked": asked,
+        "held": held,
+    }
+
+
+def _few(asked: Mapping[str, Any]) -> int:
+    """Micro-batches that show warm-up, steady state and cooldown of a pipeline, in whole rounds."""
+    p, m = asked["p"], asked["m"]
+    return int(min(m, 2 * p) // p * p or m)
 
 
 def schedule_data(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ export const holdsExperts = ({ inputs: { model } }) => model.active_parameters <
 export const view = {
   name: "experts",
   title: "Experts",
-  lede: "How many tokens each expert of a layer gets, relative to the mean. Draw the bars, choose a distribution, or drop the counts of a run: the plan is priced again. The fullest rank sets the time of every exchange and product.",
+  lede: (live) => `How many tokens each expert of a layer gets, relative to the mean.${live ? " Draw the bars, choose a distribution, or drop the counts of a run: the plan is priced again." : ""} The fullest rank sets the time of every exchange and product.`,
   of: holdsExperts,
   draw(root, data, page) {
     if (data.absent) return root.append(html("p", { class: "absent" }, data.absent));
@@ -46,12 +46,12 @@ export const view = {
     const zipf = html("input", { type: "range", id: "experts-zipf", min: 0, max: MOST_SKEW, step: 0.1, value: law, "aria-valuetext": significant(law),
       oninput: (event) => { skew.textContent = event.target.value; page.pull({ expert_load: `zipf:${event.target.value}` }); },
       onchange: (event) => page.apply({ expert_load: `zipf:${event.target.value}` }) });
-    root.append(html("div", { class: "playground" },
+    if (page.live) root.append(html("div", { class: "playground" },
       html("button", { type: "button", class: "button", id: "experts-alike", onclick: () => page.apply({ expert_load: 1 }) }, "All alike"),
       html("label", { class: "slider" }, html("span", {}, "Zipf exponent ", skew), zipf),
       html("label", {}, "Expert", chosen), html("label", { class: "slider" }, html("span", {}, "Its load ", reading), level)));
     root.append(html("p", { class: "muted" }, said(data)), bars.element);
-    strokes(bars.element, load, most, set, use);
+    if (page.live) strokes(bars.element, load, most, set, use);
 
     for (const way of data.ways) {
       const stages = data.ways.length > 1 ? `, ${stagesOf(way.stages)}` : "";
@@ -60,7 +60,7 @@ export const view = {
     }
     const box = html("div", { style: { "margin-top": "18px" } });
     root.append(box);
-    dropped(box, page, "expert-counts", "Drop the counted tokens of a run here (CSV or JSON, a line per layer), or choose a file ", async (counts) => {
+    if (page.live) dropped(box, page, "expert-counts", "Drop the counted tokens of a run here (CSV or JSON, a line per layer), or choose a file ", async (counts) => {
       page.apply(await page.post("expert-load", { counts }));
       return [];
     }, { once: true });

@@ -9,9 +9,10 @@ const STEPS = 100;
 export const view = {
   name: "playground",
   title: "Schedules",
-  lede: "Equal stages, any schedule: drag the times and see what waits. Memory is counted in activations of one micro-batch.",
+  lede: (live) => `Equal stages, any schedule: ${live ? "drag the times and see" : "choose two and see"} what waits. Memory is counted in activations of one micro-batch.`,
   async draw(root, data, page) {
     const asked = { ...data.asked, below: null, ...kept(page) };
+    const simulated = (own) => (page.live ? page.ask(own) : Promise.resolve(data.held[own.name] ?? data.held[data.asked.name]));
     const longest = 3 * Math.max(asked.forward_s, asked.input_s, asked.weight_s, 1e-9);
     const shown = html("div", { class: "playground-shown", "aria-live": "off" });
     const failed = html("p", { class: "notice bad", role: "alert", hidden: true });
@@ -24,11 +25,12 @@ export const view = {
     };
     root.append(html("form", { class: "playground", onsubmit: (event) => event.preventDefault() },
       choice("Schedule", "name", data.schedules, false), choice("and below it", "below", data.schedules, true),
-      ...SIZES.map(([name, text]) => html("label", {}, text, html("input", {
+      ...(page.live ? [] : [html("p", { class: "muted" }, `${asked.p} stages, ${asked.m} micro-batches; ${TIMES.filter(([name]) => asked[name]).map(([name, text]) => `${text.toLowerCase()} ${seconds(asked[name])}`).join(", ")}`)]),
+      ...(page.live ? SIZES : []).map(([name, text]) => html("label", {}, text, html("input", {
         type: "number", min: 1, max: data.sizes[name], value: asked[name] ?? "", placeholder: name === "v" ? "fewest" : null, id: `playground-${name}`,
         oninput: (event) => change(name, event.target.value === "" ? null : Number(event.target.value)),
       }))),
-      ...TIMES.map(([name, text]) => {
+      ...(page.live ? TIMES : []).map(([name, text]) => {
         const reading = html("output", {}, seconds(asked[name]));
         readings[name] = (value) => { reading.textContent = seconds(value); };
         return html("label", { class: "slider" }, html("span", {}, text, " ", reading), html("input", {
@@ -50,8 +52,8 @@ export const view = {
       busy = true;
       try {
         const { below, ...own } = asked;
-        const found = [await page.ask(own)];
-        if (below) found.push(await page.ask({ ...own, name: below, v: null }));
+        const found = [await simulated(own)];
+        if (below) found.push(await simulated({ ...own, name: below, v: null }));
         failed.hidden = true;
         await draw(found);
       } catch (error) {

@@ -6,8 +6,9 @@ import { seconds, signedSeconds } from "page/units.js";
 export const view = {
   name: "run",
   title: "Your run",
-  lede: "Predicted and measured side by side: drop the log of a run of this plan (Megatron, NeMo, torchtitan, DeepSpeed, Transformers), a CSV of steps, or a trace of the PyTorch profiler. It stays on this machine.",
+  lede: (live) => !live ? "The run whose log was named, beside the prediction of its plan." : "Predicted and measured side by side: drop the log of a run of this plan (Megatron, NeMo, torchtitan, DeepSpeed, Transformers), a CSV of steps, or a trace of the PyTorch profiler. It stays on this machine.",
   draw(root, data, page) {
+    if (!page.live) return root.append(...compared(data, page));
     dropped(root, page, "log", "Drop a log here, or choose one ", async (log, name) => compared(await page.post("run", { log, name }), page));
   },
 };
