@@ -109,7 +109,12 @@ def test_a_search_says_on_a_terminal_how_far_it_is(
     assert main(["plan", "llama-3-8b", "--gpus", "8xH100", "--json"]) == 0
     shown = [line.removeprefix("\x1b[2K") for line in capsys.readouterr().err.split("\r")]
     assert shown[1] == "searching ..."
-    assert re.search(r"% of 73,768 plans decided, [0-9,]+ a second,( [^,]+ left,)? best so far", shown[2])
+    told = [
+        re.match(r"searching: (\d+)%, [0-9,]+ of 73,768 plans decided, [0-9,]+ a second", one) for one in shown[2:-1]
+    ]
+    shares = [int(one[1]) for one in told if one]
+    assert shares == sorted(shares)
+    assert any("quickest so far" in one for one in shown)
     assert all(len(line) < 100 for line in shown)
     assert shown[-1] == ""
 

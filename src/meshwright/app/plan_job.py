@@ -25,12 +25,17 @@ from meshwright.planning.whole_run import whole_run
 from meshwright.report.words.identities import identities
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.verdict import plan_sentence, run_sentence, verdict_of
+from meshwright.search.watching import part
 from meshwright.specs.job import Job
 
 if TYPE_CHECKING:
     from meshwright.estimate.result import StepPrice
     from meshwright.planning.under_trainers import UnderTrainer
     from meshwright.specs.cluster import ClusterSpec
+
+
+OWN_SHARE = 0.3
+"""About how much of a search the answer itself takes, where the best plan of each trainer is looked for, too."""
 
 
 def plan_job(request: PlanRequest, *, trainers: bool = True) -> PlanSet:
@@ -71,8 +76,9 @@ def _answer(inputs: JobInputs, request: PlanRequest, aim: Aim, *, trainers: bool
         return _mixed(inputs, request, aim)
     if alone:
         return _fine_tuning(inputs, request, aim)
-    answer = _of_one_kind(inputs, request, aim)
     asks = trainers and request.target is None
+    with part(OWN_SHARE if asks and _tries_trainers(inputs) else 1.0):
+        answer = _of_one_kind(inputs, request, aim)
     return with_trainers(answer, inputs, request.job, request.space, aim, top=request.top) if asks else answer
 
 
@@ -99,6 +105,13 @@ def _of_one_kind(inputs: JobInputs, request: PlanRequest, aim: Aim) -> PlanSet:
     return plan_set(inputs, found, top=request.top, aim=aim, target=target)
 
 
+def _tries_trainers(inputs: JobInputs) -> bool:
+    """Whether the best plan of each trainer is looked for beside the answer: on few devices."""
+    from meshwright.planning.run_by import few  # loads the targets
+
+    return few(inputs.cluster) and not inputs.software_given
+
+
 def with_trainers(
     answer: PlanSet,
     inputs: JobInputs,
@@ -120,12 +133,12 @@ def with_trainers(
         top: how many plans are shown.
         usual_devices: for whose number a batch that nobody gave is chosen; None for those of the cluster.
     """
-    from meshwright.planning.run_by import asked_about, few, run_by, run_by_reason  # loads the targets
+    from meshwright.planning.run_by import asked_about, run_by, run_by_reason  # loads the targets
 
     jobs = [one.job for one in answer.plans if isinstance(one.job, Job)]
     found: tuple[UnderTrainer, ...] = ()
     best = None
-    if few(inputs.cluster) and not inputs.software_given:
+    if _tries_trainers(inputs):
         from meshwright.planning.under_trainers import best_trainer, under_trainers
 
         names = asked_about(inputs.cluster)

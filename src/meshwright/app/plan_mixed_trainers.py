@@ -22,6 +22,7 @@ from meshwright.planning.under_trainers import TrainerPlan, trainer_plan, why_no
 from meshwright.planning.usable_islands import usable_islands
 from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.titles import title_of
+from meshwright.search.watching import each_a_part
 from meshwright.targets import FINE_TUNING, TARGETS
 
 
@@ -108,7 +109,7 @@ def _trained(repair: JobRepair, request: PlanRequest, aim: Aim) -> JobRepair | N
 def _tried(request: PlanRequest, aim: Aim) -> list[_Tried]:
     """What each trainer runs, or those that there was time for."""
     tried: list[_Tried] = []
-    for trainer in FINE_TUNING:
+    for trainer in each_a_part(FINE_TUNING):
         if tried and spent():
             break  # what was found until then is the answer
         tried.append(_under(trainer, request, aim))

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from meshwright.app.sweeping import Progress
 
 VIOLATIONS = 5
-SURE_AFTER_S = 1.0
-"""Before that the rate of a search says nothing about how long it takes."""
 VIEWING = "open it at https://pytorch.org/memory_viz, or with python -m torch.cuda._memory_viz trace_plot"
 LOADING = "open it at https://ui.perfetto.dev or chrome://tracing"
 
@@ -46,7 +44,7 @@ def plans(out: Output, request: Any, answer: Any) -> None:
 
 
 def print_searched(out: Output, request: Any, use: Callable[..., Any]) -> None:
-    """What share of the space is decided and the best plan so far on one line of stderr, then the plans."""
+    """How far the search is and the quickest plan so far on one line of stderr, then the plans."""
     from meshwright.search.watching import SearchProgress, watched
     from meshwright.units import count, percent, seconds
 
@@ -55,13 +53,12 @@ def print_searched(out: Output, request: Any, use: Callable[..., Any]) -> None:
         begun_s = monotonic()
 
         def tell(progress: SearchProgress) -> None:
-            share = percent(min(progress.decided / max(progress.space, 1), 1.0))
-            best = "" if progress.best_s is None else f", best so far {seconds(progress.best_s)}: {progress.best}"
-            spent_s = max(monotonic() - begun_s, 1e-3)
-            left = max(progress.space - progress.decided, 0) / max(progress.decided, 1) * spent_s
-            ahead = f", about {seconds(left)} more" if spent_s > SURE_AFTER_S and progress.decided and left > 1 else ""
-            rate = f"{count(progress.decided / spent_s)} a second"
-            line = f"searching: {share} of {count(progress.space)} plans decided, {rate}{ahead}{best}"
+            best = "" if progress.best_s is None else f", quickest so far {seconds(progress.best_s)}: {progress.best}"
+            left = progress.left_s or 0.0
+            ahead = f", about {seconds(left)} more" if left > 1 else ""
+            rate = f"{count(progress.decided / max(monotonic() - begun_s, 1e-3))} a second"
+            decided = f"{count(progress.decided)} of {count(progress.space)} plans decided"
+            line = f"searching: {percent(progress.share)}, {decided}, {rate}{ahead}{best}"
             show(line[: shutil.get_terminal_size().columns - 1])
 
         with watched(tell):

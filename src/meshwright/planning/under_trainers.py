@@ -18,6 +18,7 @@ from meshwright.planning.one_kind import offers
 from meshwright.planning.one_kind_plans import OneKindPlans, no_plan_of, one_kind_search
 from meshwright.records import Record
 from meshwright.search.search import search
+from meshwright.search.watching import each_a_part
 from meshwright.targets import TARGETS
 
 
@@ -91,7 +92,7 @@ def under_trainers(
         one_kind_search, limits=limits, aim=aim, top=top, pareto=pareto, near=near, searched=cache(search)
     )
     found: list[UnderTrainer] = []
-    for name in trainers:
+    for name in each_a_part(trainers):
         if found and spent():
             break  # what was found until then is the answer
         found.append(_under(name, job, searching, usual_devices))

@@ -40,7 +40,7 @@ from meshwright.search.shape_tables import ShapeTables
 from meshwright.search.shardings import keeps_order, shardings_for
 from meshwright.search.space import Space
 from meshwright.search.table import of_each_pair, per_pair
-from meshwright.search.watching import SearchProgress, watcher
+from meshwright.search.watching import SpaceWatch, found, watcher
 from meshwright.shapes import Bool, Float, Int
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.lengths import DYNAMIC
@@ -81,6 +81,8 @@ class SpaceSearch:
         self.fitting: Fitting | None = None
         """What says of rows whether a shape fits them, made when it is first asked."""
         self.counts = SpaceCounts()
+        watch = watcher()
+        self.watch: SpaceWatch | None = None if watch is None else watch.space()
         self.rows_stopped = ""
         """The limit for which legal rows are not looked at."""
         self.least_bytes = np.inf
@@ -322,12 +324,11 @@ class SpaceSearch:
 
     def _tell(self) -> None:
         """Tell whoever watches how far this is."""
-        told = watcher()
-        if told is not None:
+        if self.watch is not None:
             best = next(iter(self.queue.best()), None)
-            decided = self.counts.priced + self.counts.pruned.total()
-            name, time_s = (None, None) if best is None else (best.row.format(), best.time_s)
-            told(SearchProgress(space=self.counts.space, decided=decided, best=name, best_s=time_s))
+            if best is not None:
+                found(best.row.format(), best.time_s)
+            self.watch.tell(self.counts.space, self.counts.priced + self.counts.pruned.total())
 
     def price(self, block: Block, pairs: Bool[np.ndarray, "rows shapes"], plans: int, beat_s: float = np.inf) -> None:
         """Price what bounds leave of some pairs of a block, which with others of no hope stand for so many plans.

@@ -26,9 +26,14 @@ from meshwright.planning.mixed.source import Launcher, PricedPlan, StageSource
 from meshwright.planning.objectives import QUICKEST, Aim, Offer, admitted, require_prices
 from meshwright.planning.one_kind import CLEARLY_FASTER
 from meshwright.search.one_space import FRONT_SLACK
+from meshwright.search.watching import each_a_part, watcher
+from meshwright.search.watching import found as told_found
+from meshwright.search.watching import part as part_of_search
 from meshwright.specs.cluster import ClusterSpec
 from meshwright.specs.job import Job
 
+TOGETHER_SHARE, ALONE_SHARE = 0.6, 0.1
+"""About how much of a search plans over all groups take, and each comparison behind them (2 to 4 kinds, 2026-11)."""
 HARDLY_QUICKER = 0.02
 """Share of a step that a plan which the usual framework cannot start must save to stand before one that it can."""
 MOST_LAUNCHED = 3
@@ -85,27 +90,34 @@ def mixed_plans(
         require_prices(group.name for group in groups if group.price_per_hour is None)
     every = [IslandPart(number, group.devices) for number, group in enumerate(groups)]
     several = len(every) > 1
-    if target is not None and several:
-        mixed = _of_one_strategy(source, every, target)
-    else:
-        mixed = _together(source, every, thorough=True)
-        if several and mixed and not spent():
-            best = min(mixed, key=_step_s)  # composed by estimates, which exact prices put in another order
-            mixed = sorted([*mixed, *_on_those_used(source, every, best)], key=_step_s)
-    alone = {part.group: source.alone(part) for part in every} if several else {}
-    if several and not spent():
-        alone |= _searched_where_close(source, every, alone, mixed)
+    with part_of_search(TOGETHER_SHARE if several else 1.0):
+        if target is not None and several:
+            mixed = _of_one_strategy(source, every, target)
+        else:
+            mixed = _together(source, every, thorough=True)
+            _tell(mixed)
+            if several and mixed and not spent():
+                best = min(mixed, key=_step_s)  # composed by estimates, which exact prices put in another order
+                mixed = sorted([*mixed, *_on_those_used(source, every, best)], key=_step_s)
+    _tell(mixed)
+    with part_of_search(ALONE_SHARE):
+        alone = {part.group: source.alone(part) for part in each_a_part(every)} if several else {}
+    with part_of_search(ALONE_SHARE):
+        if several and not spent():
+            alone |= _searched_where_close(source, every, alone, mixed)
     if target is not None and several:
         own = (one for some in alone.values() for one in some)
         mixed = [*mixed, *_of_equal_ranks(source, every, target, [*mixed, *own])]
     without: dict[int, PricedPlan | None] = {}
     if len(every) > 2 and target is None and source.compares_rest and not spent():
-        without = {part.group: _without(source, part, every, alone) for part in every}
+        with part_of_search(ALONE_SHARE):
+            without = {part.group: _without(source, part, every, alone) for part in each_a_part(every)}
     found = [*mixed, *(one for own in alone.values() for one in own), *(one for one in without.values() if one)]
-    launcher = usual() if usual and mixed and target is None and several and not spent() else None
-    launched = [] if launcher is None else _launched(source, min(mixed, key=_lasting_s), launcher)
-    if launcher is not None:
-        launched = sorted([*launched, *_of_equal_ranks(source, every, launcher, launched)], key=_lasting_s)
+    with part_of_search(1.0):
+        launcher = usual() if usual and mixed and target is None and several and not spent() else None
+        launched = [] if launcher is None else _launched(source, min(mixed, key=_lasting_s), launcher)
+        if launcher is not None:
+            launched = sorted([*launched, *_of_equal_ranks(source, every, launcher, launched)], key=_lasting_s)
     found += launched
     if target is not None:
         answers = [(one, target.refuses(one.job)) for one in found if isinstance(one.job, Job)]
@@ -255,6 +267,13 @@ def _sets_of_several(cluster: ClusterSpec, parts: Sequence[IslandPart]) -> list[
     return sorted(sets, key=lambda one: (-sum(part.devices for part in one), [part.group for part in one]))
 
 
+def _tell(plans: Iterable[PricedPlan]) -> None:
+    """Tell whoever watches of the quickest of plans over several groups."""
+    best = min(plans, key=_step_s, default=None)
+    if best is not None and watcher() is not None:
+        told_found(offer_of(best).on, best.step_time_s)
+
+
 def _step_s(one: PricedPlan) -> float:
     return one.step_time_s
 
@@ -300,7 +319,7 @@ def _searched_where_close(
     best_s = min((one.step_time_s for one in mixed), default=inf)
     quickest_s = min((own[0].step_time_s for own in alone.values() if own), default=inf)
     found: dict[int, list[PricedPlan]] = {}
-    for part in every:
+    for part in each_a_part(list(every)):
         own = alone[part.group]
         near = bool(own) and own[0].step_time_s <= min(quickest_s * (1 + CLEARLY_FASTER), best_s * (1 + CLOSE))
         if near or not mixed:

@@ -393,16 +393,16 @@ class Live {
     while (state.state === "searching") {
       await new Promise((done) => setTimeout(done, 150));
       state = await this.read(await fetch(`searches/${search.search}`)).catch((failed) => ({ state: "failed", error: failed }));
-      const { space, decided, best, best_s: time } = state.progress ?? {};
-      const share = space ? `; ${percent(Math.min(decided / space, 1))} of ${count(space)} plans decided` : "";
-      if (space) moving.value = Math.min(decided / space, 1);
-      said.textContent = `searching, ${significant(state.elapsed_s ?? 0, 2)} s${share}${best ? `; best so far ${best}, ${seconds(time)}` : ""}`;
+      const { space, decided, share, left_s: left, best, best_s: time } = state.progress ?? {};
+      const far = share === undefined ? "" : `; ${percent(share)}, ${count(decided)} of ${count(space)} plans decided${left > 1 ? `, about ${seconds(left)} more` : ""}`;
+      if (share !== undefined) moving.value = share;
+      said.textContent = `searching, ${significant(state.elapsed_s ?? 0, 2)} s${far}${best ? `; quickest so far ${best}, ${seconds(time)}` : ""}`;
     }
     bar.remove();
     if (state.state === "done") return this.show(shell, state.answer, fields);
     if (state.state === "failed") return this.form(shell, { fields, failed: state.error });
     const best = state.progress?.best;
-    if (best) shell.parts.verdict.before(html("p", { class: "panel because", role: "status", style: { padding: "8px 16px" } }, "Cancelled; the best so far was ", html("code", {}, best), `, ${seconds(state.progress.best_s)}.`));
+    if (best) shell.parts.verdict.before(html("p", { class: "panel because", role: "status", style: { padding: "8px 16px" } }, "Cancelled; the quickest so far was ", html("code", {}, best), `, ${seconds(state.progress.best_s)}.`));
     return null;
   }
 
