@@ -24,7 +24,7 @@ def test_a_cluster_is_shown_with_its_islands_and_what_was_assumed(run: Run) -> N
 
 def test_json_has_the_documented_keys_and_a_tolerance_merges(run: Run) -> None:
     document = run("clusters", "show", str(DATA / "nodes.csv"), "--tolerance", "1", "--json").document
-    assert document.keys() == CARD
+    assert document.keys() == CARD | {"made_by"}
     assert [island["devices"] for island in document["islands"]] == [32, 8]
     assert [way["islands"] for way in document["granularities"]] == sorted(
         (way["islands"] for way in document["granularities"]), reverse=True

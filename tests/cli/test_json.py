@@ -36,7 +36,7 @@ QUESTIONS = {
     "plan gpt2 --gpus 2xH100 --gbs 8": ("meshwright.plan-set/1", ON_FEW),
     "plan gpt2 --gpus 2xH100 --gbs 8 --tokens 1T": ("meshwright.plan-set/1", ON_FEW | {"run"}),
     "plan gpt2 --gpus 1xH100 --gbs 4 --pareto": ("meshwright.plan-set/1", ON_FEW | {"pareto"}),
-    "estimate llama-3-8b --gpus 8xH100 --plan tp4.pp2": ("meshwright.plan-set/1", PLAN_SET),
+    "estimate llama-3-8b --gpus 8xH100 --plan tp4.pp2": ("meshwright.plan-set/1", PLAN_SET | {"trainers"}),
     "check gpt2 --gpus 2xH100 --gbs 8 --plan tp2": (
         "meshwright.check/1",
         {

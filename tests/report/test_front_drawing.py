@@ -9,6 +9,7 @@ import pytest
 import meshwright as mw
 from meshwright.errors import InputError
 from meshwright.report.front_drawing import front_rows
+from meshwright.report.plan_tables import front_list
 from meshwright.units import GIB
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -24,6 +25,23 @@ def test_less_memory_is_lower_and_more_time_further_right() -> None:
     assert places["1"][0] < places["2"][0] < places["3"][0]
     assert places["1"][1] < places["2"][1] < places["3"][1]
     assert front_rows([_point(1.0, 60.0)]) == []
+
+
+def test_every_plan_that_is_listed_is_drawn_with_its_mark() -> None:
+    """Nine of eleven were, and one of two in the same place."""
+    front = [_point(1.0 + 0.001 * place, 60.0 - place) for place in range(11)]
+    rows = front_rows(front)
+    drawn = "".join(row.partition("|")[2] for row in rows[:-2]).replace(" ", "")
+    assert sorted(drawn) == sorted("123456789ab")
+    listed = [line.plain.split()[0] for line in front_list(front_of(front))]
+    assert listed == [*"123456789ab"]
+    together = front_rows([_point(1.0, 60.0), _point(1.0, 60.0), _point(4.0, 30.0)])
+    assert any("12" in row for row in together)
+
+
+def front_of(points: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Points as `pareto` has them."""
+    return [{**point, "device_seconds": 8.0} for point in points]
 
 
 def test_every_plan_of_the_front_is_a_dot_with_its_name() -> None:

@@ -66,6 +66,12 @@ class Answer(Record):
     def __rich__(self) -> RenderableType:
         return page(self.to_dict())
 
+    def svg(self) -> str:
+        """As a figure: what the terminal shows, or the verb's own drawing."""
+        from meshwright.report.page_svg import page_svg
+
+        return page_svg(self.__rich__())
+
     def _repr_html_(self) -> str:
         from meshwright.report.html import renderable_html
 

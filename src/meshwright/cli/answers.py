@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 VIOLATIONS = 5
 VIEWING = "open it at https://pytorch.org/memory_viz, or with python -m torch.cuda._memory_viz trace_plot"
+DRAWN = "figure written to {path}"
 LOADING = "open it at https://ui.perfetto.dev or chrome://tracing"
 
 
 def print_shown(out: Output, request: Any, answer: Any) -> int | None:
-    """The answer's own text or JSON."""
+    """The answer's own text or JSON, and its figure where one is named."""
+    _picture(out, request, answer)
     out.show(answer.to_dict(), lambda _: answer)
     return None
 
@@ -38,8 +40,10 @@ def plans(out: Output, request: Any, answer: Any) -> None:
         write_file(request.output, as_json(plan_set))
         count = len(plan_set.get("plans", ()))
         out.note(f"{count} plan{'s' if count != 1 else ''} written to {request.output}")
-    if getattr(request, "svg", None) is not None:
-        _figure(out, request.svg, answer.front_svg, "figure written to {path}")
+    if getattr(request, "pareto", False):
+        _figure(out, request.svg, answer.front_svg, DRAWN)
+    else:
+        _picture(out, request, answer)
     out.show(document, lambda _: answer.text if request.given & {"replan_from"} else answer)
 
 
@@ -85,7 +89,6 @@ def checked(out: Output, request: Any, answer: Any) -> int:
 
 def print_compared(out: Output, request: Any, answer: Any) -> None:
     """Differences, and one step of each plan where it is asked for."""
-    _figure(out, request.svg, lambda: answer.svg(), "figure written to {path}")
     print_shown(out, request, answer)
     if request.timeline and not out.as_json:
         out.print(answer.timeline())
@@ -104,7 +107,7 @@ def print_traced(out: Output, request: Any, answer: Any) -> None:
     if not out.as_json and not request.text and any(path is not None for path in written):
         out.print(answer.title)
     else:
-        print_shown(out, request, answer)
+        out.show(answer.to_dict(), lambda _: answer)
 
 
 def print_reported(out: Output, request: Any, answer: Any) -> None:
@@ -160,8 +163,8 @@ def scheduled(out: Output, request: Any, answer: Any) -> None:
         answer.write_csv(request.csv)
         out.note(f"order written to {request.csv}")
     if not request.listed:
-        _figure(out, request.svg, answer.svg, "figure written to {path}")
-    print_shown(out, request, answer)
+        _picture(out, request, answer)
+    out.show(answer.to_dict(), lambda _: answer)
 
 
 def validated(out: Output, request: Any, answer: Any) -> int:
@@ -238,6 +241,7 @@ def verified(out: Output, request: Any, answer: Any) -> int:
 
 def cluster(out: Output, request: Any, answer: Any) -> None:
     """A cluster as a card, or as a file to edit."""
+    _picture(out, request, answer)
     if request.toml and not out.as_json:
         write(answer.to_toml())
         return
@@ -297,8 +301,12 @@ def changed(out: Output, request: Any, use: Callable[..., Any]) -> None:
     """What each number is worth, and its plot."""
     with _line(out) as show:
         answer = use(progress=lambda done, of: show(f"search {done} of {of}"))
-    _figure(out, request.svg, answer.svg, "the plot written to {path}")
     print_shown(out, request, answer)
+
+
+def _picture(out: Output, request: Any, answer: Any) -> None:
+    """The figure of an answer, where the verb has one and it is not written yet."""
+    _figure(out, getattr(request, "svg", None), lambda: answer.svg(), DRAWN)
 
 
 def _figure(out: Output, path: str | None, draw: Callable[[], str], note: str) -> None:

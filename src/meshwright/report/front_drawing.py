@@ -11,7 +11,8 @@ from meshwright.units import GIB, seconds, significant
 
 ROWS, COLUMNS = 10, 60
 """Characters of the drawing as text."""
-MARKS = "123456789"
+MARKS = "123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""Of the plans of a drawing as text, in the order of its list."""
 COLOURS = ("#1f5fa8", "#b35900", "#2b7d4f", "#8a3b8f", "#5c5c5c")
 """Of numbers of devices, the most first."""
 LEFT, TOP, WIDE, HIGH, RIGHT, BELOW = 70, 56, 520, 320, 170, 46
@@ -23,7 +24,7 @@ def front_in_order(front: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]
 
 
 def front_rows(front: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The front as text: a digit or letter a plan, its place in the list, step time to the right and memory upwards.
+    """The front as text: a digit or letter a plan, as its list has them, step time to the right and memory upwards.
 
     Args:
         front: entries of `pareto`, in order.
@@ -32,14 +33,17 @@ def front_rows(front: Sequence[Mapping[str, Any]]) -> list[str]:
         Lines; none for fewer than two plans.
     """
     shown = front[: len(MARKS)]
-    if len(shown) < 2:
+    if len(front) < 2:
         return []
     (low_s, high_s), (low_gib, high_gib) = _ranges(shown)
     field = [[" "] * COLUMNS for _ in range(ROWS)]
-    for number, point in reversed(list(enumerate(shown))):
+    for number, point in enumerate(shown):
         x = round((COLUMNS - 1) * (point["step_time_s"] - low_s) / (high_s - low_s))
         y = round((ROWS - 1) * (point["peak_memory_bytes"] / GIB - low_gib) / (high_gib - low_gib))
-        field[ROWS - 1 - y][x] = MARKS[number]
+        # Of plans that share a place each is drawn: the next, slower one stands a hair to the right.
+        row = field[ROWS - 1 - y]
+        free = (at for at in (*range(x, COLUMNS), *reversed(range(x))) if row[at] == " ")
+        row[next(free, x)] = MARKS[number]
     scale = [f"{significant(high_gib)} GiB", *[""] * (ROWS - 2), f"{significant(low_gib)} GiB"]
     margin = max(map(len, scale))
     rows = [f"{name:>{margin}} |{''.join(line).rstrip()}" for name, line in zip(scale, field, strict=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -255,17 +256,19 @@ def rank_lines(ranks: Mapping[str, Any], stages: int = 4) -> list[str]:
 
 
 def front_list(front: Sequence[Mapping[str, Any]]) -> list[RenderableType]:
-    """Plans no other beats in time, memory, devices and cost at once, numbered as they are drawn.
+    """Plans no other beats in time, memory, devices and cost at once, marked as they are drawn.
 
     Args:
         front: in the order of the drawing.
     """
+    from meshwright.report.front_drawing import MARKS
+
     return [
         Text(
-            f"  {number}  {seconds(entry['step_time_s'])}, {significant(entry['peak_memory_bytes'] / GIB)} GiB, "
+            f"  {mark}  {seconds(entry['step_time_s'])}, {significant(entry['peak_memory_bytes'] / GIB)} GiB, "
             f"{entry['devices']:,} devices, {significant(entry['device_seconds'])} device-seconds: {entry['title']}"
         )
-        for number, entry in enumerate(front, start=1)
+        for mark, entry in zip(chain(MARKS, repeat(" ")), front, strict=False)
     ]
 
 

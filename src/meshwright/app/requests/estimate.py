@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from meshwright.app.requests.plan import PLAN_SET_FILE
+from meshwright.app.requests.plan import PICTURE, PLAN_SET_FILE
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import NAME, PLAN_HELP, JobFields
 from meshwright.fields.kinds import FieldKind, OutputFile, Spec, Texts
@@ -46,6 +46,7 @@ class EstimateRequest(Request):
         rare=True,
     )
     output: str | None = ask(PLAN_SET_FILE, OutputFile(), short="-o", python=False)
+    svg: str | None = ask(PICTURE, OutputFile(), python=False, rare=True)
 
     def rules(self, reading: Reading) -> None:
         """Names of schedules; one plan is written, or schedules are compared."""

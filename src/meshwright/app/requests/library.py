@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from meshwright.app.requests.plan import PICTURE
 from meshwright.fields.field import ask
 from meshwright.fields.job import MODEL_HELP, NAME
-from meshwright.fields.kinds import FieldKind, Flag, Number
+from meshwright.fields.kinds import FieldKind, Flag, Number, OutputFile
 from meshwright.fields.request import Request
 
 FOLDER = "Library folder to write to; MESHWRIGHT_LIBRARY by default."
@@ -114,6 +115,7 @@ class ShowClusterRequest(Request):
         usual="0.1",
     )
     toml: bool = ask("Print it as a cluster file.", Flag(), python=False)
+    svg: str | None = ask(PICTURE, OutputFile(), python=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

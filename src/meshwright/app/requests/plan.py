@@ -11,6 +11,7 @@ from meshwright.fields.kinds import Duration, FieldKind, Flag, Number, OutputFil
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
+PICTURE = "Write the answer as a figure, SVG or PNG."
 PLAN_SET_FILE = "Also write the plan set there."
 REPLANNING = frozenset(
     ("replan_from", "lost", "added", "horizon", "top", "pin", "forbid", "output", "time_limit", "memory_limit")

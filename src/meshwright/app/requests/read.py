@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from meshwright.app.requests.plan import PICTURE
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import FRAMEWORK_HELP, MONEY_AND_POWER, NAME, PLAN_FILE_HELP, WRITE_ONE, JobFields
 from meshwright.fields.kinds import FieldKind, Flag, OutputFile
@@ -39,6 +40,7 @@ class ExplainRequest(Request):
     positional: ClassVar = ("plan",)
 
     plan: Any = ask(LINE_OR_FILE_HELP, LINE_OR_FILE, argument=True, required=WRITE_ONE)
+    svg: str | None = ask(PICTURE, OutputFile(), python=False)
     job: JobFields = group(JobFields, without=BESIDE_A_PLAN, model=MODEL_OF_A_LINE)
 
     def rules(self, reading: Reading) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from meshwright.app.requests.plan import PLAN_SET_FILE
+from meshwright.app.requests.plan import PICTURE, PLAN_SET_FILE
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.fields.kinds import Duration, FieldKind, Number, OutputFile
@@ -44,6 +44,7 @@ class SizeRequest(Request):
     space: SpaceFields = group(SpaceFields, without=("schedule", "offload", "methods"))
     limits: LimitFields = group(LimitFields)
     output: str | None = ask(PLAN_SET_FILE, OutputFile(), short="-o", python=False)
+    svg: str | None = ask(PICTURE, OutputFile(), python=False, rare=True)
 
     def rules(self, reading: Reading) -> None:
         """A goal, and the length of the run where the goal is of a run."""
