@@ -100,6 +100,8 @@ MADE_BY = {
 }
 UNSIGNED = ("plan", "error", "calibration", "profile", "serve", "web", "validation")
 """Documents that are no answers with `made_by`: files, errors, what names its own source."""
+WITHIN_OTHERS = ("schedule",)
+"""Documents that stand within others, too, which then say what made them."""
 PRINTED_BY = {name: {name.removeprefix("meshwright.").partition("/")[0]} for name in FIXED}
 SEEN_OFTEN = 12
 """Objects of a place from which on what all of them have is required, and what none of them lacks is never null."""
@@ -242,8 +244,10 @@ def _published(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     named = {"$schema": DIALECT, "$id": file_of(name), "title": name, **schema}
     if "properties" in schema:
         named["properties"] = {**schema["properties"], "schema": {"const": name}}
-        if name.removeprefix("meshwright.").partition("/")[0] not in UNSIGNED:
+        kind = name.removeprefix("meshwright.").partition("/")[0]
+        if kind not in UNSIGNED:
             named["properties"]["made_by"] = MADE_BY
+        if kind not in (*UNSIGNED, *WITHIN_OTHERS):
             named["required"] = sorted({*schema.get("required", ()), "made_by"})
     return named
 

@@ -64,6 +64,11 @@ def test_a_document_that_is_not_as_published_is_told(plans: dict[str, Any], chan
     assert where in " ".join(faults(changed))
 
 
+def test_a_document_within_another_is_as_its_schema_says() -> None:
+    assert faults(mw.schedule("1f1b,zb-h1", p=2, m=4).to_dict()) == []
+    assert faults(mw.schedule("1f1b", p=2, m=4).to_dict()) == []
+
+
 def test_keys_that_are_data_and_keys_that_are_ours_are_told_apart() -> None:
     documents = [
         {"schema": "meshwright.x/1", "at": {"H100": 1.0}, "found": [{"a": 1, "b": None}] * SEEN_OFTEN, "maybe": None},
