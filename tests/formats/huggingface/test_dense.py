@@ -193,3 +193,18 @@ def test_a_block_that_is_not_llama_s_is_refused() -> None:
 def test_models_of_embeddings_may_see_later_tokens(said: object, causal: bool) -> None:
     gemma = LLAMA | {"model_type": "gemma3_text", "use_bidirectional_attention": said}
     assert read_config(gemma, "m").kinds()[0].attention.causal is causal
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "parameters"),
+    [
+        ("olmo", {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32}, 6_888_095_744),
+        ("nanochat", {"hidden_size": 768, "intermediate_size": 8192, "num_hidden_layers": 12}, 256_573_440),
+    ],
+)
+def test_norms_without_weights_are_said(family: str, sizes: dict[str, int], parameters: int) -> None:
+    """Parameters of the classes of transformers 5.23.0, built without weights."""
+    heads = {"num_attention_heads": sizes["hidden_size"] // 128, "vocab_size": 50304, "max_position_embeddings": 2048}
+    model = read_config({"model_type": family, **sizes, **heads, "tie_word_embeddings": False}, family)
+    (note,) = [one for one in model.notes if "norms of this family have no weights" in one]
+    assert f"{model.parameters - parameters:,} parameters" in note

@@ -66,3 +66,24 @@ def test_dense_layers_before_experts_have_a_width_and_windows_of_their_own() -> 
     assert [i for i, layer in enumerate(layers) if not layer.attention.window] == [1, 5, 9]
     assert [layer.mlp.routed_experts for layer in layers] == [0, 0, *[64] * 8]
     assert layers[0].mlp.ffn_hidden == 512
+
+
+@pytest.mark.parametrize(("version", "tied"), [("4.57.0", True), ("5.23.0", False)])
+def test_who_decides_on_tying_is_said_around_a_model_that_also_speaks(version: str, tied: bool) -> None:
+    text = {
+        "model_type": "qwen2_5_omni_text",
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152064,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": True,
+    }
+    whole = {
+        "model_type": "qwen2_5_omni",
+        "transformers_version": version,
+        "thinker_config": {"text_config": text, "tie_word_embeddings": False},
+    }
+    assert read_config(whole, "omni").tied_embeddings is tied

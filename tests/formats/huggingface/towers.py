@@ -108,6 +108,36 @@ MLLAMA: dict[str, Any] = {
     },
 }
 
+GLM_OCR: dict[str, Any] = {
+    "model_type": "glm_ocr",
+    "tie_word_embeddings": False,
+    "text_config": {
+        "model_type": "glm_ocr_text",
+        "hidden_size": 1536,
+        "intermediate_size": 4608,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 59392,
+        "max_position_embeddings": 131072,
+    },
+    "vision_config": {"model_type": "glm_ocr_vision", "out_hidden_size": 1536},
+}
+PADDLEOCR_VL: dict[str, Any] = {
+    "model_type": "paddleocr_vl",
+    "text_config": {
+        "model_type": "paddleocr_vl_text",
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 18,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "vocab_size": 103424,
+        "max_position_embeddings": 131072,
+    },
+    "vision_config": {"model_type": "paddleocr_vl_vision"},
+}
 LFM2_VL: dict[str, Any] = {
     "model_type": "lfm2_vl",
     "downsample_factor": 2,
@@ -320,6 +350,8 @@ CLASSES: dict[str, tuple[dict[str, Any], int]] = {
         1_210_277_312,
     ),
     "glm46v": (_beside("glm46v", "glm4v_text", {"model_type": "glm4v_vision", "out_hidden_size": 4096}), 1_559_978_496),
+    "glm-ocr": (GLM_OCR, 1_107_405_824),
+    "paddleocr-vl": (PADDLEOCR_VL, 799_695_472),
     "lighton-ocr": (_beside("lighton_ocr", "qwen3", PIXTRAL, tie_word_embeddings=False), 1_096_096_256),
     "janus": (JANUS, 883_667_968),
     "mllama": (MLLAMA, 10_670_220_835),

@@ -140,7 +140,16 @@ phi3 = Family(
     required=(),
     dropouts=("attention_dropout", "resid_pdrop", "embd_pdrop"),
 )
-olmo = Family(title="OLMo 1", required=())
+
+
+def _bare_norms(fields: Fields) -> Mapping[str, object]:
+    """Norms that have no weights, which are counted as if they had."""
+    extra = (2 * fields.whole("num_hidden_layers") + 1) * fields.whole("hidden_size")
+    fields.remark(f"the norms of this family have no weights: {extra:,} parameters more than it has are counted")
+    return {}
+
+
+olmo = Family(title="OLMo 1", required=(), rule=_bare_norms)
 olmo2 = Family(title="OLMo 2", fixed={"qk_norm": "all"}, required=())
 olmo3 = Family(
     title="OLMo 3",
@@ -220,7 +229,7 @@ baichuan = Family(
     required=(),
 )
 arcee = Family(title="Arcee AFM", fixed={"gated_mlp": False}, required=())
-nanochat = Family(title="nanochat", fixed={"gated_mlp": False}, required=())
+nanochat = Family(title="nanochat", fixed={"gated_mlp": False}, required=(), rule=_bare_norms)
 mimo = Family(
     title="MiMo",
     source="configuration and modelling files of XiaomiMiMo/MiMo-7B-Base on Hugging Face",
@@ -234,7 +243,9 @@ minicpm = Family(
     required=(),
 )
 glm = Family(title="GLM-4-9B", defaults={"head_dim": 128, "qkv_bias": True, "out_bias": False})
+glm_ocr = Family(title="GLM-OCR", fixed=_POST_NORMS, required=())
 glm4 = Family(title="GLM-4-0414", defaults={"head_dim": 128, "qkv_bias": True, "out_bias": False}, fixed=_POST_NORMS)
+paddleocr_vl = Family(title="PaddleOCR-VL", defaults={"head_dim": 128, "tie_word_embeddings": True}, required=())
 ernie4_5 = Family(title="ERNIE 4.5", defaults={"head_dim": 128, "tie_word_embeddings": True})
 hunyuan_dense = Family(title="Hunyuan dense", fixed={"qk_norm": "head"})
 exaone4 = Family(
@@ -273,7 +284,17 @@ nemotron_nas = Family(
 )
 granite_swa = Family(title="Granite with windows", fixed={"sinks": True}, required=())
 youtu = Family(title="Youtu-LLM", defaults={"tie_word_embeddings": True}, required=("q_lora_rank", "kv_lora_rank"))
-bitnet = Family(title="BitNet", fixed={"gated_mlp": True})
+
+
+def _inner_norms(fields: Fields) -> Mapping[str, object]:
+    """Norms inside attention and MLP, before their last products, which are left out."""
+    widths = fields.whole("hidden_size") + fields.whole("intermediate_size")
+    left_out = fields.whole("num_hidden_layers") * widths
+    fields.remark(f"norms inside attention and MLP are left out: {left_out:,} parameters fewer than it has are counted")
+    return {}
+
+
+bitnet = Family(title="BitNet", fixed={"gated_mlp": True}, rule=_inner_norms)
 helium = Family(title="Helium", defaults={"head_dim": 128})
 
 

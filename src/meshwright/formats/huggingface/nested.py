@@ -68,8 +68,10 @@ def find_text(config: Mapping[str, object], name: str, known: Mapping[str, str])
     thinker = config.get("thinker_config")
     if isinstance(thinker, Mapping) and isinstance(thinker.get("text_config"), Mapping):
         inner = find_text(thinker, name, known)
+        # The version that saved it stands around the whole, and says whose word on tying counts.
+        around = {"transformers_version": config.get("transformers_version"), **(inner.outer or {})}
         return TextPart(
-            said=inner.said, config=inner.config, outer=inner.outer, path=f"thinker_config.{inner.path}", towers=True
+            said=inner.said, config=inner.config, outer=around, path=f"thinker_config.{inner.path}", towers=True
         )
     for key in PARTS:
         part = config.get(key)

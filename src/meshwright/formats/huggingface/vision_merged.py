@@ -214,7 +214,6 @@ def glm4v(fields: Fields, outer: Fields, text: int) -> Tower:
     _as_text(fields, "out_hidden_size", text)
     stem = _stem(fields, patch, hidden, bias=True)
     fields.done()
-    rate = merge**-2.0
     block = TowerLayer(
         hidden=hidden,
         heads=heads,
@@ -228,15 +227,52 @@ def glm4v(fields: Fields, outer: Fields, text: int) -> Tower:
     stream = block.stream(
         images=Images(patch=patch, merge=merge),
         stem=stem,
-        projector=(
-            Projection(name="downsample", inputs=hidden * merge**2, outputs=out, bias=True, rate=rate),
-            Projection(name="projector", inputs=out, outputs=out, rate=rate),
-            Projection(name="projector in", inputs=out, outputs=2 * wide, split="column", rate=rate),
-            Projection(name="projector out", inputs=wide, outputs=out, split="row", rate=rate),
-        ),
+        projector=_downsampled(hidden, out, wide, merge),
         tables=max(1, size // patch) ** 2 * hidden + 2 * hidden + 2 * out,
     )
     return block.tower(layers, stream)
+
+
+def glm_ocr(fields: Fields, outer: Fields, text: int) -> Tower:
+    """GLM-OCR: GLM-4.1V's tower with norms on queries and keys, an MLP of its own width, and no learned positions."""
+    hidden = fields.whole("hidden_size", default=1024)
+    layers = fields.whole("depth", default=24, high=MAX_LAYERS)
+    heads = heads_of(fields, hidden, "num_heads", default=16)
+    width, out = fields.whole("intermediate_size", default=4096), fields.whole("out_hidden_size", default=1536)
+    patch, merge = side_of(fields, "patch_size", 14), fields.whole("spatial_merge_size", default=2)
+    bias, channels = fields.flag("attention_bias", default=True), fields.whole("in_channels", default=3)
+    _as_text(fields, "out_hidden_size", text)
+    stem = _stem(fields, patch, hidden, bias=True)
+    fields.done()
+    block = TowerLayer(
+        hidden=hidden,
+        heads=heads,
+        width=width,
+        gated=True,
+        qkv_bias=bias,
+        out_bias=bias,
+        mlp_bias=bias,
+        qk_norm=True,
+        norm="rmsnorm",
+    )
+    stream = block.stream(
+        images=Images(patch=patch, merge=merge),
+        stem=stem,
+        projector=_downsampled(hidden, out, channels * out, merge),
+        tables=hidden + 2 * out,
+    )
+    return block.tower(layers, stream)
+
+
+def _downsampled(hidden: int, out: int, wide: int, merge: int) -> tuple[Projection, ...]:
+    """A convolution that merges patches, a matrix, and a gated MLP: GLM's way to the text."""
+    rate = merge**-2.0
+    return (
+        Projection(name="downsample", inputs=hidden * merge**2, outputs=out, bias=True, rate=rate),
+        Projection(name="projector", inputs=out, outputs=out, rate=rate),
+        Projection(name="projector in", inputs=out, outputs=2 * wide, split="column", rate=rate),
+        Projection(name="projector out", inputs=wide, outputs=out, split="row", rate=rate),
+    )
 
 
 def gemma4(fields: Fields, outer: Fields, text: int) -> Tower:

@@ -71,6 +71,24 @@ def gemma3(fields: Fields, outer: Fields, text: int) -> Tower:
     return _tower(block, layers, plain, (project,), plain.hidden)
 
 
+def paddleocr_vl(fields: Fields, outer: Fields, text: int) -> Tower:
+    """PaddleOCR-VL: SigLIP at the image's own size, 2 x 2 patches merged, a norm and two matrices."""
+    merge = fields.whole("spatial_merge_size", default=2)
+    hidden, layers, heads, width = encoder_sizes(fields, hidden=1152, layers=27, heads=16, width=4304)
+    size, patch = side_of(fields, "image_size", 384), side_of(fields, "patch_size", 14)
+    channels = fields.whole("num_channels", default=3)
+    fields.done()
+    block, merged = TowerLayer(hidden=hidden, heads=heads, width=width), hidden * merge**2
+    stream = block.stream(
+        images=Images(patch=patch, merge=merge),
+        stem=(patch_matrix(channels * patch * patch, hidden, bias=True),),
+        projector=two_matrices(merged, merged, text, rate=merge**-2.0),
+        # Positions, the norm behind, and that of the projector.
+        tables=max(1, size // patch) ** 2 * hidden + 4 * hidden,
+    )
+    return block.tower(layers, stream)
+
+
 def paligemma(fields: Fields, outer: Fields, text: int) -> Tower:
     """PaliGemma: SigLIP and one matrix (Beyer et al. 2024, arXiv 2407.07726)."""
     block, layers, plain = _siglip(fields)
