@@ -22,6 +22,7 @@ from jax.extend import core
 from meshwright.compiler.cost import eqns_flop
 from meshwright.compiler.inline import flat_jaxpr, free_variables, is_dropped, piece, reached
 from meshwright.compiler.joins import How, joint_p
+from meshwright.compiler.micro_batches.results_behind import met_behind
 from meshwright.compiler.micro_batches.walk import MicroBatchWalk
 from meshwright.compiler.samples.placements import WHOLE, NotShared, Placement
 from meshwright.compiler.samples.values import RankValue, part_shape
@@ -50,6 +51,8 @@ def met_apart(step: TracedStep, placements: Sequence[Placement], parts: int) -> 
     work = eqns_flop(step.loss.eqns)
     if not together or eqns_flop(together) > MOST_TOGETHER * work:
         return None
+    if step.loss.outvars[0] not in {var for eqn in together for var in eqn.outvars}:
+        return met_behind(step, together)
     return _Meeting(step, together).step()
 
 
