@@ -24,7 +24,12 @@ from meshwright.planning.compose.island_part import IslandPart
 from meshwright.planning.compose.pipeline_sets import PipelineSet, blended, gradient_sum_s, partitions
 from meshwright.planning.compose.ranked import Ranked
 from meshwright.planning.compose.sources.native.islands import NativeIslands
-from meshwright.planning.compose.sources.native.pipelines import THOROUGH, NativePipelines, SequenceEffort
+from meshwright.planning.compose.sources.native.pipelines import (
+    THOROUGH,
+    USUAL_CHUNKS,
+    NativePipelines,
+    SequenceEffort,
+)
 from meshwright.planning.compose.sources.native.split import SplitPipeline
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec
@@ -62,6 +67,8 @@ class Composer:
     effort: SequenceEffort = THOROUGH
     uneven: bool = False
     """Whether micro-batches that do not divide the batch are tried."""
+    chunks: tuple[int, ...] = USUAL_CHUNKS
+    """Of a stage, numbers that are tried where none is pinned."""
     islands: NativeIslands = field(init=False)
     through: NativePipelines = field(init=False)
     _ranked: dict[object, Ranked[SplitPipeline]] = field(default_factory=dict)
@@ -70,7 +77,19 @@ class Composer:
 
     def __post_init__(self) -> None:
         self.islands = NativeIslands(self.model, self.cluster, self.workload, self.space, self.uneven)
-        self.through = NativePipelines(self.islands, self.effort)
+        self.through = NativePipelines(self.islands, self.effort, self.chunks)
+
+    def of_chunks(self, chunks: tuple[int, ...]) -> Composer:
+        """The same over the same priced islands, with stages of other numbers of chunks.
+
+        Args:
+            chunks: of a stage, those that are tried.
+        """
+        other = replace(self, chunks=chunks)
+        other.islands = self.islands
+        other.through = NativePipelines(self.islands, self.effort, chunks)
+        other._ranked, other._sums_s = {}, self._sums_s
+        return other
 
     @property
     def counts(self) -> Counter[str]:

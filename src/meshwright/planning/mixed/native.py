@@ -30,6 +30,7 @@ from meshwright.planning.mixed.expert_ways import of_other_ways
 from meshwright.planning.mixed.groups_alone import GroupsAlone
 from meshwright.planning.mixed.idle_devices import LeavingOut, numbers_of_devices
 from meshwright.planning.mixed.joinable import joinable
+from meshwright.planning.mixed.more_chunks import MoreChunks
 from meshwright.planning.mixed.repairs import mixed_repairs
 from meshwright.planning.mixed.set_cost import price_per_step
 from meshwright.planning.mixed.several_pipelines import SeveralPipelines
@@ -113,6 +114,7 @@ class NativeSource:
             first=self._first,
             side_by_side=self._several.over,
         )
+        self._chunks = MoreChunks(composer=self.composer, first=self._first)
         self._groups = GroupsAlone(inputs, space_for, refuses, self.composer.pipelines, self._refused)
 
     @property
@@ -146,6 +148,7 @@ class NativeSource:
         found += self._unevenly(parts, min(map(_step_s, found), default=math.inf))
         best_s = min(map(_step_s, found), default=math.inf)
         found += self._idle.leaving_out(parts, best_s)
+        found += self._chunks.quicker(parts, found)
         found += self._near(found)
         return [*self._in_one_group(parts, min(map(_step_s, found), default=math.inf)), *found]
 

@@ -35,6 +35,11 @@ DIVIDED_REFINED = 4
 """Likewise of one division of the islands, of which there are many."""
 
 
+USUAL_CHUNKS = tuple(range(1, MOST_CHUNKS + 1))
+MORE_CHUNKS = (1, *range(MOST_CHUNKS + 1, 2 * MOST_CHUNKS + 1))
+"""Chunks that stages are tried with by themselves, where the usual numbers reach their limit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceEffort:
     """How much is looked at of the pipelines through the same islands; twice, with chunks and without."""
@@ -97,15 +102,16 @@ class NativePipelines:
 
     islands: NativeIslands
     effort: SequenceEffort = THOROUGH
+    chunks: tuple[int, ...] = USUAL_CHUNKS
+    """Of a stage, numbers that are tried where none is pinned."""
     _found: dict[Use, list[SplitPipeline]] = field(default_factory=dict)
 
     @property
     def chunk_counts(self) -> tuple[int, ...]:
         """Chunks of a stage that are tried; none where neither 1F1B nor its interleaved form may be used."""
         names, counts = self.islands.space.pinned("schedule"), self.islands.space.pinned("vpp")
-        allowed = [1] if names is None or "1f1b" in names else []
-        allowed += range(2, MOST_CHUNKS + 1) if names is None or "interleaved" in names else []
-        return tuple(v for v in allowed if counts is None or v in counts)
+        tried = self.chunks if counts is None else tuple(int(str(v)) for v in counts)
+        return tuple(v for v in tried if names is None or ("1f1b" if v == 1 else "interleaved") in names)
 
     def through(self, parts: Sequence[IslandPart]) -> list[SplitPipeline]:
         """The quickest pipelines through all of these parts, in any order, quickest first."""

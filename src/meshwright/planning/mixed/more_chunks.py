@@ -1,0 +1,61 @@
+"""Pipelines of more chunks than are tried at first, where bubbles take much of the quickest plans.
+
+Among the usual numbers of chunks they would take the place of sequences that are quicker, so they are composed by
+themselves, over the same priced islands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from meshwright.budget import spent
+from meshwright.planning.compose.composer import FARTHEST, Composer
+from meshwright.planning.compose.island_part import IslandPart
+from meshwright.planning.compose.sources.native.pipelines import MORE_CHUNKS
+from meshwright.planning.mixed.source import PricedPlan
+from meshwright.specs.plan import ExecutionPlan
+
+FIRST = 6
+"""Quickest plans that say whether more chunks are worth a look, and sets of such pipelines that are priced in full."""
+MANY = 3
+"""Chunks of a stage that one of these plans has then."""
+BUBBLE = 0.035
+"""Share of the quickest step that its bubbles take then; drawn plans of less gained nothing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class MoreChunks:
+    """Pipeline sets whose stages have more chunks than usual."""
+
+    composer: Composer
+    """Of the usual numbers of chunks."""
+    first: Callable[[Composer, Sequence[IslandPart], int], list[PricedPlan]]
+    """The first sets of a composer over some parts, so many of them priced in full."""
+    _of_more: Composer | None = field(default=None, init=False)
+
+    def quicker(self, parts: Sequence[IslandPart], found: Sequence[PricedPlan]) -> list[PricedPlan]:
+        """Those that are quicker than all plans found before.
+
+        Args:
+            parts: of the cluster.
+            found: plans over these parts, or some of them.
+        """
+        first = sorted(found, key=lambda one: one.step_time_s)[:FIRST]
+        if not first or spent() or self.composer.islands.space.pinned("vpp") is not None:
+            return []
+        best_s = first[0].step_time_s
+        bubble = dict(first[0].estimate.breakdown_s).get("bubble", 0.0)
+        if bubble < BUBBLE * best_s or max(most_chunks(one.plan) for one in first) < MANY:
+            return []
+        if self._of_more is None:
+            self._of_more = self.composer.of_chunks(MORE_CHUNKS)
+        promised = self._of_more.made(parts, 1)
+        if not promised or promised[0].step_s > FARTHEST * best_s:
+            return []
+        return [one for one in self.first(self._of_more, parts, FIRST) if one.step_time_s < best_s]
+
+
+def most_chunks(plan: ExecutionPlan) -> int:
+    """Of any stage of a plan."""
+    return max(len(worker.chunks) for pipeline in plan.pipelines for worker in pipeline.workers)
