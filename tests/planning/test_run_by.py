@@ -7,6 +7,7 @@ import pytest
 import meshwright as mw
 from meshwright.errors import InfeasibleError, UnsupportedError
 from meshwright.fields.job import JobFields
+from meshwright.planning.for_target import TIE
 from meshwright.planning.plan_source import plan_question
 from meshwright.planning.run_by import ASKED, ON_MANY, run_by
 from meshwright.specs.software import DEFAULT_SOFTWARE
@@ -90,3 +91,32 @@ def test_repairs_of_a_few_devices_say_who_runs_them() -> None:
 def test_pipelines_of_two_devices_are_left_to_frameworks_that_have_them() -> None:
     answer = mw.plan("llama-3.2-1b", gpus="2xA100-80", global_batch=16, target="accelerate")
     assert {plan.row.pp for plan in answer.plans if plan.row is not None} == {1}
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"model": "qwen3-32b", "gpus": "2x8xH100", "seq_len": 32768},
+        {"model": "llama-3.1-8b", "gpus": "3x8xA100-40", "global_batch": 96, "seq_len": 8192},
+        {"model": "gemma-2-9b", "gpus": "16xL40S", "global_batch": 64, "seq_len": 4096},
+    ],
+)
+def test_an_answer_that_no_framework_runs_is_quicker_than_any_that_one_runs(asked: dict[str, object]) -> None:
+    answer = mw.plan(**asked)
+    best = answer.plans[0]
+    (reason,) = [one for one in answer.verdict.reasons if one.kind == "run by"]
+    if run_by(best.job):
+        assert reason.facts["rank"] == 1
+    else:
+        assert reason.facts["best"]["step_time_s"] > best.estimate.step_time_s * (1 + min(TIE, best.estimate.tie))
+
+
+def test_a_plan_of_a_stated_framework_is_left_as_it_is() -> None:
+    asked = {"gpus": "2x8xH100", "seq_len": 32768, "software": DEFAULT_SOFTWARE}
+    quickest, launched = mw.plan("qwen3-32b", **asked), mw.plan("qwen3-32b", gpus="2x8xH100", seq_len=32768)
+    limit = 1 + min(TIE, quickest.plans[0].estimate.tie)
+    assert quickest.plans[0].estimate.step_time_s <= launched.plans[0].estimate.step_time_s * 1.0001
+    if quickest.plans[0].name != launched.plans[0].name:
+        assert launched.plans[0].estimate.step_time_s <= quickest.plans[0].estimate.step_time_s * limit
+        (chosen,) = [one for one in launched.assumptions if one.name == "chosen"]
+        assert "runs it as it is" in chosen.value

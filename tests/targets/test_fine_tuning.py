@@ -594,3 +594,12 @@ def test_a_configuration_of_accelerate_may_be_json(tmp_path: Path) -> None:
     assert report.name == "dp4.fsdp.mbs2.gbs8.rc-full"
     assert report.fix is not None
     assert any(change.option == "fsdp_config.fsdp_activation_checkpointing" for change in report.fix.changes)
+
+
+@pytest.mark.parametrize("start", ["NNODES=2 NPROC_PER_NODE=8 llamafactory-cli", "torchrun --nnodes 2 src/launcher.py"])
+def test_copies_of_hybrid_shard_are_the_nodes_of_the_command(tmp_path: Path, start: str) -> None:
+    text = FACTORY.replace("finetuning_type: lora", "finetuning_type: full") + "fsdp: hybrid_shard auto_wrap\n"
+    (tmp_path / "sft.yaml").write_text(text)
+    (tmp_path / "run.sh").write_text(f"#!/bin/bash\n{start} train sft.yaml\n".replace("py train", "py"))
+    report = check(source=tmp_path / "run.sh", gpus="2x8xH100", search=False)
+    assert ".hsdp8." in str(report.name)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from meshwright.app.plan_set import PlanSet, RankedPlan, runner_up
 from meshwright.app.requests.plan import PlanRequest
+from meshwright.budget import spent
 from meshwright.errors import InfeasibleError, Problem
 from meshwright.fields.job import JobFields, SpaceFields
 from meshwright.fields.limits import stopped_warning
@@ -27,10 +29,11 @@ from meshwright.report.words.reasons import reason_text
 from meshwright.report.words.verdict import plan_sentence, run_sentence, verdict_of
 from meshwright.search.watching import part
 from meshwright.specs.job import Job
+from meshwright.units import percent
 
 if TYPE_CHECKING:
     from meshwright.estimate.result import StepPrice
-    from meshwright.planning.under_trainers import UnderTrainer
+    from meshwright.planning.under_trainers import Searched, UnderTrainer
     from meshwright.specs.cluster import ClusterSpec
 
 
@@ -121,6 +124,7 @@ def with_trainers(
     *,
     top: int,
     usual_devices: int | None = None,
+    launched: bool = True,
 ) -> PlanSet:
     """The answer with who runs it; on few devices beside the best plan of each, unless the framework is stated.
 
@@ -132,27 +136,77 @@ def with_trainers(
         aim: what the plans are ordered by, and limits of time and price.
         top: how many plans are shown.
         usual_devices: for whose number a batch that nobody gave is chosen; None for those of the cluster.
+        launched: whether plans that a framework runs may stand for an answer that none runs, where they tie with it.
     """
     from meshwright.planning.run_by import asked_about, run_by, run_by_reason  # loads the targets
 
     jobs = [one.job for one in answer.plans if isinstance(one.job, Job)]
+    able = any(run_by(job) for job in jobs[:1])
     found: tuple[UnderTrainer, ...] = ()
     best = None
-    if _tries_trainers(inputs):
+    if not inputs.software_given and (_tries_trainers(inputs) or not able):
         from meshwright.planning.under_trainers import best_trainer, under_trainers
 
         names = asked_about(inputs.cluster)
-        found = under_trainers(job, limits, aim, names, top=max(top, 2), usual_devices=usual_devices, best_alone=True)
-        best = best_trainer(found, aim)
+        search = partial(under_trainers, job, limits, aim, top=max(top, 2), usual_devices=usual_devices)
+        if _tries_trainers(inputs):
+            found = search(names, best_alone=True)
+            best = best_trainer(found, aim)
+        else:
+            best = _quickest_launched(answer, search, aim, names)
+        if launched and best is not None and not able and _ties(best, answer, aim):
+            answer = _launched(answer, best, search, aim, top=top)
+            jobs = [one.job for one in answer.plans if isinstance(one.job, Job)]
     # The answer itself is what a trainer of the same software would run.
     if best is not None and best.inputs.workload.software == inputs.workload.software:
         best = None if best.trainer in run_by(jobs[0]) else best
-    own = next((one.plan for one in found if best is not None and one.searched is best), None)
-    told = None if own is None or best is None else {"title": best.title, **own.to_dict()}
+    told = None if best is None else {"title": best.title, **best.told.to_dict()}
     verdict = answer.verdict
     reasons = (*verdict.reasons, run_by_reason(jobs, searched=bool(found), best=told))
     verdict = verdict_of(verdict.text, reasons, verdict.runner_up)
     return replace(answer, trainers=tuple(one.plan for one in found), verdict=verdict)
+
+
+def _quickest_launched(
+    answer: PlanSet, search: Callable[..., tuple[UnderTrainer, ...]], aim: Aim, names: Sequence[str]
+) -> Searched | None:
+    """The trainer with the quickest plan of its own; the first whose plan ties with the answer, which none runs."""
+    from meshwright.planning.under_trainers import best_trainer
+
+    found: list[UnderTrainer] = []
+    for name in names:
+        found += search((name,), best_alone=True)
+        best = best_trainer(found, aim)
+        if spent() or (best is not None and _ties(best, answer, aim)):
+            return best
+    return best_trainer(found, aim)
+
+
+def _ties(best: Searched, answer: PlanSet, aim: Aim) -> bool:
+    """Whether the best plan that a trainer runs is about as quick as the answer, and leaves as much memory free."""
+    from meshwright.planning.for_target import TIE
+
+    quickest, own = answer.plans[0].estimate, best.plans.found.result.plans[0].estimate
+    within = quickest.step_time_s * (1.0 + min(TIE, quickest.tie))
+    roomy = own.fits == "yes" or quickest.fits != "yes"  # no memory is given up for it
+    return aim == QUICKEST and roomy and own.step_time_s <= within
+
+
+def _launched(
+    answer: PlanSet, best: Searched, search: Callable[..., tuple[UnderTrainer, ...]], aim: Aim, *, top: int
+) -> PlanSet:
+    """The plans that a trainer runs, for an answer that ties with their best and that no framework runs."""
+    from meshwright.planning.under_trainers import best_trainer
+
+    whole = search((best.trainer,), pareto=bool(answer.pareto))
+    best = best_trainer(whole, aim) or best  # the first search looked for its best plan alone
+    quickest, own = answer.plans[0], best.plans.found.result.plans[0].estimate
+    lost = own.step_time_s / quickest.estimate.step_time_s - 1.0
+    beside = f"predicted {percent(lost)} quicker" if lost > 0.0005 else "predicted as quick"
+    other = quickest.name or "a plan of unequal parts"
+    said = f"{best.title} runs it as it is; {other} is {beside}, and no framework known here runs it"
+    plans = replace(best.plans, chosen=Assumption(name="chosen", value=said, basis="assumed"))
+    return plan_set(best.inputs, plans, top=top, aim=aim)
 
 
 def fine_tuned(

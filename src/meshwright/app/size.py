@@ -104,6 +104,7 @@ def size(request: SizeRequest) -> SizeAnswer:
         goal.aim.of_run(base.workload, found.devices),
         top=1,
         usual_devices=BATCH_DEVICES,
+        launched=False,  # a slower plan could miss the goal
     )
     return _answer(spec, goal, sized, plans, BATCH_DEVICES)
 

@@ -52,6 +52,13 @@ class Searched:
         """As the trainer's own people write it."""
         return TARGETS[self.trainer].title
 
+    @property
+    def told(self) -> TrainerPlan:
+        """Its best plan, as the table of trainers has it."""
+        best = self.plans.found.result.plans[0]
+        line = best.row.format() if best.row is not None else "recompute per layer"
+        return trainer_plan(self.trainer, line, best.estimate, fits=True)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnderTrainer:
@@ -131,9 +138,7 @@ def _under(
         return UnderTrainer(plan=TrainerPlan(trainer=trainer, why=why_not(error.problems[0])))
     searched = Searched(trainer=trainer, inputs=inputs, plans=plans)
     if plans.found.result.plans:
-        best = plans.found.result.plans[0]
-        line = best.row.format() if best.row is not None else "recompute per layer"
-        return UnderTrainer(plan=trainer_plan(trainer, line, best.estimate, fits=True), searched=searched)
+        return UnderTrainer(plan=searched.told, searched=searched)
     from meshwright.planning.repair.leanest import leanest  # most questions have plans that fit
 
     assert plans.space is not None

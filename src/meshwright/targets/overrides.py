@@ -7,10 +7,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.formats.shell import Word, word
 from meshwright.targets.contract import Files
+
+if TYPE_CHECKING:
+    from meshwright.formats.shell import Launch
 
 FILE = "overrides.json"
 """Stands for the words of a command among the files of a run: value by dotted path."""
@@ -96,6 +99,18 @@ def _by_names(words: Iterable[Word], holds: Callable[[str], bool]) -> Overrides:
         elif last:
             found[last], last = one, ""
     return found
+
+
+def nodes(launch: Launch) -> Overrides:
+    """Nodes that a command starts on, by its launcher or its environment; nothing where neither says them.
+
+    Args:
+        launch: the command.
+    """
+    stated = by_names(launch.launcher, ("nnodes", "num_machines"))
+    held = launch.environment.get("NNODES")
+    found = next(iter(stated.values()), None) or (Word(held) if held else None)
+    return {} if found is None or found.unknown is not None else {"nnodes": found}
 
 
 def as_file(given: Overrides) -> str:

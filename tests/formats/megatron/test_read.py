@@ -178,3 +178,14 @@ def test_scripts_of_earlier_releases_are_said_to_be_priced_with_todays_attention
     sizes = "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --fp16"
     read = read_flags(f"torchrun --nproc_per_node 8 pretrain_gpt.py {sizes} --micro-batch-size 4 {more}\n")
     assert any("priced as today's fused kernel" in note for note in read.notes) == noted
+
+
+@pytest.mark.parametrize(("experts", "ep", "wrong"), [(64, 8, False), (4, 4, True)])
+def test_experts_of_megablocks_are_spread_over_data_ranks(experts: int, ep: int, wrong: bool) -> None:
+    sizes = "--num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 --bf16"
+    own = f"--moe-num-experts={experts} --moe-loss-weight=0.1 --moe-expert-model-parallelism"
+    read = read_flags(f"torchrun --nproc_per_node 8 pretrain_gpt.py {sizes} --micro-batch-size 4 {own}\n")
+    assert read.row is not None
+    assert (read.row.ep, read.row.dispatcher) == (ep, "alltoall")
+    assert (read.model["experts"], read.model["top_k"]) == (experts, 1)
+    assert any("do not divide over 8 data ranks" in one.why for one in read.problems) == wrong

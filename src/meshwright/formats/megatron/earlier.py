@@ -32,6 +32,7 @@ def _gone(why: str, *, takes: bool = False) -> Earlier:
     return Earlier(meaning=why, takes=takes)
 
 
+EXPERTS_OVER_DATA = "--moe-expert-model-parallelism"
 EARLIER = {
     "--checkpoint-activations": Earlier(meaning="full recompute, today's --recompute-granularity full", gives=_FULL),
     "--checkpoint-num-layers": _renamed("--recompute-num-layers"),
@@ -66,6 +67,13 @@ EARLIER = {
     "--layernorm-epsilon": _renamed("--norm-epsilon"),
     "--rotary-position-embeddings-theta": _renamed("--rotary-base"),
     "--topk": _renamed("--moe-router-topk"),
+    "--moe-num-experts": _renamed("--num-experts"),
+    "--moe-top-k": _renamed("--moe-router-topk"),
+    "--moe-loss-weight": _gone("without effect on a plan here", takes=True),
+    "--moe-capacity-factor": _renamed("--moe-expert-capacity-factor"),
+    EXPERTS_OVER_DATA: Earlier(
+        meaning="of MegaBlocks' fork, experts spread over the data ranks", gives=((EXPERTS_OVER_DATA, ""),)
+    ),
     "--local_rank": _gone("set by the launcher", takes=True),
     "--local-rank": _gone("set by the launcher", takes=True),
     "--cpu-optimizer": _renamed("--optimizer-cpu-offload", takes=False),

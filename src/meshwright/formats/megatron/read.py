@@ -67,6 +67,10 @@ def read_flags(
         found, notes, problems = _of_words(source), [], []
     problems += found.problems
     values = read_options(found.words)
+    if any(one.text.startswith("--moe-num-experts") for one in found.words):
+        # What MegaBlocks' fork does without an option.
+        values.given.setdefault("--moe-router-topk", ("1",))
+        values.given.setdefault("--moe-token-dispatcher-type", ("alltoall",))
     if found.questions or (not found.words and not problems):
         return MegatronFlags(
             row=None,

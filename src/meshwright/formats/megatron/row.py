@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from meshwright.errors import Problem
+from meshwright.formats.megatron.earlier import EXPERTS_OVER_DATA
 from meshwright.formats.megatron.options import Values
 from meshwright.specs.row import PlanRow, default_schedule
 from meshwright.specs.strategy import RECOMPUTE_MODULES, ExpertOverlap
@@ -54,6 +55,12 @@ def read_row(values: Values, devices: int | None, problems: list[Problem]) -> Pl
         problems.append(Problem(what=f"there are {devices} devices", why=why, field="devices"))
         return None
     dp = devices // model_parallel
+    if values.has(EXPERTS_OVER_DATA):  # each data rank holds its share, or a part of one expert where there are fewer
+        experts = values.whole("--num-experts", 1)
+        ep, etp = min(dp, experts), 1
+        if dp > ep or experts % ep:
+            why = f"experts are cut where {experts} of them do not divide over {dp} data ranks, which no row says"
+            problems.append(Problem(what=f"{EXPERTS_OVER_DATA} is given", why=why, field=EXPERTS_OVER_DATA))
     if (tp * cp * dp) % (ep * etp):
         why = f"ep x etp must divide tp x cp x dp = {tp * cp * dp}"
         problems.append(Problem(what=f"ep {ep} x etp {etp} = {ep * etp}", why=why, field="ep"))

@@ -21,7 +21,7 @@ from meshwright.targets.contract import Files, file_of, marked
 from meshwright.targets.keys import KeyReader, Keys, nested_tables, yaml_text
 from meshwright.targets.llamafactory.v1 import RECOGNISED, read_v1
 from meshwright.targets.one_strategy import Note, OneStrategyTarget
-from meshwright.targets.overrides import by_equals, by_flags
+from meshwright.targets.overrides import by_equals, by_flags, nodes
 from meshwright.targets.sayable import Plan, only
 
 TITLE = "LLaMA-Factory"
@@ -260,7 +260,7 @@ TARGET = OneStrategyTarget(
     ),
     read=read,
     recognised=_recognised,
-    overrides=lambda launch: {**by_flags(launch.words), **by_equals(launch.words)},
+    overrides=lambda launch: {**nodes(launch), **by_flags(launch.words), **by_equals(launch.words)},
     beside=(deepspeed.CONFIG, hugging_face.ARGUMENTS),
     named=fine_tuning.engine_named,
     edited=_edited,
