@@ -182,6 +182,58 @@ def test_a_quoted_command_exists_and_runs(example: Example, folder: Path) -> Non
     assert result.returncode in (0, 5), f"{example.command}\n{result.stderr}"
 
 
+def fenced(page: Path) -> list[tuple[str, str]]:
+    """Kind and text of every block of a page."""
+    return re.findall(r"^```(\w*)[^\n]*\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+NOT_ASKED = {
+    "meshwright compare first-launch/plan.json --with-run run.log": "the log is of the reader's own run",
+    "meshwright check llama-3-8b train.sh --gpus 8xH100 --watch": "it waits for the reader's next edit",
+    "meshwright serve --port 8417 --workers 2 --queue jobs.db": "tests/service runs it",
+}
+"""Commands of blocks without output that no test starts, whose options are looked up instead."""
+
+
+def commands_without_output() -> list[Example]:
+    """Commands of plain blocks."""
+    return [
+        Example(page, line, ())
+        for page in PAGES
+        for kind, block in fenced(page)
+        for line in block.split("\n")
+        if not kind and line.startswith("meshwright ")
+    ]
+
+
+@pytest.mark.parametrize("example", commands_without_output(), ids=lambda example: example.command)
+def test_a_command_of_a_plain_block_runs(example: Example, folder: Path) -> None:
+    if example.command in NOT_ASKED:
+        words = shlex.split(example.command)
+        described = answered(f"meshwright {words[1]} --help-all", folder).stdout
+        assert all(word in described for word in words if word.startswith("--"))
+        return
+    result = answered(example.command, folder)
+    assert "Traceback" not in result.stderr
+    assert result.returncode in (0, 5), result.stderr
+
+
+PROGRAMS = [
+    pytest.param(program, id=f"{page.name}: {place}")
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "api.md")
+    for place, (kind, program) in enumerate(fenced(page))
+    if kind == "python" and program.startswith("import meshwright")
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_of_the_first_pages_runs(program: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def update(example: Example, printed: list[str]) -> None:
     """Write the present output below the command, cut where the page cuts it."""
     text = example.page.read_text()

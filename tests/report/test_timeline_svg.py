@@ -52,6 +52,29 @@ def test_everything_lies_inside_and_nothing_overlaps(name: str, p: int, m: int, 
     assert len(at) == (p if p <= 16 else -(-p // 8))
 
 
+def test_a_window_draws_the_tasks_of_its_part_alone_as_long_as_they_run() -> None:
+    picture = unequal_picture("1f1b", 4, 64)
+    whole, part = timeline_svg([picture]), timeline_svg([picture], (0.45, 0.55))
+    timeline, from_s, to_s = picture.timeline, 0.45 * picture.end_s, 0.55 * picture.end_s
+    forwards = (timeline.table.kind == Kind.F) & (timeline.end_s >= from_s) & (timeline.start_s <= to_s)
+    found = re.findall(rf'<path fill="{COLOURS[Kind.F]}" d="([^"]*)"', part)
+    assert sum(path.count("M") for path in found) == forwards.sum()
+    assert len(part) < len(whole) / 2
+    boxed = [tuple(map(float, one)) for path in found for one in re.findall(r"M(-?[\d.]+) [\d.]+h([\d.]+)", path)]
+    middle = LEFT + PLOT / 2
+    scale = PLOT / (to_s - from_s)
+    starts = (LEFT + (timeline.start_s[forwards] - from_s) * scale).tolist()
+    assert sorted(x for x, _ in boxed) == pytest.approx(sorted(starts), abs=0.01)
+    assert any(x < middle < x + width for x, width in boxed)
+    assert 'clip-path="url(#window)"' in part
+    marks = [
+        float(text.text or 0)
+        for text in ET.fromstring(part).iter(f"{NAMESPACE}text")
+        if text.get("class") == "m" and re.fullmatch(r"[\d.]+", text.text or "")
+    ]
+    assert marks[0] > 0, "the axis has the moments of the whole step"
+
+
 def test_fused_tasks_share_the_height_of_their_row() -> None:
     svg = timeline_svg([unequal_picture("dualpipe", 4, 8)])
     heights = {height for *_, height in boxes(svg, COLOURS[Kind.B])}

@@ -42,12 +42,16 @@ class DrawnSchedules(Answer):
         """As data: `meshwright.schedule/1` or one of its neighbours."""
         return self.document
 
-    def svg(self) -> str:
-        """All schedules as one figure."""
-        from meshwright.report.picture import schedule_picture
-        from meshwright.report.timeline_svg import timeline_svg
+    def svg(self, window: tuple[float, float] | None = None) -> str:
+        """All schedules as one figure.
 
-        return timeline_svg([schedule_picture(document, timeline) for document, timeline in self.runs])
+        Args:
+            window: shares of the time between which they are drawn; None for all of it.
+        """
+        from meshwright.report.picture import schedule_picture
+        from meshwright.report.timeline_svg import WHOLE, timeline_svg
+
+        return timeline_svg([schedule_picture(document, timeline) for document, timeline in self.runs], window or WHOLE)
 
     def write_csv(self, path: str) -> None:
         """Write the order as PyTorch loads it."""

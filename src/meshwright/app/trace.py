@@ -75,11 +75,15 @@ class Trace(Answer):
             )
         return trace_bytes(self.picture, compress=compress)
 
-    def svg(self) -> str:
-        """The figure."""
-        from meshwright.report.timeline_svg import timeline_svg
+    def svg(self, window: tuple[float, float] | None = None) -> str:
+        """The figure.
 
-        return timeline_svg([self.picture])
+        Args:
+            window: shares of the step between which it is drawn; None for all of it.
+        """
+        from meshwright.report.timeline_svg import WHOLE, timeline_svg
+
+        return timeline_svg([self.picture], window or WHOLE)
 
     def memory_snapshot(self) -> bytes:
         """The pickle that PyTorch's memory viewer opens: bytes of every worker over the step.
@@ -172,7 +176,7 @@ def trace(request: TraceRequest) -> Trace:
     if output is not None:
         write_file(Path(output), found.chrome(compress=os.fspath(output).endswith(".gz")))
     if svg is not None:
-        write_figure(Path(svg), found.svg())
+        write_figure(Path(svg), found.svg(request.window))
     if request.memory_snapshot is not None:
         write_file(Path(request.memory_snapshot), found.memory_snapshot())
     return found

@@ -163,7 +163,7 @@ def scheduled(out: Output, request: Any, answer: Any) -> None:
         answer.write_csv(request.csv)
         out.note(f"order written to {request.csv}")
     if not request.listed:
-        _picture(out, request, answer)
+        _figure(out, request.svg, lambda: answer.svg(request.window), DRAWN)
     out.show(answer.to_dict(), lambda _: answer)
 
 

@@ -12,7 +12,7 @@ from meshwright.fields.field import Field
 from meshwright.fields.kinds import Devices, Texts
 from meshwright.fields.request import Request, request_fields
 
-NOT_OF_THE_ANSWER = ("output", "svg", "format", "port", "no_browser")
+NOT_OF_THE_ANSWER = ("output", "svg", "window", "format", "port", "no_browser")
 """Fields that change where and how an answer is shown, and no number of it."""
 
 

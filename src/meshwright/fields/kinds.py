@@ -229,6 +229,23 @@ class Duration(FieldKind):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Window(FieldKind):
+    """A part of a whole, from one share to another: `40%-60%`."""
+
+    metavar: str = "PCT-PCT"
+    annotation: str = "str"
+
+    def read(self, name: str, value: Any) -> tuple[float, float]:
+        """Both shares, from 0 to 1."""
+        share = r"\s*([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%\s*"
+        match = re.fullmatch(f"{share}-{share}", value[:64]) if isinstance(value, str) else None
+        low, high = (float(one) / 100.0 for one in match.groups()) if match else (1.0, 0.0)
+        if not 0 <= low < high <= 1:
+            raise self.wrong(name, value, "must be two shares of the whole, the lower first", "for example 40%-60%")
+        return low, high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice(FieldKind):
     """One of a few names."""
 

@@ -6,13 +6,16 @@ small files.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 
 import numpy as np
 
 from meshwright.report.picture import WORDS, MemoryLine, Picture, paler, ticks, time_unit
-from meshwright.schedules import Kind
+from meshwright.schedules import Kind, Timeline
+from meshwright.shapes import Bool
 from meshwright.units import GIB, gib, significant
 
 COLOURS = {
@@ -35,34 +38,70 @@ PALEST = 0.55
 """How far the last chunk's colour goes towards white."""
 
 
-def timeline_svg(pictures: Sequence[Picture]) -> str:
+WHOLE = (0.0, 1.0)
+"""A window that leaves nothing out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Across:
+    """Where moments of a step are in the figure."""
+
+    from_s: float
+    to_s: float
+
+    @property
+    def scale(self) -> float:
+        """Of seconds to the figure's units."""
+        return PLOT / (self.to_s - self.from_s)
+
+    @property
+    def left(self) -> float:
+        """Of the moment 0, which a window may have left of the figure."""
+        return LEFT - self.from_s * self.scale
+
+    def within(self, timeline: Timeline) -> Bool[np.ndarray, " tasks"]:
+        """Which tasks are seen."""
+        seen: Bool[np.ndarray, " tasks"] = (timeline.end_s >= self.from_s) & (timeline.start_s <= self.to_s)
+        return seen
+
+
+def timeline_svg(pictures: Sequence[Picture], window: tuple[float, float] = WHOLE) -> str:
     """One figure of one step, or of several stacked on one time axis.
 
     Args:
         pictures: the steps.
+        window: shares of the longest step between which they are drawn.
 
     Returns:
         An SVG document.
     """
     # A step that takes no time is drawn on an axis of one second.
     end_s = max(picture.end_s for picture in pictures) or 1.0
-    scale = PLOT / end_s
+    across = _Across(window[0] * end_s, window[1] * end_s)
     parts = _legend(pictures, 6.0)
     y = 28.0
     lead = [f"{number}: " if len(pictures) > 1 else "" for number in range(1, len(pictures) + 1)]
     for number, picture in zip(lead, pictures, strict=True):
         parts.append(_text(LEFT, y + 11, number + picture.title, "title"))
         y += 18
-        drawn, height = _rows(picture, y, scale)
-        parts += drawn
+        drawn, names, height = _rows(picture, y, across)
+        parts += [*_seen(drawn, window), *names]
         y += height + 4
-    parts += _axis(end_s, y)
+    parts += _axis(across, y)
     y += 32
     for number, picture in zip(lead, pictures, strict=True):
         if picture.memory:
-            parts += _memory(picture, y, scale, number)
+            line, words = _memory(picture, y, across, number)
+            parts += [words[0], *_seen(line, window), *words[1:]]
             y += MEMORY_HEIGHT + 30
+    if window != WHOLE:
+        parts.insert(0, f'<clipPath id="window"><rect x="{_n(LEFT)}" width="{_n(PLOT)}" height="{_n(y)}"/></clipPath>')
     return _document(parts, LEFT + PLOT + RIGHT, y)
+
+
+def _seen(parts: list[str], window: tuple[float, float]) -> list[str]:
+    """What is drawn along the axis, cut where a window ends."""
+    return parts if window == WHOLE else ['<g clip-path="url(#window)">', *parts, "</g>"]
 
 
 def _document(parts: list[str], width: float, height: float) -> str:
@@ -90,12 +129,14 @@ def _row_height(workers: int) -> float:
     return 20.0 if workers <= 10 else max(8.0, 200.0 / workers + 4.0)
 
 
-def _rows(picture: Picture, top: float, scale: float) -> tuple[list[str], float]:
-    """The rows of one step, and their height."""
+def _rows(picture: Picture, top: float, across: _Across) -> tuple[list[str], list[str], float]:
+    """The rows of one step, their names, and their height."""
     table, timeline = picture.timeline.table, picture.timeline
+    scale, left = across.scale, across.left
+    seen = picture.computed[across.within(timeline)[picture.computed]]
     pitch = _row_height(table.p)
     inner = pitch - (2.0 if pitch > 10 else 1.0)
-    x = LEFT + timeline.start_s * scale
+    x = left + timeline.start_s * scale
     width = (timeline.end_s - timeline.start_s) * scale
     y = top + table.worker * pitch
     height = np.full(table.tasks, inner)
@@ -105,25 +146,25 @@ def _rows(picture: Picture, top: float, scale: float) -> tuple[list[str], float]
     height[first | second] = inner / 2
     y = np.where(second, y + inner / 2, y)
     gap = np.where(width > 4, 0.6, 0.0)
-    empty = "".join(_box(LEFT, top + row * pitch, picture.end_s * scale, inner) for row in range(table.p))
+    empty = "".join(_box(left, top + row * pitch, picture.end_s * scale, inner) for row in range(table.p))
     parts = [f'<path fill="{IDLE}" d="{empty}"/>']
     for kind in sorted(set(table.kind.tolist())):
         for chunk in range(table.v):
-            own = picture.computed[(table.kind == kind)[picture.computed] & (table.chunk == chunk)[picture.computed]]
+            own = seen[(table.kind == kind)[seen] & (table.chunk == chunk)[seen]]
             if not len(own):
                 continue
             columns = (x[own], y[own], (width - gap)[own], height[own])
             boxes = "".join(_box(*box) for box in zip(*(c.tolist() for c in columns), strict=True))
             parts.append(f'<path fill="{_shade(COLOURS.get(Kind(kind), OTHER), chunk, table.v)}" d="{boxes}"/>')
     for span in picture.spans:
-        box = _box(LEFT + span.start_s * scale, top + span.worker * pitch, (span.end_s - span.start_s) * scale, inner)
+        box = _box(left + span.start_s * scale, top + span.worker * pitch, (span.end_s - span.start_s) * scale, inner)
         parts.append(f'<path fill="{SPAN_COLOURS[span.lane]}" d="{box}"><title>{escape(span.name)}</title></path>')
-    parts += _numbers(picture, x, y, width, height)
+    parts += _numbers(picture, seen, x, y, width, height)
     every = 1 if pitch >= 12 else 4 if table.p <= 32 else 8
-    parts += [
+    names = [
         _text(LEFT - 6, top + row * pitch + inner / 2, f"{picture.noun} {row}", "r") for row in range(0, table.p, every)
     ]
-    return parts, table.p * pitch
+    return parts, names, table.p * pitch
 
 
 def _box(x: float, y: float, width: float, height: float) -> str:
@@ -131,13 +172,15 @@ def _box(x: float, y: float, width: float, height: float) -> str:
     return f"M{_n(x)} {_n(y)}h{wide}v{high}h-{wide}z"
 
 
-def _numbers(picture: Picture, x: np.ndarray, y: np.ndarray, width: np.ndarray, height: np.ndarray) -> Iterator[str]:
+def _numbers(
+    picture: Picture, seen: np.ndarray, x: np.ndarray, y: np.ndarray, width: np.ndarray, height: np.ndarray
+) -> Iterator[str]:
     """Micro-batches, where they fit."""
     table = picture.timeline.table
     units = table.micro_batch if table.segments == 1 else table.micro_batch // table.segments
     digits = np.char.str_len(units.astype(str))
     size = np.minimum(height * 0.62, width / digits * 1.35)
-    fits = picture.computed[size[picture.computed] >= 5.0]
+    fits = seen[size[seen] >= 5.0]
     if len(fits) > MOST_NUMBERS:
         return
     size = np.minimum(np.floor(size * 2) / 2, 10.0)
@@ -173,18 +216,21 @@ def _legend(pictures: Sequence[Picture], top: float) -> list[str]:
     return [*parts, _text(x + 4, top + 11, note)]
 
 
-def _axis(end_s: float, top: float) -> list[str]:
-    unit_s, unit = time_unit(end_s)
+def _axis(across: _Across, top: float) -> list[str]:
+    unit_s, unit = time_unit(across.to_s)
     parts = [f'<path stroke="{INK}" stroke-width="0.8" fill="none" d="M{_n(LEFT)} {_n(top)}h{_n(PLOT)}"/>']
-    for at_s in ticks(end_s):
-        x = LEFT + at_s / end_s * PLOT
+    step_s = (*ticks(across.to_s - across.from_s), across.to_s)[1]
+    first = math.ceil(across.from_s / step_s * (1 - 1e-9))
+    for at_s in (step_s * number for number in range(first, int(across.to_s / step_s * (1 + 1e-9)) + 1)):
+        x = across.left + at_s * across.scale
         parts.append(f'<path stroke="{INK}" stroke-width="0.8" d="M{_n(x)} {_n(top)}v4"/>')
         parts.append(_text(x, top + 15, significant(at_s / unit_s), "m"))
     return [*parts, _text(LEFT + PLOT / 2, top + 27, f"time, {unit}", "m")]
 
 
-def _memory(picture: Picture, top: float, scale: float, lead: str) -> list[str]:
-    """Memory of the fullest worker over time, under its capacity."""
+def _memory(picture: Picture, top: float, across: _Across, lead: str) -> tuple[list[str], list[str]]:
+    """Memory of the fullest worker over time, and what is written beside it, its title first."""
+    scale, left = across.scale, across.left
     worker = max(range(len(picture.memory)), key=lambda at: picture.memory[at].peak_bytes)
     line = picture.memory[worker]
     highest = max(line.capacity_bytes, line.peak_bytes) * 1.05
@@ -195,16 +241,15 @@ def _memory(picture: Picture, top: float, scale: float, lead: str) -> list[str]:
 
     base, peak = line.held_bytes + line.transient_bytes, significant(line.peak_bytes / GIB)
     wide = picture.end_s * scale
-    steps = _staircase(line, scale, y, wide)
-    parts = [
-        _text(
-            LEFT,
-            top + 10,
-            f"{lead}memory of {picture.noun} {worker}, the fullest, in GiB: {peak} at most",
-        ),
-        f'<path fill="#bcd4e8" d="{steps}V{_n(y(base))}H{_n(LEFT)}z"/>',
-        f'<path fill="#d9d9d9" d="{_box(LEFT, y(base), wide, floor - y(base))}"/>',
+    steps = _staircase(line, across, y, wide)
+    title = f"{lead}memory of {picture.noun} {worker}, the fullest, in GiB: {peak} at most"
+    drawn = [
+        f'<path fill="#bcd4e8" d="{steps}V{_n(y(base))}H{_n(left)}z"/>',
+        f'<path fill="#d9d9d9" d="{_box(left, y(base), wide, floor - y(base))}"/>',
         f'<path stroke="{INK}" stroke-width="0.8" fill="none" d="{steps}"/>',
+    ]
+    parts = [
+        _text(LEFT, top + 10, title),
         f'<path stroke="{CAPACITY}" stroke-dasharray="5 3" fill="none" '
         f'd="M{_n(LEFT)} {_n(y(line.capacity_bytes))}h{_n(PLOT)}"/>',
         _text(LEFT + 4, floor - 4, "states and buffers"),
@@ -213,15 +258,17 @@ def _memory(picture: Picture, top: float, scale: float, lead: str) -> list[str]:
         ),
     ]
     if base and y(base) - y(line.peak_bytes) > 14:
-        parts.append(_text(LEFT + wide / 2, y(base) - 4, "activations", "m"))
+        middle = (max(left, LEFT) + min(left + wide, LEFT + PLOT)) / 2
+        parts.append(_text(middle, y(base) - 4, "activations", "m"))
     for size in ticks(highest / GIB, most=3):
         parts.append(_text(LEFT - 6, y(size * GIB), significant(size), "r"))
-    return parts
+    return drawn, parts
 
 
-def _staircase(line: MemoryLine, scale: float, y: Callable[[float], float], wide: float) -> str:
+def _staircase(line: MemoryLine, across: _Across, y: Callable[[float], float], wide: float) -> str:
     """The path of bytes over time; where changes are closer than pixels, the most of each pixel."""
-    at, size = line.at_s * scale, line.activations_bytes
+    left = across.left
+    at, size = line.at_s * across.scale, line.activations_bytes
     if len(at) > wide:
         # The level that a pixel begins with counts too: the change before it.
         pixel = at.astype(np.int64)
@@ -229,7 +276,7 @@ def _staircase(line: MemoryLine, scale: float, y: Callable[[float], float], wide
         size = np.maximum(np.maximum.reduceat(size, starts), np.append(0.0, size[starts[1:] - 1]))
         at = pixel[starts].astype(float)
     base = line.held_bytes + line.transient_bytes
-    moves = [f"M{_n(LEFT)} {_n(y(base))}"]
+    moves = [f"M{_n(left)} {_n(y(base))}"]
     for moment, level in zip(at.tolist(), size.tolist(), strict=True):
-        moves.append(f"H{_n(LEFT + moment)}V{_n(y(base + level))}")
-    return "".join(moves) + f"H{_n(LEFT + wide)}"
+        moves.append(f"H{_n(left + moment)}V{_n(y(base + level))}")
+    return "".join(moves) + f"H{_n(left + wide)}"

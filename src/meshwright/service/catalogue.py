@@ -40,7 +40,9 @@ QUICK = ("estimate", "models list", "models show", "gpus list", "gpus show", "cl
 """Verbs that search nothing: a few milliseconds each, with workers of their own."""
 LISTS = {"models": "models list", "gpus": "gpus list"}
 """What GET lists; GET .../NAME shows one."""
-NOT_ASKED = frozenset(("output", "svg", "memory_snapshot", "directory", "force", "workload", "profiles", "fix"))
+NOT_ASKED = frozenset(
+    ("output", "svg", "window", "memory_snapshot", "directory", "force", "workload", "profiles", "fix")
+)
 """Fields that write files, read folders or hold objects of Python."""
 TEXT_OF_SCRIPT = ("arguments", "environment")
 """Fields whose texts a launch script is given: data, whatever they look like."""

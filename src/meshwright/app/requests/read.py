@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from meshwright.app.requests.plan import PICTURE
 from meshwright.fields.field import ask, group
 from meshwright.fields.job import FRAMEWORK_HELP, MONEY_AND_POWER, NAME, PLAN_FILE_HELP, WRITE_ONE, JobFields
-from meshwright.fields.kinds import FieldKind, Flag, OutputFile
+from meshwright.fields.kinds import FieldKind, Flag, OutputFile, Window
 from meshwright.fields.request import Reading, Request, request_fields
 
 PATH = FieldKind(metavar="LOG", annotation="str | os.PathLike[str]")
@@ -157,6 +157,9 @@ class TraceRequest(Request):
         short="-o",
     )
     svg: Any = ask("Figure, SVG or PNG.", OutputFile())
+    window: tuple[float, float] | None = ask(
+        "The part of the step that the figure shows, such as 40%-60% of a long one.", Window(), usual="all of it"
+    )
     memory_snapshot: Any = ask("Memory over the step, for PyTorch's memory viewer (pickle).", OutputFile())
     text: bool = ask("Draw the timeline as text (the default if no file is named).", Flag(), python=False)
     job: JobFields = group(
@@ -173,6 +176,8 @@ class TraceRequest(Request):
         if isinstance(self.plan, str) and "model" not in self.given and not is_file(self.plan):
             fix = f"for example {reading.called('model')} llama-3.1-70b; only a plan file carries its model"
             reading.missing("model", fix)
+        if "svg" not in self.given:
+            reading.refuse(("window",), f"without {reading.called('svg')}", "it is a part of the figure")
         named = ("output", "svg", "memory_snapshot")
         files = {name: Path(path).resolve() for name in named if (path := getattr(self, name)) is not None}
         for name, path in files.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwright.fields.field import Field, ask, group, settings
-from meshwright.fields.kinds import Choice, FieldKind, Flag, Number, OutputFile, Texts, Whole
+from meshwright.fields.kinds import Choice, FieldKind, Flag, Number, OutputFile, Texts, Whole, Window
 from meshwright.fields.limits import LimitFields
 from meshwright.fields.request import Reading, Request
 
@@ -100,6 +100,9 @@ class ScheduleRequest(Request):
         usual="makespan",
     )
     svg: str | None = ask("Write the drawing as a figure, SVG or PNG.", OutputFile())
+    window: tuple[float, float] | None = ask(
+        "The part of the time that the figure shows, such as 40%-60% of a long schedule.", Window(), usual="all of it"
+    )
     csv: str | None = ask("Write the schedule as a CSV that PyTorch loads.", OutputFile())
     source: str | None = ask(
         "Read a PyTorch schedule CSV, instead of NAME, --p and --m.", FieldKind(metavar="FILE"), option="--from"
@@ -137,6 +140,8 @@ class ScheduleRequest(Request):
                 reading.missing("name", "name a schedule; `meshwright schedule list` shows all")
             if not self.listed:
                 self._sized(reading)
+        if reading.typed and "svg" not in self.given:
+            reading.refuse(("window",), f"without {reading.called('svg')}", "it is a part of the figure")
         if not self.best:
             reading.refuse(OF_BEST, NOT_WANTED, "only `schedule best` looks for an order", "leave it out")
         elif self.room is None:
