@@ -59,3 +59,22 @@ def test_a_device_without_a_usual_node_gets_an_assumed_one() -> None:
     cluster = parse_gpus("16xthing", lambda _: bare)
     assert [domain.size for domain in cluster.groups[0].domains] == [8, 16]
     assert {domain.basis for domain in cluster.groups[0].domains} == {"assumed"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1x9xH100", ["of 3 (usual: 8)", "say 9xH100 for nodes of 8 and 1, or nvlink_domain"]),
+        ("1x11xH100", ["of 1 (usual: 8)", "say 11xH100 for nodes of 8 and 3"]),
+        ("2x12xH100", ["of 6 (usual: 8)", "; say nvlink_domain in a cluster file"]),
+    ],
+)
+def test_a_node_that_is_no_whole_domains_says_how_it_was_cut(text: str, said: list[str]) -> None:
+    told = {one.name: one for one in assumptions(resolve_gpus(text))}["H100 NVLink4 domains"]
+    assert told.basis == "assumed"
+    assert [words for words in said if words not in told.value] == []
+
+
+@pytest.mark.parametrize("text", ["1x8xH100", "1x7xH100", "2x16xH100", "9xH100", "1x9xL4", "144xGB200"])
+def test_a_node_of_whole_domains_or_fewer_devices_says_nothing_of_them(text: str) -> None:
+    assert [one.name for one in assumptions(resolve_gpus(text)) if one.name.endswith(" domains")] == []

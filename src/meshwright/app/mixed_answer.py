@@ -13,7 +13,7 @@ from meshwright.formats.cluster import Assumption
 from meshwright.planning.mixed.devices_used import devices_used
 from meshwright.planning.mixed.mixing import Mixing, idle_devices, mixing_of
 from meshwright.planning.mixed.preemptions import Preempted, preempted
-from meshwright.planning.mixed.search import MixedPlans
+from meshwright.planning.mixed.search import MixedPlans, offer_of
 from meshwright.planning.mixed.slices import Composition
 from meshwright.planning.mixed.source import PricedPlan, SearchRecord, StageSource
 from meshwright.planning.objectives import QUICKEST, Aim
@@ -37,7 +37,10 @@ from meshwright.specs.measured import MeasuredModel, MeasuredWorkload
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.workload import Workload
 from meshwright.targets import TARGETS
-from meshwright.units import seconds, usd
+from meshwright.units import percent, seconds, usd
+
+CLEARLY_CHEAPER = 0.1
+"""Share of the price of a step that a slower plan must save to be named beside the quickest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,7 @@ def mixed_answer(
         *price_reasons(best.job, best.estimate, aim),
     ]
     why = [*map(reason_text, reasons), *_cheaper_than(found, aim), *_preemption_lines(preempted(best), behind)]
+    why += _cheaper_though_slower(found, aim)
     why += composition_lines(composition) if composition else ()
     why += mixing_lines(mixing, held=composition is None) if mixing else search_lines(searched, best.step_time_s)
     return PlanSet(
@@ -177,6 +181,23 @@ def _cheaper_than(found: MixedPlans, aim: Aim) -> Iterator[str]:
     price, dearest = found.candidates[0].estimate.price_per_step, found.quickest.estimate.price_per_step
     if aim.rents and aim.by.paid_links and price is not None and dearest is not None and price < dearest * (1 - 1e-9):
         yield f"the quickest plan takes {seconds(found.quickest.step_time_s)} for {usd(dearest)}"
+
+
+def _cheaper_though_slower(found: MixedPlans, aim: Aim) -> Iterator[str]:
+    """The cheapest plan known, preemptions counted, where groups have prices of their own and it saves clearly."""
+    best = found.candidates[0]
+    prices = {group.price_per_hour for group in best.job.cluster.groups}
+    if aim.by is not QUICKEST.by or aim.rents or None in prices or len(prices) < 2:
+        return
+    mine, *others = map(offer_of, found.candidates)
+    cheapest = min(others, key=lambda offer: offer.price_per_step / offer.kept, default=mine)
+    paid, its = (offer.price_per_step / offer.kept for offer in (mine, cheapest))
+    if 0.0 < its < paid * (1.0 - CLEARLY_CHEAPER):
+        lasting = "" if cheapest.kept == 1.0 else ", preemptions counted"
+        yield (
+            f"cheaper: on {cheapest.on} a step takes {seconds(cheapest.step_time_s / cheapest.kept)}{lasting}, for "
+            f"{usd(its)} instead of {usd(paid)}: {percent(1.0 - its / paid)} less; --objective cost looks for more"
+        )
 
 
 def _frameworks(one: PricedPlan, asked: str | None) -> Iterator[tuple[str, str]]:

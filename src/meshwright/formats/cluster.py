@@ -308,6 +308,18 @@ def through_hosts(link: LinkSpec, ends: Sequence[NodeGroup]) -> LinkSpec:
     )
 
 
+def _cut_domain(group: NodeGroup, node: NodeDefaults) -> str | None:
+    """How a node of more devices than a scale-up domain was cut; None where into whole ones, or as stated."""
+    usual, each, inner = node.scaleup_domain, group.devices_per_node, group.domains[0]
+    size = inner.size if inner.name == node.scaleup_name else 1
+    if each <= usual or each % usual == 0 or size != largest_divisor(each, usual):
+        return None
+    cut = f"of {size} (usual: {usual}), the most that divide a node of {each}"
+    boards = usual == node.devices_per_node and each < 2 * usual and group.nodes == 1
+    other = f"say {each}x{group.device.name} for nodes of {usual} and {each - usual}, or" if boards else "say"
+    return f"{cut}; {other} nvlink_domain in a cluster file"
+
+
 def assumptions(cluster: ClusterSpec) -> tuple[Assumption, ...]:
     """What the cluster takes from its devices' usual nodes, because nobody said otherwise.
 
@@ -333,6 +345,8 @@ def assumptions(cluster: ClusterSpec) -> tuple[Assumption, ...]:
         if group.devices_per_node < inner.size < min(node.scaleup_domain, group.devices):
             cut = f"{inner.size} of {node.scaleup_domain}"
             found.append(Assumption(name=f"{group.name} {inner.name} domain", value=cut, basis="assumed"))
+        if (parted := _cut_domain(group, node)) is not None:
+            found.append(Assumption(name=f"{group.name} {node.scaleup_name} domains", value=parted, basis="assumed"))
         for domain in group.domains:
             if domain.bandwidth_bytes_per_s in (speeds.get(domain.name), node.scaleup_bytes_per_s) and domain.size > 1:
                 speed = f"{significant(domain.bandwidth_bytes_per_s / GIGA)} GB/s per device and direction"

@@ -106,3 +106,29 @@ def test_rates_that_no_node_has_are_refused(tmp_path: Path, rate: str) -> None:
     file.write_text(FLEET.format(rate=rate))
     with pytest.raises(InputError, match="preemptions_per_hour"):
         plan("llama-3.2-1b", cluster=file)
+
+
+def _priced(folder: Path, *, spot: float, rate: float = 0.02, **asked: object) -> PlanSet:
+    text = FLEET.format(rate=f"{rate}\nprice_per_device_hour = {spot}")
+    file = folder / "priced.toml"
+    file.write_text(text.replace("nodes = 1\n", "nodes = 1\nprice_per_device_hour = 3.0\n", 1))
+    return plan("llama-3.2-1b", cluster=file, global_batch=256, seq_len=4096, top=3, **asked)
+
+
+def test_the_quickest_plan_names_spot_nodes_that_train_a_step_for_clearly_less(tmp_path: Path) -> None:
+    (line,) = [line for line in _priced(tmp_path, spot=0.5).verdict.why if line.startswith("cheaper:")]
+    assert line.startswith("cheaper: on 8 spot a step takes")
+    assert "preemptions counted" in line
+    assert line.endswith("less; --objective cost looks for more")
+
+
+@pytest.mark.parametrize(
+    ("spot", "asked"),
+    [(3.0, {}), (0.5, {"objective": "cost"})],
+    ids=["equal prices", "cheapest asked for"],
+)
+def test_no_cheaper_plan_is_named_for_equal_prices_or_beside_the_cheapest(
+    tmp_path: Path, spot: float, asked: dict[str, str]
+) -> None:
+    found = _priced(tmp_path, spot=spot, **asked)
+    assert [line for line in found.verdict.why if line.startswith("cheaper:")] == []
