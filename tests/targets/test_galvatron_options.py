@@ -55,3 +55,12 @@ def test_another_cut_of_the_vocabulary_and_other_models_are_refused(tmp_path: Pa
 def test_its_profiler_trains_nothing(tmp_path: Path) -> None:
     with pytest.raises(meshwright.InputError, match=r"profiler\.py does not train a model"):
         read(tmp_path, f"{MODEL} --profile_type memory", "profiler.py")
+
+
+def test_its_exported_script_is_checked_without_a_size(tmp_path: Path) -> None:
+    asked = {"gpus": "8xA100-80", "seq_len": 4096, "global_batch": 64}
+    planned = meshwright.plan("llama-2-7b", target="galvatron", top=1, **asked)
+    meshwright.export(planned[0].job, "galvatron", tmp_path)
+    report = meshwright.check("llama-2-7b", source=tmp_path / "train.sh", gpus="8xA100-80", search=False)
+    assert report.name == planned[0].name
+    assert report.violations == ()

@@ -80,9 +80,11 @@ def model(reader: KeyReader) -> tuple[ModelSpec | None, int | None]:
     size = reader.word("model.model_size")
     manual = reader.get("model.set_model_config_manually") == 1
     found = _SIZES.get(size)
+    if not size:
+        return None, reader.get("train.seq_length")  # another program of its library makes the model
     if found is None:
         why = f"Galvatron's sizes of {', '.join(_SIZES)} are known"
-        reader.refuse("model.model_size", size or None, why, "name the model: check MODEL FILE")
+        reader.refuse("model.model_size", size, why, "name the model: check MODEL FILE")
         return None, reader.get("train.seq_length")
     family, layers, hidden, heads, grouped, inner, vocab, positions = found
     if manual:
