@@ -143,7 +143,6 @@ def test_every_default_is_said() -> None:
         ("mlp-tiny", "pp2.cp2.dp2.ep2", {}, ["no tokens", "no experts"]),
         ("gpt-tiny", "cp2.dp2", {"devices": 4, "seq_len": 6}, ["zigzag"]),
         ("gpt-tiny", "tp3.pp2", {"devices": 6}, ["tp must divide"]),
-        ("gpt-tiny", "pp2.avgpipe", {}, ["replicas of the model are pulled together"]),
         ("gpt-tiny", "pp2.dp8", {"devices": 8}, ["--devices 16"]),
         ("gpt-tiny", "pp8", {}, ["layers"]),
         ("gpt-tiny", "pp2.dp2.mbs3", {"global_batch": 4}, ["multiple of dp 2"]),

@@ -18,6 +18,7 @@ from meshwright.estimate.shared_attention import exposed_exchanges_s
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
 from meshwright.schedules import PLAN_SCHEDULES, SCHEDULES, Kind, schedule_named
+from meshwright.schedules.avgpipe import AvgPipe
 from meshwright.schedules.declaration import SharedKeys
 from meshwright.specs import PlanRow, Workload
 
@@ -108,6 +109,8 @@ def test_weight_versions_are_those_of_the_schedules() -> None:
     assert versions("pipedream") == [4, 3, 2, 1]
     assert versions("pipedream-2bw") == [2, 2, 2, 2]
     assert versions("1f1b") == versions("chimera") == versions("bamboo") == [1, 1, 1, 1]
+    # Each replica has its weights among the parameters; one reference model is there for all of them.
+    assert weight_versions(AvgPipe(pipelines=4), 4, 8, 1).tolist() == [5 / 4] * 4
     single = memory(estimate("1f1b"), "weights")
     stashed = [number * size for number, size in zip(versions("pipedream"), single, strict=True)]
     assert memory(estimate("pipedream"), "weights") == pytest.approx(stashed)

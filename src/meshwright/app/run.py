@@ -177,6 +177,7 @@ def _check_asked(request: RunRequest, inputs: RunInputs, training: PlannedTraini
     Raises:
         UnsupportedError: there is something.
     """
+    from meshwright.runtime.averaged_training import AveragedTraining
     from meshwright.runtime.joint_training import JointTraining
     from meshwright.runtime.rank_training import RankTraining
     from meshwright.runtime.versioned_training import VersionedTraining
@@ -191,6 +192,10 @@ def _check_asked(request: RunRequest, inputs: RunInputs, training: PlannedTraini
         raise UnsupportedError(what=what, why=why, fix="leave --elastic out, or 1f1b", field="elastic", code="MW411")
     if request.trace is not None and isinstance(training, (JointTraining, RankTraining)):
         why = "its step is one program of all ranks, without instructions that are timed apart"
+        what = f"no trace of {inputs.title}"
+        raise UnsupportedError(what=what, why=why, fix="leave --trace out", field="trace", code="MW411")
+    if request.trace is not None and isinstance(training, AveragedTraining):
+        why = "its replicas are steps of their own, handed to the devices one behind the other"
         what = f"no trace of {inputs.title}"
         raise UnsupportedError(what=what, why=why, fix="leave --trace out", field="trace", code="MW411")
 

@@ -99,6 +99,10 @@ class RunInputs:
             from meshwright.runtime.versioned_training import VersionedTraining  # few plans never drain
 
             return VersionedTraining(row=self.row, stage_layers=self.stage_layers, **shared)
+        if self.row is not None and schedule_named(self.row.schedule).averages:
+            from meshwright.runtime.averaged_training import AveragedTraining  # as few
+
+            return AveragedTraining(row=self.row, stage_layers=self.stage_layers, **shared)
         if self.row is not None:
             return Training(row=self.row, stage_layers=self.stage_layers, **shared)
         assert self.job is not None

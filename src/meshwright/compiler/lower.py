@@ -19,7 +19,7 @@ from meshwright.compiler.stage_tasks import StageTasks, in_rounds
 from meshwright.compiler.traced_step import TracedStep
 from meshwright.compiler.updating import Updating
 from meshwright.compiler.versions import VersionedUpdates
-from meshwright.errors import InputError, Problem
+from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.schedules import schedule_named
 from meshwright.schedules.base import Updates
 from meshwright.schedules.communication import with_communication
@@ -60,9 +60,15 @@ def task_order(name: str, workers: int, micro_batches: int, chunks: int, updates
 
     Raises:
         InputError: the schedule forbids these numbers.
-        UnsupportedError: nobody knows the schedule.
+        UnsupportedError: nobody knows the schedule, or it trains replicas apart.
     """
     schedule = schedule_named(name)
+    if schedule.averages and schedule.chains > 1:
+        raise UnsupportedError(
+            what=f"{name} does not run with your own training step", field="schedule", code="MW411",
+            why="your step has one state, and each replica of the model has its own",
+            fix=f"{schedule.name}, or `meshwright run` with a model of the library",
+        )  # fmt: skip
     chunks = chunks or schedule.fewest_chunks(max(workers, 2), micro_batches)
     made = schedule.updates(workers, micro_batches, chunks, updates)
     # To a stage, parts of a micro-batch's samples are smaller micro-batches; parts of its sequence are not.

@@ -152,7 +152,9 @@ def sync_rounds(schedule: Schedule, m: int) -> tuple[int, int]:
 
 
 def weight_versions(schedule: Schedule, p: int, m: int, v: int) -> Float[np.ndarray, " workers"]:
-    """Versions of each weight that a worker keeps; copies of other stages are counted as their parameters.
+    """Versions of each weight that a worker keeps; copies of a stage are counted as parameters.
+
+    Replicas that are averaged have a reference model between them: (N + 1) / N versions of each.
 
     Args:
         schedule: of the pipeline.
@@ -161,7 +163,7 @@ def weight_versions(schedule: Schedule, p: int, m: int, v: int) -> Float[np.ndar
         v: chunks per worker.
     """
     copies = np.array(schedule.worker_weight_copies(p, m if schedule.flushes else max(m, p), v), dtype=float)
-    return copies - (schedule.chains - 1) - schedule.shadows
+    return (copies - schedule.shadows) / schedule.chains
 
 
 Vectors = tuple[Int[np.ndarray, "_ chunks"], ...]

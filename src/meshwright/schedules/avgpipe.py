@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class AvgPipe(Schedule):
     title = "AvgPipe: 1F1B with advanced forwards, averaged replicas"
     source = "Chen et al., Elastic Averaging for Efficient Pipelined DNN Training, PPoPP 2023"
     exact_semantics = False
+    averages = True
     weight_copies = 2
     traffic = "each step, every replica and the reference model on a worker exchange weights inside that worker"
 
@@ -49,6 +50,11 @@ class AvgPipe(Schedule):
     def worker_weight_copies(self, p: int, m: int, v: int = 1) -> tuple[int, ...]:
         """One per replica, and the reference model."""
         return (self.pipelines + 1,) * p
+
+    @property
+    def of_one(self) -> AvgPipe:
+        """The schedule of one replica."""
+        return replace(self, pipelines=1)
 
     @property
     def chains(self) -> int:

@@ -45,6 +45,8 @@ class Declaration(ABC):
     """Whether a step drains the pipeline; without a flush, steps follow each other and share fill and drain."""
     updates_each: ClassVar[bool] = False
     """Whether the weights are updated behind every micro-batch instead of once per step."""
+    averages: ClassVar[bool] = False
+    """Whether replicas of the model are trained apart and pulled together behind each step."""
     pairs_passes: ClassVar[bool] = False
     """Whether forwards run together with backwards of other micro-batches, so that each hides what the other sends."""
     shadows: ClassVar[bool] = False

@@ -20,12 +20,6 @@ def unrunnable_settings(row: PlanRow) -> Iterator[Problem]:
         row: the plan.
     """
     schedule = schedule_named(row.schedule)
-    if not schedule.exact_semantics and schedule.flushes:
-        what, why = (
-            f"{row.schedule} does not run here",
-            "its replicas of the model are pulled together behind each step",
-        )
-        yield Problem(what=what, why=why, fix="1f1b, interleaved or zb-h1", field="plan")
     if schedule.parts_samples and row.mbs % schedule.sections():
         what, why = (
             f"{row.schedule} with mbs {row.mbs}",
