@@ -44,6 +44,13 @@ def test_a_degree_that_is_left_out_is_that_of_its_trainer(tmp_path: Path) -> Non
     assert ".pp2." in report.name
 
 
+def test_a_tensor_degree_of_minus_one_is_none(tmp_path: Path) -> None:
+    words = f"{MODEL} {PLAN}".replace("--global_tp_deg 2", "--global_tp_deg -1").replace("--vocab_tp 2", "")
+    report = read(tmp_path, words)
+    assert report.name.startswith("pp2.dp4.z2")
+    assert not any(one.field.startswith("parallel") for one in report.violations)
+
+
 def test_another_cut_of_the_vocabulary_and_other_models_are_refused(tmp_path: Path) -> None:
     report = read(tmp_path, f"{MODEL} {PLAN}".replace("vocab_tp 2", "vocab_tp 4").replace("llama-7b", "t5-large"))
     assert [one.what for one in report.violations][:2] == [

@@ -63,7 +63,8 @@ def said(launch: Launch) -> dict[str, Word]:
     options = by_flags(launch.words)
     if not any(name in options for name in _MARKS):
         return {}
-    found = {key: options[name] for name, key in _RENAMED.items() if name in options}
+    given = {name: value for name, value in options.items() if name != "global_tp_deg" or value.text != "-1"}
+    found = {key: given[name] for name, key in _RENAMED.items() if name in given}
     usual = {key: value for key, value in _DEFAULTS.items() if key not in found}
     if "parallel.galvatron_config_path" in found:
         usual = {key: value for key, value in usual.items() if key == "train.use_flash_attn"}
