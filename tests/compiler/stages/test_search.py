@@ -132,3 +132,10 @@ def test_the_start_of_kernels_keeps_small_batches_whole(shapes: Any) -> None:
     found = plan_step(step, shapes, replace(quick, launch_s=1e-5), space=StageSpace(most_stages=1))
     assert found.micro_batches == 1
     assert found.step_s > plan_step(step, shapes, quick, space=StageSpace(most_stages=1)).step_s + 1e-4
+
+
+def test_where_memory_binds_nowhere_the_answer_is_that_of_all_prices_of_memory(shapes: Any) -> None:
+    ample = plan_step(step, shapes, replace(HOSTS, memory_bytes=1e12))
+    assert not ample.recompute
+    scarce = replace(HOSTS, memory_bytes=1.01 * max(stage.peak_bytes for stage in ample.stages))
+    assert plan_step(step, shapes, scarce).step_s == pytest.approx(ample.step_s, rel=1e-9)

@@ -61,6 +61,17 @@ class LayerRanges:
         """Bytes on one device while a layer runs."""
         return self.columns[4]
 
+    def fit_freely(self, limits_bytes: Sequence[float], micro_batches: int) -> bool:
+        """Whether every range leaves half of its memory free, with all micro-batches in flight.
+
+        Args:
+            limits_bytes: of one device, by submesh.
+            micro_batches: of a step.
+        """
+        held = self.state_bytes + self.kept_bytes * micro_batches + self.transient_bytes
+        limits = np.array([limits_bytes[variant.submesh] for variant in self.variants])
+        return bool(np.all(~np.isfinite(held) | (held <= 0.5 * limits[:, None, None])))
+
 
 def ranges_of(
     layers: Sequence[CutStage],
@@ -70,6 +81,9 @@ def ranges_of(
     terms: Terms,
     recompute: Sequence[bool],
     views: Mapping[Submesh, Sequence[tuple[int, ...]]] | None = None,
+    *,
+    prices: Sequence[float] = PRICES,
+    read: dict[LogicalMesh, dict[int, LayerProblem]] | None = None,
 ) -> tuple[LayerRanges, ...]:
     """Price all ranges, with and without recomputation; equal layers once, and equal rows of layers once.
 
@@ -81,7 +95,10 @@ def ranges_of(
         terms: of the whole plan.
         recompute: whether every layer runs its forward again; one answer for each.
         views: logical meshes of each submesh; all without it.
+        prices: of a byte, relative to the step, the first of which is 0.
+        read: layers that were read before, by mesh and number; grows.
     """
+    read = {} if read is None else read
     first = {content: number for number, content in reversed(list(enumerate(contents)))}
     numbers = [first[content] for content in contents]
     variants: list[RangeVariant] = []
@@ -90,13 +107,14 @@ def ranges_of(
     priced: dict[LogicalMesh, list[list[Float[np.ndarray, "columns layers layers"]]]] = {}
     for place, submesh in enumerate(submeshes):
         group = islands.groups[submesh.group]
-        prices = PRICES if submesh.devices > 1 else PRICES[:1]
+        tried = prices if submesh.devices > 1 else prices[:1]
         for view in group.views(submesh.devices) if views is None else views[submesh]:
             mesh = group.mesh(view)
-            variants += [RangeVariant(place, view, price) for price in prices]
+            variants += [RangeVariant(place, view, price) for price in tried]
             if mesh not in priced:
-                problems = {number: LayerProblem.of(layers[number], mesh, terms) for number in set(numbers)}
-                priced[mesh] = [_priced(problems, numbers, prices, again) for again in recompute]
+                if mesh not in read:
+                    read[mesh] = {number: LayerProblem.of(layers[number], mesh, terms) for number in set(numbers)}
+                priced[mesh] = [_priced(read[mesh], numbers, tried, again) for again in recompute]
             for own, found in zip(columns, priced[mesh], strict=True):
                 own += found
     return tuple(LayerRanges(variants=tuple(variants), columns=np.stack(own, axis=1)) for own in columns)

@@ -14,6 +14,7 @@ from jax.extend import core
 
 from meshwright.compiler.cost import bytes_of
 from meshwright.compiler.cut import Body, CutStage, body_of, cut
+from meshwright.compiler.sharding.cost import LogicalMesh
 from meshwright.compiler.stacks import by_layer
 from meshwright.compiler.stages.hosts import Hosts
 from meshwright.compiler.stages.islands import Islands, Row, Submesh, islands_of
@@ -196,10 +197,7 @@ class _StageSearch:
         """Seconds of the best plan with a number of micro-batches; infinite where nothing fits."""
         layers = Layers.of(*self.reader.read(micro_batches))
         found = np.inf
-        options = self._that_may_fit(layers, micro_batches)
-        priced = ranges_of(
-            layers.parts, layers.contents, self.islands, self.submeshes, self._terms(micro_batches), options
-        )
+        options, priced = self._priced(layers, micro_batches)
         for recompute, ranges in zip(options, priced, strict=True):
             stages = min(self.space.most_stages, len(layers.parts), self.islands.devices)
             costs = stage_times(ranges, self.islands.limits_bytes(self.submeshes), micro_batches, stages)
@@ -214,6 +212,21 @@ class _StageSearch:
             for _, choices, row in sorted(cuts, key=lambda one: one[0])[:SIMULATED]:
                 found = min(found, self._simulated(layers, ranges, choices, row, micro_batches, recompute))
         return found
+
+    def _priced(self, layers: Layers, micro_batches: int) -> tuple[list[bool], tuple[LayerRanges, ...]]:
+        """Choices of recomputation and ranges of layers for each.
+
+        Where memory binds nowhere, the quickest shardings without recomputation are the best, and nothing else is
+        priced.
+        """
+        options, terms = self._that_may_fit(layers, micro_batches), self._terms(micro_batches)
+        given = layers.parts, layers.contents, self.islands, self.submeshes, terms
+        read: dict[LogicalMesh, dict[int, LayerProblem]] = {}
+        if False in options:
+            free = ranges_of(*given, [False], prices=(0.0,), read=read)
+            if free[0].fit_freely(self.islands.limits_bytes(self.submeshes), micro_batches):
+                return [False], free
+        return options, ranges_of(*given, options, read=read)
 
     def _that_may_fit(self, layers: Layers, micro_batches: int) -> list[bool]:
         """Choices of recomputation whose state and kept bytes fit into all devices together."""
