@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -105,6 +106,7 @@ def page_lines(picture: Path | None = None) -> list[Line]:
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1360, "height": 1000}, device_scale_factor=1)
+        lines.append(opening_line(page))
         for model, gpus in QUESTIONS:
             lines += measured(page, model, gpus, picture if (model, gpus) == QUESTIONS[0] else None)
         lines.append(timeline_line(page))
@@ -143,6 +145,29 @@ def served(*asked: str) -> Iterator[str]:
         finally:
             process.send_signal(2)
             process.wait(20)
+
+
+def opening_line(page: Any) -> Line:
+    """From the start of the command to the first paint of the page that it opens, in a browser that runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        shown, browser = Path(folder) / "shown", Path(folder) / "browser"
+        browser.write_text(f'#!/bin/sh\necho "$1" > {shown}.part; mv {shown}.part {shown}\n')
+        browser.chmod(0o700)
+        begun = time.perf_counter()
+        command = [sys.executable, "-m", "meshwright", "web"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              env={**os.environ, "BROWSER": str(browser)}) as process:  # fmt: skip
+            while not shown.exists() and process.poll() is None:
+                time.sleep(0.002)
+            page.goto(shown.read_text().strip())
+            page.wait_for_selector("[role=status], html[data-drawn]", state="attached")
+            painted_s = time.perf_counter() - begun
+            page.wait_for_selector("html[data-drawn]", state="attached")
+            drawn_s = time.perf_counter() - begun
+            process.send_signal(2)
+            process.wait(20)
+    note = f"its question; the example's answer after {drawn_s:.2f} s"
+    return Line("page from the start of the command, first paint", painted_s, 1, "s", note=note)
 
 
 def measured(page: Any, model: str, gpus: str, picture: Path | None) -> list[Line]:

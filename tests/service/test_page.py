@@ -16,6 +16,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,25 @@ def test_another_question_is_searched_and_wrong_ones_are_said_at_their_fields(br
     assert [text for text in browser.complaints if "422" not in text] == []
 
 
+def test_the_form_of_a_question_needs_no_sideways_scroll_on_a_phone(browser: Shown, page: Any) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.get_by_role("button", name="New question").click()
+    page.locator("dialog summary").click()
+    page.fill("#ask-gpus", "8xH101")
+    beyond = """() => {
+      const dialog = document.querySelector("dialog");
+      const right = dialog.getBoundingClientRect().right;
+      return [dialog.scrollWidth - dialog.clientWidth, right - innerWidth, ...[...dialog.querySelectorAll("*")]
+        .filter((one) => one.getBoundingClientRect().right > right + 0.5).map((one) => one.outerHTML.slice(0, 120))];
+    }"""
+    wide, out, *elements = page.evaluate(beyond)
+    assert (wide <= 0, out <= 0, elements) == (True, True, [])
+    page.get_by_role("button", name="Search").click()
+    page.wait_for_selector("dialog .problem")
+    wide, out, *elements = page.evaluate(beyond)
+    assert (wide <= 0, out <= 0, elements) == (True, True, [])
+
+
 def test_a_question_that_nothing_answers_offers_those_that_have_an_answer(browser: Shown, page: Any) -> None:
     page.get_by_role("button", name="New question").click()
     page.fill("#ask-model", "llama-3-8b")
@@ -385,6 +405,55 @@ def test_the_command_says_its_address_and_ends_at_an_interrupt() -> None:
         assert (code, "llama-3.1-70b" in text) == (200, True)
         process.send_signal(2)
         assert process.wait(120) == 0
+
+
+@contextmanager
+def opened_by_the_command(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`web` under way, and the address that its browser is sent to."""
+    shown, browser = folder / "shown", folder / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {shown}.part; mv {shown}.part {shown}\n')
+    browser.chmod(0o700)
+    command = [sys.executable, "-c", "import sys; from meshwright.cli import main; sys.exit(main())", "web", *words]
+    settings = {**os.environ, "BROWSER": str(browser)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=settings) as process:
+        while not shown.exists() and process.poll() is None:
+            time.sleep(0.01)
+        file = Path(urllib.parse.unquote(urllib.parse.urlparse(shown.read_text().strip()).path))
+        url = re.search(r'href="(http[^"]+)"', file.read_text())
+        assert url is not None
+        try:
+            yield process, url[1]
+        finally:
+            if process.poll() is None:
+                process.send_signal(2)
+            process.wait(120)
+
+
+def test_a_browser_shows_the_question_until_it_is_answered(browser: Shown, tmp_path: Path) -> None:
+    with opened_by_the_command(tmp_path, "llama-3.1-405b", "--gpus", "1024xH100") as (process, url):
+        code, text = asked(url)
+        assert (code, "Planning llama-3.1-405b on 1024xH100" in text) == (200, True)
+        assert asked(url, Host="evil.example")[0] == asked(f"{url}../")[0] == 404
+        page, complaints = browser.page.context.browser.new_page(), []
+        page.on("console", lambda said: said.type in ("error", "warning") and complaints.append(said.text))
+        page.on("request", lambda request: request.url.startswith(url) or complaints.append(request.url))
+        page.goto(url)
+        page.wait_for_selector("html[data-drawn]", state="attached", timeout=120_000)
+        assert "llama-3.1-405b" in page.inner_text(".facts")
+        page.close()
+        assert [one for one in complaints if not one.startswith("data:")] == []
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == url
+
+
+def test_a_page_that_waits_shows_why_there_is_no_answer(tmp_path: Path) -> None:
+    with opened_by_the_command(tmp_path, "llama-3-8b", "--gpus", "1xH100") as (process, url):
+        problem = ""
+        while not problem:
+            problem = asked(f"{url}waiting")[1]
+            time.sleep(0.02)
+        assert "fits 1 x H100" in problem
+        assert process.wait(120) == 3
 
 
 def test_the_command_line_of_the_browser_does_not_show_the_key(tmp_path: Path) -> None:

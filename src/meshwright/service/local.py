@@ -8,15 +8,15 @@ import secrets
 import socket
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from meshwright.app.page import page_source
-from meshwright.app.page_answers import PageAnswers
 from meshwright.app.requests.page import WebRequest
 from meshwright.errors import InputError, Problem
+from meshwright.service.waiting import waiting_page
 
 if TYPE_CHECKING:
     import uvicorn
@@ -28,7 +28,7 @@ EXAMPLE = {"model": "llama-3.1-70b", "gpus": "64xH100", "seq_len": 8192}
 
 
 def serve_page(request: WebRequest, tell: Callable[[str], None]) -> None:
-    """Answer the question, say the page's address, and serve it until an interrupt.
+    """Answer the question, say the page's address, and serve it until an interrupt; a browser shows the question first.
 
     Args:
         request: what is shown first.
@@ -39,27 +39,49 @@ def serve_page(request: WebRequest, tell: Callable[[str], None]) -> None:
         UnsupportedError: an unknown name.
         InfeasibleError: no plan fits.
     """
-    try:
-        import uvicorn
-
-        from meshwright.service.page import page_app
-    except ModuleNotFoundError:
-        raise needs_web("the page") from None
+    if not all(map(_installed, ("uvicorn", "fastapi"))):
+        raise needs_web("the page")
     listener = listening(request.port)
-    answers = PageAnswers()
     asked = WebRequest.read(EXAMPLE) if request.example else request
-    first = answers.add(page_source(asked))
     key = secrets.token_urlsafe(18)
-    app = page_app(answers, first, key)
     url = f"http://{ADDRESS}:{listener.getsockname()[1]}/{key}/"
-    server = uvicorn.Server(http_of(app, log_level="error"))
-    tell(url)
-    if request.no_browser:
+    with ExitStack() as open_until_the_end:
+        with waiting_page(listener, key, _question(asked)):
+            if not request.no_browser:
+                file = open_until_the_end.enter_context(leading_to(url))
+                webbrowser.open(file.as_uri())
+            server = _server(asked, key)
+        tell(url)
         server.run(sockets=[listener])
-        return
-    with leading_to(url) as file:
-        webbrowser.open(file.as_uri())
-        server.run(sockets=[listener])
+
+
+def _server(asked: WebRequest, key: str) -> uvicorn.Server:
+    """The page of an answer, which is worked out here."""
+    # Loaded while the browser shows the question already.
+    import uvicorn
+
+    from meshwright.app.page import page_source
+    from meshwright.app.page_answers import PageAnswers
+    from meshwright.service.page import page_app
+
+    answers = PageAnswers()
+    first = answers.add(page_source(asked))
+    return uvicorn.Server(http_of(page_app(answers, first, key), log_level="error"))
+
+
+def _question(asked: WebRequest) -> str:
+    """What is worked out, in words."""
+    if asked.plan_file is not None:
+        return f"Reading {asked.plan_file} ..."
+    if asked.answer is not None:
+        return "Reading the answer ..."
+    cluster = asked.job.gpus or asked.job.cluster or "the cluster"
+    return f"Planning {asked.job.model} on {cluster} ..."
+
+
+def _installed(package: str) -> bool:
+    """Whether a package can be imported, without importing it."""
+    return find_spec(package) is not None
 
 
 @contextmanager

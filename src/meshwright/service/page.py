@@ -18,6 +18,7 @@ from meshwright.app.page_answers import PageAnswers
 from meshwright.errors import InfeasibleError, InputError, MeshwrightError
 from meshwright.report.page.document import index_html, module_texts, styles
 from meshwright.service.searches import Searches
+from meshwright.service.waiting import OWN_NAMES
 
 LIVE_POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
@@ -25,7 +26,6 @@ LIVE_POLICY = (
 )
 MOST_BYTES = 64 * 1024**2
 """Most bytes of a request: a log that is dropped on the page."""
-OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
@@ -66,6 +66,11 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
         title = f"{document['document']['inputs']['model']['name']} · meshwright"
         text = index_html(title=title, imports=imports, style=style, document=document, policy=LIVE_POLICY)
         return HTMLResponse(text)
+
+    @app.get(f"/{key}/waiting")
+    def waited() -> Response:
+        """What a page that waits is told once there is an answer: it loads itself anew."""
+        return Response(status_code=204)
 
     @app.get(f"/{key}/assets/{{name:path}}")
     def assets(name: str) -> Response:
@@ -113,7 +118,7 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
         return await run_in_threadpool(_answered, asks[what], asked, JSONResponse)
 
     app.router.on_shutdown = [searches.stop]
-    _ = index, assets, progress, cancel, ask, only_from_here
+    _ = index, waited, assets, progress, cancel, ask, only_from_here
     return app
 
 
