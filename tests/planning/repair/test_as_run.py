@@ -11,6 +11,7 @@ from meshwright.planning.repair.no_plan import NoPlanError
 QUESTIONS = [
     {"model": "llama-3.1-8b", "gpus": "1xA100-40"},
     {"model": "qwen3-8b", "gpus": "2xRTX4090"},
+    {"model": "qwen2.5-7b", "gpus": "2xRTX4090"},
 ]
 
 
