@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -25,11 +25,13 @@ from meshwright.planning.plan_shape import title
 from meshwright.planning.whole_run import whole_run
 from meshwright.records import Record
 from meshwright.search.bound import RowBounds
+from meshwright.search.grid import Grid
 from meshwright.search.legal_rows import grid_parts
 from meshwright.search.space import Space
 from meshwright.specs.cluster import ClusterSpec, NodeGroup
 from meshwright.specs.device import DeviceSpec
 from meshwright.specs.model import ModelSpec
+from meshwright.specs.software import DEFAULT_SOFTWARE
 from meshwright.specs.workload import Workload
 from meshwright.units import DAY_S
 
@@ -40,6 +42,10 @@ MOST_SEARCHES = 24
 """Counts searched one after the other; from then on the devices are doubled."""
 GIVING_UP = 3
 """Counts on either side that it takes to say that more devices no longer help."""
+MOST_BOUNDS = 4096
+"""Bounds that are kept: those of every count, of trainers that are asked one after the other."""
+KEPT_ROWS = 8192
+"""Of one count, which take up to about a megabyte."""
 STEP_AT_A_LIMIT = 2
 """Between counts tried once a limit is reached: any that is enough will do then."""
 
@@ -348,7 +354,7 @@ class Sized:
         return cls(sizing=sizing, found=found, trainer=trainer, stopped=sizing.stopped, at_least=sizing.at_least)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=MOST_BOUNDS)
 def _least_s(model: ModelSpec, group: NodeGroup, workload: Workload, space: Space) -> float | None:
     """Step time that no plan of a count can beat; None where nothing can fit. Trainers of equal kernels share it.
 
@@ -357,13 +363,34 @@ def _least_s(model: ModelSpec, group: NodeGroup, workload: Workload, space: Spac
     """
     hardware = hardware_of(group, workload)
     least_s = np.inf
-    for number, grid in enumerate(grid_parts(model, workload, group.devices, space)):
+    for number, grid in enumerate(_grids(model, workload, group.devices, space)):
         if number and (limit := spent()):
             raise _OutOfLimitsError(limit)
         bounds = RowBounds(grid, model, hardware, workload)
         possible = bounds.peak_bytes <= hardware.memory_bytes
         least_s = min(least_s, float(bounds.time_s[possible].min(initial=np.inf)))
     return least_s if np.isfinite(least_s) else None
+
+
+def _grids(model: ModelSpec, workload: Workload, devices: int, space: Space) -> Iterable[Grid]:
+    """The rows of a count part after part; few ones are kept for the other trainers of adapters, for which they are as
+    legal."""
+    if model.tuning is None:
+        return grid_parts(model, workload, devices, space)
+    any_framework = replace(workload, software=DEFAULT_SOFTWARE)
+    few = _few_rows(replace(model, tuning=None), any_framework, devices, space)
+    return grid_parts(model, workload, devices, space) if few is None else few
+
+
+@lru_cache(maxsize=512)
+def _few_rows(model: ModelSpec, workload: Workload, devices: int, space: Space) -> tuple[Grid, ...] | None:
+    """All rows of a count; None where they are too many to be kept."""
+    found: list[Grid] = []
+    for part in grid_parts(model, workload, devices, space):
+        found.append(part)
+        if sum(one.rows for one in found) > KEPT_ROWS:
+            return None
+    return tuple(found)
 
 
 def nodes_of(device: DeviceSpec, nodes: int, per_node: int | None = None) -> ClusterSpec:
