@@ -124,12 +124,17 @@ def fewer_devices(cluster: ClusterSpec, number: int, devices: int, batch: int) -
 def roundest_devices(cluster: ClusterSpec, batch: int) -> dict[int, tuple[int, ...]]:
     """The number of devices near all of each group that is divided by the largest power of two; none where all are.
 
+    Of two groups the most below all of each, too: 27 nodes are to be no slower than 26, which are divided otherwise.
+
     Args:
         cluster: of several groups.
         batch: sequences of a step.
     """
     near = {number: _near(cluster, group, group.devices, batch) for number, group in enumerate(cluster.groups)}
-    return {number: (max(own, key=lambda count: count & -count),) for number, own in near.items() if own}
+    roundest = {number: max(own, key=lambda count: count & -count) for number, own in near.items() if own}
+    if len(near) > 2:
+        return {number: (count,) for number, count in roundest.items()}
+    return {number: tuple(dict.fromkeys((count, max(near[number])))) for number, count in roundest.items()}
 
 
 def _near(cluster: ClusterSpec, group: NodeGroup, devices: int, batch: int) -> list[int]:

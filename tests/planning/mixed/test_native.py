@@ -191,6 +191,13 @@ def test_devices_of_one_node_more_are_never_slower(model: str, few: str, many: s
     assert more.best.estimate.step_time_s <= fewer.best.estimate.step_time_s * (1 + 1e-9)
 
 
+def test_a_node_that_leaves_an_odd_number_is_never_slower() -> None:
+    """Twenty-six nodes are divided into sixteen-device stages of two pipelines, which twenty-seven have room for."""
+    asked = {"global_batch": 1024, "seq_len": 2048, "top": 1}
+    fewer, more = (plan("mixtral-8x22b", gpus=f"32x8xH100,{nodes}x8xH800", **asked) for nodes in (26, 27))
+    assert more.best.estimate.step_time_s <= fewer.best.estimate.step_time_s * (1 + 1e-9)
+
+
 def test_one_strategy_over_fewer_nodes_is_looked_at_where_more_of_them_stay_idle() -> None:
     """Ten of eleven nodes take the least; with all eleven no framework's plan comes near."""
     fewer, more = (
