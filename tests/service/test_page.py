@@ -306,6 +306,24 @@ def test_a_line_that_is_no_plan_stays_to_be_corrected(browser: Shown, page: Any)
     assert (plan_line(page), page.input_value("#knob-row")) == (before, before)
 
 
+def test_the_timeline_is_kept_as_a_figure_and_as_a_trace(browser: Shown, page: Any, address: str) -> None:
+    priced(page, lambda: page.click("#knob-recompute-full"))
+    page.click("#tab-timeline")
+    kept = {}
+    for name in ("SVG", "Trace"):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=name, exact=True).click()
+        kept[download.value.suggested_filename] = Path(download.value.path()).read_text()
+    assert kept["timeline.svg"].startswith("<svg")
+    events = json.loads(kept["trace.json"])["traceEvents"]
+    assert sum(one["ph"] == "X" for one in events) > 16
+    assert browser.complaints == []
+    first = re.search(r'"answer":"(\w+)"', asked(address)[1])
+    assert first is not None
+    code, refused = asked(f"{address}trace", {"answer": first[1], "form": "pdf"})
+    assert (code, "pdf" in refused["problems"][0]["what"]) == (422, True)
+
+
 def test_a_log_that_is_dropped_is_compared(browser: Shown, page: Any, tmp_path: Any) -> None:
     lines = ["step,step_time_s"] + [f"{step},{9 + step % 3 / 10}" for step in range(1, 30)]
     (tmp_path / "steps.csv").write_text("\n".join(lines))

@@ -16,6 +16,7 @@ from meshwright.app.page import on_page
 from meshwright.app.plan_set import RankedPlan
 from meshwright.errors import InputError, MeshwrightError, Problem, UnsupportedError
 from meshwright.estimate.price import estimate_plan
+from meshwright.fields.kinds import Choice
 from meshwright.formats.plan_json import with_model
 from meshwright.planning.what_if import (
     changed_job,
@@ -150,6 +151,19 @@ class PageAnswers:
     def plan_file(self, asked: Mapping[str, Any]) -> str:
         """A plan as the file that other verbs take."""
         return as_json(plain(self._plan(asked).entry["plan"]))
+
+    def trace(self, asked: Mapping[str, Any]) -> str:
+        """One step of a plan as a file's text.
+
+        Args:
+            asked: `answer`, `plan`, `changes`, and the `form`: `svg`, or `chrome` for Perfetto and Chrome.
+        """
+        from meshwright.app.requests.read import TraceRequest
+        from meshwright.app.trace import trace
+
+        form = Choice(names=("svg", "chrome"), noun="form").read("form", asked.get("form"))
+        step = trace(TraceRequest.read({"plan": self._plan(asked).job}))
+        return step.svg() if form == "svg" else step.chrome(compress=False).decode()
 
     def _answer(self, name: str) -> PageSource:
         with self._lock:

@@ -96,6 +96,7 @@ def page_app(answers: PageAnswers, first: str, key: str) -> FastAPI:
         "expert-load": answers.expert_load,
         "page": lambda asked: answers.page(str(asked.get("answer", ""))),
         "plan-file": answers.plan_file,
+        "trace": answers.trace,
         "searches": searches.start,
         "fields": lambda _: searches.fields(),
     }

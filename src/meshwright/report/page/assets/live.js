@@ -290,10 +290,13 @@ class Live {
   }
 
   async download(shell) {
-    const text = await this.post("plan-file", this.question(shell));
-    const link = html("a", { href: URL.createObjectURL(new Blob([text], { type: "application/json" })), download: "plan.json" });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    handed(await this.post("plan-file", this.question(shell)), "plan.json", "application/json");
+  }
+
+  // One step of the plan as a file: `svg` for papers, `chrome` for Perfetto and chrome://tracing.
+  async save(shell, form) {
+    const [name, type] = { svg: ["timeline.svg", "image/svg+xml"], chrome: ["trace.json", "application/json"] }[form];
+    handed(await this.post("trace", this.question(shell, { form })), name, type);
   }
 
   kept(shell) {
@@ -436,6 +439,13 @@ class Live {
 function counted(what) {
   const { dataset } = document.documentElement;
   dataset[what] = String(Number(dataset[what] ?? 0) + 1);
+}
+
+// A text as a file that the browser keeps.
+function handed(text, name, type) {
+  const link = html("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
 // A name as the first words of a line; fp8 and NVLink stay as they are written.

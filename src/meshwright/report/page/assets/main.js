@@ -17,6 +17,7 @@
 //   search(fields)           live: the same question with more fields of `plan`, in place of this answer
 //   ask(settings)            live: data of this view by `live_data(plan, source, settings)` of its Python module; a
 //                            promise that rejects with { problems } where the server refuses
+//   save(form)               live: one step of the plan as a file, `svg` or `chrome`; a promise that rejects likewise
 //   compared()               a promise of the plans kept to compare, this one first: [{ title, entry, settings }]
 //   get(key), set(key, text) what a view wants to keep in the address
 import { table } from "page/table.js";
@@ -88,6 +89,7 @@ class Shell {
       ask: (asked) => (shell.live ? shell.live.view(shell, shell.view.name, { asked }) : Promise.reject(new Error("no server"))),
       post: (path, body) => shell.live.post(path, shell.live.question(shell, body)),
       search: (fields) => shell.live?.ask(shell, { ...shell.given.asked, ...fields }),
+      save: (form) => shell.live.save(shell, form),
       problems,
       compared: () => (shell.live ? shell.live.compared(shell) : Promise.resolve(comparedInFile(shell))),
       get: (key) => shell.address.get(`${shell.view.name}.${key}`),

@@ -258,7 +258,7 @@ export const view = {
     const edges = steady(step);
     bar.append(button("Whole step", () => canvas.show(0, step.end_s)),
       edges ? button("Steady state", () => canvas.show(...edges)) : "",
-      button("Zoom in", () => canvas.zoom(0.6)), button("Zoom out", () => canvas.zoom(1 / 0.6)), critical, about, keysHelp());
+      button("Zoom in", () => canvas.zoom(0.6)), button("Zoom out", () => canvas.zoom(1 / 0.6)), critical, ...(page.live ? files(page, root, button) : []), about, keysHelp());
     canvas.over.parentElement.addEventListener("changed", pressed);
     root.append(kindsLegend(step),
       html("p", { class: "muted" }, step.data.workers.some(({ shares }) => shares.tp || shares.ep || shares.cp)
@@ -276,6 +276,13 @@ export const view = {
     root.pipeline = canvas;
   },
 };
+
+// The step as files; nothing leaves this machine, so that the viewer is opened by hand.
+function files(page, root, button) {
+  const save = (form) => () => page.save(form).catch((failed) => root.prepend(...page.problems(failed)));
+  return [button("SVG", save("svg"), { title: "The whole step as a figure" }),
+    button("Trace", save("chrome"), { title: "A trace file: open it at ui.perfetto.dev or chrome://tracing" })];
+}
 
 const SEEN = 14;
 const windowText = (from, to) => `${from.toPrecision(5)}-${to.toPrecision(5)}`;
