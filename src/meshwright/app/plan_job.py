@@ -144,7 +144,7 @@ def with_trainers(
     able = any(run_by(job) for job in jobs[:1])
     found: tuple[UnderTrainer, ...] = ()
     best = None
-    if not inputs.software_given and (_tries_trainers(inputs) or not able):
+    if not inputs.software_given and (_tries_trainers(inputs) or not (able or spent())):
         from meshwright.planning.under_trainers import best_trainer, under_trainers
 
         names = asked_about(inputs.cluster)
