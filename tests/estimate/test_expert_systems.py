@@ -134,6 +134,19 @@ def test_settings_without_effect_are_refused_with_a_remedy(plan: str, field: str
     assert problem.fix
 
 
+def test_gathered_tokens_leave_a_load_that_placement_levels() -> None:
+    load = ExpertLoad(counts=((40.0, 30.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0),))
+    job = Workload(seq_len=4096, global_batch=8, expert_load=load)
+
+    def step_s(ways: str) -> float:
+        row = parse_row(f"ep4.{ways}.dp8.z1.gbs8", devices=8, global_batch=8, schedules=())
+        return estimate_plan(expand(row, MIXTRAL, 4096), MIXTRAL, resolve_gpus("8xH100"), job).step_time_s
+
+    assert step_s("epag.epbal") < 0.95 * step_s("epag")
+    with pytest.raises(MeshwrightError, match="all ranks get all tokens"):
+        step_s("epag.epshadow2")
+
+
 def test_exchanges_before_gradients_pay_where_few_micro_batches_hide_them() -> None:
     """Lina: as flows of equal right, gradients of the last backward slow its exchanges; inside a node they do not."""
     few = "ep32.dp32.z1.mbs4.gbs128"

@@ -88,6 +88,8 @@ def expert_problems(strategy: LayerStrategy, model: ModelSpec, workload: Workloa
             yield refused(name, "which experts are hot is not known", _LOAD)
         if DISPATCHERS[expert.dispatcher].levels_load:
             yield refused(name, f"with {expert.dispatcher} no rank gets more tokens than another", "leave it out")
+        if expert.shadowed and DISPATCHERS[expert.dispatcher].gathers:
+            yield refused(name, "all ranks get all tokens, whatever experts they choose", "leave it out, or use epbal")
         if expert.capacity_factor is not None:
             yield refused(
                 name, "with a capacity factor all experts compute equally many tokens", "leave one of them out"

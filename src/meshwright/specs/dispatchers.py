@@ -65,7 +65,7 @@ class Dispatcher:
     @property
     def levels_load(self) -> bool:
         """Whether every rank computes as many tokens as the others, whatever experts they choose."""
-        return self.moves or self.gathers
+        return self.moves
 
 
 DISPATCHERS: dict[str, Dispatcher] = {
