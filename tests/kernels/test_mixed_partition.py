@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,3 +61,20 @@ def test_longer_chains_move_layers_between_neighbours_alone() -> None:
     assert sum(counts) == 91
     loads = loads_of([1.0] * 90 + [10.0], counts, workers)
     assert max(loads) - min(loads) <= 2
+
+
+@given(
+    weights=st.lists(st.integers(1, 9).map(float), min_size=6, max_size=14),
+    workers=st.sampled_from([(0, 1, 0), (0, 1, 0, 1), (0, 1, 2, 0, 1), (0, 1, 2, 1, 0)]),
+)
+def test_no_layer_moved_to_the_next_stage_makes_the_fullest_worker_lighter(
+    weights: list[float], workers: tuple[int, ...]
+) -> None:
+    counts = worker_cuts(weights, workers)
+    heaviest = max(loads_of(weights, counts, workers))
+    for giver, taker in [*pairwise(range(len(workers))), *((b, a) for a, b in pairwise(range(len(workers))))]:
+        moved = list(counts)
+        moved[giver] -= 1
+        moved[taker] += 1
+        if moved[giver]:
+            assert max(loads_of(weights, tuple(moved), workers)) >= heaviest
