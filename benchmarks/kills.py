@@ -1,10 +1,11 @@
 """Workers killed at random moments of one run: are the losses those of an undisturbed run, and is anything left behind?
 
-    python -m benchmarks.kills [--backend processes|ray] [--kills 50] [--seed 0] [--wait 4]
+    python -m benchmarks.kills [--backend processes|ray] [--kills 50] [--seed 0] [--wait 4] [--in-steps]
 
 A perceptron on two meshes trains until the kills are used up; after each loss the same plan goes on from the
 checkpoint, which is written every two steps. A kill comes a random time after workers were started: while they connect,
-compile, or in the middle of a step. Losses of both runs are compared bit by bit.
+compile, or in the middle of a step; with --in-steps, once they have done a step, in one of the next. Losses of both
+runs are compared bit by bit.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from meshwright.specs.row import PlanRow
 
 PAUSE_S = 0.02
 """Of every step, so that kills also meet some."""
+IN_STEPS = 3.0
+"""Steps within which a kill comes that is to meet one."""
 STEPS_AFTER = 4
 """Done behind the last kill."""
 SHARED = Path("/dev/shm")
@@ -55,7 +58,12 @@ class Killer:
     kills: int
     wait_s: float
     drawn: random.Random
+    in_steps: bool = False
     step: ParallelizedStep | None = None
+    stepped: Any = None
+    """Workers that have done a step."""
+    step_s: float = 0.0
+    """Of their last one."""
     done: list[str] = field(default_factory=list)
     last: Any = None
 
@@ -63,16 +71,20 @@ class Killer:
         """Until the kills are used up."""
         while len(self.done) < self.kills:
             crew = self._crew()
-            if crew is None or crew is self.last:
-                time.sleep(0.01)
+            if crew is None or crew is self.last or (self.in_steps and crew is not self.stepped):
+                time.sleep(0.001 if self.in_steps else 0.01)
                 continue
             # A crew is killed once, at a moment of its start, of its first step or of a later one.
-            time.sleep(self.drawn.uniform(0.0, self.wait_s))
+            time.sleep(self.drawn.uniform(0.0, IN_STEPS * self.step_s if self.in_steps else self.wait_s))
             with suppress(Exception):
                 pids = crew.pids()
                 os.kill(self.drawn.choice(pids), signal.SIGKILL)
                 self.last = crew
                 self.done.append(str(len(self.done)))
+
+    def told(self, seconds: float) -> None:
+        """That a step was done."""
+        self.stepped, self.step_s = self._crew(), seconds
 
     def _crew(self) -> Any:
         compiled = None if self.step is None else self.step.compiled()
@@ -100,8 +112,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--wait", type=float, default=4.0, help="most seconds from the start of workers to a kill")
+    parser.add_argument("--in-steps", action="store_true", help="kill workers that have done a step, in the next ones")
     asked = parser.parse_args()
-    killer = Killer(kills=asked.kills, wait_s=asked.wait, drawn=random.Random(asked.seed))
+    killer = Killer(kills=asked.kills, wait_s=asked.wait, drawn=random.Random(asked.seed), in_steps=asked.in_steps)
     row = PlanRow(pp=2, dp=1, mbs=2, gbs=8)
     hunted = Hunted(spec=None, row=row, stage_layers=(2, 2), seq_len=1, hidden=4, backend=asked.backend,
                     timeout_s=120.0, killer=killer)  # fmt: skip
@@ -136,7 +149,9 @@ def _hunted_run(hunted: Hunted, killer: Killer) -> tuple[dict[int, float], list[
 
     def on_step(number: int, loss: float, seconds: float, step: ParallelizedStep) -> None:
         losses[number] = loss
-        time.sleep(PAUSE_S)
+        killer.told(seconds)
+        if not killer.in_steps:
+            time.sleep(PAUSE_S)
         if len(killer.done) == killer.kills:
             ends.append(number + STEPS_AFTER)
             if number >= ends[0]:

@@ -203,7 +203,7 @@ WORDS = {
     "optimizer": ("sgd", "muon"),
     "packing": ("pad", "bins"),
     "software": ("pytorch-compiled", "megatron-deepspeed"),
-    "rank_order": ("dp-ep-cp-tp",),
+    "rank_order": ("dp-ep-cp-tp", "tp-ep-cp-dp"),
     "reference": ("table.json",),
     "zone": ("elsewhere",),
     "base": ("int8",),
