@@ -13,7 +13,7 @@ from meshwright.estimate.work_seconds import WorkSeconds
 from meshwright.library.clusters import resolve_gpus
 from meshwright.library.models import spec
 from meshwright.ops.layers import layer_work
-from meshwright.specs.operators import CoreAttention, Exchange, Linear
+from meshwright.specs.operators import CoreAttention, Exchange, Linear, Scores
 from meshwright.specs.precision import Precision, precision
 from meshwright.specs.tuning import STORED_BYTES, Lora, Tuning
 from meshwright.specs.workload import Workload
@@ -155,3 +155,20 @@ def test_weights_stored_in_few_bits_are_read_and_made_again_before_each_product(
     for way in ("forward", "backward"):
         more_s = getattr(after, way).compute_s - getattr(before, way).compute_s
         assert float(more_s[0]) == pytest.approx(moved_s, rel=1e-6)
+
+
+def test_scores_that_pick_keys_compare_all_keys_forward_and_the_picked_ones_twice_backward() -> None:
+    model = spec("deepseek-v3.2")
+    work = layer_work(model.last_layer(), model.hidden, "flash")
+    picking = replace(work, ops=tuple(op for op in work.ops if isinstance(op, Scores)))
+    assert picking.ops
+
+    def times_longer_backward(seq_len: int) -> float:
+        workload = Workload(seq_len=seq_len, global_batch=8)
+        hardware = hardware_of(resolve_gpus("8xH200").groups[0], workload)
+        found = price_work(picking, columns(seq_len=seq_len), hardware, workload)
+        return float(found.backward.compute_s[0] / found.forward.compute_s[0])
+
+    # 2,048 keys are picked.
+    assert 1.5 < times_longer_backward(2048) < 2.5
+    assert times_longer_backward(131072) < 0.25
