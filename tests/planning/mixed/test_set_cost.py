@@ -16,6 +16,7 @@ from meshwright.planning.mixed.native import NativeSource
 from meshwright.planning.mixed.set_cost import price_per_step
 from meshwright.planning.objectives import Aim
 from meshwright.search.space import Space
+from meshwright.units import HOUR_S
 
 REGIONS = """
 [[group]]
@@ -59,6 +60,9 @@ def test_a_set_promises_what_its_plan_pays(hour: float, tmp_path: Path) -> None:
         estimate = paid.estimate
         assert estimate.price_per_step is not None
         own = price_per_step(whole, source.model, source.cluster, source.workload, aim)
+        energy_wh = price_per_step(whole, source.model, source.cluster, source.workload, Aim(objective="energy"))
+        assert estimate.energy_j is not None
+        assert energy_wh * HOUR_S / whole.step_s == pytest.approx(estimate.energy_j / estimate.step_time_s)
         hours = estimate.price_per_step - estimate.traffic_price_per_step
         # The seconds of devices are those of the closed form.
         links = own - hours * whole.step_s / estimate.step_time_s
