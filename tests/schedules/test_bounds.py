@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.schedules import SCHEDULES, Times, simulate
+from meshwright.schedules import SCHEDULES
 from meshwright.schedules.bounds import window_lengths
 from tests.schedules.cases import CASES, Case, name
 
@@ -26,16 +26,6 @@ def test_counts_by_class_give_the_same_bound(case: Case, seed: int) -> None:
     whole = bound.end_s(m, *(duration[classes] for duration in seconds))
     assert by_class == pytest.approx(whole.max())
     assert len(once) <= len(bound.once)
-
-
-@given(seed=st.integers(0, 2**32 - 1), p=st.integers(1, 9), m=st.integers(1, 30))
-def test_gpipe_bound_is_exact_for_any_durations(seed: int, p: int, m: int) -> None:
-    rng = np.random.default_rng(seed)
-    forward_s, backward_s, transfer_s = rng.random((3, p, 1))
-    gpipe = SCHEDULES["gpipe"]
-    times = Times(forward_s=forward_s, backward_s=backward_s, transfer_s=transfer_s)
-    exact = simulate(gpipe.table(p, m), times).makespan_s
-    assert gpipe.lower_bound_s(forward_s, backward_s, transfer_s, m) == pytest.approx(exact, rel=1e-9)
 
 
 def test_a_slow_worker_sets_the_pace_of_1f1b() -> None:
