@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import math
 import os
 import signal
 import sqlite3
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -53,6 +55,20 @@ FAMILIES = (
     "calculon sweep megatron-126M a100_80g --procs 4,8,12,16,24,32 --batch 8,16 -o f.parquet --force",
     "run moe-tiny --plan pp2.dp2 --devices 4 --backend processes --steps 100000",
 )
+
+
+@dataclass
+class Clock:
+    """When the kills of a kind have to end, however many there were."""
+
+    end_s: float = math.inf
+
+    def left(self) -> bool:
+        """Whether there is time."""
+        return time.monotonic() < self.end_s
+
+
+CLOCK = Clock()
 
 
 def killed(act: Callable[[], Any], after_s: float) -> bool:
@@ -169,7 +185,7 @@ def answers(kills: int, chance: Random) -> tuple[int, list[str]]:
     place, wrong, met = Path("out"), [], 0
     whole_s = took_s(ANSWER, ANSWER)
     size = len(place.read_text())
-    while met < kills:
+    while met < kills and CLOCK.left():
         place.write_text(KEPT)
         met += killed(lambda: command(ANSWER.split()), chance.uniform(0.5, 1.0) * whole_s)
         text = place.read_text()
@@ -189,7 +205,7 @@ def swept(sweep: str, kills: int, chance: Random) -> tuple[int, list[str]]:
     whole_s = took_s(sweep.replace("s.parquet", "other.parquet"), sweep.replace("s.parquet", "whole.parquet"))
     expected = sorted(map(repr, read_sweep("whole.parquet")))
     wrong, met = [], 0
-    while met < kills:
+    while met < kills and CLOCK.left():
         at_least = met
         while met < at_least + MOST_OF_ONE and killed(
             lambda: command([*sweep.split(), "--resume"]), chance.uniform(0.0, 0.9) * whole_s
@@ -207,7 +223,7 @@ def studies(kills: int, chance: Random) -> tuple[int, list[str]]:
     """Of studies that go on until they are done."""
     whole_s = took_s(STUDY.replace("t.db", "other.db"), STUDY.replace("t.db", "whole.db"))
     expected, wrong, met = _trials("whole.db"), [], 0
-    while met < kills:
+    while met < kills and CLOCK.left():
         had = 0
         while killed(lambda: command([*STUDY.split(), "--resume"]), chance.uniform(0.0, 0.7) * whole_s):
             met += 1
@@ -227,9 +243,11 @@ def tuned(tuner: str, kills: int, chance: Random) -> tuple[int, list[str]]:
     study = STUDY.replace("random", tuner)
     whole_s = took_s(study.replace("t.db", "other.db"), study.replace("t.db", "whole.db"))
     wrong, met = [], 0
-    while met < kills:
+    while met < kills and CLOCK.left():
         had: list[tuple[Any, ...]] = []
-        while killed(lambda: command([*study.split(), "--resume"]), chance.uniform(0.0, 0.7) * whole_s):
+        while CLOCK.left() and killed(
+            lambda: command([*study.split(), "--resume"]), chance.uniform(0.0, 0.7) * whole_s
+        ):
             met += 1
             wrong += _lost(had, met)
             had = _trials("t.db")
@@ -248,7 +266,9 @@ def ray_tuned(kills: int, chance: Random) -> tuple[int, list[str]]:
     study = STUDY.replace("random", "ray-tune").split()
     wrong: list[str] = []
     had: list[tuple[Any, ...]] = []
-    for met in range(1, kills + 1):
+    met = 0
+    while met < kills and CLOCK.left():
+        met += 1
         family = Family([*study, "--resume"], Path.cwd(), {"NPROC": "2"})
         if not family.until(lambda living, had=had: len(_trials("t.db")) > len(had), 120.0):
             wrong.append(f"kill {met}: no trial came in 120 s")
@@ -261,7 +281,7 @@ def ray_tuned(kills: int, chance: Random) -> tuple[int, list[str]]:
             had = []
             for name in Path().glob("t.db*"):
                 name.unlink()
-    return kills, wrong
+    return met, wrong
 
 
 def _lost(had: list[tuple[Any, ...]], met: int) -> list[str]:
@@ -313,10 +333,12 @@ def main() -> int:
     asked.add_argument("kinds", nargs="*", choices=[*KINDS, []], help="all otherwise")
     asked.add_argument("--kills", type=int, default=100, help="of each kind, at least")
     asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--minutes", type=float, default=math.inf, help="of a sweep, a study or a plan, at most")
     given = asked.parse_args()
     failed = 0
     for kind in given.kinds or KINDS:
         start_s, before = time.monotonic(), Path.cwd()
+        CLOCK.end_s = start_s + 60 * given.minutes
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             try:

@@ -181,3 +181,10 @@ def test_each_stage_takes_an_even_share_of_a_micro_batch() -> None:
 
     assert said(3) == []
     assert said(4) == ["stage 1: dp 4 does not divide the 6 sequences of a micro-batch"]
+
+
+@pytest.mark.parametrize("sp", [False, True])
+def test_a_plan_is_refused_where_its_tensor_ranks_hold_every_token_of_experts(sp: bool) -> None:
+    layers = Stage(0, row(tp=2, sp=sp).strategy(), MIXED.num_layers)
+    found = plan_problems(plan_of(([layers], 1, 2)), MIXED, SEQ)
+    assert [problem.field for problem in found] == ([] if sp else ["sp"])
