@@ -87,6 +87,8 @@ def test_it_is_listed_drawn_and_simulated(capsys: pytest.CaptureFixture[str]) ->
     own, named = (answer(capsys, "schedule", name, "--p", "4", "--m", "8") for name in ("own-v", "zb-v"))
     assert own.pop("name") == "my-v"
     assert named.pop("name") == "zb-v"
+    assert own.pop("made_by")["command"] == "meshwright schedule own-v --p 4 --m 8"
+    del named["made_by"]
     assert own == named
     assert main(["schedule", "my-wave-most4", "--p", "4", "--m", "8"]) == 0
     assert "8 live per worker" in capsys.readouterr().out

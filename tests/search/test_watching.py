@@ -9,6 +9,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.budget import within
+from meshwright.planning.for_target import TIE
 from meshwright.search.watching import SearchProgress, Watch, each_a_part, found, part, watched, watcher
 
 
@@ -36,7 +37,8 @@ def test_a_search_tells_of_its_whole_and_ends_with_its_answer(question: dict[str
     last = told[-1]
     assert last.share == pytest.approx(1)
     assert last.best_s is not None
-    assert last.best_s >= answer.best.estimate.step_time_s * (1 - 1e-9)
+    # The answer may be a plan that ties with the quickest and that a framework runs.
+    assert last.best_s >= answer.best.estimate.step_time_s * (1 - TIE)
 
 
 def test_spaces_of_one_question_add_up_and_parts_stand_behind_each_other() -> None:

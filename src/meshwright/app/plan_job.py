@@ -183,13 +183,18 @@ def _quickest_launched(
 
 
 def _ties(best: Searched, answer: PlanSet, aim: Aim) -> bool:
-    """Whether the best plan that a trainer runs is about as quick as the answer, and leaves as much memory free."""
+    """Whether the best plan that a trainer runs is about as quick as the answer, and leaves as much memory free.
+
+    Only under the same software, or the plan's name alone would be priced otherwise than in the answer.
+    """
     from meshwright.planning.for_target import TIE
 
     quickest, own = answer.plans[0].estimate, best.plans.found.result.plans[0].estimate
     within = quickest.step_time_s * (1.0 + min(TIE, quickest.tie))
     roomy = own.fits == "yes" or quickest.fits != "yes"  # no memory is given up for it
-    return aim == QUICKEST and roomy and own.step_time_s <= within
+    job = answer.plans[0].job
+    alike = isinstance(job, Job) and best.inputs.workload.software == job.workload.software
+    return aim == QUICKEST and alike and roomy and own.step_time_s <= within
 
 
 def _launched(

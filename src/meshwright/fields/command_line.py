@@ -70,7 +70,7 @@ def _as_typed(one: Field, value: Any) -> Any:
     return value
 
 
-_SECRET = re.compile(r"(?i)([\w-]*(?:key|token|secret|passw(?:or)?d|credentials?))=\S+")
+_SECRET = re.compile(r"(?i)(?<![\w-])([\w-]*(?:key|token|secret|passw(?:or)?d|credentials?))=\S+")
 """A variable or an option whose name ends in a word for a secret, and its value."""
 
 

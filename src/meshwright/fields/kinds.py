@@ -233,10 +233,12 @@ class Window(FieldKind):
     """A part of a whole, from one share to another: `40%-60%`."""
 
     metavar: str = "PCT-PCT"
-    annotation: str = "str"
+    annotation: str = "str | tuple[float, float]"
 
     def read(self, name: str, value: Any) -> tuple[float, float]:
         """Both shares, from 0 to 1."""
+        if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(one, int | float) for one in value):
+            value = f"{value[0]:.4%}-{value[1]:.4%}"
         share = r"\s*([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%\s*"
         match = re.fullmatch(f"{share}-{share}", value[:64]) if isinstance(value, str) else None
         low, high = (float(one) / 100.0 for one in match.groups()) if match else (1.0, 0.0)

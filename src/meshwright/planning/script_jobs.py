@@ -16,7 +16,7 @@ _MOST_JOBS = 24
 _ASKED = re.compile(r"--env (\w+)=VALUE")
 _FROM_ARGUMENTS = re.compile(r"(?:^|[\s;])(\w+)=[\"']?\$\{\w+#")
 """A variable set to what stands behind the name of an argument: `depth=${argument#*=}`."""
-_PLACE = re.compile(r"[\w./-]+:\d+")
+_PLACE = re.compile(r"(?<![\w./-])[\w./-]+:\d+")
 
 
 def as_one_job(script: Script, read: Callable[[Script], LaunchFile]) -> tuple[Script, LaunchFile]:

@@ -21,7 +21,7 @@ from meshwright.fields.failures import FailureSpec
 from meshwright.fields.field import Field
 from meshwright.fields.host import MemorySize, NvmeDrives, PcieSlot
 from meshwright.fields.job import OutputFields, WatchedFields
-from meshwright.fields.kinds import Choice, Count, Duration, Number, Numbers, OutputFile, Spec, Texts, Whole
+from meshwright.fields.kinds import Choice, Count, Duration, Number, Numbers, OutputFile, Spec, Texts, Whole, Window
 from meshwright.fields.power import CarbonIntensity, Watts
 from meshwright.fields.request import request_fields
 from meshwright.formats.host import Disks
@@ -42,6 +42,7 @@ CLOSED = (
     FailureSpec,
     Watts,
     CarbonIntensity,
+    Window,
 )
 """Kinds that refuse a word."""
 
@@ -54,6 +55,8 @@ def example(one: Field) -> tuple[Any, Any]:
         return (["a=1", "b"], ["a=1", "b"]) if one.repeated else ("a,b", ["a,b"])
     if isinstance(one.kind, Whole):
         return "4", 4
+    if isinstance(one.kind, Window):
+        return "40%-60%", (0.4, 0.6)
     if isinstance(one.kind, Duration):
         return "2h", 7200
     if isinstance(one.kind, Number) and one.kind.high < 2:
