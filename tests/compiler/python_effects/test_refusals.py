@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pprint
 import sys
+import sysconfig
 import types
 import warnings
 from collections.abc import Callable
@@ -244,6 +245,16 @@ def shown_by_jax(w: jax.Array, x: jax.Array) -> jax.Array:
 def test_what_is_harmless_is_read(step: Any) -> None:
     MASKS.clear()
     assert trace_step(step, (WEIGHTS, BATCH), micro_batches=2).micro_batches == 2
+
+
+def test_prints_through_a_print_that_a_library_has_put_there_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Ray's hides its progress bars first.
+    library: dict[str, Any] = {"__name__": "bars", "before": print}
+    path = f"{sysconfig.get_paths()['purelib']}/bars.py"
+    exec(compile("def shown(*words, **how):\n    before(*words, **how)\n", path, "exec"), library)
+    monkeypatch.setattr("builtins.print", library["shown"])
+    with pytest.raises(InputError, match=r"prints \(loss"):
+        trace_step(prints, (WEIGHTS, BATCH))
 
 
 def test_what_a_step_puts_in_place_of_the_terminal_stays() -> None:

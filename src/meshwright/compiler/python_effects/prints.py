@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 import sys
 import threading
@@ -61,6 +62,10 @@ def _writer(frame: FrameType | None, *, traced: bool) -> str:
     """The user's line that writes, through the standard library at most; empty where a library does by itself."""
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
+        # Another thread that traces has put its own terminal in front, or a library its own print, as Ray does.
+        if module == __name__ or frame.f_code is getattr(builtins.print, "__code__", None):
+            frame = frame.f_back
+            continue
         if is_users(frame.f_code.co_filename):
             return place_in(frame.f_code, frame.f_lineno)
         if module.split(".")[0] not in sys.stdlib_module_names:
