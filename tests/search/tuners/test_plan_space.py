@@ -37,6 +37,14 @@ def test_axes_and_rules_leave_exactly_the_plans_that_the_search_counts(small: Sm
     assert space.size == found.certificate.space
 
 
+@pytest.mark.parametrize("small", SPACES, ids=lambda small: small.name)
+def test_conditions_name_values_that_their_parents_have(small: SmallSpace) -> None:
+    space = plan_space(small)
+    values = {axis.name: axis.values for axis in space.axes}
+    for axis in space.axes:
+        assert all(set(when.values) <= set(values[when.axis]) for when in axis.when), axis.name
+
+
 @pytest.mark.parametrize(
     "pins",
     [

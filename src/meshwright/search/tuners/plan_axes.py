@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
@@ -99,7 +100,16 @@ def tables_of(grid: Grid, factory: ShapeFactory, space: Space) -> tuple[tuple[Tr
         _numbers("hsdp_ranks", legal, (When(axis="sharding", values=grouped_shardings()),)),
     ]
     named = {axis.name: axis for axis in axes if axis.values}
-    return tuple(axes), tuple(rules_of(legal, named, _WHY))
+    return tuple(_of_parents(axes)), tuple(rules_of(legal, named, _WHY))
+
+
+def _of_parents(axes: Iterable[TrialAxis]) -> Iterator[TrialAxis]:
+    """Axes whose conditions name values that their parents have, as SMAC wants them."""
+    known: dict[str, tuple[Value, ...]] = {}
+    for axis in axes:
+        known[axis.name] = axis.values
+        when = [replace(one, values=tuple(v for v in one.values if v in known[one.axis])) for one in axis.when]
+        yield replace(axis, when=tuple(one for one in when if one.values))
 
 
 def _legal_combinations(grid: Grid, factory: ShapeFactory, space: Space) -> dict[tuple[str, ...], Table]:
