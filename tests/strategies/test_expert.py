@@ -155,3 +155,18 @@ def test_dispatchers_of_rows() -> None:
     assert (gathered.kind, np.asarray(gathered.payload_bytes).tolist()) == ("all_gather", [0.0, 0.0, 8.0 * whole])
     alone = rows.take(np.array([0]))
     assert [call.once for call in exchange_calls(op, alone, Routing(copies=2), 2.0)] == [None] * 4
+
+
+@pytest.mark.parametrize("load", [1.0, 64.0])
+def test_tensor_ranks_of_experts_gather_what_came_once(load: float) -> None:
+    """Of 8 copies for 2 ranks nearly all tokens enter both, so a quarter of the copies; never more than all tokens."""
+    ways = ("alltoall", "deduplicated")
+    codes = np.array([dispatcher_code(way) for way in ways])
+    rows = replace(columns(ep=[2, 2], etp=4, imbalance=load), dispatcher=codes)
+    op = Exchange(name="dispatch", module="moe", width=1024, direction="dispatch")
+    routing = Routing(copies=8)
+    gathered = next(call for call in exchange_calls(op, rows, routing, 2.0) if call.group == "etp")
+    every, once = np.asarray(gathered.payload_bytes)
+    whole = 2 * 4 * 4096 * 1024 * 2.0
+    assert once == pytest.approx(min(every * float(np.asarray(routing.entered(2.0))) / 8, whole))
+    assert once < 0.26 * every

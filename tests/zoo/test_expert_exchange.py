@@ -216,6 +216,30 @@ def test_more_visited_experts_cost_no_more_where_a_token_is_sent_once() -> None:
     assert few == many
 
 
+def test_tensor_ranks_of_experts_gather_a_token_once_at_the_priced_bytes() -> None:
+    """What grows with the width of tokens, each of which visits all four ranks."""
+    top_k, widths = 56, (2 * HIDDEN, 4 * HIDDEN)
+    spec = MoeMlp(experts=64, top_k=top_k, ffn_hidden=4, gated=True)
+    found = [both(spec, GRIDS["parts"], ExpertParallel(dispatcher=name), capacity=None, hidden=width, length=4)
+             for name in ("alltoall", "deduplicated") for width in widths]  # fmt: skip
+    assert max(apart for apart, _ in found) < 1e-9
+    kinds = ("all-gather", "reduce-scatter")
+    plain, once = ({kind: many.result_bytes[kind] - few.result_bytes[kind] for kind in kinds}
+                   for (_, few), (_, many) in (found[:2], found[2:]))  # fmt: skip
+    rows = columns(tp=2, sp=True, ep=4, etp=2, mbs=SAMPLES // 4, seq_len=4, dispatcher="deduplicated")
+    exchanges = (op for op in spec.work(LayerContext(hidden=HIDDEN, kernel="flash", dropout=False)).ops
+                 if isinstance(op, Exchange))  # fmt: skip
+    priced = dict.fromkeys(once, 0.0)
+    for op in exchanges:
+        for call in exchange_calls(op, rows, Routing(copies=top_k), ELEMENT):
+            if call.group == "etp":
+                kind = call.kind.replace("_", "-")
+                parts = 2 if call.kind == "reduce_scatter" else 1
+                priced[kind] += float(np.sum(np.asarray(call.payload_bytes))) / parts * (widths[1] - widths[0]) / HIDDEN
+    assert once["all-gather"] < plain["all-gather"] / 8
+    assert once == {kind: pytest.approx(size, rel=0.01) for kind, size in priced.items()}
+
+
 def gathered_bytes(grid: str, how: ExpertParallel, hidden: int) -> dict[str, int]:
     """What a compiled program sends, by kind of collective."""
     apart, sent = both(SPEC, GRIDS[grid], how, capacity=None, hidden=hidden)

@@ -95,12 +95,14 @@ def exchange_calls(
 
     Returns:
         An all-to-all of T k h bytes per rank over ep, and over etp a gather before (scatter after) the experts.
-        With a deduplicating dispatcher a token enters each domain, and there each rank, once; with one that gathers,
-        all ranks of ep get all tokens, and sums of their results are scattered. Where experts move nothing is sent;
+        With a deduplicating dispatcher a token enters each domain, and there each rank, once, and etp gathers it once,
+        however many experts of the ranks it visits; with one that gathers, all ranks of ep get all tokens, and sums of
+        their results are scattered. Where experts move nothing is sent;
         where tensor ranks that hold the same tokens send their parts, results are gathered over them (gradients where
         dispatch goes back). Pipelined in c chunks, all but 1/c of the exchange hides behind the experts.
     """
-    elements = columns.exchanged(routing.copies) / columns.etp * op.width
+    copies = routing.copies
+    elements = columns.exchanged(copies) / columns.etp * op.width
     gathers, once = columns.dispatches("gathers"), columns.dispatches("once")
     by_level, silent = columns.dispatches("by_level"), columns.sends_otherwise
     chunks = columns.ep_chunks
@@ -114,6 +116,10 @@ def exchange_calls(
         element = dispatched_bytes or activation_bytes if gather else activation_bytes
         per_rank = elements * element
         whole = columns.routed_tokens * columns.ep * (op.width * element)
+        held = per_rank
+        if once is not None:
+            # Of a token's copies for a rank one comes, and no rank gets more than all tokens.
+            held = np.where(once, np.minimum(per_rank * routing.entered(columns.ep) / copies, whole), per_rank)
         exchanged = per_rank * (columns.ep > 1)
         if silent is not None:
             exchanged = exchanged * ~silent
@@ -140,7 +146,7 @@ def exchange_calls(
                 category="ep",
                 phase=phase,
                 group="etp",
-                payload_bytes=(per_rank if gathers is None else np.where(gathers, whole, per_rank))
+                payload_bytes=(held if gathers is None else np.where(gathers, whole, held))
                 * columns.etp
                 * (columns.etp > 1),
             ),
@@ -154,7 +160,7 @@ def exchange_calls(
             back = columns.tokens * (op.width * activation_bytes) * shared
             calls += (Call(kind="all_gather", category="ep", phase=phase, group="tp", payload_bytes=back),)
     if silent is not None:
-        calls += _own_traffic(op, columns, routing.copies, activation_bytes, dispatched_bytes or activation_bytes)
+        calls += _own_traffic(op, columns, copies, activation_bytes, dispatched_bytes or activation_bytes)
     return calls
 
 
