@@ -133,7 +133,7 @@ def main() -> int:
     train(calm, jax.devices(), Steps(count=max(losses) + 1),
           on_step=lambda number, loss, seconds, step: expected.__setitem__(number, loss)).step.close()  # fmt: skip
     different = [number for number in losses if losses[number] != expected[number]]
-    when = Counter("set up" if "set up" in one.why or "first instruction" in one.why else "step" for one in recoveries)
+    when = Counter("step" if " instruction" in one.why and "first" not in one.why else "set up" for one in recoveries)
     print(f"{asked.backend}: {len(killer.done)} kills, {len(recoveries)} recoveries told ({dict(when)}),"
           f" {max(losses) + 1} steps, {wall_s:.0f} s")  # fmt: skip
     print(f"losses that differ from the undisturbed run: {len(different)} of {len(losses)} {different[:5]}")

@@ -87,7 +87,9 @@ def test_programs_are_written_for_the_platform_of_each_mesh(platform: str) -> No
 @pytest.mark.skipif(gpus_here() > 0, reason="this machine has GPUs")
 def test_workers_without_the_devices_they_ask_for_say_so() -> None:
     run = mw.parallelize(step, method=METHOD, backend="processes", worker_devices="gpu", timeout_s=60.0)
-    with pytest.raises(LostError, match=r"(?s)worker of mesh 0 failed while it was set up.*cuda"):
+    with pytest.raises(
+        LostError, match=r"(?s)worker of mesh 0 failed while it started JAX and loaded its program.*cuda"
+    ):
         run(initial(), batch())
     run.close()
 

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from meshwright.compiler.instructions import Instruction
 from meshwright.errors import LostError, Problem
-from meshwright.runtime.worker import MOVING
+from meshwright.runtime.worker import BEHIND, MOVING
 
 LOOK_S = 0.5
 """Time between two looks at where workers are."""
 AFTERWARDS_S = 1.0
 """When a worker fails, others may only have missed it: so long the cause is waited for."""
+DOING = {
+    "listen": "while it opened an address for the others",
+    "connect": "while it connected with the others",
+    "coordinator": "while it looked for a port where the hosts of its mesh meet",
+    "load": "while it started JAX and loaded its program",
+    "fetch": "while it gave back a value that it keeps",
+    "step": "before its first instruction",
+}
+"""What a worker does in each call, said where no place in its list says it closer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +132,19 @@ def run_together(
         if (places := crew.places()) != seen:
             seen, moved = places, time.monotonic()
         if not wrong and time.monotonic() - moved > limit_s:
-            raise _stalled(waiting, seen, lists, limit_s, hosts)
+            raise _stalled({mesh: calls[mesh][0] for mesh in waiting}, seen, lists, limit_s, hosts)
     if wrong:
-        raise _lost(wrong, crew.places(), lists, hosts)
+        raise _lost(wrong, {mesh: calls[mesh][0] for mesh in wrong}, crew.places(), lists, hosts)
     return results
 
 
-def _where(mesh: int, places: Sequence[int], lists: Sequence[Sequence[Instruction]]) -> str:
+def _where(mesh: int, call: str, places: Sequence[int], lists: Sequence[Sequence[Instruction]]) -> str:
     at = _instruction(mesh, places, lists)
-    if at is None:
-        return "before its first instruction" if lists else "while it was set up"
-    return f"at instruction {places[mesh] + 1} of {len(lists[mesh])}, {at.op} {at.label}"
+    if at is not None:
+        return f"at instruction {places[mesh] + 1} of {len(lists[mesh])}, {at.op} {at.label}"
+    if lists and places[mesh] == MOVING:
+        return "while it waited for state that another mesh kept, before its first instruction"
+    return "after its last instruction" if lists and places[mesh] == BEHIND else DOING[call]
 
 
 def _instruction(mesh: int, places: Sequence[int], lists: Sequence[Sequence[Instruction]]) -> Instruction | None:
@@ -149,31 +160,35 @@ def _name(worker: int, hosts: int) -> str:
 
 
 def _lost(
-    wrong: dict[int, Failed | Gone], places: Sequence[int], lists: Sequence[Sequence[Instruction]], hosts: int
+    wrong: dict[int, Failed | Gone],
+    calls: Mapping[int, str],
+    places: Sequence[int],
+    lists: Sequence[Sequence[Instruction]],
+    hosts: int,
 ) -> LostError:
     """The cause: a worker that is gone, or one that failed by itself; workers that waited for it are left out."""
     gone: dict[int, Failed | Gone] = {mesh: one for mesh, one in wrong.items() if isinstance(one, Gone)}
     causes = gone or {mesh: one for mesh, one in wrong.items() if isinstance(one, Failed) and one.lost is None}
     return LostError([
         Problem(what=f"{_name(mesh, hosts)} {'died' if isinstance(one, Gone) else 'failed'} "
-                     f"{_where(mesh, places, lists)}", why=one.why, fix=_FIX, field="backend")
+                     f"{_where(mesh, calls[mesh], places, lists)}", why=one.why, fix=_FIX, field="backend")
         for mesh, one in sorted((causes or wrong).items())
     ]).of(sorted(causes or wrong))  # fmt: skip
 
 
 def _stalled(
-    waiting: Sequence[int],
+    calls: Mapping[int, str],
     places: Sequence[int],
     lists: Sequence[Sequence[Instruction]],
     limit_s: float,
     hosts: int,
 ) -> LostError:
     """Of the workers that stand still, those that do not wait for a message are the cause."""
-    at = {mesh: _instruction(mesh, places, lists) for mesh in waiting if places[mesh] != MOVING}
+    at = {mesh: _instruction(mesh, places, lists) for mesh in calls if places[mesh] != MOVING}
     at_work = [worker for worker, one in at.items() if one is None or not one.sources(worker // hosts)]
     return LostError([
-        Problem(what=f"{_name(mesh, hosts)} hangs {_where(mesh, places, lists)}",
+        Problem(what=f"{_name(mesh, hosts)} hangs {_where(mesh, calls[mesh], places, lists)}",
                 why=f"no worker has made progress for {limit_s:g} s", fix=f"{_FIX}; raise timeout_s if it is only slow",
                 field="timeout_s")
-        for mesh in (at_work or waiting)
-    ]).of(at_work or waiting)  # fmt: skip
+        for mesh in (at_work or calls)
+    ]).of(at_work or list(calls))  # fmt: skip

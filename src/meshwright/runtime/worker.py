@@ -29,6 +29,8 @@ BETWEEN = -1
 """Place in the list of a worker that does none of its instructions."""
 MOVING = -2
 """Place of one that waits for state that another mesh kept."""
+BEHIND = -3
+"""Place of one that has done its list and gathers what it keeps and returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +90,8 @@ class MeshWorker:
 
         Args:
             mesh: its number.
-            watch: called with the place in the list before each instruction, and `BETWEEN` when the list ends.
+            watch: called with the place in the list before each instruction, with `MOVING` and `BEHIND` around the
+                list, and with `BETWEEN` where the worker waits for a call.
         """
         self.mesh, self._watch = mesh, watch
         watch(BETWEEN)
@@ -221,16 +224,15 @@ class MeshWorker:
         if orders.timed:
             self._executor.begin_timing()
         self._executor.advance(wait=True)
-        self._watch(BETWEEN)
+        self._watch(BEHIND)
         kept = self._parts[orders.program].kept
         values = self._executor.values
         if made := {buffer: values[buffer] for buffer in kept}:
             self._kept[orders.step] = made
         self._executor.values = {}
-        return Done(
-            scalars={buffer: to_host(made[buffer]) for buffer in kept if not buffers[buffer].shape},
-            moments=tuple(self._executor.moments or ()),
-        )
+        scalars = {buffer: to_host(made[buffer]) for buffer in kept if not buffers[buffer].shape}
+        self._watch(BETWEEN)
+        return Done(scalars=scalars, moments=tuple(self._executor.moments or ()))
 
     def _drop(self, dropped: Mapping[int, Sequence[int]]) -> None:
         for step, numbers in dropped.items():
