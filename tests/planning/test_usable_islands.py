@@ -59,3 +59,18 @@ def test_kinds_within_the_tolerance_count_as_the_weakest_of_them() -> None:
     assert len(fine.cluster.groups) == 3
     with pytest.raises(InputError, match="tolerance"):
         usable_islands(inputs, -1.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "halves", "whole", "batch"),
+    [("llama-3.2-1b", "4x8xL40S,4x8xL40S", "8x8xL40S", 64), ("llama-3.2-1b", "2xH100,2xH100", "2x2xH100", 32)],
+)
+def test_halves_of_one_kind_are_planned_and_launched_as_the_whole(
+    model: str, halves: str, whole: str, batch: int
+) -> None:
+    in_halves, as_one = (mw.plan(model, gpus=gpus, global_batch=batch, seq_len=2048, top=2) for gpus in (halves, whole))
+    assert [one.name for one in in_halves] == [one.name for one in as_one]
+    assert in_halves[0].estimate.step_time_s == as_one[0].estimate.step_time_s
+    # No trainer is asked about groups that it would have to know by name.
+    assert in_halves.trainers == as_one.trainers
+    assert any("planned as one" in note.value for note in in_halves.assumptions)

@@ -61,12 +61,20 @@ def plan_job(request: PlanRequest, *, trainers: bool = True) -> PlanSet:
 
         inputs, left_out = usable_islands(inputs, request.tolerance)
         warnings = tuple(map(left_out_note, left_out))
+        if inputs.cluster.homogeneous:
+            request = replace(request, job=_as_planned(request.job, inputs))
     try:
         answer = _answer(inputs, request, aim, trainers=trainers)
     except InfeasibleError as none:
         none.add(left_out)
         raise
     return replace(answer, warnings=(*warnings, *answer.warnings))
+
+
+def _as_planned(job: JobFields, inputs: JobInputs) -> JobFields:
+    """The question over the one kind of device that its groups are planned as, with the same batch."""
+    batch = inputs.workload.global_batch
+    return replace(job, cluster=inputs.cluster, gpus=None, global_batch=batch, tokens_per_step=None)
 
 
 def _answer(inputs: JobInputs, request: PlanRequest, aim: Aim, *, trainers: bool) -> PlanSet:
@@ -156,6 +164,9 @@ def with_trainers(
             best = _quickest_launched(answer, search, aim, names)
         if launched and best is not None and not able and _ties(best, answer, aim):
             answer = _launched(answer, best, search, aim, top=top)
+            known = {note.name for note in answer.assumptions}
+            others = (note for note in inputs.assumptions if note.name not in known)
+            answer = replace(answer, assumptions=(*answer.assumptions, *others))
             jobs = [one.job for one in answer.plans if isinstance(one.job, Job)]
     # The answer itself is what a trainer of the same software would run.
     if best is not None and best.inputs.workload.software == inputs.workload.software:
