@@ -241,6 +241,24 @@ def test_all_problems_of_a_file_come_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "other",
+    [("nodes = 8", "nodes = 0"), ('"H100"', '"H10O"'), ("nodes = 8", "nodes = 1048576"), ("gb_s = ", "gb_s = -")],
+)
+def test_a_link_to_no_group_is_named_beside_whatever_else_is_wrong(tmp_path: Path, other: tuple[str, str]) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, TWO.replace('"old"]', '"olt"]').replace(*other, 1))
+    said = [problem.what for problem in caught.value.problems]
+    assert "link[0].between names 'olt'" in said
+    assert len(said) == 2
+
+
+def test_a_name_under_a_mistyped_key_is_no_second_problem(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, TWO.replace('name = "old"', 'nam = "old"'))
+    assert [problem.what for problem in caught.value.problems] == ["unknown key 'group[1].nam'"]
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         (('"old"]', '"olt"]'), "did you mean old"),

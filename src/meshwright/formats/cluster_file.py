@@ -38,6 +38,7 @@ from meshwright.formats.cluster import (
     through_hosts,
 )
 from meshwright.formats.cluster_tables import ClusterTable, GroupTable, LinkTable
+from meshwright.formats.link_ends import LinkEnds, stray_ends
 from meshwright.formats.problems import problems_of
 from meshwright.specs.cluster import MAX_DEVICES, ClusterSpec, HostSpec, LinkSpec, NodeGroup
 from meshwright.specs.collective_libraries import collective_library
@@ -66,7 +67,7 @@ def cluster_from_table(
     try:
         table = ClusterTable.model_validate(data, context=lookup)
     except ValidationError as error:
-        raise _refusal(error) from None
+        raise _refusal(error, data, lookup) from None
     wrong = Refusals("MW211")
     given = [group.name for group in table.group if group.name is not None]
     for repeated in sorted({one for one in given if given.count(one) > 1}):
@@ -80,6 +81,7 @@ def cluster_from_table(
             name="group.nodes",
         )
     if wrong:
+        stray_ends(data, lookup, wrong)
         wrong.done()
     names = group_names([group.name or group.device.name for group in table.group])
     groups = [_node_group(group, name) for group, name in zip(table.group, names, strict=True)]
@@ -98,11 +100,13 @@ def cluster_from_table(
     )
 
 
-def _refusal(error: ValidationError) -> MeshwrightError:
-    """Unknown devices have an exit code of their own where nothing else is wrong."""
-    problems = problems_of(error, ClusterTable)
+def _refusal(error: ValidationError, data: Mapping[str, object], lookup: DeviceLookup) -> MeshwrightError:
+    """All problems; unknown devices have an exit code of their own where nothing else is wrong."""
+    ends = Refusals("MW211")
+    stray_ends(data, lookup, ends)
+    problems = (*problems_of(error, ClusterTable), *ends.problems)
     faults = [one.get("ctx", {}).get("error") for one in error.errors(include_url=False)]
-    if all(isinstance(fault, UnsupportedError) for fault in faults):
+    if not ends and all(isinstance(fault, UnsupportedError) for fault in faults):
         return UnsupportedError(problems, code="MW402")
     return InputError(problems, code="MW211")
 
@@ -171,10 +175,11 @@ def _links(
     """
     between_groups: dict[frozenset[str], LinkSpec] = {}
     between_zones: dict[frozenset[str], LinkSpec] = {}
+    known = LinkEnds.of((group.name, group.zone) for group in groups)
     for i, link in enumerate(tables):
         where = f"link[{i}]"
         ends = link.between
-        sides = [_resolve_end(end, groups, where, wrong) for end in ends]
+        sides = [known.named(end, where, wrong) for end in ends]
         if sides[0] is None or sides[1] is None:
             continue
         (kind, first), (other_kind, second) = sides[0], sides[1]
@@ -274,27 +279,3 @@ def _check_zones(
                 f'write zone = "{next(iter(zone.values()))}", or another one, in its [[group]]',
                 name="group.zone",
             )
-
-
-def _resolve_end(end: str, groups: list[NodeGroup], where: str, wrong: Refusals) -> tuple[str, tuple[str, ...]] | None:
-    """Whether a name is a group or a zone, and the groups it stands for."""
-    zones: dict[str, tuple[str, ...]] = {}
-    names: dict[str, tuple[str, ...]] = {group.name: (group.name,) for group in groups}
-    for group in groups:
-        if group.zone is not None:
-            zones[group.zone] = (*zones.get(group.zone, ()), group.name)
-    matches = [("group", names[end])] if end in names else []
-    matches += [("zone", zones[end])] if end in zones else []
-    for kind, known in (("group", names), ("zone", zones)):
-        if not matches and end.startswith(f"{kind}:") and end.removeprefix(f"{kind}:") in known:
-            matches = [(kind, known[end.removeprefix(f"{kind}:")])]
-    if len(matches) == 1 or (matches and matches[0][1] == matches[1][1]):
-        return matches[0]  # a zone of one group that has its name is that group
-    if matches:
-        why, fix = f"{end!r} is a group and a zone", f'write "group:{end}" or "zone:{end}"'
-    else:
-        close = nearest(end[:80], [*names, *zones])
-        why = f"groups: {', '.join(names)}; zones: {', '.join(zones) or 'none'}"
-        fix = f"did you mean {' or '.join(close)}?" if close else "name a group or a zone"
-    wrong.add(f"{where}.between names {end[:80]!r}", why, fix, name=f"{where}.between")
-    return None
