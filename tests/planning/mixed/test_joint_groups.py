@@ -94,3 +94,12 @@ def test_two_collective_libraries_form_no_one_group(plans: PlanSet, vendor: str,
         candidate=lambda plan: PricedPlan(job=replace(job, plan=plan), estimate=plans[0].estimate),
     )
     assert bool(joint.quicker([IslandPart(0, 4), IslandPart(1, 4)], math.inf)) == found
+
+
+def test_devices_that_share_the_batch_badly_are_left_idle() -> None:
+    """Sixteen sequences divide over eight and four devices; two more share them in nothing better."""
+    fewer, more = (
+        min(one.estimate.step_time_s for one in plan("llama-3.2-1b", gpus=gpus, global_batch=16, seq_len=2048, top=2))
+        for gpus in ("8xH100,4xH800", "8xH100,6xH800")
+    )
+    assert more <= 1.001 * fewer

@@ -40,7 +40,7 @@ BLOCKS = (0.25, 0.5, 0.75)
 """Shares of the layers that are recomputed."""
 MOST_MICRO_BATCH = 16
 """Sequences of a rank."""
-PRICED = 8
+PRICED = 12
 """Divisions that are priced without recompute."""
 REFINED = 3
 """Of them, those for which sharding and recompute are looked for."""
@@ -84,7 +84,7 @@ class JointGroups:
             fewer: the same with some devices idle, of which the few best divisions of all are looked at.
         """
         found: list[PricedPlan] = []
-        idle = (one for some in fewer for one in self._divisions(some))
+        idle = (one for some in fewer for one in self._divisions(some, most=1))
         for divisions in (*map(self._divisions, self._sets(parts)), idle):
             for division in self._promising(divisions, best_s):
                 one = self._refined(division, best_s)
@@ -115,8 +115,11 @@ class JointGroups:
         chosen = sorted((pair for pair in priced if pair[0] < best_s), key=lambda pair: pair[0])
         return [one for _, one in chosen[:REFINED]]
 
-    def _divisions(self, parts: tuple[IslandPart, ...]) -> Iterator[_Division]:
-        """Per tensor degree the best of those with the fewest, the most and other numbers of micro-batches."""
+    def _divisions(self, parts: tuple[IslandPart, ...], most: int = EACH_TENSOR) -> Iterator[_Division]:
+        """Per tensor degree the best of those with the fewest, the most and other numbers of micro-batches.
+
+        Where one of each degree is wanted it has the fewest: all ranks meet at every one.
+        """
         batch = self.pricer.workload.global_batch
         groups = [self.pricer.cluster.groups[part.group] for part in parts]
         rates = [self.rate(part) for part in parts]
@@ -138,7 +141,7 @@ class JointGroups:
             least = own[0].promised if own else 0.0
             ties = [one for one in own if one.promised <= 1.001 * least]
             ends = dict.fromkeys((ties[:1] + ties[-1:] + ties[len(ties) // 2 :][:1]) if ties else [])
-            yield from dict.fromkeys([*ends, *own[:EACH_TENSOR]])
+            yield from dict.fromkeys([*ends, *own[:most]]) if most > 1 else own[:1]
 
     def _divided(
         self, parts: Sequence[IslandPart], rates: Sequence[float], tp: int, total: int
