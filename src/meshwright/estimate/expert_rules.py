@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from meshwright.errors import InputError, Problem
-from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS
+from meshwright.specs.dispatchers import ALLTOALL, DISPATCHERS, Dispatcher
 from meshwright.specs.model import ModelSpec
 from meshwright.specs.row import PlanRow
 from meshwright.specs.strategy import ExpertParallel, LayerStrategy
@@ -56,72 +57,124 @@ def expert_problems(strategy: LayerStrategy, model: ModelSpec, workload: Workloa
         workload: with the load of its experts.
         where: the strategy, as a plan file calls it.
     """
-    expert = strategy.expert
     load = workload.expert_load
-    if load is not None:
-        try:
-            fits = load.of(model) == load
-        except InputError as error:
-            yield from error.problems
-            return
-        if not fits:
-            what, why = f"the load is of {load.experts} experts", f"layers of {model.name} have another number"
-            yield Problem(what=what, why=why, fix="give a load of this model", field="workload.expert_load")
-    experts = max((layer.mlp.routed_experts for layer in model.kinds()), default=0)
-
-    def refused(name: str, why: str, fix: str) -> Problem:
-        path = f"{where}.expert.{name}"
-        return Problem(what=f"{path} is {getattr(expert, name)!r}", why=why, fix=fix, field=path)
-
-    if not experts and expert.ep > 1:
-        return  # legality refuses the degree itself
-    if not experts or expert.ep == 1:
-        why = "all experts are on every rank, so nothing is exchanged" if experts else f"{model.name} has no experts"
-        stated = _EXCHANGED if experts else _OF_EXPERTS
-        meaningless = [name for name in stated if getattr(expert, name) != getattr(_ALONE, name)]
-        yield from (refused(name, why, "leave it out, or use ep2 or more" if experts else "leave it out")
-                    for name in meaningless)  # fmt: skip
+    try:
+        own = load.of(model) if load is not None else None
+    except InputError as error:
+        yield from error.problems
         return
-    if expert.shadowed or expert.placed_by_load:
-        name = "shadowed" if expert.shadowed else "placed_by_load"
-        if workload.expert_load is None:
-            yield refused(name, "which experts are hot is not known", _LOAD)
-        if DISPATCHERS[expert.dispatcher].levels_load:
-            yield refused(name, f"with {expert.dispatcher} no rank gets more tokens than another", "leave it out")
-        if expert.shadowed and DISPATCHERS[expert.dispatcher].gathers:
-            yield refused(name, "all ranks get all tokens, whatever experts they choose", "leave it out, or use epbal")
-        if expert.capacity_factor is not None:
-            yield refused(
-                name, "with a capacity factor all experts compute equally many tokens", "leave one of them out"
-            )
-    if expert.prioritised:
-        if strategy.data.zero == 3:
+    if load is not None and own != load:
+        what, why = f"the load is of {load.experts} experts", f"layers of {model.name} have another number"
+        yield Problem(what=what, why=why, fix="give a load of this model", field="workload.expert_load")
+    experts = max((layer.mlp.routed_experts for layer in model.kinds()), default=0)
+    stated = _Stated(strategy, experts, where)
+    if strategy.expert.ep == 1:
+        yield from stated.without_exchange(model.name)
+    elif experts:  # legality refuses ranks without experts themselves
+        yield from stated.of_hot_experts(load_known=load is not None)
+        yield from stated.of_order()
+        yield from stated.of_shadows()
+        yield from stated.of_exchange()
+        yield from stated.of_duplicates()
+        yield from stated.of_recompute()
+        yield from stated.of_locality()
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """What a strategy states of experts, and each rule about it."""
+
+    strategy: LayerStrategy
+    experts: int
+    """Routed ones of a layer."""
+    where: str
+    """The strategy, as a plan file calls it."""
+
+    @property
+    def expert(self) -> ExpertParallel:
+        """Its settings of expert parallelism."""
+        return self.strategy.expert
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """What carries tokens to experts."""
+        return DISPATCHERS[self.expert.dispatcher]
+
+    def refused(self, name: str, why: str, fix: str) -> Problem:
+        """A setting that means nothing here."""
+        path = f"{self.where}.expert.{name}"
+        return Problem(what=f"{path} is {getattr(self.expert, name)!r}", why=why, fix=fix, field=path)
+
+    def without_exchange(self, model: str) -> Iterator[Problem]:
+        why = "all experts are on every rank, so nothing is exchanged" if self.experts else f"{model} has no experts"
+        fix = "leave it out, or use ep2 or more" if self.experts else "leave it out"
+        for name in _EXCHANGED if self.experts else _OF_EXPERTS:
+            if getattr(self.expert, name) != getattr(_ALONE, name):
+                yield self.refused(name, why, fix)
+
+    def of_hot_experts(self, *, load_known: bool) -> Iterator[Problem]:
+        if not (self.expert.shadowed or self.expert.placed_by_load):
+            return
+        name = "shadowed" if self.expert.shadowed else "placed_by_load"
+        if not load_known:
+            yield self.refused(name, "which experts are hot is not known", _LOAD)
+        if self.dispatcher.levels_load:
+            why = f"with {self.expert.dispatcher} no rank gets more tokens than another"
+            yield self.refused(name, why, "leave it out")
+        if self.expert.shadowed and self.dispatcher.gathers:
+            why = "all ranks get all tokens, whatever experts they choose"
+            yield self.refused(name, why, "leave it out, or use epbal")
+        if self.expert.capacity_factor is not None:
+            why = "with a capacity factor all experts compute equally many tokens"
+            yield self.refused(name, why, "leave one of them out")
+
+    def of_order(self) -> Iterator[Problem]:
+        if not self.expert.prioritised:
+            return
+        if self.strategy.data.zero == 3:
             why = "weights are gathered and gradients scattered layer by layer, in no order with exchanges"
-            yield refused("prioritised", why, "leave it out, or use zero 0, 1 or 2")
-        elif not strategy.data.overlap:
-            yield refused("prioritised", "gradients leave behind the last backward anyway", "leave it out")
-        if not DISPATCHERS[expert.dispatcher].exchanges:
-            yield refused("prioritised", "tokens are not exchanged", "leave it out")
-    if expert.shadowed >= experts > 0:
-        yield refused("shadowed", f"a layer has {experts} experts", f"use at most {experts - 1}")
-    if not DISPATCHERS[expert.dispatcher].exchanges:
-        if expert.overlap != "none":
-            yield refused("overlap", "tokens are not exchanged, so there is nothing to hide", "use none")
-        if expert.capacity_factor is not None:
-            yield refused("capacity_factor", "experts compute the tokens of each rank separately", "leave it out")
-        if expert.overlap_degree > 1:
-            yield refused("overlap_degree", "tokens are not exchanged, so there is nothing to split", "leave it out")
-    if DISPATCHERS[expert.dispatcher].gathers and expert.overlap_degree > 1:
-        yield refused("overlap_degree", "tokens are gathered at once", "leave it out, or use alltoall")
-    if expert.drop_duplicates and (strategy.tp == 1 or strategy.tensor.shards_sequence):
-        why = "tensor ranks hold no duplicates" if strategy.tp > 1 else "one tensor rank holds each token"
-        yield refused("drop_duplicates", why, "leave it out, or use tp2 or more with nosp")
-    if expert.drop_duplicates and strategy.tensor.name != "1d":
-        yield refused("drop_duplicates", f"tensor ranks of {strategy.tensor.name} share tokens", "leave it out")
-    again = strategy.recompute
-    if expert.stash_collectives and not (
-        again.kind in ("full", "grouped") or (again.kind == "selective" and _MOE_AGAIN & set(again.modules))
-    ):
-        yield refused("stash_collectives", "recompute does not repeat an exchange of tokens", "recompute moe")
-    if expert.locality is not None and expert.dispatcher != ALLTOALL:
-        yield refused("locality", f"how few tokens leave a domain is not known for {expert.dispatcher}", "use alltoall")
+            yield self.refused("prioritised", why, "leave it out, or use zero 0, 1 or 2")
+        elif not self.strategy.data.overlap:
+            yield self.refused("prioritised", "gradients leave behind the last backward anyway", "leave it out")
+        if not self.dispatcher.exchanges:
+            yield self.refused("prioritised", "tokens are not exchanged", "leave it out")
+
+    def of_shadows(self) -> Iterator[Problem]:
+        if self.expert.shadowed >= self.experts:
+            yield self.refused("shadowed", f"a layer has {self.experts} experts", f"use at most {self.experts - 1}")
+
+    def of_exchange(self) -> Iterator[Problem]:
+        split = self.expert.overlap_degree > 1
+        if not self.dispatcher.exchanges:
+            nothing = "tokens are not exchanged, so there is nothing to"
+            if self.expert.overlap != "none":
+                yield self.refused("overlap", f"{nothing} hide", "use none")
+            if self.expert.capacity_factor is not None:
+                why = "experts compute the tokens of each rank separately"
+                yield self.refused("capacity_factor", why, "leave it out")
+            if split:
+                yield self.refused("overlap_degree", f"{nothing} split", "leave it out")
+        if self.dispatcher.gathers and split:
+            yield self.refused("overlap_degree", "tokens are gathered at once", "leave it out, or use alltoall")
+
+    def of_duplicates(self) -> Iterator[Problem]:
+        if not self.expert.drop_duplicates:
+            return
+        if self.strategy.tp == 1 or self.strategy.tensor.shards_sequence:
+            why = "tensor ranks hold no duplicates" if self.strategy.tp > 1 else "one tensor rank holds each token"
+            yield self.refused("drop_duplicates", why, "leave it out, or use tp2 or more with nosp")
+        if self.strategy.tensor.name != "1d":
+            why = f"tensor ranks of {self.strategy.tensor.name} share tokens"
+            yield self.refused("drop_duplicates", why, "leave it out")
+
+    def of_recompute(self) -> Iterator[Problem]:
+        again = self.strategy.recompute
+        exchanges = again.kind == "selective" and not _MOE_AGAIN.isdisjoint(again.modules)
+        if self.expert.stash_collectives and not (again.kind in ("full", "grouped") or exchanges):
+            why = "recompute does not repeat an exchange of tokens"
+            yield self.refused("stash_collectives", why, "recompute moe")
+
+    def of_locality(self) -> Iterator[Problem]:
+        if self.expert.locality is not None and self.expert.dispatcher != ALLTOALL:
+            why = f"how few tokens leave a domain is not known for {self.expert.dispatcher}"
+            yield self.refused("locality", why, "use alltoall")

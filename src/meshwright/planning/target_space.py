@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from meshwright.errors import InputError, Problem, UnsupportedError
 from meshwright.estimate.layout import expand
@@ -68,141 +68,216 @@ def restricted(
         UnsupportedError: the target refuses the plainest plan, so that it cannot run this model at all, or everything
             that an axis is pinned to.
     """
-    per_node = cluster.groups[0].devices_per_node
-
-    def refused_of(row: PlanRow) -> set[Problem]:
-        plan = expand(row, model, workload.seq_len)
-        job = Job(model=model, cluster=cluster, workload=workload.with_batch(row.gbs), plan=plan)
-        return set(refuses(job))
-
-    plain: PlanRow | None = None
-    tried: list[set[Problem]] = []
-    for row in _plainest(cluster, model):
-        problems = refused_of(row)
-        if not problems:
-            plain = row
-            break
-        tried.append(problems)
-    if plain is None:
-        # What none of them escapes is the reason; the others are those of one plan.
-        shared = set.intersection(*tried) or min(tried, key=len)
-        raise UnsupportedError(sorted(shared, key=lambda p: p.what), code="MW420")
-    pins = dict(space.pins)
-    if plain.pp == 1 and cluster.devices >= 4 and model.most_stages >= 2:
-        _keep(pins, "pp", (1,), tried[0])
-    elif plain.pp == 1 and 2 <= cluster.devices < 4 and model.most_stages >= 2:
-        two = replace(plain, pp=2, dp=1, gbs=8, sharding="z0")
-        if problems := refused_of(two):
-            _keep(pins, "pp", (1,), problems)
-    room = cluster.devices // plain.devices >= 2 and plain.devices * 2 <= max(per_node, plain.devices)
-    for axis, value in (("tp", 2), ("ep", 2), ("etp", 2)) if room else ():
-        if (axis == "tp" or model.is_moe) and (problems := _asked(refused_of, replace(plain, **{axis: value}))):  # type: ignore[arg-type]
-            _keep(pins, axis, (1,), _as_searched(problems))
-    choices: list[tuple[str, Sequence[object]]] = [
-        ("sharding", plain_shardings(*pins.get("sharding", ()))),
-        ("schedule", [name for name in pins.get("schedule") or _EVERY["schedule"] if not _chunked(str(name), plain)]),
-    ]
-    if room:
-        asked = [str(kind) for kind in pins.get("cp_kind") or ("p2p", "a2a", "ag")]
-        kinds = {kind: _asked(refused_of, replace(plain, cp=((kind, 2),))) for kind in asked}
-        if all(kinds.values()):
-            _keep(pins, "cp", (1,), kinds[asked[0]])
-        elif refusing := set().union(*kinds.values()):
-            _keep(pins, "cp_kind", [kind for kind, problems in kinds.items() if not problems], refusing)
+    target = _Target(model, cluster, workload, refuses)
+    plain, refused = _plain_plan(target)
+    narrowed = _Narrowed(target, plain, dict(space.pins))
+    narrowed.stages(refused)
+    if target.has_room_for_twice(plain):
+        narrowed.degrees()
+        narrowed.contexts()
     if plain.pp > 1:
-        _even_stages(pins, model, cluster, plain, refused_of)
-        _chunks_too(pins, model, plain, refused_of)
-    for axis, values in choices:
-        reasons = {value: refused_of(replace(plain, **{axis: value})) for value in values}  # type: ignore[arg-type]
-        refused = {value for value, problems in reasons.items() if problems}
-        # A kind with groups is no plain plan: it goes with those of its family.
-        refused |= {name for name in grouped_shardings() if refused.issuperset(ungrouped(SHARDINGS[name]))}
+        narrowed.uneven_stages()
+        narrowed.chunks()
+    narrowed.shardings()
+    narrowed.schedules()
+    narrowed.recomputes()
+    narrowed.offloads()
+    return replace(space, pins=tuple(narrowed.pins.items()))
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What can be asked of a target: whether it runs a plan of this model on this cluster."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    workload: Workload
+    refuses: Callable[[Job], tuple[Problem, ...]]
+
+    @property
+    def can_have_stages(self) -> bool:
+        """Whether a plan of two copies of two stages is one of this model and cluster."""
+        return self.cluster.devices >= 4 and self.model.most_stages >= 2
+
+    def refused(self, row: PlanRow) -> set[Problem]:
+        """What it refuses of a plan."""
+        plan = expand(row, self.model, self.workload.seq_len)
+        workload = self.workload.with_batch(row.gbs)
+        return set(self.refuses(Job(model=self.model, cluster=self.cluster, workload=workload, plan=plan)))
+
+    def refused_however_sharded(self, row: PlanRow) -> set[Problem]:
+        """What it refuses of a plan however its states are sharded; nothing where the model cannot be cut so."""
+        found = set[Problem]()
+        for sharding in dict.fromkeys((row.sharding, "z1", "fsdp")):
+            try:
+                problems = self.refused(replace(row, sharding=sharding))
+            except InputError:
+                return set()
+            if not problems:
+                return set()
+            found = found or problems
+        return found
+
+    def has_room_for_twice(self, row: PlanRow) -> bool:
+        """Whether a degree of two more leaves a plan inside a node, or no wider across nodes than it is."""
+        most = max(self.cluster.groups[0].devices_per_node, row.devices)
+        return 2 * row.devices <= min(self.cluster.devices, most)
+
+
+def _plain_plan(target: _Target) -> tuple[PlanRow, set[Problem]]:
+    """The plainest plan that a target runs, and what it refuses of the plainest of all.
+
+    Raises:
+        UnsupportedError: it runs none of them.
+    """
+    tried: list[set[Problem]] = []
+    for row in _plainest(target):
+        problems = target.refused(row)
+        if not problems:
+            return row, tried[0] if tried else set()
+        tried.append(problems)
+    # What none of them escapes is the reason; the others are those of one plan.
+    shared = set.intersection(*tried) or min(tried, key=len)
+    raise UnsupportedError(sorted(shared, key=lambda p: p.what), code="MW420")
+
+
+@dataclass(frozen=True)
+class _Narrowed:
+    """The values that each axis keeps, less those that a target refuses beside a plain plan."""
+
+    target: _Target
+    plain: PlanRow
+    pins: dict[str, tuple[object, ...]]
+
+    def refused(self, **changed: object) -> set[Problem]:
+        """What is refused of the plain plan with one thing changed."""
+        return self.target.refused(replace(self.plain, **changed))  # type: ignore[arg-type]
+
+    def keep(self, axis: str, values: Iterable[object], reasons: set[Problem]) -> None:
+        """Narrow an axis to values that the target runs.
+
+        Raises:
+            UnsupportedError: everything that it is pinned to is refused.
+        """
+        left = tuple(value for value in values if axis not in self.pins or value in self.pins[axis])
+        if not left:  # of all that is refused, what was pinned comes first
+            raise UnsupportedError(sorted(reasons, key=lambda p: (p.field != axis, p.what)), code="MW420")
+        self.pins[axis] = left
+
+    def leave_out(self, axis: str, every: Iterable[object], refused: Mapping[object, set[Problem]]) -> None:
+        """Narrow an axis to those of its values that nothing is refused of."""
         if refused:
-            every = dict.fromkeys((*_EVERY[axis], *([plain.schedule] if axis == "schedule" else [])))
-            left = [value for value in pins.get(axis) or every if value not in refused]
-            _keep(pins, axis, left, set().union(*(reasons.get(value, set()) for value in refused)))
-    _recomputes(pins, model, workload, plain, refused_of)
-    _offloads(pins, plain, refused_of)
-    return replace(space, pins=tuple(pins.items()))
+            left = [value for value in every if value not in refused]
+            self.keep(axis, left, set().union(*refused.values()))
+
+    def stages(self, refused: set[Problem]) -> None:
+        """Leave out pipelines where the plain plan has none because the target refuses them."""
+        if self.plain.pp > 1 or self.target.cluster.devices < 2 or self.target.model.most_stages < 2:
+            return
+        if not self.target.can_have_stages:  # two stages were not among the plain plans
+            refused = self.refused(pp=2, dp=1, gbs=8, sharding="z0")
+        if refused:
+            self.keep("pp", (1,), refused)
+
+    def degrees(self) -> None:
+        """Leave out tensor and expert parallelism where two ranks are refused."""
+        for axis in ("tp", "ep", "etp") if self.target.model.is_moe else ("tp",):
+            row = replace(self.plain, **{axis: 2})  # type: ignore[arg-type]
+            if problems := self.target.refused_however_sharded(row):
+                self.keep(axis, (1,), _as_searched(problems))
+
+    def contexts(self) -> None:
+        """Leave out kinds of context parallelism that are refused, or all of it."""
+        asked = [str(kind) for kind in self.pins.get("cp_kind") or ("p2p", "a2a", "ag")]
+        rows = {kind: replace(self.plain, cp=((kind, 2),)) for kind in asked}
+        refused: dict[object, set[Problem]] = {
+            kind: problems for kind, row in rows.items() if (problems := self.target.refused_however_sharded(row))
+        }
+        if len(refused) == len(asked):
+            self.keep("cp", (1,), refused[asked[0]])
+        else:
+            self.leave_out("cp_kind", asked, refused)
+
+    def uneven_stages(self) -> None:
+        """Leave out pipelines whose stages cannot hold equally many layers, where one of them is refused."""
+        model = self.target.model
+        degrees = [pp for pp in divisors(self.target.cluster.devices) if 1 < pp <= model.most_stages]
+        odd = next((pp for pp in degrees if model.num_layers % pp), None)
+        if odd is None:
+            return
+        problems = self.refused(pp=odd, dp=1, gbs=4 * odd, sharding="z0")
+        if any(problem.field == "layers" for problem in problems):
+            self.keep("pp", [1, *(pp for pp in degrees if model.num_layers % pp == 0)], problems)
+
+    def chunks(self) -> None:
+        """Leave out chunks where there are none, and schedules of several that are refused for what they are."""
+        if self.target.model.num_layers % (2 * self.plain.pp):
+            return
+        chunks = self.refused(schedule="interleaved", vpp=2)
+        if any(problem.field == "vpp" for problem in chunks):
+            self.keep("vpp", (1,), chunks)
+            return
+        every = self._every_schedule()
+        found = {name: self.refused(schedule=name, vpp=2) for name in every if _chunked(name, self.plain)}
+        refused: dict[object, set[Problem]] = {
+            name: problems for name, problems in found.items() if any(one.field == "schedule" for one in problems)
+        }
+        self.leave_out("schedule", every, refused)
+
+    def shardings(self) -> None:
+        """Leave out ways to shard states; one with groups, which no plain plan has, goes with those of its family."""
+        every = self.pins.get("sharding") or tuple(searched_shardings())
+        asked = plain_shardings(*self.pins.get("sharding", ()))
+        refused: dict[object, set[Problem]] = {
+            name: problems for name in asked if (problems := self.refused(sharding=name))
+        }
+        for name in grouped_shardings():
+            if refused.keys() >= set(ungrouped(SHARDINGS[name])):
+                refused.setdefault(name, set())
+        self.leave_out("sharding", every, refused)
+
+    def schedules(self) -> None:
+        """Leave out schedules that are refused of one chunk a stage."""
+        every = self._every_schedule()
+        asked = [name for name in every if not _chunked(name, self.plain)]
+        self.leave_out("schedule", every, {name: p for name in asked if (p := self.refused(schedule=name))})
+
+    def recomputes(self) -> None:
+        """Leave out ways to recompute that are refused, and look for another selective one."""
+
+        def refused(word: object) -> set[Problem]:
+            return self.refused(**recompute_fields(str(word))) if word != "block" else set()
+
+        model, workload = self.target.model, self.target.workload
+        every = self.pins.get("recompute") or recompute_words(model, workload)
+        reasons = {word: problems for word in every if (problems := refused(word))}
+        if not reasons:
+            return
+        left = [word for word in every if word not in reasons]
+        if "recompute" not in self.pins and not any(str(word).startswith("sel") for word in left):
+            others = (*selective_words(model, workload.attention_kernel)[1:], f"sel-{HALF_PRODUCTS}")
+            left += [word for word in others if not refused(word)][:1]
+        self.keep("recompute", left, set().union(*reasons.values()))
+
+    def offloads(self) -> None:
+        """Leave out offloads that are refused, of several that are tried."""
+        every = self.pins.get("offload", ())
+        if len(every) > 1:
+            rows = {one: replace(self.plain, offload=str(one)) for one in every if one != "none"}
+            refused = {one: p for one, row in rows.items() if (p := self.target.refused_however_sharded(row))}
+            self.leave_out("offload", every, refused)
+
+    def _every_schedule(self) -> tuple[str, ...]:
+        """Schedules that are searched, and that of the plain plan where none is pinned."""
+        pinned = self.pins.get("schedule")
+        return tuple(str(name) for name in pinned or dict.fromkeys((*DEFAULT_SCHEDULES, self.plain.schedule)))
 
 
-def _recomputes(
-    pins: dict[str, tuple[object, ...]],
-    model: ModelSpec,
-    workload: Workload,
-    plain: PlanRow,
-    refused_of: Callable[[PlanRow], set[Problem]],
-) -> None:
-    """Leave out ways to recompute that the target refuses, and look for another selective one that it has."""
-
-    def refused(word: object) -> set[Problem]:
-        return refused_of(replace(plain, **recompute_fields(str(word)))) if word != "block" else set()
-
-    every = pins.get("recompute") or recompute_words(model, workload)
-    reasons = {word: problems for word in every if (problems := refused(word))}
-    if not reasons:
-        return
-    left = [word for word in every if word not in reasons]
-    if "recompute" not in pins and not any(str(word).startswith("sel") for word in left):
-        others = (*selective_words(model, workload.attention_kernel)[1:], f"sel-{HALF_PRODUCTS}")
-        left += [word for word in others if not refused(word)][:1]
-    _keep(pins, "recompute", left, set().union(*reasons.values()))
-
-
-def _offloads(
-    pins: dict[str, tuple[object, ...]], plain: PlanRow, refused_of: Callable[[PlanRow], set[Problem]]
-) -> None:
-    """Leave out offloads that the target refuses, of several that are tried."""
-    tried = {
-        one: _asked(refused_of, replace(plain, offload=str(one))) for one in pins.get("offload", ()) if one != "none"
-    }
-    if len(pins.get("offload", ())) > 1 and any(tried.values()):
-        _keep(pins, "offload", [one for one in pins["offload"] if not tried.get(one)], set().union(*tried.values()))
-
-
-def _even_stages(
-    pins: dict[str, tuple[object, ...]],
-    model: ModelSpec,
-    cluster: ClusterSpec,
-    plain: PlanRow,
-    refused_of: Callable[[PlanRow], set[Problem]],
-) -> None:
-    """Leave out pipelines whose stages cannot hold equally many layers, where the target refuses one of them."""
-    degrees = [pp for pp in divisors(cluster.devices) if 1 < pp <= model.most_stages]
-    odd = next((pp for pp in degrees if model.num_layers % pp), None)
-    if odd is None:
-        return
-    problems = refused_of(replace(plain, pp=odd, dp=1, gbs=4 * odd, sharding="z0"))
-    if any(problem.field == "layers" for problem in problems):
-        _keep(pins, "pp", [1, *(pp for pp in degrees if model.num_layers % pp == 0)], problems)
-
-
-def _chunks_too(
-    pins: dict[str, tuple[object, ...]],
-    model: ModelSpec,
-    plain: PlanRow,
-    refused_of: Callable[[PlanRow], set[Problem]],
-) -> None:
-    """Leave out chunks that the target has none of, and schedules of several that it refuses for what they are."""
-    if model.num_layers % (2 * plain.pp):
-        return
-    chunks = refused_of(replace(plain, schedule="interleaved", vpp=2))
-    if any(problem.field == "vpp" for problem in chunks):
-        _keep(pins, "vpp", (1,), chunks)
-        return
-    every = pins.get("schedule") or tuple(dict.fromkeys((*_EVERY["schedule"], plain.schedule)))
-    found = {
-        name: refused_of(replace(plain, schedule=str(name), vpp=2)) for name in every if _chunked(str(name), plain)
-    }
-    refused = {name: problems for name, problems in found.items() if any(one.field == "schedule" for one in problems)}
-    if refused:
-        _keep(pins, "schedule", [name for name in every if name not in refused], set().union(*refused.values()))
-
-
-def _plainest(cluster: ClusterSpec, model: ModelSpec) -> Iterator[PlanRow]:
+def _plainest(target: _Target) -> Iterator[PlanRow]:
     """The plans a target is asked about first: with a pipeline and without, copies of the weights and shards."""
+    cluster = target.cluster
     per_node = cluster.groups[0].devices_per_node
-    for pp in (2, 1) if cluster.devices >= 4 and model.most_stages >= 2 else (1,):
+    for pp in (2, 1) if target.can_have_stages else (1,):
         dp = 2 if cluster.devices >= 2 * pp else 1
         if pp * dp > per_node and pp * dp % per_node:
             dp = per_node  # whole nodes, as every target wants them
@@ -211,45 +286,13 @@ def _plainest(cluster: ClusterSpec, model: ModelSpec) -> Iterator[PlanRow]:
                 yield PlanRow(pp=pp, dp=dp, gbs=4 * dp * pp, sharding=sharding, schedule=schedule)
 
 
-def _asked(refused_of: Callable[[PlanRow], set[Problem]], row: PlanRow) -> set[Problem]:
-    """What a target refuses of a plan however its states are sharded; nothing where the model cannot be cut so."""
-    found = set[Problem]()
-    for sharding in dict.fromkeys((row.sharding, "z1", "fsdp")):
-        try:
-            problems = refused_of(replace(row, sharding=sharding))
-        except InputError:
-            return set()
-        if not problems:
-            return set()
-        found = found or problems
-    return found
-
-
 def _as_searched(problems: set[Problem]) -> set[Problem]:
     """Refusals with remedies that a search takes: it cuts sequences wherever it cuts matrices."""
     fix = "leave tp out; estimate --plan prices a plan with nosp"
     return {replace(one, fix=fix) if one.field == "tensor.sequence_parallel" else one for one in problems}
 
 
-def _keep(pins: dict[str, tuple[object, ...]], axis: str, values: Sequence[object], reasons: set[Problem]) -> None:
-    """Narrow an axis to values that a target runs.
-
-    Raises:
-        UnsupportedError: everything that it is pinned to is refused.
-    """
-    left = tuple(value for value in values if axis not in pins or value in pins[axis])
-    if not left:  # of all that is refused, what was pinned comes first
-        raise UnsupportedError(sorted(reasons, key=lambda p: (p.field != axis, p.what)), code="MW420")
-    pins[axis] = left
-
-
 def _chunked(name: str, row: PlanRow) -> bool:
     """Whether it is a usual schedule that needs more chunks than a row has, so that a target cannot be asked so."""
     schedule = schedule_named(name)
     return schedule.searched_by_default and schedule.fewest_chunks(row.pp, row.micro_batches) > row.vpp
-
-
-_EVERY: dict[str, Sequence[object]] = {
-    "sharding": searched_shardings(),
-    "schedule": DEFAULT_SCHEDULES,
-}
