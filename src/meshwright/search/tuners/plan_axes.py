@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from meshwright.search.geometry import ShapeFactory
 from meshwright.search.grid import Grid
@@ -112,58 +113,78 @@ def _of_parents(axes: Iterable[TrialAxis]) -> Iterator[TrialAxis]:
         yield replace(axis, when=tuple(one for one in when if one.values))
 
 
+_TOGETHER: tuple[tuple[str, ...], ...] = (
+    *(("tp",), ("cp",), ("pp",), ("mbs",), ("ep",), ("etp",), ("tp_overlap",)),
+    *(("cp_kind",), ("vpp",), ("schedule",), ("recompute",), ("block_quarters",), ("sharding",), ("hsdp_ranks",)),
+    *(("tp", "cp"), ("tp", "cp", "pp"), ("tp", "cp", "pp", "mbs"), ("tp", "cp", "cp_kind")),
+    *(("pp", "ep"), ("tp", "cp", "pp", "ep"), ("pp", "ep", "etp"), ("tp", "cp", "pp", "ep", "etp")),
+    *(("pp", "vpp"), ("tp", "cp", "pp", "mbs", "vpp"), ("pp", "schedule"), ("tp", "cp", "pp", "mbs", "schedule")),
+    *(("pp", "vpp", "recompute"), ("pp", "vpp", "block_quarters")),
+    *(("tp", "pp", "sharding"), ("tp", "cp", "pp", "sharding"), ("tp", "cp", "pp", "hsdp_ranks")),
+)
+"""The axes that decide together whether a plan is legal, each group's last one by those before it."""
+
+Legal = tuple[str, Value, dict[str, Value]]
+"""A value that an axis may have, beside the values of the axes that it is decided with."""
+
+
 def _legal_combinations(grid: Grid, factory: ShapeFactory, space: Space) -> dict[tuple[str, ...], Table]:
     """Combinations of values that legal plans have, by the axes that decide together; smaller tables first."""
-    names = (
-        *(("tp",), ("cp",), ("pp",), ("mbs",), ("ep",), ("etp",), ("tp_overlap",)),
-        *(("cp_kind",), ("vpp",), ("schedule",), ("recompute",), ("block_quarters",), ("sharding",), ("hsdp_ranks",)),
-        *(("tp", "cp"), ("tp", "cp", "pp"), ("tp", "cp", "pp", "mbs"), ("tp", "cp", "cp_kind")),
-        *(("pp", "ep"), ("tp", "cp", "pp", "ep"), ("pp", "ep", "etp"), ("tp", "cp", "pp", "ep", "etp")),
-        *(("pp", "vpp"), ("tp", "cp", "pp", "mbs", "vpp"), ("pp", "schedule"), ("tp", "cp", "pp", "mbs", "schedule")),
-        *(("pp", "vpp", "recompute"), ("pp", "vpp", "block_quarters")),
-        *(("tp", "pp", "sharding"), ("tp", "cp", "pp", "sharding"), ("tp", "cp", "pp", "hsdp_ranks")),
-    )
-    found: dict[tuple[str, ...], Table] = {key: set() for key in names}
+    found: dict[tuple[str, ...], Table] = {key: set() for key in _TOGETHER}
     by_axis: dict[str, list[tuple[str, ...]]] = {}
-    for key in names:
+    for key in _TOGETHER:
         by_axis.setdefault(key[-1], []).append(key)
-
-    def put(axis: str, value: Value, **context: Value) -> None:
+    for axis, value, beside in chain(_stages(grid, factory, space), _experts(grid), _exchanges(grid)):
         for key in by_axis[axis]:
-            found[key].add((*(context[name] for name in key[:-1]), value))
+            found[key].add((*(beside[name] for name in key[:-1]), value))
+    return found
 
-    context = grid.cp
-    for tp, cp, pp, dp, mbs, m in combinations(grid.tp, context, grid.pp, grid.dp, grid.mbs, grid.m):
+
+def _stages(grid: Grid, factory: ShapeFactory, space: Space) -> Iterator[Legal]:
+    """Degrees, and the pipelines and shardings that each combination of them may have."""
+    for tp, cp, pp, dp, mbs, m in combinations(grid.tp, grid.cp, grid.pp, grid.dp, grid.mbs, grid.m):
         row: dict[str, Value] = {"tp": tp, "cp": cp, "pp": pp, "mbs": mbs}
-        for axis, value in row.items():
-            put(axis, value, **row)
-        for schedule, vpp in factory.pipelines(pp, m):
-            if not factory.recomputes(pp, vpp):
-                continue
-            put("vpp", vpp, **row)
-            if vpp == 1:
-                put("schedule", schedule.token, **row)
-            quarters = quarter_layers(factory, pp, vpp)
-            for recompute, _ in factory.recomputes(pp, vpp):
-                put("recompute", recompute, vpp=vpp, **row)
-                if recompute == "block":
-                    for quarter in quarters:
-                        put("block_quarters", quarter, vpp=vpp, **row)
+        yield from ((axis, value, row) for axis, value in row.items())
+        yield from _pipelines(factory, pp, m, row)
         for choice in shardings_for(dp, cp, space):
-            put("sharding", choice.name, **row)
+            yield "sharding", choice.name, row
             if choice.kind.grouped:
-                put("hsdp_ranks", choice.shard, **row)
-    for tp, cp, pp, ep, etp in combinations(grid.tp, context, grid.pp, grid.ep, grid.etp):
-        put("ep", ep, tp=tp, cp=cp, pp=pp)
-        put("etp", etp, tp=tp, cp=cp, pp=pp, ep=ep)
+                yield "hsdp_ranks", choice.shard, row
+
+
+def _pipelines(factory: ShapeFactory, pp: int, micro_batches: int, row: dict[str, Value]) -> Iterator[Legal]:
+    """Chunks, schedules and recomputation of the pipelines that some recomputation makes possible."""
+    for schedule, vpp in factory.pipelines(pp, micro_batches):
+        recomputes = [word for word, _ in factory.recomputes(pp, vpp)]
+        if not recomputes:
+            continue
+        yield "vpp", vpp, row
+        if vpp == 1:
+            yield "schedule", schedule.token, row
+        chunked = {**row, "vpp": vpp}
+        yield from (("recompute", word, chunked) for word in recomputes)
+        if "block" in recomputes:
+            yield from (("block_quarters", quarter, chunked) for quarter in quarter_layers(factory, pp, vpp))
+
+
+def _experts(grid: Grid) -> Iterator[Legal]:
+    """Degrees of experts beside those of the dense layers."""
+    for tp, cp, pp, ep, etp in combinations(grid.tp, grid.cp, grid.pp, grid.ep, grid.etp):
+        row: dict[str, Value] = {"tp": tp, "cp": cp, "pp": pp, "ep": ep}
+        yield "ep", ep, row
+        yield "etp", etp, row
+
+
+def _exchanges(grid: Grid) -> Iterator[Legal]:
+    """How tensor ranks hide their exchanges, and what context ranks exchange."""
+    context = grid.cp
     first, _ = distinct_rows(grid.tp, grid.overlap, *grid.context.T)
     for place in first.tolist():
         tp, overlap, levels = int(grid.tp[place]), int(grid.overlap[place]), grid.levels(place)
         if tp > 1:
-            put("tp_overlap", OVERLAPS[overlap])
+            yield "tp_overlap", OVERLAPS[overlap], {}
         if levels:
-            put("cp_kind", kind_of(levels), tp=tp, cp=int(context[place]))
-    return found
+            yield "cp_kind", kind_of(levels), {"tp": tp, "cp": int(context[place])}
 
 
 def _numbers(name: str, legal: dict[tuple[str, ...], Table], when: tuple[When, ...] = ()) -> TrialAxis:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -256,35 +256,48 @@ class _StageLine:
         )
 
 
-def _least_bottleneck(lines: list[_StageLine], layers: int, near_s: float | None) -> list[int] | None:
-    """Layers of each stage, at least one each, by bisection over the slowest stage's time."""
-    ends = range(layers - len(lines) + 1, layers + 1)
-    limits = [
-        (line.sums.cost_s, line.edge_s, line.bytes_, line.room_bytes, end)
-        for line, end in zip(lines, ends, strict=True)
-    ]
+@dataclass(frozen=True, slots=True)
+class _Filling:
+    """Stages filled one behind the other, each up to a pace and its memory."""
 
-    def filled(pace_s: float) -> list[int] | None:
-        """Every stage with the layers that fit its time and its memory, and that leave one for each stage behind it."""
+    limits: list[tuple[list[float], float, list[float], float, int]]
+    """Seconds of layers before each cut, those of edges, bytes before each cut, room, and where each stage ends at
+    the latest, so that one layer is left for each stage behind it."""
+    layers: int
+
+    @classmethod
+    def of(cls, lines: list[_StageLine], layers: int) -> _Filling:
+        ends = range(layers - len(lines) + 1, layers + 1)
+        limits = [
+            (line.sums.cost_s, line.edge_s, line.bytes_, line.room_bytes, end)
+            for line, end in zip(lines, ends, strict=True)
+        ]
+        return cls(limits, layers)
+
+    def at(self, pace_s: float) -> list[int] | None:
+        """Layers of every stage that fit its time and its memory; None where some are left."""
         first, counts = 0, []
-        for cost_s, edge_s, held, room, end in limits:
+        for cost_s, edge_s, held, room, end in self.limits:
             by_time = bisect_right(cost_s, cost_s[first] + pace_s - edge_s + ROUNDING_S, first) - 1
             behind = min(by_time, bisect_right(held, held[first] + room, first) - 1, end)
             if behind <= first:
                 return None
             counts.append(behind - first)
             first = behind
-        return counts if first == layers else None
+        return counts if first == self.layers else None
 
-    def same_from_s(counts: list[int]) -> float:
+    def same_from_s(self, counts: list[int]) -> float:
         """The pace from which on stages are filled likewise, up to the one that they were filled at."""
-        cuts = accumulate(counts, initial=0)
-        return max(line.seconds(first, behind) for line, (first, behind) in zip(lines, pairwise(cuts), strict=True))
+        cuts = pairwise(accumulate(counts, initial=0))
+        return max(
+            cost_s[behind] - cost_s[first] + edge_s
+            for (cost_s, edge_s, *_), (first, behind) in zip(self.limits, cuts, strict=True)
+        )
 
-    def same_to_s(pace_s: float) -> float:
+    def same_to_s(self, pace_s: float) -> float:
         """The pace below which no stage takes a layer more than at this one, where not all are filled."""
         first, more_s = 0, math.inf
-        for cost_s, edge_s, held, room, end in limits:
+        for cost_s, edge_s, held, room, end in self.limits:
             by_time = bisect_right(cost_s, cost_s[first] + pace_s - edge_s + ROUNDING_S, first) - 1
             behind = min(bisect_right(held, held[first] + room, first) - 1, end)
             if by_time < behind:
@@ -295,28 +308,31 @@ def _least_bottleneck(lines: list[_StageLine], layers: int, near_s: float | None
             first = behind
         return more_s
 
+    def first_at(self, paces_s: Iterable[float]) -> tuple[float, list[int]] | None:
+        """The first pace at which everything is filled, and how."""
+        filled = ((pace_s, self.at(pace_s)) for pace_s in paces_s)
+        return next(((pace_s, counts) for pace_s, counts in filled if counts is not None), None)
+
+
+def _least_bottleneck(lines: list[_StageLine], layers: int, near_s: float | None) -> list[int] | None:
+    """Layers of each stage, at least one each, by bisection over the slowest stage's time."""
+    filling = _Filling.of(lines, layers)
     # All stages full to the same time, layers cut anywhere: no split is quicker.
     low = (1.0 - 1e-9) / sum(1.0 / line.sums.cost_s[-1] for line in lines)
-    high, best = low, None
-    for times in NEAR:
-        high = times * (near_s or 1.5 * low)
-        best = filled(high)
-        if best is not None:
-            break
-    if best is None:
-        high = max(line.seconds(0, layers) for line in lines)
-        best = filled(high)
-    if best is None:
+    held = filling.first_at(times * (near_s or 1.5 * low) for times in NEAR)
+    held = held or filling.first_at([max(line.seconds(0, layers) for line in lines)])
+    if held is None:
         return None
-    fails_below_s, holds_from_s = low, same_from_s(best)
+    high, best = held
+    fails_below_s, holds_from_s = low, filling.same_from_s(best)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if middle >= holds_from_s:
             high = middle
         elif middle < fails_below_s:
             low = middle
-        elif (found := filled(middle)) is None:
-            low, fails_below_s = middle, same_to_s(middle)
+        elif (found := filling.at(middle)) is None:
+            low, fails_below_s = middle, filling.same_to_s(middle)
         else:
-            high, best, holds_from_s = middle, found, same_from_s(found)
+            high, best, holds_from_s = middle, found, filling.same_from_s(found)
     return best
