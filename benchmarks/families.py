@@ -19,7 +19,7 @@ from tests.counts import FAMILIES as ONE_EACH
 from tests.counts import LIBRARY
 from tests.formats.huggingface.encoders import PUBLISHED as ENCODERS
 from tests.formats.huggingface.sounds import CLASSES as CLASSES_WITH_SOUND
-from tests.formats.huggingface.towers import CLASSES as CLASSES_WITH_TOWERS
+from tests.formats.huggingface.tower_classes import CLASSES as CLASSES_WITH_TOWERS
 from tests.formats.huggingface.towers import PUBLISHED as PUBLISHED_TOWERS
 
 ROOT = Path(__file__).parents[1]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.formats.huggingface.towers import QWEN25_VISION, SMALL
+from tests.formats.huggingface.tower_classes import SMALL
+from tests.formats.huggingface.towers import QWEN25_VISION
 
 WHISPER = {
     "d_model": 1280,
@@ -44,6 +45,15 @@ CLASSES: dict[str, tuple[dict[str, Any], int]] = {
     "audio-flamingo-3": (_beside("audioflamingo3", "qwen2", FLAMINGO), 1_326_460_928),
     "music-flamingo": (_beside("musicflamingo", "qwen2", FLAMINGO), 1_326_460_928),
     "glm-asr": (_beside("glmasr", "llama", SAME, tie_word_embeddings=False), 1_377_997_824),
+    "qwen3-asr": (
+        _beside(
+            "qwen3_asr",
+            "qwen3",
+            {"encoder_layers": 3, "output_dim": 4096, "num_mel_bins": 80},
+            tie_word_embeddings=False,
+        ),
+        719_546_496,
+    ),
     "qwen2.5-omni": (OMNI, 1_841_495_552),
 }
 """Source: modelling classes of transformers 5.23.0, built without weights, 2026-11."""

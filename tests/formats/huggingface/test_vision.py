@@ -12,7 +12,8 @@ from meshwright.formats.huggingface import read_config
 from meshwright.formats.huggingface.nested import TEXT_ONLY
 from meshwright.specs.layers.cross_attention import CrossAttention
 from tests.counts import FILES as CONFIGS
-from tests.formats.huggingface.towers import CLASSES, JANUS, LLAVA, MLLAMA, PUBLISHED, QWEN25_VL
+from tests.formats.huggingface.tower_classes import CLASSES, JANUS
+from tests.formats.huggingface.towers import LLAVA, MLLAMA, PUBLISHED, QWEN25_VL
 
 REAL = {
     "Qwen--Qwen3-VL-8B-Instruct_config.json": 8_767_123_696,

@@ -10,6 +10,7 @@ from meshwright.formats.huggingface.fields import Fields
 _EXPERTS_ARE_THE_MLP = {"moe_intermediate_size": ("intermediate_size",)}
 """Families whose `intermediate_size` is the width of an expert."""
 
+aria = Family(title="Aria", spells=_EXPERTS_ARE_THE_MLP, required=(), sparse=True)
 mixtral = Family(title="Mixtral", spells=_EXPERTS_ARE_THE_MLP, fixed={"slides": "all"}, sparse=True)
 phimoe = Family(
     title="Phi-3.5-MoE",

@@ -36,10 +36,7 @@ def _encoder(
         places: whether positions are learned.
         tables: parameters beside those of the encoder.
     """
-    hidden = fields.whole("d_model", "hidden_size", default=1280)
-    layers = fields.whole("encoder_layers", "num_hidden_layers", default=32, high=MAX_LAYERS)
-    heads = heads_of(fields, hidden, "encoder_attention_heads", "num_attention_heads", default=20)
-    width = fields.whole("encoder_ffn_dim", "intermediate_size", default=5120)
+    hidden, layers, heads, width = _sizes(fields, hidden=1280, layers=32, heads=20, width=5120)
     mel = fields.whole("num_mel_bins", default=128)
     positions = fields.whole("max_source_positions", default=clips.piece) if places else 0
     if places and clips.padded and positions != clips.piece:
@@ -57,6 +54,17 @@ def _encoder(
         tables=positions * hidden + 2 * hidden + 2 * layers * hidden + tables,
     )
     return Tower(runs=block.runs(layers, SOUND), streams=(stream,))
+
+
+def _sizes(fields: Fields, *, hidden: int, layers: int, heads: int, width: int) -> tuple[int, int, int, int]:
+    """Width, layers, heads and width of the MLPs; those of the class where a config leaves them out."""
+    wide = fields.whole("d_model", "hidden_size", default=hidden)
+    return (
+        wide,
+        fields.whole("encoder_layers", "num_hidden_layers", default=layers, high=MAX_LAYERS),
+        heads_of(fields, wide, "encoder_attention_heads", "num_attention_heads", default=heads),
+        fields.whole("encoder_ffn_dim", "intermediate_size", default=width),
+    )
 
 
 def qwen2_audio(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -113,6 +121,54 @@ def qwen2_5_omni(fields: Fields, outer: Fields, text: int) -> Tower:
         places=False,
         tables=2 * out,  # beginning and end of audio
     )
+
+
+def qwen3_omni(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Qwen3-Omni's thinker: three convolutions of stride 2 over pieces of 1 s, attention within windows of 8 s."""
+    return _convolved(fields, _sizes(fields, hidden=1280, layers=32, heads=20, width=5120), text)
+
+
+def qwen3_asr(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Qwen3-ASR: the encoder of Qwen3-Omni at its own width."""
+    return _convolved(fields, _sizes(fields, hidden=1024, layers=24, heads=16, width=4096), text)
+
+
+def _convolved(fields: Fields, sizes: tuple[int, int, int, int], text: int) -> Tower:
+    """An encoder behind convolutions over frames and their values, each of stride 2 in both directions."""
+    hidden, layers, heads, width = sizes
+    mel, channels = fields.whole("num_mel_bins", default=128), fields.whole("downsample_hidden_size", default=480)
+    piece, seen = 2 * fields.whole("n_window", default=50), fields.whole("n_window_infer", default=800)
+    out = fields.whole("output_dim", default=3584)
+    if out != text:
+        fields.problem("output_dim", out, f"must be the text's hidden_size = {text}, whose tokens audio becomes")
+    if seen % piece:
+        fields.problem("n_window_infer", seen, f"must be a multiple of 2 x n_window = {piece}")
+    fields.done()
+    high = [_halved(mel, times) for times in (1, 2, 3)]
+    tokens = _halved(piece, 3)
+    block = TowerLayer(hidden=hidden, heads=heads, width=width)
+    stream = Stream(
+        name=SOUND,
+        hidden=hidden,
+        tower=True,
+        clips=Clips(per_s=100 * tokens / piece, merge=1, padded=False, piece_s=seen / 100),
+        stem=(
+            Projection(name="first convolution", inputs=9, outputs=channels, bias=True, rate=16.0 * high[0]),
+            Projection(name="second convolution", inputs=9 * channels, outputs=channels, bias=True, rate=4.0 * high[1]),
+            Projection(name="third convolution", inputs=9 * channels, outputs=channels, bias=True, rate=high[2]),
+            Projection(name="frames", inputs=channels * high[2], outputs=hidden),
+        ),
+        projector=two_matrices(hidden, hidden, out),
+        tables=2 * hidden,
+    )
+    return Tower(runs=block.runs(layers, SOUND), streams=(stream,))
+
+
+def _halved(length: int, times: int) -> int:
+    """A length behind so many convolutions of stride 2."""
+    for _ in range(times):
+        length = -(-length // 2)
+    return length
 
 
 def _side_by_side(fields: Fields) -> int:

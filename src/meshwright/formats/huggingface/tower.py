@@ -42,6 +42,8 @@ class TowerLayer:
     width: int
     head_dim: int = 0
     """hidden / heads where 0."""
+    kv_heads: int = 0
+    """As many as heads where 0."""
     gated: bool = False
     qkv_bias: bool = True
     out_bias: bool = True
@@ -54,7 +56,7 @@ class TowerLayer:
         """As a layer of a stream."""
         attention = Attention(
             heads=self.heads,
-            kv_heads=self.heads,
+            kv_heads=self.kv_heads or self.heads,
             head_dim=self.head_dim or self.hidden // self.heads,
             causal=False,
             qkv_bias=self.qkv_bias,
@@ -194,6 +196,28 @@ def encoder_sizes(fields: Fields, *, hidden: int, layers: int, heads: int, width
 def patch_matrix(inputs: int, hidden: int, *, bias: bool = False) -> Projection:
     """From the pixels of a patch to a token of the tower."""
     return Projection(name="patches", inputs=inputs, outputs=hidden, bias=bias)
+
+
+def frames_of_patch(fields: Fields, patch: int, hidden: int, *, bias: bool, default: int = 2) -> tuple[Projection]:
+    """A convolution over the pixels of a patch in as many frames as make one token.
+
+    Args:
+        fields: of the tower.
+        patch: pixels on a side.
+        hidden: width of the tower.
+        bias: whether it has one.
+        default: frames of its class.
+    """
+    channels = fields.whole("in_channels", "in_chans", "num_channels", default=3)
+    frames = fields.whole("temporal_patch_size", default=default)
+    return (patch_matrix(channels * frames * patch * patch, hidden, bias=bias),)
+
+
+def as_text(fields: Fields, key: str, text: int) -> None:
+    """Note that the width a tower hands on is not the text's, where the config states it."""
+    width = fields.maybe(key)
+    if width not in (None, text):
+        fields.problem(key, width, f"must be the text's hidden_size = {text}, whose tokens images become")
 
 
 def frames_of_sound(mel: int, hidden: int) -> tuple[Projection, Projection]:

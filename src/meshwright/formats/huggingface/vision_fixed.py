@@ -1,4 +1,4 @@
-"""Towers whose images, or tiles of them, have one size: LLaVA and its kin, Phi-3 vision, InternVL, Llama 4 and 3.2."""
+"""Towers whose images, or tiles of them, have one size: LLaVA's kin, Phi-3, InternVL, Ovis, Step, Llama 4 and 3.2."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from meshwright.formats.huggingface.tower import (
     TILES,
     Tower,
     TowerLayer,
+    as_text,
     encoder_sizes,
     heads_of,
     nested,
@@ -143,6 +144,67 @@ def internvl(fields: Fields, outer: Fields, text: int) -> Tower:
         stem=(patch_matrix(3 * patch * patch, hidden, bias=True),),
         projector=two_matrices(merged, text, text, rate=0.25),
         tables=tables,
+    )
+    return block.tower(layers, stream)
+
+
+def ovis2(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Ovis 2: AIMv2, whose features choose softly among the rows of a table of visual words (Lu et al. 2024)."""
+    hidden, layers, heads, width = encoder_sizes(fields, hidden=1024, layers=24, heads=8, width=2816)
+    size, patch = fields.whole("image_size", default=224), fields.whole("patch_size", default=14)
+    words, marks = fields.whole("vocab_size", default=16384), fields.whole("num_visual_indicator_tokens", default=5)
+    stride, channels = fields.whole("hidden_stride", default=1), fields.whole("num_channels", default=3)
+    bias, mlp_bias = fields.flag("qkv_bias", default=False), fields.flag("mlp_bias", default=False)
+    patches = patches_of(fields, size, patch)
+    if words <= marks:
+        fields.problem("vocab_size", words, f"must exceed num_visual_indicator_tokens = {marks}")
+    as_text(outer, "hidden_size", text)
+    outer.done()
+    fields.done()
+    block = TowerLayer(
+        hidden=hidden,
+        heads=heads,
+        width=width,
+        gated=True,
+        qkv_bias=bias,
+        out_bias=bias,
+        mlp_bias=mlp_bias,
+        norm="rmsnorm",
+    )
+    rate, seen = stride**-2.0, words - marks
+    stream = block.stream(
+        length=patches,
+        images=Images(patch=patch, merge=stride, size=(size, size), pieces=TILES),
+        stem=(patch_matrix(channels * patch * patch, hidden, bias=True),),
+        projector=(
+            Projection(name="visual words", inputs=hidden * stride**2, outputs=seen, rate=rate),
+            Projection(name="table of visual words", inputs=words, outputs=text, rate=rate),
+        ),
+        tables=(patches + 2) * hidden + 2 * seen,
+    )
+    return block.tower(layers, stream)
+
+
+def step3p7(fields: Fields, outer: Fields, text: int) -> Tower:
+    """Step 3.7: tiles of 728 pixels, learned and rotary positions, two convolutions of stride 2 to 169 tokens."""
+    hidden, layers, heads, width = encoder_sizes(fields, hidden=1536, layers=47, heads=16, width=8960)
+    size, patch = fields.whole("image_size", default=728), fields.whole("patch_size", default=14)
+    channels, bias = fields.whole("num_channels", default=3), outer.flag("projector_bias", default=False)
+    patches = patches_of(fields, size, patch)
+    outer.done()
+    fields.done()
+    block = TowerLayer(hidden=hidden, heads=heads, width=width)
+    stream = block.stream(
+        length=patches,
+        images=Images(patch=patch, merge=4, size=(size, size), pieces=TILES),
+        stem=(patch_matrix(channels * patch * patch, hidden),),
+        projector=(
+            Projection(name="first convolution", inputs=9 * hidden, outputs=2 * hidden, bias=True, rate=1 / 4),
+            Projection(name="second convolution", inputs=18 * hidden, outputs=4 * hidden, bias=True, rate=1 / 16),
+            Projection(name="projector", inputs=4 * hidden, outputs=text, bias=bias, rate=1 / 16),
+        ),
+        # Positions, the norm before, and a scale of each half of each layer.
+        tables=(patches + 2) * hidden + layers * 2 * hidden,
     )
     return block.tower(layers, stream)
 

@@ -1,4 +1,4 @@
-"""Towers that take images of any size: Qwen-VL, Pixtral and Mistral 3, Kimi, GLM-4V, Gemma 4, MiniMax M3.
+"""Towers that take images of any size: Qwen-VL and its kin, Pixtral and Mistral 3, Kimi, Gemma 4, MiniMax M3.
 
 Neighbouring patches are merged into one token of the text by the projector.
 """
@@ -13,34 +13,21 @@ from meshwright.formats.huggingface.tower import (
     WINDOWS,
     Tower,
     TowerLayer,
+    as_text,
     encoder_sizes,
+    frames_of_patch,
     heads_of,
     nested,
     patch_matrix,
-    side_of,
     two_matrices,
 )
 from meshwright.specs.layer_spec import layer_runs
 from meshwright.specs.streams import Images, Projection, Stream
 
 
-def _as_text(fields: Fields, key: str, text: int) -> None:
-    """Note that the width a tower hands on is not the text's, where the config states it."""
-    width = fields.maybe(key)
-    if width not in (None, text):
-        fields.problem(key, width, f"must be the text's hidden_size = {text}, whose tokens images become")
-
-
 def _merger(hidden: int, merge: int, text: int) -> tuple[Projection, Projection]:
     """Two matrices on merged patches, as wide between them as a merged patch."""
     return two_matrices(hidden * merge**2, hidden * merge**2, text, rate=merge**-2.0)
-
-
-def _stem(fields: Fields, patch: int, hidden: int, *, bias: bool, default: int = 2) -> tuple[Projection]:
-    """A convolution over the pixels of a patch in as many frames as make one token."""
-    channels = fields.whole("in_channels", "in_chans", "num_channels", default=3)
-    frames = fields.whole("temporal_patch_size", default=default)
-    return (patch_matrix(channels * frames * patch * patch, hidden, bias=bias),)
 
 
 def qwen2_vl(fields: Fields, outer: Fields, text: int) -> Tower:
@@ -51,8 +38,8 @@ def qwen2_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     patch = fields.whole("patch_size", "spatial_patch_size", default=14)
     merge = fields.whole("spatial_merge_size", default=2)
     ratio = fields.whole("mlp_ratio", default=4)
-    _as_text(fields, "hidden_size", text)
-    stem = _stem(fields, patch, hidden, bias=False)
+    as_text(fields, "hidden_size", text)
+    stem = frames_of_patch(fields, patch, hidden, bias=False)
     fields.done()
     block = TowerLayer(hidden=hidden, heads=heads, width=ratio * hidden)
     stream = block.stream(
@@ -67,21 +54,26 @@ def qwen2_vl(fields: Fields, outer: Fields, text: int) -> Tower:
 def qwen2_5_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     """Qwen2.5-VL: RMS norms, a gated MLP, attention within windows in most layers (Bai et al. 2025, arXiv 2502.13923).
 
+    EXAONE 4.5 has fewer heads of keys and values than of queries.
+
     A window is 112 pixels a side: 64 patches of 14 pixels, of which those at the edge of an image hold fewer.
     """
     hidden = fields.whole("hidden_size", default=3584)
     layers = fields.whole("depth", default=32, high=MAX_LAYERS)
     heads = heads_of(fields, hidden, "num_heads", default=16)
+    groups = fields.whole("num_key_value_heads", default=heads)
+    if heads % groups:
+        fields.problem("num_key_value_heads", groups, f"must divide num_heads = {heads}", "use a divisor")
     width = fields.whole("intermediate_size", default=3420)
     patch = fields.whole("patch_size", "spatial_patch_size", default=14)
     merge = fields.whole("spatial_merge_size", default=2)
     window = fields.whole("window_size", default=112)
     whole = fields.positions("fullatt_block_indexes", layers)
-    _as_text(fields, "out_hidden_size", text)
-    stem = _stem(fields, patch, hidden, bias=False)
+    as_text(fields, "out_hidden_size", text)
+    stem = frames_of_patch(fields, patch, hidden, bias=False)
     fields.done()
     whole = frozenset(range(7, layers, 8)) if whole is None else whole
-    block = TowerLayer(hidden=hidden, heads=heads, width=width, gated=True, norm="rmsnorm")
+    block = TowerLayer(hidden=hidden, heads=heads, kv_heads=groups, width=width, gated=True, norm="rmsnorm")
     stream = block.stream(
         images=Images(patch=patch, merge=merge),
         stem=stem,
@@ -105,8 +97,8 @@ def qwen3_vl(fields: Fields, outer: Fields, text: int) -> Tower:
     patch, merge = fields.whole("patch_size", default=16), fields.whole("spatial_merge_size", default=2)
     positions = fields.whole("num_position_embeddings", default=2304)
     inner = fields.positions("deepstack_visual_indexes", layers)
-    _as_text(fields, "out_hidden_size", text)
-    stem = _stem(fields, patch, hidden, bias=True)
+    as_text(fields, "out_hidden_size", text)
+    stem = frames_of_patch(fields, patch, hidden, bias=True)
     fields.done()
     taken = len(inner or ())
     block = TowerLayer(hidden=hidden, heads=heads, width=width)
@@ -127,7 +119,7 @@ def pixtral(fields: Fields) -> tuple[TowerLayer, int, Stream]:
     """
     hidden, layers, heads, width = encoder_sizes(fields, hidden=1024, layers=24, heads=16, width=4096)
     head_dim, patch = fields.maybe("head_dim") or hidden // heads, fields.whole("patch_size", default=16)
-    stem = _stem(fields, patch, hidden, bias=False, default=1)
+    stem = frames_of_patch(fields, patch, hidden, bias=False, default=1)
     fields.done()
     block = TowerLayer(
         hidden=hidden,
@@ -169,7 +161,7 @@ def _moonvit(fields: Fields, text: int, keys: dict[str, str], tables: int) -> To
     width = fields.whole(keys.get("intermediate_size", "intermediate_size"), default=4304)
     patch = fields.whole("patch_size", default=14)
     high, wide = fields.whole("init_pos_emb_height", default=64), fields.whole("init_pos_emb_width", default=64)
-    stem = _stem(fields, patch, hidden, bias=True, default=1)
+    stem = frames_of_patch(fields, patch, hidden, bias=True, default=1)
     fields.done()
     merge = 2
     block = TowerLayer(hidden=hidden, heads=heads, width=width)
@@ -197,82 +189,6 @@ def kimi_k25(fields: Fields, outer: Fields, text: int) -> Tower:
         "intermediate_size": "vt_intermediate_size",
     }
     return _moonvit(fields, text, keys if fields.has("vt_hidden_size") else {}, 2)
-
-
-def glm4v(fields: Fields, outer: Fields, text: int) -> Tower:
-    """GLM-4.1V and 4.5V: RMS norms, gated MLPs as wide as the text, a convolution that merges patches, and a gated MLP.
-
-    Source: GLM-V team 2025, arXiv 2507.01006, section 2.
-    """
-    hidden = fields.whole("hidden_size", default=1536)
-    layers = fields.whole("depth", default=24, high=MAX_LAYERS)
-    heads = heads_of(fields, hidden, "num_heads", default=12)
-    wide, out = fields.whole("intermediate_size", default=13696), fields.whole("out_hidden_size", default=4096)
-    size, patch = side_of(fields, "image_size", 336), side_of(fields, "patch_size", 14)
-    merge = fields.whole("spatial_merge_size", default=2)
-    bias = fields.flag("attention_bias", default=False)
-    _as_text(fields, "out_hidden_size", text)
-    stem = _stem(fields, patch, hidden, bias=True)
-    fields.done()
-    block = TowerLayer(
-        hidden=hidden,
-        heads=heads,
-        width=out,
-        gated=True,
-        qkv_bias=bias,
-        out_bias=False,
-        mlp_bias=False,
-        norm="rmsnorm",
-    )
-    stream = block.stream(
-        images=Images(patch=patch, merge=merge),
-        stem=stem,
-        projector=_downsampled(hidden, out, wide, merge),
-        tables=max(1, size // patch) ** 2 * hidden + 2 * hidden + 2 * out,
-    )
-    return block.tower(layers, stream)
-
-
-def glm_ocr(fields: Fields, outer: Fields, text: int) -> Tower:
-    """GLM-OCR: GLM-4.1V's tower with norms on queries and keys, an MLP of its own width, and no learned positions."""
-    hidden = fields.whole("hidden_size", default=1024)
-    layers = fields.whole("depth", default=24, high=MAX_LAYERS)
-    heads = heads_of(fields, hidden, "num_heads", default=16)
-    width, out = fields.whole("intermediate_size", default=4096), fields.whole("out_hidden_size", default=1536)
-    patch, merge = side_of(fields, "patch_size", 14), fields.whole("spatial_merge_size", default=2)
-    bias, channels = fields.flag("attention_bias", default=True), fields.whole("in_channels", default=3)
-    _as_text(fields, "out_hidden_size", text)
-    stem = _stem(fields, patch, hidden, bias=True)
-    fields.done()
-    block = TowerLayer(
-        hidden=hidden,
-        heads=heads,
-        width=width,
-        gated=True,
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=bias,
-        qk_norm=True,
-        norm="rmsnorm",
-    )
-    stream = block.stream(
-        images=Images(patch=patch, merge=merge),
-        stem=stem,
-        projector=_downsampled(hidden, out, channels * out, merge),
-        tables=hidden + 2 * out,
-    )
-    return block.tower(layers, stream)
-
-
-def _downsampled(hidden: int, out: int, wide: int, merge: int) -> tuple[Projection, ...]:
-    """A convolution that merges patches, a matrix, and a gated MLP: GLM's way to the text."""
-    rate = merge**-2.0
-    return (
-        Projection(name="downsample", inputs=hidden * merge**2, outputs=out, bias=True, rate=rate),
-        Projection(name="projector", inputs=out, outputs=out, rate=rate),
-        Projection(name="projector in", inputs=out, outputs=2 * wide, split="column", rate=rate),
-        Projection(name="projector out", inputs=wide, outputs=out, split="row", rate=rate),
-    )
 
 
 def gemma4(fields: Fields, outer: Fields, text: int) -> Tower:
