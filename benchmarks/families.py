@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.formats import huggingface
-from meshwright.formats.huggingface import FAMILIES, REFUSED, WHOLE, read_config
+from meshwright.formats.huggingface import FAMILIES, WHOLE, read_config
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.keys import CHANGES
+from meshwright.formats.huggingface.refused import REFUSED
 from meshwright.formats.huggingface.vision import SOUNDS, TOWERS
 from meshwright.library.models import names, spec
 from meshwright.specs.model import ModelSpec

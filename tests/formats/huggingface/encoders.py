@@ -31,6 +31,15 @@ CLIP = {
     "vision_config": {**CLIP_IMAGE, "patch_size": 14},
 }
 GATED: dict[str, Any] = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+RELATIVE: dict[str, Any] = {
+    "relative_attention": True,
+    "position_buckets": 256,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "type_vocab_size": 0,
+    "position_biased_input": False,
+}
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "t5-small": (_t5(512, 8, 6, 2048), 60_506_624),
     "t5-base": (_t5(768, 12, 12, 3072), 222_903_552),
@@ -56,6 +65,44 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "nllb-600m": (_sides("m2m_100", 1024, 12, 16, vocab_size=256206), 615_073_792),
     "distilbert": ({"model_type": "distilbert"}, 66_985_530),
     "modernbert-base": ({"model_type": "modernbert"}, 149_655_232),
+    "deberta-v3-base": (_encoder("deberta-v2", 768, 12, 12, vocab_size=128100, **RELATIVE), 184_551_780),
+    "deberta-v2-xlarge": (
+        _encoder("deberta-v2", 1536, 24, 24, vocab_size=128100, conv_kernel_size=3, conv_act="gelu", **RELATIVE),
+        887_085_156,
+    ),
+    "electra-base": (_encoder("electra", 768, 12, 12, vocab_size=30522, embedding_size=768), 109_514_298),
+    "ernie-2": (_encoder("ernie", 768, 12, 12, vocab_size=30522, use_task_id=True), 109_516_602),
+    "megatron-bert": (_encoder("megatron-bert", 1024, 24, 16, vocab_size=29056), 333_671_808),
+    "xlm-roberta-xl": (
+        _encoder("xlm-roberta-xl", 2560, 36, 32, vocab_size=250880, max_position_embeddings=514, type_vocab_size=1),
+        3_482_741_760,
+    ),
+    "mpnet-base": (
+        _encoder("mpnet", 768, 12, 12, vocab_size=30527, max_position_embeddings=514),
+        109_518_527,
+    ),
+    "nomic-bert": (_encoder("nomic_bert", 768, 12, 12, vocab_size=30528), 137_354_304),
+    "gte-multilingual-base": (_encoder("gte", 768, 12, 12, vocab_size=250048), 306_210_496),
+    "jina-embeddings-v3": (
+        _encoder("jina_embeddings_v3", 1024, 24, 16, vocab_size=250002, max_position_embeddings=8194),
+        559_616_146,
+    ),
+    "eurobert-210m": (
+        _encoder("eurobert", 768, 12, 12, vocab_size=128256, num_key_value_heads=12, tie_word_embeddings=False),
+        310_266_624,
+    ),
+    "ettin-150m": ({"model_type": "modernbert-decoder"}, 149_655_232),
+    "long-t5-tglobal-base": (
+        {
+            **_t5(768, 12, 12, 2048, feed_forward_proj="gated-gelu"),
+            "model_type": "longt5",
+            "encoder_attention_type": "transient-global",
+        },
+        222_913_152,
+    ),
+    "plbart-base": (_sides("plbart", 768, 6, 12, vocab_size=50005), 139_220_736),
+    "mvp": (_sides("mvp", 1024, 12, 16, vocab_size=50267), 406_293_504),
+    "blenderbot": (_sides("blenderbot", 1280, 2, 32, vocab_size=8008, max_position_embeddings=128), 102_415_360),
     "vit-l-16": (_encoder("vit", 1024, 24, 16, image_size=224, patch_size=16), 304_326_632),
     "clip-vit-l-14": (CLIP, 427_616_513),
     "siglip-base": ({"model_type": "siglip", "text_config": {}, "vision_config": {}}, 203_155_970),

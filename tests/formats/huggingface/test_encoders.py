@@ -61,3 +61,23 @@ def test_one_side_of_an_encoder_decoder_is_not_counted_as_both(name: str) -> Non
         read_config(config, "m")
     whole = read_config(config | {"architectures": ["T5ForConditionalGeneration"]}, "m")
     assert whole.parameters == read_config(CONFIGS[library], "m").parameters
+
+
+def test_deberta_shares_one_table_of_relative_positions() -> None:
+    relative = PUBLISHED["deberta-v3-base"][0]
+    model = read_config(relative, "deberta")
+    plain = read_config({**relative, "relative_attention": False}, "deberta")
+    assert model.parameters - plain.parameters == (2 * 256 + 2) * 768
+    assert any("relative positions" in note for note in model.notes)
+
+
+def test_electra_of_a_narrow_table_is_refused_with_the_sizes_that_can_be_planned() -> None:
+    with pytest.raises(UnsupportedError, match="ELECTRA-Base and -Large"):
+        read_config({**PUBLISHED["electra-base"][0], "embedding_size": 128}, "electra")
+
+
+def test_a_family_that_no_reader_understands_is_refused_by_what_it_has() -> None:
+    with pytest.raises(UnsupportedError, match="DaViT"):
+        read_config({"model_type": "florence2", "text_config": {}, "vision_config": {}}, "florence")
+    with pytest.raises(UnsupportedError, match="learned relative positions"):
+        read_config({"model_type": "inkling_mm_model", "text_config": {"model_type": "inkling_text"}}, "inkling")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 
-from meshwright.errors import InputError, Problem, UnsupportedError
+from meshwright.errors import InputError
 from meshwright.formats.huggingface.decoder import read_decoder
 from meshwright.formats.huggingface.family import Family
 from meshwright.formats.huggingface.fields import Fields, show
@@ -61,6 +61,7 @@ FAMILIES: dict[str, str] = {
     "emu3_text_model": "dense.llama",
     "ernie4_5": "dense.ernie4_5",
     "ernie4_5_moe": "moe.ernie4_5_moe",
+    "eurobert": "dense.eurobert",
     "exaone4": "dense.exaone4",
     "exaone_moe": "moe.exaone_moe",
     "falcon": "gpt.falcon",
@@ -203,36 +204,40 @@ FAMILIES: dict[str, str] = {
 }
 """`model_type` to the file and the entry that say where its family differs, imported when a config is read."""
 
-REFUSED: dict[str, str] = {
-    "diffllama": "two attention maps subtracted from each other",
-    "jetmoe": "experts in its attention",
-    "rwkv": "layers of RWKV-4",
-    "xlstm": "xLSTM layers",
-    "recurrent_gemma": "recurrent layers",
-    "zamba": "a block shared by several layers",
-    "zamba2": "a block shared by several layers",
-}
-"""Families whose configs do not say by any key what no reader understands, and what that is."""
-
 WHOLE: dict[str, str] = {
     "bart": "encoders.bart",
-    "bert": "encoders.bert",
-    "camembert": "encoders.roberta",
+    "bert": "bidirectional.bert",
+    "blenderbot": "encoders.pegasus",
+    "camembert": "bidirectional.roberta",
     "clip": "clip.clip",
-    "distilbert": "encoders.distilbert",
+    "data2vec-text": "bidirectional.roberta",
+    "deberta-v2": "bidirectional.deberta_v2",
+    "distilbert": "bidirectional.distilbert",
+    "electra": "bidirectional.electra",
+    "ernie": "bidirectional.ernie",
+    "gte": "bidirectional.gte",
+    "jina_embeddings_v3": "bidirectional.jina_embeddings_v3",
+    "longt5": "encoders.longt5",
     "m2m_100": "encoders.m2m_100",
     "marian": "encoders.marian",
     "mbart": "encoders.mbart",
-    "modernbert": "encoders.modernbert",
+    "megatron-bert": "bidirectional.normed_before",
+    "modernbert": "bidirectional.modernbert",
+    "modernbert-decoder": "bidirectional.modernbert_decoder",
+    "mpnet": "bidirectional.mpnet",
     "mt5": "encoders.t5",
+    "mvp": "encoders.bart",
+    "nomic_bert": "bidirectional.nomic_bert",
     "pegasus": "encoders.pegasus",
-    "roberta": "encoders.roberta",
+    "plbart": "encoders.bart",
+    "roberta": "bidirectional.roberta",
     "siglip": "clip.siglip",
     "t5": "encoders.t5",
     "umt5": "encoders.umt5",
     "vit": "encoders.vit",
     "whisper": "encoders.whisper",
-    "xlm-roberta": "encoders.roberta",
+    "xlm-roberta": "bidirectional.roberta",
+    "xlm-roberta-xl": "bidirectional.normed_before",
 }
 """`model_type` of models that are no stack of decoder layers to the function that reads the whole config."""
 
@@ -273,16 +278,13 @@ def read_config(config: object, name: str, *, source: str = "") -> ModelSpec:
         one_side(config, whole)
         _check_size(whole)
         return replace(whole, source=source or whole.source)
+    if not isinstance(said, str) or said not in FAMILIES:
+        from meshwright.formats.huggingface.refused import refuse_by_name  # most families are understood
+
+        refuse_by_name(config, name)
     beside = with_towers_beside(config)
     vision = import_module(f"{__name__}.vision") if any(beside.get(key) is not None for key in TOWERS) else None
     text = find_text(config if vision is None else vision.without_tower(config), name, FAMILIES)
-    if text.said in REFUSED:
-        problem = Problem(
-            what=f"model {name}: model_type is {show(text.said)}",
-            why=f"it has {REFUSED[text.said]}, which cannot be planned here",
-            field="model_type",
-        )
-        raise UnsupportedError(problem, code="MW401")
     family, called = _family(text.said)
     known = text.said in FAMILIES
     fields = Fields(text.config, name=name, family=family, outer=text.outer, path=text.path, known=known)

@@ -157,6 +157,7 @@ olmo3 = Family(
     fixed={"qk_norm": "all", "slides": "but every n-th"},
     required=(),
 )
+eurobert = Family(title="EuroBERT", fixed={"bidirectional": True}, required=())
 _DIFFUSES = {"bidirectional": True, "lm_head": True}
 """Diffusion language models fill in masked tokens anywhere: all tokens see all others."""
 dream = Family(

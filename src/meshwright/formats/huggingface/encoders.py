@@ -1,4 +1,4 @@
-"""Encoder-decoders and bidirectional encoders: T5, BART, Whisper, BERT, RoBERTa, ViT.
+"""Encoder-decoders and encoders of images: T5, BART, Whisper, ViT.
 
 Sizes that a config leaves out are those of its configuration class, where the class states one shape for all models.
 Source: configuration and modelling classes of transformers 5.23.0, read 2026-11-22.
@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from meshwright.formats.huggingface.fields import MAX_LAYERS, MAX_VOCAB, Fields
-from meshwright.formats.huggingface.tower import frames_of_sound, patch_matrix, section
-from meshwright.specs.layer_spec import layer_runs
+from meshwright.formats.huggingface.tower import frames_of_sound, patch_matrix
 from meshwright.specs.layers.attention import Attention
 from meshwright.specs.layers.cross_attention import CrossAttention
 from meshwright.specs.layers.dense_mlp import DenseMlp
@@ -21,11 +20,10 @@ from meshwright.specs.streams import Images, Stream
 ENCODER = "encoder"
 T5_BUCKETS = 32
 """Buckets of relative positions, one bias each per head."""
-MLM = "trained to predict masked tokens at every position"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stack:
+class Stack:
     """Layers of one side of an encoder-decoder, or of an encoder alone."""
 
     hidden: int
@@ -34,6 +32,8 @@ class _Stack:
     width: int
     gated: bool = False
     bias: bool = True
+    mlp_bias: bool = True
+    """Where `bias` is set."""
     norm: str = "layernorm"
     dropout: bool = False
 
@@ -67,7 +67,7 @@ class _Stack:
         return LayerSpec(
             attention=attention,
             cross=cross or None,
-            mlp=DenseMlp(ffn_hidden=self.width, gated=self.gated, bias=self.bias),
+            mlp=DenseMlp(ffn_hidden=self.width, gated=self.gated, bias=self.bias and self.mlp_bias),
             norm=self.norm,  # type: ignore[arg-type]
             norms=3 if reads else 2,
             dropout=self.dropout,
@@ -105,7 +105,7 @@ def t5(fields: Fields, *, each: bool = False) -> ModelSpec:
     dropout = fields.dropout("dropout_rate", default=0.1)
     longest = fields.whole("n_positions", default=512)
     fields.done()
-    stack = _Stack(
+    stack = Stack(
         hidden=hidden,
         heads=heads,
         head_dim=head_dim,
@@ -126,6 +126,29 @@ def t5(fields: Fields, *, each: bool = False) -> ModelSpec:
         runs=(stack.runs(layers, stream=ENCODER), stack.runs(behind, causal=True, reads=hidden)),
         tied_embeddings=tied,
         streams=(Stream(name=ENCODER, hidden=hidden, tower=False, sequences=1.0, embedded=True, tables=tables),),
+    )
+
+
+def longt5(fields: Fields) -> ModelSpec:
+    """LongT5: T5 whose encoder sees windows, and sums of blocks where it says so (Guo et al. 2022, arXiv 2112.07916).
+
+    Of the sums of blocks the parameters are counted, and not the attention to them.
+    """
+    radius, heads = fields.whole("local_radius", default=127), fields.whole("num_heads")
+    buckets = fields.whole("relative_attention_num_buckets", default=T5_BUCKETS)
+    sums = fields.word("encoder_attention_type", ("local", "transient-global"), "local") == "transient-global"
+    model = t5(fields)
+    encoder, decoder = model.runs
+    (plain,) = encoder.layers
+    assert isinstance(plain.attention, Attention)
+    narrow = replace(plain, attention=replace(plain.attention, window=radius + 1))
+    (stream,) = model.streams
+    more = buckets * heads + encoder.repeats * model.hidden if sums else 0
+    return replace(
+        model,
+        family="longt5",
+        runs=(replace(encoder, layers=(narrow,)), decoder),
+        streams=(replace(stream, tables=stream.tables + more),),
     )
 
 
@@ -168,7 +191,7 @@ class _Sides:
     def runs(self) -> tuple[LayerRun, LayerRun]:
         """The layers of both; those of the decoder read the encoder."""
         encoder, decoder = (
-            _Stack(hidden=self.hidden, heads=count, head_dim=self.hidden // count, width=width, dropout=self.dropout)
+            Stack(hidden=self.hidden, heads=count, head_dim=self.hidden // count, width=width, dropout=self.dropout)
             for count, width in zip(self.heads, self.widths, strict=True)
         )
         layers, behind = self.layers
@@ -254,39 +277,10 @@ def whisper(fields: Fields) -> ModelSpec:
     )
 
 
-def _must_divide(fields: Fields, key: str, value: int, of: str, whole: int) -> None:
+def must_divide(fields: Fields, key: str, value: int, of: str, whole: int) -> None:
+    """Note that a size does not divide another one."""
     if whole % value:
         fields.problem(key, value, f"must divide {of} = {whole}", "use a divisor")
-
-
-def bert(fields: Fields) -> ModelSpec:
-    """BERT and RoBERTa: bidirectional layers, norms behind them, a table of segments (Devlin et al. 2018)."""
-    hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
-    vocab = fields.whole("vocab_size", high=MAX_VOCAB)
-    layers, width = fields.layers(), fields.whole("intermediate_size")
-    longest = fields.whole("max_position_embeddings", default=512)
-    segments = fields.whole("type_vocab_size", default=2, low=0)
-    dropout = fields.dropout("hidden_dropout_prob", "attention_probs_dropout_prob", default=0.1)
-    tied = fields.flag("tie_word_embeddings", default=True)
-    fields.word("position_embedding_type", ("absolute",), "absolute")
-    _must_divide(fields, "num_attention_heads", heads, "hidden_size", hidden)
-    fields.done()
-    stack = _Stack(hidden=hidden, heads=heads, head_dim=hidden // heads, width=width, dropout=dropout)
-    return ModelSpec(
-        name=fields.name,
-        family="bert",
-        hidden=hidden,
-        vocab=vocab,
-        max_seq_len=longest,
-        runs=(stack.runs(layers),),
-        tied_embeddings=tied,
-        learned_positions=longest + segments,
-        embedding_norm=True,
-        final_norm="layernorm",
-        head_bias=True,
-        head_transform=True,
-        notes=(MLM,),
-    )
 
 
 def vit(fields: Fields) -> ModelSpec:
@@ -299,10 +293,10 @@ def vit(fields: Fields) -> ModelSpec:
     dropout = fields.dropout("hidden_dropout_prob", "attention_probs_dropout_prob")
     labels = fields.raw("id2label")
     classes = fields.whole("num_labels", default=len(labels) if isinstance(labels, Mapping) else 1000)
-    _must_divide(fields, "num_attention_heads", heads, "hidden_size", hidden)
-    _must_divide(fields, "patch_size", patch, "image_size", size)
+    must_divide(fields, "num_attention_heads", heads, "hidden_size", hidden)
+    must_divide(fields, "patch_size", patch, "image_size", size)
     fields.done()
-    stack = _Stack(hidden=hidden, heads=heads, head_dim=hidden // heads, width=width, dropout=dropout)
+    stack = Stack(hidden=hidden, heads=heads, head_dim=hidden // heads, width=width, dropout=dropout)
     patches = (size // patch) ** 2
     images = Stream(
         name="vision",
@@ -328,59 +322,4 @@ def vit(fields: Fields) -> ModelSpec:
         pooled=True,
         streams=(images,),
         notes=note,
-    )
-
-
-def roberta(fields: Fields) -> ModelSpec:
-    """RoBERTa: BERT with one segment, whose positions start at 2 (Liu et al. 2019, arXiv 1907.11692)."""
-    model = bert(fields)
-    return replace(model, family="roberta", max_seq_len=max(1, model.max_seq_len - 2))
-
-
-def distilbert(fields: Fields) -> ModelSpec:
-    """DistilBERT: BERT of half the layers, without segments (Sanh et al. 2019, arXiv 1910.01108)."""
-    shape = {
-        "hidden_size": fields.whole("dim", default=768),
-        "num_attention_heads": fields.whole("n_heads", default=12),
-        "num_hidden_layers": fields.whole("n_layers", default=6, high=MAX_LAYERS),
-        "intermediate_size": fields.whole("hidden_dim", default=3072),
-        "vocab_size": fields.whole("vocab_size", default=30522, high=MAX_VOCAB),
-        "max_position_embeddings": fields.whole("max_position_embeddings", default=512),
-        "type_vocab_size": 0,
-    }
-    fields.done()
-    return replace(bert(section(shape, fields.name)), family="distilbert")
-
-
-def modernbert(fields: Fields) -> ModelSpec:
-    """ModernBERT: gated MLPs, no biases, windows in two of three layers (Warner et al. 2024, arXiv 2412.13663)."""
-    hidden, heads = fields.whole("hidden_size", default=768), fields.whole("num_attention_heads", default=12)
-    layers = fields.whole("num_hidden_layers", default=22, high=MAX_LAYERS)
-    width = fields.whole("intermediate_size", default=1152)
-    vocab = fields.whole("vocab_size", default=50368, high=MAX_VOCAB)
-    longest = fields.whole("max_position_embeddings", default=8192)
-    every, near = fields.whole("global_attn_every_n_layers", default=3), fields.whole("local_attention", default=128)
-    _must_divide(fields, "num_attention_heads", heads, "hidden_size", hidden)
-    fields.done()
-    stack = _Stack(
-        hidden=hidden, heads=heads, head_dim=hidden // heads, width=width, gated=True, bias=False, norm="rmsnorm"
-    )
-    plain = stack.layer()
-    assert isinstance(plain.attention, Attention)
-    # Half the window on either side of a query, itself in both halves.
-    narrow = replace(plain, attention=replace(plain.attention, window=near // 2 + 1))
-    own = [plain if number % every == 0 else narrow for number in range(layers)]
-    return ModelSpec(
-        name=fields.name,
-        family="modernbert",
-        hidden=hidden,
-        vocab=vocab,
-        max_seq_len=longest,
-        runs=layer_runs(own),
-        tied_embeddings=True,
-        embedding_norm=True,
-        final_norm="rmsnorm",
-        head_bias=True,
-        head_transform=True,
-        notes=(MLM,),
     )

@@ -1,0 +1,95 @@
+"""Families that are refused by name, and what they have that cannot be planned here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from meshwright.errors import Problem, UnsupportedError
+
+_BLOCKS = "attention to random or neighbouring blocks"
+_CODEBOOKS = "several codebooks of sound, embedded and predicted at once"
+_NARROW = "embeddings of another width than its layers, and a matrix between them"
+_SHARED = "a block shared by several layers"
+_INNER = "norms inside attention and MLP, and a resampler of images"
+_CONVOLVED = "convolutions in its layers (a Conformer or an encoder of its own kind)"
+
+REFUSED: dict[str, str] = {
+    "albert": "one layer whose weights all layers share",
+    "big_bird": _BLOCKS,
+    "bigbird_pegasus": _BLOCKS,
+    "blip": "an encoder of text that reads an encoder of images",
+    "blt": "bytes in patches of unequal length, with an encoder and a decoder of their own",
+    "canary": _CONVOLVED,
+    "cohere_asr": _CONVOLVED,
+    "convbert": "convolutions beside its attention",
+    "deberta": "attention that mixes content and positions by matrices of its own",
+    "dia": _CODEBOOKS,
+    "diffllama": "two attention maps subtracted from each other",
+    "encoder-decoder": "two models of other families, joined by cross attention",
+    "florence2": "an encoder of images whose width and length change from stage to stage (DaViT)",
+    "fnet": "Fourier transforms in place of attention",
+    "funnel": "a stack that shortens its sequence",
+    "hrm_text": "layers that run several times in a step",
+    "ibert": "weights in whole numbers",
+    "idefics": "gated cross attention beside the layers of its text, and a resampler",
+    "inkling2_text": "learned relative positions and short convolutions on keys and values",
+    "inkling_text": "learned relative positions and short convolutions on keys and values",
+    "jetmoe": "experts in its attention",
+    "kosmos-2": _INNER,
+    "kosmos-2.5": _INNER,
+    "kyutai_speech_to_text": _CODEBOOKS,
+    "led": _BLOCKS,
+    "longformer": _BLOCKS,
+    "luke": "embeddings of entities and attention of its own to them",
+    "mobilebert": _NARROW,
+    "moshi": _CODEBOOKS,
+    "mra": _BLOCKS,
+    "musicgen": _CODEBOOKS,
+    "musicgen_melody": _CODEBOOKS,
+    "nllb-moe": "experts in an encoder and a decoder",
+    "nystromformer": "attention to landmarks in place of all tokens",
+    "perceiver": "latents that read their input by cross attention",
+    "pi0": "actions denoised beside its text",
+    "prophetnet": "several streams of predictions",
+    "recurrent_gemma": "recurrent layers",
+    "reformer": "layers that can be reversed, and attention by hashes",
+    "rembert": _NARROW,
+    "roc_bert": "embeddings of shapes and sounds beside those of words",
+    "rwkv": "layers of RWKV-4",
+    "seamless_m4t": _CONVOLVED,
+    "seamless_m4t_v2": _CONVOLVED,
+    "speech-encoder-decoder": "two models of other families, joined by cross attention",
+    "speecht5": _CODEBOOKS,
+    "squeezebert": "grouped convolutions in place of matrices",
+    "switch_transformers": "experts in an encoder and a decoder",
+    "tapas": "embeddings of rows and columns of tables",
+    "vision-encoder-decoder": "two models of other families, joined by cross attention",
+    "xlnet": "two streams of attention over permuted tokens",
+    "xlstm": "xLSTM layers",
+    "yoso": "attention by hashes",
+    "zamba": _SHARED,
+    "zamba2": _SHARED,
+}
+"""`model_type` to what it has. Source: modelling classes of transformers 5.23.0, read 2026-11-29."""
+
+
+def refuse_by_name(config: Mapping[str, object], name: str) -> None:
+    """Refuse a family that no reader understands, whatever else its config says.
+
+    Args:
+        config: the whole config; the part of its text counts, too.
+        name: of the model.
+
+    Raises:
+        UnsupportedError: it is in the table.
+    """
+    text = config.get("text_config")
+    for part in (config, text if isinstance(text, Mapping) else {}):
+        family = part.get("model_type")
+        if isinstance(family, str) and family in REFUSED:
+            problem = Problem(
+                what=f"model {name}: model_type is {family!r}",
+                why=f"it has {REFUSED[family]}, which cannot be planned here",
+                field="model_type",
+            )
+            raise UnsupportedError(problem, code="MW401")
